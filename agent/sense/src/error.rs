@@ -1,0 +1,51 @@
+//! What can fail while sensing, and what to do about it.
+
+use std::{io, path::PathBuf};
+
+use crate::source::Kind;
+
+/// What was tried, on what, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum SenseError {
+    /// A file or descriptor of the kernel did not answer.
+    #[error("cannot {action} {path}: {error}", path = path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the kernel answered.
+        error: io::Error,
+    },
+    /// A system call on an open descriptor failed.
+    #[error("cannot {action}: {error}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// What the kernel answered.
+        error: io::Error,
+    },
+    /// The PSI trigger was refused with every window.
+    #[error(
+        "the kernel refused the trigger `{trigger}` on {path}: {error}; windows that are no multiple of 2 s need \
+         CAP_SYS_RESOURCE",
+        path = path.display()
+    )]
+    TriggerRefused {
+        /// What was written.
+        trigger: String,
+        /// On which file.
+        path: PathBuf,
+        /// What the kernel answered.
+        error: io::Error,
+    },
+    /// The in-kernel brake was asked of a source that has none.
+    #[error("source `{0}` cannot brake in the kernel; run with source `ebpf` or leave the in-kernel brake off")]
+    NoKernelBrake(Kind),
+    /// A poll period of zero.
+    #[error("a poll period must be longer than zero")]
+    ZeroPeriod,
+    /// No rung of the ladder holds.
+    #[error("no source could be started: {0}")]
+    NoSource(String),
+}

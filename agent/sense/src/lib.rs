@@ -1,0 +1,26 @@
+//! What the kernel says about this machine, as it happens.
+//!
+//! A [`Source`] wakes its owner: eBPF programs that watch charges, reclaim, stall, OOM kills, forks and cgroups; a PSI
+//! trigger; or a timer. [`ladder`] starts the best one that this machine allows and says why a better one was not taken.
+//! A [`Wake`] never carries a decision: it says "look now".
+//!
+//! Nothing here decides, kills or brakes, and nothing between a wake and the next [`Source::arm`] allocates, opens a file
+//! or formats text.
+
+#![deny(unsafe_code)]
+
+mod error;
+mod ladder;
+mod lines;
+mod poll;
+mod psi;
+mod source;
+mod wake;
+
+pub use error::SenseError;
+pub use ladder::{Config, Rung, ladder};
+pub use lines::{BrakeMark, Generation, Lines, MAX_BRAKES, MAX_SLICES, NodeLine, SliceLine, TaskLine};
+pub use poll::Polling;
+pub use psi::{PsiTrigger, TriggerSpec};
+pub use source::{Descriptor, Health, Hook, HookState, Interest, Kind, MAX_DESCRIPTORS, ProgramStats, Source};
+pub use wake::{ANCESTOR_LEVELS, CgroupChange, CrossedLine, OomScope, Reclaimer, WAKES_A_DRAIN, Wake, WakeList};

@@ -1,0 +1,71 @@
+//! Where to ring: the levels that a source watches until it is armed anew.
+
+use arrayvec::ArrayVec;
+use plimsoll_units::{Bytes, CgroupId, Pages};
+
+/// The most slices with a line of their own.
+pub const MAX_SLICES: usize = 15;
+
+/// The most slices that the in-kernel brake may hold at a time.
+pub const MAX_BRAKES: usize = 16;
+
+/// Names one arming. A wake carries the one that it answers; each is larger than all before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+/// The node's line, in two readings of available memory. A level of zero bytes is not watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeLine {
+    /// Ring below this by the kubelet's reading: `MemTotal - (anonymous + file - inactive file)`.
+    pub kubelet: Bytes,
+    /// Ring below this by the honest reading: free and reclaimable, less the watermarks, as `MemAvailable`.
+    pub honest: Bytes,
+    /// `MemTotal`.
+    pub total: Pages,
+    /// What the kernel keeps for itself in every zone (`totalreserve_pages`).
+    pub reserve: Pages,
+    /// The sum of all zones' low watermarks.
+    pub low_watermark: Pages,
+    /// By how much the kernel's global counters may be late: the ring comes this much earlier.
+    pub drift: Pages,
+}
+
+/// A slice's line: ring when what is charged to it reaches `usage`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceLine {
+    /// The slice.
+    pub cgroup: CgroupId,
+    /// Ring at or above this.
+    pub usage: Bytes,
+}
+
+/// Ring at or above this many tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskLine {
+    /// How many.
+    pub count: u32,
+}
+
+/// All lines of one arming.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    /// The node's.
+    pub node: Option<NodeLine>,
+    /// The slices', by index.
+    pub slices: ArrayVec<SliceLine, MAX_SLICES>,
+    /// The tasks'.
+    pub tasks: Option<TaskLine>,
+}
+
+/// A slice whose tasks the kernel itself stops as they charge memory below a line. Off unless somebody marks one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrakeMark {
+    /// The slice; nested cgroups are held with it.
+    pub slice: CgroupId,
+    /// Its depth below the root cgroup, 1 for a child of the root.
+    pub level: u8,
+    /// Stop below this by the kubelet's reading; zero: not by this one.
+    pub kubelet: Bytes,
+    /// Stop below this by the honest reading; zero: not by this one.
+    pub honest: Bytes,
+}

@@ -1,0 +1,163 @@
+//! What a source can say. Every value is `Copy` and fixed in size: a drain writes into storage made beforehand.
+
+use arrayvec::ArrayVec;
+use plimsoll_units::{CgroupId, MonotonicNs, Pages};
+
+use crate::lines::Generation;
+
+/// How many ancestors of the running task's cgroup a crossing carries: levels 1 to 6 below the root.
+pub const ANCESTOR_LEVELS: usize = 6;
+
+/// The most wakes that one drain hands over; what is left stays readable in its descriptor.
+pub const WAKES_A_DRAIN: usize = 64;
+
+/// Storage for one drain.
+pub type WakeList = ArrayVec<Wake, WAKES_A_DRAIN>;
+
+/// Which of the armed lines was crossed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrossedLine {
+    /// The node's own, in either reading.
+    Node,
+    /// The slice with this index in [`Lines::slices`](crate::Lines::slices).
+    Slice(usize),
+}
+
+/// Who started to reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaimer {
+    /// The node's kernel thread was woken.
+    Kswapd,
+    /// A task that allocates had to reclaim by itself.
+    Direct,
+}
+
+/// Where the shortage was that the OOM killer answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OomScope {
+    /// The whole machine.
+    Global,
+    /// A memory cgroup at its own limit.
+    Cgroup,
+    /// The memory nodes of a cpuset.
+    Cpuset,
+    /// The memory nodes of a task's memory policy.
+    NumaNode,
+}
+
+/// What happened to a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupChange {
+    /// It was made.
+    Created,
+    /// It was removed.
+    Removed,
+    /// Its last task left.
+    Emptied,
+    /// Its first task came.
+    Populated,
+}
+
+/// One thing that a source noticed. Times are the kernel's, taken where it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Memory crossed an armed line.
+    LineCrossed {
+        /// Which line.
+        line: CrossedLine,
+        /// The arming that this answers; an older one than the last is out of date.
+        generation: Generation,
+        /// When.
+        crossed: MonotonicNs,
+        /// Available memory as the kubelet reckons it, from the kernel's global counters, which may be late by the drift.
+        kubelet_available: Pages,
+        /// Available memory as `MemAvailable` reckons it, likewise.
+        honest_available: Pages,
+        /// For a slice: what is charged to it, this charge included. Absent for the node.
+        usage: Option<Pages>,
+        /// The cgroup whose charge crossed the line. Absent where no charge was seen (reclaim in the root cgroup).
+        charged: Option<CgroupId>,
+        /// The running task's ancestor cgroups, level 1 first; absent below its own level.
+        ancestors: [Option<CgroupId>; ANCESTOR_LEVELS],
+        /// The running thread.
+        pid: u32,
+        /// Its process.
+        tgid: u32,
+    },
+    /// Reclaim began, once for each arming.
+    ReclaimStarted {
+        /// By whom.
+        by: Reclaimer,
+        /// The memory node, where the kernel tells it.
+        node: Option<u32>,
+        /// When.
+        at: MonotonicNs,
+    },
+    /// Tasks of a cgroup waited for memory longer than the configured share of a second.
+    StallBurst {
+        /// The cgroup of the tasks that waited.
+        cgroup: CgroupId,
+        /// How long, summed over its tasks, in the window that burst.
+        stalled_ns: u64,
+        /// When.
+        at: MonotonicNs,
+    },
+    /// The OOM killer chose a victim.
+    Oom {
+        /// When.
+        at: MonotonicNs,
+        /// The victim's process.
+        victim: u32,
+        /// The victim's cgroup.
+        victim_cgroup: Option<CgroupId>,
+        /// What the victim has mapped.
+        mapped: Option<Pages>,
+        /// What the victim has resident (file, anonymous and shared pages; the per-CPU part left out).
+        resident: Option<Pages>,
+        /// Where the shortage was.
+        scope: OomScope,
+    },
+    /// The number of tasks crossed its line.
+    Tasks {
+        /// Tasks now.
+        count: u32,
+        /// The arming that this answers.
+        generation: Generation,
+        /// When.
+        at: MonotonicNs,
+        /// The process that forked.
+        tgid: u32,
+        /// Its cgroup.
+        cgroup: CgroupId,
+    },
+    /// A cgroup came, went, filled or emptied.
+    Cgroup {
+        /// Which.
+        id: CgroupId,
+        /// What happened to it.
+        change: CgroupChange,
+        /// When.
+        at: MonotonicNs,
+    },
+    /// The in-kernel brake stopped a process; [`crate::Source`] says where the record is that undoes it.
+    Stopped {
+        /// The process.
+        tgid: u32,
+        /// The marked slice.
+        slice: CgroupId,
+        /// When.
+        at: MonotonicNs,
+    },
+    /// The PSI trigger fired.
+    Psi {
+        /// The length of the trigger's window.
+        window_us: u32,
+        /// How much stall within a window fires it.
+        stall_us: u32,
+    },
+    /// The poll's period is over.
+    Tick {
+        /// How many periods passed since the last drain.
+        periods: u64,
+    },
+}
