@@ -1,0 +1,44 @@
+//! A process that crosses a line and comes back, as often as it is told to.
+//!
+//! One byte on standard input is one step: the first fills, the second gives back, and so on; one byte on standard
+//! output says that the step is done. Nothing is killed by it and it ends when its input does.
+
+use crate::{hog, map::Mapping};
+use anyhow::{Context as _, Result};
+use rustix::mm::MapFlags;
+use rustix::param::page_size;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The cgroup to join first: its directory.
+    #[arg(long)]
+    cgroup: Option<PathBuf>,
+    /// How much to fill at each step.
+    #[arg(long)]
+    mib: usize,
+}
+
+pub(crate) fn main(arguments: &Arguments) -> Result<()> {
+    if let Some(cgroup) = &arguments.cgroup {
+        hog::join(cgroup)?;
+    }
+    let bytes = arguments.mib << 20;
+    let memory = Mapping::anonymous(bytes, MapFlags::empty()).context("cannot map")?;
+    memory.huge(false)?;
+    let mut step = [0_u8];
+    let (mut input, mut output) = (std::io::stdin(), std::io::stdout());
+    let mut full = false;
+    while input.read(&mut step)? == 1 {
+        if full {
+            memory.give_back()?;
+        } else {
+            memory.touch(0, bytes, page_size());
+        }
+        full = !full;
+        output.write_all(&step)?;
+        output.flush()?;
+    }
+    Ok(())
+}

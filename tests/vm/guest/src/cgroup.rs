@@ -1,0 +1,138 @@
+//! Cgroups made for a test, and their removal with everything in them.
+//!
+//! Cgroup v2 only, mounted at /sys/fs/cgroup. Nothing here is clever about systemd: in these machines nobody else
+//! manages cgroups.
+
+use crate::machine::{named, set, wait_for};
+use anyhow::{Context as _, Result};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where cgroup v2 is mounted.
+pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+
+/// One cgroup below the root.
+#[derive(Clone, Debug)]
+pub(crate) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes `name` (such as `work.slice/a`) and its parents, with the memory and pids controllers on all the way down.
+    pub(crate) fn create(name: &str) -> Result<Self> {
+        let mut path = PathBuf::from(ROOT);
+        for part in Path::new(name).components() {
+            set(path.join("cgroup.subtree_control"), "+memory +pids")?;
+            path.push(part);
+            if !path.exists() {
+                fs::create_dir(&path).with_context(|| format!("cannot make the cgroup {}", path.display()))?;
+            }
+        }
+        Ok(Self { path })
+    }
+
+    /// Its directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its path below the root of the hierarchy, without a leading slash: `work.slice/a`.
+    pub(crate) fn name(&self) -> &str {
+        self.path.strip_prefix(ROOT).ok().and_then(Path::to_str).unwrap_or_default()
+    }
+
+    /// Its id: the inode number of its directory.
+    pub(crate) fn id(&self) -> Result<u64> {
+        Ok(fs::metadata(&self.path).with_context(|| format!("no cgroup {}", self.path.display()))?.ino())
+    }
+
+    /// One of its files, as text.
+    pub(crate) fn read(&self, file: &str) -> Result<String> {
+        let path = self.path.join(file);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Writes one of its files.
+    pub(crate) fn write(&self, file: &str, value: &str) -> Result<()> {
+        set(self.path.join(file), value)
+    }
+
+    /// What is charged to it and below it, in bytes.
+    pub(crate) fn current(&self) -> Result<u64> {
+        Ok(self.read("memory.current")?.trim().parse()?)
+    }
+
+    /// Whether any process lives in it or below it.
+    pub(crate) fn populated(&self) -> Result<bool> {
+        Ok(named(&self.read("cgroup.events")?, "populated") == Some(1))
+    }
+
+    /// Whether it is frozen, or was asked to be.
+    pub(crate) fn frozen(&self) -> Result<bool> {
+        Ok(named(&self.read("cgroup.events")?, "frozen") == Some(1) || self.read("cgroup.freeze")?.trim() == "1")
+    }
+
+    /// Kills all in it, waits until it is empty, and removes it with all cgroups below it.
+    pub(crate) fn remove(&self) -> Result<()> {
+        remove_tree(&self.path)
+    }
+}
+
+/// All cgroups that exist, as directories, the root not among them.
+pub(crate) fn all() -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![PathBuf::from(ROOT)];
+    while let Some(path) = left.pop() {
+        let Ok(entries) = fs::read_dir(&path) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found.insert(entry.path());
+                left.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Kills and removes every cgroup that is not in `before`.
+pub(crate) fn restore(before: &BTreeSet<PathBuf>) -> Result<()> {
+    let made: Vec<PathBuf> = all().difference(before).cloned().collect();
+    // Parents sort before their children: removing a parent's tree takes the children along.
+    for path in made {
+        if path.exists() {
+            remove_tree(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_tree(path: &Path) -> Result<()> {
+    let limit = Duration::from_secs(20);
+    // A frozen process dies only from SIGKILL through cgroup.kill, which thaws nothing; both are written for old kernels.
+    set(path.join("cgroup.kill"), "1")?;
+    set(path.join("cgroup.freeze"), "0")?;
+    wait_for(&format!("{} is empty", path.display()), limit, || {
+        let events = fs::read_to_string(path.join("cgroup.events"))?;
+        Ok(named(&events, "populated") == Some(0))
+    })?;
+    let mut below = vec![path.to_path_buf()];
+    let mut left = vec![path.to_path_buf()];
+    while let Some(parent) = left.pop() {
+        for entry in fs::read_dir(&parent)?.flatten() {
+            if entry.file_type()?.is_dir() {
+                below.push(entry.path());
+                left.push(entry.path());
+            }
+        }
+    }
+    for path in below.iter().rev() {
+        // An emptied cgroup can be busy for a moment while its last task is still being reaped.
+        wait_for(&format!("{} is removed", path.display()), limit, || {
+            Ok(fs::remove_dir(path).is_ok() || !path.exists())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,423 @@
+//! One process that grows: in one way, to a size, at a rate, in a cgroup it joins before its first page.
+//!
+//! Each kind takes memory by another road through the kernel, so that what a hook or a counter does not see shows up.
+//! A hog never gives back on its own: it holds until it is killed or `--hold` is over. All kinds are bounded, the fork
+//! bomb by the pids.max of its cgroup, without which it refuses to start.
+
+use crate::map::Mapping;
+use crate::record::{Filled, Writer};
+use crate::{cgroup, machine};
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mm::MapFlags;
+use rustix::param::page_size;
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The way in which a hog takes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// Private memory in base pages.
+    Anon,
+    /// Private memory in transparent huge pages.
+    Thp,
+    /// Private memory that the mapping call itself fills.
+    Populate,
+    /// Private memory that mlock fills.
+    Mlock,
+    /// A file on tmpfs, written.
+    Tmpfs,
+    /// A file on tmpfs, allocated without being written.
+    Fallocate,
+    /// Pages of the hugetlb pool, or surplus ones where overcommitting them is allowed.
+    Hugetlb,
+    /// Names that do not exist, remembered by the kernel: slab it can take back.
+    Dentries,
+    /// Directories on tmpfs: slab it cannot take back, not even by killing.
+    Dirs,
+    /// Buffers of pipes, which belong to no address space.
+    Pipes,
+    /// Reads and rewrites one file (or block device, which it only reads) round and round: page cache, not growth.
+    Churn,
+    /// Starts copies of itself, each of which does the same: needs a pids.max.
+    Fork,
+    /// Waits in the kernel, uninterruptibly, for one direct read after another from a slow device.
+    Stuck,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    kind: Kind,
+    /// The cgroup to join before growing: its directory.
+    #[arg(long)]
+    cgroup: Option<PathBuf>,
+    /// How much to take; for a fork bomb, how much each process takes.
+    #[arg(long, default_value_t = 64)]
+    mib: usize,
+    /// MiB a second; 0 is as fast as it can.
+    #[arg(long, default_value_t = 0)]
+    rate: usize,
+    /// KiB taken between two looks at the clock; 0 is the kind's own: all at once where one call does it, else 256.
+    #[arg(long, default_value_t = 0)]
+    chunk: usize,
+    /// Threads that share the work.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Seconds to hold what was taken before ending.
+    #[arg(long, default_value_t = 3600)]
+    hold: u64,
+    /// A prepared record to write (time, bytes) pairs to.
+    #[arg(long)]
+    record: Option<PathBuf>,
+    /// Where files and directories are made, or the file or device that is read.
+    #[arg(long, default_value = "/dev/shm")]
+    path: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct IdleArguments {
+    /// The cgroup to join: its directory.
+    #[arg(long)]
+    cgroup: Option<PathBuf>,
+    /// How much to hold.
+    #[arg(long, default_value_t = 4)]
+    mib: usize,
+}
+
+/// Moves this process into the cgroup whose directory is `cgroup`.
+pub(crate) fn join(cgroup: &Path) -> Result<()> {
+    machine::set(cgroup.join("cgroup.procs"), "0")
+}
+
+/// KiB of one step where the caller did not say.
+fn chunk_bytes(arguments: &Arguments, share: usize) -> usize {
+    match (arguments.chunk, arguments.kind) {
+        (0, Kind::Populate | Kind::Mlock | Kind::Fallocate) => share,
+        (0, Kind::Hugetlb | Kind::Thp) => HUGE_BYTES,
+        (0, Kind::Pipes) => PIPE_BYTES,
+        (0, _) => 256 << 10,
+        (kib, _) => kib << 10,
+    }
+}
+
+/// How many entries a hog of this size writes at most.
+pub(crate) fn entries(mib: usize, chunk_kib: usize, threads: usize) -> usize {
+    (mib << 10).div_ceil(chunk_kib) + threads
+}
+
+const HUGE_BYTES: usize = 2 << 20;
+const PIPE_BYTES: usize = 1 << 20;
+/// What one remembered name costs: a dentry, and the name itself, which is too long to lie within it.
+const DENTRY_BYTES: usize = 192 + 256;
+/// What one directory on tmpfs costs: a dentry and an inode, roughly.
+const DIRECTORY_BYTES: usize = 1024;
+
+pub(crate) fn main(arguments: &Arguments) -> Result<()> {
+    if let Some(cgroup) = &arguments.cgroup {
+        join(cgroup)?;
+    }
+    let until = Instant::now() + Duration::from_secs(arguments.hold);
+    match arguments.kind {
+        Kind::Churn => churn(arguments, until),
+        Kind::Stuck => stuck(&arguments.path, until),
+        Kind::Fork => fork(arguments, until),
+        _ => grow(arguments, until),
+    }
+}
+
+/// Holds a little memory until killed.
+pub(crate) fn idle(arguments: &IdleArguments) -> Result<()> {
+    if let Some(cgroup) = &arguments.cgroup {
+        join(cgroup)?;
+    }
+    let bytes = arguments.mib << 20;
+    let memory = Mapping::anonymous(bytes, MapFlags::empty()).context("cannot map")?;
+    memory.touch(0, bytes, page_size());
+    loop {
+        thread::park();
+    }
+}
+
+fn grow(arguments: &Arguments, until: Instant) -> Result<()> {
+    ensure!(arguments.threads > 0, "--threads must be at least 1");
+    let share = (arguments.mib << 20) / arguments.threads;
+    let chunk = chunk_bytes(arguments, share);
+    let record = match &arguments.record {
+        Some(path) => Some(Writer::open(path, share.div_ceil(chunk) * arguments.threads)?),
+        None => None,
+    };
+    // Before the clock starts: what a thread needs to begin with is not part of its growth.
+    let mut fillers = Vec::new();
+    for thread in 0..arguments.threads {
+        fillers.push(Filler::new(arguments, share, chunk, thread)?);
+    }
+    let total = AtomicU64::new(0);
+    let started = Instant::now();
+    thread::scope(|scope| -> Result<()> {
+        let mut running = Vec::new();
+        for filler in &mut fillers {
+            let (record, total) = (record.as_ref(), &total);
+            running.push(scope.spawn(move || -> Result<()> {
+                let mut done = 0;
+                while done < share {
+                    let to = (done + chunk).min(share);
+                    filler.fill(done, to)?;
+                    let bytes = total.fetch_add((to - done) as u64, Ordering::Relaxed) + (to - done) as u64;
+                    if let Some(record) = record {
+                        record.add(Filled { at_ns: machine::now_ns(), bytes });
+                    }
+                    done = to;
+                    pace(started, bytes, arguments.rate);
+                }
+                Ok(())
+            }));
+        }
+        for thread in running {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread of the hog panicked"))??;
+        }
+        Ok(())
+    })?;
+    thread::sleep(until.saturating_duration_since(Instant::now()));
+    drop(fillers);
+    Ok(())
+}
+
+/// Sleeps until `bytes` may have been filled at `rate` MiB a second.
+fn pace(started: Instant, bytes: u64, rate: usize) {
+    if rate > 0 {
+        let due = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / ((rate as u64) << 20));
+        thread::sleep((started + due).saturating_duration_since(Instant::now()));
+    }
+}
+
+/// One thread's way of taking the bytes from `from` to `to` of its share.
+enum Filler {
+    Touched { memory: Mapping, step: usize },
+    Mapped { pieces: Vec<Mapping>, lock: bool },
+    Written { file: File, zeros: Vec<u8> },
+    Allocated { file: File },
+    Remembered { next: usize },
+    Made { below: PathBuf, next: usize },
+    Piped { pipes: Vec<(OwnedFd, OwnedFd)>, zeros: Vec<u8> },
+}
+
+impl Filler {
+    fn new(arguments: &Arguments, share: usize, chunk: usize, thread: usize) -> Result<Self> {
+        let name = arguments.path.join(format!("hog-{}-{thread}", std::process::id()));
+        Ok(match arguments.kind {
+            Kind::Anon => Self::touched(share, MapFlags::empty(), Some(false), page_size())?,
+            // Touched at each base page: where a huge page cannot be had, the memory is taken all the same.
+            Kind::Thp => Self::touched(share.next_multiple_of(HUGE_BYTES), MapFlags::empty(), Some(true), page_size())?,
+            Kind::Hugetlb => {
+                let flags = MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+                Self::touched(share.next_multiple_of(HUGE_BYTES), flags, None, HUGE_BYTES)?
+            }
+            Kind::Populate => Self::Mapped { pieces: Vec::with_capacity(share.div_ceil(chunk)), lock: false },
+            Kind::Mlock => Self::Mapped { pieces: Vec::with_capacity(share.div_ceil(chunk)), lock: true },
+            Kind::Tmpfs => Self::Written { file: File::create(name)?, zeros: vec![0; chunk] },
+            Kind::Fallocate => Self::Allocated { file: File::create(name)? },
+            Kind::Dentries => Self::Remembered { next: 0 },
+            Kind::Dirs => {
+                std::fs::create_dir(&name)?;
+                Self::Made { below: name, next: 0 }
+            }
+            Kind::Pipes => {
+                let most = getrlimit(Resource::Nofile).maximum;
+                setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })
+                    .context("cannot raise the limit of open files")?;
+                Self::Piped { pipes: Vec::with_capacity(share / PIPE_BYTES + 1), zeros: vec![0; page_size()] }
+            }
+            Kind::Churn | Kind::Fork | Kind::Stuck => bail!("this kind does not grow"),
+        })
+    }
+
+    fn touched(bytes: usize, flags: MapFlags, huge: Option<bool>, step: usize) -> Result<Self> {
+        let memory = Mapping::anonymous(bytes, flags).with_context(|| format!("cannot map {bytes} bytes"))?;
+        if let Some(huge) = huge {
+            memory.huge(huge).context("cannot choose the page size")?;
+        }
+        Ok(Self::Touched { memory, step })
+    }
+
+    fn fill(&mut self, from: usize, to: usize) -> Result<()> {
+        match self {
+            Self::Touched { memory, step } => memory.touch(from, to, *step),
+            Self::Mapped { pieces, lock } => {
+                let flags = if *lock { MapFlags::empty() } else { MapFlags::POPULATE };
+                let piece = Mapping::anonymous(to - from, flags).context("cannot map")?;
+                if *lock {
+                    piece.lock().context("cannot lock")?;
+                }
+                pieces.push(piece);
+            }
+            Self::Written { file, zeros } => {
+                file.write_all_at(&zeros[..to - from], from as u64).context("cannot write to tmpfs")?;
+            }
+            Self::Allocated { file } => {
+                fallocate(file, FallocateFlags::empty(), from as u64, (to - from) as u64).context("cannot allocate")?;
+            }
+            Self::Remembered { next } => {
+                while *next * DENTRY_BYTES < to {
+                    // The kernel remembers that it is not there; that is all this is for.
+                    let name = format!("/sys/kernel/{}-{next:0>180}", std::process::id());
+                    ensure!(!Path::new(&name).exists(), "{name} exists");
+                    *next += 1;
+                }
+            }
+            Self::Made { below, next } => {
+                while *next * DIRECTORY_BYTES < to {
+                    std::fs::create_dir(below.join(next.to_string())).context("cannot make a directory")?;
+                    *next += 1;
+                }
+            }
+            Self::Piped { pipes, zeros } => {
+                while pipes.len() * PIPE_BYTES < to {
+                    pipes.push(full_pipe(zeros)?);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A pipe of 1 MiB with every page of its buffer in use.
+fn full_pipe(page: &[u8]) -> Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).context("cannot make a pipe")?;
+    fcntl_setpipe_size(&write, PIPE_BYTES).context("cannot grow a pipe")?;
+    loop {
+        match rustix::io::write(&write, page) {
+            Ok(_) => {}
+            Err(Errno::AGAIN) => return Ok((read, write)),
+            Err(error) => return Err(error).context("cannot fill a pipe"),
+        }
+    }
+}
+
+/// Reads (and, if it is a file of its own, first writes and then rewrites) the same bytes until the time is up.
+fn churn(arguments: &Arguments, until: Instant) -> Result<()> {
+    let bytes = arguments.mib << 20;
+    let own = arguments.path.is_dir();
+    let file = if own {
+        let path = arguments.path.join(format!("churn-{}", std::process::id()));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        // Without a name it is gone with this process, however that ends.
+        std::fs::remove_file(&path)?;
+        file
+    } else {
+        File::open(&arguments.path).with_context(|| format!("cannot open {}", arguments.path.display()))?
+    };
+    let mut buffer = vec![0_u8; 1 << 20];
+    let mut written = false;
+    while Instant::now() < until {
+        for at in (0..bytes).step_by(buffer.len()) {
+            if own && (!written || at % (8 << 20) == 0) {
+                file.write_all_at(&buffer, at as u64).context("cannot write")?;
+            }
+            file.read_exact_at(&mut buffer, at as u64).context("cannot read")?;
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        written = true;
+        std::io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+/// Reads from a device past the page cache, which nothing can interrupt until the device answers.
+fn stuck(device: &Path, until: Instant) -> Result<()> {
+    let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits())?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(direct)
+        .open(device)
+        .with_context(|| format!("cannot open {}", device.display()))?;
+    // Direct reads need an aligned buffer: a mapping is, and a page of it is read through a file descriptor only.
+    let mut buffer = vec![0_u8; 2 * page_size()];
+    let start = buffer.as_ptr().align_offset(page_size());
+    while Instant::now() < until {
+        file.read_exact_at(&mut buffer[start..start + page_size()], 0).context("cannot read")?;
+    }
+    Ok(())
+}
+
+/// Takes its memory, then starts copies of itself for as long as the kernel lets it.
+fn fork(arguments: &Arguments, until: Instant) -> Result<()> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").context("cannot read /proc/self/cgroup")?;
+    let name = own.trim().strip_prefix("0::/").context("not in a cgroup of version 2")?;
+    let limit = std::fs::read_to_string(Path::new(cgroup::ROOT).join(name).join("pids.max"))
+        .context("a fork bomb needs a cgroup with pids.max")?;
+    ensure!(limit.trim().parse::<u32>().is_ok(), "a fork bomb needs a number in pids.max, it says {:?}", limit.trim());
+    let bytes = arguments.mib << 20;
+    let memory = Mapping::anonymous(bytes, MapFlags::empty()).context("cannot map")?;
+    memory.touch(0, bytes, page_size());
+    let mut children = Vec::new();
+    while Instant::now() < until {
+        let copy = Command::new("/proc/self/exe")
+            .args(["hog", "fork", "--mib", &arguments.mib.to_string(), "--hold", &arguments.hold.to_string()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        match copy {
+            Ok(child) => children.push(child),
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn grown(line: &[&str]) -> Vec<Filled> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record");
+        record::prepare(&path, 64).unwrap();
+        let (record, dir) = (path.to_str().unwrap(), dir.path().to_str().unwrap());
+        let common = ["hog", "--hold", "0", "--record", record, "--path", dir];
+        main(&Line::parse_from(common.iter().chain(line)).arguments).unwrap();
+        record::read(&path).unwrap()
+    }
+
+    #[test]
+    fn each_kind_reaches_its_size_and_says_so() {
+        for kind in ["anon", "thp", "populate", "mlock", "tmpfs", "fallocate", "dirs", "pipes"] {
+            let filled = grown(&[kind, "--mib", "2"]);
+            assert_eq!(filled.last().map(|entry| entry.bytes), Some(2 << 20), "{kind}");
+        }
+    }
+
+    #[test]
+    fn one_call_takes_all_where_the_call_is_the_point() {
+        for kind in ["populate", "mlock", "fallocate"] {
+            assert_eq!(grown(&[kind, "--mib", "2"]).len(), 1, "{kind}");
+        }
+        assert_eq!(grown(&["populate", "--mib", "2", "--chunk", "512"]).len(), 4);
+    }
+
+    #[test]
+    fn threads_share_the_work() {
+        let filled = grown(&["anon", "--mib", "4", "--threads", "2"]);
+        assert_eq!(filled.iter().map(|entry| entry.bytes).max(), Some(4 << 20));
+        assert!(filled.len() <= entries(4, 256, 2));
+    }
+}

@@ -1,0 +1,91 @@
+//! What this machine says about itself in /proc: memory, counters, clocks, processes.
+//!
+//! Reads only. The agent reads the same files with code of its own; that these two do not share code is on purpose.
+
+use anyhow::{Context as _, Result};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Now, on the clock that nobody can step, in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// A field of /proc/meminfo, in bytes.
+pub(crate) fn meminfo(field: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let kib = named(&text, &format!("{field}:")).with_context(|| format!("/proc/meminfo has no {field}"))?;
+    Ok(kib * 1024)
+}
+
+/// A counter of /proc/vmstat.
+pub(crate) fn vmstat(field: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat").context("cannot read /proc/vmstat")?;
+    named(&text, field).with_context(|| format!("/proc/vmstat has no {field}"))
+}
+
+/// How often the kernel's own OOM killer has killed since boot.
+pub(crate) fn oom_kills() -> Result<u64> {
+    vmstat("oom_kill")
+}
+
+/// The number after `key` in the line of `text` that starts with it, as in meminfo, vmstat, memory.stat, cgroup.events.
+pub(crate) fn named(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        (words.next() == Some(key)).then(|| words.next()?.parse().ok()).flatten()
+    })
+}
+
+/// The state letter of a process (`R`, `S`, `D`, `T`, `Z`, ...); nothing where there is no such process.
+pub(crate) fn process_state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether a process exists and has not died: a zombie is dead.
+pub(crate) fn alive(pid: u32) -> bool {
+    !matches!(process_state(pid), None | Some('Z' | 'X'))
+}
+
+/// Makes a value of a sysctl or other one-line kernel file.
+pub(crate) fn set(path: impl AsRef<Path>, value: &str) -> Result<()> {
+    let path = path.as_ref();
+    fs::write(path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
+}
+
+/// Looks every few milliseconds until `ready` says so; an error that names `what` after `limit`.
+pub(crate) fn wait_for(what: &str, limit: Duration, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        if ready()? {
+            return Ok(());
+        }
+        anyhow::ensure!(started.elapsed() < limit, "{what}: not within {} s", limit.as_secs_f32());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_found_by_its_whole_key() {
+        let text = "MemTotal:       2038436 kB\noom_kill_x 9\noom_kill 3\npopulated 0\n";
+        for (key, value) in
+            [("MemTotal:", Some(2_038_436)), ("oom_kill", Some(3)), ("populated", Some(0)), ("oom", None)]
+        {
+            assert_eq!(named(text, key), value, "{key}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_alive_and_process_zero_is_not_there() {
+        assert!(alive(std::process::id()));
+        assert!(!alive(0));
+    }
+}

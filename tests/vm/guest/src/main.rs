@@ -1,0 +1,50 @@
+//! What runs inside a test machine, as root and as a child of its first process.
+//!
+//! `suite` runs the tests that need a real kernel, `hog` is one growing process, `idle` is one that harms nobody.
+//! Everything here changes the machine it runs on (cgroups, swap, the clock): it is never run on a machine that
+//! somebody uses, and refuses to run tests where cgroup v2 is not mounted at its usual place.
+
+mod breathe;
+mod cgroup;
+mod hog;
+mod hog_tests;
+mod machine;
+#[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
+mod map;
+mod record;
+mod suite;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "plimsoll-guest", about, version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the tests, one after another, each in a process of its own.
+    Suite(suite::Arguments),
+    /// Grow in one way, to a size, at a rate.
+    Hog(hog::Arguments),
+    /// Fill and give back, one step for each byte on standard input.
+    Breathe(breathe::Arguments),
+    /// Hold a little memory and do nothing: an innocent that must survive.
+    Idle(hog::IdleArguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Suite(arguments) => suite::main(&arguments),
+        Command::Hog(arguments) => hog::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Breathe(arguments) => breathe::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("plimsoll-guest: {error:#}");
+        ExitCode::from(3)
+    })
+}

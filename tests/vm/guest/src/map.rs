@@ -1,0 +1,104 @@
+//! Memory mapped on purpose in every way that takes pages: private, huge, populated, locked, shared with a file.
+//!
+//! The only module here with unsafe code. A mapping owns its range, is unmapped when dropped, and is only touched
+//! through volatile bytes or atomics, so no reference to its contents ever exists.
+
+use rustix::fd::AsFd;
+use rustix::io::Result;
+use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munmap};
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One mapping of this process.
+pub(crate) struct Mapping {
+    start: NonNull<c_void>,
+    bytes: usize,
+}
+
+// SAFETY: the range belongs to the value, not to a thread, and is accessed with volatile writes or atomics only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; concurrent volatile writes go to disjoint pages by the callers' division of the range, and a lost
+// byte would harm nothing, as nobody reads the contents back.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` of private memory; `flags` come on top of `MAP_PRIVATE | MAP_NORESERVE`.
+    pub(crate) fn anonymous(bytes: usize, flags: MapFlags) -> Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | flags;
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+        Ok(Self { start: NonNull::new(start).ok_or(rustix::io::Errno::NOMEM)?, bytes })
+    }
+
+    /// Maps the first `bytes` of `file`, shared with everybody who maps or reads it.
+    pub(crate) fn shared(file: impl AsFd, bytes: usize) -> Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0)? };
+        Ok(Self { start: NonNull::new(start).ok_or(rustix::io::Errno::NOMEM)?, bytes })
+    }
+
+    /// Asks for huge pages, or for none.
+    pub(crate) fn huge(&self, wanted: bool) -> Result<()> {
+        let advice = if wanted { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+        // SAFETY: the range is this mapping's own, and the advice does not change its contents.
+        unsafe { madvise(self.start.as_ptr(), self.bytes, advice) }
+    }
+
+    /// Gives the pages back to the kernel; the range stays mapped and reads as zeros.
+    pub(crate) fn give_back(&self) -> Result<()> {
+        // SAFETY: the range is this mapping's own, nobody holds a reference into it, and losing its contents is meant.
+        unsafe { madvise(self.start.as_ptr(), self.bytes, Advice::LinuxDontNeed) }
+    }
+
+    /// Locks the whole range, which populates it inside the system call.
+    pub(crate) fn lock(&self) -> Result<()> {
+        // SAFETY: the range is this mapping's own.
+        unsafe { mlock_with(self.start.as_ptr(), self.bytes, MlockFlags::empty()) }
+    }
+
+    /// Writes one byte to each `step`-th byte of `from..to`, so that each of these pages exists.
+    pub(crate) fn touch(&self, from: usize, to: usize, step: usize) {
+        for at in (from..to.min(self.bytes)).step_by(step) {
+            // SAFETY: `at` is below `bytes`, so the byte lies in this mapping, which is writable; the write is volatile.
+            unsafe { self.start.as_ptr().cast::<u8>().wrapping_add(at).write_volatile(1) };
+        }
+    }
+
+    /// The `index`-th eight bytes as an atomic, if the mapping is that long.
+    pub(crate) fn word(&self, index: usize) -> Option<&AtomicU64> {
+        if index >= self.bytes / size_of::<u64>() {
+            return None;
+        }
+        // SAFETY: the word lies in this mapping, which lives as long as `self` and is aligned to a page.
+        Some(unsafe { AtomicU64::from_ptr(self.start.as_ptr().cast::<u64>().wrapping_add(index)) })
+    }
+
+    /// Stores `value` in the `index`-th word, for whoever shares this mapping.
+    pub(crate) fn publish(&self, index: usize, value: u64) {
+        if let Some(word) = self.word(index) {
+            word.store(value, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by this value and is not used after it.
+        let unmapped = unsafe { munmap(self.start.as_ptr(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "a mapping of our own can be unmapped");
+    }
+}
+
+/// Starts swapping to the block device or file at `path`.
+pub(crate) fn swap_on(path: &CStr) -> std::io::Result<()> {
+    // SAFETY: `path` is a terminated string that outlives the call.
+    if unsafe { libc::swapon(path.as_ptr(), 0) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Stops swapping to `path`, reading everything back first.
+pub(crate) fn swap_off(path: &CStr) -> std::io::Result<()> {
+    // SAFETY: `path` is a terminated string that outlives the call.
+    if unsafe { libc::swapoff(path.as_ptr()) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}

@@ -1,0 +1,290 @@
+//! The tests that need a real kernel, in one table, and what runs them.
+//!
+//! Each test runs in a process of its own with a time limit. Whatever it leaves behind (processes, cgroups) is killed
+//! and removed before the next one starts, so one that fails does not take the others down. A test asserts what
+//! happened and in which order, never how long it took: latencies are printed as figures.
+
+use crate::{cgroup, hog_tests, machine};
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// One test.
+struct Test {
+    name: &'static str,
+    run: fn() -> Result<()>,
+    limit: Duration,
+    needs: &'static [Need],
+}
+
+/// What must be there for a test to mean anything. Where it is missing, the test is not run, and that is said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Need {
+    /// A file or directory of this kernel, and what it stands for.
+    Kernel(&'static str, &'static str),
+    /// Root's own file system is on a disk.
+    Disk,
+}
+
+const fn test(name: &'static str, run: fn() -> Result<()>, seconds: u64, needs: &'static [Need]) -> Test {
+    Test { name, run, limit: Duration::from_secs(seconds), needs }
+}
+
+const HUGETLB: Need = Need::Kernel("/sys/kernel/mm/hugepages/hugepages-2048kB", "2 MiB pages of hugetlb");
+
+/// Every test there is. Limits are for a machine without hardware virtualisation that has better things to do.
+const TESTS: &[Test] = &[
+    test("hogs-are-charged-to-their-cgroup", hog_tests::charged, 120, &[]),
+    test("hog-takes-surplus-huge-pages", hog_tests::surplus_huge_pages, 60, &[HUGETLB]),
+    test("hog-names-are-reclaimable-slab", hog_tests::names_are_reclaimable, 60, &[]),
+    test("fork-bomb-is-bounded", hog_tests::bounded_fork_bomb, 120, &[]),
+];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Run only these; part of a name is enough. Can be given more than once.
+    #[arg(long)]
+    only: Vec<String>,
+    /// Print the names and do not run anything.
+    #[arg(long)]
+    list: bool,
+    /// Run one test in this very process and write how it ended to a file (what the runner starts).
+    #[arg(long, hide = true, num_args = 2, value_names = ["NAME", "FILE"])]
+    one: Option<Vec<String>>,
+}
+
+/// The error of a test that this machine cannot run, with the reason.
+#[derive(Debug)]
+struct NotRun(String);
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotRun {}
+
+/// Ends a test because this kernel really cannot do what it is about; never because something went wrong.
+pub(crate) fn not_run(why: impl Into<String>) -> Result<()> {
+    Err(anyhow::Error::new(NotRun(why.into())))
+}
+
+/// Prints a measured value: a figure, not a verdict.
+pub(crate) fn figure(name: &str, values: &[(&str, &dyn fmt::Display)]) {
+    let values: Vec<String> = values.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    println!("FIGURE {name} {}", values.join(" "));
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Pass,
+    Fail(String),
+    NotRun(String),
+}
+
+impl Outcome {
+    /// One line: how it ended and, where it did not pass, why.
+    fn to_line(&self) -> String {
+        match self {
+            Self::Pass => "PASS".to_owned(),
+            Self::Fail(why) => format!("FAIL {}", one_line(why)),
+            Self::NotRun(why) => format!("NOTRUN {}", one_line(why)),
+        }
+    }
+
+    fn from_line(line: &str) -> Option<Self> {
+        match line.split_once(' ') {
+            None if line == "PASS" => Some(Self::Pass),
+            Some(("FAIL", why)) => Some(Self::Fail(why.to_owned())),
+            Some(("NOTRUN", why)) => Some(Self::NotRun(why.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some([name, file]) = arguments.one.as_deref() {
+        return run_here(name, Path::new(file));
+    }
+    let wanted = |test: &&Test| arguments.only.is_empty() || arguments.only.iter().any(|part| test.name.contains(part));
+    let tests: Vec<&Test> = TESTS.iter().filter(wanted).collect();
+    if arguments.list {
+        for test in tests {
+            println!("{}", test.name);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if tests.is_empty() {
+        bail!("no test's name contains any of {:?}; `suite --list` prints them", arguments.only);
+    }
+    run_all(&tests)
+}
+
+fn run_all(tests: &[&Test]) -> Result<ExitCode> {
+    if !Path::new(cgroup::ROOT).join("cgroup.controllers").exists() {
+        bail!("cgroup v2 is not mounted at {}: run this inside a test machine", cgroup::ROOT);
+    }
+    set_child_subreaper(Some(getpid())).context("cannot become the parent of what tests leave behind")?;
+    let (mut passed, mut failed, mut not_run) = (0, 0, 0);
+    for test in tests {
+        let started = Instant::now();
+        let outcome = run_one(test);
+        let seconds = started.elapsed().as_secs();
+        match outcome {
+            Outcome::Pass => {
+                passed += 1;
+                println!("PASS {} ({seconds} s)", test.name);
+            }
+            Outcome::Fail(why) => {
+                failed += 1;
+                println!("FAIL {}: {why} ({seconds} s)", test.name);
+            }
+            Outcome::NotRun(why) => {
+                not_run += 1;
+                println!("NOTRUN {}: {why}", test.name);
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed, {not_run} not run");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn missing(need: Need) -> Option<String> {
+    match need {
+        Need::Kernel(path, what) => (!Path::new(path).exists()).then(|| format!("this kernel has no {what} ({path})")),
+        Need::Disk => {
+            let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+            let on_disk = mounts.lines().any(|line| line.starts_with("/dev/") && line.split(' ').nth(1) == Some("/"));
+            (!on_disk).then(|| "the root file system is in memory; this runs from an ext4 root".to_owned())
+        }
+    }
+}
+
+fn run_one(test: &Test) -> Outcome {
+    if let Some(why) = test.needs.iter().find_map(|need| missing(*need)) {
+        return Outcome::NotRun(why);
+    }
+    let before = cgroup::all();
+    let file = PathBuf::from(format!("/run/plimsoll-guest-{}", test.name));
+    let outcome = supervise(test, &file).unwrap_or_else(|error| Outcome::Fail(format!("{error:#}")));
+    // Best effort: the file is in memory and of a few bytes.
+    let _ = fs::remove_file(&file);
+    let cleaned = reap_all().and_then(|()| cgroup::restore(&before));
+    match (outcome, cleaned) {
+        (Outcome::Fail(why), _) => Outcome::Fail(why),
+        (outcome, Ok(())) => outcome,
+        (_, Err(error)) => Outcome::Fail(format!("what it left behind cannot be removed: {error:#}")),
+    }
+}
+
+fn supervise(test: &Test, file: &Path) -> Result<Outcome> {
+    let file_name = file.to_str().context("a path that is not UTF-8")?;
+    let mut child = Command::new("/proc/self/exe")
+        .args(["suite", "--one", test.name, file_name])
+        .spawn()
+        .context("cannot start the test")?;
+    let Some(status) = wait_within(&mut child, test.limit)? else {
+        child.kill()?;
+        child.wait()?;
+        return Ok(Outcome::Fail(format!("not done within {} s", test.limit.as_secs())));
+    };
+    let said = fs::read_to_string(file).unwrap_or_default();
+    Ok(Outcome::from_line(said.trim_end())
+        .unwrap_or_else(|| Outcome::Fail(format!("ended without a verdict: {status}"))))
+}
+
+fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<std::process::ExitStatus>> {
+    let started = Instant::now();
+    while started.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(None)
+}
+
+/// Kills what the test left running, children of children included: they became this process's own when it ended.
+fn reap_all() -> Result<()> {
+    let started = Instant::now();
+    loop {
+        for pid in children()? {
+            if let Some(pid) = Pid::from_raw(pid) {
+                // It may be gone, or stopped: SIGKILL ends a stopped process too. A frozen one dies with its cgroup.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        match waitpid(None, WaitOptions::NOHANG) {
+            Err(rustix::io::Errno::CHILD) => return Ok(()),
+            Err(error) => return Err(error).context("cannot wait for what the test left behind"),
+            Ok(Some(_)) => {}
+            Ok(None) if started.elapsed() > Duration::from_secs(10) => return Ok(()),
+            Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn children() -> Result<Vec<i32>> {
+    let text = fs::read_to_string("/proc/thread-self/children").context("this kernel does not list children")?;
+    Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// What runs in the test's own process.
+fn run_here(name: &str, file: &Path) -> Result<ExitCode> {
+    let test = TESTS.iter().find(|test| test.name == name).with_context(|| format!("no test is called {name}"))?;
+    let for_panic = file.to_path_buf();
+    // A panic may abort: the verdict is written before that.
+    std::panic::set_hook(Box::new(move |panic| {
+        let _ = fs::write(&for_panic, Outcome::Fail(panic.to_string()).to_line());
+    }));
+    let started = machine::now_ns();
+    let outcome = match (test.run)() {
+        Ok(()) => Outcome::Pass,
+        Err(error) => match error.downcast_ref::<NotRun>() {
+            Some(NotRun(why)) => Outcome::NotRun(why.clone()),
+            None => Outcome::Fail(format!("{error:#}")),
+        },
+    };
+    figure("test-time", &[("name", &name), ("ms", &((machine::now_ns() - started) / 1_000_000))]);
+    fs::write(file, outcome.to_line())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_plain() {
+        let names: BTreeSet<&str> = TESTS.iter().map(|test| test.name).collect();
+        assert_eq!(names.len(), TESTS.len());
+        for name in names {
+            assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_outcome_survives_its_line() {
+        for outcome in [Outcome::Pass, Outcome::Fail("a b".into()), Outcome::NotRun("no zram".into())] {
+            assert_eq!(Outcome::from_line(&outcome.to_line()), Some(outcome));
+        }
+        assert_eq!(Outcome::from_line(&Outcome::Fail("a\n  b".into()).to_line()), Some(Outcome::Fail("a b".into())));
+        assert_eq!(Outcome::from_line(""), None);
+    }
+
+    #[test]
+    fn not_run_is_told_from_failure() {
+        let error = not_run("why").unwrap_err();
+        assert!(error.downcast_ref::<NotRun>().is_some());
+    }
+}
