@@ -1,0 +1,304 @@
+//! From one observation to one plan.
+
+use crate::config::{Config, Threshold};
+use crate::observation::{MemoryReading, Observation, Stall};
+use crate::plan::{Action, Attribution, Case, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Readings};
+use crate::rank::rank;
+use crate::state::{ScopeState, State, Victims, Watched};
+use core::time::Duration;
+use plimsoll_units::{Bytes, MonotonicNs};
+
+/// Decides what to do about `observation`, at `now`, and writes it into `plan`.
+///
+/// `state` remembers what the next decision needs; it was made for the same `config`. Victims named in the plan count as
+/// taken: the caller reports them as going from the next observation on. Allocates nothing.
+pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>, now: MonotonicNs, plan: &mut Plan) {
+    plan.clear(observation.scope, observation.taken, now);
+    let thresholds = config.thresholds_in(observation.scope);
+    let Some((scope, victims)) = state.scope(observation.scope) else {
+        plan.outcome = Outcome::NotObserved;
+        return;
+    };
+    let Some(memory) = observation.memory.filter(|_| !thresholds.is_empty()) else {
+        // A threshold that cannot be seen is forgotten: its grace starts anew.
+        scope.watched.fill(Watched::default());
+        plan.outcome = Outcome::NotObserved;
+        plan.conditions.memory_pressure = pressure(config, scope, now);
+        return;
+    };
+    plan.readings = Some(Readings {
+        capacity: memory.capacity,
+        kubelet: memory.kubelet_available,
+        honest: memory.honest_available,
+    });
+    judge(thresholds, scope, &memory, now, plan);
+    remember_calm(config, scope, &memory, observation, plan);
+    if plan.judged.iter().any(|judged| judged.met) {
+        scope.last_met = Some(now);
+    }
+    plan.conditions.memory_pressure = pressure(config, scope, now);
+    let fresh = scope.last_taken.is_none_or(|last| observation.taken > last);
+    if fresh {
+        scope.last_taken = Some(observation.taken);
+    }
+    if plan.judged.iter().all(|judged| judged.case == Case::Neither) {
+        scope.reclaim_asked = None;
+        return;
+    }
+    if !plan.judged.iter().any(|judged| judged.met) {
+        plan.outcome = Outcome::InGrace;
+        return;
+    }
+    rank(observation, &scope.baseline, plan);
+    if fresh {
+        act(config, thresholds, scope, victims, &memory, observation, plan);
+    } else {
+        plan.outcome = Outcome::Stale;
+    }
+}
+
+fn pressure(config: &Config, scope: &ScopeState, now: MonotonicNs) -> bool {
+    // Met right now counts even if the period is zero.
+    scope.last_met.is_some_and(|met| met == now || now.since(met) < config.pressure_transition)
+}
+
+/// Holds every threshold of the scope against the readings.
+fn judge(thresholds: &[Threshold], scope: &mut ScopeState, memory: &MemoryReading, now: MonotonicNs, plan: &mut Plan) {
+    for (index, (threshold, watched)) in (0_u32..).zip(thresholds.iter().zip(&mut scope.watched)) {
+        let line = threshold.line.of(memory.capacity);
+        let target = line.saturating_add(threshold.min_reclaim.of(memory.capacity));
+        let bar = if watched.latched { target } else { line };
+        let case = Case::of(memory.kubelet_available < bar, memory.honest_available.map(|honest| honest < bar));
+        let (below_for, met) = if case == Case::Neither {
+            *watched = Watched::default();
+            (Duration::ZERO, false)
+        } else {
+            let below_for = now.since(*watched.below_since.get_or_insert(now));
+            let met = below_for >= threshold.grace;
+            watched.latched |= met;
+            if !met {
+                plan.look_again_by(now.after(threshold.grace.saturating_sub(below_for)));
+            }
+            (below_for, met)
+        };
+        if memory.kubelet_available >= line && memory.honest_available.is_none_or(|honest| honest >= line) {
+            plan.next_line = plan.next_line.max(Some(line));
+        }
+        plan.judged.push(Judged { threshold: index, line, target, case, below_for, met });
+    }
+}
+
+/// Remembers who has how much while memory is plentiful, or at least for the first time above all lines.
+fn remember_calm(
+    config: &Config,
+    scope: &mut ScopeState,
+    memory: &MemoryReading,
+    observation: &Observation<'_>,
+    plan: &Plan,
+) {
+    if plan.judged.iter().any(|judged| judged.case != Case::Neither) {
+        return;
+    }
+    let highest = plan.judged.iter().map(|judged| judged.target).max().unwrap_or(Bytes::ZERO);
+    let plentiful = highest.saturating_add(config.plentiful.of(memory.capacity));
+    let lowest =
+        memory.honest_available.map_or(memory.kubelet_available, |honest| honest.min(memory.kubelet_available));
+    let is_plentiful = lowest >= plentiful;
+    if scope.baseline.is_wanted(is_plentiful) {
+        scope.baseline.take(is_plentiful, memory.kubelet_available, memory.honest_available, observation.candidates);
+    }
+}
+
+/// What one met threshold asks for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    Evict,
+    Reclaim,
+    AwaitReclaim,
+    LeaveCache,
+}
+
+fn wish(config: &Config, scope: &ScopeState, observation: &Observation<'_>, now: MonotonicNs, case: Case) -> Wish {
+    match case {
+        Case::Both | Case::HonestOnly => Wish::Evict,
+        // Never met; kept so that a new case cannot be forgotten.
+        Case::Neither => Wish::LeaveCache,
+        Case::KubeletOnly => match scope.reclaim_asked {
+            None => Wish::Reclaim,
+            Some(asked) => {
+                let tried = observation.reclaimed.is_some_and(|ended| ended >= asked && observation.taken >= ended);
+                if tried && observation.stall.is_some_and(|stall| stalls(stall, config.stall_percent)) {
+                    Wish::Evict
+                } else if now.since(asked) >= config.reclaim_pause {
+                    Wish::Reclaim
+                } else if tried {
+                    Wish::LeaveCache
+                } else {
+                    Wish::AwaitReclaim
+                }
+            }
+        },
+    }
+}
+
+fn stalls(stall: Stall, percent: u8) -> bool {
+    !stall.full.is_zero() && stall.full.as_nanos() * 100 >= stall.window.as_nanos() * u128::from(percent)
+}
+
+fn act(
+    config: &Config,
+    thresholds: &[Threshold],
+    scope: &mut ScopeState,
+    victims: &mut Victims,
+    memory: &MemoryReading,
+    observation: &Observation<'_>,
+    plan: &mut Plan,
+) {
+    let now = plan.made;
+    // Evicting before reclaiming, hard before soft, the higher target first.
+    let chosen = (0_u32..)
+        .zip(&plan.judged)
+        .filter(|(_, judged)| judged.met)
+        .map(|(index, judged)| {
+            let soft = !thresholds[judged.threshold as usize].is_hard();
+            (wish(config, scope, observation, now, judged.case), soft, core::cmp::Reverse(judged.target), index)
+        })
+        .min();
+    let Some((wish, soft, _, acting)) = chosen else { return };
+    plan.acting = Some(acting);
+    let judged = plan.judged[acting as usize];
+    let reading = match judged.case {
+        Case::HonestOnly => memory.honest_available.unwrap_or(memory.kubelet_available),
+        Case::KubeletOnly => memory.kubelet_available,
+        Case::Both | Case::Neither => {
+            memory.honest_available.map_or(memory.kubelet_available, |honest| honest.min(memory.kubelet_available))
+        }
+    };
+    let missing = judged.target.saturating_sub(reading);
+    match wish {
+        Wish::Reclaim => {
+            scope.reclaim_asked = Some(now);
+            plan.actions.push(Action::Reclaim { amount: missing });
+            plan.outcome = Outcome::Reclaiming;
+        }
+        Wish::AwaitReclaim => plan.outcome = Outcome::Reclaiming,
+        Wish::LeaveCache => plan.outcome = Outcome::CacheInUse,
+        Wish::Evict => {
+            let honest = memory.honest_available == Some(reading);
+            let fallen = scope.baseline.available(honest, memory.capacity).saturating_sub(reading);
+            attribute(plan, observation, fallen);
+            choose(config, victims, observation, missing, soft, plan);
+        }
+    }
+    if let (Outcome::Reclaiming | Outcome::CacheInUse, Some(asked)) = (plan.outcome, scope.reclaim_asked) {
+        plan.look_again_by(asked.after(config.reclaim_pause));
+    }
+}
+
+/// Adds up who grew.
+fn attribute(plan: &mut Plan, observation: &Observation<'_>, fallen: Bytes) {
+    let mut attribution = Attribution { fallen, outside: observation.unattributed, ..Attribution::default() };
+    for ranked in &plan.ranked {
+        let grew = ranked.grew.unwrap_or(Bytes::ZERO);
+        let sum = match ranked.fate {
+            Fate::OutsideScope => continue,
+            Fate::Protected(_) => &mut attribution.protected_grew,
+            _ => &mut attribution.evictable_grew,
+        };
+        *sum = sum.saturating_add(grew);
+    }
+    plan.attribution = Some(attribution);
+}
+
+/// Takes victims in order until the missing memory is covered.
+fn choose(
+    config: &Config,
+    victims: &mut Victims,
+    observation: &Observation<'_>,
+    missing: Bytes,
+    soft: bool,
+    plan: &mut Plan,
+) {
+    let threshold = plan.acting().map_or(0, |judged| judged.threshold);
+    let mut deficit = Deficit { missing, ..Deficit::default() };
+    for ranked in &plan.ranked {
+        if let (Fate::Going, Some(going)) = (ranked.fate, observation.candidates[ranked.candidate as usize].going)
+            && (soft || !going.gentle)
+        {
+            deficit.coming = deficit.coming.saturating_add(going.held);
+        }
+    }
+    // A hard threshold does not wait for the grace of those a soft one chose; they were chosen already.
+    if !soft {
+        for ranked in &mut plan.ranked {
+            if deficit.uncovered() == Bytes::ZERO {
+                break;
+            }
+            if let (Fate::Going, Some(going)) = (ranked.fate, observation.candidates[ranked.candidate as usize].going)
+                && going.gentle
+            {
+                ranked.fate = Fate::Hastened;
+                deficit.taken = deficit.taken.saturating_add(going.held);
+                plan.actions.push(Action::Hasten { candidate: ranked.candidate, threshold });
+            }
+        }
+    }
+    if deficit.uncovered() == Bytes::ZERO {
+        plan.outcome = if plan.actions.is_empty() { Outcome::ComingBack } else { Outcome::Evict };
+        plan.deficit = Some(deficit);
+        return;
+    }
+    let spare =
+        !config.evict_for_unattributed && plan.attribution.is_some_and(|attribution| !attribution.is_evictable());
+    let mut left = victims.left(plan.made);
+    let mut bounded = false;
+    let mut innocent = false;
+    for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.fate == Fate::NotNeeded) {
+        if deficit.uncovered() == Bytes::ZERO {
+            break;
+        }
+        if spare {
+            ranked.fate = Fate::Innocent;
+            innocent = true;
+        } else if left == 0 {
+            ranked.fate = Fate::Bounded;
+            bounded = true;
+        } else {
+            left -= 1;
+            victims.took(plan.made);
+            ranked.fate = Fate::Evicted;
+            deficit.taken = deficit.taken.saturating_add(ranked.usage.unwrap_or(Bytes::ZERO));
+            let wanted = observation.candidates[ranked.candidate as usize].grace;
+            let grace = if soft { wanted.min(config.max_grace) } else { Duration::ZERO };
+            plan.actions.push(Action::Evict { candidate: ranked.candidate, threshold, grace });
+        }
+    }
+    plan.deficit = Some(deficit);
+    plan.outcome = if !plan.actions.is_empty() {
+        Outcome::Evict
+    } else if innocent {
+        Outcome::Unattributed
+    } else if bounded {
+        Outcome::Bounded
+    } else if deficit.coming > Bytes::ZERO {
+        Outcome::ComingBack
+    } else {
+        Outcome::NoVictim(why_nobody(plan))
+    };
+    if bounded && let Some(at) = victims.next_at() {
+        plan.look_again_by(at);
+    }
+}
+
+fn why_nobody(plan: &Plan) -> NoVictim {
+    let has = |wanted: fn(Fate) -> bool| plan.ranked.iter().any(|ranked| wanted(ranked.fate));
+    if has(|fate| fate == Fate::NoStatistics) {
+        NoVictim::NoStatistics
+    } else if has(|fate| fate == Fate::NothingToFree) {
+        NoVictim::NothingToFree
+    } else if has(|fate| matches!(fate, Fate::Protected(_) | Fate::Stuck)) {
+        NoVictim::AllProtected
+    } else {
+        NoVictim::NoCandidates
+    }
+}

@@ -1,0 +1,31 @@
+//! What to do about what was seen.
+//!
+//! [`decide`] takes an [`Observation`] and writes a [`Plan`]. It reads no clock and no file, allocates nothing and
+//! prints nothing: storage is sized beforehand, reasons are typed, and [`text`] renders them later, on another thread.
+//! The same configuration, state and observation always give the same plan.
+//!
+//! The rules, in short:
+//! - Available memory is judged by two readings, the kubelet's formula and the kernel's own estimate ([`Case`]).
+//! - A hard line acts at once, a soft one when its grace period is over; hard goes first.
+//! - Victims are ranked as the kubelet ranks them: over the reservation first, then low priority, then how far over.
+//! - As many victims are taken as the deficit needs, never more, and never more a minute than configured.
+//! - Memory that is already coming back, from who is going and not stuck, is not asked for again.
+//! - Who is protected is never chosen; growth that no evictable workload caused costs no innocent ([`Attribution`]).
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod decide;
+mod observation;
+mod plan;
+mod rank;
+mod state;
+pub mod text;
+
+pub use config::{Config, InvalidPercentage, Line, Percentage, Signal, SliceId, SliceLines, SliceSet, Threshold};
+pub use decide::decide;
+pub use observation::{Candidate, Going, Key, MemoryReading, Observation, Protected, Scope, Stall};
+pub use plan::{
+    Action, Attribution, Case, Conditions, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Readings,
+};
+pub use state::State;

@@ -1,0 +1,142 @@
+//! What is remembered from one decision to the next: since when lines are crossed, what was done, who had how much.
+
+use crate::config::Config;
+use crate::observation::{Candidate, Key, Scope};
+use core::time::Duration;
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// One threshold's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watched {
+    /// Below without a break since then.
+    pub(crate) below_since: Option<MonotonicNs>,
+    /// It was met and is not resolved: its minimum reclaim counts.
+    pub(crate) latched: bool,
+}
+
+/// What was in use when memory was last plentiful.
+#[derive(Clone, Debug)]
+pub(crate) struct Baseline {
+    /// Taken while memory was plentiful, not merely above the lines.
+    plentiful: bool,
+    /// Available then, by the kubelet's and the honest reading.
+    available: Option<(Bytes, Option<Bytes>)>,
+    /// Working sets then, by slot.
+    usage: Vec<Option<(CgroupId, Option<Bytes>)>>,
+}
+
+impl Baseline {
+    pub(crate) fn is_wanted(&self, plentiful: bool) -> bool {
+        plentiful || (self.available.is_none() && !self.plentiful)
+    }
+
+    pub(crate) fn take(&mut self, plentiful: bool, kubelet: Bytes, honest: Option<Bytes>, candidates: &[Candidate]) {
+        self.plentiful = plentiful;
+        self.available = Some((kubelet, honest));
+        self.usage.fill(None);
+        for candidate in candidates {
+            if let Some(place) = self.usage.get_mut(candidate.key.slot as usize) {
+                *place = Some((candidate.key.id, candidate.usage));
+            }
+        }
+    }
+
+    /// Available memory then; all of `capacity` if there is no baseline.
+    pub(crate) fn available(&self, honest: bool, capacity: Bytes) -> Bytes {
+        match self.available {
+            None => capacity,
+            Some((kubelet, reading)) => {
+                if honest {
+                    reading.unwrap_or(kubelet)
+                } else {
+                    kubelet
+                }
+            }
+        }
+    }
+
+    /// Growth since then; somebody new has grown from nothing, somebody unread then has not grown.
+    pub(crate) fn growth(&self, key: Key, usage: Bytes) -> Bytes {
+        match self.usage.get(key.slot as usize).copied().flatten() {
+            Some((id, Some(before))) if id == key.id => usage.saturating_sub(before),
+            Some((id, None)) if id == key.id => Bytes::ZERO,
+            _ => usage,
+        }
+    }
+}
+
+/// One scope's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct ScopeState {
+    pub(crate) watched: Vec<Watched>,
+    pub(crate) last_taken: Option<MonotonicNs>,
+    pub(crate) last_met: Option<MonotonicNs>,
+    pub(crate) reclaim_asked: Option<MonotonicNs>,
+    pub(crate) baseline: Baseline,
+}
+
+impl ScopeState {
+    fn new(thresholds: usize, slots: usize) -> Self {
+        Self {
+            watched: vec![Watched::default(); thresholds],
+            last_taken: None,
+            last_met: None,
+            reclaim_asked: None,
+            baseline: Baseline { plentiful: false, available: None, usage: vec![None; slots] },
+        }
+    }
+}
+
+/// The times of the last victims, as many as may be taken in a minute.
+#[derive(Clone, Debug)]
+pub(crate) struct Victims {
+    times: Vec<Option<MonotonicNs>>,
+    next: usize,
+}
+
+impl Victims {
+    /// How many more may be taken now.
+    pub(crate) fn left(&self, now: MonotonicNs) -> usize {
+        self.times.iter().filter(|time| time.is_none_or(|time| now.since(time) >= MINUTE)).count()
+    }
+
+    /// When the next may be taken, if none may now.
+    pub(crate) fn next_at(&self) -> Option<MonotonicNs> {
+        self.times.get(self.next).copied().flatten().map(|oldest| oldest.after(MINUTE))
+    }
+
+    pub(crate) fn took(&mut self, now: MonotonicNs) {
+        if let Some(oldest) = self.times.get_mut(self.next) {
+            *oldest = Some(now);
+            self.next = (self.next + 1) % self.times.len();
+        }
+    }
+}
+
+/// What [`decide`](crate::decide) remembers, for one configuration. Sized when it is made.
+#[derive(Clone, Debug)]
+pub struct State {
+    node: ScopeState,
+    slices: Vec<ScopeState>,
+    pub(crate) victims: Victims,
+}
+
+impl State {
+    /// For `config`, and candidates with slots below `slots`. A new configuration needs a new state.
+    pub fn with_capacity(config: &Config, slots: usize) -> Self {
+        Self {
+            node: ScopeState::new(config.thresholds.len(), slots),
+            slices: config.slices.iter().map(|slice| ScopeState::new(slice.thresholds.len(), slots)).collect(),
+            victims: Victims { times: vec![None; config.victims_per_minute as usize], next: 0 },
+        }
+    }
+
+    pub(crate) fn scope(&mut self, scope: Scope) -> Option<(&mut ScopeState, &mut Victims)> {
+        match scope {
+            Scope::Node => Some((&mut self.node, &mut self.victims)),
+            Scope::Slice(slice) => self.slices.get_mut(slice.0 as usize).map(|state| (state, &mut self.victims)),
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Decisions as tables: what is seen, and what the plan says.
+
+use plimsoll_policy::{
+    Action, Candidate, Case, Config, Fate, Going, Key, Line, MemoryReading, NoVictim, Observation, Outcome, Percentage,
+    Plan, Protected, Scope, Signal, SliceId, SliceLines, SliceSet, Stall, State, Threshold, decide, text,
+};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use std::time::Duration;
+
+const fn mib(n: u64) -> Bytes {
+    Bytes::mib(n)
+}
+
+const fn secs(n: u64) -> MonotonicNs {
+    MonotonicNs(n * 1_000_000_000)
+}
+
+fn threshold(line_mib: u64, grace: u64, min_reclaim_mib: u64) -> Threshold {
+    Threshold {
+        signal: Signal::MemoryAvailable,
+        line: Line::Quantity(mib(line_mib)),
+        grace: Duration::from_secs(grace),
+        min_reclaim: Line::Quantity(mib(min_reclaim_mib)),
+    }
+}
+
+fn candidate(slot: u32, usage_mib: u64) -> Candidate {
+    Candidate {
+        key: Key { slot, id: CgroupId(u64::from(slot) + 1000) },
+        usage: Some(mib(usage_mib)),
+        started: secs(1),
+        ..Candidate::default()
+    }
+}
+
+fn reading(kubelet: u64, honest: u64) -> MemoryReading {
+    MemoryReading { capacity: mib(1000), kubelet_available: mib(kubelet), honest_available: Some(mib(honest)) }
+}
+
+/// A policy with its state and plan, driven second by second.
+struct Rig {
+    config: Config,
+    state: State,
+    plan: Plan,
+}
+
+impl Rig {
+    fn new(config: Config) -> Self {
+        let state = State::with_capacity(&config, 32);
+        let plan = Plan::with_capacity(&config, 32);
+        Self { config, state, plan }
+    }
+
+    fn with(thresholds: &[Threshold]) -> Self {
+        Self::new(Config { thresholds: thresholds.to_vec(), ..Config::default() })
+    }
+
+    fn look(&mut self, at: u64, memory: MemoryReading, candidates: &[Candidate]) -> &Plan {
+        self.observe(at, &Observation { memory: Some(memory), candidates, ..Observation::default() })
+    }
+
+    fn observe(&mut self, at: u64, observation: &Observation<'_>) -> &Plan {
+        let observation = Observation { taken: secs(at), ..*observation };
+        decide(&self.config, &mut self.state, &observation, secs(at), &mut self.plan);
+        &self.plan
+    }
+
+    fn fate(&self, candidate: u32) -> Fate {
+        self.plan.ranked.iter().find(|ranked| ranked.candidate == candidate).expect("ranked").fate
+    }
+}
+
+fn victims(plan: &Plan) -> Vec<u32> {
+    plan.victims().collect()
+}
+
+#[test]
+fn the_four_cases_of_two_readings() {
+    for (kubelet, honest, case, outcome) in [
+        (200, 200, Case::Neither, Outcome::Calm),
+        (99, 99, Case::Both, Outcome::Evict),
+        (99, 200, Case::KubeletOnly, Outcome::Reclaiming),
+        (200, 99, Case::HonestOnly, Outcome::Evict),
+        // At the line is not below it.
+        (100, 100, Case::Neither, Outcome::Calm),
+    ] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        let plan = rig.look(1, reading(kubelet, honest), &[candidate(0, 800)]);
+        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{kubelet} {honest}");
+        assert_eq!(plan.conditions.memory_pressure, case != Case::Neither);
+    }
+}
+
+#[test]
+fn one_reading_alone_is_enough() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    let memory = MemoryReading { honest_available: None, ..reading(50, 0) };
+    let plan = rig.look(1, memory, &[candidate(0, 800)]);
+    assert_eq!((plan.judged[0].case, victims(plan)), (Case::Both, vec![0]));
+}
+
+#[test]
+fn cache_in_the_way_is_reclaimed_and_only_a_stall_evicts() {
+    let stall = |millis| Some(Stall { full: Duration::from_millis(millis), window: Duration::from_secs(1) });
+    let candidates = [candidate(0, 800)];
+    // (second, reclaim ended at, stall, what the plan says)
+    let story = [
+        (1, None, stall(900), Outcome::Reclaiming),
+        (2, None, stall(900), Outcome::Reclaiming),
+        (3, Some(3), None, Outcome::CacheInUse),
+        (4, Some(3), stall(0), Outcome::CacheInUse),
+        (5, Some(3), stall(199), Outcome::CacheInUse),
+        (11, Some(3), stall(0), Outcome::Reclaiming),
+        (12, Some(3), stall(900), Outcome::Reclaiming),
+        (13, Some(13), stall(200), Outcome::Evict),
+    ];
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    for (at, reclaimed, stall, outcome) in story {
+        let plan = rig.observe(
+            at,
+            &Observation {
+                memory: Some(reading(90, 500)),
+                stall,
+                reclaimed: reclaimed.map(secs),
+                candidates: &candidates,
+                ..Observation::default()
+            },
+        );
+        assert_eq!(plan.outcome, outcome, "second {at}");
+        let asked = plan.actions.contains(&Action::Reclaim { amount: mib(10) });
+        assert_eq!(asked, [1, 11].contains(&at), "second {at}: {:?}", plan.actions);
+    }
+}
+
+#[test]
+fn stall_alone_never_kills() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    let full = Stall { full: Duration::from_secs(1), window: Duration::from_secs(1) };
+    let plan = rig.observe(
+        1,
+        &Observation {
+            memory: Some(reading(300, 300)),
+            stall: Some(full),
+            candidates: &[candidate(0, 800)],
+            ..Observation::default()
+        },
+    );
+    assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Calm, 0));
+}
+
+#[test]
+fn ranking_is_over_reservation_then_priority_then_amount() {
+    let with = |slot, usage, reservation: u64, priority| Candidate {
+        reservation: mib(reservation),
+        priority,
+        ..candidate(slot, usage)
+    };
+    let candidates = [
+        with(0, 300, 400, -5), // within its reservation, however low its priority
+        with(1, 100, 50, 0),   // 50 over
+        with(2, 90, 10, 0),    // 80 over
+        with(3, 200, 0, 10),   // 200 over, but more important
+        Candidate { usage: None, ..candidate(4, 0) },
+        Candidate { protected: Some(Protected::Listed), ..candidate(5, 900) },
+    ];
+    let mut rig = Rig::with(&[threshold(100, 0, 500)]);
+    let plan = rig.look(1, reading(90, 90), &candidates);
+    let order: Vec<u32> = plan.ranked.iter().map(|ranked| ranked.candidate).collect();
+    assert_eq!(order, [5, 2, 1, 3, 0, 4]);
+    assert_eq!(victims(plan), [2, 1, 3, 0]);
+    assert_eq!(rig.fate(5), Fate::Protected(Protected::Listed));
+    assert_eq!(rig.fate(4), Fate::NoStatistics);
+}
+
+#[test]
+fn equals_are_told_apart_the_same_way_every_time() {
+    let young = Candidate { started: secs(9), ..candidate(1, 400) };
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    assert_eq!(victims(rig.look(1, reading(90, 90), &[candidate(0, 400), young])), [1]);
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    assert_eq!(victims(rig.look(1, reading(90, 90), &[candidate(0, 400), candidate(1, 400)])), [0]);
+}
+
+#[test]
+fn as_many_victims_as_the_deficit_needs() {
+    for (available, min_reclaim, expected) in [(90, 0, 1), (90, 90, 1), (90, 91, 2), (90, 391, 5), (0, 5000, 10)] {
+        let candidates: Vec<Candidate> = (0..10).map(|slot| candidate(slot, 100)).collect();
+        let mut rig = Rig::with(&[threshold(100, 0, min_reclaim)]);
+        let plan = rig.look(1, reading(available, available), &candidates);
+        assert_eq!(victims(plan).len(), expected, "{available} {min_reclaim}: {:?}", plan.deficit);
+    }
+}
+
+#[test]
+fn memory_on_its_way_back_is_not_asked_for_twice() {
+    let going = |held: u64, stuck, gentle| Candidate {
+        going: Some(Going { held: mib(held), stuck, gentle }),
+        ..candidate(0, held)
+    };
+    for (first, outcome, expected) in [
+        (going(50, false, false), Outcome::ComingBack, vec![]),
+        (going(10, false, false), Outcome::Evict, vec![1]),
+        (going(700, true, false), Outcome::Evict, vec![1]),
+        // A hard line does not wait for somebody's grace period: whom the soft line chose goes now.
+        (going(50, false, true), Outcome::Evict, vec![0]),
+        (going(10, false, true), Outcome::Evict, vec![0, 1]),
+    ] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        let plan = rig.look(1, reading(60, 60), &[first, candidate(1, 800)]);
+        assert_eq!((plan.outcome, victims(plan)), (outcome, expected), "{first:?}");
+        let evicts_who_goes = plan.actions.iter().any(|action| matches!(action, Action::Evict { candidate: 0, .. }));
+        assert!(!evicts_who_goes);
+    }
+}
+
+#[test]
+fn soft_waits_for_its_grace_and_hard_does_not() {
+    let mut rig = Rig::new(Config {
+        thresholds: vec![threshold(100, 0, 0), threshold(200, 30, 0)],
+        max_grace: Duration::from_secs(5),
+        evict_for_unattributed: true,
+        ..Config::default()
+    });
+    let patient = [Candidate { grace: Duration::from_mins(1), ..candidate(0, 800) }];
+    let plan = rig.look(1, reading(150, 150), &patient);
+    assert_eq!((plan.outcome, plan.look_again, plan.next_line), (Outcome::InGrace, Some(secs(31)), Some(mib(100))));
+    assert!(!plan.conditions.memory_pressure);
+    // A break starts the grace anew.
+    rig.look(20, reading(250, 250), &patient);
+    assert_eq!(rig.look(31, reading(150, 150), &patient).outcome, Outcome::InGrace);
+    // So does not being able to look.
+    rig.observe(60, &Observation::default());
+    assert_eq!(rig.look(61, reading(150, 150), &patient).outcome, Outcome::InGrace);
+    let plan = rig.look(91, reading(150, 150), &patient);
+    assert_eq!(plan.actions, [Action::Evict { candidate: 0, threshold: 1, grace: Duration::from_secs(5) }]);
+    // Hard, at once, whatever the soft one is doing.
+    let mut rig = Rig::new(rig.config.clone());
+    let plan = rig.look(1, reading(50, 50), &patient);
+    assert_eq!(plan.actions, [Action::Evict { candidate: 0, threshold: 0, grace: Duration::ZERO }]);
+    assert_eq!(plan.next_line, None);
+}
+
+#[test]
+fn minimum_reclaim_latches() {
+    let mut rig = Rig::new(Config {
+        thresholds: vec![threshold(100, 0, 100)],
+        evict_for_unattributed: true,
+        ..Config::default()
+    });
+    let candidates = [candidate(0, 400), candidate(1, 300)];
+    for (at, available, expected) in [
+        (1, 150, vec![]), // above the line, nothing was met yet
+        (2, 99, vec![0]),
+        (3, 150, vec![0]), // met before: 200 are wanted
+        (4, 200, vec![]),
+        (5, 150, vec![]), // resolved
+    ] {
+        assert_eq!(victims(rig.look(at, reading(available, available), &candidates)), expected, "second {at}");
+    }
+}
+
+#[test]
+fn stale_figures_do_nothing() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    let candidates = [candidate(0, 400), candidate(1, 400)];
+    assert_eq!(victims(rig.look(5, reading(50, 50), &candidates)), [0]);
+    for taken in [5, 4] {
+        let plan = rig.look(taken, reading(50, 50), &candidates);
+        assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Stale, 0));
+        assert!(plan.conditions.memory_pressure);
+    }
+}
+
+#[test]
+fn conditions_last_for_the_transition_period() {
+    for (period, at, expected) in [(10, 5, true), (10, 11, true), (10, 12, false), (0, 3, false)] {
+        let mut rig = Rig::new(Config {
+            thresholds: vec![threshold(100, 0, 0)],
+            pressure_transition: Duration::from_secs(period),
+            ..Config::default()
+        });
+        // Reported while it is met even if the period is zero.
+        assert!(rig.look(2, reading(50, 50), &[]).conditions.memory_pressure);
+        assert_eq!(rig.look(at, reading(500, 500), &[]).conditions.memory_pressure, expected, "{period} {at}");
+    }
+}
+
+#[test]
+fn victims_a_minute_are_bounded() {
+    let mut rig = Rig::new(Config {
+        thresholds: vec![threshold(100, 0, 0)],
+        victims_per_minute: 2,
+        evict_for_unattributed: true,
+        ..Config::default()
+    });
+    let candidates: Vec<Candidate> = (0..5).map(|slot| candidate(slot, 20)).collect();
+    let plan = rig.look(10, reading(0, 0), &candidates);
+    assert_eq!(victims(plan), [0, 1]);
+    assert_eq!(plan.deficit.expect("reckoned").uncovered(), mib(60));
+    assert_eq!(plan.look_again, Some(secs(70)));
+    assert_eq!(rig.fate(2), Fate::Bounded);
+    assert_eq!(rig.look(69, reading(0, 0), &candidates).outcome, Outcome::Bounded);
+    assert_eq!(victims(rig.look(70, reading(0, 0), &candidates)), [0, 1]);
+    let mut none =
+        Rig::new(Config { thresholds: vec![threshold(100, 0, 0)], victims_per_minute: 0, ..Config::default() });
+    assert_eq!(none.look(1, reading(0, 0), &[candidate(0, 900)]).outcome, Outcome::Bounded);
+}
+
+#[test]
+fn growth_elsewhere_costs_no_innocent() {
+    let protected = |slot, usage| Candidate { protected: Some(Protected::Listed), ..candidate(slot, usage) };
+    // Before, when 500 MiB were available, and now, when 90 are: 410 went.
+    for (name, before, now, expected) in [
+        ("a task of the root cgroup", vec![candidate(0, 100)], vec![candidate(0, 100)], None),
+        (
+            "a protected service",
+            vec![candidate(0, 100), protected(1, 10)],
+            vec![candidate(0, 100), protected(1, 420)],
+            None,
+        ),
+        ("just less than half", vec![candidate(0, 100)], vec![candidate(0, 304)], None),
+        ("half", vec![candidate(0, 100)], vec![candidate(0, 305)], Some(0)),
+        ("somebody new", vec![], vec![candidate(0, 300)], Some(0)),
+        (
+            "somebody new in an old place",
+            vec![candidate(0, 300)],
+            vec![Candidate { key: Key { slot: 0, id: CgroupId(7) }, ..candidate(0, 300) }],
+            Some(0),
+        ),
+        (
+            "one shrank, another grew",
+            vec![candidate(0, 300), candidate(1, 0)],
+            vec![candidate(0, 0), candidate(1, 700)],
+            Some(1),
+        ),
+        (
+            "somebody who could not be read before",
+            vec![Candidate { usage: None, ..candidate(0, 0) }],
+            vec![candidate(0, 400)],
+            None,
+        ),
+    ] {
+        for evict_anyway in [false, true] {
+            let mut rig = Rig::new(Config {
+                thresholds: vec![threshold(100, 0, 0)],
+                evict_for_unattributed: evict_anyway,
+                ..Config::default()
+            });
+            assert_eq!(rig.look(1, reading(500, 500), &before).outcome, Outcome::Calm);
+            let plan = rig.look(2, reading(90, 90), &now);
+            assert_eq!(plan.attribution.expect("reckoned").fallen, mib(410), "{name}");
+            match expected {
+                Some(victim) => assert_eq!(victims(plan), [victim], "{name}"),
+                None if evict_anyway => assert_eq!(plan.outcome, Outcome::Evict, "{name}"),
+                None => {
+                    assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Unattributed, 0), "{name}");
+                    assert_eq!(rig.fate(0), Fate::Innocent, "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn growth_is_reckoned_from_when_memory_was_last_plentiful() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    // Three per cent of 1000 MiB above the line is plentiful; between that and the line nothing new is remembered, so
+    // that who took the last of it is not forgotten for a little growth elsewhere.
+    for (at, available, usage) in [(1, 500, 100), (2, 129, 470), (3, 105, 470)] {
+        assert_eq!(rig.look(at, reading(available, available), &[candidate(0, usage)]).outcome, Outcome::Calm);
+    }
+    assert_eq!(victims(rig.look(4, reading(99, 99), &[candidate(0, 470)])), [0]);
+    // The first look counts until memory was plentiful for the first time.
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    rig.look(1, reading(110, 110), &[candidate(0, 600)]);
+    assert_eq!(rig.look(2, reading(90, 90), &[candidate(0, 600)]).outcome, Outcome::Unattributed);
+    // Started below the line: all that is in use counts as grown.
+    for (usage, outcome) in [(500, Outcome::Evict), (400, Outcome::Unattributed)] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        assert_eq!(rig.look(1, reading(90, 90), &[candidate(0, usage)]).outcome, outcome);
+    }
+}
+
+#[test]
+fn nobody_to_evict_has_a_reason() {
+    for (candidates, why) in [
+        (vec![], NoVictim::NoCandidates),
+        (vec![Candidate { protected: Some(Protected::Init), ..candidate(0, 900) }], NoVictim::AllProtected),
+        (vec![Candidate { usage: None, ..candidate(0, 0) }], NoVictim::NoStatistics),
+        (vec![candidate(0, 0)], NoVictim::NothingToFree),
+    ] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        let plan = rig.look(1, reading(50, 50), &candidates);
+        assert_eq!((plan.outcome, plan.actions.len()), (Outcome::NoVictim(why), 0));
+    }
+}
+
+#[test]
+fn a_slice_has_its_own_line_and_its_own_candidates() {
+    let mut rig = Rig::new(Config {
+        slices: vec![SliceLines::default(), SliceLines { thresholds: vec![threshold(50, 0, 0)] }],
+        ..Config::default()
+    });
+    let inside = SliceSet::NONE.with(SliceId(1));
+    let candidates = [candidate(0, 900), Candidate { slices: inside, ..candidate(1, 200) }];
+    let memory = MemoryReading { capacity: mib(256), kubelet_available: mib(40), honest_available: None };
+    let slice = |id| Observation {
+        scope: Scope::Slice(SliceId(id)),
+        memory: Some(memory),
+        candidates: &candidates,
+        ..Observation::default()
+    };
+    assert_eq!(victims(rig.observe(1, &slice(1))), [1]);
+    assert_eq!(rig.fate(0), Fate::OutsideScope);
+    // A slice without lines, and one that is not configured.
+    assert_eq!(rig.observe(1, &slice(0)).outcome, Outcome::NotObserved);
+    assert_eq!(rig.observe(1, &slice(9)).outcome, Outcome::NotObserved);
+}
+
+#[test]
+fn a_line_can_be_a_percentage() {
+    let ten = Line::Percentage(Percentage::new(10.0).expect("in range"));
+    let mut rig = Rig::with(&[Threshold::hard(Signal::MemoryAvailable, ten)]);
+    let plan = rig.look(1, reading(99, 99), &[candidate(0, 800)]);
+    assert_eq!((plan.judged[0].line, victims(plan)), (Bytes(104_857_601), vec![0]));
+}
+
+#[test]
+fn who_finds_no_room_is_counted() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    rig.plan = Plan::with_capacity(&rig.config, 1);
+    let plan = rig.look(1, reading(50, 50), &[candidate(0, 600), candidate(1, 700), candidate(2, 1)]);
+    assert_eq!((plan.overlooked, victims(plan)), (2, vec![0]));
+}
+
+#[test]
+fn a_plan_reads_as_one_line() {
+    let mut rig = Rig::with(&[threshold(100, 0, 20)]);
+    let name = |index: u32| ["db", "hog"][index as usize];
+    let protected = |usage| Candidate { protected: Some(Protected::Listed), ..candidate(0, usage) };
+    rig.look(1, reading(500, 500), &[protected(200), candidate(1, 30)]);
+    rig.look(2, reading(95, 90), &[protected(200), candidate(1, 440)]);
+    assert_eq!(
+        text::line(&rig.config, &rig.plan, name).to_string(),
+        "evicting: 95.0 MiB memory.available as the kubelet reckons, 90.0 MiB as the kernel does, of 1000.0 MiB; \
+         hard line 100.0 MiB (wanted again: 120.0 MiB), crossed; missing 30.0 MiB, coming back 0 B, taken 440.0 MiB; \
+         since memory was plentiful 410.0 MiB went, of that 410.0 MiB to who may be evicted and 0 B to who is \
+         protected; evict hog (uses 440.0 MiB, reserved 0 B, priority 0, grew 410.0 MiB)"
+    );
+    assert_eq!(
+        text::ranking(&rig.plan, name),
+        "hog: evicted; uses 440.0 MiB, reserved 0 B, priority 0, grew 410.0 MiB\n\
+         db: never chosen: listed by the owner; uses 200.0 MiB, reserved 0 B, priority 0, grew 0 B\n"
+    );
+}
