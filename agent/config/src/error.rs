@@ -1,0 +1,73 @@
+//! What can be wrong with a configuration.
+
+use core::fmt;
+use std::path::PathBuf;
+
+/// One thing that is wrong: where, which key, what stands there, what was expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, as it was named.
+    pub file: String,
+    /// The line in it, from 1; absent for what is missing altogether.
+    pub line: Option<u64>,
+    /// The key with its parents: `machine.brake.mode`, `machine.workloads[2].match`.
+    pub key: String,
+    /// What stands there.
+    pub value: Option<String>,
+    /// What was expected, or why the value will not do.
+    pub expected: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}: ", self.key)?;
+        if let Some(value) = &self.value {
+            write!(f, "{value:?}: ")?;
+        }
+        f.write_str(&self.expected)
+    }
+}
+
+/// A configuration that cannot be used. The program ends with exit code 2 on any of these, before it opens anything.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read the configuration {}: {source}; name a file that exists and may be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not YAML, or a key stands in it twice.
+    #[error("{file}:{line}: the file is not the YAML that was expected: {message}")]
+    Yaml {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// What the parser says.
+        message: String,
+    },
+    /// Something in the file is wrong; each problem is a line.
+    #[error("{}", Lines(.0))]
+    Invalid(Vec<Problem>),
+}
+
+struct Lines<'a>(&'a [Problem]);
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}

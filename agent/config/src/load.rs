@@ -1,0 +1,465 @@
+//! Reading, checking, filling in defaults.
+
+use crate::duration::parse_duration;
+use crate::error::ConfigError;
+use crate::model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Workload};
+use crate::pattern::Pattern;
+use crate::quantity::Quantity;
+use crate::tree::{Item, Problems, Section, Value, any_of, read};
+use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use plimsoll_policy::{Config as Policy, Line, Percentage, Signal, SliceLines, SliceSet, Threshold};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Where the service unit of this project puts the agent.
+const USUAL_OWN_CGROUP: &str = "system.slice/plimsoll.service";
+/// Where init is on a machine with systemd.
+const INIT_CGROUP: &str = "init.scope";
+/// No brake lasts longer, whatever is configured.
+const LONGEST_BRAKE: Duration = Duration::from_secs(2);
+
+/// What the command line or the environment says; it goes before the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// How to watch.
+    pub source: Option<SourceChoice>,
+    /// How often the slowest way to watch looks.
+    pub poll_period: Option<Duration>,
+    /// Where metrics and health are served.
+    pub metrics_address: Option<SocketAddr>,
+    /// Where the run record and the lock are.
+    pub state_directory: Option<PathBuf>,
+    /// How the log is written.
+    pub log_format: Option<LogFormat>,
+    /// The outermost cgroup that is the agent's alone, below the root: no workload may hold it.
+    pub own_cgroup: Option<String>,
+}
+
+/// Reads a file, or takes the defaults where there is none to read.
+pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Configuration, ConfigError> {
+    match file {
+        None => build("", "default", overrides),
+        Some(path) => {
+            let text =
+                std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+            build(&text, &path.display().to_string(), overrides)
+        }
+    }
+}
+
+/// Reads a text; `file` is how errors and origins call it.
+pub fn parse(text: &str, file: &str) -> Result<Configuration, ConfigError> {
+    build(text, file, &Overrides::default())
+}
+
+fn build(text: &str, file: &str, overrides: &Overrides) -> Result<Configuration, ConfigError> {
+    // A file of comments alone says nothing, which is in order.
+    let says_nothing = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
+    let document = if says_nothing { None } else { Some(read(text, file)?) };
+    let mut reader = Reader { file, problems: Problems::new(file), origins: BTreeMap::new() };
+    let nothing = Value::Null;
+    let root = document.as_ref().map_or(Item { line: 1, value: &nothing }, Item::new);
+    let mut root = root.section("", &mut reader.problems);
+
+    let mut policy = Policy::default();
+    if let Some(thresholds) = reader.thresholds(&mut root) {
+        policy.thresholds = thresholds;
+    }
+    policy.pressure_transition =
+        reader.duration(&mut root, "evictionPressureTransitionPeriod", policy.pressure_transition);
+    let max_grace =
+        reader.whole(&mut root, "evictionMaxPodGracePeriod", policy.max_grace.as_secs(), u64::from(u32::MAX));
+    policy.max_grace = Duration::from_secs(max_grace);
+
+    let (key, item) =
+        root.take("machine").unwrap_or_else(|| ("machine".to_owned(), Item { line: root.line, value: &nothing }));
+    let machine = item.section(&key, &mut reader.problems);
+    root.finish(&mut reader.problems);
+    let configuration = reader.machine(machine, policy, overrides);
+    if reader.problems.found.is_empty() {
+        Ok(Configuration { origins: reader.origins, ..configuration })
+    } else {
+        reader.problems.found.sort_by_key(|problem| problem.line);
+        Err(ConfigError::Invalid(reader.problems.found))
+    }
+}
+
+/// Walks the document, collects problems and origins.
+struct Reader<'f> {
+    file: &'f str,
+    problems: Problems,
+    origins: BTreeMap<String, Origin>,
+}
+
+impl Reader<'_> {
+    fn came_from(&mut self, key: String, line: Option<u64>) {
+        let origin = line.map_or(Origin::Default, |line| Origin::File { file: self.file.to_owned(), line });
+        self.origins.insert(key, origin);
+    }
+
+    /// The value at `key`, or the default where there is none or it will not do.
+    fn value<T>(
+        &mut self,
+        section: &mut Section<'_>,
+        key: &'static str,
+        default: T,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> T {
+        let taken = section.take(key);
+        self.came_from(section.full(key), taken.as_ref().map(|(_, item)| item.line));
+        let Some((full, item)) = taken else { return default };
+        let Some(text) = item.text(&full, expected, &mut self.problems) else { return default };
+        parse(text).unwrap_or_else(|| {
+            item.refuse(&full, expected, &mut self.problems);
+            default
+        })
+    }
+
+    fn duration(&mut self, section: &mut Section<'_>, key: &'static str, default: Duration) -> Duration {
+        self.value(section, key, default, "expected a duration such as 30s, 1m30s or 500ms", parse_duration)
+    }
+
+    fn whole(&mut self, section: &mut Section<'_>, key: &'static str, default: u64, most: u64) -> u64 {
+        let expected = format!("expected a whole number from 0 to {most}");
+        self.value(section, key, default, &expected, |text| text.parse().ok().filter(|number| *number <= most))
+    }
+
+    fn one_of<T: Copy>(
+        &mut self,
+        section: &mut Section<'_>,
+        key: &'static str,
+        default: T,
+        choices: &[(&str, T)],
+    ) -> T {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        self.value(section, key, default, &format!("expected {}", any_of(&names)), |text| {
+            choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice)
+        })
+    }
+
+    fn yes_or_no(&mut self, section: &mut Section<'_>, key: &'static str, default: bool) -> bool {
+        let taken = section.take(key);
+        self.came_from(section.full(key), taken.as_ref().map(|(_, item)| item.line));
+        match taken {
+            None => default,
+            Some((full, item)) => match item.value {
+                Value::Bool(value) => *value,
+                Value::Null | Value::Number(_) | Value::Text(_) | Value::List(_) | Value::Map(_) => {
+                    item.refuse(&full, "expected true or false", &mut self.problems);
+                    default
+                }
+            },
+        }
+    }
+
+    fn machine(&mut self, mut machine: Section<'_>, mut policy: Policy, overrides: &Overrides) -> Configuration {
+        let own = overrides.own_cgroup.as_deref().unwrap_or(USUAL_OWN_CGROUP);
+        let workloads = self.workloads(&mut machine, own);
+        let never = self.patterns(&mut machine, "never", |_| None);
+        let brake = self.brake(&mut machine);
+        let slices = self.slices(&mut machine, &mut policy);
+        policy.evict_for_unattributed =
+            self.yes_or_no(&mut machine, "evictForUnattributed", policy.evict_for_unattributed);
+        // Each one is remembered for a minute; more than this is no bound.
+        let victims = self.whole(&mut machine, "victimsPerMinute", u64::from(policy.victims_per_minute), 10_000);
+        policy.victims_per_minute = u32::try_from(victims).unwrap_or(u32::MAX);
+        let stall = self.whole(&mut machine, "stallPercent", u64::from(policy.stall_percent), 100);
+        policy.stall_percent = u8::try_from(stall).unwrap_or(100);
+        policy.reclaim_pause = self.duration(&mut machine, "reclaimPause", policy.reclaim_pause);
+
+        let source = self.one_of(
+            &mut machine,
+            "source",
+            SourceChoice::Auto,
+            &[
+                ("auto", SourceChoice::Auto),
+                ("ebpf", SourceChoice::Ebpf),
+                ("psi", SourceChoice::Psi),
+                ("poll", SourceChoice::Poll),
+            ],
+        );
+        let poll_period = self.value(
+            &mut machine,
+            "pollPeriod",
+            Duration::from_secs(1),
+            "expected a duration from 10ms to 1h",
+            |text| {
+                parse_duration(text)
+                    .filter(|period| (Duration::from_millis(10)..=Duration::from_hours(1)).contains(period))
+            },
+        );
+        let metrics_address = self.value(
+            &mut machine,
+            "metricsAddress",
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 9464)),
+            "expected an address with a port, such as 127.0.0.1:9464 or [::1]:9464",
+            |text| text.parse().ok(),
+        );
+        let state_directory = self.value(
+            &mut machine,
+            "stateDirectory",
+            PathBuf::from("/run/plimsoll"),
+            "expected an absolute path of a directory that does not survive a boot",
+            |text| Some(PathBuf::from(text)).filter(|path| path.is_absolute()),
+        );
+        let log_format = self.one_of(
+            &mut machine,
+            "logFormat",
+            LogFormat::Text,
+            &[("text", LogFormat::Text), ("json", LogFormat::Json)],
+        );
+        machine.finish(&mut self.problems);
+        Configuration {
+            policy,
+            workloads,
+            never,
+            brake,
+            slices,
+            source: self.flag("source", overrides.source, source),
+            poll_period: self.flag("pollPeriod", overrides.poll_period, poll_period),
+            metrics_address: self.flag("metricsAddress", overrides.metrics_address, metrics_address),
+            state_directory: self.flag("stateDirectory", overrides.state_directory.clone(), state_directory),
+            log_format: self.flag("logFormat", overrides.log_format, log_format),
+            origins: BTreeMap::new(),
+        }
+    }
+
+    fn flag<T>(&mut self, key: &str, flag: Option<T>, value: T) -> T {
+        if flag.is_some() {
+            self.origins.insert(format!("machine.{key}"), Origin::Flag);
+        }
+        flag.unwrap_or(value)
+    }
+
+    fn workloads(&mut self, machine: &mut Section<'_>, own: &str) -> Vec<Workload> {
+        let taken = machine.take("workloads");
+        self.came_from(machine.full("workloads"), taken.as_ref().map(|(_, item)| item.line));
+        let Some((key, item)) = taken else { return Vec::new() };
+        let mut workloads = Vec::new();
+        for (key, item) in item.list(&key, "expected a list such as [{match: system.slice/*}]", &mut self.problems) {
+            let mut section = item.section(&key, &mut self.problems);
+            let matching = section.take("match");
+            if matching.is_none() {
+                let full = section.full("match");
+                self.problems.add(
+                    Some(section.line),
+                    &full,
+                    None,
+                    "missing; expected a pattern such as system.slice/*",
+                );
+            }
+            let pattern = matching.and_then(|(key, item)| self.pattern(&key, &item, |pattern| refusal(pattern, own)));
+            let priority = section.take("priority").map_or(Some(0), |(key, item)| {
+                let expected = "expected a whole number; lower goes first";
+                let priority = item.text(&key, expected, &mut self.problems)?.parse().ok();
+                if priority.is_none() {
+                    item.refuse(&key, expected, &mut self.problems);
+                }
+                priority
+            });
+            section.finish(&mut self.problems);
+            if let (Some(pattern), Some(priority)) = (pattern, priority) {
+                workloads.push(Workload { pattern, priority });
+            }
+        }
+        workloads
+    }
+
+    fn pattern(&mut self, key: &str, item: &Item<'_>, refusal: impl Fn(&Pattern) -> Option<String>) -> Option<Pattern> {
+        let text = item.text(key, "expected a pattern such as system.slice/*", &mut self.problems)?;
+        let refused = match Pattern::new(text) {
+            Ok(pattern) => match refusal(&pattern) {
+                None => return Some(pattern),
+                Some(why) => why,
+            },
+            Err(error) => error.to_string(),
+        };
+        item.refuse(key, &refused, &mut self.problems);
+        None
+    }
+
+    fn patterns(
+        &mut self,
+        section: &mut Section<'_>,
+        key: &'static str,
+        refusal: impl Fn(&Pattern) -> Option<String>,
+    ) -> Vec<Pattern> {
+        let taken = section.take(key);
+        self.came_from(section.full(key), taken.as_ref().map(|(_, item)| item.line));
+        let Some((full, item)) = taken else { return Vec::new() };
+        let items = item.list(&full, "expected a list of paths such as [system.slice/db.service]", &mut self.problems);
+        items.iter().filter_map(|(key, item)| self.pattern(key, item, &refusal)).collect()
+    }
+
+    fn brake(&mut self, machine: &mut Section<'_>) -> Brake {
+        let taken = machine.take("brake");
+        let nothing = Value::Null;
+        let (key, item) =
+            taken.unwrap_or_else(|| (machine.full("brake"), Item { line: machine.line, value: &nothing }));
+        let mut section = item.section(&key, &mut self.problems);
+        let modes = [("freeze", BrakeMode::Freeze), ("none", BrakeMode::None)];
+        let mode = self.one_of(&mut section, "mode", BrakeMode::Freeze, &modes);
+        let in_kernel = self.patterns(&mut section, "inKernel", literal_only);
+        let deadline = self.value(
+            &mut section,
+            "deadline",
+            LONGEST_BRAKE,
+            "expected a duration above 0 and of at most 2s",
+            |text| parse_duration(text).filter(|deadline| !deadline.is_zero() && *deadline <= LONGEST_BRAKE),
+        );
+        section.finish(&mut self.problems);
+        Brake { mode, in_kernel, deadline }
+    }
+
+    fn slices(&mut self, machine: &mut Section<'_>, policy: &mut Policy) -> Vec<Slice> {
+        let taken = machine.take("slices");
+        self.came_from(machine.full("slices"), taken.as_ref().map(|(_, item)| item.line));
+        let Some((key, item)) = taken else { return Vec::new() };
+        let mut slices: Vec<Slice> = Vec::new();
+        let items =
+            item.list(&key, "expected a list such as [{path: user.slice, evictionHard: ...}]", &mut self.problems);
+        if items.len() > SliceSet::MAX_SLICES {
+            self.problems.add(Some(item.line), &key, None, "expected at most 64 slices with lines of their own");
+        }
+        for (key, item) in items {
+            let mut section = item.section(&key, &mut self.problems);
+            let path = section.take("path");
+            if path.is_none() {
+                let full = section.full("path");
+                self.problems.add(Some(section.line), &full, None, "missing; expected a path such as user.slice");
+            }
+            let path = path.and_then(|(key, item)| {
+                self.pattern(&key, &item, |path| {
+                    literal_only(path).or_else(|| {
+                        let twice = slices.iter().any(|slice| slice.path == *path);
+                        twice.then(|| "this slice stands in the list before".to_owned())
+                    })
+                })
+            });
+            let thresholds = self.thresholds(&mut section);
+            if thresholds.as_ref().is_none_or(Vec::is_empty) && path.is_some() {
+                let full = section.full("evictionHard");
+                self.problems.add(Some(section.line), &full, None, "missing; a slice is listed for the lines it has");
+            }
+            section.finish(&mut self.problems);
+            if let Some(path) = path {
+                slices.push(Slice { path });
+                policy.slices.push(SliceLines { thresholds: thresholds.unwrap_or_default() });
+            }
+        }
+        slices
+    }
+
+    /// The thresholds of the machine or a slice; nothing where `evictionHard` and `evictionSoft` are not there at all.
+    fn thresholds(&mut self, section: &mut Section<'_>) -> Option<Vec<Threshold>> {
+        let is_machine = section.is_root();
+        let [hard, soft, grace, min_reclaim] =
+            ["evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"].map(|key| {
+                let taken = section.take(key);
+                if is_machine {
+                    self.came_from(section.full(key), taken.as_ref().map(|(_, item)| item.line));
+                }
+                taken.map(|(full, item)| self.signals(&full, &item))
+            });
+        let is_given = hard.is_some() || soft.is_some();
+        let line = |reader: &mut Self, entry: &Option<(String, Item<'_>)>, zero_will_do| {
+            entry.as_ref().and_then(|(key, item)| reader.line(key, item, zero_will_do))
+        };
+        let hard = hard.flatten();
+        let soft = soft.flatten();
+        let grace = grace.flatten();
+        let hard_line = line(self, &hard, false);
+        let soft_line = line(self, &soft, false);
+        let min_reclaim = line(self, &min_reclaim.flatten(), true).unwrap_or(Line::ZERO);
+        let grace_period = grace.as_ref().and_then(|(key, item)| {
+            let expected = "expected a duration such as 1m30s";
+            let period = parse_duration(item.text(key, expected, &mut self.problems)?);
+            if period.is_none() {
+                item.refuse(key, expected, &mut self.problems);
+            }
+            period
+        });
+        match (&soft, &grace) {
+            (Some((key, item)), None) => {
+                let missing = key.replace("evictionSoft", "evictionSoftGracePeriod");
+                self.problems.add(Some(item.line), &missing, None, &format!("missing; {key} needs a grace period"));
+            }
+            (None, Some((key, item))) => {
+                item.refuse(key, "there is no soft threshold that it belongs to", &mut self.problems);
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        let mut thresholds = Vec::new();
+        let mut push = |line: Option<Line>, grace: Option<Duration>| {
+            if let (Some(line), Some(grace)) = (line, grace) {
+                thresholds.push(Threshold { signal: Signal::MemoryAvailable, line, grace, min_reclaim });
+            }
+        };
+        push(hard_line, Some(Duration::ZERO));
+        push(soft_line, grace_period);
+        if !is_given
+            && is_machine
+            && let Some(default) = Policy::default().thresholds.pop()
+        {
+            push(Some(default.line), Some(default.grace));
+            return Some(thresholds);
+        }
+        is_given.then_some(thresholds)
+    }
+
+    /// What is said of `memory.available` in one of the threshold maps.
+    fn signals<'a>(&mut self, key: &str, item: &Item<'a>) -> Option<(String, Item<'a>)> {
+        let mut section = item.section(key, &mut self.problems);
+        let memory = section.take(Signal::MemoryAvailable.name());
+        section.finish(&mut self.problems);
+        memory
+    }
+
+    /// A quantity or a percentage. `0%` and `100%` switch a threshold off, as they do in the kubelet.
+    fn line(&mut self, key: &str, item: &Item<'_>, zero_will_do: bool) -> Option<Line> {
+        let expected = "expected a quantity such as 100Mi or a percentage such as 5%";
+        let text = item.text(key, expected, &mut self.problems)?;
+        let refused = if let Some(percent) = text.strip_suffix('%') {
+            let is_number = !percent.is_empty() && percent.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+            match percent.parse().ok().filter(|_| is_number).map(Percentage::new) {
+                Some(Ok(_)) if matches!(text, "0%" | "100%") => return None,
+                Some(Ok(percentage)) => return Some(Line::Percentage(percentage)),
+                Some(Err(_)) => "expected a percentage from 0% to 100%".to_owned(),
+                None if percent.starts_with('-') => "expected a percentage from 0% to 100%".to_owned(),
+                None => expected.to_owned(),
+            }
+        } else {
+            match Quantity::parse(text) {
+                Err(error) => format!("{expected}: {error}"),
+                Ok(quantity) if quantity.is_negative() => "expected a quantity that is not negative".to_owned(),
+                Ok(quantity) if quantity.nanos() == 0 && !zero_will_do => "expected a quantity above zero".to_owned(),
+                Ok(quantity) => match quantity.bytes() {
+                    Some(bytes) => return Some(Line::Quantity(bytes)),
+                    None => format!("expected at most {} bytes", u64::MAX),
+                },
+            }
+        };
+        item.refuse(key, &refused, &mut self.problems);
+        None
+    }
+}
+
+fn literal_only(pattern: &Pattern) -> Option<String> {
+    (!pattern.is_literal()).then(|| "expected the path of one cgroup, without `*`".to_owned())
+}
+
+/// Why a workload pattern takes too much, if it does.
+fn refusal(pattern: &Pattern, own: &str) -> Option<String> {
+    if pattern.matches(INIT_CGROUP) || pattern.matches_parent_of(INIT_CGROUP) {
+        return Some(format!("it would include init ({INIT_CGROUP}); expected a pattern such as system.slice/*"));
+    }
+    // `**` names everything below, and what holds the agent is left out when cgroups are looked for; a pattern that
+    // names one level and hits a parent of the agent can only be a mistake.
+    let holds_agent = !pattern.as_str().ends_with("**") && pattern.matches_parent_of(own);
+    if holds_agent || pattern.is_literal() && pattern.matches(own) {
+        return Some(format!("it would include this agent ({own}); expected a pattern such as system.slice/*"));
+    }
+    None
+}

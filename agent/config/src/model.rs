@@ -1,0 +1,120 @@
+//! The typed configuration.
+
+use crate::pattern::Pattern;
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Everything `plimsoll run` goes by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    /// Lines, grace, bounds: what the deciding part needs.
+    pub policy: plimsoll_policy::Config,
+    /// Which cgroups may be evicted. The first pattern that matches gives the priority.
+    pub workloads: Vec<Workload>,
+    /// Which of these are never chosen. Init and the agent itself never are, whatever is written.
+    pub never: Vec<Pattern>,
+    /// How growth is held while deciding.
+    pub brake: Brake,
+    /// Slices with lines of their own, in the order of `policy.slices`.
+    pub slices: Vec<Slice>,
+    /// How to watch.
+    pub source: SourceChoice,
+    /// How often the slowest way to watch looks.
+    pub poll_period: Duration,
+    /// Where metrics and health are served.
+    pub metrics_address: SocketAddr,
+    /// Where the run record and the lock are.
+    pub state_directory: PathBuf,
+    /// How the log is written.
+    pub log_format: LogFormat,
+    /// Where each value came from, by its full key, `machine.brake.mode`. Every key is in it but those
+    /// inside lists.
+    pub origins: BTreeMap<String, Origin>,
+}
+
+/// Some cgroups that may be evicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Which.
+    pub pattern: Pattern,
+    /// Lower goes first.
+    pub priority: i32,
+}
+
+/// A slice with its own memory limit and its own lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Its path below the cgroup root, without wildcards.
+    pub path: Pattern,
+}
+
+/// How growth is held while deciding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Brake {
+    /// From user space, once awake.
+    pub mode: BrakeMode,
+    /// Cgroups that the kernel side may stop in their own context, before anyone is awake. None unless configured.
+    pub in_kernel: Vec<Pattern>,
+    /// No brake lasts longer.
+    pub deadline: Duration,
+}
+
+/// How the woken agent holds a growing cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrakeMode {
+    /// By `cgroup.freeze`.
+    Freeze,
+    /// Not at all.
+    None,
+}
+
+/// How to watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceChoice {
+    /// The best that this kernel can do.
+    Auto,
+    /// Programs in the kernel.
+    Ebpf,
+    /// Pressure stall triggers.
+    Psi,
+    /// Looking from time to time.
+    Poll,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs, one object a line.
+    Json,
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said anything.
+    Default,
+    /// A file's line, from 1.
+    File {
+        /// The file, as it was named.
+        file: String,
+        /// The line.
+        line: u64,
+    },
+    /// The command line or its environment.
+    Flag,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { file, line } => write!(f, "{file}:{line}"),
+            Self::Flag => f.write_str("flag"),
+        }
+    }
+}

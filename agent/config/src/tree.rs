@@ -1,0 +1,226 @@
+//! YAML as it stands, with lines, so that every problem in it can be told and not the first only.
+
+use crate::error::{ConfigError, Problem};
+use core::fmt;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+use std::collections::BTreeSet;
+
+/// A value of any shape.
+#[derive(Debug)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Number(String),
+    Text(String),
+    List(Vec<Spanned<Value>>),
+    Map(Vec<(Spanned<String>, Spanned<Value>)>),
+}
+
+impl Value {
+    /// The value in one line, for an error.
+    fn shown(&self) -> String {
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Bool(value) => value.to_string(),
+            Self::Number(text) | Self::Text(text) => text.clone(),
+            Self::List(_) => "a list".to_owned(),
+            Self::Map(_) => "a mapping".to_owned(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyValue;
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = Value;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any YAML value")
+            }
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+            fn visit_none<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+                Value::deserialize(deserializer)
+            }
+            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+                Ok(Value::Bool(value))
+            }
+            fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+                Ok(Value::Number(value.to_string()))
+            }
+            fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+                Ok(Value::Number(value.to_string()))
+            }
+            fn visit_i128<E>(self, value: i128) -> Result<Value, E> {
+                Ok(Value::Number(value.to_string()))
+            }
+            fn visit_u128<E>(self, value: u128) -> Result<Value, E> {
+                Ok(Value::Number(value.to_string()))
+            }
+            fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+                Ok(Value::Number(value.to_string()))
+            }
+            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+                Ok(Value::Text(value.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = access.next_element()? {
+                    list.push(item);
+                }
+                Ok(Value::List(list))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+                let mut map: Vec<(Spanned<String>, Spanned<Value>)> = Vec::new();
+                while let Some((key, value)) = access.next_entry::<Spanned<String>, _>()? {
+                    if map.iter().any(|(known, _)| known.value == key.value) {
+                        return Err(A::Error::custom(format!("the key {} stands here twice", key.value)));
+                    }
+                    map.push((key, value));
+                }
+                Ok(Value::Map(map))
+            }
+        }
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+/// Reads a whole document.
+pub(crate) fn read(text: &str, file: &str) -> Result<Spanned<Value>, ConfigError> {
+    serde_saphyr::from_str::<Spanned<Value>>(text).map_err(|error| {
+        let error = error.without_snippet();
+        ConfigError::Yaml {
+            file: file.to_owned(),
+            line: error.location().map_or(1, |location| location.line()),
+            message: error.to_string().lines().next().unwrap_or_default().to_owned(),
+        }
+    })
+}
+
+/// Problems collected on the way.
+#[derive(Debug)]
+pub(crate) struct Problems {
+    file: String,
+    pub(crate) found: Vec<Problem>,
+}
+
+impl Problems {
+    pub(crate) fn new(file: &str) -> Self {
+        Self { file: file.to_owned(), found: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, line: Option<u64>, key: &str, value: Option<&str>, expected: &str) {
+        self.found.push(Problem {
+            file: self.file.clone(),
+            line,
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+            expected: expected.to_owned(),
+        });
+    }
+}
+
+/// One value of the document, with its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item<'a> {
+    pub(crate) line: u64,
+    pub(crate) value: &'a Value,
+}
+
+impl<'a> Item<'a> {
+    pub(crate) fn new(spanned: &'a Spanned<Value>) -> Self {
+        Self { line: spanned.referenced.line(), value: &spanned.value }
+    }
+
+    /// Says that this value will not do.
+    pub(crate) fn refuse(&self, key: &str, expected: &str, problems: &mut Problems) {
+        problems.add(Some(self.line), key, Some(&self.value.shown()), expected);
+    }
+
+    /// A scalar's text; a number counts as the text of it.
+    pub(crate) fn text(&self, key: &str, expected: &str, problems: &mut Problems) -> Option<&'a str> {
+        match self.value {
+            Value::Text(text) | Value::Number(text) => Some(text),
+            Value::Null | Value::Bool(_) | Value::List(_) | Value::Map(_) => {
+                self.refuse(key, expected, problems);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn list(&self, key: &str, expected: &str, problems: &mut Problems) -> Vec<(String, Item<'a>)> {
+        match self.value {
+            Value::List(list) => {
+                list.iter().enumerate().map(|(index, item)| (format!("{key}[{index}]"), Item::new(item))).collect()
+            }
+            // `key:` with nothing behind it is an empty list.
+            Value::Null => Vec::new(),
+            Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::Map(_) => {
+                self.refuse(key, expected, problems);
+                Vec::new()
+            }
+        }
+    }
+
+    pub(crate) fn section(&self, key: &str, problems: &mut Problems) -> Section<'a> {
+        let entries = match self.value {
+            Value::Map(map) => map.as_slice(),
+            Value::Null => &[],
+            Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+                self.refuse(if key.is_empty() { "the file" } else { key }, "a mapping is expected", problems);
+                &[]
+            }
+        };
+        Section { key: key.to_owned(), line: self.line, entries, known: BTreeSet::new() }
+    }
+}
+
+/// A mapping of which each key is asked for once; what was never asked for is unknown.
+#[derive(Debug)]
+pub(crate) struct Section<'a> {
+    key: String,
+    pub(crate) line: u64,
+    entries: &'a [(Spanned<String>, Spanned<Value>)],
+    known: BTreeSet<&'static str>,
+}
+
+impl<'a> Section<'a> {
+    /// Whether this is the whole document.
+    pub(crate) const fn is_root(&self) -> bool {
+        self.key.is_empty()
+    }
+
+    /// The full key of something in this section.
+    pub(crate) fn full(&self, key: &str) -> String {
+        if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) }
+    }
+
+    pub(crate) fn take(&mut self, key: &'static str) -> Option<(String, Item<'a>)> {
+        self.known.insert(key);
+        let (_, value) = self.entries.iter().find(|(name, _)| name.value == key)?;
+        Some((self.full(key), Item::new(value)))
+    }
+
+    /// Names the keys that nobody asked for.
+    pub(crate) fn finish(self, problems: &mut Problems) {
+        for (name, _) in self.entries.iter().filter(|(name, _)| !self.known.contains(name.value.as_str())) {
+            let known: Vec<&str> = self.known.iter().copied().collect();
+            let expected = format!("unknown key; expected {}", any_of(&known));
+            problems.add(Some(name.referenced.line()), &self.full(&name.value), None, &expected);
+        }
+    }
+}
+
+/// `a`, `a or b`, `a, b or c`.
+pub(crate) fn any_of(names: &[&str]) -> String {
+    match names {
+        [] => "nothing".to_owned(),
+        [only] => (*only).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}

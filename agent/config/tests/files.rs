@@ -1,0 +1,365 @@
+//! Whole files: what they become, and what is said of bad ones.
+
+use core::time::Duration;
+use plimsoll_config::{BrakeMode, ConfigError, Configuration, LogFormat, Origin, Overrides, SourceChoice, load, parse};
+use plimsoll_policy::{Config as Policy, Line, Percentage, Signal, SliceLines, Threshold};
+use plimsoll_units::Bytes;
+use std::path::{Path, PathBuf};
+
+fn of(text: &str) -> Configuration {
+    parse(text, "test.yaml").unwrap_or_else(|error| panic!("{text}\n{error}"))
+}
+
+fn error_of(text: &str) -> String {
+    match parse(text, "test.yaml") {
+        Ok(configuration) => panic!("accepted:\n{text}\n{configuration:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn nothing_set_is_the_kubelets_default() {
+    for text in ["", "# nothing\n\n", "{}", "machine:\n", "evictionMinimumReclaim: {}"] {
+        let configuration = of(text);
+        assert_eq!(configuration.policy, Policy::default(), "{text}");
+        assert_eq!(configuration.policy.thresholds[0].line, Line::Quantity(Bytes::mib(100)));
+        assert_eq!(configuration.metrics_address.to_string(), "127.0.0.1:9464");
+        assert_eq!(configuration.workloads, []);
+    }
+    assert_eq!(load(None, &Overrides::default()).expect("defaults"), of(""));
+}
+
+#[test]
+fn the_shipped_example_is_in_order_and_shows_the_defaults() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/plimsoll.yaml");
+    let shipped = load(Some(&path), &Overrides::default()).expect("the shipped example");
+    let default = of("");
+    assert_eq!(shipped.workloads.len(), 3);
+    assert_eq!(shipped.never.len(), 3);
+    let with_own_lists = Configuration {
+        workloads: shipped.workloads.clone(),
+        never: shipped.never.clone(),
+        origins: shipped.origins.clone(),
+        ..default
+    };
+    assert_eq!(shipped, with_own_lists);
+}
+
+#[test]
+fn the_lines_that_the_example_comments_out_are_in_order() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/plimsoll.yaml");
+    let text = std::fs::read_to_string(path).expect("the shipped example");
+    let text = text.replace("  slices: []\n", "").replace("\n#evict", "\nevict").replace("\n#  mem", "\n  mem");
+    let text = text.replace("\n  #slices", "\n  slices").replace("\n  #  ", "\n    ");
+    let configuration = of(&text);
+    assert_eq!(configuration.policy.thresholds.len(), 2);
+    assert_eq!(configuration.slices[0].path.as_str(), "user.slice");
+}
+
+#[test]
+fn everything_can_be_said() {
+    let configuration = of("
+evictionHard: {memory.available: 5%}
+evictionSoft: {memory.available: 1.5Gi}
+evictionSoftGracePeriod: {memory.available: 1m30s}
+evictionMinimumReclaim: {memory.available: 0}
+evictionPressureTransitionPeriod: 0s
+evictionMaxPodGracePeriod: 20
+machine:
+  workloads: [{match: /system.slice/*, priority: -5}, {match: user.slice/**}]
+  never: [system.slice/db.service]
+  brake: {mode: none, inKernel: [user.slice], deadline: 500ms}
+  evictForUnattributed: true
+  victimsPerMinute: 3
+  stallPercent: 50
+  reclaimPause: 1m
+  source: psi
+  pollPeriod: 250ms
+  slices: [{path: user.slice, evictionHard: {memory.available: 64Mi}}]
+  metricsAddress: '[::1]:1'
+  stateDirectory: /run/other
+  logFormat: json
+");
+    let hard = Threshold::hard(Signal::MemoryAvailable, Line::Percentage(Percentage::new(5.0).expect("in range")));
+    let soft = Threshold {
+        grace: Duration::from_secs(90),
+        ..Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(1536)))
+    };
+    assert_eq!(
+        configuration.policy,
+        Policy {
+            thresholds: vec![hard, soft],
+            slices: vec![SliceLines {
+                thresholds: vec![Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(64)))]
+            }],
+            pressure_transition: Duration::ZERO,
+            max_grace: Duration::from_secs(20),
+            victims_per_minute: 3,
+            evict_for_unattributed: true,
+            stall_percent: 50,
+            reclaim_pause: Duration::from_mins(1),
+            ..Policy::default()
+        }
+    );
+    let workloads: Vec<(&str, i32)> =
+        configuration.workloads.iter().map(|workload| (workload.pattern.as_str(), workload.priority)).collect();
+    assert_eq!(workloads, [("system.slice/*", -5), ("user.slice/**", 0)]);
+    assert_eq!(configuration.brake.mode, BrakeMode::None);
+    assert_eq!(configuration.brake.in_kernel[0].as_str(), "user.slice");
+    assert_eq!(configuration.brake.deadline, Duration::from_millis(500));
+    assert_eq!(configuration.source, SourceChoice::Psi);
+    assert_eq!(configuration.poll_period, Duration::from_millis(250));
+    assert_eq!(configuration.metrics_address.to_string(), "[::1]:1");
+    assert_eq!(configuration.state_directory, PathBuf::from("/run/other"));
+    assert_eq!(configuration.log_format, LogFormat::Json);
+}
+
+#[test]
+fn values_know_where_they_came_from() {
+    let directory = std::env::temp_dir().join(format!("plimsoll-config-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let path = directory.join("own.yaml");
+    std::fs::write(&path, "evictionHard:\n  memory.available: 1Gi\nmachine:\n  source: psi\n  logFormat: json\n")
+        .expect("a file");
+    let overrides = Overrides { source: Some(SourceChoice::Poll), ..Overrides::default() };
+    let configuration = load(Some(&path), &overrides).expect("in order");
+    std::fs::remove_dir_all(&directory).expect("removed");
+    assert_eq!(configuration.source, SourceChoice::Poll);
+    assert_eq!(configuration.log_format, LogFormat::Json);
+    for (key, origin) in [
+        ("machine.source", "flag".to_owned()),
+        ("machine.logFormat", format!("{}:5", path.display())),
+        ("evictionHard", format!("{}:2", path.display())),
+        ("machine.pollPeriod", "default".to_owned()),
+        ("machine.brake.mode", "default".to_owned()),
+    ] {
+        assert_eq!(configuration.origins[key].to_string(), origin, "{key}");
+    }
+    assert_eq!(configuration.origins["evictionSoft"], Origin::Default);
+}
+
+#[test]
+fn a_percentage_of_nothing_or_all_switches_a_threshold_off() {
+    for text in ["0%", "100%"] {
+        assert_eq!(of(&format!("evictionHard: {{memory.available: {text}}}")).policy.thresholds, []);
+    }
+    assert_eq!(of("evictionHard: {}").policy.thresholds, []);
+}
+
+#[test]
+fn bad_values_are_told_with_key_value_and_what_was_expected() {
+    for (text, error) in [
+        (
+            "evictionHardd: {}",
+            "test.yaml:1: evictionHardd: unknown key; expected evictionHard, evictionMaxPodGracePeriod, \
+             evictionMinimumReclaim, evictionPressureTransitionPeriod, evictionSoft, evictionSoftGracePeriod or machine",
+        ),
+        (
+            "evictionHard: {memory.free: 1Gi}",
+            "test.yaml:1: evictionHard.memory.free: unknown key; expected memory.available",
+        ),
+        (
+            "evictionHard:\n  memory.available: 10 Mi",
+            "test.yaml:2: evictionHard.memory.available: \"10 Mi\": expected a quantity such as 100Mi or a percentage \
+             such as 5%: it is not a number with a suffix",
+        ),
+        (
+            "evictionHard: {memory.available: 10MB}",
+            "test.yaml:1: evictionHard.memory.available: \"10MB\": expected a quantity such as 100Mi or a percentage \
+             such as 5%: its suffix is none of n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei or an exponent",
+        ),
+        (
+            "evictionHard: {memory.available: -1Gi}",
+            "test.yaml:1: evictionHard.memory.available: \"-1Gi\": expected a quantity that is not negative",
+        ),
+        (
+            "evictionHard: {memory.available: 0}",
+            "test.yaml:1: evictionHard.memory.available: \"0\": expected a quantity above zero",
+        ),
+        (
+            "evictionHard: {memory.available: 101%}",
+            "test.yaml:1: evictionHard.memory.available: \"101%\": expected a percentage from 0% to 100%",
+        ),
+        (
+            "evictionHard: {memory.available: -5%}",
+            "test.yaml:1: evictionHard.memory.available: \"-5%\": expected a percentage from 0% to 100%",
+        ),
+        (
+            "evictionHard: {memory.available: some%}",
+            "test.yaml:1: evictionHard.memory.available: \"some%\": expected a quantity such as 100Mi or a percentage \
+             such as 5%",
+        ),
+        (
+            "evictionHard: {memory.available: [1]}",
+            "test.yaml:1: evictionHard.memory.available: \"a list\": expected a quantity such as 100Mi or a percentage \
+             such as 5%",
+        ),
+        ("evictionHard: 100Mi", "test.yaml:1: evictionHard: \"100Mi\": a mapping is expected"),
+        ("- a\n- b", "test.yaml:1: the file: \"a list\": a mapping is expected"),
+        (
+            "evictionSoft:\n  memory.available: 1Gi",
+            "test.yaml:2: evictionSoftGracePeriod.memory.available: missing; evictionSoft.memory.available needs a \
+             grace period",
+        ),
+        (
+            "evictionSoftGracePeriod:\n  memory.available: 1m",
+            "test.yaml:2: evictionSoftGracePeriod.memory.available: \"1m\": there is no soft threshold that it belongs to",
+        ),
+        (
+            "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 90}",
+            "test.yaml:2: evictionSoftGracePeriod.memory.available: \"90\": expected a duration such as 1m30s",
+        ),
+        (
+            "evictionPressureTransitionPeriod: -5m",
+            "test.yaml:1: evictionPressureTransitionPeriod: \"-5m\": expected a duration such as 30s, 1m30s or 500ms",
+        ),
+        (
+            "evictionMaxPodGracePeriod: -1",
+            "test.yaml:1: evictionMaxPodGracePeriod: \"-1\": expected a whole number from 0 to 4294967295",
+        ),
+        (
+            "machine: {workloads: [{match: '*'}]}",
+            "test.yaml:1: machine.workloads[0].match: \"*\": it would include init (init.scope); expected a pattern \
+             such as system.slice/*",
+        ),
+        (
+            "machine: {workloads: [{match: '**'}]}",
+            "test.yaml:1: machine.workloads[0].match: \"**\": it would include init (init.scope); expected a pattern \
+             such as system.slice/*",
+        ),
+        (
+            "machine: {workloads: [{match: /}]}",
+            "test.yaml:1: machine.workloads[0].match: \"/\": it would be the whole machine",
+        ),
+        (
+            "machine: {workloads: [{match: init.scope}]}",
+            "test.yaml:1: machine.workloads[0].match: \"init.scope\": it would include init (init.scope); expected a \
+             pattern such as system.slice/*",
+        ),
+        (
+            "machine: {workloads: [{match: '*.slice'}]}",
+            "test.yaml:1: machine.workloads[0].match: \"*.slice\": it would include this agent \
+             (system.slice/plimsoll.service); expected a pattern such as system.slice/*",
+        ),
+        (
+            "machine: {workloads: [{match: system.slice/plimsoll.service}]}",
+            "test.yaml:1: machine.workloads[0].match: \"system.slice/plimsoll.service\": it would include this agent \
+             (system.slice/plimsoll.service); expected a pattern such as system.slice/*",
+        ),
+        (
+            "machine: {workloads: [{priority: 1}]}",
+            "test.yaml:1: machine.workloads[0].match: missing; expected a pattern such as system.slice/*",
+        ),
+        (
+            "machine: {workloads: [{match: a/*, priority: high}]}",
+            "test.yaml:1: machine.workloads[0].priority: \"high\": expected a whole number; lower goes first",
+        ),
+        (
+            "machine: {workloads: system.slice/*}",
+            "test.yaml:1: machine.workloads: \"system.slice/*\": expected a list such as [{match: system.slice/*}]",
+        ),
+        (
+            "machine: {never: [a/../b]}",
+            "test.yaml:1: machine.never[0]: \"a/../b\": a path below the cgroup root, without empty parts, `.` and \
+             `..`, is expected",
+        ),
+        ("machine: {brake: {mode: stop}}", "test.yaml:1: machine.brake.mode: \"stop\": expected freeze or none"),
+        (
+            "machine: {brake: {deadline: 3s}}",
+            "test.yaml:1: machine.brake.deadline: \"3s\": expected a duration above 0 and of at most 2s",
+        ),
+        (
+            "machine: {brake: {inKernel: [user.slice/*]}}",
+            "test.yaml:1: machine.brake.inKernel[0]: \"user.slice/*\": expected the path of one cgroup, without `*`",
+        ),
+        (
+            "machine: {evictForUnattributed: maybe}",
+            "test.yaml:1: machine.evictForUnattributed: \"maybe\": expected true or false",
+        ),
+        (
+            "machine: {victimsPerMinute: many}",
+            "test.yaml:1: machine.victimsPerMinute: \"many\": expected a whole number from 0 to 10000",
+        ),
+        (
+            "machine: {stallPercent: 101}",
+            "test.yaml:1: machine.stallPercent: \"101\": expected a whole number from 0 to 100",
+        ),
+        ("machine: {source: xdp}", "test.yaml:1: machine.source: \"xdp\": expected auto, ebpf, psi or poll"),
+        ("machine: {pollPeriod: 1ms}", "test.yaml:1: machine.pollPeriod: \"1ms\": expected a duration from 10ms to 1h"),
+        (
+            "machine: {metricsAddress: localhost}",
+            "test.yaml:1: machine.metricsAddress: \"localhost\": expected an address with a port, such as \
+             127.0.0.1:9464 or [::1]:9464",
+        ),
+        (
+            "machine: {stateDirectory: run}",
+            "test.yaml:1: machine.stateDirectory: \"run\": expected an absolute path of a directory that does not \
+             survive a boot",
+        ),
+        ("machine: {logFormat: xml}", "test.yaml:1: machine.logFormat: \"xml\": expected text or json"),
+        (
+            "machine: {slices: [{path: a.slice}]}",
+            "test.yaml:1: machine.slices[0].evictionHard: missing; a slice is listed for the lines it has",
+        ),
+        (
+            "machine: {slices: [{evictionHard: {memory.available: 1Mi}}]}",
+            "test.yaml:1: machine.slices[0].path: missing; expected a path such as user.slice",
+        ),
+        (
+            "machine:\n  slices:\n  - {path: a, evictionHard: {memory.available: 1Mi}}\n  - {path: a, evictionHard: \
+             {memory.available: 1Mi}}",
+            "test.yaml:4: machine.slices[1].path: \"a\": this slice stands in the list before",
+        ),
+    ] {
+        assert_eq!(error_of(text), error, "{text}");
+    }
+}
+
+#[test]
+fn every_error_is_told_in_the_order_of_the_file() {
+    let error = error_of("machine:\n  source: xdp\n  colour: red\nevictionHard:\n  memory.available: lots\n");
+    assert_eq!(
+        error.lines().collect::<Vec<_>>(),
+        [
+            "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
+            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, logFormat, metricsAddress, \
+             never, pollPeriod, reclaimPause, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
+            "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
+             such as 5%: it is not a number with a suffix",
+        ]
+    );
+}
+
+#[test]
+fn the_agents_own_cgroup_can_be_elsewhere() {
+    let overrides = Overrides { own_cgroup: Some("opt.slice/a/b".to_owned()), ..Overrides::default() };
+    let directory = std::env::temp_dir().join(format!("plimsoll-config-own-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let path = directory.join("own.yaml");
+    for (pattern, accepted) in
+        [("opt.slice/*", false), ("opt.slice/**", true), ("system.slice", true), ("opt.slice/a/b", false)]
+    {
+        std::fs::write(&path, format!("machine: {{workloads: [{{match: '{pattern}'}}]}}")).expect("a file");
+        assert_eq!(load(Some(&path), &overrides).is_ok(), accepted, "{pattern}");
+    }
+    std::fs::remove_dir_all(&directory).expect("removed");
+}
+
+#[test]
+fn what_is_not_yaml_or_not_there_is_told() {
+    for (text, line) in [("a: [1, 2", 1), ("machine: {source: auto}\nmachine: {source: psi}", 2), ("a: 'b", 1)] {
+        match parse(text, "test.yaml") {
+            Err(ConfigError::Yaml { file, line: told, message }) => {
+                assert_eq!((file.as_str(), told), ("test.yaml", line), "{text}: {message}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    let missing = load(Some(Path::new("/nonexistent/plimsoll.yaml")), &Overrides::default());
+    let error = missing.expect_err("there is no such file").to_string();
+    assert_eq!(
+        error,
+        "cannot read the configuration /nonexistent/plimsoll.yaml: No such file or directory (os error 2); name a file \
+         that exists and may be read"
+    );
+}
