@@ -18,6 +18,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,6 +95,16 @@ pub(crate) struct IdleArguments {
     mib: usize,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct WithinArguments {
+    /// The cgroup to join: its directory.
+    #[arg(long)]
+    cgroup: PathBuf,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
 /// Moves this process into the cgroup whose directory is `cgroup`.
 pub(crate) fn join(cgroup: &Path) -> Result<()> {
     machine::set(cgroup.join("cgroup.procs"), "0")
@@ -133,6 +144,13 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         Kind::Fork => fork(arguments, until),
         _ => grow(arguments, until),
     }
+}
+
+/// Joins a cgroup and becomes another program in it.
+pub(crate) fn within(arguments: &WithinArguments) -> Result<()> {
+    join(&arguments.cgroup)?;
+    let (program, rest) = arguments.command.split_first().context("no program was named")?;
+    Err(Command::new(program).args(rest).exec()).with_context(|| format!("cannot become {program}"))
 }
 
 /// Holds a little memory until killed.
@@ -224,8 +242,8 @@ impl Filler {
             }
             Kind::Populate => Self::Mapped { pieces: Vec::with_capacity(share.div_ceil(chunk)), lock: false },
             Kind::Mlock => Self::Mapped { pieces: Vec::with_capacity(share.div_ceil(chunk)), lock: true },
-            Kind::Tmpfs => Self::Written { file: File::create(name)?, zeros: vec![0; chunk] },
-            Kind::Fallocate => Self::Allocated { file: File::create(name)? },
+            Kind::Tmpfs => Self::Written { file: nameless(&name)?, zeros: vec![0; chunk] },
+            Kind::Fallocate => Self::Allocated { file: nameless(&name)? },
             Kind::Dentries => Self::Remembered { next: 0 },
             Kind::Dirs => {
                 std::fs::create_dir(&name)?;
@@ -290,6 +308,18 @@ impl Filler {
     }
 }
 
+/// A new file that is gone with the last process that has it open, however that ends.
+fn nameless(path: &Path) -> Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .with_context(|| format!("cannot make {}", path.display()))?;
+    std::fs::remove_file(path)?;
+    Ok(file)
+}
+
 /// A pipe of 1 MiB with every page of its buffer in use.
 fn full_pipe(page: &[u8]) -> Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).context("cannot make a pipe")?;
@@ -308,11 +338,7 @@ fn churn(arguments: &Arguments, until: Instant) -> Result<()> {
     let bytes = arguments.mib << 20;
     let own = arguments.path.is_dir();
     let file = if own {
-        let path = arguments.path.join(format!("churn-{}", std::process::id()));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-        // Without a name it is gone with this process, however that ends.
-        std::fs::remove_file(&path)?;
-        file
+        nameless(&arguments.path.join(format!("churn-{}", std::process::id())))?
     } else {
         File::open(&arguments.path).with_context(|| format!("cannot open {}", arguments.path.display()))?
     };

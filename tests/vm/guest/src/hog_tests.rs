@@ -85,7 +85,7 @@ pub(crate) fn charged() -> Result<()> {
     Ok(())
 }
 
-/// Files and directories on tmpfs outlive the hog that made them.
+/// Directories on tmpfs outlive the hog that made them.
 pub(crate) fn remove_leftovers() -> Result<()> {
     for entry in std::fs::read_dir("/dev/shm")?.flatten() {
         let path = entry.path();

@@ -4,6 +4,9 @@
 //! Everything here changes the machine it runs on (cgroups, swap, the clock): it is never run on a machine that
 //! somebody uses, and refuses to run tests where cgroup v2 is not mounted at its usual place.
 
+mod agent;
+mod bad_config_tests;
+mod block;
 mod breathe;
 mod cgroup;
 mod hog;
@@ -12,6 +15,8 @@ mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
 mod record;
+mod scenarios;
+mod scene;
 mod suite;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +37,8 @@ enum Command {
     Hog(hog::Arguments),
     /// Fill and give back, one step for each byte on standard input.
     Breathe(breathe::Arguments),
+    /// Join a cgroup and become another program in it.
+    Within(hog::WithinArguments),
     /// Hold a little memory and do nothing: an innocent that must survive.
     Idle(hog::IdleArguments),
 }
@@ -41,6 +48,7 @@ fn main() -> ExitCode {
         Command::Suite(arguments) => suite::main(&arguments),
         Command::Hog(arguments) => hog::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Breathe(arguments) => breathe::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Within(arguments) => hog::within(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

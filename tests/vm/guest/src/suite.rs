@@ -4,7 +4,7 @@
 //! and removed before the next one starts, so one that fails does not take the others down. A test asserts what
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
-use crate::{cgroup, hog_tests, machine};
+use crate::{bad_config_tests, block, cgroup, hog_tests, machine, scenarios};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use std::fmt;
@@ -36,12 +36,43 @@ const fn test(name: &'static str, run: fn() -> Result<()>, seconds: u64, needs: 
 
 const HUGETLB: Need = Need::Kernel("/sys/kernel/mm/hugepages/hugepages-2048kB", "2 MiB pages of hugetlb");
 
+const ZRAM: Need = Need::Kernel(block::ZRAM, "module zram");
+const NULL_BLOCK: Need = Need::Kernel(block::NULL_BLOCK, "module null_blk with configfs mounted");
+
 /// Every test there is. Limits are for a machine without hardware virtualisation that has better things to do.
 const TESTS: &[Test] = &[
     test("hogs-are-charged-to-their-cgroup", hog_tests::charged, 120, &[]),
     test("hog-takes-surplus-huge-pages", hog_tests::surplus_huge_pages, 60, &[HUGETLB]),
     test("hog-names-are-reclaimable-slab", hog_tests::names_are_reclaimable, 60, &[]),
     test("fork-bomb-is-bounded", hog_tests::bounded_fork_bomb, 120, &[]),
+    // First of the agent's: it also asserts that nothing was made yet.
+    test("bad-configuration-is-refused", bad_config_tests::refused, 60, &[]),
+    test("meets-anonymous", scenarios::anon, 120, &[]),
+    test("meets-threads", scenarios::threads, 120, &[]),
+    test("meets-slow-growth", scenarios::slowly, 120, &[]),
+    test("meets-transparent-huge-pages", scenarios::thp, 120, &[]),
+    test("meets-populate", scenarios::populate, 120, &[]),
+    test("meets-mlock", scenarios::mlock, 120, &[]),
+    test("meets-tmpfs", scenarios::tmpfs, 120, &[]),
+    test("meets-fallocate", scenarios::fallocate, 120, &[]),
+    test("meets-pipes", scenarios::pipes, 120, &[]),
+    test("meets-hugetlb", scenarios::hugetlb, 120, &[HUGETLB]),
+    test("names-a-hog-in-the-root-cgroup", scenarios::root_cgroup, 120, &[]),
+    test("reclaims-slab", scenarios::slab, 240, &[]),
+    test("meets-a-nested-cgroup", scenarios::nested, 120, &[]),
+    test("meets-a-slice-at-its-own-limit", scenarios::under_slice_limit, 120, &[]),
+    test("meets-with-swap", scenarios::with_swap, 180, &[ZRAM]),
+    test("meets-ten-small-ones", scenarios::ten_small_ones, 180, &[]),
+    test("spares-the-disk-bound", scenarios::disk_bound, 180, &[NULL_BLOCK]),
+    test("spares-page-cache", scenarios::page_cache, 240, &[NULL_BLOCK]),
+    test("second-agent-shadows", scenarios::second_agent, 240, &[]),
+    test("clock-stepped", scenarios::clock_stepped, 240, &[]),
+    test("uninterruptible-victim", scenarios::uninterruptible, 240, &[NULL_BLOCK]),
+    test("fork-bomb-as-victim", scenarios::fork_bomb, 180, &[]),
+    test("cgroup-gone", scenarios::cgroup_gone, 240, &[]),
+    test("records-lost", scenarios::records_lost, 240, &[]),
+    test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
+    test("brake-in-the-kernel", scenarios::kernel_brake, 240, &[]),
 ];
 
 #[derive(clap::Args)]

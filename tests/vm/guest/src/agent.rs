@@ -1,0 +1,190 @@
+//! The agent as a test sees it from outside: a program, a file of configuration, a log, and a port.
+//!
+//! The one place that knows how the configuration is spelled. What a test asserts comes from the kernel (who lives,
+//! what is frozen, the OOM killer's counter); the agent's own words are only asked for what it alone can say.
+
+use crate::cgroup::Cgroup;
+use crate::hog_tests::guest;
+use crate::machine::wait_for;
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+/// Where the agent is in these machines.
+pub(crate) const PROGRAM: &str = "/bin/plimsoll";
+
+/// What a test wants of the agent.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The line: act below this many bytes available.
+    pub(crate) line_bytes: u64,
+    /// `ebpf`, `psi` or `poll`; nothing for the best there is.
+    pub(crate) source: Option<&'static str>,
+    /// When the first poll comes, within the period of 10 s.
+    pub(crate) poll_phase: Duration,
+    /// Let the kernel itself stop what grows past the line.
+    pub(crate) kernel_brake: bool,
+    /// Where it listens; each agent of a test has its own.
+    pub(crate) port: u16,
+    /// Added to its environment.
+    pub(crate) environment: Vec<(&'static str, String)>,
+}
+
+impl Settings {
+    /// The best source, freeze as the brake, this line.
+    pub(crate) fn with_line(line_bytes: u64) -> Self {
+        Self {
+            line_bytes,
+            source: None,
+            poll_phase: Duration::ZERO,
+            kernel_brake: false,
+            port: 10_350,
+            environment: Vec::new(),
+        }
+    }
+
+    fn to_yaml(&self) -> String {
+        let mut yaml = format!(
+            "evictionHard:\n  memory.available: \"{}\"\nworkloads:\n  - work.slice/*\npriorities:\n  \
+             work.slice/high: 1000\n  work.slice/low: -1000\nlisten: 127.0.0.1:{}\nlog:\n  format: json\n",
+            self.line_bytes, self.port
+        );
+        if let Some(source) = self.source {
+            let _ = write!(
+                yaml,
+                "source:\n  kind: {source}\n  pollPeriod: 10s\n  pollPhase: {}ms\n",
+                self.poll_phase.as_millis()
+            );
+        }
+        if self.kernel_brake {
+            yaml.push_str("brake:\n  inKernel: true\n");
+        }
+        yaml
+    }
+}
+
+/// An agent that is running, in a cgroup of its own.
+pub(crate) struct Agent {
+    child: Child,
+    log: PathBuf,
+    address: SocketAddr,
+}
+
+impl Agent {
+    /// Starts it and waits until it says that it is ready, which it is once its lines are armed.
+    pub(crate) fn start(settings: &Settings) -> Result<Self> {
+        let mut agent = Self::launch(settings)?;
+        agent.wait_ready(Duration::from_mins(1))?;
+        Ok(agent)
+    }
+
+    /// Starts it and does not wait.
+    pub(crate) fn launch(settings: &Settings) -> Result<Self> {
+        let cgroup = Cgroup::create(&format!("agent.slice/plimsoll-{}", settings.port))?;
+        let config = PathBuf::from(format!("/run/agent-{}.yaml", settings.port));
+        fs::write(&config, settings.to_yaml())?;
+        let log = PathBuf::from(format!("/run/agent-{}.log", settings.port));
+        let out = File::create(&log)?;
+        let child = guest()
+            .arg("within")
+            .arg("--cgroup")
+            .arg(cgroup.path())
+            .args(["--", PROGRAM, "run", "--config"])
+            .arg(&config)
+            .envs(settings.environment.iter().map(|(key, value)| (key, value)))
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .context("cannot start the agent")?;
+        Ok(Self { child, log, address: SocketAddr::from(([127, 0, 0, 1], settings.port)) })
+    }
+
+    /// Waits for readiness; its early end is an error that quotes the end of its log.
+    pub(crate) fn wait_ready(&mut self, limit: Duration) -> Result<()> {
+        let address = self.address;
+        let ready = wait_for("the agent is ready", limit, || {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the agent ended before it was ready: {status}");
+            }
+            Ok(get(address, "/readyz").is_ok_and(|(status, _)| status == 200))
+        });
+        ready.with_context(|| format!("its log ends with: {}", tail(&self.text())))
+    }
+
+    /// The process that was started: the supervisor.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its processes below the supervisor whose arguments name `part` (`core`, `reporter`).
+    pub(crate) fn part(&self, part: &str) -> Result<u32> {
+        let path = format!("/proc/{0}/task/{0}/children", self.child.id());
+        let children = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        for pid in children.split_ascii_whitespace() {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if line.split(|byte| *byte == 0).nth(1) == Some(part.as_bytes()) {
+                return Ok(pid.parse()?);
+            }
+        }
+        bail!("the agent has no process `{part}`")
+    }
+
+    /// All of its log so far.
+    pub(crate) fn text(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The lines of its log that are JSON.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        self.text().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// What it answers at `path`.
+    pub(crate) fn get(&self, path: &str) -> Result<(u16, String)> {
+        get(self.address, path)
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait_end(&mut self, limit: Duration) -> Result<ExitStatus> {
+        wait_for("the agent ends", limit, || Ok(self.child.try_wait()?.is_some()))?;
+        Ok(self.child.wait()?)
+    }
+
+    /// Asks it to end as a service manager does, and expects success.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let status = self.wait_end(Duration::from_secs(20))?;
+        anyhow::ensure!(status.success(), "the agent ended with {status}: {}", tail(&self.text()));
+        Ok(())
+    }
+}
+
+/// One request to a server on loopback that closes the connection after its answer.
+fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("not an answer of HTTP")?;
+    let status = head.split(' ').nth(1).context("no status")?.parse()?;
+    Ok((status, body.to_owned()))
+}
+
+/// The last lines of a text, on one line.
+pub(crate) fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(4)..].join(" | ")
+}

@@ -1,0 +1,100 @@
+//! Block devices made for a test: one that answers slowly, and compressed memory to swap to.
+//!
+//! Both are modules of the kernel, loaded by the machine's first process; where one is missing the test says so.
+
+use crate::machine::{set, wait_for};
+use crate::map::{swap_off, swap_on};
+use anyhow::{Context as _, Result};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where devices that answer slowly are configured.
+pub(crate) const NULL_BLOCK: &str = "/sys/kernel/config/nullb";
+/// The device that swap is made on.
+pub(crate) const ZRAM: &str = "/sys/block/zram0";
+
+/// A block device of zeros that takes its time.
+pub(crate) struct Slow {
+    config: PathBuf,
+    /// Its device file.
+    pub(crate) device: PathBuf,
+}
+
+impl Slow {
+    /// A device of `mib` MiB, each of whose answers takes `delay`.
+    pub(crate) fn create(name: &str, mib: u64, delay: Duration) -> Result<Self> {
+        let config = Path::new(NULL_BLOCK).join(name);
+        fs::create_dir(&config).with_context(|| format!("cannot make {}", config.display()))?;
+        set(config.join("size"), &mib.to_string())?;
+        set(config.join("irqmode"), "2")?;
+        set(config.join("completion_nsec"), &delay.as_nanos().to_string())?;
+        set(config.join("power"), "1")?;
+        let index = fs::read_to_string(config.join("index"))?;
+        // Newer kernels name the device after the directory, older ones by number.
+        let names = [PathBuf::from(format!("/dev/{name}")), PathBuf::from(format!("/dev/nullb{}", index.trim()))];
+        let mut device = None;
+        wait_for("the device appears", Duration::from_secs(10), || {
+            device = names.iter().find(|path| path.exists()).cloned();
+            Ok(device.is_some())
+        })?;
+        Ok(Self { config, device: device.context("no device")? })
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        // A reader may still be waiting for it: then it stays until the machine ends.
+        let _ = set(self.config.join("power"), "0");
+        let _ = fs::remove_dir(&self.config);
+    }
+}
+
+/// Swap on compressed memory.
+pub(crate) struct Swap(());
+
+impl Swap {
+    /// Makes `mib` MiB of it and turns it on.
+    pub(crate) fn start(mib: u64) -> Result<Self> {
+        set(format!("{ZRAM}/disksize"), &format!("{mib}M"))?;
+        let bytes = mib << 20;
+        let file = OpenOptions::new().write(true).open("/dev/zram0").context("cannot open /dev/zram0")?;
+        file.write_all_at(&header(bytes, rustix::param::page_size())?, 0)?;
+        file.sync_all()?;
+        swap_on(c"/dev/zram0").context("cannot swap to /dev/zram0")?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let off = swap_off(c"/dev/zram0").map_err(anyhow::Error::from).and_then(|()| set(format!("{ZRAM}/reset"), "1"));
+        if let Err(error) = off {
+            eprintln!("cannot take swap away: {error:#}");
+        }
+    }
+}
+
+/// The first page of a swap area: version 1, its last page, and the signature at the page's end.
+fn header(bytes: u64, page: usize) -> Result<Vec<u8>> {
+    let last = u32::try_from(bytes / page as u64 - 1)?;
+    let mut header = vec![0; page];
+    header[1024..1028].copy_from_slice(&1_u32.to_ne_bytes());
+    header[1028..1032].copy_from_slice(&last.to_ne_bytes());
+    header[page - 10..].copy_from_slice(b"SWAPSPACE2");
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swap_header_ends_its_page_with_the_signature() {
+        let header = header(64 << 20, 4096).unwrap();
+        assert_eq!(header.len(), 4096);
+        assert_eq!(&header[4086..], b"SWAPSPACE2");
+        assert_eq!(header[1028..1032], 16_383_u32.to_ne_bytes());
+    }
+}

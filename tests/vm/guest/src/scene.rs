@@ -1,0 +1,124 @@
+//! A machine with a line drawn on it, an agent that watches, and innocents that must survive.
+//!
+//! The order is always the same: innocents, then the line below what is available, then the agent, then what grows.
+
+use crate::agent::{Agent, Settings};
+use crate::cgroup::{self, Cgroup};
+use crate::hog_tests::{Hog, guest};
+use crate::machine::{self, wait_for};
+use anyhow::{Context as _, Result, ensure};
+use std::process::Child;
+use std::time::Duration;
+
+/// One mebibyte.
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Long enough for what takes a fraction of a second on an idle machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What a scenario plays in.
+pub(crate) struct Scene {
+    /// The agent.
+    pub(crate) agent: Agent,
+    /// How it was set up.
+    pub(crate) settings: Settings,
+    innocents: Vec<(&'static str, Child)>,
+    oom_kills: u64,
+}
+
+/// Cgroups of processes that hold a little memory each: above and below the hog in priority, and outside of its slice.
+const INNOCENTS: &[&str] = &["work.slice/high", "work.slice/low", "other.slice/idle"];
+
+/// The line that lies `room` MiB below what is available now.
+pub(crate) fn line_below(room: u64) -> Result<u64> {
+    machine::meminfo("MemAvailable")?
+        .checked_sub(room * MIB)
+        .with_context(|| format!("there are no {room} MiB available; give the machine more memory"))
+}
+
+impl Scene {
+    /// A line `room` MiB below what is available, and an agent with the usual settings.
+    pub(crate) fn set(room: u64) -> Result<Self> {
+        Self::set_with(room, |_| {})
+    }
+
+    /// The same, with settings changed before the agent starts.
+    pub(crate) fn set_with(room: u64, change: impl FnOnce(&mut Settings)) -> Result<Self> {
+        let mut innocents = Vec::new();
+        for name in INNOCENTS {
+            let cgroup = Cgroup::create(name)?;
+            let child = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(cgroup.path()).spawn()?;
+            wait_for("an innocent is in place", PATIENCE, || Ok(cgroup.current()? >= 4 * MIB))?;
+            innocents.push((*name, child));
+        }
+        // What the agent takes for itself is not part of the room.
+        let agent_bytes = 24 * MIB;
+        let mut settings = Settings::with_line(line_below(room)?.saturating_sub(agent_bytes));
+        change(&mut settings);
+        let agent = Agent::start(&settings)?;
+        Ok(Self { agent, settings, innocents, oom_kills: machine::oom_kills()? })
+    }
+
+    /// All innocents live and the OOM killer did not fire.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        let kills = machine::oom_kills()? - self.oom_kills;
+        ensure!(kills == 0, "the OOM killer fired {kills} times");
+        for (name, child) in &mut self.innocents {
+            let ended = child.try_wait()?;
+            ensure!(
+                ended.is_none(),
+                "the innocent in {name} died: {ended:?}; {}",
+                crate::agent::tail(&self.agent.text())
+            );
+        }
+        ensure!(self.agent.running()?, "the agent ended");
+        Ok(())
+    }
+
+    /// Waits until the hog is dead, checks the others, and that nothing is left frozen or stopped.
+    pub(crate) fn expect_killed(&mut self, hog: &mut Hog, victim: &Cgroup) -> Result<()> {
+        wait_for("the hog is killed", PATIENCE, || {
+            self.check()?;
+            Ok(hog.child.try_wait()?.is_some())
+        })
+        .with_context(|| format!("the agent's log ends with: {}", crate::agent::tail(&self.agent.text())))?;
+        wait_for("the victim's cgroup is empty", PATIENCE, || Ok(!victim.populated()?))?;
+        self.settled()
+    }
+
+    /// Nothing is frozen or stopped, within the time that a brake may last.
+    pub(crate) fn settled(&mut self) -> Result<()> {
+        wait_for("nothing stays frozen or stopped", PATIENCE, || Ok(held().is_empty()))
+            .with_context(|| format!("held: {}", held().join(", ")))?;
+        self.check()
+    }
+
+    /// Stops the agent and checks that it leaves nothing behind.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.check()?;
+        self.agent.stop()?;
+        ensure!(held().is_empty(), "after the agent's end are held: {}", held().join(", "));
+        for (_, child) in &mut self.innocents {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+}
+
+/// What is frozen or stopped on this machine, for messages.
+pub(crate) fn held() -> Vec<String> {
+    let mut held: Vec<String> = cgroup::all()
+        .into_iter()
+        .filter(|path| std::fs::read_to_string(path.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1"))
+        .map(|path| format!("{} is frozen", path.display()))
+        .collect();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok())
+            && machine::process_state(pid) == Some('T')
+        {
+            held.push(format!("process {pid} is stopped"));
+        }
+    }
+    held
+}
