@@ -255,7 +255,7 @@ pub(crate) fn clock_stepped() -> Result<()> {
 }
 
 pub(crate) fn uninterruptible() -> Result<()> {
-    let delay = Duration::from_secs(6);
+    let delay = Duration::from_secs(3);
     let device = Slow::create("stuck", 16, delay)?;
     let mut scene = Scene::set(ROOM)?;
     let cgroup = Cgroup::create("work.slice/stuck")?;
