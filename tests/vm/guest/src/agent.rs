@@ -25,10 +25,10 @@ pub(crate) const PROGRAM: &str = "/bin/plimsoll";
 pub(crate) struct Settings {
     /// The line: act below this many bytes available.
     pub(crate) line_bytes: u64,
-    /// `ebpf`, `psi` or `poll`; nothing for the best there is.
-    pub(crate) source: Option<&'static str>,
-    /// When the first poll comes, within the period of 10 s.
-    pub(crate) poll_phase: Duration,
+    /// `auto`, `ebpf`, `psi` or `poll`, which looks every 10 s as the kubelet does.
+    pub(crate) source: &'static str,
+    /// The line of work.slice itself, below its own memory.max.
+    pub(crate) slice_line_bytes: Option<u64>,
     /// Let the kernel itself stop what grows past the line.
     pub(crate) kernel_brake: bool,
     /// Where it listens; each agent of a test has its own.
@@ -42,8 +42,8 @@ impl Settings {
     pub(crate) fn with_line(line_bytes: u64) -> Self {
         Self {
             line_bytes,
-            source: None,
-            poll_phase: Duration::ZERO,
+            source: "auto",
+            slice_line_bytes: None,
             kernel_brake: false,
             port: 10_350,
             environment: Vec::new(),
@@ -51,20 +51,26 @@ impl Settings {
     }
 
     fn to_yaml(&self) -> String {
+        let Self { line_bytes, source, slice_line_bytes, kernel_brake, port, environment: _ } = self;
         let mut yaml = format!(
-            "evictionHard:\n  memory.available: \"{}\"\nworkloads:\n  - work.slice/*\npriorities:\n  \
-             work.slice/high: 1000\n  work.slice/low: -1000\nlisten: 127.0.0.1:{}\nlog:\n  format: json\n",
-            self.line_bytes, self.port
+            "evictionHard: {{memory.available: \"{line_bytes}\"}}
+machine:
+  workloads:
+    - {{match: work.slice/high, priority: 1000}}
+    - {{match: work.slice/low, priority: -1000}}
+    - {{match: work.slice/*, priority: 0}}
+  victimsPerMinute: 1000
+  source: {source}
+  pollPeriod: 10s
+  metricsAddress: 127.0.0.1:{port}
+  logFormat: json
+"
         );
-        if let Some(source) = self.source {
-            let _ = write!(
-                yaml,
-                "source:\n  kind: {source}\n  pollPeriod: 10s\n  pollPhase: {}ms\n",
-                self.poll_phase.as_millis()
-            );
+        if let Some(bytes) = slice_line_bytes {
+            let _ = writeln!(yaml, "  slices: [{{path: work.slice, evictionHard: {{memory.available: \"{bytes}\"}}}}]");
         }
-        if self.kernel_brake {
-            yaml.push_str("brake:\n  inKernel: true\n");
+        if *kernel_brake {
+            yaml.push_str("  brake: {inKernel: [work.slice]}\n");
         }
         yaml
     }
@@ -187,4 +193,31 @@ fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
 pub(crate) fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(4)..].join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tests_write_is_what_the_agent_reads() {
+        let settings = Settings {
+            source: "psi",
+            slice_line_bytes: Some(64 << 20),
+            kernel_brake: true,
+            ..Settings::with_line(100 << 20)
+        };
+        let read = plimsoll_config::parse(&settings.to_yaml(), "test.yaml").unwrap();
+        assert_eq!(read.metrics_address.port(), 10_350);
+        assert_eq!(read.source, plimsoll_config::SourceChoice::Psi);
+        assert_eq!(read.slices[0].path.as_str(), "work.slice");
+        assert_eq!(read.brake.in_kernel.len(), 1);
+        assert!(read.workloads[2].pattern.matches("work.slice/hog"));
+    }
+
+    #[test]
+    fn the_tail_is_the_last_four_lines() {
+        assert_eq!(tail("1\n2\n3\n4\n5\n"), "2 | 3 | 4 | 5");
+        assert_eq!(tail(""), "");
+    }
 }

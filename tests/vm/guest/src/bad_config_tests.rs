@@ -7,13 +7,15 @@ use std::process::{Command, Stdio};
 
 /// A file, and what the error must name: the key, the value.
 const BAD: &[(&str, &[&str])] = &[
-    ("workloads: [work.slice/*]\nevictionHrad:\n  memory.available: 100Mi\n", &["evictionHrad"]),
-    ("workloads: [work.slice/*]\nevictionHard:\n  memory.available: 100Quux\n", &["memory.available", "100Quux"]),
-    ("workloads: [work.slice/*]\nevictionHard:\n  memory.available: -5Mi\n", &["memory.available", "-5Mi"]),
-    ("workloads: [work.slice/*]\nevictionHard:\n  memory.available: 120%\n", &["memory.available", "120%"]),
-    ("workloads: [work.slice/*]\nevictionSoft:\n  memory.available: 200Mi\n", &["evictionSoftGracePeriod"]),
-    ("workloads: [\"**\"]\nevictionHard:\n  memory.available: 100Mi\n", &["workloads", "**"]),
-    ("}{ this is not YAML: [", &["line"]),
+    ("evictionHrad: {memory.available: 100Mi}\n", &["evictionHrad"]),
+    ("machine: {colour: red}\n", &["machine.colour"]),
+    ("evictionHard: {memory.available: 100Quux}\n", &["evictionHard", "memory.available", "100Quux"]),
+    ("evictionHard: {memory.available: -5Mi}\n", &["memory.available", "-5Mi"]),
+    ("evictionHard: {memory.available: 120%}\n", &["memory.available", "120%"]),
+    ("evictionSoft: {memory.available: 200Mi}\n", &["evictionSoftGracePeriod"]),
+    ("machine: {workloads: [{match: '**'}]}\n", &["machine.workloads", "**"]),
+    ("machine: {workloads: [{match: init.scope}]}\n", &["machine.workloads", "init.scope"]),
+    ("a: [1, 2\n", &["/run/bad.yaml"]),
 ];
 
 pub(crate) fn refused() -> Result<()> {
@@ -40,4 +42,19 @@ fn check(file: &Path, named: &[&str]) -> Result<()> {
     }
     ensure!(!Path::new("/run/plimsoll").exists(), "something was made in /run before the configuration was refused");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_them_is_refused_by_the_reader_with_those_words() {
+        for (text, named) in BAD {
+            let error = plimsoll_config::parse(text, "/run/bad.yaml").unwrap_err().to_string();
+            for word in *named {
+                assert!(error.contains(word), "{text}: {word:?} is not in {error}");
+            }
+        }
+    }
 }

@@ -70,10 +70,25 @@ pub(crate) fn pipes() -> Result<()> {
 pub(crate) fn hugetlb() -> Result<()> {
     let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
     machine::set(pages, "128")?;
-    // Not charged to the cgroup's memory: paced, so that whoever looks at intervals has a chance as well.
-    let outcome = met("hugetlb", &["--rate", "60"]);
+    let outcome = huge_pages();
     machine::set(pages, "0")?;
     outcome
+}
+
+/// Pages of hugetlb are charged to nobody's memory: nobody is known to have grown, so the crossing is told, whoever
+/// grew is named if anybody can be, and no innocent pays.
+fn huge_pages() -> Result<()> {
+    let mut scene = Scene::set(ROOM)?;
+    let cgroup = Cgroup::create("work.slice/hog")?;
+    let before = scene.agent.lines().len();
+    let mut hog = Hog::start("hugetlb", cgroup.path(), 192, &["--rate", "60", "--hold", "60"])?;
+    hog.wait_taken(160, PATIENCE).or_else(|error| if hog.child.try_wait()?.is_some() { Ok(()) } else { Err(error) })?;
+    wait_for("the agent says something of the crossing", PATIENCE, || {
+        scene.check()?;
+        Ok(scene.agent.lines().len() > before)
+    })?;
+    scene.settled()?;
+    scene.end()
 }
 
 pub(crate) fn root_cgroup() -> Result<()> {
@@ -130,7 +145,10 @@ pub(crate) fn under_slice_limit() -> Result<()> {
     let slice = Cgroup::create("work.slice")?;
     // Far below what the node has: only the slice's own line can be met.
     slice.write("memory.max", &(160 * MIB).to_string())?;
-    let mut scene = Scene::set_with(0, |settings| settings.line_bytes = 64 * MIB)?;
+    let mut scene = Scene::set_with(ROOM, |settings| {
+        settings.line_bytes = 32 * MIB;
+        settings.slice_line_bytes = Some(64 * MIB);
+    })?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "100"])?;
     scene.expect_killed(&mut hog, &victim)?;

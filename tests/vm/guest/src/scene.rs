@@ -47,6 +47,8 @@ impl Scene {
         let mut innocents = Vec::new();
         for name in INNOCENTS {
             let cgroup = Cgroup::create(name)?;
+            // Innocent is who keeps to what was reserved for it: below its reservation, whatever its priority.
+            cgroup.write("memory.low", "32M")?;
             let child = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(cgroup.path()).spawn()?;
             wait_for("an innocent is in place", PATIENCE, || Ok(cgroup.current()? >= 4 * MIB))?;
             innocents.push((*name, child));
