@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    ebpf::EbpfSource,
     error::SenseError,
     poll::Polling,
     psi::{PsiTrigger, TriggerSpec},
@@ -76,7 +77,7 @@ pub fn ladder(config: &Config) -> Result<(Box<dyn Source>, Vec<Rung>), SenseErro
 
 fn start(kind: Kind, config: &Config) -> Result<Box<dyn Source>, SenseError> {
     match kind {
-        Kind::Ebpf => Err(SenseError::NoSource("this build carries no kernel programs".into())),
+        Kind::Ebpf => EbpfSource::new(config).map(|source| Box::new(source) as _),
         Kind::PsiTrigger => {
             PsiTrigger::new(Path::new("/proc/pressure/memory"), config.trigger).map(|source| Box::new(source) as _)
         }

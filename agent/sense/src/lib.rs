@@ -9,14 +9,24 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(feature = "bench")]
+pub mod bare;
+pub mod btf;
+mod ebpf;
 mod error;
 mod ladder;
+mod layout;
 mod lines;
+mod mapped;
 mod poll;
+pub mod probe;
 mod psi;
+pub mod rules;
 mod source;
+pub mod stopped;
 mod wake;
 
+pub use ebpf::EbpfSource;
 pub use error::SenseError;
 pub use ladder::{Config, Rung, ladder};
 pub use lines::{BrakeMark, Generation, Lines, MAX_BRAKES, MAX_SLICES, NodeLine, SliceLine, TaskLine};

@@ -3,6 +3,7 @@
 use std::{fmt, os::fd::BorrowedFd};
 
 use arrayvec::ArrayVec;
+use plimsoll_units::CgroupId;
 
 use crate::{
     error::SenseError,
@@ -97,10 +98,14 @@ pub struct ProgramStats {
 pub struct Health {
     /// Records that found their ring full, by ring.
     pub lost: Vec<(&'static str, u64)>,
+    /// Records that were none of those agreed on: the object and the agent do not belong together.
+    pub malformed: u64,
     /// What the kernel counts for each program.
     pub programs: Vec<ProgramStats>,
     /// What is attached and what is not.
     pub hooks: Vec<Hook>,
+    /// How long each cgroup's tasks waited for memory since the programs were loaded, in nanoseconds.
+    pub stalls: Vec<(CgroupId, u64)>,
     /// Processes that the in-kernel brake stopped.
     pub brakes_applied: u64,
     /// Brakes not applied because the record that undoes them could not be written.

@@ -1,0 +1,257 @@
+//! Facts about this kernel. Facts only: what follows from them is in [`crate::rules`]. Nothing is asked by version number.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+};
+
+use aya::{programs::ProgramType, sys::is_program_supported};
+
+use crate::{
+    btf::{Btf, BtfError},
+    layout::Layout,
+    rules,
+};
+
+/// Symbols whose addresses the programs need.
+const SYMBOLS: &[&str] = &["vm_zone_stat", "vm_node_stat", "nr_threads", "memory_cgrp_subsys"];
+
+/// How control groups are set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupMode {
+    /// The unified hierarchy alone.
+    V2,
+    /// Controllers on version 1, the unified hierarchy beside them.
+    Hybrid,
+    /// Version 1 alone.
+    V1,
+    /// None mounted.
+    None,
+}
+
+/// Addresses of kernel symbols, as far as the kernel shows them.
+#[derive(Clone, Debug, Default)]
+pub struct Symbols {
+    addresses: HashMap<&'static str, u64>,
+}
+
+impl Symbols {
+    /// Reads a symbol table in the form of `/proc/kallsyms`.
+    pub fn read(path: &Path) -> std::io::Result<Self> {
+        let mut lines = BufReader::with_capacity(1 << 16, fs::File::open(path)?);
+        let mut addresses = HashMap::new();
+        let mut line = Vec::with_capacity(256);
+        while addresses.len() < SYMBOLS.len() {
+            line.clear();
+            if lines.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            // "ffffffff81000000 T name", with "\t[module]" behind a module's own.
+            let Some(name) = line.get(19..).map(<[u8]>::trim_ascii_end) else { continue };
+            let Some(symbol) = SYMBOLS.iter().find(|symbol| symbol.as_bytes() == name) else { continue };
+            let address = std::str::from_utf8(&line[..16]).ok().and_then(|hex| u64::from_str_radix(hex, 16).ok());
+            addresses.insert(*symbol, address.unwrap_or(0));
+        }
+        Ok(Self { addresses })
+    }
+
+    /// The symbol's address; `None` where there is no such symbol or its address is hidden.
+    pub fn address(&self, symbol: &str) -> Option<u64> {
+        self.addresses.get(symbol).copied().filter(|address| *address != 0)
+    }
+
+    /// Whether any symbol was there, but all addresses were zero.
+    pub fn hidden(&self) -> bool {
+        !self.addresses.is_empty() && self.addresses.values().all(|address| *address == 0)
+    }
+}
+
+/// What this kernel is and shows. An unread fact is `None`.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, none excludes another")]
+pub struct KernelFacts {
+    /// The kernel's release, for people to read; no rule looks at it.
+    pub release: String,
+    /// Its type information, or why there is none.
+    pub btf: Result<(), BtfError>,
+    /// Functions that hooks ask for, and whether they are there.
+    pub functions: Vec<(&'static str, bool)>,
+    /// Tracepoints with typed arguments that hooks ask for, likewise.
+    pub tracepoints: Vec<(&'static str, bool)>,
+    /// Members that hooks read and this kernel lacks, by the programs' names.
+    pub missing_members: Vec<&'static str>,
+    /// Why the node's line cannot be reckoned in the kernel, if so.
+    pub line_blind: Option<String>,
+    /// Whether the number of tasks can be read in the kernel.
+    pub task_count: bool,
+    /// Whether `/proc/kallsyms` shows addresses.
+    pub symbols_visible: bool,
+    /// `kernel.kptr_restrict`.
+    pub kptr_restrict: Option<u8>,
+    /// The active lockdown mode: `none`, `integrity`, `confidentiality`; `None` without that security module.
+    pub lockdown: Option<String>,
+    /// Whether pressure is measured.
+    pub psi: bool,
+    /// How control groups are set up.
+    pub cgroups: CgroupMode,
+    /// Whether the memory controller is on the unified hierarchy.
+    pub memory_controller: bool,
+    /// Whether bpffs is mounted at `/sys/fs/bpf`.
+    pub bpffs: bool,
+    /// Whether tracing programs (fentry, fexit, typed tracepoints) can be loaded and attached, or why it cannot be said.
+    pub tracing_programs: Result<bool, String>,
+    /// Whether kprobe programs can be loaded, likewise.
+    pub kprobe_programs: Result<bool, String>,
+}
+
+/// The facts, and what the programs are to be told, which takes the same reading.
+pub(crate) struct Found {
+    pub(crate) facts: KernelFacts,
+    pub(crate) layout: Option<Layout>,
+}
+
+impl KernelFacts {
+    /// Asks this kernel everything, also by loading a program of each type.
+    pub fn gather() -> Self {
+        let mut facts = gather(Path::new("/")).facts;
+        let usable = |kind| is_program_supported(kind).map_err(|error| with_sources(&error));
+        facts.tracing_programs = usable(ProgramType::Tracing);
+        facts.kprobe_programs = usable(ProgramType::KProbe);
+        facts
+    }
+
+    /// Whether the kernel has this function.
+    pub fn has_function(&self, name: &str) -> bool {
+        self.functions.iter().any(|(function, there)| *function == name && *there)
+    }
+
+    /// Whether the kernel has this tracepoint.
+    pub fn has_tracepoint(&self, name: &str) -> bool {
+        self.tracepoints.iter().any(|(tracepoint, there)| *tracepoint == name && *there)
+    }
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Asks the kernel whose `/proc` and `/sys` are under `root`; loads nothing.
+pub(crate) fn gather(root: &Path) -> Found {
+    let text = |path: &str| fs::read_to_string(root.join(path)).ok();
+    let symbols = Symbols::read(&root.join("proc/kallsyms")).unwrap_or_default();
+    let btf = Btf::read(&root.join("sys/kernel/btf/vmlinux"));
+    let layout = btf.as_ref().ok().map(|btf| Layout::resolve(btf, &symbols));
+    let btf_says =
+        |there: fn(&Btf, &str) -> bool, name: &'static str| (name, btf.as_ref().is_ok_and(|btf| there(btf, name)));
+    let facts = KernelFacts {
+        release: text("proc/sys/kernel/osrelease").unwrap_or_default().trim().into(),
+        functions: rules::functions().map(|name| btf_says(Btf::has_function, name)).collect(),
+        tracepoints: rules::tracepoints().map(|name| btf_says(Btf::has_tracepoint, name)).collect(),
+        missing_members: layout.as_ref().map_or(Vec::new(), |layout| {
+            layout.offsets.iter().map(|(name, _)| *name).filter(|name| layout.offset(name).is_none()).collect()
+        }),
+        line_blind: layout.as_ref().and_then(|layout| layout.blind.clone()),
+        task_count: layout.as_ref().is_some_and(|layout| layout.address("NR_THREADS").is_some()),
+        symbols_visible: !symbols.addresses.is_empty() && !symbols.hidden(),
+        kptr_restrict: text("proc/sys/kernel/kptr_restrict").and_then(|value| value.trim().parse().ok()),
+        lockdown: text("sys/kernel/security/lockdown").and_then(|modes| chosen(&modes)),
+        psi: root.join("proc/pressure/memory").exists() && text("proc/pressure/memory").is_some(),
+        cgroups: cgroup_mode(text("proc/self/mounts").as_deref().unwrap_or_default()),
+        memory_controller: text("sys/fs/cgroup/cgroup.controllers")
+            .is_some_and(|controllers| controllers.split_whitespace().any(|controller| controller == "memory")),
+        bpffs: text("proc/self/mounts")
+            .is_some_and(|mounts| mounts.lines().any(|line| is_mount(line, "/sys/fs/bpf", "bpf"))),
+        tracing_programs: Err("not asked".into()),
+        kprobe_programs: Err("not asked".into()),
+        btf: btf.map(drop),
+    };
+    Found { facts, layout }
+}
+
+/// The bracketed word of `none [integrity] confidentiality`.
+fn chosen(modes: &str) -> Option<String> {
+    let (_, rest) = modes.split_once('[')?;
+    rest.split_once(']').map(|(mode, _)| mode.into())
+}
+
+/// Whether a line of the mount table is a mount of this type at this place.
+fn is_mount(line: &str, at: &str, kind: &str) -> bool {
+    let mut words = line.split(' ').skip(1);
+    words.next() == Some(at) && words.next() == Some(kind)
+}
+
+fn cgroup_mode(mounts: &str) -> CgroupMode {
+    let has = |kind: &str| mounts.lines().any(|line| line.split(' ').nth(2) == Some(kind));
+    match (has("cgroup"), has("cgroup2")) {
+        (false, true) => CgroupMode::V2,
+        (true, true) => CgroupMode::Hybrid,
+        (true, false) => CgroupMode::V1,
+        (false, false) => CgroupMode::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_tell_the_cgroup_mode() {
+        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
+        let v1 = "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n";
+        for (mounts, mode) in [
+            (v2.to_owned(), CgroupMode::V2),
+            (v1.to_owned(), CgroupMode::V1),
+            (format!("{v1}{v2}"), CgroupMode::Hybrid),
+            ("proc /proc proc rw 0 0\n".to_owned(), CgroupMode::None),
+        ] {
+            assert_eq!(cgroup_mode(&mounts), mode, "{mounts}");
+        }
+    }
+
+    #[test]
+    fn the_chosen_lockdown_mode_is_in_brackets() {
+        assert_eq!(chosen("none [integrity] confidentiality\n").as_deref(), Some("integrity"));
+        assert_eq!(chosen("none\n"), None);
+    }
+
+    #[test]
+    fn symbols_are_read_exactly_and_zero_is_hidden() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let path = directory.path().join("kallsyms");
+        fs::write(
+            &path,
+            "ffffffff81000010 T vm_zone_stat_x\nffffffff82000010 B vm_zone_stat\nffffffff82000020 b nr_threads\t[mod]\n",
+        )
+        .expect("write");
+        let symbols = Symbols::read(&path).expect("read");
+        assert_eq!(symbols.address("vm_zone_stat"), Some(0xffff_ffff_8200_0010));
+        assert_eq!(symbols.address("nr_threads"), None);
+        assert!(!symbols.hidden());
+        fs::write(&path, "0000000000000000 B vm_zone_stat\n").expect("write");
+        let symbols = Symbols::read(&path).expect("read");
+        assert_eq!((symbols.address("vm_zone_stat"), symbols.hidden()), (None, true));
+    }
+
+    #[test]
+    fn an_empty_machine_has_no_facts_and_no_panic() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let Found { facts, layout } = gather(directory.path());
+        assert!(facts.btf.is_err() && layout.is_none());
+        assert!(!facts.psi && !facts.bpffs && !facts.symbols_visible && !facts.memory_controller);
+        assert_eq!(facts.cgroups, CgroupMode::None);
+        assert!(!facts.has_function("page_counter_try_charge"));
+    }
+}

@@ -1,0 +1,261 @@
+//! What follows from the facts: which hook family runs how, which is left out and why, and what is lost with it.
+
+use crate::probe::KernelFacts;
+
+/// How a program is hung into the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// At a function's entry, with typed arguments.
+    Fentry,
+    /// At a function's exit, with its arguments.
+    Fexit,
+    /// At a tracepoint, with typed arguments.
+    Tracepoint,
+    /// At a function's entry, by a breakpoint or through ftrace.
+    Kprobe,
+}
+
+impl Way {
+    /// The name that people know it by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fentry => "fentry",
+            Self::Fexit => "fexit",
+            Self::Tracepoint => "tp_btf",
+            Self::Kprobe => "kprobe",
+        }
+    }
+}
+
+/// One program and where it hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The program in the embedded object.
+    pub program: &'static str,
+    /// How.
+    pub way: Way,
+    /// The function or tracepoint.
+    pub target: &'static str,
+}
+
+/// A hook family: alternatives, best first; all programs of an alternative hang, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Its name.
+    pub name: &'static str,
+    /// What is lost without it.
+    pub degrades: &'static str,
+    /// Members of kernel structs that it cannot do without, by the programs' names.
+    pub members: &'static [&'static str],
+    /// The alternatives.
+    pub ways: &'static [&'static [Attachment]],
+}
+
+const fn at(program: &'static str, way: Way, target: &'static str) -> Attachment {
+    Attachment { program, way, target }
+}
+
+/// The line family's name, without which the eBPF source does not stand.
+pub const LINE: &str = "line";
+
+/// The task family's name, which needs one symbol more.
+const TASKS: &str = "tasks";
+
+/// All families.
+pub const FAMILIES: &[Family] = &[
+    Family {
+        name: LINE,
+        degrades: "no line is watched in the kernel; the next source below is used",
+        members: &["COUNTER_USAGE", "COUNTER_PARENT", "MEMCG_COUNTER", "MEMCG_CGROUP", "CGROUP_KN", "KN_ID"],
+        ways: &[
+            &[at("charge_fentry", Way::Fentry, "page_counter_try_charge")],
+            &[at("charge_kprobe", Way::Kprobe, "page_counter_try_charge")],
+        ],
+    },
+    Family {
+        name: "kswapd",
+        degrades: "memory taken in the root cgroup or by huge page pools is seen later: by direct reclaim or the timer",
+        members: &[],
+        ways: &[&[at("kswapd_wake", Way::Tracepoint, "mm_vmscan_wakeup_kswapd")]],
+    },
+    Family {
+        name: "direct reclaim",
+        degrades: "memory taken in the root cgroup or by huge page pools is seen later: by kswapd's wake or the timer",
+        members: &[],
+        ways: &[&[at("direct_reclaim", Way::Tracepoint, "mm_vmscan_direct_reclaim_begin")]],
+    },
+    Family {
+        name: "stall",
+        degrades: "who waits for memory is known only from memory.pressure, every two seconds",
+        members: &[],
+        ways: &[&[
+            at("stall_enter", Way::Fexit, "psi_memstall_enter"),
+            at("stall_leave", Way::Fentry, "psi_memstall_leave"),
+        ]],
+    },
+    Family {
+        name: "oom",
+        degrades: "a lost race is counted from /proc/vmstat, without its victim",
+        members: &["OC_CHOSEN"],
+        ways: &[
+            &[at("oom_fentry", Way::Fentry, "oom_kill_process")],
+            &[at("oom_kprobe", Way::Kprobe, "oom_kill_process")],
+        ],
+    },
+    Family {
+        name: TASKS,
+        degrades: "the number of tasks is looked at by the slow timer only",
+        members: &[],
+        ways: &[&[at("fork", Way::Tracepoint, "sched_process_fork")]],
+    },
+    Family {
+        name: "cgroups",
+        degrades: "cgroups that come and go are found by looking",
+        members: &["CGROUP_KN", "KN_ID"],
+        ways: &[&[
+            at("cgroup_made", Way::Tracepoint, "cgroup_mkdir"),
+            at("cgroup_removed", Way::Tracepoint, "cgroup_rmdir"),
+            at("cgroup_populated", Way::Tracepoint, "cgroup_notify_populated"),
+        ]],
+    },
+];
+
+fn attachments() -> impl Iterator<Item = &'static Attachment> {
+    FAMILIES.iter().flat_map(|family| family.ways).copied().flatten()
+}
+
+/// Every function that a family may hang on, once.
+pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
+    attachments().filter(|it| matches!(it.way, Way::Fentry | Way::Fexit)).map(|it| it.target)
+}
+
+/// Every tracepoint that a family may hang on, once.
+pub(crate) fn tracepoints() -> impl Iterator<Item = &'static str> {
+    attachments().filter(|it| it.way == Way::Tracepoint).map(|it| it.target)
+}
+
+/// What is to be tried for one family.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The family.
+    pub family: &'static Family,
+    /// The alternatives that the facts allow, best first.
+    pub ways: Vec<&'static [Attachment]>,
+    /// Why the first alternative is not among them, or why there is none.
+    pub reason: Option<String>,
+}
+
+/// Plans every family.
+pub fn plan(facts: &KernelFacts) -> Vec<Planned> {
+    FAMILIES.iter().map(|family| plan_one(family, facts)).collect()
+}
+
+fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
+    let none = |reason: String| Planned { family, ways: Vec::new(), reason: Some(reason) };
+    if let Err(error) = &facts.btf {
+        return none(error.to_string());
+    }
+    if let Some(member) = family.members.iter().find(|member| facts.missing_members.contains(member)) {
+        return none(format!("this kernel has no member for {member}"));
+    }
+    if family.name == LINE
+        && let Some(why) = &facts.line_blind
+    {
+        return none(why.clone());
+    }
+    if family.name == TASKS && !facts.task_count {
+        return none("/proc/kallsyms hides the address of nr_threads".into());
+    }
+    let (mut ways, mut reason) = (Vec::new(), None);
+    for way in family.ways {
+        match way.iter().find_map(|attachment| refusal(attachment, facts)) {
+            None => ways.push(*way),
+            Some(why) => {
+                reason.get_or_insert(why);
+            }
+        }
+    }
+    Planned { family, ways, reason }
+}
+
+/// Why an attachment cannot be; `None` where nothing speaks against trying.
+fn refusal(attachment: &Attachment, facts: &KernelFacts) -> Option<String> {
+    let Attachment { program: _, way, target } = attachment;
+    let (there, usable) = match way {
+        Way::Fentry | Way::Fexit => (facts.has_function(target), &facts.tracing_programs),
+        Way::Kprobe => (facts.has_function(target), &facts.kprobe_programs),
+        Way::Tracepoint => (facts.has_tracepoint(target), &facts.tracing_programs),
+    };
+    if !there {
+        return Some(format!("this kernel has no {target}"));
+    }
+    (*usable == Ok(false)).then(|| format!("this kernel cannot attach {} programs", way.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{btf::BtfError, probe::CgroupMode};
+
+    /// A kernel that has everything.
+    fn full() -> KernelFacts {
+        KernelFacts {
+            release: String::new(),
+            btf: Ok(()),
+            functions: functions().map(|name| (name, true)).collect(),
+            tracepoints: tracepoints().map(|name| (name, true)).collect(),
+            missing_members: Vec::new(),
+            line_blind: None,
+            task_count: true,
+            symbols_visible: true,
+            kptr_restrict: Some(0),
+            lockdown: None,
+            psi: true,
+            cgroups: CgroupMode::V2,
+            memory_controller: true,
+            bpffs: true,
+            tracing_programs: Ok(true),
+            kprobe_programs: Ok(true),
+        }
+    }
+
+    fn first_way(facts: &KernelFacts, family: &str) -> Option<Way> {
+        let planned = plan(facts).into_iter().find(|planned| planned.family.name == family).expect("family");
+        assert!(!planned.ways.is_empty() || planned.reason.is_some(), "{family} is left out without a reason");
+        planned.ways.first().map(|way| way[0].way)
+    }
+
+    #[test]
+    fn what_is_missing_costs_only_what_it_carries() {
+        type Change = fn(&mut KernelFacts);
+        let lose_function = |facts: &mut KernelFacts| facts.functions.retain(|(name, _)| *name != "psi_memstall_leave");
+        let rows: [(Change, [Option<Way>; 4]); 8] = [
+            (|_| {}, [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), Some(Way::Tracepoint)]),
+            (|facts| facts.tracing_programs = Ok(false), [Some(Way::Kprobe), None, Some(Way::Kprobe), None]),
+            (
+                |facts| facts.tracing_programs = Err("EPERM".into()),
+                [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), Some(Way::Tracepoint)],
+            ),
+            (lose_function, [Some(Way::Fentry), None, Some(Way::Fentry), Some(Way::Tracepoint)]),
+            (
+                |facts| facts.missing_members.push("OC_CHOSEN"),
+                [Some(Way::Fentry), Some(Way::Fexit), None, Some(Way::Tracepoint)],
+            ),
+            (
+                |facts| facts.line_blind = Some("hidden".into()),
+                [None, Some(Way::Fexit), Some(Way::Fentry), Some(Way::Tracepoint)],
+            ),
+            (|facts| facts.task_count = false, [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), None]),
+            (
+                |facts| facts.btf = Err(BtfError::Unreadable { path: "x".into(), error: "y".into() }),
+                [None, None, None, None],
+            ),
+        ];
+        for (index, (change, expected)) in rows.into_iter().enumerate() {
+            let mut facts = full();
+            change(&mut facts);
+            let found = [LINE, "stall", "oom", TASKS].map(|family| first_way(&facts, family));
+            assert_eq!(found, expected, "row {index}");
+        }
+    }
+}

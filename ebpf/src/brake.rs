@@ -1,0 +1,79 @@
+//! The in-kernel brake: stops the charging process itself, before anyone woke. Off unless its owner asked for it.
+//!
+//! What is stopped is written down first, in a map that outlives the agent; where it cannot be written, nothing is stopped.
+
+use aya_ebpf::helpers::{
+    bpf_get_current_ancestor_cgroup_id, bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns,
+    bpf_send_signal,
+};
+use plimsoll_abi::{StoppedRecord, StoppedSlot, counter, kind};
+
+use crate::{kernel, line::Readings, maps};
+
+const SIGSTOP: u32 = 19;
+
+/// Marked slices are looked for at these levels below the root cgroup.
+const LEVELS: i32 = 8;
+
+/// Stops the running process if it is in a marked slice and memory is below that slice's line.
+#[inline(always)]
+pub fn apply(levels: u64, now: Readings) {
+    for level in 1..=LEVELS {
+        if levels & (1 << level) == 0 {
+            continue;
+        }
+        // SAFETY: reads the running task's cgroup; zero where it has no ancestor at that level.
+        let slice = unsafe { bpf_get_current_ancestor_cgroup_id(level) };
+        if slice == 0 {
+            return;
+        }
+        let Some(mark) = maps::BRAKES.get_ptr(slice) else { continue };
+        // SAFETY: the value of a map.
+        let (kubelet, honest) =
+            unsafe { (maps::peek(&raw const (*mark).kubelet), maps::peek(&raw const (*mark).honest)) };
+        if now.kubelet < kubelet || now.honest < honest {
+            stop(slice);
+            return;
+        }
+    }
+}
+
+#[inline(never)]
+fn stop(slice: u64) -> i32 {
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    // SAFETY: the running task's address.
+    let task = unsafe { bpf_get_current_task() };
+    let start =
+        kernel::member(task, &kernel::TASK_LEADER).and_then(|leader| kernel::member(leader, &kernel::TASK_START));
+    let Some(start_ns) = start else {
+        maps::count(counter::BRAKES_REFUSED);
+        return 0;
+    };
+    if let Some(known) = maps::STOPPED.get_ptr(tgid) {
+        // SAFETY: the value of a map.
+        if unsafe { (*known).start_ns } == start_ns {
+            // On its way to stop: the signal takes effect only as the task returns to user space.
+            return 0;
+        }
+    }
+    // SAFETY: reads the clock.
+    let at_ns = unsafe { bpf_ktime_get_ns() };
+    if maps::STOPPED.insert(tgid, StoppedSlot { start_ns, slice, at_ns }, 0).is_err() {
+        maps::count(counter::BRAKES_REFUSED);
+        return 0;
+    }
+    // SAFETY: signals the running process, which the record just written names.
+    if unsafe { bpf_send_signal(SIGSTOP) } != 0 {
+        let _ = maps::STOPPED.remove(tgid);
+        maps::count(counter::BRAKES_REFUSED);
+        return 0;
+    }
+    maps::count(counter::BRAKES_APPLIED);
+    if let Some(mut entry) = maps::EVENT_RING.reserve::<StoppedRecord>(0) {
+        entry.write(StoppedRecord { kind: kind::STOPPED, tgid, at_ns, slice });
+        entry.submit(maps::WAKE);
+    } else {
+        maps::count(counter::LOST_EVENTS);
+    }
+    0
+}

@@ -1,0 +1,222 @@
+//! The lines: the node's available memory and the slices' charges against what the agent drew, at every charge.
+//!
+//! `page_counter_try_charge` runs once for a batch of 64 pages, for every task in a cgroup, and for nothing in the root
+//! cgroup: [`crate::reclaim`] compares for those.
+
+use aya_ebpf::{
+    EbpfContext as _,
+    helpers::{bpf_get_current_ancestor_cgroup_id, bpf_get_current_pid_tgid, bpf_ktime_get_ns},
+    macros::{fentry, kprobe},
+    programs::{FEntryContext, ProbeContext},
+};
+use plimsoll_abi::{ABSENT, LineRecord, LineTable, SLICES as SLOTS, counter, kind};
+
+use crate::{brake, kernel, maps};
+
+/// How far up from the charged cgroup a slice is looked for.
+const DEPTH: usize = 8;
+
+/// Available memory in pages.
+#[derive(Clone, Copy)]
+pub struct Readings {
+    pub kubelet: u64,
+    pub honest: u64,
+}
+
+#[fentry(function = "page_counter_try_charge")]
+pub fn charge_fentry(ctx: FEntryContext) -> i32 {
+    // Read through the context: a typed pointer would forbid the arithmetic that finds the struct around the counter.
+    let arguments = ctx.as_ptr() as u64;
+    if let (Some(counter), Some(pages)) = (kernel::word(arguments), kernel::word(arguments + 8)) {
+        charge(counter, pages);
+    }
+    0
+}
+
+#[kprobe]
+pub fn charge_kprobe(ctx: ProbeContext) -> u32 {
+    if let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) {
+        charge(counter, pages);
+    }
+    0
+}
+
+#[inline(always)]
+fn charge(counter: u64, pages: u64) {
+    let Some(table) = maps::TABLE.get_ptr_mut(0) else { return };
+    node(table, counter);
+    slices(table, counter, pages);
+}
+
+/// Compares the node's readings with its line, and with the brakes' lines where there are any.
+#[inline(always)]
+pub fn node(table: *mut LineTable, counter: u64) {
+    // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
+    let (generation, brake_levels) =
+        unsafe { (maps::peek(&raw const (*table).node_generation), maps::peek(&raw const (*table).brake_levels)) };
+    let braking = kernel::KERNEL_BRAKE.load() != 0 && brake_levels != 0;
+    if generation == 0 && !braking {
+        return;
+    }
+    let now = readings(table);
+    if generation != 0 {
+        // SAFETY: as above.
+        let (kubelet, honest) =
+            unsafe { (maps::peek(&raw const (*table).node_kubelet), maps::peek(&raw const (*table).node_honest)) };
+        if now.kubelet < kubelet || now.honest < honest {
+            ring(table, 0, counter, ABSENT);
+        }
+    }
+    if braking {
+        brake::apply(brake_levels, now);
+    }
+}
+
+#[inline(always)]
+fn readings(table: *const LineTable) -> Readings {
+    // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
+    let (total, reserve, low) = unsafe {
+        (
+            maps::peek(&raw const (*table).total),
+            maps::peek(&raw const (*table).reserve),
+            maps::peek(&raw const (*table).low_watermark),
+        )
+    };
+    let free = kernel::pages(kernel::FREE_PAGES.load());
+    let file = kernel::pages(kernel::FILE_PAGES.load());
+    let anon = kernel::pages(kernel::ANON_MAPPED.load());
+    let inactive_file = kernel::pages(kernel::INACTIVE_FILE.load());
+    let active_file = kernel::pages(kernel::ACTIVE_FILE.load());
+    let reclaimable = kernel::pages(kernel::SLAB_RECLAIMABLE.load()) + kernel::pages(kernel::MISC_RECLAIMABLE.load());
+    let working_set = (anon + file).saturating_sub(inactive_file);
+    let droppable = |pages: u64| pages - (pages / 2).min(low);
+    let honest = free + droppable(active_file + inactive_file) + droppable(reclaimable);
+    Readings { kubelet: total.saturating_sub(working_set), honest: honest.saturating_sub(reserve) }
+}
+
+#[inline(always)]
+fn slices(table: *mut LineTable, counter: u64, pages: u64) {
+    // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
+    let (mask, resolved, epoch) = unsafe {
+        (
+            maps::peek(&raw const (*table).slice_mask),
+            maps::peek(&raw const (*table).resolved_mask),
+            maps::peek(&raw const (*table).slice_epoch),
+        )
+    };
+    if mask == 0 {
+        return;
+    }
+    let unresolved = mask & !resolved != 0;
+    let mut at = counter;
+    for _ in 0..DEPTH {
+        if at == 0 {
+            return;
+        }
+        if let Some(slot) = slot_of(table, at, epoch, unresolved) {
+            compare(table, slot, at, pages);
+        }
+        at = match kernel::member(at, &kernel::COUNTER_PARENT) {
+            Some(parent) => parent,
+            None => return,
+        };
+    }
+}
+
+/// The slot of the slice that owns the page counter at `at`. Known by address once it was found by id.
+#[inline(always)]
+fn slot_of(table: *mut LineTable, at: u64, epoch: u64, unresolved: bool) -> Option<u64> {
+    if let Some(known) = maps::COUNTERS.get_ptr(at) {
+        // SAFETY: the value of a map.
+        let [slot, in_epoch] = unsafe { *known };
+        if in_epoch == epoch {
+            return Some(slot);
+        }
+    }
+    if !unresolved {
+        return None;
+    }
+    let id = kernel::counter_cgroup(at)?;
+    // SAFETY: the value of a map.
+    let [slot, in_epoch] = unsafe { *maps::SLICES.get_ptr(id)? };
+    if in_epoch != epoch || slot >= SLOTS as u64 {
+        return None;
+    }
+    if maps::COUNTERS.insert(at, [slot, epoch], 0).is_ok() {
+        // SAFETY: `table` is the value of a map; only the address of a field is taken.
+        maps::set_bits(unsafe { &raw mut (*table).resolved_mask }, 1 << slot);
+    }
+    Some(slot)
+}
+
+#[inline(always)]
+fn compare(table: *mut LineTable, slot: u64, at: u64, pages: u64) {
+    if slot >= SLOTS as u64 {
+        return;
+    }
+    // SAFETY: `table` is the value of a map and the index was just checked; only addresses of fields are taken.
+    let (generation, level) = unsafe {
+        let line = (&raw mut (*table).slices).cast::<plimsoll_abi::SliceSlot>().add(slot as usize);
+        (maps::peek(&raw const (*line).generation), maps::peek(&raw const (*line).usage))
+    };
+    if generation == 0 {
+        return;
+    }
+    if let Some(usage) = kernel::member(at, &kernel::COUNTER_USAGE)
+        && usage + pages >= level
+    {
+        ring(table, slot + 1, at, usage + pages);
+    }
+}
+
+/// Reserves a record, takes the generation, submits: in this order, so that a full ring leaves the line armed.
+#[inline(never)]
+fn ring(table: *mut LineTable, line: u64, counter: u64, usage: u64) -> i32 {
+    if table.is_null() {
+        return 0;
+    }
+    let Some(mut entry) = maps::LINE_RING.reserve::<LineRecord>(0) else {
+        maps::count(counter::LOST_LINES);
+        return 0;
+    };
+    let generation = if line == 0 {
+        // SAFETY: `table` is the value of a map; only the address of a field is taken.
+        maps::take(unsafe { &raw mut (*table).node_generation })
+    } else {
+        let slot = (line - 1) & (SLOTS as u64 - 1);
+        // SAFETY: as above; the mask keeps the index within the slots.
+        maps::take(unsafe {
+            &raw mut (*(&raw mut (*table).slices).cast::<plimsoll_abi::SliceSlot>().add(slot as usize)).generation
+        })
+    };
+    if generation == 0 {
+        entry.discard(0);
+        return 0;
+    }
+    let now = readings(table);
+    let pid_tgid = bpf_get_current_pid_tgid();
+    let record = entry.as_mut_ptr();
+    // SAFETY: `record` is the reserved memory, as long as the record and aligned for it; every field is written.
+    unsafe {
+        (&raw mut (*record).kind).write(kind::LINE);
+        (&raw mut (*record).line).write(line as u32);
+        (&raw mut (*record).generation).write(generation);
+        (&raw mut (*record).at_ns).write(bpf_ktime_get_ns());
+        (&raw mut (*record).kubelet).write(now.kubelet);
+        (&raw mut (*record).honest).write(now.honest);
+        (&raw mut (*record).usage).write(usage);
+        (&raw mut (*record).charged).write(kernel::or_absent(kernel::counter_cgroup(counter)));
+        (&raw mut (*record).ancestors).write([
+            bpf_get_current_ancestor_cgroup_id(1),
+            bpf_get_current_ancestor_cgroup_id(2),
+            bpf_get_current_ancestor_cgroup_id(3),
+            bpf_get_current_ancestor_cgroup_id(4),
+            bpf_get_current_ancestor_cgroup_id(5),
+            bpf_get_current_ancestor_cgroup_id(6),
+        ]);
+        (&raw mut (*record).pid).write(pid_tgid as u32);
+        (&raw mut (*record).tgid).write((pid_tgid >> 32) as u32);
+    }
+    entry.submit(maps::WAKE);
+    0
+}

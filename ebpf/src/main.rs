@@ -1,0 +1,29 @@
+//! The kernel side of Plimsoll: small programs that compare, count and ring. What a ring means is decided by the agent.
+//!
+//! One module a hook family. Nothing here walks more than a fixed number of steps, and nothing is written outside these
+//! maps; the one thing that acts on a task is [`brake`], which is off unless its owner asked for it.
+
+#![no_std]
+#![no_main]
+#![allow(internal_features, reason = "the target has no read-modify-write on core's atomics, only the intrinsics")]
+#![feature(core_intrinsics)]
+
+mod brake;
+mod cgroup;
+mod kernel;
+mod line;
+mod maps;
+mod oom;
+mod reclaim;
+mod stall;
+mod tasks;
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

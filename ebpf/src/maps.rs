@@ -1,0 +1,94 @@
+//! The maps, and the counters of what went wrong.
+
+use core::intrinsics::{AtomicOrdering, atomic_or, atomic_xadd, atomic_xchg};
+
+use aya_ebpf::{
+    bindings::{BPF_F_MMAPABLE, BPF_RB_FORCE_WAKEUP},
+    macros::map,
+    maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
+};
+use plimsoll_abi::{BrakeSlot, LineTable, StallSlot, StoppedSlot, counter};
+
+/// Wakes the reader with this very record, however full the ring is.
+pub const WAKE: u64 = BPF_RB_FORCE_WAKEUP as u64;
+
+/// What the line programs compare with; the agent has it mapped.
+#[map(name = "lines")]
+pub static TABLE: Array<LineTable> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Crossed lines, alone: nothing else can fill it. A multiple of 64 KiB, the largest page size.
+#[map(name = "line_ring")]
+pub static LINE_RING: RingBuf = RingBuf::with_byte_size(1 << 16, 0);
+
+/// Everything else that is rare.
+#[map(name = "event_ring")]
+pub static EVENT_RING: RingBuf = RingBuf::with_byte_size(1 << 17, 0);
+
+/// What could not be said or done, by [`counter`].
+#[map(name = "counts")]
+pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(counter::COUNT, 0);
+
+/// A slice's slot and the epoch that it was written in, by cgroup id.
+#[map(name = "slices")]
+pub static SLICES: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(64, 0);
+
+/// The same by the address of the slice's page counter, filled in here as charges pass.
+#[map(name = "counters")]
+pub static COUNTERS: LruHashMap<u64, [u64; 2]> = LruHashMap::with_max_entries(256, 0);
+
+/// Slices marked for the brake, by cgroup id.
+#[map(name = "brakes")]
+pub static BRAKES: HashMap<u64, BrakeSlot> = HashMap::with_max_entries(64, 0);
+
+/// What the brake stopped, by process id. The agent pins it, so that whoever comes next can undo it.
+#[map(name = "stopped")]
+pub static STOPPED: HashMap<u32, StoppedSlot> = HashMap::with_max_entries(1024, 0);
+
+/// When a thread began to wait for memory, by thread.
+#[map(name = "waiting")]
+pub static WAITING: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
+
+/// What each cgroup waited, by id.
+#[map(name = "stalls")]
+pub static STALLS: LruHashMap<u64, StallSlot> = LruHashMap::with_max_entries(2048, 0);
+
+/// Counts one.
+#[inline(always)]
+pub fn count(slot: u32) {
+    if let Some(slot) = COUNTS.get_ptr_mut(slot) {
+        // SAFETY: a slot of this CPU's own; a program that interrupts this one may cost a count, nothing else.
+        unsafe { *slot += 1 }
+    }
+}
+
+/// Reads what another CPU or the agent may be writing.
+#[inline(always)]
+pub fn peek(word: *const u64) -> u64 {
+    // SAFETY: callers pass words of a map's value, aligned and alive as long as the program runs.
+    unsafe { core::ptr::read_volatile(word) }
+}
+
+/// Takes an armed generation: whoever gets it rings, everyone else gets zero.
+#[inline(always)]
+pub fn take(generation: *mut u64) -> u64 {
+    // SAFETY: as for `peek`.
+    unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(generation, 0) }
+}
+
+/// Adds to a shared counter.
+#[inline(always)]
+pub fn add(word: *mut u64, amount: u64) {
+    // SAFETY: as for `peek`.
+    unsafe {
+        atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(word, amount);
+    }
+}
+
+/// Sets bits in a shared word.
+#[inline(always)]
+pub fn set_bits(word: *mut u64, bits: u64) {
+    // SAFETY: as for `peek`.
+    unsafe {
+        atomic_or::<u64, u64, { AtomicOrdering::Relaxed }>(word, bits);
+    }
+}

@@ -1,0 +1,84 @@
+//! The OOM killer's choice, so that a lost race is counted as one, and only as one.
+
+use aya_ebpf::{
+    EbpfContext as _,
+    helpers::bpf_ktime_get_ns,
+    macros::{fentry, kprobe},
+    programs::{FEntryContext, ProbeContext},
+};
+use plimsoll_abi::{ABSENT, NO_OFFSET, OomRecord, counter, kind, scope};
+
+use crate::{kernel, maps};
+
+#[fentry(function = "oom_kill_process")]
+pub fn oom_fentry(ctx: FEntryContext) -> i32 {
+    if let Some(control) = kernel::word(ctx.as_ptr() as u64) {
+        killed(control);
+    }
+    0
+}
+
+#[kprobe]
+pub fn oom_kprobe(ctx: ProbeContext) -> u32 {
+    if let Some(control) = ctx.arg::<u64>(0) {
+        killed(control);
+    }
+    0
+}
+
+#[inline(always)]
+fn killed(control: u64) {
+    // Plain words with a value for "absent", not options: an older verifier refuses the payload of an empty one, which
+    // the compiler copies along unwritten.
+    let victim = kernel::or_zero(kernel::member(control, &kernel::OC_CHOSEN));
+    if victim == 0 {
+        return;
+    }
+    let set = kernel::or_zero(kernel::member(victim, &kernel::TASK_CSS_SET));
+    let cgroup = kernel::or_zero(kernel::member(set, &kernel::CSS_SET_CGROUP));
+    let mm = kernel::or_zero(kernel::member(victim, &kernel::TASK_MM));
+    let victim = match kernel::half_member(victim, &kernel::TASK_TGID) {
+        Some(tgid) => u64::from(tgid),
+        None => ABSENT,
+    };
+    let record = OomRecord {
+        kind: kind::OOM,
+        scope: scope_of(control),
+        // SAFETY: reads the clock.
+        at_ns: unsafe { bpf_ktime_get_ns() },
+        victim,
+        cgroup: kernel::or_absent(kernel::cgroup_id(cgroup)),
+        mapped: kernel::or_absent(kernel::member(mm, &kernel::MM_TOTAL_VM)),
+        resident: resident(mm),
+    };
+    if maps::EVENT_RING.output::<OomRecord>(record, maps::WAKE).is_err() {
+        maps::count(counter::LOST_EVENTS);
+    }
+}
+
+#[inline(always)]
+fn scope_of(control: u64) -> u32 {
+    if let Some(constraint) = kernel::half_member(control, &kernel::OC_CONSTRAINT) {
+        if constraint == kernel::CONSTRAINT_MEMCG.load() {
+            return scope::CGROUP;
+        }
+        if constraint == kernel::CONSTRAINT_CPUSET.load() {
+            return scope::CPUSET;
+        }
+        if constraint == kernel::CONSTRAINT_MEMORY_POLICY.load() {
+            return scope::NUMA_NODE;
+        }
+    }
+    if kernel::or_zero(kernel::member(control, &kernel::OC_MEMCG)) != 0 { scope::CGROUP } else { scope::GLOBAL }
+}
+
+/// File, anonymous and shared pages: the first, second and fourth of the kernel's counters (the third counts swap).
+#[inline(always)]
+fn resident(mm: u64) -> u64 {
+    let (first, stride) = (kernel::MM_RSS.load(), kernel::MM_RSS_STRIDE.load());
+    if mm == 0 || first == NO_OFFSET || stride == NO_OFFSET {
+        return ABSENT;
+    }
+    let counter = |index: u64| kernel::pages(mm + u64::from(first) + index * u64::from(stride));
+    counter(0) + counter(1) + counter(3)
+}

@@ -1,0 +1,79 @@
+//! Who waits for memory: added up per cgroup, and rung only when a cgroup waits more than its share of a second.
+//!
+//! Sections nest; only the outermost counts. The kernel says which it is in the flags word: after entering it holds zero
+//! for the outermost, and still does when that one leaves.
+
+use aya_ebpf::{
+    helpers::{bpf_get_current_cgroup_id, bpf_get_current_pid_tgid, bpf_ktime_get_ns},
+    macros::{fentry, fexit},
+    programs::{FEntryContext, FExitContext},
+};
+use plimsoll_abi::{StallRecord, StallSlot, counter, kind};
+
+use crate::{kernel, maps};
+
+const WINDOW_NS: u64 = 1_000_000_000;
+
+#[fexit(function = "psi_memstall_enter")]
+pub fn stall_enter(ctx: FExitContext) -> i32 {
+    if kernel::word(ctx.arg::<u64>(0)) == Some(0) {
+        // SAFETY: reads the clock.
+        let now = unsafe { bpf_ktime_get_ns() };
+        // Full: the oldest waiter is forgotten and its stall goes uncounted.
+        let _ = maps::WAITING.insert(bpf_get_current_pid_tgid(), now, 0);
+    }
+    0
+}
+
+#[fentry(function = "psi_memstall_leave")]
+pub fn stall_leave(ctx: FEntryContext) -> i32 {
+    if kernel::word(ctx.arg::<u64>(0)) == Some(0) {
+        left();
+    }
+    0
+}
+
+#[inline(always)]
+fn left() {
+    let thread = bpf_get_current_pid_tgid();
+    let Some(since) = maps::WAITING.get_ptr(thread) else { return };
+    // SAFETY: the value of a map, and the clock.
+    let (since, now) = unsafe { (*since, bpf_ktime_get_ns()) };
+    let _ = maps::WAITING.remove(thread);
+    let waited = now.saturating_sub(since);
+    // SAFETY: reads the running task's cgroup.
+    let cgroup = unsafe { bpf_get_current_cgroup_id() };
+    let Some(slot) = maps::STALLS.get_ptr_mut(cgroup) else {
+        let first = StallSlot { total_ns: waited, window_at: now, window_ns: waited, rang: 0 };
+        let _ = maps::STALLS.insert(cgroup, first, 0);
+        return;
+    };
+    // SAFETY: the value of a map; only addresses of its fields are taken.
+    let (total, window_at, window, rang) = unsafe {
+        (&raw mut (*slot).total_ns, &raw mut (*slot).window_at, &raw mut (*slot).window_ns, &raw mut (*slot).rang)
+    };
+    maps::add(total, waited);
+    if now.saturating_sub(maps::peek(window_at)) >= WINDOW_NS {
+        // Two CPUs may both begin the window: one of the stalls is then missing from it, not from the total.
+        // SAFETY: as above.
+        unsafe {
+            window_at.write_volatile(now);
+            window.write_volatile(waited);
+            rang.write_volatile(0);
+        }
+    } else {
+        maps::add(window, waited);
+    }
+    let stalled_ns = maps::peek(window);
+    if stalled_ns < kernel::STALL_BURST.load() || maps::peek(rang) != 0 {
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { rang.write_volatile(1) };
+    let Some(mut entry) = maps::EVENT_RING.reserve::<StallRecord>(0) else {
+        maps::count(counter::LOST_EVENTS);
+        return;
+    };
+    entry.write(StallRecord { kind: kind::STALL, reserved: 0, at_ns: now, cgroup, stalled_ns });
+    entry.submit(maps::WAKE);
+}

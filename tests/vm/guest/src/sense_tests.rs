@@ -1,0 +1,431 @@
+//! Tests of what the kernel says: every hook attached and seen to fire, with the right names and numbers in it.
+
+use crate::cgroup::{Cgroup, ROOT};
+use crate::hog_tests::{Hog, guest};
+use crate::{machine, suite};
+use anyhow::{Context as _, Result, bail, ensure};
+use plimsoll_sense::{
+    BrakeMark, CgroupChange, Config, CrossedLine, EbpfSource, HookState, Kind, Lines, NodeLine, OomScope, SliceLine,
+    Source, TaskLine, Wake, WakeList, ladder, stopped,
+};
+use plimsoll_units::{Bytes, CgroupId, Pages};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::param::page_size;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A source under test and what it has said so far.
+struct Watched {
+    source: EbpfSource,
+    said: Vec<Wake>,
+}
+
+impl Watched {
+    fn new(config: &Config) -> Result<Self> {
+        Ok(Self { source: EbpfSource::new(config)?, said: Vec::new() })
+    }
+
+    /// Waits until it says something of which `wanted` makes an answer.
+    fn wait<T>(&mut self, what: &str, mut wanted: impl FnMut(&Wake) -> Option<T>) -> Result<T> {
+        let started = Instant::now();
+        loop {
+            if let Some(answer) = self.said.iter().find_map(&mut wanted) {
+                return Ok(answer);
+            }
+            ensure!(started.elapsed() < LIMIT, "{what}: never said; instead {:?}", self.said);
+            self.listen(Duration::from_millis(200))?;
+        }
+    }
+
+    /// Takes what is said within `time`.
+    fn listen(&mut self, time: Duration) -> Result<()> {
+        let descriptors = self.source.descriptors();
+        let mut polled: Vec<PollFd<'_>> =
+            descriptors.iter().map(|it| PollFd::from_borrowed_fd(it.fd, PollFlags::IN)).collect();
+        poll(&mut polled, Some(&Timespec::try_from(time)?))?;
+        let tokens: Vec<u32> = descriptors.iter().map(|it| it.token).collect();
+        drop(polled);
+        drop(descriptors);
+        for token in tokens {
+            let mut wakes = WakeList::new();
+            self.source.drain(token, &mut wakes)?;
+            self.said.extend(wakes);
+        }
+        Ok(())
+    }
+}
+
+fn pages(bytes: u64) -> Pages {
+    Pages(bytes / page_size() as u64)
+}
+
+/// Available memory as the kubelet reckons it, from /proc/meminfo.
+fn kubelet_available() -> Result<u64> {
+    let field = machine::meminfo;
+    let file = field("Cached")? + field("SwapCached")? + field("Buffers")?;
+    Ok(field("MemTotal")? - (field("AnonPages")? + file - field("Inactive(file)")?))
+}
+
+/// The constants of the node's line, from /proc/zoneinfo: what each zone keeps, and its low watermark.
+fn constants() -> Result<(Pages, Pages)> {
+    let text = std::fs::read_to_string("/proc/zoneinfo")?;
+    let (mut reserve, mut low, mut high, mut managed) = (0, 0, 0, 0);
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (key, value) = (words.next(), words.next().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0));
+        match key {
+            Some("low") => low += value,
+            Some("high") if value > 0 => high = value,
+            Some("managed") => managed = value,
+            Some("protection:") => {
+                let numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u64>().ok());
+                reserve += (numbers.max().unwrap_or(0) + high).min(managed);
+                high = 0;
+            }
+            _ => {}
+        }
+    }
+    Ok((Pages(reserve), Pages(low)))
+}
+
+/// The node's line `room` bytes below what is available now by the kubelet's reading.
+fn node_line(room: u64) -> Result<NodeLine> {
+    let (reserve, low_watermark) = constants()?;
+    Ok(NodeLine {
+        kubelet: Bytes(kubelet_available()? - room),
+        honest: Bytes::ZERO,
+        total: pages(machine::meminfo("MemTotal")?),
+        reserve,
+        low_watermark,
+        drift: Pages(125 * 2),
+    })
+}
+
+fn near(name: &str, kernel: Pages, here: u64, within: u64) -> Result<()> {
+    let kernel = kernel.to_bytes(page_size() as u64).0;
+    suite::figure(name, &[("kernel_bytes", &kernel), ("here_bytes", &here)]);
+    ensure!(kernel.abs_diff(here) < within, "{name}: {kernel} bytes in the kernel, {here} in /proc");
+    Ok(())
+}
+
+pub(crate) fn attached() -> Result<()> {
+    let (source, rungs) = ladder(&Config { kernel_brake: true, ..Config::default() })?;
+    ensure!(source.kind() == Kind::Ebpf, "fell down the ladder: {rungs:?}");
+    let health = source.health();
+    for hook in &health.hooks {
+        let HookState::Attached(how) = &hook.state else { bail!("{hook:?}") };
+        suite::figure("hook", &[("family", &hook.name), ("how", how)]);
+    }
+    for program in &health.programs {
+        ensure!(program.runs.is_some() && program.run_time_ns.is_some(), "{program:?}");
+    }
+    Ok(())
+}
+
+pub(crate) fn node_line_rings_once() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/a/b")?;
+    let slice = Cgroup::create("work.slice")?.id()?;
+    let mut watched = Watched::new(&Config::default())?;
+    let lines = Lines { node: Some(node_line(64 * MIB)?), ..Lines::default() };
+    let generation = watched.source.arm(&lines)?;
+    let mut hog = Hog::start("anon", leaf.path(), 128, &[])?;
+    let crossed = |wake: &Wake| matches!(wake, Wake::LineCrossed { .. }).then_some(*wake);
+    let wake = watched.wait("the node's line", crossed)?;
+    let Wake::LineCrossed { line, generation: answered, charged, ancestors, tgid, kubelet_available: at, .. } = wake
+    else {
+        bail!("{wake:?}")
+    };
+    ensure!(line == CrossedLine::Node && answered == generation, "{wake:?}");
+    ensure!(charged == Some(CgroupId(leaf.id()?)), "charged to {charged:?}, not to {}", leaf.id()?);
+    ensure!(ancestors[0] == Some(CgroupId(slice)) && ancestors[2] == Some(CgroupId(leaf.id()?)), "{ancestors:?}");
+    ensure!(ancestors[3].is_none(), "an ancestor below the leaf: {ancestors:?}");
+    ensure!(tgid == hog.child.id(), "tgid {tgid}, not {}", hog.child.id());
+    let level = pages(lines.node.context("a line")?.kubelet.0).0 + 250;
+    ensure!(at.0 <= level && at.0 + pages(16 * MIB).0 > level, "rang at {at:?} for a line at {level} pages");
+
+    hog.wait_taken(128, LIMIT)?;
+    watched.said.clear();
+    watched.listen(Duration::from_millis(300))?;
+    ensure!(watched.said.iter().find_map(crossed).is_none(), "it rang twice for one arming: {:?}", watched.said);
+    let again = watched.source.arm(&lines)?;
+    ensure!(again > generation, "{again:?} after {generation:?}");
+    let mut second = Hog::start("anon", leaf.path(), 8, &[])?;
+    let wake = watched.wait("the line armed again", crossed)?;
+    ensure!(matches!(wake, Wake::LineCrossed { generation, .. } if generation == again), "{wake:?}");
+    second.wait_taken(8, LIMIT)?;
+
+    watched.said.clear();
+    watched.source.disarm()?;
+    let mut third = Hog::start("anon", leaf.path(), 8, &[])?;
+    third.wait_taken(8, LIMIT)?;
+    watched.listen(Duration::from_millis(100))?;
+    ensure!(watched.said.iter().find_map(crossed).is_none(), "it rang disarmed: {:?}", watched.said);
+    let health = watched.source.health();
+    let ran =
+        health.programs.iter().find(|program| program.name.starts_with("charge_")).context("no charge program")?;
+    suite::figure("charge", &[("runs", &format!("{:?}", ran.runs)), ("ns", &format!("{:?}", ran.run_time_ns))]);
+    ensure!(ran.runs.is_some_and(|runs| runs > 100), "{ran:?}");
+    ensure!(health.lost.iter().all(|(_, lost)| *lost == 0) && health.malformed == 0, "{health:?}");
+    Ok(())
+}
+
+pub(crate) fn readings_agree() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/readings")?;
+    let mut watched = Watched::new(&Config::default())?;
+    // A line above all memory rings at the next charge.
+    let mut node = node_line(0)?;
+    node.kubelet = Bytes(machine::meminfo("MemTotal")? * 2);
+    watched.source.arm(&Lines { node: Some(node), ..Lines::default() })?;
+    let _hog = Hog::start("anon", leaf.path(), 1, &[])?;
+    let (kubelet, honest) = watched.wait("the readings", |wake| match wake {
+        Wake::LineCrossed { kubelet_available, honest_available, .. } => Some((*kubelet_available, *honest_available)),
+        _ => None,
+    })?;
+    near("kubelet-reading", kubelet, kubelet_available()?, 16 * MIB)?;
+    near("honest-reading", honest, machine::meminfo("MemAvailable")?, 16 * MIB)
+}
+
+pub(crate) fn slice_line_rings() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/a/b")?;
+    let other = Cgroup::create("other.slice")?;
+    let slice = Cgroup::create("work.slice")?;
+    let mut watched = Watched::new(&Config::default())?;
+    let mut lines = Lines::default();
+    lines.slices.push(SliceLine { cgroup: CgroupId(other.id()?), usage: Bytes::mib(16) });
+    lines.slices.push(SliceLine { cgroup: CgroupId(slice.id()?), usage: Bytes(slice.current()? + 32 * MIB) });
+    let level = pages(lines.slices[1].usage.0);
+    let generation = watched.source.arm(&lines)?;
+    let mut hog = Hog::start("anon", leaf.path(), 64, &[])?;
+    let wake = watched.wait("the slice's line", |wake| matches!(wake, Wake::LineCrossed { .. }).then_some(*wake))?;
+    let Wake::LineCrossed { line, generation: answered, usage, charged, .. } = wake else { bail!("{wake:?}") };
+    ensure!(line == CrossedLine::Slice(1) && answered == generation, "{wake:?}");
+    ensure!(charged == Some(CgroupId(slice.id()?)), "{wake:?}");
+    let usage = usage.context("a slice's wake without its usage")?;
+    ensure!(usage >= level && usage.0 < level.0 + 1024, "rang at {usage:?} for a line at {level:?}");
+    hog.wait_taken(64, LIMIT)?;
+    ensure!(
+        watched.said.iter().filter(|wake| matches!(wake, Wake::LineCrossed { .. })).count() == 1,
+        "{:?}",
+        watched.said
+    );
+
+    // Other slices in the same slots: what was resolved before must not answer for them.
+    lines.slices.swap(0, 1);
+    lines.slices[0].usage = Bytes::mib(4096);
+    watched.said.clear();
+    watched.source.arm(&lines)?;
+    let mut hog = Hog::start("anon", other.path(), 32, &[])?;
+    let line = watched.wait("the other slice's line", |wake| match wake {
+        Wake::LineCrossed { line, .. } => Some(*line),
+        _ => None,
+    })?;
+    ensure!(line == CrossedLine::Slice(1), "{line:?}");
+    hog.wait_taken(32, LIMIT)
+}
+
+/// Memory of the root cgroup is charged nowhere: reclaim tells, and then the kill that nobody prevented.
+pub(crate) fn root_cgroup_is_seen() -> Result<()> {
+    machine::set("/proc/self/oom_score_adj", "-1000")?;
+    let mut watched = Watched::new(&Config::default())?;
+    let mut lines = Lines { node: Some(node_line(0)?), ..Lines::default() };
+    if let Some(node) = &mut lines.node {
+        (node.kubelet, node.honest) = (Bytes::ZERO, Bytes::mib(48));
+    }
+    watched.source.arm(&lines)?;
+    let total = usize::try_from(machine::meminfo("MemTotal")? / MIB)?;
+    let mut hog = guest()
+        .args(["hog", "anon", "--mib", &total.to_string(), "--cgroup", ROOT])
+        .spawn()
+        .context("cannot start a hog in the root cgroup")?;
+    machine::set(PathBuf::from(format!("/proc/{}/oom_score_adj", hog.id())), "1000")?;
+    let by = watched.wait("reclaim began", |wake| match wake {
+        Wake::ReclaimStarted { by, node, .. } => Some(format!("{by:?} on node {node:?}")),
+        _ => None,
+    })?;
+    suite::figure("reclaim", &[("began", &by)]);
+    let charged = watched.wait("the node's line from reclaim", |wake| match wake {
+        Wake::LineCrossed { line: CrossedLine::Node, charged, .. } => Some(*charged),
+        _ => None,
+    })?;
+    suite::figure("root-cgroup", &[("charged", &format!("{charged:?}"))]);
+    let (victim, scope, resident) = watched.wait("the OOM killer", |wake| match wake {
+        Wake::Oom { victim, scope, resident, .. } => Some((*victim, *scope, *resident)),
+        _ => None,
+    })?;
+    ensure!(victim == hog.id() && scope == OomScope::Global, "victim {victim}, {scope:?}");
+    let resident = resident.context("the victim's memory is unread")?;
+    suite::figure("oom", &[("resident_pages", &resident.0), ("total_mib", &total)]);
+    ensure!(resident > pages(64 * MIB) && resident < pages((total as u64) * MIB), "{resident:?}");
+    hog.wait()?;
+    Ok(())
+}
+
+pub(crate) fn oom_in_a_cgroup_is_named() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/small")?;
+    leaf.write("memory.max", "16M")?;
+    let mut watched = Watched::new(&Config::default())?;
+    let kills = machine::oom_kills()?;
+    let mut hog = Hog::start("anon", leaf.path(), 64, &[])?;
+    let wake = watched.wait("the OOM killer", |wake| matches!(wake, Wake::Oom { .. }).then_some(*wake))?;
+    let Wake::Oom { victim, victim_cgroup, scope, mapped, resident, .. } = wake else { bail!("{wake:?}") };
+    ensure!(victim == hog.child.id() && victim_cgroup == Some(CgroupId(leaf.id()?)), "{wake:?}");
+    ensure!(scope == OomScope::Cgroup, "{wake:?}");
+    ensure!(mapped.is_some_and(|it| it > pages(60 * MIB)), "{wake:?}");
+    ensure!(resident.is_some_and(|it| it > pages(4 * MIB) && it < pages(24 * MIB)), "{wake:?}");
+    hog.child.wait()?;
+    watched.listen(Duration::from_millis(200))?;
+    let said = watched.said.iter().filter(|wake| matches!(wake, Wake::Oom { .. })).count() as u64;
+    let counted = machine::oom_kills()? - kills;
+    ensure!(said == counted, "{said} said, {counted} counted by the kernel");
+    Ok(())
+}
+
+pub(crate) fn stall_is_added_up_and_bursts() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/stalls")?;
+    leaf.write("memory.high", "8M")?;
+    let mut watched = Watched::new(&Config { stall_burst: Duration::from_millis(1), ..Config::default() })?;
+    let _hog = Hog::start("anon", leaf.path(), 48, &[])?;
+    let id = CgroupId(leaf.id()?);
+    let stalled = watched.wait("a stall burst", |wake| match wake {
+        Wake::StallBurst { cgroup, stalled_ns, .. } if *cgroup == id => Some(*stalled_ns),
+        _ => None,
+    })?;
+    ensure!(stalled >= 1_000_000, "burst at {stalled} ns");
+    leaf.write("cgroup.kill", "1")?;
+    machine::wait_for("it is empty", LIMIT, || Ok(!leaf.populated()?))?;
+    let health = watched.source.health();
+    let total = health.stalls.iter().find(|(cgroup, _)| *cgroup == id).context("the cgroup's stall is not added up")?.1;
+    let pressure = leaf.read("memory.pressure")?;
+    suite::figure("stall", &[("added_up_us", &(total / 1000)), ("pressure", &pressure.lines().next().unwrap_or(""))]);
+    ensure!(total >= stalled, "{total} ns in all, {stalled} in one burst");
+    Ok(())
+}
+
+pub(crate) fn tasks_line_rings() -> Result<()> {
+    let mut watched = Watched::new(&Config::default())?;
+    let generation = watched.source.arm(&Lines { tasks: Some(TaskLine { count: 1 }), ..Lines::default() })?;
+    let status = std::process::Command::new("/proc/self/exe").arg("--version").status()?;
+    ensure!(status.success(), "{status}");
+    let (count, answered) = watched.wait("the task line", |wake| match wake {
+        Wake::Tasks { count, generation, .. } => Some((*count, *generation)),
+        _ => None,
+    })?;
+    let loadavg = std::fs::read_to_string("/proc/loadavg")?;
+    let now: u32 = loadavg.split(['/', ' ']).nth(4).context("loadavg")?.parse()?;
+    ensure!(count.abs_diff(now) < 50 && answered == generation, "{count} in the kernel, {now} in /proc, {answered:?}");
+    Ok(())
+}
+
+pub(crate) fn cgroups_come_and_go() -> Result<()> {
+    Cgroup::create("work.slice")?;
+    let mut watched = Watched::new(&Config::default())?;
+    let leaf = Cgroup::create("work.slice/brief")?;
+    let id = CgroupId(leaf.id()?);
+    let hog = Hog::start("anon", leaf.path(), 1, &[])?;
+    machine::wait_for("it is populated", LIMIT, || leaf.populated())?;
+    drop(hog);
+    leaf.remove()?;
+    let wanted = [CgroupChange::Created, CgroupChange::Populated, CgroupChange::Emptied, CgroupChange::Removed];
+    for change in wanted {
+        watched.wait(&format!("{change:?}"), |wake| match wake {
+            Wake::Cgroup { id: which, change: what, .. } if (*which, *what) == (id, change) => Some(()),
+            _ => None,
+        })?;
+    }
+    let order: Vec<CgroupChange> = watched
+        .said
+        .iter()
+        .filter_map(|wake| match wake {
+            Wake::Cgroup { id: which, change, .. } if *which == id => Some(*change),
+            _ => None,
+        })
+        .collect();
+    ensure!(order == wanted, "{order:?}");
+    Ok(())
+}
+
+pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
+    let pin = Path::new("/sys/fs/bpf/plimsoll/stopped");
+    let leaf = Cgroup::create("work.slice/a/b")?;
+    let other = Cgroup::create("other.slice/c")?;
+    let slice = Cgroup::create("work.slice")?;
+    let mut off = Watched::new(&Config::default())?;
+    let line = node_line(48 * MIB)?;
+    let mark = BrakeMark { slice: CgroupId(slice.id()?), level: 1, kubelet: line.kubelet, honest: Bytes::ZERO };
+    ensure!(off.source.set_brakes(&[mark]).is_err(), "a brake without being asked for");
+    drop(off);
+
+    let mut watched = Watched::new(&Config { kernel_brake: true, ..Config::default() })?;
+    watched.source.arm(&Lines { node: Some(NodeLine { kubelet: Bytes::ZERO, ..line }), ..Lines::default() })?;
+    watched.source.set_brakes(&[mark])?;
+    // Above the line nothing is stopped, and below it nobody outside the marked slice.
+    let mut free = Hog::start("anon", other.path(), 96, &[])?;
+    free.wait_taken(96, LIMIT)?;
+    let mut held = Hog::start("anon", leaf.path(), 96, &[])?;
+    let pid = held.child.id();
+    machine::wait_for("the brake stops the process", LIMIT, || Ok(machine::process_state(pid) == Some('T')))?;
+    ensure!(machine::process_state(free.child.id()) != Some('T'), "a process outside the marked slice was stopped");
+    let told = watched.wait("the stop", |wake| match wake {
+        Wake::Stopped { tgid, slice, .. } => Some((*tgid, *slice)),
+        _ => None,
+    })?;
+    ensure!(told == (pid, mark.slice), "{told:?}");
+    let health = watched.source.health();
+    ensure!(health.brakes_applied == 1 && health.brakes_refused == 0, "{health:?}");
+
+    // Whoever stopped it is gone; the record is not.
+    drop(watched);
+    let listed = stopped::list(pin)?;
+    ensure!(listed.len() == 1 && listed[0].pid == pid && listed[0].slice == mark.slice, "{listed:?}");
+    ensure!(machine::process_state(pid) == Some('T'), "it went on by itself");
+    let undone = stopped::undo(pin)?;
+    ensure!(undone.continued == 1 && undone.gone == 0 && undone.failed == 0, "{undone:?}");
+    held.wait_taken(96, LIMIT)?;
+    ensure!(stopped::list(pin)?.is_empty(), "its record stayed");
+    Ok(())
+}
+
+pub(crate) fn psi_trigger_fires() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/pressed")?;
+    leaf.write("memory.high", "8M")?;
+    let config = Config {
+        only: Some(Kind::PsiTrigger),
+        trigger: plimsoll_sense::TriggerSpec { stall_us: 10_000, window_us: 1_000_000 },
+        ..Config::default()
+    };
+    let (mut source, _) = ladder(&config)?;
+    let _hog = Hog::start("anon", leaf.path(), 64, &[])?;
+    let descriptors = source.descriptors();
+    let (token, fd) = (descriptors[0].token, descriptors[0].fd.try_clone_to_owned()?);
+    drop(descriptors);
+    let mut polled = [PollFd::new(&fd, PollFlags::PRI)];
+    let ready = poll(&mut polled, Some(&Timespec::try_from(LIMIT)?))?;
+    ensure!(ready == 1, "the trigger did not fire");
+    let mut wakes = WakeList::new();
+    source.drain(token, &mut wakes)?;
+    ensure!(matches!(wakes[..], [Wake::Psi { stall_us: 10_000, window_us: 1_000_000 }]), "{wakes:?}");
+    Ok(())
+}
+
+/// What this machine's kernel is, for the record.
+pub(crate) fn facts() -> Result<()> {
+    let facts = plimsoll_sense::probe::KernelFacts::gather();
+    let shown: [(&str, &dyn Display); 4] = [
+        ("release", &facts.release),
+        ("missing", &facts.missing_members.join(",")),
+        ("symbols", &facts.symbols_visible),
+        ("psi", &facts.psi),
+    ];
+    suite::figure("facts", &shown);
+    ensure!(facts.btf.is_ok() && facts.symbols_visible && facts.line_blind.is_none(), "{facts:?}");
+    ensure!(facts.tracing_programs == Ok(true) && facts.kprobe_programs == Ok(true), "{facts:?}");
+    ensure!(facts.psi && facts.memory_controller && facts.bpffs, "{facts:?}");
+    for planned in plimsoll_sense::rules::plan(&facts) {
+        ensure!(!planned.ways.is_empty(), "{planned:?}");
+    }
+    Ok(())
+}
