@@ -14,6 +14,7 @@
 
 mod duration;
 mod error;
+pub mod kubelet;
 mod load;
 mod model;
 mod pattern;

@@ -432,9 +432,9 @@ impl Reader<'_> {
             }
         } else {
             match Quantity::parse(text) {
-                Err(error) => format!("{expected}: {error}"),
+                Err(_) => expected.to_owned(),
                 Ok(quantity) if quantity.is_negative() => "expected a quantity that is not negative".to_owned(),
-                Ok(quantity) if quantity.nanos() == 0 && !zero_will_do => "expected a quantity above zero".to_owned(),
+                Ok(quantity) if quantity.is_zero() && !zero_will_do => "expected a quantity above zero".to_owned(),
                 Ok(quantity) => match quantity.bytes() {
                     Some(bytes) => return Some(Line::Quantity(bytes)),
                     None => format!("expected at most {} bytes", u64::MAX),

@@ -1,0 +1,308 @@
+//! Thresholds from the maps of strings that a kubelet is configured with.
+
+use super::golang::{DurationError, FloatError, parse_duration, parse_float32};
+use crate::quantity::{Quantity, QuantityError};
+use core::fmt;
+use std::collections::BTreeMap;
+
+/// What a threshold is about, under the kubelet's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EvictionSignal {
+    /// Memory of the machine.
+    MemoryAvailable,
+    /// Memory that pods together may have.
+    AllocatableMemoryAvailable,
+    /// The file system of the kubelet's own directory.
+    NodeFsAvailable,
+    /// Its inodes.
+    NodeFsInodesFree,
+    /// The file system of images.
+    ImageFsAvailable,
+    /// Its inodes.
+    ImageFsInodesFree,
+    /// The file system of containers' writable layers.
+    ContainerFsAvailable,
+    /// Its inodes.
+    ContainerFsInodesFree,
+    /// Process numbers.
+    PidAvailable,
+}
+
+impl EvictionSignal {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::MemoryAvailable,
+        Self::AllocatableMemoryAvailable,
+        Self::NodeFsAvailable,
+        Self::NodeFsInodesFree,
+        Self::ImageFsAvailable,
+        Self::ImageFsInodesFree,
+        Self::ContainerFsAvailable,
+        Self::ContainerFsInodesFree,
+        Self::PidAvailable,
+    ];
+
+    /// The name in configuration files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory.available",
+            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
+            Self::NodeFsAvailable => "nodefs.available",
+            Self::NodeFsInodesFree => "nodefs.inodesFree",
+            Self::ImageFsAvailable => "imagefs.available",
+            Self::ImageFsInodesFree => "imagefs.inodesFree",
+            Self::ContainerFsAvailable => "containerfs.available",
+            Self::ContainerFsInodesFree => "containerfs.inodesFree",
+            Self::PidAvailable => "pid.available",
+        }
+    }
+
+    fn parse(name: &str) -> Result<Self, ThresholdError> {
+        Self::ALL
+            .into_iter()
+            .find(|signal| signal.name() == name)
+            .ok_or_else(|| ThresholdError::UnknownSignal(name.to_owned()))
+    }
+}
+
+impl fmt::Display for EvictionSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where a threshold is.
+#[derive(Clone, Debug)]
+pub enum ThresholdValue {
+    /// At this amount.
+    Quantity(Quantity),
+    /// At this fraction of the capacity. It may be anything that Go reads as a number, `NaN` included.
+    Percentage(f32),
+}
+
+impl ThresholdValue {
+    /// The amount on something with this capacity. Percentages print with binary suffixes whatever they are of, and are
+    /// truncated after a multiplication in 64-bit floats of a 32-bit fraction.
+    pub fn of(&self, capacity: i64) -> Quantity {
+        match self {
+            Self::Quantity(quantity) => quantity.clone(),
+            Self::Percentage(fraction) => {
+                #[expect(clippy::cast_precision_loss, reason = "the kubelet multiplies in 64-bit floats")]
+                let share = capacity as f64 * f64::from(*fraction);
+                #[expect(clippy::cast_possible_truncation, reason = "truncation is the rule")]
+                let share = share as i64;
+                Quantity::binary(share.into())
+            }
+        }
+    }
+}
+
+/// How a reading is held against a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// Met while less is available.
+    LessThan,
+    /// Never met. The kubelet makes such ones where it finds nothing to derive a containerfs threshold from.
+    Never,
+}
+
+/// One threshold.
+#[derive(Clone, Debug)]
+pub struct EvictionThreshold {
+    /// What is measured.
+    pub signal: EvictionSignal,
+    /// How.
+    pub operator: Operator,
+    /// Where the line is.
+    pub value: ThresholdValue,
+    /// Nanoseconds for which it must be met; zero makes it a hard one, whatever map it came from.
+    pub grace_period_ns: i64,
+    /// How much above the line is wanted again.
+    pub min_reclaim: Option<ThresholdValue>,
+}
+
+impl EvictionThreshold {
+    /// Whether it acts at once.
+    pub const fn is_hard(&self) -> bool {
+        self.grace_period_ns == 0
+    }
+}
+
+/// The kubelet's settings, as they are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvictionSettings {
+    /// `evictionHard`.
+    pub hard: BTreeMap<String, String>,
+    /// `evictionSoft`.
+    pub soft: BTreeMap<String, String>,
+    /// `evictionSoftGracePeriod`.
+    pub soft_grace: BTreeMap<String, String>,
+    /// `evictionMinimumReclaim`.
+    pub min_reclaim: BTreeMap<String, String>,
+    /// `enforceNodeAllocatable`.
+    pub enforce_node_allocatable: Vec<String>,
+}
+
+/// What is wrong with the settings, in the kubelet's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ThresholdError {
+    /// There is no such signal.
+    #[error("unsupported eviction signal {0}")]
+    UnknownSignal(String),
+    /// A percentage is no number.
+    #[error(transparent)]
+    Percentage(#[from] FloatError),
+    /// A quantity is none.
+    #[error(transparent)]
+    Quantity(#[from] QuantityError),
+    /// A grace period is no duration.
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    /// A percentage is below zero.
+    #[error("eviction percentage threshold {signal} must be >= 0%: {value}")]
+    PercentageNegative {
+        /// Of what.
+        signal: EvictionSignal,
+        /// As it is written.
+        value: String,
+    },
+    /// A percentage is above a hundred.
+    #[error("eviction percentage threshold {signal} must be <= 100%: {value}")]
+    PercentageAboveAll {
+        /// Of what.
+        signal: EvictionSignal,
+        /// As it is written.
+        value: String,
+    },
+    /// A quantity is zero or below.
+    #[error("eviction threshold {signal} must be positive: {value}")]
+    QuantityNotPositive {
+        /// Of what.
+        signal: EvictionSignal,
+        /// As Kubernetes prints it.
+        value: String,
+    },
+    /// A grace period is below zero.
+    #[error("invalid eviction grace period specified: {0}, must be a positive value")]
+    GraceNegative(String),
+    /// A minimum reclaim in percent is zero or below.
+    #[error("eviction percentage minimum reclaim {signal} must be positive: {value}")]
+    ReclaimNotPositive {
+        /// Of what.
+        signal: EvictionSignal,
+        /// As it is written.
+        value: String,
+    },
+    /// A minimum reclaim is below zero.
+    #[error("negative eviction minimum reclaim specified for {0}")]
+    ReclaimNegative(EvictionSignal),
+    /// A soft threshold has no grace period.
+    #[error("grace period must be specified for the soft eviction threshold {0}")]
+    GraceMissing(EvictionSignal),
+}
+
+/// Parses the settings. Of several errors the first is told, in the order hard, soft, grace, minimum reclaim, missing
+/// grace, and by name within each; the kubelet's own order within each is random.
+pub fn parse_thresholds(settings: &EvictionSettings) -> Result<Vec<EvictionThreshold>, ThresholdError> {
+    let mut thresholds = statements(&settings.hard)?;
+    let mut soft = statements(&settings.soft)?;
+    let grace = grace_periods(&settings.soft_grace)?;
+    let min_reclaim = min_reclaims(&settings.min_reclaim)?;
+    for threshold in &mut soft {
+        threshold.grace_period_ns =
+            *grace.get(&threshold.signal).ok_or(ThresholdError::GraceMissing(threshold.signal))?;
+    }
+    thresholds.append(&mut soft);
+    for threshold in &mut thresholds {
+        threshold.min_reclaim = min_reclaim.get(&threshold.signal).cloned();
+    }
+    if settings.enforce_node_allocatable.iter().any(|key| key == "pods") {
+        // The copy keeps the minimum reclaim of memory; one that is given for allocatable memory is not looked at.
+        let derived: Vec<_> = thresholds
+            .iter()
+            .filter(|threshold| threshold.signal == EvictionSignal::MemoryAvailable && threshold.is_hard())
+            .map(|threshold| EvictionThreshold {
+                signal: EvictionSignal::AllocatableMemoryAvailable,
+                ..threshold.clone()
+            })
+            .collect();
+        thresholds.extend(derived);
+    }
+    Ok(thresholds)
+}
+
+fn statements(map: &BTreeMap<String, String>) -> Result<Vec<EvictionThreshold>, ThresholdError> {
+    let mut thresholds = Vec::with_capacity(map.len());
+    for (name, written) in map {
+        let signal = EvictionSignal::parse(name)?;
+        if let Some(value) = statement(signal, written)? {
+            thresholds.push(EvictionThreshold {
+                signal,
+                operator: Operator::LessThan,
+                value,
+                grace_period_ns: 0,
+                min_reclaim: None,
+            });
+        }
+    }
+    Ok(thresholds)
+}
+
+fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
+    let value = || written.to_owned();
+    // By text: `0.0%` and `100.0%` are thresholds.
+    if matches!(written, "0%" | "100%") {
+        return Ok(None);
+    }
+    if written.ends_with('%') {
+        let fraction = fraction(written)?;
+        if fraction < 0.0 {
+            return Err(ThresholdError::PercentageNegative { signal, value: value() });
+        }
+        if fraction > 1.0 {
+            return Err(ThresholdError::PercentageAboveAll { signal, value: value() });
+        }
+        return Ok(Some(ThresholdValue::Percentage(fraction)));
+    }
+    let quantity = Quantity::parse(written)?;
+    if quantity.is_negative() || quantity.is_zero() {
+        return Err(ThresholdError::QuantityNotPositive { signal, value: quantity.to_string() });
+    }
+    Ok(Some(ThresholdValue::Quantity(quantity)))
+}
+
+/// All percent signs at the end are taken off, not one only: `10%%` is ten percent.
+fn fraction(written: &str) -> Result<f32, FloatError> {
+    Ok(parse_float32(written.trim_end_matches('%'))? / 100.0)
+}
+
+fn grace_periods(map: &BTreeMap<String, String>) -> Result<BTreeMap<EvictionSignal, i64>, ThresholdError> {
+    map.iter()
+        .map(|(name, written)| {
+            let signal = EvictionSignal::parse(name)?;
+            let grace = parse_duration(written)?;
+            if grace < 0 { Err(ThresholdError::GraceNegative(written.clone())) } else { Ok((signal, grace)) }
+        })
+        .collect()
+}
+
+fn min_reclaims(map: &BTreeMap<String, String>) -> Result<BTreeMap<EvictionSignal, ThresholdValue>, ThresholdError> {
+    map.iter()
+        .map(|(name, written)| {
+            let signal = EvictionSignal::parse(name)?;
+            if written.ends_with('%') {
+                let fraction = fraction(written)?;
+                return if fraction <= 0.0 {
+                    Err(ThresholdError::ReclaimNotPositive { signal, value: written.clone() })
+                } else {
+                    Ok((signal, ThresholdValue::Percentage(fraction)))
+                };
+            }
+            let quantity = Quantity::parse(written)?;
+            if quantity.is_negative() {
+                return Err(ThresholdError::ReclaimNegative(signal));
+            }
+            Ok((signal, ThresholdValue::Quantity(quantity)))
+        })
+        .collect()
+}
