@@ -15,12 +15,9 @@ mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
 mod record;
-<<<<<<< HEAD
 mod scenarios;
 mod scene;
-=======
 mod sense_tests;
->>>>>>> f42e193 (wip)
 mod suite;
 
 use clap::{Parser, Subcommand};

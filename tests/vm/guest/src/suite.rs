@@ -4,11 +4,7 @@
 //! and removed before the next one starts, so one that fails does not take the others down. A test asserts what
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
-<<<<<<< HEAD
-use crate::{bad_config_tests, block, cgroup, hog_tests, machine, scenarios};
-=======
-use crate::{cgroup, hog_tests, machine, sense_tests};
->>>>>>> f42e193 (wip)
+use crate::{bad_config_tests, block, cgroup, hog_tests, machine, scenarios, sense_tests};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use std::fmt;
@@ -49,7 +45,18 @@ const TESTS: &[Test] = &[
     test("hog-takes-surplus-huge-pages", hog_tests::surplus_huge_pages, 60, &[HUGETLB]),
     test("hog-names-are-reclaimable-slab", hog_tests::names_are_reclaimable, 60, &[]),
     test("fork-bomb-is-bounded", hog_tests::bounded_fork_bomb, 120, &[]),
-<<<<<<< HEAD
+    test("sense-kernel-facts", sense_tests::facts, 120, &[]),
+    test("sense-every-hook-attaches", sense_tests::attached, 120, &[]),
+    test("sense-node-line-rings-once", sense_tests::node_line_rings_once, 180, &[]),
+    test("sense-readings-agree-with-proc", sense_tests::readings_agree, 120, &[]),
+    test("sense-slice-line-rings", sense_tests::slice_line_rings, 180, &[]),
+    test("sense-oom-in-a-cgroup-is-named", sense_tests::oom_in_a_cgroup_is_named, 180, &[]),
+    test("sense-stall-is-added-up", sense_tests::stall_is_added_up_and_bursts, 180, &[]),
+    test("sense-task-line-rings", sense_tests::tasks_line_rings, 120, &[]),
+    test("sense-cgroups-come-and-go", sense_tests::cgroups_come_and_go, 180, &[]),
+    test("sense-kernel-brake-is-undone", sense_tests::kernel_brake_stops_and_is_undone, 180, &[]),
+    test("sense-psi-trigger-fires", sense_tests::psi_trigger_fires, 180, &[]),
+    test("sense-root-cgroup-is-seen", sense_tests::root_cgroup_is_seen, 180, &[]),
     // First of the agent's: it also asserts that nothing was made yet.
     test("bad-configuration-is-refused", bad_config_tests::refused, 60, &[]),
     test("meets-anonymous", scenarios::anon, 120, &[]),
@@ -78,20 +85,6 @@ const TESTS: &[Test] = &[
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
     test("brake-in-the-kernel", scenarios::kernel_brake, 240, &[]),
-=======
-    test("sense-kernel-facts", sense_tests::facts, 120, &[]),
-    test("sense-every-hook-attaches", sense_tests::attached, 120, &[]),
-    test("sense-node-line-rings-once", sense_tests::node_line_rings_once, 180, &[]),
-    test("sense-readings-agree-with-proc", sense_tests::readings_agree, 120, &[]),
-    test("sense-slice-line-rings", sense_tests::slice_line_rings, 180, &[]),
-    test("sense-oom-in-a-cgroup-is-named", sense_tests::oom_in_a_cgroup_is_named, 180, &[]),
-    test("sense-stall-is-added-up", sense_tests::stall_is_added_up_and_bursts, 180, &[]),
-    test("sense-task-line-rings", sense_tests::tasks_line_rings, 120, &[]),
-    test("sense-cgroups-come-and-go", sense_tests::cgroups_come_and_go, 180, &[]),
-    test("sense-kernel-brake-is-undone", sense_tests::kernel_brake_stops_and_is_undone, 180, &[]),
-    test("sense-psi-trigger-fires", sense_tests::psi_trigger_fires, 180, &[]),
-    test("sense-root-cgroup-is-seen", sense_tests::root_cgroup_is_seen, 180, &[]),
->>>>>>> f42e193 (wip)
 ];
 
 #[derive(clap::Args)]
