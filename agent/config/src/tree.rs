@@ -2,7 +2,7 @@
 
 use crate::error::{ConfigError, Problem};
 use core::fmt;
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use std::collections::BTreeSet;
 
@@ -78,9 +78,6 @@ impl<'de> Deserialize<'de> for Value {
             fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
                 let mut map: Vec<(Spanned<String>, Spanned<Value>)> = Vec::new();
                 while let Some((key, value)) = access.next_entry::<Spanned<String>, _>()? {
-                    if map.iter().any(|(known, _)| known.value == key.value) {
-                        return Err(A::Error::custom(format!("the key {} stands here twice", key.value)));
-                    }
                     map.push((key, value));
                 }
                 Ok(Value::Map(map))
@@ -97,7 +94,12 @@ pub(crate) fn read(text: &str, file: &str) -> Result<Spanned<Value>, ConfigError
         ConfigError::Yaml {
             file: file.to_owned(),
             line: error.location().map_or(1, |location| location.line()),
-            message: error.to_string().lines().next().unwrap_or_default().to_owned(),
+            message: match error {
+                serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
+                    format!("the key {} stands here a second time", key.as_deref().unwrap_or("that is no text"))
+                }
+                error => error.to_string().lines().next().unwrap_or_default().to_owned(),
+            },
         }
     })
 }

@@ -355,6 +355,10 @@ fn what_is_not_yaml_or_not_there_is_told() {
             other => panic!("{text}: {other:?}"),
         }
     }
+    assert_eq!(
+        error_of("evictionHard:\n  memory.available: 1Gi\n  memory.available: 2Gi"),
+        "test.yaml:3: the file is not the YAML that was expected: the key memory.available stands here a second time"
+    );
     let missing = load(Some(Path::new("/nonexistent/plimsoll.yaml")), &Overrides::default());
     let error = missing.expect_err("there is no such file").to_string();
     assert_eq!(
