@@ -77,7 +77,10 @@ fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> SenseError {
 impl EbpfSource {
     /// Probes this kernel, loads the programs and attaches what it allows. Without the line hook it does not stand.
     pub fn new(config: &Config) -> Result<Self, SenseError> {
-        let Found { facts, layout } = probe::gather(Path::new("/"));
+        let Found { mut facts, layout } = probe::gather(Path::new("/"));
+        if config.no_tracing {
+            facts.tracing_programs = Ok(false);
+        }
         let plan = rules::plan(&facts);
         let unusable = plan.iter().find(|planned| planned.family.name == LINE && planned.ways.is_empty());
         let reason = unusable.map(|planned| planned.reason.clone().unwrap_or_default());

@@ -126,6 +126,74 @@ pub(crate) fn attached() -> Result<()> {
     Ok(())
 }
 
+/// Where no tracing program can be attached, a kprobe with the same body watches the line.
+pub(crate) fn kprobe_carries_the_line() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/probed")?;
+    leaf.write("memory.max", "32M")?;
+    let mut watched = Watched::new(&Config { no_tracing: true, ..Config::default() })?;
+    let health = watched.source.health();
+    for hook in &health.hooks {
+        suite::figure("hook", &[("family", &hook.name), ("state", &format!("{:?}", hook.state))]);
+        let attached = matches!(&hook.state, HookState::Attached(how) if how.starts_with("kprobe"));
+        ensure!(attached == matches!(hook.name, "line" | "oom"), "{hook:?}");
+    }
+    let generation = watched.source.arm(&Lines { node: Some(node_line(16 * MIB)?), ..Lines::default() })?;
+    let hog = Hog::start("anon", leaf.path(), 64, &[])?;
+    let (answered, charged, tgid) = watched.wait("the node's line", |wake| match wake {
+        Wake::LineCrossed { generation, charged, tgid, .. } => Some((*generation, *charged, *tgid)),
+        _ => None,
+    })?;
+    ensure!(answered == generation && charged == Some(CgroupId(leaf.id()?)), "{answered:?} {charged:?}");
+    ensure!(tgid == hog.child.id(), "tgid {tgid}, not {}", hog.child.id());
+    let victim = watched.wait("the OOM killer", |wake| match wake {
+        Wake::Oom { victim, .. } => Some(*victim),
+        _ => None,
+    })?;
+    ensure!(victim == hog.child.id(), "victim {victim}, not {}", hog.child.id());
+    Ok(())
+}
+
+/// Records that nobody takes are lost and counted; the line has a ring of its own and still rings.
+pub(crate) fn full_ring_is_counted() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/busy")?;
+    let mut watched = Watched::new(&Config::default())?;
+    let brief = leaf.path().join("brief");
+    let lost = |health: &plimsoll_sense::Health, ring: &str| {
+        health.lost.iter().find(|(name, _)| *name == ring).map_or(0, |(_, lost)| *lost)
+    };
+    let started = Instant::now();
+    while lost(&watched.source.health(), "events") == 0 {
+        ensure!(started.elapsed() < 3 * LIMIT, "the ring never filled");
+        for _ in 0..256 {
+            std::fs::create_dir(&brief)?;
+            std::fs::remove_dir(&brief)?;
+        }
+    }
+    watched.source.arm(&Lines { node: Some(node_line(16 * MIB)?), ..Lines::default() })?;
+    let _hog = Hog::start("anon", leaf.path(), 48, &[])?;
+    let mut wakes = WakeList::new();
+    let token = watched.source.descriptors()[0].token;
+    machine::wait_for("the line rings beside a full ring", LIMIT, || {
+        watched.source.drain(token, &mut wakes)?;
+        Ok(wakes.iter().any(|wake| matches!(wake, Wake::LineCrossed { .. })))
+    })?;
+    let health = watched.source.health();
+    ensure!(lost(&health, "lines") == 0 && health.malformed == 0, "{:?}", health.lost);
+    watched.listen(Duration::from_millis(100))?;
+    ensure!(watched.said.len() == plimsoll_sense::WAKES_A_DRAIN, "one drain handed over {}", watched.said.len());
+    // Taken up again: what comes next is not lost.
+    machine::wait_for("the ring is taken empty", LIMIT, || {
+        let before = watched.said.len();
+        watched.listen(Duration::ZERO)?;
+        Ok(watched.said.len() == before)
+    })?;
+    watched.said.clear();
+    std::fs::create_dir(&brief)?;
+    watched.wait("a cgroup made afterwards", |wake| {
+        matches!(wake, Wake::Cgroup { change: CgroupChange::Created, .. }).then_some(())
+    })
+}
+
 pub(crate) fn node_line_rings_once() -> Result<()> {
     let leaf = Cgroup::create("work.slice/a/b")?;
     let slice = Cgroup::create("work.slice")?.id()?;
