@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// A source under test and what it has said so far.
 struct Watched {
@@ -122,6 +122,24 @@ pub(crate) fn attached() -> Result<()> {
     }
     for program in &health.programs {
         ensure!(program.runs.is_some() && program.run_time_ns.is_some(), "{program:?}");
+    }
+    Ok(())
+}
+
+/// The yardstick of the wake's latency rings once for each arming, as the line does.
+pub(crate) fn bare_wake_rings() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/bare")?;
+    let mut bare = plimsoll_sense::bare::Bare::new()?;
+    for _ in 0..3 {
+        bare.arm();
+        let armed = machine::now_ns();
+        let mut hog = Hog::start("anon", leaf.path(), 8, &[])?;
+        hog.wait_taken(8, LIMIT)?;
+        let fd = bare.descriptor().try_clone_to_owned()?;
+        ensure!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::try_from(LIMIT)?))? == 1, "it never rang");
+        let rang = bare.take().context("readable without a record")?;
+        ensure!(rang.0 > armed, "rang at {} before it was armed at {armed}", rang.0);
+        ensure!(bare.take().is_none(), "it rang twice for one arming");
     }
     Ok(())
 }

@@ -75,6 +75,7 @@ const TESTS: &[Test] = &[
     test("brake-in-the-kernel", scenarios::kernel_brake, 240, &[]),
     test("sense-kernel-facts", sense_tests::facts, 120, &[]),
     test("sense-every-hook-attaches", sense_tests::attached, 120, &[]),
+    test("sense-bare-wake-rings", sense_tests::bare_wake_rings, 120, &[]),
     test("sense-kprobe-carries-the-line", sense_tests::kprobe_carries_the_line, 180, &[]),
     test("sense-full-ring-is-counted", sense_tests::full_ring_is_counted, 240, &[]),
     test("sense-node-line-rings-once", sense_tests::node_line_rings_once, 180, &[]),
