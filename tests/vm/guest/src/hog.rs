@@ -21,6 +21,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -68,6 +69,9 @@ pub(crate) struct Arguments {
     /// MiB a second; 0 is as fast as it can.
     #[arg(long, default_value_t = 0)]
     rate: usize,
+    /// MiB that are taken as fast as it can, whatever the rate, before the rest.
+    #[arg(long, default_value_t = 0)]
+    rush: usize,
     /// KiB taken between two looks at the clock; 0 is the kind's own: all at once where one call does it, else 256.
     #[arg(long, default_value_t = 0)]
     chunk: usize,
@@ -134,6 +138,8 @@ const DENTRY_BYTES: usize = 192 + 256;
 const DIRECTORY_BYTES: usize = 1024;
 
 pub(crate) fn main(arguments: &Arguments) -> Result<()> {
+    // Who starts it may be protected from the OOM killer; a hog is fair game.
+    machine::oom_score_adjust(0)?;
     if let Some(cgroup) = &arguments.cgroup {
         join(cgroup)?;
     }
@@ -180,11 +186,12 @@ fn grow(arguments: &Arguments, until: Instant) -> Result<()> {
         fillers.push(Filler::new(arguments, share, chunk, thread)?);
     }
     let total = AtomicU64::new(0);
-    let started = Instant::now();
+    let pace =
+        Pace { from: (arguments.rush as u64) << 20, rate: (arguments.rate as u64) << 20, began: OnceLock::new() };
     thread::scope(|scope| -> Result<()> {
         let mut running = Vec::new();
         for filler in &mut fillers {
-            let (record, total) = (record.as_ref(), &total);
+            let (record, total, pace) = (record.as_ref(), &total, &pace);
             running.push(scope.spawn(move || -> Result<()> {
                 let mut done = 0;
                 while done < share {
@@ -195,7 +202,7 @@ fn grow(arguments: &Arguments, until: Instant) -> Result<()> {
                         record.add(Filled { at_ns: machine::now_ns(), bytes });
                     }
                     done = to;
-                    pace(started, bytes, arguments.rate);
+                    pace.keep(bytes);
                 }
                 Ok(())
             }));
@@ -210,11 +217,23 @@ fn grow(arguments: &Arguments, until: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Sleeps until `bytes` may have been filled at `rate` MiB a second.
-fn pace(started: Instant, bytes: u64, rate: usize) {
-    if rate > 0 {
-        let due = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / ((rate as u64) << 20));
-        thread::sleep((started + due).saturating_duration_since(Instant::now()));
+/// How fast all threads together may go.
+struct Pace {
+    /// Up to here, as fast as they can.
+    from: u64,
+    /// Bytes a second from there on; 0 is as fast as they can.
+    rate: u64,
+    began: OnceLock<Instant>,
+}
+
+impl Pace {
+    /// Sleeps until `bytes` may have been filled.
+    fn keep(&self, bytes: u64) {
+        let Some(paced) = bytes.checked_sub(self.from) else { return };
+        let began = *self.began.get_or_init(Instant::now);
+        if let Some(due) = paced.saturating_mul(1_000_000_000).checked_div(self.rate) {
+            thread::sleep((began + Duration::from_nanos(due)).saturating_duration_since(Instant::now()));
+        }
     }
 }
 

@@ -40,6 +40,48 @@ pub(crate) fn named(text: &str, key: &str) -> Option<u64> {
     })
 }
 
+/// What all zones keep back from users, and the sum of their low watermarks, in pages, from the text of /proc/zoneinfo.
+///
+/// A zone keeps its high watermark and the largest of what it protects for other zones, but no more than it has.
+pub(crate) fn reserves(zoneinfo: &str) -> (u64, u64) {
+    let (mut reserve, mut low, mut high, mut managed) = (0, 0, 0, 0);
+    for line in zoneinfo.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let key = words.next();
+        let value = words.next().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+        match key {
+            // Per-CPU sections have a line of the same name, with a colon.
+            Some("low") => low += value,
+            Some("high") => high = value,
+            Some("managed") => managed = value,
+            Some("protection:") => {
+                let numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u64>().ok());
+                reserve += (numbers.max().unwrap_or(0) + high).min(managed);
+            }
+            _ => {}
+        }
+    }
+    (reserve, low)
+}
+
+/// A small figure of randomness that the same seed gives again: xorshift.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    /// Begins with `seed`.
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed ^ 0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// A number below `bound`.
+    pub(crate) const fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
 /// The state letter of a process (`R`, `S`, `D`, `T`, `Z`, ...); nothing where there is no such process.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -51,7 +93,12 @@ pub(crate) fn alive(pid: u32) -> bool {
     !matches!(process_state(pid), None | Some('Z' | 'X'))
 }
 
-/// Makes a value of a sysctl or other one-line kernel file.
+/// Takes this process out of the OOM killer's choice (-1000), or puts it back (0).
+pub(crate) fn oom_score_adjust(value: i32) -> Result<()> {
+    set("/proc/self/oom_score_adj", &value.to_string())
+}
+
+/// Sets a value of a sysctl or other one-line kernel file.
 pub(crate) fn set(path: impl AsRef<Path>, value: &str) -> Result<()> {
     let path = path.as_ref();
     fs::write(path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
@@ -81,6 +128,26 @@ mod tests {
         {
             assert_eq!(named(text, key), value, "{key}");
         }
+    }
+
+    #[test]
+    fn reserves_are_added_up_over_zones() {
+        let text = "Node 0, zone      DMA\n        min      100\n        low      120\n        high     140\n        \
+                    managed  3840\n        protection: (0, 900, 900)\n  pagesets\n              high:  7\nNode 0, zone \
+                    DMA32\n        low      2000\n        high     3000\n        managed  2500\n        \
+                    protection: (0, 0, 0)\n";
+        assert_eq!(reserves(text), (140 + 900 + 2500, 2120));
+    }
+
+    #[test]
+    fn dice_fall_the_same_way_from_the_same_seed() {
+        let throw = |seed| {
+            let mut dice = Dice::new(seed);
+            [dice.below(10_000), dice.below(10_000), dice.below(10_000)]
+        };
+        assert_eq!(throw(1), throw(1));
+        assert_ne!(throw(1), throw(2));
+        assert!(throw(3).iter().all(|number| *number < 10_000));
     }
 
     #[test]

@@ -9,11 +9,13 @@ mod bad_config_tests;
 mod block;
 mod breathe;
 mod cgroup;
+mod demo;
 mod hog;
 mod hog_tests;
 mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
+mod observer;
 mod record;
 mod scenarios;
 mod scene;
@@ -34,6 +36,8 @@ struct Arguments {
 enum Command {
     /// Run the tests, one after another, each in a process of its own.
     Suite(suite::Arguments),
+    /// Measure: the same growing process met by one watcher after another.
+    Demo(demo::Arguments),
     /// Grow in one way, to a size, at a rate.
     Hog(hog::Arguments),
     /// Fill and give back, one step for each byte on standard input.
@@ -47,6 +51,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Suite(arguments) => suite::main(&arguments),
+        Command::Demo(arguments) => demo::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Hog(arguments) => hog::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Breathe(arguments) => breathe::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Within(arguments) => hog::within(&arguments).map(|()| ExitCode::SUCCESS),

@@ -1,0 +1,649 @@
+//! The same growing process, met by one watcher after another, and what each of them made of it.
+//!
+//! In every round the crossing is taken in the kernel by the guest's own observer, what the process had filled comes
+//! from its own record, and when memory was back from a look at /proc/meminfo every few milliseconds. The agent's own
+//! word is taken for one thing only: when it was awake.
+
+use crate::agent::{Agent, Settings, tail};
+use crate::cgroup::Cgroup;
+use crate::hog_tests::{Hog, guest};
+use crate::machine::{self, Dice, now_ns, wait_for};
+use crate::observer::{Crossing, Observer};
+use crate::record::{self, Filled};
+use crate::scene::MIB;
+use anyhow::{Context as _, Result, bail, ensure};
+use plimsoll_sense::bare::Bare;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Who watches, in this order within each round.
+    #[arg(long, value_delimiter = ',', default_value = "poll-10s,psi,ebpf")]
+    watchers: Vec<Watcher>,
+    /// How many rounds each of them plays.
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
+    /// How many crossings without a kill are timed, beside as many bare wakes.
+    #[arg(long, default_value_t = 0)]
+    wakes: usize,
+    /// The line: act below so many MiB available, which is the room before the OOM killer.
+    #[arg(long, default_value_t = 100)]
+    room_mib: u64,
+    /// MiB a second at which the process comes to the line, one for each round in turn; 0 is as fast as it can.
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    rates: Vec<u64>,
+    /// What the moments within the poll's period are drawn from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Let the kernel itself stop what grows, in the rounds of `ebpf`.
+    #[arg(long)]
+    kernel_brake: bool,
+    /// Keep what was available over time, for a picture.
+    #[arg(long)]
+    trace: bool,
+    /// Seconds over which the agent's wake-ups are counted while nothing happens; 0 leaves it out.
+    #[arg(long, default_value_t = 10)]
+    idle: u64,
+    /// Where the measurements are written, as JSON.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Watcher {
+    /// Programs in the kernel.
+    Ebpf,
+    /// A pressure trigger.
+    Psi,
+    /// A look every 10 s, as the kubelet does.
+    #[value(name = "poll-10s")]
+    #[serde(rename = "poll-10s")]
+    Poll,
+}
+
+impl Watcher {
+    /// The configuration's name of it.
+    const fn source(self) -> &'static str {
+        match self {
+            Self::Ebpf => "ebpf",
+            Self::Psi => "psi",
+            Self::Poll => "poll",
+        }
+    }
+}
+
+/// All that was measured. Times are nanoseconds, sizes bytes; what did not happen is null.
+#[derive(Serialize)]
+struct Measured {
+    kernel: String,
+    cpus: usize,
+    page_bytes: usize,
+    memory_bytes: u64,
+    seed: u64,
+    watchers: BTreeMap<Watcher, Watched>,
+    processes: Option<Processes>,
+}
+
+#[derive(Default, Serialize)]
+struct Watched {
+    wake: Option<Wakes>,
+    rounds: Vec<Round>,
+}
+
+/// From the crossing in the kernel to this process awake, beside the barest wake there is on the same hook.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+struct Wakes {
+    n: usize,
+    p50_ns: u64,
+    p99_ns: u64,
+    max_ns: u64,
+    bare_n: usize,
+    bare_p50_ns: u64,
+    bare_p99_ns: u64,
+    bare_max_ns: u64,
+    /// Fills that did not cross, because what is available had moved meanwhile; they were done again.
+    missed: usize,
+}
+
+#[derive(Serialize)]
+struct Round {
+    line_bytes: u64,
+    /// How fast it grew in the tenth of a second before the crossing.
+    rate_bytes_per_s: Option<u64>,
+    /// What it took after the crossing, by its own record.
+    past_line_bytes: Option<u64>,
+    crossed_to_awake_ns: Option<u64>,
+    /// From the crossing to the last page it took.
+    crossed_to_stopped_ns: Option<u64>,
+    crossed_to_memory_back_ns: Option<u64>,
+    killed_by: Option<&'static str>,
+    victim: Option<String>,
+    oom_kills: u64,
+    /// The rate that was asked for; 0 is as fast as it can.
+    wanted_rate_bytes_per_s: u64,
+    /// How long after the agent was ready the process started.
+    phase_ns: u64,
+    /// The least that was available, as far as anybody looked.
+    lowest_available_bytes: Option<u64>,
+    /// The crossing as the process's own record has it, less the kernel's: positive is later.
+    record_minus_kernel_ns: Option<i64>,
+    /// Major faults of the agent's core, all threads, from before the growth to after the kill.
+    core_major_faults: Option<u64>,
+    /// From the start of the agent to its readiness.
+    start_to_ready_ns: u64,
+    /// (ns since the crossing, bytes available).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    trace: Vec<(i64, u64)>,
+    /// The agent's log of this round, its last lines, where something went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<String>,
+}
+
+/// The agent at rest.
+#[derive(Serialize)]
+struct Processes {
+    idle_seconds: u64,
+    supervisor: Resting,
+    core: Option<Resting>,
+    reporter: Option<Resting>,
+    start_to_ready_ns: u64,
+    /// The parts of it, as the agent's log has them.
+    start: Option<serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct Resting {
+    resident_bytes: Option<u64>,
+    locked_bytes: Option<u64>,
+    threads: usize,
+    wakeups_per_s: f64,
+}
+
+pub(crate) fn main(arguments: &Arguments) -> Result<()> {
+    ensure!(!arguments.watchers.is_empty() && !arguments.rates.is_empty(), "name at least one watcher and one rate");
+    // It measures; what is to be killed is another process.
+    machine::oom_score_adjust(-1000)?;
+    rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::FUTURE)
+        .context("cannot lock the observer's memory")?;
+    let mut observer = Observer::new()?;
+    let mut measured = Measured {
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
+        cpus: thread::available_parallelism()?.get(),
+        page_bytes: rustix::param::page_size(),
+        memory_bytes: machine::meminfo("MemTotal")?,
+        seed: arguments.seed,
+        watchers: arguments.watchers.iter().map(|watcher| (*watcher, Watched::default())).collect(),
+        processes: None,
+    };
+    if arguments.idle > 0 {
+        measured.processes = Some(rest(arguments.idle).context("the agent at rest")?);
+        save(arguments, &measured)?;
+    }
+    if arguments.wakes > 0
+        && let Some(watched) = measured.watchers.get_mut(&Watcher::Ebpf)
+    {
+        watched.wake = Some(wakes(&mut observer, arguments.wakes).context("wakes")?);
+        save(arguments, &measured)?;
+    }
+    let mut dice = Dice::new(arguments.seed);
+    for number in 0..arguments.rounds {
+        let rate = arguments.rates[number % arguments.rates.len()];
+        let phase = Duration::from_millis(dice.below(10_000));
+        for watcher in &arguments.watchers {
+            let round = round(&mut observer, arguments, *watcher, rate, phase)
+                .with_context(|| format!("round {number} of {watcher:?}"))?;
+            report(number, *watcher, &round);
+            measured.watchers.entry(*watcher).or_default().rounds.push(round);
+            // After each round: what was measured so far survives whatever comes.
+            save(arguments, &measured)?;
+        }
+    }
+    Ok(())
+}
+
+fn save(arguments: &Arguments, measured: &Measured) -> Result<()> {
+    let text = serde_json::to_string_pretty(measured)?;
+    fs::write(&arguments.out, text + "\n").with_context(|| format!("cannot write {}", arguments.out.display()))
+}
+
+/// One line for whoever waits.
+fn report(number: usize, watcher: Watcher, round: &Round) {
+    let ms = |ns: Option<u64>| {
+        ns.map_or("-".to_owned(), |ns| format!("{:.1}", Duration::from_nanos(ns).as_secs_f64() * 1e3))
+    };
+    println!(
+        "ROUND {number} {} killed_by={} awake_ms={} stopped_ms={} back_ms={} past_kib={} oom_kills={}",
+        watcher.source(),
+        round.killed_by.unwrap_or("nobody"),
+        ms(round.crossed_to_awake_ns),
+        ms(round.crossed_to_stopped_ns),
+        ms(round.crossed_to_memory_back_ns),
+        round.past_line_bytes.map_or("-".to_owned(), |bytes| (bytes / 1024).to_string()),
+        round.oom_kills,
+    );
+}
+
+/// How long a round may take from the start of the growth.
+const ROUND_LIMIT: Duration = Duration::from_secs(45);
+/// What a paced process takes at its rate before it is at the line.
+const APPROACH_MIB: u64 = 48;
+
+fn round(
+    observer: &mut Observer,
+    arguments: &Arguments,
+    watcher: Watcher,
+    rate: u64,
+    phase: Duration,
+) -> Result<Round> {
+    let line_bytes = arguments.room_mib * MIB;
+    let settings = Settings {
+        source: watcher.source(),
+        kernel_brake: arguments.kernel_brake && watcher == Watcher::Ebpf,
+        ..Settings::with_line(line_bytes)
+    };
+    let work = Cgroup::create("work.slice/hog")?;
+    let oom_before = machine::oom_kills()?;
+    let started = now_ns();
+    let agent = Agent::start(&settings)?;
+    let start_to_ready_ns = now_ns() - started;
+    // Only who looks at fixed times can be met at a good or a bad one.
+    let phase = if watcher == Watcher::Poll { phase } else { Duration::ZERO };
+    thread::sleep(phase);
+    let core = agent.part("core").ok();
+    let faults_before = core.and_then(major_faults);
+
+    let available = machine::meminfo("MemAvailable")?;
+    let more = 512;
+    let mib = usize::try_from(available / MIB + more)?;
+    let rush = available.saturating_sub(line_bytes) / MIB;
+    let rush = if rate == 0 { 0 } else { rush.saturating_sub(APPROACH_MIB) };
+    let generation = observer.arm(line_bytes)?;
+    let ended = AtomicBool::new(false);
+    let (crossing, samples, mut hog) = thread::scope(|scope| -> Result<_> {
+        let sampler = scope.spawn(|| sample(&ended));
+        let played = play(observer, generation, &work, mib, rate, rush, line_bytes);
+        ended.store(true, Ordering::Relaxed);
+        let samples = sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))?;
+        let (crossing, hog) = played?;
+        Ok((crossing, samples, hog))
+    })?;
+    let oom_kills = machine::oom_kills()? - oom_before;
+    let dead = hog.child.try_wait()?.is_some();
+    let faults_after = core.and_then(major_faults);
+    let filled = record::read(&hog.record)?;
+    let lines = agent.lines();
+    let log = (!dead || crossing.is_none()).then(|| tail(&agent.text()));
+    drop(hog);
+    // An agent that the OOM killer took is part of what is measured, not an error of the measurement.
+    if agent.stop().is_err() {
+        Cgroup::create(&format!("agent.slice/plimsoll-{}", settings.port))?.remove()?;
+    }
+    work.remove()?;
+
+    let after = |at: u64| crossing.and_then(|crossing| at.checked_sub(crossing.at_ns));
+    Ok(Round {
+        line_bytes,
+        rate_bytes_per_s: crossing.and_then(|crossing| rate_before(&filled, crossing.at_ns)),
+        past_line_bytes: crossing.and_then(|crossing| past(&filled, crossing.at_ns)),
+        crossed_to_awake_ns: crossing.and_then(|crossing| awake(&lines, crossing.at_ns)).and_then(after),
+        crossed_to_stopped_ns: filled.last().filter(|_| dead).and_then(|last| after(last.at_ns)),
+        crossed_to_memory_back_ns: crossing
+            .and_then(|crossing| back(&samples, crossing.at_ns, line_bytes))
+            .and_then(after),
+        killed_by: match (oom_kills, dead) {
+            (0, true) => Some("plimsoll"),
+            (0, false) => None,
+            (1.., _) => Some("oom-killer"),
+        },
+        victim: dead.then(|| work.name().to_owned()),
+        oom_kills,
+        wanted_rate_bytes_per_s: rate * MIB,
+        phase_ns: u64::try_from(phase.as_nanos())?,
+        lowest_available_bytes: samples.iter().map(|sample| sample.bytes).min(),
+        record_minus_kernel_ns: crossing.and_then(|crossing| disagreement(&filled, available, crossing)),
+        core_major_faults: faults_after.zip(faults_before).map(|(after, before)| after.saturating_sub(before)),
+        start_to_ready_ns,
+        trace: if arguments.trace {
+            trace(&samples, crossing.map_or(0, |crossing| crossing.at_ns))
+        } else {
+            Vec::new()
+        },
+        log,
+    })
+}
+
+/// Lets the process grow until it is dead and memory is back, or the time is up.
+fn play(
+    observer: &mut Observer,
+    generation: plimsoll_sense::Generation,
+    work: &Cgroup,
+    mib: usize,
+    rate: u64,
+    rush: u64,
+    line_bytes: u64,
+) -> Result<(Option<Crossing>, Hog)> {
+    let (rate, rush) = (rate.to_string(), rush.to_string());
+    let mut hog = Hog::start("anon", work.path(), mib, &["--rate", &rate, "--rush", &rush])?;
+    let crossing = observer.wait(generation, ROUND_LIMIT)?;
+    let started = Instant::now();
+    while started.elapsed() < ROUND_LIMIT {
+        if hog.child.try_wait()?.is_some() && machine::meminfo("MemAvailable")? > line_bytes {
+            // The sampler has to see it, too.
+            thread::sleep(Duration::from_millis(50));
+            break;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok((crossing, hog))
+}
+
+/// What was available when.
+#[derive(Clone, Copy)]
+struct Sample {
+    at_ns: u64,
+    bytes: u64,
+}
+
+/// Looks every few milliseconds, through a descriptor and into a buffer made beforehand.
+fn sample(ended: &AtomicBool) -> Vec<Sample> {
+    use std::os::unix::fs::FileExt as _;
+    let mut samples = Vec::with_capacity(64 * 1024);
+    let Ok(file) = fs::File::open("/proc/meminfo") else { return samples };
+    let mut buffer = [0_u8; 4096];
+    while !ended.load(Ordering::Relaxed) && samples.len() < samples.capacity() {
+        let at_ns = now_ns();
+        let text = file.read_at(&mut buffer, 0).ok().and_then(|length| std::str::from_utf8(&buffer[..length]).ok());
+        if let Some(kib) = text.and_then(|text| machine::named(text, "MemAvailable:")) {
+            samples.push(Sample { at_ns, bytes: kib * 1024 });
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    samples
+}
+
+/// The first look at which memory was above the line again, once it had been below it after the crossing.
+///
+/// Where every look missed the moment below, the first one after the crossing is as near as anybody can tell.
+fn back(samples: &[Sample], crossed_ns: u64, line_bytes: u64) -> Option<u64> {
+    let later: Vec<&Sample> = samples.iter().filter(|sample| sample.at_ns > crossed_ns).collect();
+    let lowest = later.iter().enumerate().min_by_key(|(_, sample)| sample.bytes)?.0;
+    later[lowest..].iter().find(|sample| sample.bytes > line_bytes).map(|sample| sample.at_ns)
+}
+
+/// At most a few hundred points, with time counted from the crossing.
+fn trace(samples: &[Sample], crossed_ns: u64) -> Vec<(i64, u64)> {
+    let step = (samples.len() / 400).max(1);
+    let since = |at: u64| i64::try_from(i128::from(at) - i128::from(crossed_ns)).unwrap_or(i64::MAX);
+    samples.iter().step_by(step).map(|sample| (since(sample.at_ns), sample.bytes)).collect()
+}
+
+/// What had been filled at `at_ns`, between the entries before and after it.
+fn filled_at(filled: &[Filled], at_ns: u64) -> Option<u64> {
+    let next = filled.partition_point(|entry| entry.at_ns <= at_ns);
+    let before = filled.get(next.checked_sub(1)?)?;
+    let Some(after) = filled.get(next) else { return Some(before.bytes) };
+    let (time, span) = (at_ns - before.at_ns, (after.at_ns - before.at_ns).max(1));
+    let grown = u128::from(after.bytes.saturating_sub(before.bytes)) * u128::from(time) / u128::from(span);
+    Some(before.bytes + u64::try_from(grown).ok()?)
+}
+
+/// What was filled after `at_ns`.
+fn past(filled: &[Filled], at_ns: u64) -> Option<u64> {
+    Some(filled.last()?.bytes.saturating_sub(filled_at(filled, at_ns)?))
+}
+
+/// Bytes a second over the tenth of a second before `at_ns`, or over what there is of it.
+fn rate_before(filled: &[Filled], at_ns: u64) -> Option<u64> {
+    let first = filled.iter().find(|entry| entry.at_ns + 100_000_000 >= at_ns && entry.at_ns < at_ns)?;
+    let grown = filled_at(filled, at_ns)?.saturating_sub(first.bytes);
+    u64::try_from(u128::from(grown) * 1_000_000_000 / u128::from(at_ns - first.at_ns)).ok()
+}
+
+/// By how much later the process's own record has the crossing: the moment at which it had filled what lay between
+/// what was available at the start and what was available when the kernel rang.
+fn disagreement(filled: &[Filled], available: u64, crossing: Crossing) -> Option<i64> {
+    let needed = available.checked_sub(crossing.available)?;
+    let at = filled.iter().find(|entry| entry.bytes >= needed)?.at_ns;
+    i64::try_from(i128::from(at) - i128::from(crossing.at_ns)).ok()
+}
+
+/// When the agent says that it woke for this crossing: the first such time in its log that is not before it.
+fn awake(lines: &[serde_json::Value], crossed_ns: u64) -> Option<u64> {
+    // The agent draws its line a little earlier than the observer, by the drift of the kernel's counters.
+    let early = Duration::from_millis(50).as_nanos();
+    let from = crossed_ns.saturating_sub(u64::try_from(early).ok()?);
+    lines.iter().filter_map(|line| find(line, "awake_ns")?.as_u64()).find(|at| *at >= from).map(|at| at.max(crossed_ns))
+}
+
+/// The value of `key`, at whatever depth.
+fn find<'a>(value: &'a serde_json::Value, key: &str) -> Option<&'a serde_json::Value> {
+    match value {
+        serde_json::Value::Object(map) => map.get(key).or_else(|| map.values().find_map(|value| find(value, key))),
+        _ => None,
+    }
+}
+
+/// Major faults of all threads of a process so far.
+fn major_faults(pid: u32) -> Option<u64> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        // After the name in parentheses: state is the first field, majflt the tenth.
+        sum += stat.rsplit_once(") ")?.1.split(' ').nth(9)?.parse::<u64>().ok()?;
+    }
+    Some(sum)
+}
+
+fn rest(seconds: u64) -> Result<Processes> {
+    let settings = Settings::with_line(64 * MIB);
+    let started = now_ns();
+    let agent = Agent::start(&settings)?;
+    let start_to_ready_ns = now_ns() - started;
+    thread::sleep(Duration::from_secs(2));
+    let pids = [Some(agent.pid()), agent.part("core").ok(), agent.part("reporter").ok()];
+    let before = pids.map(|pid| pid.map_or(0, switches));
+    thread::sleep(Duration::from_secs(seconds));
+    let resting = |index: usize| -> Option<Resting> {
+        let pid = pids[index]?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let bytes = |key| machine::named(&status, key).map(|kib| kib * 1024);
+        #[expect(clippy::cast_precision_loss, reason = "a count of a few thousand at most")]
+        let wakeups_per_s = switches(pid).saturating_sub(before[index]) as f64 / seconds as f64;
+        Some(Resting {
+            resident_bytes: bytes("VmRSS:"),
+            locked_bytes: bytes("VmLck:"),
+            threads: fs::read_dir(format!("/proc/{pid}/task")).ok()?.count(),
+            wakeups_per_s,
+        })
+    };
+    let processes = Processes {
+        idle_seconds: seconds,
+        supervisor: resting(0).context("the agent ended")?,
+        core: resting(1),
+        reporter: resting(2),
+        start_to_ready_ns,
+        start: agent.lines().iter().find_map(|line| find(line, "start").cloned()),
+    };
+    agent.stop()?;
+    Ok(processes)
+}
+
+/// How often the threads of a process went to sleep by themselves, and so were woken.
+fn switches(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| {
+            machine::named(&fs::read_to_string(task.path().join("status")).ok()?, "voluntary_ctxt_switches:")
+        })
+        .sum()
+}
+
+/// A process that fills and gives back at a word.
+struct Breathing(Child);
+
+impl Breathing {
+    fn start(mib: u64) -> Result<Self> {
+        let cgroup = Cgroup::create("work.slice/breathing")?;
+        let child = guest()
+            .args(["breathe", "--mib", &mib.to_string(), "--cgroup"])
+            .arg(cgroup.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Says the word.
+    fn begin(&mut self) -> Result<()> {
+        Ok(self.0.stdin.as_mut().context("no pipe")?.write_all(b".")?)
+    }
+
+    /// Waits until it is done.
+    fn done(&mut self) -> Result<()> {
+        let mut byte = [0];
+        self.0.stdout.as_mut().context("no pipe")?.read_exact(&mut byte).context("the breathing process ended")
+    }
+}
+
+impl Drop for Breathing {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What is filled in one breath, and how far above its end the line lies: more than the kernel's counters drift.
+const BREATH_MIB: u64 = 16;
+const BELOW_MIB: u64 = 6;
+
+fn wakes(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
+    let mut breathing = Breathing::start(BREATH_MIB)?;
+    let mut bare = Bare::new().context("the bare wake")?;
+    let (mut times, mut bare_times, mut missed) = (Vec::with_capacity(wanted), Vec::with_capacity(wanted), 0);
+    while times.len() < wanted {
+        ensure!(missed < wanted + 20, "{missed} of {} fills did not cross the line", missed + times.len());
+        let generation = observer.arm(machine::meminfo("MemAvailable")?.saturating_sub(BELOW_MIB * MIB))?;
+        breathing.begin()?;
+        match observer.wait(generation, Duration::from_secs(2))? {
+            Some(crossing) => times.push(crossing.awake_ns.saturating_sub(crossing.at_ns)),
+            None => missed += 1,
+        }
+        breathing.done()?;
+        breathing.begin()?;
+        breathing.done()?;
+
+        while bare.take().is_some() {}
+        bare.arm();
+        breathing.begin()?;
+        bare_times.push(bare_wake(&mut bare)?);
+        breathing.done()?;
+        breathing.begin()?;
+        breathing.done()?;
+    }
+    drop(breathing);
+    wait_for("the breathing process is gone", Duration::from_secs(20), || {
+        Ok(!Cgroup::create("work.slice/breathing")?.populated()?)
+    })?;
+    Ok(Wakes {
+        n: times.len(),
+        p50_ns: percentile(&mut times, 50),
+        p99_ns: percentile(&mut times, 99),
+        max_ns: percentile(&mut times, 100),
+        bare_n: bare_times.len(),
+        bare_p50_ns: percentile(&mut bare_times, 50),
+        bare_p99_ns: percentile(&mut bare_times, 99),
+        bare_max_ns: percentile(&mut bare_times, 100),
+        missed,
+    })
+}
+
+fn bare_wake(bare: &mut Bare) -> Result<u64> {
+    let started = Instant::now();
+    let limit = Duration::from_secs(10);
+    while started.elapsed() < limit {
+        let descriptor = bare.descriptor();
+        poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&Timespec::try_from(limit)?))?;
+        let awake_ns = now_ns();
+        if let Some(rang) = bare.take() {
+            return Ok(awake_ns.saturating_sub(rang.0));
+        }
+    }
+    bail!("the bare wake did not come within {} s", limit.as_secs())
+}
+
+/// The smallest value that at least `percent` of 100 are not above.
+fn percentile(values: &mut [u64], percent: usize) -> u64 {
+    values.sort_unstable();
+    let rank = (values.len() * percent).div_ceil(100).max(1);
+    values.get(rank - 1).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: &[Filled] =
+        &[Filled { at_ns: 1000, bytes: 10 }, Filled { at_ns: 2000, bytes: 20 }, Filled { at_ns: 3000, bytes: 40 }];
+
+    #[test]
+    fn percentiles_are_by_nearest_rank() {
+        let mut values: Vec<u64> = (1..=200).rev().collect();
+        for (percent, value) in [(50, 100), (99, 198), (100, 200)] {
+            assert_eq!(percentile(&mut values, percent), value);
+        }
+        assert_eq!(percentile(&mut [7], 99), 7);
+    }
+
+    #[test]
+    fn a_record_is_read_between_its_entries() {
+        for (at, bytes) in [(999, None), (1000, Some(10)), (1500, Some(15)), (2500, Some(30)), (9000, Some(40))] {
+            assert_eq!(filled_at(RECORD, at), bytes, "{at}");
+        }
+        assert_eq!(past(RECORD, 2500), Some(10));
+        assert_eq!(rate_before(RECORD, 2000), Some(10_000_000));
+    }
+
+    #[test]
+    fn the_record_and_the_kernel_are_compared_in_time() {
+        let crossing = Crossing { at_ns: 1900, awake_ns: 0, available: 80 };
+        assert_eq!(disagreement(RECORD, 100, crossing), Some(100));
+        assert_eq!(disagreement(RECORD, 1000, crossing), None);
+    }
+
+    #[test]
+    fn memory_is_back_after_its_lowest() {
+        let sample = |at_ns, bytes| Sample { at_ns, bytes };
+        let samples = [sample(1, 200), sample(5, 101), sample(7, 60), sample(9, 50), sample(11, 99), sample(13, 150)];
+        assert_eq!(back(&samples, 4, 100), Some(13));
+        assert_eq!(back(&samples[..5], 4, 100), None);
+        assert_eq!(back(&samples, 12, 100), Some(13));
+    }
+
+    #[test]
+    fn the_agents_own_time_is_the_first_one_for_this_crossing() {
+        let lines: Vec<serde_json::Value> =
+            ["{\"awake_ns\": 5}", "{\"fields\": {\"awake_ns\": 900000000}}", "{\"awake_ns\": 900000001}"]
+                .iter()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+        assert_eq!(awake(&lines, 800_000_000), Some(900_000_000));
+        assert_eq!(awake(&lines, 1_000_000_000), None);
+    }
+
+    #[test]
+    fn watchers_are_called_as_readers_of_the_figures_expect() {
+        let names: Vec<String> =
+            [Watcher::Ebpf, Watcher::Psi, Watcher::Poll].iter().map(|it| serde_json::to_string(it).unwrap()).collect();
+        assert_eq!(names, ["\"ebpf\"", "\"psi\"", "\"poll-10s\""]);
+    }
+}

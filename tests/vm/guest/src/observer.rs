@@ -1,0 +1,88 @@
+//! A line of the guest's own, watched by the same kernel programs that the agent loads, whoever watches in the agent.
+//!
+//! So the time of a crossing is taken in the kernel in every round, also where the agent itself only polls. Without an
+//! allowance for drift: the agent wants to be early, an observer wants to be right.
+
+use crate::machine;
+use anyhow::{Context as _, Result};
+use plimsoll_sense::{Config, CrossedLine, EbpfSource, Generation, Lines, NodeLine, Source as _, Wake, WakeList};
+use plimsoll_units::{Bytes, Pages};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::param::page_size;
+use std::time::{Duration, Instant};
+
+/// A crossing as the kernel saw it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crossing {
+    /// When, by `CLOCK_MONOTONIC`.
+    pub(crate) at_ns: u64,
+    /// When this process was awake.
+    pub(crate) awake_ns: u64,
+    /// What was available then, in bytes, as `MemAvailable` reckons it.
+    pub(crate) available: u64,
+}
+
+/// The programs, and what zones keep for themselves, read once.
+pub(crate) struct Observer {
+    source: EbpfSource,
+    reserve: Pages,
+    low_watermark: Pages,
+}
+
+impl Observer {
+    /// Loads and attaches the programs.
+    pub(crate) fn new() -> Result<Self> {
+        let source = EbpfSource::new(&Config::default()).context("the observer needs the kernel programs")?;
+        let zones = std::fs::read_to_string("/proc/zoneinfo").context("cannot read /proc/zoneinfo")?;
+        let (reserve, low_watermark) = machine::reserves(&zones);
+        Ok(Self { source, reserve: Pages(reserve), low_watermark: Pages(low_watermark) })
+    }
+
+    /// Draws the line: ring once, as soon as less than `bytes` are available.
+    pub(crate) fn arm(&mut self, bytes: u64) -> Result<Generation> {
+        let total = Pages::from_bytes(Bytes(machine::meminfo("MemTotal")?), page_size() as u64);
+        let node = NodeLine {
+            kubelet: Bytes::ZERO,
+            honest: Bytes(bytes),
+            total,
+            reserve: self.reserve,
+            low_watermark: self.low_watermark,
+            drift: Pages(0),
+        };
+        Ok(self.source.arm(&Lines { node: Some(node), ..Lines::default() })?)
+    }
+
+    /// Waits for the crossing that answers `generation`.
+    pub(crate) fn wait(&mut self, generation: Generation, limit: Duration) -> Result<Option<Crossing>> {
+        let started = Instant::now();
+        while let Some(left) = limit.checked_sub(started.elapsed()) {
+            let descriptors = self.source.descriptors();
+            let mut polled: Vec<PollFd<'_>> =
+                descriptors.iter().map(|it| PollFd::from_borrowed_fd(it.fd, PollFlags::IN)).collect();
+            poll(&mut polled, Some(&Timespec::try_from(left)?))?;
+            let awake_ns = machine::now_ns();
+            let tokens: Vec<u32> = descriptors.iter().map(|it| it.token).collect();
+            drop(polled);
+            drop(descriptors);
+            for token in tokens {
+                let mut wakes = WakeList::new();
+                self.source.drain(token, &mut wakes)?;
+                for wake in wakes {
+                    if let Wake::LineCrossed {
+                        line: CrossedLine::Node,
+                        generation: answered,
+                        crossed,
+                        honest_available,
+                        ..
+                    } = wake
+                        && answered == generation
+                    {
+                        let available = honest_available.to_bytes(page_size() as u64).0;
+                        return Ok(Some(Crossing { at_ns: crossed.0, awake_ns, available }));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
