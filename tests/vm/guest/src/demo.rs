@@ -273,9 +273,9 @@ fn round(
         let sampler = scope.spawn(|| sample(&ended));
         let played = play(observer, generation, &work, mib, rate, rush, line_bytes);
         ended.store(true, Ordering::Relaxed);
-        let samples = sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))?;
+        let seen = sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))?;
         let (crossing, hog) = played?;
-        Ok((crossing, samples, hog))
+        Ok((crossing, seen, hog))
     })?;
     let oom_kills = machine::oom_kills()? - oom_before;
     let dead = hog.child.try_wait()?.is_some();
@@ -526,7 +526,20 @@ impl Drop for Breathing {
 const BREATH_MIB: u64 = 16;
 const BELOW_MIB: u64 = 6;
 
+/// How much of the memory may lie on the CPUs' own lists of free pages: one part in so many, the fewest there can be.
+const PER_CPU_LISTS: &str = "/proc/sys/vm/percpu_pagelist_high_fraction";
+
+/// Newer kernels let these lists grow to what one breath gives back, and then the next one takes it from there without
+/// what is available having changed at all. So they are kept short meanwhile.
 fn wakes(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
+    let before = fs::read_to_string(PER_CPU_LISTS).with_context(|| format!("cannot read {PER_CPU_LISTS}"))?;
+    machine::set(PER_CPU_LISTS, "1000")?;
+    let measured = breathe(observer, wanted);
+    machine::set(PER_CPU_LISTS, before.trim())?;
+    measured
+}
+
+fn breathe(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
     let mut breathing = Breathing::start(BREATH_MIB)?;
     let mut bare = Bare::new().context("the bare wake")?;
     let (mut times, mut bare_times, mut missed) = (Vec::with_capacity(wanted), Vec::with_capacity(wanted), 0);
