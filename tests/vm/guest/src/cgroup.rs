@@ -70,11 +70,6 @@ impl Cgroup {
         Ok(named(&self.read("cgroup.events")?, "populated") == Some(1))
     }
 
-    /// Whether it is frozen, or was asked to be.
-    pub(crate) fn frozen(&self) -> Result<bool> {
-        Ok(named(&self.read("cgroup.events")?, "frozen") == Some(1) || self.read("cgroup.freeze")?.trim() == "1")
-    }
-
     /// Kills all in it, waits until it is empty, and removes it with all cgroups below it.
     pub(crate) fn remove(&self) -> Result<()> {
         remove_tree(&self.path)

@@ -135,8 +135,10 @@ struct Round {
     phase_ns: u64,
     /// The least that was available, as far as anybody looked.
     lowest_available_bytes: Option<u64>,
-    /// The crossing as the process's own record has it, less the kernel's: positive is later.
-    record_minus_kernel_ns: Option<i64>,
+    /// What the process's own record has as filled at the crossing, less by how much available memory had fallen: the
+    /// check of one against the other. Above zero by what came from the CPUs' own lists of free pages, which nobody
+    /// counts as available; below by what others took, page tables among them.
+    filled_minus_fallen_bytes: Option<i64>,
     /// Major faults of the agent's core, all threads, from before the growth to after the kill.
     core_major_faults: Option<u64>,
     /// From the start of the agent to its readiness.
@@ -310,7 +312,7 @@ fn round(
         wanted_rate_bytes_per_s: rate * MIB,
         phase_ns: u64::try_from(phase.as_nanos())?,
         lowest_available_bytes: samples.iter().map(|sample| sample.bytes).min(),
-        record_minus_kernel_ns: crossing.and_then(|crossing| disagreement(&filled, available, crossing)),
+        filled_minus_fallen_bytes: crossing.and_then(|crossing| disagreement(&filled, available, crossing)),
         core_major_faults: faults_after.zip(faults_before).map(|(after, before)| after.saturating_sub(before)),
         start_to_ready_ns,
         trace: if arguments.trace {
@@ -409,12 +411,10 @@ fn rate_before(filled: &[Filled], at_ns: u64) -> Option<u64> {
     u64::try_from(u128::from(grown) * 1_000_000_000 / u128::from(at_ns - first.at_ns)).ok()
 }
 
-/// By how much later the process's own record has the crossing: the moment at which it had filled what lay between
-/// what was available at the start and what was available when the kernel rang.
+/// What the record has as filled at the crossing, less the fall of what is available as the kernel saw it.
 fn disagreement(filled: &[Filled], available: u64, crossing: Crossing) -> Option<i64> {
-    let needed = available.checked_sub(crossing.available)?;
-    let at = filled.iter().find(|entry| entry.bytes >= needed)?.at_ns;
-    i64::try_from(i128::from(at) - i128::from(crossing.at_ns)).ok()
+    let fallen = i64::try_from(available).ok()? - i64::try_from(crossing.available).ok()?;
+    Some(i64::try_from(filled_at(filled, crossing.at_ns)?).ok()? - fallen)
 }
 
 /// When the agent says that it woke for this crossing: the first such time in its log that is not before it.
@@ -627,10 +627,11 @@ mod tests {
     }
 
     #[test]
-    fn the_record_and_the_kernel_are_compared_in_time() {
-        let crossing = Crossing { at_ns: 1900, awake_ns: 0, available: 80 };
-        assert_eq!(disagreement(RECORD, 100, crossing), Some(100));
-        assert_eq!(disagreement(RECORD, 1000, crossing), None);
+    fn the_record_and_the_kernel_are_compared_in_bytes() {
+        let crossing = |at_ns| Crossing { at_ns, awake_ns: 0, available: 88 };
+        assert_eq!(disagreement(RECORD, 100, crossing(2500)), Some(18));
+        assert_eq!(disagreement(RECORD, 100, crossing(1000)), Some(-2));
+        assert_eq!(disagreement(RECORD, 100, crossing(1)), None);
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod map;
 mod observer;
 mod record;
 mod scenarios;
+mod scenarios_of_death;
 mod scene;
 mod sense_tests;
 mod suite;

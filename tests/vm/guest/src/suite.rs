@@ -4,7 +4,7 @@
 //! and removed before the next one starts, so one that fails does not take the others down. A test asserts what
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
-use crate::{bad_config_tests, block, cgroup, hog_tests, machine, scenarios, sense_tests};
+use crate::{bad_config_tests, block, cgroup, hog_tests, machine, scenarios, scenarios_of_death, sense_tests};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use std::fmt;
@@ -26,8 +26,6 @@ struct Test {
 pub(crate) enum Need {
     /// A file or directory of this kernel, and what it stands for.
     Kernel(&'static str, &'static str),
-    /// Root's own file system is on a disk.
-    Disk,
 }
 
 const fn test(name: &'static str, run: fn() -> Result<()>, seconds: u64, needs: &'static [Need]) -> Test {
@@ -72,6 +70,7 @@ const TESTS: &[Test] = &[
     test("cgroup-gone", scenarios::cgroup_gone, 240, &[]),
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
+    test("kill-points", scenarios_of_death::kill_points, 1800, &[]),
     test("brake-in-the-kernel", scenarios::kernel_brake, 240, &[]),
     test("sense-kernel-facts", sense_tests::facts, 120, &[]),
     test("sense-every-hook-attaches", sense_tests::attached, 120, &[]),
@@ -101,23 +100,6 @@ pub(crate) struct Arguments {
     /// Run one test in this very process and write how it ended to a file (what the runner starts).
     #[arg(long, hide = true, num_args = 2, value_names = ["NAME", "FILE"])]
     one: Option<Vec<String>>,
-}
-
-/// The error of a test that this machine cannot run, with the reason.
-#[derive(Debug)]
-struct NotRun(String);
-
-impl fmt::Display for NotRun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NotRun {}
-
-/// Ends a test because this kernel really cannot do what it is about; never because something went wrong.
-pub(crate) fn not_run(why: impl Into<String>) -> Result<()> {
-    Err(anyhow::Error::new(NotRun(why.into())))
 }
 
 /// Prints a measured value: a figure, not a verdict.
@@ -207,11 +189,6 @@ fn run_all(tests: &[&Test]) -> Result<ExitCode> {
 fn missing(need: Need) -> Option<String> {
     match need {
         Need::Kernel(path, what) => (!Path::new(path).exists()).then(|| format!("this kernel has no {what} ({path})")),
-        Need::Disk => {
-            let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-            let on_disk = mounts.lines().any(|line| line.starts_with("/dev/") && line.split(' ').nth(1) == Some("/"));
-            (!on_disk).then(|| "the root file system is in memory; this runs from an ext4 root".to_owned())
-        }
     }
 }
 
@@ -295,10 +272,7 @@ fn run_here(name: &str, file: &Path) -> Result<ExitCode> {
     let started = machine::now_ns();
     let outcome = match (test.run)() {
         Ok(()) => Outcome::Pass,
-        Err(error) => match error.downcast_ref::<NotRun>() {
-            Some(NotRun(why)) => Outcome::NotRun(why.clone()),
-            None => Outcome::Fail(format!("{error:#}")),
-        },
+        Err(error) => Outcome::Fail(format!("{error:#}")),
     };
     figure("test-time", &[("name", &name), ("ms", &((machine::now_ns() - started) / 1_000_000))]);
     fs::write(file, outcome.to_line())?;
@@ -326,11 +300,5 @@ mod tests {
         }
         assert_eq!(Outcome::from_line(&Outcome::Fail("a\n  b".into()).to_line()), Some(Outcome::Fail("a b".into())));
         assert_eq!(Outcome::from_line(""), None);
-    }
-
-    #[test]
-    fn not_run_is_told_from_failure() {
-        let error = not_run("why").unwrap_err();
-        assert!(error.downcast_ref::<NotRun>().is_some());
     }
 }
