@@ -8,14 +8,18 @@ use std::{
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let built = Path::new(&env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../../ebpf/target");
-    let mut objects = vec!["plimsoll.bpf.o"];
+    let mut objects = vec!["plimsoll"];
     if env::var_os("CARGO_FEATURE_BENCH").is_some() {
-        objects.push("bare.bpf.o");
+        objects.push("bare");
     }
-    for object in objects {
-        let from = built.join(object);
+    // kprobes find their arguments in registers, which another architecture names otherwise: an object each.
+    let target = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    let native = env::var("HOST").expect("cargo sets HOST").starts_with(&target);
+    for name in objects {
+        let object = format!("{name}.bpf.o");
+        let from = built.join(if native { object.clone() } else { format!("{name}.{target}.bpf.o") });
         println!("cargo::rerun-if-changed={}", from.display());
-        if let Err(error) = fs::copy(&from, out.join(object)) {
+        if let Err(error) = fs::copy(&from, out.join(&object)) {
             println!("cargo::warning={}: {error}; run `cargo xtask build-ebpf`", from.display());
             fs::write(out.join(object), []).expect("OUT_DIR can be written");
         }

@@ -12,6 +12,8 @@ use crate::{kernel, maps};
 
 #[fentry(function = "oom_kill_process")]
 pub fn oom_fentry(ctx: FEntryContext) -> i32 {
+    #[cfg(feature = "log")]
+    aya_log_ebpf::debug!(&ctx, "the OOM killer kills");
     if let Some(control) = kernel::word(ctx.as_ptr() as u64) {
         killed(control);
     }

@@ -8,6 +8,8 @@ use crate::{kernel, line, maps};
 
 #[btf_tracepoint(function = "mm_vmscan_wakeup_kswapd")]
 pub fn kswapd_wake(ctx: BtfTracePointContext) -> i32 {
+    #[cfg(feature = "log")]
+    aya_log_ebpf::debug!(&ctx, "kswapd is woken");
     began(reclaimer::KSWAPD, kernel::or_absent(kernel::half(ctx.as_ptr() as u64).map(u64::from)));
     0
 }

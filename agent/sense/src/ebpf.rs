@@ -32,6 +32,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pl
 
 const LINES_TOKEN: u32 = 0;
 const EVENTS_TOKEN: u32 = 1;
+#[cfg(feature = "log")]
+const LOG_TOKEN: u32 = 2;
 
 /// Levels below the root cgroup at which the brake's program looks.
 const BRAKE_LEVELS: u8 = 8;
@@ -55,6 +57,9 @@ pub struct EbpfSource {
     malformed: u64,
     hooks: Vec<Hook>,
     programs: Vec<(&'static str, ProgramFd)>,
+    /// What the programs log, where they were built to.
+    #[cfg(feature = "log")]
+    log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     /// As long as it is open the kernel counts run time and runs.
     _stats: Option<OwnedFd>,
     /// Holds the programs and their links.
@@ -126,6 +131,9 @@ impl EbpfSource {
         hooks: Vec<Hook>,
         can_brake: Result<(), String>,
     ) -> Result<Self, SenseError> {
+        // The programs may have been built without log lines: then there is nothing to pass on.
+        #[cfg(feature = "log")]
+        let log = aya_log::EbpfLogger::init(&mut ebpf).ok();
         let mut take = |name: &'static str| ebpf.take_map(name).ok_or_else(|| no_map(name));
         let map_failed = failed("a map of the kernel programs");
         let Map::Array(table) = take("lines")? else { return Err(no_map("lines")) };
@@ -148,6 +156,8 @@ impl EbpfSource {
             malformed: 0,
             hooks,
             programs: loaded_programs(&ebpf),
+            #[cfg(feature = "log")]
+            log,
             _stats: stats,
             _ebpf: ebpf,
         };
@@ -291,17 +301,22 @@ impl Source for EbpfSource {
     }
 
     fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
-        ArrayVec::from_iter([
-            Descriptor { fd: self.lines.as_fd(), interest: Interest::Readable, token: LINES_TOKEN },
-            Descriptor { fd: self.events.as_fd(), interest: Interest::Readable, token: EVENTS_TOKEN },
-        ])
+        let readable = |fd, token| Descriptor { fd, interest: Interest::Readable, token };
+        let mut descriptors = ArrayVec::new();
+        descriptors.push(readable(self.lines.as_fd(), LINES_TOKEN));
+        descriptors.push(readable(self.events.as_fd(), EVENTS_TOKEN));
+        #[cfg(feature = "log")]
+        descriptors.extend(self.log.as_ref().map(|log| readable(log.as_fd(), LOG_TOKEN)));
+        descriptors
     }
 
     fn drain(&mut self, token: u32, wakes: &mut WakeList) -> Result<(), SenseError> {
-        if token == LINES_TOKEN {
-            self.drain_lines(wakes);
-        } else {
-            self.drain_events(wakes);
+        match token {
+            LINES_TOKEN => self.drain_lines(wakes),
+            EVENTS_TOKEN => self.drain_events(wakes),
+            #[cfg(feature = "log")]
+            LOG_TOKEN => self.log.iter_mut().for_each(aya_log::EbpfLogger::flush),
+            _ => {}
         }
         Ok(())
     }
