@@ -61,7 +61,7 @@ pub struct EbpfSource {
     #[cfg(feature = "log")]
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     /// As long as it is open the kernel counts run time and runs.
-    _stats: Option<OwnedFd>,
+    stats: Option<OwnedFd>,
     /// Holds the programs and their links.
     _ebpf: Ebpf,
 }
@@ -158,7 +158,7 @@ impl EbpfSource {
             programs: loaded_programs(&ebpf),
             #[cfg(feature = "log")]
             log,
-            _stats: stats,
+            stats,
             _ebpf: ebpf,
         };
         Ok(source)
@@ -390,10 +390,12 @@ impl Source for EbpfSource {
 
     fn health(&self) -> Health {
         let sum = |slot: u32| self.counts.get(&slot, 0).map_or(0, |each| each.iter().sum());
+        let counted = self.stats.is_some()
+            || fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|value| value.trim() == "1");
         Health {
             lost: vec![("lines", sum(counter::LOST_LINES)), ("events", sum(counter::LOST_EVENTS))],
             malformed: self.malformed,
-            programs: self.programs.iter().map(|(name, fd)| program_stats(name, fd)).collect(),
+            programs: self.programs.iter().map(|(name, fd)| program_stats(name, fd, counted)).collect(),
             hooks: self.hooks.clone(),
             stalls: self.stalls.iter().filter_map(Result::ok).map(|(id, [total, ..])| (CgroupId(id), total)).collect(),
             brakes_applied: sum(counter::BRAKES_APPLIED),
@@ -512,21 +514,21 @@ fn loaded_programs(ebpf: &Ebpf) -> Vec<(&'static str, ProgramFd)> {
         .collect()
 }
 
-/// What the kernel shows of a program under its descriptor.
-fn program_stats(name: &'static str, fd: &ProgramFd) -> ProgramStats {
+/// What the kernel shows of a program under its descriptor; zeros that nobody counts are left out.
+fn program_stats(name: &'static str, fd: &ProgramFd, counted: bool) -> ProgramStats {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd())).unwrap_or_default();
-    stats_from(name, &text)
+    stats_from(name, &text, counted)
 }
 
-fn stats_from(name: &'static str, fdinfo: &str) -> ProgramStats {
+fn stats_from(name: &'static str, fdinfo: &str, counted: bool) -> ProgramStats {
     let value = |key: &str| {
         let line = fdinfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
         line.trim().parse().ok()
     };
     ProgramStats {
         name,
-        runs: value("run_cnt"),
-        run_time_ns: value("run_time_ns"),
+        runs: value("run_cnt").filter(|_| counted),
+        run_time_ns: value("run_time_ns").filter(|_| counted),
         recursion_misses: value("recursion_misses"),
     }
 }
@@ -555,10 +557,12 @@ mod tests {
     fn program_statistics_are_read_by_name() {
         let text = "pos:\t0\nprog_type:\t26\nrun_time_ns:\t1234\nrun_cnt:\t7\nrecursion_misses:\t2\n";
         assert_eq!(
-            stats_from("x", text),
+            stats_from("x", text, true),
             ProgramStats { name: "x", runs: Some(7), run_time_ns: Some(1234), recursion_misses: Some(2) }
         );
-        assert_eq!(stats_from("x", "prog_type:\t26\n"), ProgramStats { name: "x", ..ProgramStats::default() });
+        let misses_alone = ProgramStats { name: "x", recursion_misses: Some(2), ..ProgramStats::default() };
+        assert_eq!(stats_from("x", text, false), misses_alone, "zeros of statistics that are off");
+        assert_eq!(stats_from("x", "prog_type:\t26\n", true), ProgramStats { name: "x", ..ProgramStats::default() });
     }
 
     #[test]

@@ -113,7 +113,12 @@ fn near(name: &str, kernel: Pages, here: u64, within: u64) -> Result<()> {
 }
 
 pub(crate) fn attached() -> Result<()> {
+    let started = machine::now_ns();
     let (source, rungs) = ladder(&Config { kernel_brake: true, ..Config::default() })?;
+    let started_us = (machine::now_ns() - started) / 1000;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let resident = |key| machine::named(&status, key).unwrap_or(0);
+    suite::figure("start", &[("us", &started_us), ("peak_kib", &resident("VmHWM:")), ("now_kib", &resident("VmRSS:"))]);
     ensure!(source.kind() == Kind::Ebpf, "fell down the ladder: {rungs:?}");
     let health = source.health();
     for hook in &health.hooks {
