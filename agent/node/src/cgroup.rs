@@ -1,0 +1,549 @@
+//! One cgroup by descriptors that stay open: read, frozen and killed without opening anything.
+//!
+//! A handle never follows a path again after it was made: if the cgroup is removed and another made at the same path, the
+//! handle answers [`Fault::Gone`], it does not act on the newcomer.
+
+use crate::file::{self, KeptFile};
+use crate::pressure::{self, Pressure};
+use crate::process::{self, Opened, OpenedProcesses, Pid};
+use crate::{Fault, NodeError, parse};
+use plimsoll_units::{Bytes, CgroupId};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// How deep below a cgroup its processes are looked for.
+const DEPTH: usize = 32;
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The root of the cgroup tree.
+#[derive(Debug)]
+pub struct Root {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Root {
+    /// Opens the root of a tree, `/sys/fs/cgroup` as a rule.
+    pub fn open(path: &Path) -> Result<Self, NodeError> {
+        let fd = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(|source| NodeError::Open {
+            path: path.to_owned(),
+            source,
+            advice: "It must be the root of a cgroup2 mount",
+        })?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Opens the directory at `path` below `dir`, one name at a time: no symbolic link, no `..`, nothing outside.
+pub(crate) fn open_below(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    let open = |from: BorrowedFd<'_>, name: &[u8]| match name {
+        b"." | b".." => Err(Errno::INVAL),
+        name => openat(from, OsStr::from_bytes(name), DIRECTORY, Mode::empty()),
+    };
+    let mut fd = open(dir, names.next().ok_or(Errno::INVAL)?)?;
+    for name in names {
+        fd = open(fd.as_fd(), name)?;
+    }
+    Ok(fd)
+}
+
+pub(crate) fn id_of(fd: BorrowedFd<'_>) -> Result<CgroupId, Errno> {
+    fstat(fd).map(|stat| CgroupId(stat.st_ino))
+}
+
+/// One cgroup, held.
+#[derive(Debug)]
+pub struct Handle {
+    id: CgroupId,
+    path: Vec<u8>,
+    dir: OwnedFd,
+    current: Option<KeptFile>,
+    stat: Option<KeptFile>,
+    low: Option<KeptFile>,
+    min: Option<KeptFile>,
+    max: Option<KeptFile>,
+    memory_events: Option<KeptFile>,
+    pressure: Option<KeptFile>,
+    swap: Option<KeptFile>,
+    reclaim: Option<KeptFile>,
+    events: KeptFile,
+    freeze: Option<KeptFile>,
+    kill: Option<KeptFile>,
+    procs: KeptFile,
+}
+
+/// What `cgroup.events` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// There is a live process in it or below it.
+    pub populated: bool,
+    /// All of its processes stand still.
+    pub frozen: bool,
+}
+
+/// What `memory.events` counts, in this cgroup and below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryEvents {
+    /// Times that its usage met `memory.max`.
+    pub max: u64,
+    /// Times that it was about to be out of memory.
+    pub oom: u64,
+    /// Processes of it that some OOM killer killed.
+    pub oom_kill: u64,
+}
+
+impl Handle {
+    /// Opens the cgroup at `path` below the root (bytes as the kernel has them, no slash at the beginning). The root
+    /// itself is refused: nothing is ever done to all of a machine. `None` where there is no such cgroup.
+    pub fn open(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
+        match Self::open_all(root.as_fd(), path) {
+            Ok(handle) => Ok(Some(handle)),
+            Err(Errno::NOENT | Errno::NODEV) => Ok(None),
+            Err(source) => Err(NodeError::Open {
+                path: root.path.join(file::path_of(path)),
+                source,
+                advice: match source {
+                    Errno::MFILE | Errno::NFILE => "Raise the limit of open files (LimitNOFILE=)",
+                    Errno::ACCESS => "It belongs to another user: CAP_DAC_OVERRIDE is needed",
+                    _ => "It must be a cgroup below the root of a cgroup2 mount",
+                },
+            }),
+        }
+    }
+
+    fn open_all(root: BorrowedFd<'_>, path: &[u8]) -> Result<Self, Errno> {
+        let dir = open_below(root, path)?;
+        let id = id_of(dir.as_fd())?;
+        let at = dir.as_fd();
+        let read = |name| KeptFile::open_below(at, name, OFlags::RDONLY);
+        let write = |name| KeptFile::open_below(at, name, OFlags::WRONLY);
+        Ok(Self {
+            id,
+            path: path.to_vec(),
+            current: read("memory.current")?,
+            stat: read("memory.stat")?,
+            low: read("memory.low")?,
+            min: read("memory.min")?,
+            max: read("memory.max")?,
+            memory_events: read("memory.events")?,
+            pressure: match read("memory.pressure") {
+                // The file is there and says so where PSI is off.
+                Err(Errno::OPNOTSUPP) => None,
+                other => other?,
+            },
+            swap: read("memory.swap.current")?,
+            reclaim: write("memory.reclaim")?,
+            events: read("cgroup.events")?.ok_or(Errno::NOENT)?,
+            freeze: KeptFile::open_below(at, "cgroup.freeze", OFlags::RDWR)?,
+            kill: write("cgroup.kill")?,
+            procs: read("cgroup.procs")?.ok_or(Errno::NOENT)?,
+            dir,
+        })
+    }
+
+    /// Which cgroup it is.
+    pub fn id(&self) -> CgroupId {
+        self.id
+    }
+
+    /// Its path below the root, as it was opened.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// Whether the memory controller is on for it, so that it has a usage of its own.
+    pub fn has_memory(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Whether one write kills all of it (Linux 5.14 and later).
+    pub fn has_kill(&self) -> bool {
+        self.kill.is_some()
+    }
+
+    /// How long its tasks waited for memory.
+    pub fn pressure(&self) -> Result<Pressure, Fault> {
+        pressure::read(have(self.pressure.as_ref(), "memory.pressure")?)
+    }
+
+    /// What it and everything below it uses, exact to what each processor has charged beforehand (64 pages).
+    pub fn usage(&self) -> Result<Bytes, Fault> {
+        number(have(self.current.as_ref(), "memory.current")?)
+    }
+
+    /// What of it is in swap.
+    pub fn swap_usage(&self) -> Result<Bytes, Fault> {
+        number(have(self.swap.as_ref(), "memory.swap.current")?)
+    }
+
+    /// Page cache of it that reclaim looks at first. Up to two seconds old, and reading it makes the kernel add up its
+    /// per-processor figures: for the slow tick, never between a wake and a kill.
+    pub fn inactive_file(&self) -> Result<Bytes, Fault> {
+        let file = have(self.stat.as_ref(), "memory.stat")?;
+        let mut buffer = [0; 8192];
+        let text = file.read(&mut buffer)?;
+        parse::field(text, b"inactive_file").map(Bytes).ok_or(file.malformed("inactive_file"))
+    }
+
+    /// What it was promised: the larger of `memory.low` and `memory.min`; `max` is the largest amount there is.
+    pub fn reservation(&self) -> Result<Bytes, Fault> {
+        let low = limit(have(self.low.as_ref(), "memory.low")?)?;
+        let min = limit(have(self.min.as_ref(), "memory.min")?)?;
+        Ok(low.max(min))
+    }
+
+    /// What it may use at most; `None` for no limit of its own.
+    pub fn max(&self) -> Result<Option<Bytes>, Fault> {
+        let max = limit(have(self.max.as_ref(), "memory.max")?)?;
+        Ok((max.0 != u64::MAX).then_some(max))
+    }
+
+    /// How often it met its limit.
+    pub fn memory_events(&self) -> Result<MemoryEvents, Fault> {
+        let file = have(self.memory_events.as_ref(), "memory.events")?;
+        let mut buffer = [0; 512];
+        let text = file.read(&mut buffer)?;
+        let need = |name: &'static str| parse::field(text, name.as_bytes()).ok_or(file.malformed(name));
+        Ok(MemoryEvents { max: need("max")?, oom: need("oom")?, oom_kill: need("oom_kill")? })
+    }
+
+    /// Whether it has live processes, and whether they stand still.
+    pub fn events(&self) -> Result<Events, Fault> {
+        let mut buffer = [0; 128];
+        let text = self.events.read(&mut buffer)?;
+        let populated = parse::field(text, b"populated").ok_or(self.events.malformed("populated"))?;
+        // Before 5.2 nothing can be frozen.
+        Ok(Events { populated: populated != 0, frozen: parse::field(text, b"frozen") == Some(1) })
+    }
+
+    /// Whether there is a live process in it or below it.
+    pub fn populated(&self) -> Result<bool, Fault> {
+        self.events().map(|events| events.populated)
+    }
+
+    /// Whether all of its processes stand still, by its own or a parent's freeze.
+    pub fn frozen(&self) -> Result<bool, Fault> {
+        self.events().map(|events| events.frozen)
+    }
+
+    /// Whether it was told to stand still, by whomever.
+    pub fn freeze_asked(&self) -> Result<bool, Fault> {
+        let file = have(self.freeze.as_ref(), "cgroup.freeze")?;
+        number(file).map(|asked| asked.0 != 0)
+    }
+
+    /// Tells all processes in it and below it to stand still, or to go on. Returns before they do.
+    pub fn freeze(&self, stand_still: bool) -> Result<(), Fault> {
+        have(self.freeze.as_ref(), "cgroup.freeze")?.write(if stand_still { b"1" } else { b"0" })
+    }
+
+    /// Kills every process in it and below it, forks in flight included. Returns before they have exited.
+    pub fn kill(&self) -> Result<(), Fault> {
+        have(self.kill.as_ref(), "cgroup.kill")?.write(b"1")
+    }
+
+    /// Asks the kernel to take back `amount` of it. Blocks for as long as that takes: never on the thread that watches.
+    /// `EAGAIN` in the fault: less than that could be had.
+    pub fn reclaim(&self, amount: Bytes) -> Result<(), Fault> {
+        let mut text = [0; 20];
+        let mut rest = amount.0;
+        let mut start = text.len();
+        loop {
+            start -= 1;
+            // A remainder of ten fits a byte.
+            text[start] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        have(self.reclaim.as_ref(), "memory.reclaim")?.write(&text[start..])
+    }
+
+    /// Calls `each` with the processes in it and below it until `each` says no, or there are no more. Opens directories
+    /// below it: for a helper thread. One handle, one such walk at a time: the kernel keeps the place in the open file.
+    pub fn each_process(&self, each: &mut dyn FnMut(Pid) -> bool) -> Result<(), Fault> {
+        if each_pid(&self.procs, each)? {
+            walk(self.dir.as_fd(), DEPTH, each)?;
+        }
+        Ok(())
+    }
+
+    /// Whether `pid` is in it or below it now.
+    pub fn holds(&self, pid: Pid) -> Result<bool, Fault> {
+        let mut found = false;
+        self.each_process(&mut |other| {
+            found = other == pid;
+            !found
+        })?;
+        Ok(found)
+    }
+
+    /// Opens up to `most` of its processes, each only if it is still in the cgroup after it was opened, so that no
+    /// number used again leads astray. Allocates and opens: for a helper thread.
+    pub fn open_processes(&self, most: usize) -> Result<OpenedProcesses, Fault> {
+        let mut opened = Vec::with_capacity(most);
+        let mut more = false;
+        self.each_process(&mut |pid| {
+            if opened.len() == most {
+                more = true;
+                return false;
+            }
+            // One that ended meanwhile is not missed.
+            opened.extend(process::open(pid).ok().map(|fd| Opened { pid, fd }));
+            true
+        })?;
+        let mut still: Vec<Pid> = Vec::with_capacity(opened.len());
+        self.each_process(&mut |pid| {
+            still.extend(opened.iter().any(|process| process.pid == pid).then_some(pid));
+            still.len() < opened.len()
+        })?;
+        opened.retain(|process| still.contains(&process.pid));
+        Ok(OpenedProcesses { cgroup: self.id, processes: opened, more })
+    }
+}
+
+fn have<'f>(file: Option<&'f KeptFile>, name: &'static str) -> Result<&'f KeptFile, Fault> {
+    file.ok_or(Fault::Absent { file: name })
+}
+
+fn number(file: &KeptFile) -> Result<Bytes, Fault> {
+    let mut buffer = [0; 32];
+    parse::u64_after_blanks(file.read(&mut buffer)?).map(Bytes).ok_or(file.malformed("number"))
+}
+
+fn limit(file: &KeptFile) -> Result<Bytes, Fault> {
+    let mut buffer = [0; 32];
+    parse::limit(file.read(&mut buffer)?).map(Bytes).ok_or(file.malformed("limit"))
+}
+
+/// One `cgroup.procs`. False: `each` has said no.
+fn each_pid(procs: &KeptFile, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool, Fault> {
+    let mut buffer = [0; 4096];
+    let mut offset = 0;
+    loop {
+        let piece = match procs.read_piece(&mut buffer, offset) {
+            // Threads of a threaded cgroup are listed in its parent, by process.
+            Err(Fault::Read { errno: Errno::OPNOTSUPP, .. }) => return Ok(true),
+            piece => piece?,
+        };
+        // The kernel cuts between lines unless the buffer is shorter than one; take whole lines only.
+        let Some(end) = piece.iter().rposition(|byte| *byte == b'\n') else { return Ok(true) };
+        for line in parse::lines(&piece[..end]) {
+            let number = parse::u64_after_blanks(line).and_then(|number| i32::try_from(number).ok());
+            // Zero stands for a process of another pid namespace.
+            let Some(pid) = number.and_then(Pid::from_raw) else { continue };
+            if !each(pid) {
+                return Ok(false);
+            }
+        }
+        offset += end as u64 + 1;
+    }
+}
+
+fn walk(dir: BorrowedFd<'_>, depth: usize, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool, Fault> {
+    let fault = |errno| match errno {
+        Errno::NODEV | Errno::NOENT => Fault::Gone,
+        errno => Fault::Read { file: "a directory below", errno },
+    };
+    if depth == 0 {
+        return Ok(true);
+    }
+    for name in children(dir).map_err(fault)? {
+        // What is removed meanwhile has no processes.
+        let Ok(child) = openat(dir, OsStr::from_bytes(&name), DIRECTORY, Mode::empty()) else { continue };
+        let goes_on = match KeptFile::open_below(child.as_fd(), "cgroup.procs", OFlags::RDONLY).map_err(fault)? {
+            None => true,
+            Some(procs) => match each_pid(&procs, each) {
+                Err(Fault::Gone) => true,
+                other => other?,
+            },
+        };
+        let goes_on = goes_on
+            && match walk(child.as_fd(), depth - 1, each) {
+                Err(Fault::Gone) => true,
+                other => other?,
+            };
+        if !goes_on {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Names of the directories in `dir`, sorted.
+pub(crate) fn children(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if entry.file_type() == rustix::fs::FileType::Directory && name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    struct Tree {
+        dir: tempfile::TempDir,
+    }
+
+    impl Tree {
+        fn new() -> Self {
+            Self { dir: tempfile::tempdir().expect("a temporary directory") }
+        }
+
+        /// A directory with the files of a cgroup, as plain files.
+        fn cgroup(&self, path: &[u8], files: &[(&str, &str)]) {
+            let dir = self.dir.path().join(file::path_of(path));
+            fs::create_dir_all(&dir).expect("writable");
+            for (name, text) in [
+                ("cgroup.events", "populated 1\nfrozen 0\n"),
+                ("cgroup.procs", ""),
+                ("cgroup.freeze", "0\n"),
+                ("memory.current", "4096\n"),
+                ("memory.low", "0\n"),
+                ("memory.min", "0\n"),
+            ]
+            .iter()
+            .chain(files)
+            {
+                fs::write(dir.join(name), text).expect("writable");
+            }
+        }
+
+        fn open(&self, path: &[u8]) -> Option<Handle> {
+            let root = Root::open(self.dir.path()).expect("it is there");
+            Handle::open(&root, path).expect("no other failure than absence")
+        }
+    }
+
+    #[test]
+    fn names_made_to_hurt_are_names() {
+        let tree = Tree::new();
+        for path in [
+            &b"system.slice/dev-disk-by\\x2dlabel.swap"[..],
+            b"user.slice/new\nline",
+            b"a/\xff\xfe\x80",
+            b"a/ memory.current",
+            b"a/*",
+            b"a/...",
+        ] {
+            tree.cgroup(path, &[("memory.current", "8192\n")]);
+            let handle = tree.open(path).expect("it is there");
+            assert_eq!(handle.usage(), Ok(Bytes(8192)));
+            assert_eq!(handle.path(), path);
+        }
+    }
+
+    #[test]
+    fn nothing_outside_the_tree_is_opened() {
+        let tree = Tree::new();
+        tree.cgroup(b"inside/a", &[]);
+        std::os::unix::fs::symlink(tree.dir.path().join("inside"), tree.dir.path().join("link")).expect("writable");
+        let root = Root::open(&tree.dir.path().join("inside")).expect("it is there");
+        for path in [&b""[..], b"/", b"..", b"../inside/a", b"a/..", b"./a"] {
+            assert!(Handle::open(&root, path).is_err(), "{}", path.escape_ascii());
+        }
+        let root = Root::open(tree.dir.path()).expect("it is there");
+        assert!(Handle::open(&root, b"link/a").is_err());
+        assert!(Handle::open(&root, b"none").expect("absence is no error").is_none());
+    }
+
+    #[test]
+    fn figures_come_out_of_their_files() {
+        let tree = Tree::new();
+        tree.cgroup(
+            b"w",
+            &[
+                ("memory.low", "1048576\n"),
+                ("memory.min", "2097152\n"),
+                ("memory.max", "max\n"),
+                ("memory.stat", "anon 1\nfile 2\ninactive_anon 3\ninactive_file 12288\n"),
+                ("memory.events", "low 0\nhigh 0\nmax 4\noom 2\noom_kill 1\n"),
+                ("cgroup.events", "populated 0\nfrozen 1\n"),
+            ],
+        );
+        let handle = tree.open(b"w").expect("it is there");
+        assert_eq!(handle.reservation(), Ok(Bytes::mib(2)));
+        assert_eq!(handle.max(), Ok(None));
+        assert_eq!(handle.inactive_file(), Ok(Bytes(12_288)));
+        assert_eq!(handle.memory_events(), Ok(MemoryEvents { max: 4, oom: 2, oom_kill: 1 }));
+        assert_eq!(handle.events(), Ok(Events { populated: false, frozen: true }));
+        assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
+        assert_eq!(handle.swap_usage(), Err(Fault::Absent { file: "memory.swap.current" }));
+    }
+
+    #[test]
+    fn what_is_written_arrives_as_text() {
+        let tree = Tree::new();
+        tree.cgroup(b"w", &[("cgroup.kill", ""), ("memory.reclaim", "")]);
+        let handle = tree.open(b"w").expect("it is there");
+        let text = |name: &str| fs::read_to_string(tree.dir.path().join("w").join(name)).expect("readable");
+        handle.freeze(true).expect("writable");
+        assert_eq!(handle.freeze_asked(), Ok(true));
+        handle.freeze(false).expect("writable");
+        assert_eq!(text("cgroup.freeze"), "0\n");
+        handle.kill().expect("writable");
+        assert_eq!(text("cgroup.kill"), "1");
+        for (amount, written) in [(0, "0"), (1_048_576, "1048576"), (u64::MAX, "18446744073709551615")] {
+            handle.reclaim(Bytes(amount)).expect("writable");
+            assert_eq!(text("memory.reclaim"), written);
+        }
+    }
+
+    #[test]
+    fn processes_are_found_at_any_depth() {
+        let tree = Tree::new();
+        let many = (1..=3000).map(|pid| pid.to_string()).collect::<Vec<_>>().join("\n") + "\n";
+        tree.cgroup(b"w", &[("cgroup.procs", &many)]);
+        tree.cgroup(b"w/a/b", &[("cgroup.procs", "4001\n0\n4002\n")]);
+        let handle = tree.open(b"w").expect("it is there");
+        let mut found = Vec::new();
+        handle
+            .each_process(&mut |pid| {
+                found.push(pid.as_raw_pid());
+                true
+            })
+            .expect("readable");
+        assert_eq!(found, (1..=3000).chain([4001, 4002]).collect::<Vec<_>>());
+        assert_eq!(handle.holds(Pid::from_raw(4002).expect("positive")), Ok(true));
+        assert_eq!(handle.holds(Pid::from_raw(4003).expect("positive")), Ok(false));
+    }
+
+    #[test]
+    fn processes_are_opened_as_many_as_asked() {
+        let tree = Tree::new();
+        let me = rustix::process::getpid();
+        let parent = rustix::process::getppid().expect("a test has a parent");
+        let text = format!("{}\n{}\n", me.as_raw_pid(), parent.as_raw_pid());
+        tree.cgroup(b"w", &[("cgroup.procs", &text)]);
+        let handle = tree.open(b"w").expect("it is there");
+        for (most, opened, more) in [(0, 0, true), (1, 1, true), (2, 2, false)] {
+            let processes = handle.open_processes(most).expect("readable");
+            assert_eq!((processes.processes.len(), processes.more), (opened, more));
+        }
+    }
+}

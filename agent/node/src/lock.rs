@@ -1,0 +1,39 @@
+//! Memory that stays: nothing of this process may have to be fetched from a disk while memory is short.
+
+use crate::NodeError;
+use core::hint::black_box;
+use rustix::mm::{MlockAllFlags, mlockall};
+
+/// How much of a thread's stack is touched beforehand. The deepest way from a wake to a kill needs far less.
+const STACK: usize = 256 << 10;
+
+/// Locks all memory that this process has and will have, and brings it in.
+pub fn all() -> Result<(), NodeError> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(refused)
+}
+
+/// Locks what this process has and will have page by page as it is first touched: for a process that maps much more
+/// than it uses.
+pub fn all_on_fault() -> Result<(), NodeError> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map_err(refused)
+}
+
+fn refused(source: rustix::io::Errno) -> NodeError {
+    NodeError::Refused {
+        what: "lock this process's memory",
+        source,
+        advice: "Give it CAP_IPC_LOCK, or raise its limit of locked memory (LimitMEMLOCK=)",
+    }
+}
+
+/// Touches the calling thread's stack as deep as it will be used, so that no fault grows it later.
+#[expect(clippy::large_stack_arrays, reason = "to be large and on the stack is its purpose")]
+#[inline(never)]
+pub fn touch_stack() {
+    let mut stack = [0_u8; STACK];
+    // One write a page would do; the compiler must not know that nobody reads them.
+    for byte in stack.iter_mut().step_by(1024) {
+        *byte = 1;
+    }
+    black_box(&stack);
+}

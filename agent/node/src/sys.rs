@@ -1,0 +1,27 @@
+//! The few system calls that no library in use wraps, or that musl refuses to make.
+#![expect(unsafe_code, reason = "raw system calls; each has only scalars and one pointer to a live local")]
+
+use rustix::fd::{AsFd, AsRawFd as _};
+use rustix::io::Errno;
+
+fn outcome(result: libc::c_long) -> Result<(), Errno> {
+    if result == -1 {
+        let code = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        return Err(Errno::from_raw_os_error(code));
+    }
+    Ok(())
+}
+
+/// `process_mrelease(2)`: takes the memory of a process that is already dying.
+pub(crate) fn process_mrelease(pidfd: impl AsFd) -> Result<(), Errno> {
+    let fd = pidfd.as_fd().as_raw_fd();
+    // SAFETY: the call reads its two integers and touches no memory of this process.
+    outcome(unsafe { libc::syscall(libc::SYS_process_mrelease, fd, 0) })
+}
+
+/// `sched_setscheduler(2)` for the calling thread; musl's own function of that name always fails.
+pub(crate) fn set_round_robin(priority: i32) -> Result<(), Errno> {
+    let parameters = [priority];
+    // SAFETY: struct sched_param is one int; `parameters` lives across the call, which only reads it.
+    outcome(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_RR, parameters.as_ptr()) })
+}

@@ -1,0 +1,140 @@
+//! /proc/zoneinfo: how far the kernel's cheap counters may be off, and what it keeps for itself.
+//!
+//! Read when the agent starts and when processors or memory come and go: it is long, so this allocates.
+
+use crate::meminfo::MemReading;
+use crate::{NodeError, file, parse};
+use plimsoll_units::{Bytes, Pages};
+use std::path::Path;
+
+const PATH: &str = "/proc/zoneinfo";
+
+/// What the zones say, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Zones {
+    /// How far the sum over all zones of one zone counter (free pages) may be off: each processor keeps back up to the
+    /// zone's threshold.
+    pub zone_drift: Pages,
+    /// The same for one node counter (inactive file pages): a node's threshold is the largest of its zones'.
+    pub node_drift: Pages,
+    /// The sum of the zones' low watermarks, below which kswapd wakes.
+    pub low_watermark: Pages,
+    /// The sum of the zones' minimum watermarks, below which allocations reclaim by themselves.
+    pub min_watermark: Pages,
+}
+
+impl Zones {
+    /// Reads and adds up.
+    pub fn read() -> Result<Self, NodeError> {
+        let path = Path::new(PATH);
+        let text = file::read_all(path)?;
+        Self::parse(&text).ok_or_else(|| NodeError::Malformed { path: path.to_owned(), what: "zone" })
+    }
+
+    /// How far free pages plus inactive file pages, each summed from the kernel's counters, may be off together.
+    pub fn drift_bound(&self) -> Pages {
+        Pages(self.zone_drift.0.saturating_add(self.node_drift.0))
+    }
+
+    /// What the kernel takes off in `MemAvailable` for its own reserves (watermarks and protection of lower zones): it
+    /// is published nowhere, but the other terms of that sum are.
+    pub fn total_reserve(&self, reading: &MemReading, page_bytes: u64) -> Bytes {
+        let low = self.low_watermark.to_bytes(page_bytes);
+        let usable = |cache: Bytes| cache.saturating_sub(Bytes(cache.0 / 2).min(low));
+        reading
+            .free
+            .saturating_add(usable(reading.file_lru()))
+            .saturating_add(usable(reading.kernel_reclaimable))
+            .saturating_sub(reading.available)
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut zones = Self::default();
+        let mut node = None;
+        // Thresholds of the node at hand, one a processor: the largest over the node's zones.
+        let mut largest: Vec<u64> = Vec::new();
+        let mut processor = 0;
+        for line in parse::lines(text) {
+            let line = line.trim_ascii_start();
+            if let Some(rest) = line.strip_prefix(b"Node ") {
+                let (number, _) = parse::leading_u64(rest)?;
+                if node != Some(number) {
+                    zones.node_drift.0 += largest.drain(..).sum::<u64>();
+                    node = Some(number);
+                }
+            } else if let Some(rest) = line.strip_prefix(b"cpu:") {
+                processor = usize::try_from(parse::u64_after_blanks(rest)?).ok()?;
+            } else if let Some(rest) = line.strip_prefix(b"vm stats threshold:") {
+                let threshold = parse::u64_after_blanks(rest)?;
+                zones.zone_drift.0 += threshold;
+                if processor >= largest.len() {
+                    largest.resize(processor.checked_add(1).filter(|count| *count <= 1 << 16)?, 0);
+                }
+                largest[processor] = largest[processor].max(threshold);
+            } else if let Some(rest) = watermark(line, b"low") {
+                zones.low_watermark.0 = zones.low_watermark.0.checked_add(parse::u64_after_blanks(rest)?)?;
+            } else if let Some(rest) = watermark(line, b"min") {
+                zones.min_watermark.0 = zones.min_watermark.0.checked_add(parse::u64_after_blanks(rest)?)?;
+            }
+        }
+        node?;
+        zones.node_drift.0 += largest.iter().sum::<u64>();
+        Some(zones)
+    }
+}
+
+fn watermark<'t>(line: &'t [u8], name: &[u8]) -> Option<&'t [u8]> {
+    line.strip_prefix(name).filter(|rest| rest.first() == Some(&b' '))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_saved_file_is_added_up() {
+        let zones = Zones::parse(include_bytes!("../tests/data/zoneinfo-6.18")).expect("a whole file");
+        // Thresholds 4, 24 and 28 on each of two processors; Movable and Device are empty.
+        assert_eq!(zones.zone_drift, Pages(2 * (4 + 24 + 28)));
+        assert_eq!(zones.node_drift, Pages(2 * 28));
+        assert_eq!(zones.drift_bound(), Pages(168));
+        assert_eq!(zones.low_watermark, Pages(35 + 7146 + 13_937 + 32));
+    }
+
+    #[test]
+    fn two_nodes_keep_their_thresholds_apart() {
+        let zone = |node: u8, thresholds: [u64; 2]| {
+            format!(
+                "Node {node}, zone Normal\n  min 1\n  low 2\n  cpu: 0\n  vm stats threshold: {}\n  cpu: 1\n  vm stats threshold: {}\n",
+                thresholds[0], thresholds[1]
+            )
+        };
+        let text = [zone(0, [1, 2]), zone(0, [5, 1]), zone(1, [3, 3])].concat();
+        let zones = Zones::parse(text.as_bytes()).expect("three zones");
+        assert_eq!(zones.zone_drift, Pages(15));
+        assert_eq!(zones.node_drift, Pages(5 + 2 + 3 + 3));
+        assert_eq!(zones.low_watermark, Pages(6));
+        assert_eq!(zones.min_watermark, Pages(3));
+    }
+
+    #[test]
+    fn the_reserve_is_what_is_left_of_the_sum() {
+        let zones = Zones { low_watermark: Pages(10), ..Zones::default() };
+        let reading = MemReading {
+            free: Bytes(1 << 20),
+            active_file: Bytes(200_000),
+            inactive_file: Bytes(100_000),
+            kernel_reclaimable: Bytes(4096),
+            available: Bytes((1 << 20) + 300_000 - 40_960 + 2048 - 7777),
+            ..MemReading::default()
+        };
+        assert_eq!(zones.total_reserve(&reading, 4096), Bytes(7777));
+    }
+
+    #[test]
+    fn what_is_no_zoneinfo_is_refused() {
+        for text in ["", "cpu: 0\n", "Node x\n", "Node 0, zone A\ncpu: 99999999\nvm stats threshold: 1\n"] {
+            assert_eq!(Zones::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+}
