@@ -1,0 +1,62 @@
+//! What is about to be done, written where it outlives this process.
+
+use plimsoll_units::{CgroupId, MonotonicNs};
+
+/// How far a deed has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It is about to be frozen; perhaps it is.
+    Freezing,
+    /// It was frozen.
+    Frozen,
+    /// It is about to be killed; perhaps it was.
+    Killing,
+    /// It was killed, and is waited for.
+    KillWritten,
+}
+
+/// What a step belongs to. One cgroup can be in one of each at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// To be undone by thawing.
+    Brake,
+    /// Never to be done twice.
+    Kill,
+}
+
+impl Step {
+    /// Which deed it is a step of.
+    pub fn deed(self) -> Deed {
+        match self {
+            Self::Freezing | Self::Frozen => Deed::Brake,
+            Self::Killing | Self::KillWritten => Deed::Kill,
+        }
+    }
+}
+
+/// One entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intent<'p> {
+    /// How far it has come.
+    pub step: Step,
+    /// Whom it befalls.
+    pub cgroup: CgroupId,
+    /// Where that cgroup is, below the root.
+    pub path: &'p [u8],
+    /// When the deed began.
+    pub since: MonotonicNs,
+}
+
+/// There is no room for another deed; nothing was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the run record has no room for another deed")]
+pub struct JournalFull;
+
+/// Where intents are written. Writing must not block or allocate, and must outlive the death of this process at any
+/// instruction.
+pub trait Journal {
+    /// Writes an intent, in the place of an earlier step of the same deed on the same cgroup.
+    fn write(&mut self, intent: Intent<'_>) -> Result<(), JournalFull>;
+    /// Forgets a deed that is over. One that was never written is fine.
+    fn clear(&mut self, cgroup: CgroupId, deed: Deed);
+}

@@ -1,0 +1,325 @@
+//! Killed cgroups: each written down before, waited for, and told about once it is empty or stuck.
+
+use crate::journal::{Deed, Intent, Journal, JournalFull, Step};
+use crate::point::{KillPoint, reached};
+use crate::worker::{Job, Worker};
+use core::time::Duration;
+use plimsoll_node::Fault;
+use plimsoll_node::cgroup::Handle;
+use plimsoll_node::process::OpenedProcesses;
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use std::sync::Arc;
+
+/// How kills behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KillLimits {
+    /// What has not emptied after this long is stuck: its memory is not counted on any more.
+    pub patience: Duration,
+}
+
+impl Default for KillLimits {
+    fn default() -> Self {
+        Self { patience: Duration::from_millis(500) }
+    }
+}
+
+/// How a kill began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Every process of it has been sent the signal.
+    Written,
+    /// The kernel has no cgroup.kill: the worker kills them one by one.
+    OneByOne,
+    /// It was gone before, and its memory with it.
+    Gone,
+}
+
+/// Why nothing was killed. Nothing was left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KillRefused {
+    /// It was killed already and is waited for.
+    #[error("it was killed already")]
+    Already,
+    /// As many are waited for as there is room for.
+    #[error("as many victims are waited for as there is room for")]
+    Full,
+    /// The journal is full.
+    #[error(transparent)]
+    Journal(#[from] JournalFull),
+    /// There is no cgroup.kill, and the worker has no room for the job.
+    #[error("the worker that would kill its processes one by one is busy")]
+    WorkerFull,
+    /// The kernel refused.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// What became of a victim.
+#[derive(Clone, Debug)]
+pub enum KillEvent {
+    /// Its last process is gone. Comes after `Stuck` too, if it does in the end.
+    Emptied {
+        /// The victim.
+        handle: Arc<Handle>,
+        /// How long it took.
+        took: Duration,
+        /// What is still charged to it: page cache, tmpfs. Absent where the cgroup was removed at once.
+        left: Option<Bytes>,
+    },
+    /// It has not emptied in time. Told once; it is waited for further, and not killed again.
+    Stuck {
+        /// The victim.
+        handle: Arc<Handle>,
+        /// What is still charged to it.
+        left: Option<Bytes>,
+    },
+}
+
+#[derive(Debug)]
+struct Kill {
+    handle: Arc<Handle>,
+    since: MonotonicNs,
+    /// When it counts as stuck; `None` once it was told.
+    patience: Option<MonotonicNs>,
+}
+
+/// All victims that are waited for.
+#[derive(Debug)]
+pub struct Kills {
+    limits: KillLimits,
+    table: Vec<Kill>,
+    /// Where the next `poll` looks, so that each call reads each victim once.
+    next: usize,
+    unreleased: u64,
+}
+
+impl Kills {
+    /// Room for `count` at a time.
+    pub fn with_capacity(limits: KillLimits, count: usize) -> Self {
+        Self { limits, table: Vec::with_capacity(count), next: 0, unreleased: 0 }
+    }
+
+    /// Kills all of a cgroup. If it is frozen by a brake, thaw it afterwards: the signal is met while it is frozen.
+    pub fn begin(
+        &mut self,
+        handle: &Arc<Handle>,
+        processes: Option<&Arc<OpenedProcesses>>,
+        now: MonotonicNs,
+        journal: &mut impl Journal,
+        worker: &mut Worker,
+    ) -> Result<Begun, KillRefused> {
+        if self.waits_for(handle.id()) {
+            return Err(KillRefused::Already);
+        }
+        if self.table.len() == self.table.capacity() {
+            return Err(KillRefused::Full);
+        }
+        let intent = |step| Intent { step, cgroup: handle.id(), path: handle.path(), since: now };
+        journal.write(intent(Step::Killing))?;
+        reached(KillPoint::KillIntentWritten);
+        let begun = match self.strike(handle, processes, worker) {
+            Ok(Begun::Gone) => {
+                journal.clear(handle.id(), Deed::Kill);
+                return Ok(Begun::Gone);
+            }
+            Ok(begun) => begun,
+            Err(refused) => {
+                journal.clear(handle.id(), Deed::Kill);
+                return Err(refused);
+            }
+        };
+        reached(KillPoint::KillWritten);
+        // The entry is there, so there is room for its next step; and the deed is done in any case.
+        let _ = journal.write(intent(Step::KillWritten));
+        reached(KillPoint::KillRecorded);
+        self.wait_for(handle, now, now);
+        Ok(begun)
+    }
+
+    /// Waits for a victim that an earlier process killed, or was about to: it has its patience from `now`, and nothing
+    /// is written to it. False where there is no room.
+    pub fn adopt(&mut self, handle: &Arc<Handle>, since: MonotonicNs, now: MonotonicNs) -> bool {
+        if self.waits_for(handle.id()) {
+            return true;
+        }
+        if self.table.len() == self.table.capacity() {
+            return false;
+        }
+        self.wait_for(handle, since, now);
+        true
+    }
+
+    /// Gives up waiting for a victim, so that it can be decided about again: for one that an earlier process had only
+    /// been about to kill.
+    pub fn forget(&mut self, cgroup: CgroupId, journal: &mut impl Journal) -> Option<Arc<Handle>> {
+        let index = self.table.iter().position(|kill| kill.handle.id() == cgroup)?;
+        journal.clear(cgroup, Deed::Kill);
+        self.next = 0;
+        Some(self.table.swap_remove(index).handle)
+    }
+
+    /// Whether this cgroup was killed and is waited for.
+    pub fn waits_for(&self, cgroup: CgroupId) -> bool {
+        self.table.iter().any(|kill| kill.handle.id() == cgroup)
+    }
+
+    /// How many are waited for, the stuck ones included.
+    pub fn count(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How many are waited for that are not stuck: while there are any, poll every few milliseconds.
+    pub fn hopeful(&self) -> usize {
+        self.table.iter().filter(|kill| kill.patience.is_some()).count()
+    }
+
+    /// Victims whose memory no worker took, because it had no room for the job: the kernel freed it as they exited.
+    pub fn unreleased(&self) -> u64 {
+        self.unreleased
+    }
+
+    /// The next thing that happened up to `now`; call until `None`. Each victim's `cgroup.events` is read once.
+    pub fn poll(&mut self, now: MonotonicNs, journal: &mut impl Journal) -> Option<KillEvent> {
+        while let Some(kill) = self.table.get_mut(self.next) {
+            let empty = match kill.handle.populated() {
+                Ok(populated) => !populated,
+                Err(Fault::Gone) => true,
+                // What cannot be read is not taken for success: it will count as stuck.
+                Err(_) => false,
+            };
+            if empty {
+                let Kill { handle, since, .. } = self.table.swap_remove(self.next);
+                reached(KillPoint::VictimEmptied);
+                journal.clear(handle.id(), Deed::Kill);
+                reached(KillPoint::KillCleared);
+                let left = handle.usage().ok();
+                return Some(KillEvent::Emptied { handle, took: now.since(since), left });
+            }
+            self.next += 1;
+            if kill.patience.is_some_and(|patience| patience <= now) {
+                kill.patience = None;
+                return Some(KillEvent::Stuck { handle: Arc::clone(&kill.handle), left: kill.handle.usage().ok() });
+            }
+        }
+        self.next = 0;
+        None
+    }
+
+    fn strike(
+        &mut self,
+        handle: &Arc<Handle>,
+        processes: Option<&Arc<OpenedProcesses>>,
+        worker: &mut Worker,
+    ) -> Result<Begun, KillRefused> {
+        // Clones only: whatever is dropped here, the caller still holds, so nothing is closed on this thread.
+        let (victim, processes) = (Arc::clone(handle), processes.cloned());
+        match handle.kill() {
+            Ok(()) => {
+                // The signal is out; without a worker the memory only comes back a little later.
+                if worker.submit(Job::Release { handle: victim, processes }).is_err() {
+                    self.unreleased += 1;
+                }
+                Ok(Begun::Written)
+            }
+            Err(Fault::Gone) => Ok(Begun::Gone),
+            Err(Fault::Absent { .. }) => match worker.submit(Job::KillEach { handle: victim, processes }) {
+                Ok(()) => Ok(Begun::OneByOne),
+                Err(_) => Err(KillRefused::WorkerFull),
+            },
+            Err(fault) => Err(fault.into()),
+        }
+    }
+
+    fn wait_for(&mut self, handle: &Arc<Handle>, since: MonotonicNs, now: MonotonicNs) {
+        let patience = Some(now.after(self.limits.patience));
+        self.table.push(Kill { handle: Arc::clone(handle), since, patience });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Book, Fake, ms};
+
+    fn kills() -> (Kills, Worker) {
+        let worker = Worker::start("test", 4).expect("a thread starts");
+        (Kills::with_capacity(KillLimits::default(), 2), worker)
+    }
+
+    #[test]
+    fn a_victim_is_written_down_killed_and_seen_to_be_empty() {
+        let fake = Fake::new("w");
+        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        let begun = kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker);
+        assert_eq!(begun, Ok(Begun::Written));
+        assert_eq!(fake.text("cgroup.kill"), "1");
+        assert_eq!(book.steps(), [Step::Killing, Step::KillWritten]);
+        assert!(kills.poll(ms(499), &mut book).is_none());
+        let again = kills.begin(&fake.handle, None, ms(1), &mut book, &mut worker);
+        assert_eq!(again, Err(KillRefused::Already));
+        fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+        fake.write("memory.current", "4096\n");
+        let event = kills.poll(ms(499), &mut book);
+        let Some(KillEvent::Emptied { took, left, .. }) = event else { panic!("{event:?}") };
+        assert_eq!((took, left), (Duration::from_millis(499), Some(Bytes(4096))));
+        assert!(book.is_clear());
+        assert!(kills.poll(ms(600), &mut book).is_none());
+    }
+
+    #[test]
+    fn what_does_not_empty_is_stuck_once_and_never_killed_again() {
+        let fake = Fake::new("w");
+        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker).expect("it fits");
+        fake.write("cgroup.kill", "");
+        assert!(matches!(kills.poll(ms(500), &mut book), Some(KillEvent::Stuck { left: Some(_), .. })));
+        assert_eq!((kills.hopeful(), kills.count()), (0, 1));
+        assert!(kills.poll(ms(501), &mut book).is_none());
+        assert!(kills.poll(ms(60_000), &mut book).is_none());
+        assert_eq!(fake.text("cgroup.kill"), "");
+        assert!(!book.is_clear(), "whoever comes next must know");
+        fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+        assert!(matches!(kills.poll(ms(60_001), &mut book), Some(KillEvent::Emptied { .. })));
+        assert!(book.is_clear());
+    }
+
+    #[test]
+    fn an_adopted_victim_is_waited_for_but_not_written_to() {
+        let fake = Fake::new("w");
+        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        assert!(kills.adopt(&fake.handle, ms(0), ms(10_000)));
+        assert_eq!(fake.text("cgroup.kill"), "");
+        let begun = kills.begin(&fake.handle, None, ms(10_001), &mut book, &mut worker);
+        assert_eq!(begun, Err(KillRefused::Already));
+        assert!(kills.poll(ms(10_499), &mut book).is_none());
+        assert!(matches!(kills.poll(ms(10_500), &mut book), Some(KillEvent::Stuck { .. })));
+        assert!(kills.forget(fake.handle.id(), &mut book).is_some());
+        assert_eq!(kills.count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_killed_that_is_not_written_down() {
+        let fake = Fake::new("w");
+        let ((mut kills, mut worker), mut book) = (kills(), Book::with_room(0));
+        let begun = kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker);
+        assert_eq!(begun, Err(KillRefused::Journal(JournalFull)));
+        assert_eq!(fake.text("cgroup.kill"), "");
+    }
+
+    #[test]
+    fn room_is_bounded_and_each_victim_is_looked_at() {
+        let fakes = ["a", "b", "c"].map(Fake::new);
+        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        for fake in &fakes[..2] {
+            kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker).expect("it fits");
+            fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+        }
+        let begun = kills.begin(&fakes[2].handle, None, ms(0), &mut book, &mut worker);
+        assert_eq!(begun, Err(KillRefused::Full));
+        for _ in 0..2 {
+            assert!(matches!(kills.poll(ms(1), &mut book), Some(KillEvent::Emptied { .. })));
+        }
+        assert!(kills.poll(ms(1), &mut book).is_none());
+        assert!(book.is_clear());
+    }
+}

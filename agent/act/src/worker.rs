@@ -1,0 +1,306 @@
+//! A thread for what blocks: taking a dying process's memory, reclaim, killing one by one, closing descriptors.
+//!
+//! Jobs go in and results come out through bounded queues; neither side ever waits for the other.
+
+use crate::point::{KillPoint, reached};
+use core::time::Duration;
+use plimsoll_node::Fault;
+use plimsoll_node::cgroup::Handle;
+use plimsoll_node::process::{self, OpenedProcesses, Released};
+use plimsoll_units::{Bytes, CgroupId};
+use rtrb::{Consumer, Producer, RingBuffer};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Thread};
+
+/// How many processes of a victim are opened at a time.
+const AT_A_TIME: usize = 256;
+/// How often a victim is looked at again before its memory is left to the kernel.
+const ROUNDS: usize = 100;
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Something to do.
+#[derive(Debug)]
+pub enum Job {
+    /// The cgroup was killed: take the memory of its processes while they die. Those opened beforehand come first.
+    Release {
+        /// The victim.
+        handle: Arc<Handle>,
+        /// Its processes, as they were in calm times.
+        processes: Option<Arc<OpenedProcesses>>,
+    },
+    /// There is no cgroup.kill: kill its processes one by one until none is left, then as for `Release`.
+    KillEach {
+        /// The victim.
+        handle: Arc<Handle>,
+        /// Its processes, as they were in calm times.
+        processes: Option<Arc<OpenedProcesses>>,
+    },
+    /// Ask the kernel to take back some of a cgroup's memory.
+    Reclaim {
+        /// The cgroup.
+        handle: Arc<Handle>,
+        /// How much.
+        amount: Bytes,
+    },
+    /// Close a cgroup's descriptors.
+    Close(Arc<Handle>),
+    /// Close processes' descriptors.
+    CloseProcesses(Arc<OpenedProcesses>),
+}
+
+/// How reclaim ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaimed {
+    /// All that was asked, or more.
+    All,
+    /// Less, for this reason: the kernel says `EAGAIN` where no more could be had.
+    Less(Fault),
+}
+
+/// Something done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// A victim's memory was taken.
+    Released {
+        /// The victim.
+        cgroup: CgroupId,
+        /// Processes whose memory was taken before they exited.
+        released: u32,
+        /// Processes that were gone before that.
+        gone: u32,
+        /// Processes whose memory could not be taken: shared with the living, or refused.
+        kept: u32,
+    },
+    /// A cgroup was reclaimed from.
+    Reclaimed {
+        /// The cgroup.
+        cgroup: CgroupId,
+        /// How much was asked.
+        asked: Bytes,
+        /// How it ended.
+        outcome: Reclaimed,
+    },
+}
+
+/// A running worker, by the ends of its queues. Dropping it lets the thread end after its job.
+#[derive(Debug)]
+pub struct Worker {
+    jobs: Producer<Job>,
+    done: Consumer<Done>,
+    thread: Thread,
+    stop: Arc<AtomicBool>,
+}
+
+impl Worker {
+    /// Starts a thread of this name with room for `capacity` jobs. Whatever the calling thread has locked, dropped or
+    /// raised for itself holds for the new one as threads inherit it.
+    pub fn start(name: &str, capacity: usize) -> io::Result<Self> {
+        let (jobs, take) = RingBuffer::new(capacity);
+        let (give, done) = RingBuffer::new(capacity);
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(take, give, &seen))?;
+        Ok(Self { jobs, done, thread: thread.thread().clone(), stop })
+    }
+
+    /// Hands over a job. Where the queue is full the job comes back: the caller must not lose what it holds.
+    pub fn submit(&mut self, job: Job) -> Result<(), Job> {
+        self.jobs.push(job).map_err(|rtrb::PushError::Full(job)| job)?;
+        self.thread.unpark();
+        Ok(())
+    }
+
+    /// The next result, if there is one.
+    pub fn poll(&mut self) -> Option<Done> {
+        self.done.pop().ok()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+fn work(mut jobs: Consumer<Job>, mut done: Producer<Done>, stop: &AtomicBool) {
+    loop {
+        while let Ok(job) = jobs.pop() {
+            if let Some(result) = perform(job) {
+                // Nobody reads: the result is told by what can be seen of the cgroup, too.
+                let _ = done.push(result);
+            }
+        }
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        thread::park();
+    }
+}
+
+fn perform(job: Job) -> Option<Done> {
+    match job {
+        Job::Release { handle, processes } => Some(release(&handle, processes.as_deref(), false)),
+        Job::KillEach { handle, processes } => Some(release(&handle, processes.as_deref(), true)),
+        Job::Reclaim { handle, amount } => Some(Done::Reclaimed {
+            cgroup: handle.id(),
+            asked: amount,
+            outcome: handle.reclaim(amount).map_or_else(Reclaimed::Less, |()| Reclaimed::All),
+        }),
+        Job::Close(_) | Job::CloseProcesses(_) => None,
+    }
+}
+
+/// What was done to each process so far.
+#[derive(Default)]
+struct Tally {
+    released: u32,
+    gone: u32,
+    kept: u32,
+    /// Whose memory was taken: they may still be listed for a while.
+    over: Vec<process::Pid>,
+}
+
+impl Tally {
+    /// Gives whether something is left to try.
+    fn take(&mut self, opened: &OpenedProcesses, kill: bool) -> bool {
+        let mut left = opened.more;
+        for one in &opened.processes {
+            if self.over.contains(&one.pid) {
+                continue;
+            }
+            if kill {
+                // Whether it is dying is seen below.
+                let _ = process::kill(&one.fd);
+            }
+            let count = match process::release(&one.fd) {
+                Released::Yes => &mut self.released,
+                Released::Gone => &mut self.gone,
+                Released::Refused(_) => &mut self.kept,
+                Released::Busy | Released::NotDying => {
+                    left = true;
+                    continue;
+                }
+            };
+            *count += 1;
+            self.over.push(one.pid);
+        }
+        left
+    }
+}
+
+fn release(handle: &Handle, processes: Option<&OpenedProcesses>, kill: bool) -> Done {
+    reached(KillPoint::ReleaseStarted);
+    let mut tally = Tally::default();
+    // Those opened beforehand were members then; whom the kill did not meet is not dying and is left alone.
+    let mut left = processes.is_some_and(|opened| tally.take(opened, false));
+    let mut unfinished = 0;
+    for round in 0..ROUNDS {
+        // A removed cgroup, or an empty one, has nothing left to take.
+        if !matches!(handle.populated(), Ok(true)) {
+            break;
+        }
+        if round > 0 {
+            thread::sleep(PAUSE);
+        }
+        let Ok(opened) = handle.open_processes(AT_A_TIME) else { break };
+        left = tally.take(&opened, kill) | (left && processes.is_some_and(|opened| tally.take(opened, false)));
+        unfinished = opened.processes.iter().filter(|one| !tally.over.contains(&one.pid)).count();
+        if !left && !kill {
+            break;
+        }
+    }
+    let unfinished = u32::try_from(unfinished).unwrap_or(u32::MAX);
+    reached(KillPoint::ReleaseFinished);
+    Done::Released {
+        cgroup: handle.id(),
+        released: tally.released,
+        gone: tally.gone,
+        kept: tally.kept.saturating_add(unfinished),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Fake;
+    use std::process::{Child, Command};
+
+    fn wait(worker: &mut Worker) -> Done {
+        loop {
+            if let Some(done) = worker.poll() {
+                return done;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("600").spawn().expect("sleep starts")
+    }
+
+    #[test]
+    fn reclaim_is_asked_and_answered() {
+        let fake = Fake::with_files("w", &[("memory.reclaim", "")]);
+        let mut worker = Worker::start("test", 4).expect("a thread starts");
+        let (handle, amount) = (Arc::clone(&fake.handle), Bytes::mib(3));
+        worker.submit(Job::Reclaim { handle, amount }).expect("there is room");
+        let cgroup = fake.handle.id();
+        assert_eq!(wait(&mut worker), Done::Reclaimed { cgroup, asked: amount, outcome: Reclaimed::All });
+        assert_eq!(fake.text("memory.reclaim"), "3145728");
+
+        let old = Fake::new("w");
+        let handle = Arc::clone(&old.handle);
+        worker.submit(Job::Reclaim { handle, amount }).expect("there is room");
+        let outcome = Reclaimed::Less(Fault::Absent { file: "memory.reclaim" });
+        assert_eq!(wait(&mut worker), Done::Reclaimed { cgroup: old.handle.id(), asked: amount, outcome });
+    }
+
+    #[test]
+    fn without_cgroup_kill_each_process_is_killed() {
+        let fake = Fake::with_files("w", &[]);
+        let mut children = [sleeper(), sleeper(), sleeper()];
+        let list: Vec<String> = children.iter().map(|child| child.id().to_string()).collect();
+        fake.write("cgroup.procs", &(list.join("\n") + "\n"));
+        let mut worker = Worker::start("test", 4).expect("a thread starts");
+        worker.submit(Job::KillEach { handle: Arc::clone(&fake.handle), processes: None }).expect("there is room");
+        for child in &mut children {
+            let status = child.wait().expect("it is ours");
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+        }
+        fake.write("cgroup.procs", "");
+        fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+        let Done::Released { cgroup, .. } = wait(&mut worker) else { panic!("not what was asked") };
+        assert_eq!(cgroup, fake.handle.id());
+    }
+
+    #[test]
+    fn the_living_keep_their_memory() {
+        let fake = Fake::new("w");
+        let mut child = sleeper();
+        fake.write("cgroup.procs", &format!("{}\n", child.id()));
+        let opened = fake.handle.open_processes(4).expect("readable");
+        assert_eq!(opened.processes.len(), 1);
+        let mut tally = Tally::default();
+        assert!(tally.take(&opened, false), "it is not dying: to be tried again");
+        assert_eq!((tally.released, tally.gone, tally.kept), (0, 0, 0));
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+        assert!(!tally.take(&opened, false));
+        assert_eq!(tally.gone, 1);
+    }
+
+    #[test]
+    fn a_full_queue_gives_the_job_back() {
+        let fake = Fake::new("w");
+        let (jobs, _keep) = RingBuffer::new(1);
+        let (_give, done) = RingBuffer::new(1);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut worker = Worker { jobs, done, thread: thread::current(), stop };
+        assert!(worker.submit(Job::Close(Arc::clone(&fake.handle))).is_ok());
+        assert!(matches!(worker.submit(Job::Close(Arc::clone(&fake.handle))), Err(Job::Close(_))));
+    }
+}
