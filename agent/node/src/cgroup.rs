@@ -41,6 +41,25 @@ impl Root {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Looks through the whole tree for a cgroup: for one whose path is not known. `None` where it is gone.
+    pub fn find(&self, cgroup: CgroupId) -> Result<Option<Vec<u8>>, NodeError> {
+        // Depth first, without recursion: a tree may be deep.
+        let mut open = vec![Vec::new()];
+        while let Some(path) = open.pop() {
+            let dir = if path.is_empty() { self.fd.try_clone().ok() } else { open_below(self.as_fd(), &path).ok() };
+            // What is removed meanwhile holds nothing.
+            let Some(dir) = dir else { continue };
+            if !path.is_empty() && id_of(dir.as_fd()) == Ok(cgroup) {
+                return Ok(Some(path));
+            }
+            let below = children(dir.as_fd()).map_err(|source| NodeError::Read { path: self.path.clone(), source });
+            for name in below? {
+                open.push(if path.is_empty() { name } else { [path.as_slice(), b"/", &name].concat() });
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl AsFd for Root {

@@ -1,0 +1,21 @@
+//! What must survive the death of a process, at any instruction: the run record of what is frozen and being killed, the
+//! lock that lets one agent act, and the queue from the core to the reporter.
+//!
+//! Everything shared is memory of whole 64-bit words, checked on every read: what another process left behind, or is
+//! writing just now, is never trusted. Writing allocates nothing and never waits. Nothing here outlives a reboot, and
+//! nothing needs to: no freeze does.
+
+mod error;
+mod lock;
+pub mod queue;
+mod record;
+mod shared;
+mod undo;
+
+pub use error::StateError;
+pub use lock::ActingLock;
+pub use record::{Entry, Found, Record};
+pub use undo::{PendingKill, Undone, undo};
+
+/// Where the record and the lock are, unless told otherwise.
+pub const RUN_DIRECTORY: &str = "/run/plimsoll";

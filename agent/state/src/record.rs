@@ -1,0 +1,458 @@
+//! The run record: what is frozen and what is being killed, in a file on /run that outlives every process.
+//!
+//! Two slots are written in turn, each with a sequence number, the boot it belongs to and a checksum. The process may be
+//! killed at any instruction while it writes one: then that slot does not check and the other one holds. Process death
+//! needs no fsync, and a freeze does not survive a reboot.
+
+use crate::error::StateError;
+use crate::shared::Shared;
+use core::sync::atomic::{AtomicU64, Ordering};
+use plimsoll_act::{Deed, Intent, Journal, JournalFull, Step};
+use plimsoll_node::boot::BootId;
+use plimsoll_units::{CgroupId, MonotonicNs};
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, openat, rename};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+
+/// How many deeds can be open at a time.
+const ROWS: usize = 64;
+/// `PLIMSOLL` as bytes, less one for each version of the layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"PLIMSOLL");
+const HEADER: usize = 6;
+/// Step and path length, cgroup, since, path.
+const ROW: usize = 3 + PATH / 8;
+/// Longer paths are not kept: such a cgroup is looked for by its id.
+const PATH: usize = 256;
+const SLOT: usize = HEADER + ROWS * ROW;
+const FILE_BYTES: u64 = 2 * 8 * SLOT as u64;
+/// A length that no path has: it was too long to keep.
+const TOO_LONG: u64 = 0xffff_ffff;
+
+/// The record, opened and mapped. Its image in this process is the truth; the slots are its copies.
+#[derive(Debug)]
+pub struct Record {
+    shared: Shared,
+    image: Box<[u64]>,
+    locked: bool,
+}
+
+/// What was there when the record was opened.
+#[derive(Debug)]
+pub enum Found {
+    /// Nothing, or a record of which nothing was written yet.
+    New,
+    /// The record of an earlier process of this boot; its entries are in the record now.
+    Continued,
+    /// A record of an earlier boot, whose freezes are no more; it was begun anew.
+    OtherBoot,
+    /// Something that is no record of this version. It was moved aside; what it said is unknown.
+    Broken {
+        /// Where it is now.
+        aside: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// One open deed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// How far it has come.
+    pub step: Step,
+    /// Whom it befalls.
+    pub cgroup: CgroupId,
+    /// Where that cgroup is, below the root; `None` where the path was too long to keep.
+    pub path: Option<Vec<u8>>,
+    /// When the deed began.
+    pub since: MonotonicNs,
+}
+
+impl Record {
+    /// Opens the record at `path`, or makes one. Never fails for what is in the file: that is what `Found` tells.
+    pub fn open(path: &Path, boot: BootId) -> Result<(Self, Found), StateError> {
+        let fail = |what| move |source| StateError::File { what, path: path.to_owned(), source };
+        let fd = open_file(path).map_err(fail("open"))?;
+        let length = fstat(&fd).map_err(fail("look at"))?.st_size;
+        let (newest, fd, mut found) = match length {
+            0 => (None, fd, Found::New),
+            length if u64::try_from(length) == Ok(FILE_BYTES) => {
+                let shared = Shared::map(&fd, 2 * SLOT).map_err(fail("map"))?;
+                match newest(shared.words()) {
+                    Ok(newest) => (newest, fd, Found::New),
+                    Err(why) => set_aside(path, why).map_err(fail("set aside"))?,
+                }
+            }
+            _ => set_aside(path, "it has another length").map_err(fail("set aside"))?,
+        };
+        fallocate(&fd, FallocateFlags::empty(), 0, FILE_BYTES).map_err(fail("reserve room for"))?;
+        let shared = Shared::map(&fd, 2 * SLOT).map_err(fail("map"))?;
+        let locked = shared.lock();
+        let mut image = vec![0; SLOT].into_boxed_slice();
+        if let Some(newest) = newest {
+            if boot_of(&newest) == boot.0 {
+                image.copy_from_slice(&newest);
+                found = Found::Continued;
+            } else {
+                image[SEQUENCE] = newest[SEQUENCE];
+                found = Found::OtherBoot;
+            }
+        }
+        image[0] = MAGIC;
+        let (low, high) = boot_words(boot);
+        (image[BOOT], image[BOOT + 1]) = (low, high);
+        let mut record = Self { shared, image, locked };
+        record.publish();
+        Ok((record, found))
+    }
+
+    /// Whether it is locked in memory.
+    pub fn is_locked(&self) -> bool {
+        self.locked
+    }
+
+    /// All open deeds, by when they were first written.
+    pub fn entries(&self) -> Vec<Entry> {
+        (0..count(&self.image)).filter_map(|index| entry(row(&self.image, index))).collect()
+    }
+
+    fn position(&self, cgroup: CgroupId, deed: Deed) -> Option<usize> {
+        (0..count(&self.image)).find(|index| {
+            let row = row(&self.image, *index);
+            row[1] == cgroup.0 && step_of(row[0]).is_some_and(|step| step.deed() == deed)
+        })
+    }
+
+    /// Makes the image the newest slot.
+    fn publish(&mut self) {
+        self.image[SEQUENCE] = self.image[SEQUENCE].wrapping_add(1);
+        let used = used(&self.image);
+        self.image[CHECKSUM] = checksum(&self.image[..used]);
+        store(slot(self.shared.words(), self.image[SEQUENCE]), &self.image[..used]);
+    }
+}
+
+impl Journal for Record {
+    fn write(&mut self, intent: Intent<'_>) -> Result<(), JournalFull> {
+        let index = match self.position(intent.cgroup, intent.step.deed()) {
+            Some(index) => index,
+            None if count(&self.image) == ROWS => return Err(JournalFull),
+            None => {
+                self.image[COUNT] += 1;
+                count(&self.image) - 1
+            }
+        };
+        let start = HEADER + index * ROW;
+        fill(&mut self.image[start..start + ROW], &intent);
+        self.publish();
+        Ok(())
+    }
+
+    fn clear(&mut self, cgroup: CgroupId, deed: Deed) {
+        let Some(index) = self.position(cgroup, deed) else { return };
+        let end = used(&self.image);
+        self.image.copy_within(HEADER + (index + 1) * ROW..end, HEADER + index * ROW);
+        self.image[COUNT] -= 1;
+        self.publish();
+    }
+}
+
+const SEQUENCE: usize = 1;
+const BOOT: usize = 2;
+const COUNT: usize = 4;
+const CHECKSUM: usize = 5;
+
+fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
+    let how = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(CWD, path, how, Mode::RUSR | Mode::WUSR)
+}
+
+type Opened = (Option<Box<[u64]>>, OwnedFd, Found);
+
+fn set_aside(path: &Path, why: &'static str) -> Result<Opened, Errno> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".broken");
+    let aside = PathBuf::from(aside);
+    rename(path, &aside)?;
+    Ok((None, open_file(path)?, Found::Broken { aside, why }))
+}
+
+fn slot(words: &[AtomicU64], sequence: u64) -> &[AtomicU64] {
+    if sequence.is_multiple_of(2) { &words[..SLOT] } else { &words[SLOT..] }
+}
+
+fn store(slot: &[AtomicU64], image: &[u64]) {
+    for (to, from) in slot.iter().zip(image) {
+        to.store(*from, Ordering::Relaxed);
+    }
+}
+
+/// How many rows are used; never more than there are.
+fn count(image: &[u64]) -> usize {
+    usize::try_from(image[COUNT]).map_or(ROWS, |count| count.min(ROWS))
+}
+
+fn used(image: &[u64]) -> usize {
+    HEADER + count(image) * ROW
+}
+
+fn row(image: &[u64], index: usize) -> &[u64] {
+    &image[HEADER + index * ROW..HEADER + (index + 1) * ROW]
+}
+
+fn checksum(used: &[u64]) -> u64 {
+    let mut hasher = crc32fast::Hasher::new();
+    for (index, word) in used.iter().enumerate() {
+        let word = if index == CHECKSUM { 0 } else { *word };
+        hasher.update(&word.to_le_bytes());
+    }
+    u64::from(hasher.finalize())
+}
+
+fn boot_words(boot: BootId) -> (u64, u64) {
+    let value = u128::from_le_bytes(boot.0);
+    let low = u64::try_from(value & u128::from(u64::MAX)).unwrap_or(0);
+    let high = u64::try_from(value >> 64).unwrap_or(0);
+    (low, high)
+}
+
+fn boot_of(image: &[u64]) -> [u8; 16] {
+    (u128::from(image[BOOT]) | u128::from(image[BOOT + 1]) << 64).to_le_bytes()
+}
+
+/// The newest slot that checks. `None`: nothing was ever written.
+fn newest(words: &[AtomicU64]) -> Result<Option<Box<[u64]>>, &'static str> {
+    let slots = [&words[..SLOT], &words[SLOT..]].map(|slot| {
+        let image: Box<[u64]> = slot.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        check(&image).map(|()| image)
+    });
+    match slots {
+        [Ok(first), Ok(second)] => {
+            // They follow one another; the later one may have wrapped.
+            let ahead = first[SEQUENCE].wrapping_sub(second[SEQUENCE]);
+            Ok(Some(if ahead < u64::MAX / 2 { first } else { second }))
+        }
+        [Ok(image), Err(_)] | [Err(_), Ok(image)] => Ok(Some(image)),
+        // The first write ever goes to the second slot, and dies with its writer: then nothing was done yet either.
+        [Err(_), Err(_)] if words[..SLOT].iter().all(|word| word.load(Ordering::Relaxed) == 0) => Ok(None),
+        [Err(why), Err(_)] => Err(why),
+    }
+}
+
+fn check(image: &[u64]) -> Result<(), &'static str> {
+    if image[0] != MAGIC {
+        return Err("it is not a run record of this version");
+    }
+    if image[COUNT] > ROWS as u64 {
+        return Err("it has more entries than there is room for");
+    }
+    let used = &image[..used(image)];
+    if image[CHECKSUM] != checksum(used) {
+        return Err("its checksum is wrong in both slots");
+    }
+    if (0..count(image)).any(|index| entry(row(image, index)).is_none()) {
+        return Err("it has an entry that cannot be");
+    }
+    Ok(())
+}
+
+fn step_of(word: u64) -> Option<Step> {
+    match word >> 32 {
+        1 => Some(Step::Freezing),
+        2 => Some(Step::Frozen),
+        3 => Some(Step::Killing),
+        4 => Some(Step::KillWritten),
+        _ => None,
+    }
+}
+
+fn fill(row: &mut [u64], intent: &Intent<'_>) {
+    let step: u64 = match intent.step {
+        Step::Freezing => 1,
+        Step::Frozen => 2,
+        Step::Killing => 3,
+        Step::KillWritten => 4,
+    };
+    let path = if intent.path.len() <= PATH { intent.path } else { &[] };
+    let length = if intent.path.len() <= PATH { path.len() as u64 } else { TOO_LONG };
+    row[0] = step << 32 | length;
+    row[1] = intent.cgroup.0;
+    row[2] = intent.since.0;
+    row[3..].fill(0);
+    for (word, bytes) in row[3..].iter_mut().zip(path.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(whole);
+    }
+}
+
+fn entry(row: &[u64]) -> Option<Entry> {
+    let length = row[0] & TOO_LONG;
+    let path = if length == TOO_LONG {
+        None
+    } else {
+        let length = usize::try_from(length).ok().filter(|length| *length <= PATH)?;
+        let mut bytes: Vec<u8> = row[3..].iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.truncate(length);
+        Some(bytes)
+    };
+    Some(Entry { step: step_of(row[0])?, cgroup: CgroupId(row[1]), path, since: MonotonicNs(row[2]) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    const BOOT_A: BootId = BootId([7; 16]);
+
+    fn intent(step: Step, cgroup: u64, path: &[u8]) -> Intent<'_> {
+        Intent { step, cgroup: CgroupId(cgroup), path, since: MonotonicNs(5) }
+    }
+
+    fn home() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("record");
+        (dir, path)
+    }
+
+    fn open(path: &Path) -> (Record, Found) {
+        Record::open(path, BOOT_A).expect("the directory is writable")
+    }
+
+    #[test]
+    fn what_was_written_is_found_by_the_next() {
+        let (_dir, path) = home();
+        let (mut record, found) = open(&path);
+        assert!(matches!(found, Found::New));
+        record.write(intent(Step::Freezing, 1, b"a/\xff\n")).expect("room");
+        record.write(intent(Step::Frozen, 1, b"a/\xff\n")).expect("room");
+        record.write(intent(Step::Killing, 1, b"a/\xff\n")).expect("room");
+        record.write(intent(Step::Freezing, 2, &[b'x'; 300])).expect("room");
+        let entries = record.entries();
+        assert_eq!(
+            entries.iter().map(|entry| entry.step).collect::<Vec<_>>(),
+            [Step::Frozen, Step::Killing, Step::Freezing]
+        );
+        assert_eq!(entries[0].path.as_deref(), Some(&b"a/\xff\n"[..]));
+        assert_eq!(entries[2].path, None);
+        drop(record);
+        let (mut record, found) = open(&path);
+        assert!(matches!(found, Found::Continued));
+        assert_eq!(record.entries(), entries);
+        record.clear(CgroupId(1), Deed::Brake);
+        record.clear(CgroupId(9), Deed::Brake);
+        assert_eq!(record.entries(), entries[1..]);
+    }
+
+    #[test]
+    fn another_boot_begins_anew() {
+        let (_dir, path) = home();
+        open(&path).0.write(intent(Step::Frozen, 1, b"a")).expect("room");
+        let (record, found) = Record::open(&path, BootId([8; 16])).expect("writable");
+        assert!(matches!(found, Found::OtherBoot));
+        assert_eq!(record.entries(), []);
+    }
+
+    #[test]
+    fn room_is_bounded() {
+        let (_dir, path) = home();
+        let (mut record, _) = open(&path);
+        for cgroup in 0..ROWS as u64 {
+            record.write(intent(Step::Freezing, cgroup, b"a")).expect("room");
+        }
+        assert_eq!(record.write(intent(Step::Freezing, 999, b"a")), Err(JournalFull));
+        record.write(intent(Step::Frozen, 3, b"a")).expect("its place is there");
+        record.clear(CgroupId(0), Deed::Brake);
+        record.write(intent(Step::Freezing, 999, b"a")).expect("room again");
+        assert_eq!(record.entries().len(), ROWS);
+    }
+
+    #[test]
+    fn what_is_no_record_is_moved_aside_and_named() {
+        let whole = usize::try_from(FILE_BYTES).expect("small");
+        for (bytes, why) in
+            [(vec![1; 100], "length"), (vec![1; whole], "not a run record"), (vec![0xff; whole + 1], "length")]
+        {
+            let (dir, path) = home();
+            fs::write(&path, &bytes).expect("writable");
+            let (record, found) = open(&path);
+            let Found::Broken { aside, why: said } = found else { panic!("{found:?}") };
+            assert!(said.contains(why), "{said}");
+            assert_eq!(fs::read(&aside).expect("readable"), bytes);
+            assert_eq!(aside, dir.path().join("record.broken"));
+            assert_eq!(record.entries(), []);
+        }
+    }
+
+    #[test]
+    fn a_file_of_zeros_is_a_new_record() {
+        let (_dir, path) = home();
+        fs::write(&path, vec![0; usize::try_from(FILE_BYTES).expect("small")]).expect("writable");
+        assert!(matches!(open(&path).1, Found::New));
+    }
+
+    /// The words of a file, and the image of a record with these rows.
+    fn image(sequence: u64, cgroups: &[u64]) -> Vec<u64> {
+        let mut image = vec![0; SLOT];
+        image[0] = MAGIC;
+        image[SEQUENCE] = sequence;
+        image[COUNT] = cgroups.len() as u64;
+        for (index, cgroup) in cgroups.iter().enumerate() {
+            let start = HEADER + index * ROW;
+            fill(&mut image[start..start + ROW], &intent(Step::Frozen, *cgroup, b"a/b"));
+        }
+        let used = used(&image);
+        image[CHECKSUM] = checksum(&image[..used]);
+        image.truncate(used);
+        image
+    }
+
+    proptest! {
+        /// However much of a write has happened, in whatever order the words came, one whole slot is found: the new one
+        /// only if it is complete.
+        #[test]
+        fn a_torn_write_leaves_the_slot_before_it(
+            before in proptest::collection::vec(1_u64..99, 0..5),
+            older in proptest::collection::vec(1_u64..99, 0..5),
+            after in proptest::collection::vec(1_u64..99, 0..5),
+            sequence in 2_u64..99,
+            arrived: u64,
+            prefix in 0_usize..400,
+            in_order: bool,
+        ) {
+            let words: Vec<AtomicU64> = (0..2 * SLOT).map(|_| AtomicU64::new(0)).collect();
+            store(slot(&words, sequence - 1), &image(sequence - 1, &older));
+            store(slot(&words, sequence), &image(sequence, &before));
+            let next = image(sequence + 1, &after);
+            let target = slot(&words, sequence + 1);
+            for (index, word) in next.iter().enumerate() {
+                let here = if in_order { index < prefix } else { arrived >> (index % 64) & 1 == 1 };
+                if here {
+                    target[index].store(*word, Ordering::Relaxed);
+                }
+            }
+            let complete = target.iter().zip(&next).all(|(have, want)| have.load(Ordering::Relaxed) == *want);
+            let found = newest(&words).expect("one slot is whole").expect("it was written");
+            let expected = if complete { sequence + 1 } else { sequence };
+            // With nothing of it written yet, or all of it, the slots are whole; in between the new one does not check.
+            prop_assert_eq!(found[SEQUENCE], expected);
+            let rows = if complete { &after } else { &before };
+            let cgroups: Vec<u64> = (0..count(&found)).map(|index| row(&found, index)[1]).collect();
+            prop_assert_eq!(&cgroups, rows);
+        }
+
+        /// Any damage is noticed or harmless: no panic, and never a row that was not written.
+        #[test]
+        fn damage_never_panics(at in 0_usize..2 * SLOT, value: u64, cgroups in proptest::collection::vec(1_u64..99, 0..5)) {
+            let words: Vec<AtomicU64> = (0..2 * SLOT).map(|_| AtomicU64::new(0)).collect();
+            store(slot(&words, 4), &image(4, &cgroups));
+            words[at].store(value, Ordering::Relaxed);
+            if let Ok(Some(found)) = newest(&words) {
+                let rows: Vec<u64> = (0..count(&found)).map(|index| row(&found, index)[1]).collect();
+                prop_assert_eq!(rows, cgroups);
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Undoing what a dead process left: every freeze is taken back, no kill is repeated.
+
+use crate::record::Record;
+use plimsoll_act::{Deed, Journal as _, Step};
+use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::{Fault, NodeError};
+use plimsoll_units::{CgroupId, MonotonicNs};
+
+/// A kill that was begun and whose victim still lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingKill {
+    /// The victim.
+    pub cgroup: CgroupId,
+    /// Where it is.
+    pub path: Vec<u8>,
+    /// When the kill began.
+    pub since: MonotonicNs,
+    /// The kill was done. Otherwise it may have been, or not: after the usual patience it may be decided about again.
+    pub written: bool,
+}
+
+/// What was undone, and what is left.
+#[derive(Debug, Default)]
+pub struct Undone {
+    /// Cgroups that go on.
+    pub thawed: Vec<Vec<u8>>,
+    /// Deeds whose cgroup is gone, or whose victim is empty: over.
+    pub over: usize,
+    /// Cgroups that could not be thawed, and why; their entries stay in the record.
+    pub failed: Vec<(CgroupId, String)>,
+    /// Kills to be waited for.
+    pub kills: Vec<PendingKill>,
+}
+
+/// Thaws everything that the record says is frozen, or may be, and gives what is still to be waited for. The process that
+/// wrote the record must be dead. Safe to call again, after dying in the middle of it too.
+pub fn undo(record: &mut Record, root: &Root) -> Undone {
+    let mut undone = Undone::default();
+    for entry in record.entries() {
+        let (deed, cgroup) = (entry.step.deed(), entry.cgroup);
+        let handle = match find(root, cgroup, entry.path.as_deref()) {
+            Ok(Some(handle)) => handle,
+            Ok(None) => {
+                record.clear(cgroup, deed);
+                undone.over += 1;
+                continue;
+            }
+            Err(error) => {
+                undone.failed.push((cgroup, error.to_string()));
+                continue;
+            }
+        };
+        match deed {
+            Deed::Brake => match handle.freeze(false) {
+                Ok(()) => {
+                    record.clear(cgroup, deed);
+                    undone.thawed.push(handle.path().to_vec());
+                }
+                Err(Fault::Gone) => {
+                    record.clear(cgroup, deed);
+                    undone.over += 1;
+                }
+                Err(fault) => undone.failed.push((cgroup, fault.to_string())),
+            },
+            Deed::Kill => match handle.populated() {
+                Ok(false) | Err(Fault::Gone) => {
+                    record.clear(cgroup, deed);
+                    undone.over += 1;
+                }
+                Ok(true) | Err(_) => undone.kills.push(PendingKill {
+                    cgroup,
+                    path: handle.path().to_vec(),
+                    since: entry.since,
+                    written: entry.step == Step::KillWritten,
+                }),
+            },
+        }
+    }
+    undone
+}
+
+/// The cgroup that was meant, by its id: another one at its path is not it.
+fn find(root: &Root, cgroup: CgroupId, path: Option<&[u8]>) -> Result<Option<Handle>, NodeError> {
+    let found = match path {
+        Some(path) => Handle::open(root, path)?,
+        None => match root.find(cgroup)? {
+            Some(path) => Handle::open(root, &path)?,
+            None => None,
+        },
+    };
+    Ok(found.filter(|handle| handle.id() == cgroup))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_act::Intent;
+    use plimsoll_node::boot::BootId;
+    use std::fs;
+    use std::path::Path;
+
+    fn cgroup(tree: &Path, path: &str, populated: u8) -> CgroupId {
+        let dir = tree.join(path);
+        fs::create_dir_all(&dir).expect("writable");
+        let events = format!("populated {populated}\nfrozen 1\n");
+        for (name, text) in [("cgroup.events", events.as_str()), ("cgroup.procs", ""), ("cgroup.freeze", "1\n")] {
+            fs::write(dir.join(name), text).expect("writable");
+        }
+        CgroupId(std::os::unix::fs::MetadataExt::ino(&fs::metadata(&dir).expect("it is there")))
+    }
+
+    #[test]
+    fn what_was_frozen_goes_on_and_what_was_killed_is_waited_for() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let run = tempfile::tempdir().expect("a temporary directory");
+        let deep = vec!["d"; 150].join("/");
+        let frozen = cgroup(tree.path(), "frozen", 1);
+        let freezing = cgroup(tree.path(), &deep, 1);
+        let other = cgroup(tree.path(), "other", 1);
+        let dying = cgroup(tree.path(), "dying", 1);
+        let perhaps = cgroup(tree.path(), "perhaps", 1);
+        let dead = cgroup(tree.path(), "dead", 0);
+        let (mut record, _) = Record::open(&run.path().join("record"), BootId([1; 16])).expect("writable");
+        for (step, cgroup, path) in [
+            (Step::Frozen, frozen, "frozen"),
+            (Step::Freezing, freezing, deep.as_str()),
+            // Removed and made again: another cgroup stands there.
+            (Step::Frozen, CgroupId(other.0 + 1_000_000), "other"),
+            (Step::Frozen, CgroupId(3), "gone"),
+            (Step::KillWritten, dying, "dying"),
+            (Step::Frozen, dying, "dying"),
+            (Step::Killing, perhaps, "perhaps"),
+            (Step::KillWritten, dead, "dead"),
+        ] {
+            let since = MonotonicNs(9);
+            record.write(Intent { step, cgroup, path: path.as_bytes(), since }).expect("room");
+        }
+        let root = Root::open(tree.path()).expect("it is there");
+        let undone = undo(&mut record, &root);
+        assert_eq!(undone.thawed, [b"frozen", deep.as_bytes(), b"dying"]);
+        assert_eq!(undone.over, 3);
+        assert!(undone.failed.is_empty(), "{:?}", undone.failed);
+        let kill = |cgroup, path: &str, written| PendingKill {
+            cgroup,
+            path: path.as_bytes().to_vec(),
+            since: MonotonicNs(9),
+            written,
+        };
+        assert_eq!(undone.kills, [kill(dying, "dying", true), kill(perhaps, "perhaps", false)]);
+        let asked = |path: &str| fs::read_to_string(tree.path().join(path).join("cgroup.freeze")).expect("readable");
+        for (path, state) in [("frozen", "0\n"), (&deep, "0\n"), ("dying", "0\n"), ("other", "1\n"), ("dead", "1\n")] {
+            assert_eq!(asked(path), state, "{path}");
+        }
+        // Again: nothing but the kills is left.
+        let again = undo(&mut record, &root);
+        assert_eq!((again.thawed.len(), again.over, again.kills.len()), (0, 0, 2));
+    }
+}
