@@ -7,6 +7,7 @@ use crate::file::{self, KeptFile};
 use crate::pressure::{self, Pressure};
 use crate::process::{self, Opened, OpenedProcesses, Pid};
 use crate::{Fault, NodeError, parse};
+use core::fmt;
 use plimsoll_units::{Bytes, CgroupId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
@@ -87,7 +88,6 @@ pub(crate) fn id_of(fd: BorrowedFd<'_>) -> Result<CgroupId, Errno> {
 }
 
 /// One cgroup, held.
-#[derive(Debug)]
 pub struct Handle {
     id: CgroupId,
     path: Vec<u8>,
@@ -105,6 +105,13 @@ pub struct Handle {
     freeze: Option<KeptFile>,
     kill: Option<KeptFile>,
     procs: KeptFile,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.escape_ascii().to_string();
+        f.debug_struct("Handle").field("id", &self.id.0).field("path", &path).finish_non_exhaustive()
+    }
 }
 
 /// What `cgroup.events` says.
@@ -249,6 +256,11 @@ impl Handle {
         let populated = parse::field(text, b"populated").ok_or(self.events.malformed("populated"))?;
         // Before 5.2 nothing can be frozen.
         Ok(Events { populated: populated != 0, frozen: parse::field(text, b"frozen") == Some(1) })
+    }
+
+    /// The descriptor of its `cgroup.events`, which polls as `PRI` and `ERR` when that changes.
+    pub fn events_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 
     /// Whether there is a live process in it or below it.

@@ -4,6 +4,7 @@
 //! Everything here changes the machine it runs on (cgroups, swap, the clock): it is never run on a machine that
 //! somebody uses, and refuses to run tests where cgroup v2 is not mounted at its usual place.
 
+mod act_tests;
 mod agent;
 mod bad_config_tests;
 mod block;

@@ -4,7 +4,9 @@
 //! and removed before the next one starts, so one that fails does not take the others down. A test asserts what
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
-use crate::{bad_config_tests, block, cgroup, hog_tests, machine, scenarios, scenarios_of_death, sense_tests};
+use crate::{
+    act_tests, bad_config_tests, block, cgroup, hog_tests, machine, scenarios, scenarios_of_death, sense_tests,
+};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use std::fmt;
@@ -43,6 +45,16 @@ const TESTS: &[Test] = &[
     test("hog-takes-surplus-huge-pages", hog_tests::surplus_huge_pages, 60, &[HUGETLB]),
     test("hog-names-are-reclaimable-slab", hog_tests::names_are_reclaimable, 60, &[]),
     test("fork-bomb-is-bounded", hog_tests::bounded_fork_bomb, 120, &[]),
+    test("act-reads-this-kernel", act_tests::reads_this_kernel, 60, &[]),
+    test("act-discovers", act_tests::discovers, 60, &[]),
+    test("act-brake-holds-and-is-undone", act_tests::brake_holds_and_is_undone, 120, &[]),
+    test("act-what-still-grows-is-seen", act_tests::what_still_grows_is_seen, 120, &[]),
+    test("act-frozen-victim-dies", act_tests::frozen_victim_dies_and_its_memory_comes_back, 120, &[]),
+    test("act-removed-cgroup-is-gone", act_tests::removed_cgroup_is_gone, 60, &[]),
+    test("act-uninterruptible-is-stuck", act_tests::uninterruptible_is_stuck_then_empty, 120, &[NULL_BLOCK]),
+    test("act-fork-bomb-dies", act_tests::fork_bomb_dies_at_once, 120, &[]),
+    test("act-reclaim", act_tests::reclaim_takes_what_it_can, 60, &[]),
+    test("act-next-one-undoes", act_tests::next_one_undoes, 120, &[NULL_BLOCK]),
     // First of the agent's: it also asserts that nothing was made yet.
     test("bad-configuration-is-refused", bad_config_tests::refused, 60, &[]),
     test("meets-anonymous", scenarios::anon, 120, &[]),

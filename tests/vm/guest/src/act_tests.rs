@@ -1,0 +1,329 @@
+//! Tests of what is done to cgroups, by the agent's own rooms and without the agent: on real processes and real cgroups.
+
+use crate::block::Slow;
+use crate::cgroup::{Cgroup, ROOT};
+use crate::hog_tests::{Hog, guest};
+use crate::machine::{self, wait_for};
+use crate::suite;
+use anyhow::{Context as _, Result, bail, ensure};
+use plimsoll_act::{
+    Begun, BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Done, Job, KillEvent, KillLimits, Kills, Owner, Reclaimed,
+    Worker,
+};
+use plimsoll_node::boot::BootId;
+use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::discover::{self, Bounds, Protected, discover};
+use plimsoll_node::patterns::Patterns;
+use plimsoll_node::zoneinfo::Zones;
+use plimsoll_node::{Fault, clock, limits, meminfo, pressure, vmstat};
+use plimsoll_state::{Found, Record, undo};
+use plimsoll_units::{Bytes, CgroupId};
+use std::path::Path;
+use std::process::Child;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const OWNER: Owner = Owner(1);
+
+/// Everything that acts, with its record.
+struct Hand {
+    root: Root,
+    record: Record,
+    brakes: Brakes,
+    kills: Kills,
+    reaper: Worker,
+}
+
+impl Hand {
+    fn new(record: &str) -> Result<Self> {
+        let (record, _) = Record::open(Path::new(record), BootId::read()?)?;
+        ensure!(record.is_locked(), "the record is not locked in memory");
+        Ok(Self {
+            root: Root::open(Path::new(ROOT))?,
+            record,
+            brakes: Brakes::with_capacity(BrakeLimits::default(), 4),
+            kills: Kills::with_capacity(KillLimits::default(), 4),
+            reaper: Worker::start("reaper", 16)?,
+        })
+    }
+
+    fn handle(&self, cgroup: &Cgroup) -> Result<Arc<Handle>> {
+        let handle = Handle::open(&self.root, cgroup.name().as_bytes())?.context("it was just made")?;
+        ensure!(handle.id() == CgroupId(cgroup.id()?), "another cgroup was opened");
+        Ok(Arc::new(handle))
+    }
+
+    fn brake(&mut self, handle: &Arc<Handle>) -> Result<()> {
+        Ok(self.brakes.brake(handle, OWNER, clock::monotonic(), &mut self.record)?)
+    }
+
+    /// Kills as the agent does: with processes opened beforehand, and thawing what it had braked.
+    fn kill(&mut self, handle: &Arc<Handle>) -> Result<Begun> {
+        let opened = Arc::new(handle.open_processes(64)?);
+        let now = clock::monotonic();
+        let begun = self.kills.begin(handle, Some(&opened), now, &mut self.record, &mut self.reaper)?;
+        if self.brakes.holds(handle.id()) {
+            let thawed = self.brakes.thaw(handle.id(), now, &mut self.record);
+            ensure!(matches!(thawed, Some(BrakeEvent::Thawed { .. })), "not thawed: {thawed:?}");
+        }
+        Ok(begun)
+    }
+
+    fn killed(&mut self) -> Result<KillEvent> {
+        let mut event = None;
+        wait_for("the victim is spoken of", PATIENCE, || {
+            event = self.kills.poll(clock::monotonic(), &mut self.record);
+            Ok(event.is_some())
+        })?;
+        event.context("there was an event")
+    }
+
+    fn braked(&mut self) -> Result<BrakeEvent> {
+        let mut event = None;
+        wait_for("the brake is spoken of", PATIENCE, || {
+            event = self.brakes.poll(clock::monotonic(), &mut self.record);
+            Ok(event.is_some())
+        })?;
+        event.context("there was an event")
+    }
+
+    fn done(&mut self) -> Result<Done> {
+        let mut done = None;
+        wait_for("the worker is done", PATIENCE, || {
+            done = self.reaper.poll();
+            Ok(done.is_some())
+        })?;
+        done.context("there was a result")
+    }
+}
+
+/// Kills and waits for it; most are dead before.
+fn end(mut child: Child) -> Result<()> {
+    child.kill()?;
+    child.wait()?;
+    Ok(())
+}
+
+/// Waits until it is in uninterruptible sleep for longer than it takes to load a program.
+fn waits_in_the_kernel(child: &Child) -> Result<()> {
+    let mut looks = 0;
+    wait_for("a task waits uninterruptibly", PATIENCE, || {
+        looks = if machine::process_state(child.id()) == Some('D') { looks + 1 } else { 0 };
+        Ok(looks == 40)
+    })
+}
+
+pub(crate) fn reads_this_kernel() -> Result<()> {
+    let reading = meminfo::MemInfo::open()?.read()?;
+    ensure!(reading.total == Bytes(machine::meminfo("MemTotal")?), "another total: {reading:?}");
+    let zones = Zones::read()?;
+    ensure!(zones.zone_drift.0 > 0 && zones.node_drift.0 > 0, "no drift: {zones:?}");
+    let reserve = zones.total_reserve(&reading, meminfo::page_bytes());
+    let (expected, _) = machine::reserves(&std::fs::read_to_string("/proc/zoneinfo")?);
+    suite::figure(
+        "reserve",
+        &[
+            ("derived_bytes", &reserve.0),
+            ("from_zones_bytes", &(expected * meminfo::page_bytes())),
+            ("drift", &zones.drift_bound().0),
+        ],
+    );
+    vmstat::VmStat::open()?.read()?;
+    let tasks = limits::TaskLimits::open()?.read()?;
+    ensure!(tasks.tasks > 0 && tasks.tasks < tasks.limit(), "tasks: {tasks:?}");
+    pressure::MemoryPressure::open()?.read()?;
+    Ok(())
+}
+
+pub(crate) fn discovers() -> Result<()> {
+    let root = Root::open(Path::new(ROOT))?;
+    for name in
+        ["work.slice/a", "work.slice/b/inner", "work.slice/x\\x2dy.service", "deep.slice/one/two", "deep.slice/three"]
+    {
+        Cgroup::create(name)?;
+    }
+    let patterns = Patterns::parse(["work.slice/*", "deep.slice/**"], ["work.slice/a"])?;
+    let found = discover(&root, &patterns, &Protected::read(), Bounds::default())?;
+    let paths: Vec<String> = found.workloads.iter().map(discover::Found::display).collect();
+    let expected = ["deep.slice/one/two", "deep.slice/three", "work.slice/b", "work.slice/x\\x2dy.service"];
+    ensure!(
+        paths.iter().map(String::as_str).collect::<std::collections::BTreeSet<_>>() == expected.into_iter().collect(),
+        "found {paths:?}"
+    );
+    ensure!(found.refused == [b"work.slice/a".to_vec()], "refused {:?}", found.refused);
+    for one in &found.workloads {
+        let handle = Handle::open(&root, &one.path)?.context("it was found")?;
+        ensure!(handle.id() == one.id && handle.has_memory() && handle.has_kill(), "{one:?}: {handle:?}");
+        ensure!(root.find(one.id)?.as_ref() == Some(&one.path), "not found by its id: {one:?}");
+        handle.usage()?;
+        handle.inactive_file()?;
+        handle.reservation()?;
+        ensure!(handle.max()?.is_none() && !handle.populated()?, "{one:?} has a limit or a process");
+        handle.memory_events()?;
+        handle.pressure()?;
+    }
+    Ok(())
+}
+
+pub(crate) fn brake_holds_and_is_undone() -> Result<()> {
+    let mut hand = Hand::new("/run/act-brake")?;
+    let cgroup = Cgroup::create("work.slice/braked")?;
+    let mut hog = Hog::start("anon", cgroup.path(), 200, &["--rate", "20", "--hold", "60"])?;
+    hog.wait_taken(8, PATIENCE)?;
+    let handle = hand.handle(&cgroup)?;
+    hand.brake(&handle)?;
+    wait_for("all of it stands still", PATIENCE, || Ok(handle.frozen()?))?;
+    let before = hog.taken()?;
+    ensure!(hand.brakes.brake(&handle, OWNER, clock::monotonic(), &mut hand.record) == Err(BrakeRefused::Already));
+    let event = hand.braked()?;
+    ensure!(matches!(event, BrakeEvent::Thawed { held, .. } if held >= Duration::from_secs(2)), "{event:?}");
+    // Nothing but the deadline was said, so it had not grown.
+    ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
+    wait_for("it goes on", PATIENCE, || Ok(hog.taken()? > before + (4 << 20)))
+}
+
+pub(crate) fn what_still_grows_is_seen() -> Result<()> {
+    let mut hand = Hand::new("/run/act-grows")?;
+    let cgroup = Cgroup::create("work.slice/populate")?;
+    let handle = hand.handle(&cgroup)?;
+    // All in one system call, which no freeze interrupts.
+    let mut hog = Hog::start("populate", cgroup.path(), 512, &["--chunk", "524288", "--hold", "60"])?;
+    wait_for("it has begun", PATIENCE, || Ok(cgroup.current()? > 24 << 20))?;
+    hand.brake(&handle)?;
+    let event = hand.braked()?;
+    let BrakeEvent::StillGrows { grown, .. } = event else { bail!("instead: {event:?}") };
+    suite::figure("still-grows", &[("grown_bytes", &grown.0)]);
+    ensure!(hand.kill(&handle)? == Begun::Written);
+    let event = hand.killed()?;
+    ensure!(matches!(event, KillEvent::Emptied { .. } | KillEvent::Stuck { .. }), "{event:?}");
+    wait_for("it dies", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))
+}
+
+pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
+    let mut hand = Hand::new("/run/act-kill")?;
+    let cgroup = Cgroup::create("work.slice/victim/nested")?;
+    let parent = Cgroup::create("work.slice/victim")?;
+    let mut hog = Hog::start("anon", cgroup.path(), 96, &["--hold", "60"])?;
+    hog.wait_taken(96, PATIENCE)?;
+    let handle = hand.handle(&parent)?;
+    ensure!(handle.usage()? >= Bytes::mib(90), "charged: {:?}", handle.usage());
+    hand.brake(&handle)?;
+    wait_for("all of it stands still", PATIENCE, || Ok(handle.frozen()?))?;
+    ensure!(hand.kill(&handle)? == Begun::Written);
+    let KillEvent::Emptied { took, left, .. } = hand.killed()? else { bail!("it is stuck") };
+    let left = left.context("it is still there")?;
+    ensure!(left < Bytes::mib(8), "{left} are still charged to it");
+    let Done::Released { released, gone, kept, .. } = hand.done()? else { bail!("not a release") };
+    ensure!(released + gone >= 1 && kept == 0, "released {released}, gone {gone}, kept {kept}");
+    suite::figure("kill", &[("emptied_us", &took.as_micros()), ("left_bytes", &left.0), ("released", &released)]);
+    ensure!(!handle.freeze_asked()?, "it stays frozen");
+    ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
+    wait_for("it is dead", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))
+}
+
+pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
+    let mut hand = Hand::new("/run/act-gone")?;
+    let cgroup = Cgroup::create("work.slice/gone")?;
+    let handle = hand.handle(&cgroup)?;
+    cgroup.remove()?;
+    // Made again at the same path: somebody else.
+    let cgroup = Cgroup::create("work.slice/gone")?;
+    let child = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(cgroup.path()).spawn()?;
+    wait_for("the newcomer is there", PATIENCE, || cgroup.populated())?;
+    ensure!(handle.usage() == Err(Fault::Gone), "{:?}", handle.usage());
+    ensure!(handle.populated() == Err(Fault::Gone), "{:?}", handle.populated());
+    ensure!(handle.freeze(true) == Err(Fault::Gone));
+    let braked = hand.brakes.brake(&handle, OWNER, clock::monotonic(), &mut hand.record);
+    ensure!(braked == Err(BrakeRefused::Fault(Fault::Gone)), "{braked:?}");
+    let begun = hand.kills.begin(&handle, None, clock::monotonic(), &mut hand.record, &mut hand.reaper);
+    ensure!(begun == Ok(Begun::Gone), "{begun:?}");
+    ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
+    ensure!(cgroup.populated()?, "the newcomer died");
+    end(child)
+}
+
+pub(crate) fn uninterruptible_is_stuck_then_empty() -> Result<()> {
+    let mut hand = Hand::new("/run/act-stuck")?;
+    let device = Slow::create("act", 16, Duration::from_secs(3))?;
+    let cgroup = Cgroup::create("work.slice/stuck")?;
+    let mut waiting = guest()
+        .args(["hog", "stuck", "--hold", "60", "--cgroup"])
+        .arg(cgroup.path())
+        .arg("--path")
+        .arg(&device.device)
+        .spawn()?;
+    waits_in_the_kernel(&waiting)?;
+    let handle = hand.handle(&cgroup)?;
+    ensure!(hand.kill(&handle)? == Begun::Written);
+    let event = hand.killed()?;
+    ensure!(matches!(event, KillEvent::Stuck { .. }), "{event:?}");
+    ensure!(hand.record.entries().len() == 1, "whoever comes next must know: {:?}", hand.record.entries());
+    let event = hand.killed()?;
+    ensure!(matches!(event, KillEvent::Emptied { .. }), "{event:?}");
+    waiting.wait()?;
+    Ok(())
+}
+
+pub(crate) fn fork_bomb_dies_at_once() -> Result<()> {
+    let mut hand = Hand::new("/run/act-bomb")?;
+    let cgroup = Cgroup::create("work.slice/bomb")?;
+    cgroup.write("pids.max", "48")?;
+    let mut bomb = guest().args(["hog", "fork", "--mib", "1", "--cgroup"]).arg(cgroup.path()).spawn()?;
+    wait_for("the bomb fills its cgroup", PATIENCE, || Ok(cgroup.read("pids.current")?.trim() == "48"))?;
+    let handle = hand.handle(&cgroup)?;
+    ensure!(hand.kill(&handle)? == Begun::Written);
+    // So many need longer to die on a slow machine; nothing is sent to them again.
+    while let KillEvent::Stuck { .. } = hand.killed()? {}
+    let Done::Released { released, gone, kept, .. } = hand.done()? else { bail!("not a release") };
+    suite::figure("release", &[("released", &released), ("gone", &gone), ("kept", &kept)]);
+    bomb.wait()?;
+    ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
+    Ok(())
+}
+
+pub(crate) fn reclaim_takes_what_it_can() -> Result<()> {
+    let mut hand = Hand::new("/run/act-reclaim")?;
+    let cgroup = Cgroup::create("work.slice/quiet")?;
+    let handle = hand.handle(&cgroup)?;
+    let amount = Bytes::mib(64);
+    let job = Job::Reclaim { handle: Arc::clone(&handle), amount };
+    ensure!(hand.reaper.submit(job).is_ok(), "the queue is full");
+    let done = hand.done()?;
+    // Nothing is charged to it, so less than that was had.
+    let asked = matches!(done, Done::Reclaimed { asked, outcome: Reclaimed::Less(_), .. } if asked == amount);
+    ensure!(asked, "{done:?}");
+    Ok(())
+}
+
+pub(crate) fn next_one_undoes() -> Result<()> {
+    let cgroup = Cgroup::create("work.slice/left")?;
+    let mut hog = Hog::start("anon", cgroup.path(), 200, &["--rate", "20", "--hold", "60"])?;
+    hog.wait_taken(4, PATIENCE)?;
+    let victim = Cgroup::create("work.slice/dying")?;
+    let device = Slow::create("undo", 16, Duration::from_secs(3))?;
+    let mut waiting = guest()
+        .args(["hog", "stuck", "--hold", "60", "--cgroup"])
+        .arg(victim.path())
+        .arg("--path")
+        .arg(&device.device)
+        .spawn()?;
+    waits_in_the_kernel(&waiting)?;
+    {
+        let mut hand = Hand::new("/run/act-undo")?;
+        let (held, dying) = (hand.handle(&cgroup)?, hand.handle(&victim)?);
+        hand.brake(&held)?;
+        wait_for("all of it stands still", PATIENCE, || Ok(held.frozen()?))?;
+        hand.kill(&dying)?;
+        // Dies here: nothing is undone when it is dropped.
+    }
+    let (mut record, found) = Record::open(Path::new("/run/act-undo"), BootId::read()?)?;
+    ensure!(matches!(found, Found::Continued), "{found:?}");
+    let undone = undo(&mut record, &Root::open(Path::new(ROOT))?);
+    ensure!(undone.thawed == [b"work.slice/left".to_vec()] && undone.failed.is_empty(), "{undone:?}");
+    ensure!(undone.kills.len() == 1 && undone.kills[0].written, "{undone:?}");
+    let before = hog.taken()?;
+    wait_for("it goes on", PATIENCE, || Ok(hog.taken()? > before))?;
+    waiting.wait()?;
+    Ok(())
+}
