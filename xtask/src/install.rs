@@ -1,0 +1,95 @@
+//! What a build needs beside Rust itself: the standard library's sources and bpf-linker. Installs what is missing,
+//! saying so, and can be stopped and run again.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::run;
+
+/// The last bpf-linker that reads the bitcode of rustc's own LLVM; later ones need LLVM's libraries.
+const BPF_LINKER: &str = "0.10.3";
+/// The newest LLVM whose bitcode that bpf-linker reads.
+const NEWEST_LLVM: u32 = 22;
+
+/// Whether missing things may be installed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Install what is missing.
+    Install,
+    /// Only name what is missing.
+    CheckOnly,
+}
+
+/// Checks the toolchain, installs the rest, and returns the path of bpf-linker.
+pub(crate) fn for_ebpf(mode: Mode) -> anyhow::Result<PathBuf> {
+    llvm_fits(&run::text(Command::new("rustc").arg("-vV"))?)?;
+    let linker_root = run::cache()?.join(format!("bpf-linker-{BPF_LINKER}"));
+    let linker = linker_root.join("bin/bpf-linker");
+    let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
+
+    let mut missing = Vec::new();
+    if !sources.is_file() {
+        missing.push(("rust-src of this toolchain", rust_src as fn(&Path) -> anyhow::Result<()>));
+    }
+    if !linker.is_file() {
+        missing.push(("bpf-linker", bpf_linker));
+    }
+    if mode == Mode::CheckOnly && !missing.is_empty() {
+        for (name, _) in &missing {
+            println!("missing: {name}");
+        }
+        bail!("{} missing; run again without --no-install", missing.len());
+    }
+    let count = missing.len();
+    for (index, (name, install)) in missing.into_iter().enumerate() {
+        println!("installing {name} ({} of {count})", index + 1);
+        install(&linker_root)?;
+    }
+    ensure!(sources.is_file(), "{} is not there after rust-src was installed", sources.display());
+    Ok(linker)
+}
+
+fn rust_src(_: &Path) -> anyhow::Result<()> {
+    run::shown(Command::new("rustup").args(["component", "add", "rust-src"])).context(
+        "rust-src is needed to build core for the kernel; without rustup, install the package rust-src of this \
+         rustc's own version",
+    )
+}
+
+fn bpf_linker(linker_root: &Path) -> anyhow::Result<()> {
+    println!("bpf-linker {BPF_LINKER} goes to {} (about two minutes)", linker_root.display());
+    let version = format!("bpf-linker@{BPF_LINKER}");
+    run::shown(Command::new("cargo").args(["install", "--locked", &version, "--root"]).arg(linker_root))
+}
+
+/// Refuses a rustc whose bitcode bpf-linker cannot read; `version` is what `rustc -vV` prints.
+fn llvm_fits(version: &str) -> anyhow::Result<()> {
+    let field = |name: &str| version.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let release = field("release:").unwrap_or("unknown");
+    let major: u32 = field("LLVM version:")
+        .and_then(|llvm| llvm.split('.').next()?.parse().ok())
+        .with_context(|| format!("rustc {release} does not say which LLVM it has"))?;
+    ensure!(
+        major <= NEWEST_LLVM,
+        "rustc {release} has LLVM {major}; bpf-linker {BPF_LINKER} reads LLVM up to {NEWEST_LLVM}, as in rustc 1.95 \
+         to 1.98: choose one with `rustup default 1.95.0`"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::llvm_fits;
+
+    #[test]
+    fn a_toolchain_with_a_later_llvm_is_named_with_those_that_fit() {
+        assert!(llvm_fits("rustc 1.95.0\nrelease: 1.95.0\nLLVM version: 22.1.2\n").is_ok());
+        let error = llvm_fits("release: 1.99.0\nLLVM version: 23.0.1\n").expect_err("LLVM 23 cannot be read");
+        let text = error.to_string();
+        assert!(text.contains("rustc 1.99.0 has LLVM 23") && text.contains("1.95"), "{text}");
+        assert!(llvm_fits("release: 1.95.0\n").is_err());
+    }
+}
