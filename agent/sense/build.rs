@@ -20,8 +20,8 @@ fn main() {
         let from = built.join(if native { object.clone() } else { format!("{name}.{target}.bpf.o") });
         println!("cargo::rerun-if-changed={}", from.display());
         if let Err(error) = fs::copy(&from, out.join(&object)) {
-            println!("cargo::warning={}: {error}; run `cargo xtask build-ebpf`", from.display());
-            fs::write(out.join(object), []).expect("OUT_DIR can be written");
+            println!("cargo::error={}: {error}; run `cargo xtask build-ebpf`", from.display());
+            std::process::exit(1);
         }
     }
 }
