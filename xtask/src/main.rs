@@ -4,8 +4,10 @@
 
 mod build_ebpf;
 mod install;
+mod kernels;
 mod run;
 mod test;
+mod vm;
 
 use clap::{Parser, Subcommand};
 
@@ -26,6 +28,8 @@ enum Command {
     BuildEbpf,
     /// Run the tests: formatting, lints, and every test of the workspace that needs no virtual machine.
     Test,
+    /// Boot a Debian kernel under QEMU, run one command in it, and end with its exit code.
+    Vm(vm::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -34,5 +38,6 @@ fn main() -> anyhow::Result<()> {
     match arguments.command {
         Command::BuildEbpf => build_ebpf::run(mode),
         Command::Test => test::run(mode),
+        Command::Vm(machine) => std::process::exit(vm::run(mode, &machine)?),
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn run(mode: install::Mode) -> anyhow::Result<()> {
         }
     }
     println!("\ntook {} s", begin.elapsed().as_secs());
-    println!("NOT RUN: vm: the tests under tests/vm/guest need a virtual machine, which this command does not boot");
+    println!("NOT RUN: vm: the tests of tests/vm/guest; run them with `cargo xtask vm -- /bin/plimsoll-guest suite`");
     println!("{} passed, {} failed, 1 skipped", counts.passed, counts.failed);
     if counts.failed > 0 {
         bail!("{} failed", counts.failed);

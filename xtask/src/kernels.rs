@@ -1,0 +1,110 @@
+//! Debian's kernels, through apt with its signature check, unpacked once into the cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::run;
+
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// The packages a kernel may be split into; those that a suite does not have are left out.
+const PARTS: [&str; 4] = ["linux-image", "linux-binary", "linux-modules", "linux-base"];
+/// A suite and the version of its kernel.
+pub(crate) const SUITES: [(&str, &str); 3] = [("bookworm", "6.1"), ("trixie", "6.12"), ("forky", "7.2")];
+
+/// An unpacked kernel.
+pub(crate) struct Kernel {
+    /// The bootable image.
+    pub(crate) image: PathBuf,
+}
+
+/// The kernel of a suite, named by the suite or by its version.
+pub(crate) fn get(wanted: &str) -> anyhow::Result<Kernel> {
+    let Some((suite, _)) = SUITES.into_iter().find(|(suite, version)| *suite == wanted || *version == wanted) else {
+        bail!("no kernel {wanted}: choose a suite or a version of {SUITES:?}");
+    };
+    let place = run::cache()?.join("kernels").join(suite);
+    let unpacked = place.join("unpacked");
+    if !place.join("complete").is_file() {
+        download(suite, &place, &unpacked)?;
+        fs::write(place.join("complete"), "")?;
+    }
+    let image = find(&unpacked, "vmlinuz").with_context(|| format!("no vmlinuz below {}", unpacked.display()))?;
+    Ok(Kernel { image })
+}
+
+fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
+    println!("getting the kernel of {suite}");
+    ensure!(Path::new(KEYRING).is_file(), "{KEYRING} is missing: install debian-archive-keyring");
+    for folder in ["lists/partial", "archives/partial", "packages", "unpacked"] {
+        fs::create_dir_all(place.join(folder))?;
+    }
+    let list = place.join("sources.list");
+    fs::write(&list, format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror()?))?;
+    let apt = |program: &str| {
+        let mut command = Command::new(program);
+        for (key, value) in [
+            ("Dir::Etc::sourcelist", list.clone()),
+            ("Dir::Etc::sourceparts", "-".into()),
+            ("Dir::State::lists", place.join("lists")),
+            ("Dir::Cache", place.into()),
+            ("Acquire::Languages", "none".into()),
+            ("APT::Sandbox::User", "root".into()),
+        ] {
+            command.arg("-o").arg(format!("{key}={}", value.display()));
+        }
+        command.current_dir(place.join("packages"));
+        command
+    };
+    run::shown(apt("apt-get").args(["update", "-q"]))?;
+    let about = run::text(apt("apt-cache").args(["show", "linux-image-amd64"]))?;
+    let version = about
+        .lines()
+        .filter(|line| line.starts_with("Depends:"))
+        .find_map(|line| line.split("linux-image-").nth(1)?.split([' ', ',', '(']).next())
+        .with_context(|| format!("linux-image-amd64 of {suite} names no kernel"))?;
+    for part in PARTS {
+        let package = format!("{part}-{version}");
+        if run::text(apt("apt-cache").args(["show", &package])).is_ok() {
+            run::shown(apt("apt-get").args(["download", "-q", &package]))?;
+        }
+    }
+    for package in fs::read_dir(place.join("packages"))? {
+        run::shown(Command::new("dpkg").arg("-x").arg(package?.path()).arg(unpacked))?;
+    }
+    Ok(())
+}
+
+/// The Debian mirror that this machine's own apt uses, else `PLIMSOLL_DEBIAN_MIRROR`.
+fn mirror() -> anyhow::Result<String> {
+    if let Ok(mirror) = std::env::var("PLIMSOLL_DEBIAN_MIRROR") {
+        return Ok(mirror);
+    }
+    let sources = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
+    sources
+        .chain([PathBuf::from("/etc/apt/sources.list")])
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .find_map(|text| {
+            let uris = text.lines().filter_map(|line| line.strip_prefix("URIs:").or_else(|| line.strip_prefix("deb ")));
+            uris.flat_map(str::split_whitespace)
+                .find(|word| word.starts_with("http") && word.trim_end_matches('/').ends_with("/debian"))
+                .map(str::to_owned)
+        })
+        .context("this machine's apt names no Debian mirror: set PLIMSOLL_DEBIAN_MIRROR to the address of one")
+}
+
+/// The first file below `folder` whose name begins with `prefix`.
+fn find(folder: &Path, prefix: &str) -> Option<PathBuf> {
+    let mut below = Vec::new();
+    for entry in fs::read_dir(folder).ok()?.flatten() {
+        let kind = entry.file_type().ok()?;
+        if kind.is_dir() {
+            below.push(entry.path());
+        } else if kind.is_file() && entry.file_name().to_string_lossy().starts_with(prefix) {
+            return Some(entry.path());
+        }
+    }
+    below.iter().find_map(|folder| find(folder, prefix))
+}
