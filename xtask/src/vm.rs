@@ -101,7 +101,7 @@ fn archive(command: &[String]) -> anyhow::Result<Vec<u8>> {
         ("bin/busybox", PathBuf::from("/bin/busybox")),
     ];
     let mut cpio = Cpio::default();
-    for folder in ["bin", "dev", "modules", "out", "proc", "run", "sys", "tmp"] {
+    for folder in ["bin", "dev", "out", "proc", "run", "sys", "tmp"] {
         cpio.entry(folder, 0o040_755, &[]);
     }
     for (name, path) in files {

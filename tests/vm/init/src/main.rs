@@ -1,10 +1,9 @@
-//! PID 1 of the project's virtual machines: mounts what a test needs, loads the modules of `/modules`, runs the
-//! command of `/command` (one argument a line), writes its exit code to the second serial port, and powers off.
+//! PID 1 of the project's virtual machines: mounts what a test needs, runs the command of `/command` (one
+//! argument a line), writes its exit code to the second serial port, and powers off.
 
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
@@ -47,7 +46,6 @@ fn run() -> anyhow::Result<i32> {
         fs::create_dir_all(place).with_context(|| format!("cannot make {place}"))?;
         mount(kind, place, kind, MountFlags::empty(), None).with_context(|| format!("cannot mount {kind}"))?;
     }
-    modules()?;
     // Loopback, for the servers that a test asks.
     let busybox = |arguments: &[&str]| Command::new("/bin/busybox").args(arguments).status();
     busybox(&["ip", "link", "set", "lo", "up"]).context("cannot bring loopback up")?;
@@ -60,27 +58,4 @@ fn run() -> anyhow::Result<i32> {
         .status()
         .with_context(|| format!("cannot start {program}"))?;
     Ok(status.code().unwrap_or(126))
-}
-
-/// Loads each module of `/modules` in the order of its list: file name and parameters a line.
-fn modules() -> anyhow::Result<()> {
-    let list = Path::new("/modules/list");
-    for line in fs::read_to_string(list).unwrap_or_default().lines() {
-        let mut words = line.split(' ');
-        let file = words.next().unwrap_or_default();
-        let status = Command::new("/bin/busybox")
-            .arg("insmod")
-            .arg(Path::new("/modules").join(file))
-            .args(words)
-            .status()
-            .with_context(|| format!("cannot start insmod for {file}"))?;
-        if !status.success() {
-            eprintln!("init: {file} is not loaded: {status}");
-        }
-    }
-    if Path::new("/sys/kernel/config").is_dir() {
-        mount("configfs", "/sys/kernel/config", "configfs", MountFlags::empty(), None)
-            .context("cannot mount configfs")?;
-    }
-    Ok(())
 }
