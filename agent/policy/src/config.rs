@@ -4,6 +4,7 @@ use crate::observation::Scope;
 use core::fmt;
 use core::time::Duration;
 use plimsoll_units::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// What is measured against a line, under the kubelet's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,7 +123,7 @@ impl Threshold {
 }
 
 /// The index of a slice in [`Config::slices`]; stays the same when the slice's cgroup is made again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SliceId(pub u8);
 
 /// Which slices with own lines something is in; slices may be nested.

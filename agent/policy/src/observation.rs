@@ -3,9 +3,10 @@
 use crate::config::{SliceId, SliceSet};
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use serde::{Deserialize, Serialize};
 
 /// What an observation is about, and so whose lines apply and who can be a victim.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Scope {
     /// The whole machine.
     #[default]
@@ -36,7 +37,7 @@ pub struct Stall {
 
 /// Who a candidate is: where the caller keeps it, and the cgroup's id, so that a successor in the same place is not
 /// taken for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// The caller's own number for it: small and dense, since growth is remembered in a table by slot.
     pub slot: u32,
@@ -45,7 +46,7 @@ pub struct Key {
 }
 
 /// Why somebody is never chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Protected {
     /// It is the machine's init or holds it.
     Init,

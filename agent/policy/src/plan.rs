@@ -4,9 +4,10 @@ use crate::config::Config;
 use crate::observation::{Key, Protected, Scope};
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
+use serde::{Deserialize, Serialize};
 
 /// Which of the two readings of available memory are below a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Case {
     /// None is: nothing is done.
     Neither,
@@ -33,7 +34,7 @@ impl Case {
 }
 
 /// One threshold, held against the observation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judged {
     /// Its index in the scope's thresholds.
     pub threshold: u32,
@@ -50,7 +51,7 @@ pub struct Judged {
 }
 
 /// The two readings a plan was made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readings {
     /// Machine memory or slice limit.
     pub capacity: Bytes,
@@ -61,7 +62,7 @@ pub struct Readings {
 }
 
 /// How much memory is missing, and how much of it the plan gets back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deficit {
     /// Missing to the acting threshold's target, by the lowest reading that is below.
     pub missing: Bytes,
@@ -88,7 +89,7 @@ impl Deficit {
 /// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more than the highest
 /// line available. Where there was none since the start, it is the first observation above all lines; where there was
 /// none of that either, everything in use counts as grown. Who has no reading counts as not grown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
     /// By how much available memory fell, in the reading that is below.
     pub fallen: Bytes,
@@ -108,7 +109,7 @@ impl Attribution {
 }
 
 /// Why nobody could be chosen although somebody was needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NoVictim {
     /// There is nobody in this scope.
     NoCandidates,
@@ -121,7 +122,7 @@ pub enum NoVictim {
 }
 
 /// The whole plan in one word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// No line is crossed.
     #[default]
@@ -149,7 +150,7 @@ pub enum Outcome {
 }
 
 /// One thing to do, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Reclaim this much in the plan's scope, from who is over its reservation, without killing.
     Reclaim {
@@ -175,7 +176,7 @@ pub enum Action {
 }
 
 /// What becomes of a candidate, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
     /// It is evicted.
     Evicted,
@@ -202,7 +203,7 @@ pub enum Fate {
 }
 
 /// A candidate with the keys that ranked it. Sorted: who would go first is first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ranked {
     /// Index into the observation's candidates.
     pub candidate: u32,
@@ -232,7 +233,7 @@ impl Ranked {
 }
 
 /// Conditions to report for the plan's scope.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditions {
     /// A memory threshold is met, or was within the transition period.
     pub memory_pressure: bool,

@@ -7,9 +7,10 @@
 
 use core::fmt;
 use core::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// An amount of memory or disk, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bytes(pub u64);
 
 impl Bytes {
@@ -52,7 +53,7 @@ impl fmt::Display for Bytes {
 }
 
 /// A number of pages of the running kernel's base page size (4096 bytes on `x86_64`; 4, 16 or 64 KiB on arm64).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pages(pub u64);
 
 impl Pages {
@@ -70,11 +71,11 @@ impl Pages {
 /// The inode number of a cgroup's directory, which is what the kernel's own programs call a cgroup's id.
 ///
 /// Unique for the life of a boot on a 64-bit kernel: a cgroup made again at the same path has another one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CgroupId(pub u64);
 
 /// A point of `CLOCK_MONOTONIC`, in nanoseconds: the clock of `bpf_ktime_get_ns`, which no one can step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MonotonicNs(pub u64);
 
 impl MonotonicNs {

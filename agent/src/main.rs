@@ -1,0 +1,70 @@
+//! `plimsoll`: sees memory pressure the moment it happens, and stops the right one before the OOM killer stops another.
+//!
+//! One binary, three processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts and
+//! must never stall, and the reporter, which logs and serves metrics and may.
+
+#![deny(unsafe_code)]
+
+mod inherit;
+mod options;
+mod record;
+mod reporter;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Watches memory and evicts before the OOM killer does.
+#[derive(Parser)]
+#[command(name = "plimsoll", version, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed while running; 2 wrong arguments or configuration, nothing was \
+opened; 3 this machine cannot be served, and a sentence says why.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Hand what the core tells to logs and metrics. Started by `run`.
+    #[command(hide = true)]
+    Reporter(reporter::Arguments),
+}
+
+/// The descriptors of a queue, as `MEMORY,WAKE`.
+#[derive(Clone, Copy, Debug)]
+struct QueueNumbers {
+    memory: i32,
+    wake: i32,
+}
+
+impl std::str::FromStr for QueueNumbers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once(',').and_then(|(memory, wake)| Some((memory.parse().ok()?, wake.parse().ok()?)));
+        parts
+            .map(|(memory, wake)| Self { memory, wake })
+            .ok_or_else(|| "two descriptors are expected: MEMORY,WAKE".into())
+    }
+}
+
+impl QueueNumbers {
+    fn take(self) -> anyhow::Result<plimsoll_state::queue::Descriptors> {
+        Ok(plimsoll_state::queue::Descriptors { memory: inherit::take(self.memory)?, wake: inherit::take(self.wake)? })
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Reporter(arguments) => reporter::main(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("plimsoll: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

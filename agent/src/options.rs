@@ -1,0 +1,130 @@
+//! What the command line says beside the configuration file; it goes before the file.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use plimsoll_config::{ConfigError, Configuration, LogFormat, Overrides, SourceChoice, parse_duration};
+
+/// The options of `run`, handed on unchanged to the processes that it starts.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Options {
+    /// The configuration, as YAML. Without one: the defaults, which watch and stop nobody.
+    #[arg(long, env = "PLIMSOLL_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// How to watch: the best that the kernel can do, or only this.
+    #[arg(long, env = "PLIMSOLL_SOURCE")]
+    pub(crate) source: Option<Source>,
+    /// How often polling looks, as in `500ms` or `10s`.
+    #[arg(long, env = "PLIMSOLL_POLL_PERIOD", value_name = "DURATION", value_parser = duration)]
+    pub(crate) poll_period: Option<Duration>,
+    /// Where metrics and health are served.
+    #[arg(long, env = "PLIMSOLL_METRICS_ADDRESS", value_name = "ADDRESS:PORT")]
+    pub(crate) metrics_address: Option<SocketAddr>,
+    /// Where the run record and the lock are.
+    #[arg(long, env = "PLIMSOLL_STATE_DIRECTORY", value_name = "DIRECTORY")]
+    pub(crate) state_directory: Option<PathBuf>,
+    /// How the log is written: for people, or one JSON object a line.
+    #[arg(long, env = "PLIMSOLL_LOG_FORMAT")]
+    pub(crate) log_format: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Source {
+    Auto,
+    Ebpf,
+    Psi,
+    Poll,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+impl Options {
+    /// Reads the file and puts these options before it. `own_cgroup` is the cgroup that is the agent's alone.
+    pub(crate) fn load(&self, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
+        let overrides = Overrides {
+            source: self.source.map(|source| match source {
+                Source::Auto => SourceChoice::Auto,
+                Source::Ebpf => SourceChoice::Ebpf,
+                Source::Psi => SourceChoice::Psi,
+                Source::Poll => SourceChoice::Poll,
+            }),
+            poll_period: self.poll_period,
+            metrics_address: self.metrics_address,
+            state_directory: self.state_directory.clone(),
+            log_format: self.log_format.map(|format| match format {
+                Format::Text => LogFormat::Text,
+                Format::Json => LogFormat::Json,
+            }),
+            own_cgroup,
+        };
+        plimsoll_config::load(self.config.as_deref(), &overrides)
+    }
+
+    /// The same options as arguments for another process.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        let mut push = |name: &str, value: Option<OsString>| {
+            if let Some(value) = value {
+                arguments.extend([OsString::from(name), value]);
+            }
+        };
+        let named = |value: &dyn ToString| Some(OsString::from(value.to_string()));
+        push("--config", self.config.clone().map(Into::into));
+        push("--source", self.source.and_then(name_of));
+        push("--poll-period", self.poll_period.and_then(|period| named(&format!("{}ms", period.as_millis()))));
+        push("--metrics-address", self.metrics_address.and_then(|address| named(&address)));
+        push("--state-directory", self.state_directory.clone().map(Into::into));
+        push("--log-format", self.log_format.and_then(name_of));
+        arguments
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "a duration is expected, as in 500ms, 10s or 1m30s".into())
+}
+
+fn name_of(value: impl clap::ValueEnum) -> Option<OsString> {
+    value.to_possible_value().map(|value| value.get_name().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn what_is_handed_on_says_the_same() {
+        let words = [
+            "x",
+            "--config",
+            "/a b",
+            "--source",
+            "psi",
+            "--poll-period",
+            "1500ms",
+            "--metrics-address",
+            "[::1]:9",
+            "--state-directory",
+            "/run/x",
+            "--log-format",
+            "json",
+        ];
+        let first = Line::parse_from(words).options;
+        let again = Line::parse_from([OsString::from("x")].into_iter().chain(first.arguments())).options;
+        assert_eq!(format!("{first:?}"), format!("{again:?}"));
+        assert_eq!(again.poll_period, Some(Duration::from_millis(1500)));
+        assert!(Options::default().arguments().is_empty());
+    }
+}
