@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod core;
 mod inherit;
 mod options;
 mod record;
@@ -27,6 +28,9 @@ opened; 3 this machine cannot be served, and a sentence says why.";
 
 #[derive(Subcommand)]
 enum Command {
+    /// Sense, decide, act. Started by `run`.
+    #[command(hide = true)]
+    Core(core::Arguments),
     /// Hand what the core tells to logs and metrics. Started by `run`.
     #[command(hide = true)]
     Reporter(reporter::Arguments),
@@ -58,10 +62,11 @@ impl QueueNumbers {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Reporter(arguments) => reporter::main(&arguments),
+        Command::Core(arguments) => core::main(&arguments),
+        Command::Reporter(arguments) => reporter::main(&arguments).map(|()| 0),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("plimsoll: {error:#}");
             ExitCode::FAILURE

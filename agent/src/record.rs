@@ -258,8 +258,6 @@ pub(crate) enum Record<'a> {
         at: MonotonicNs,
         /// Workloads known.
         workloads: u32,
-        /// Records that the watching thread's queue dropped, and this one's.
-        dropped: u64,
         /// Records of the kernel side that were none of those agreed on.
         malformed: u64,
         /// Processes that the in-kernel brake stopped.

@@ -21,6 +21,9 @@ const ROUNDS: usize = 100;
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// The thread's stack, locked with everything else of this process, so no larger than it needs.
+const STACK: usize = 256 << 10;
+
 /// Something to do.
 #[derive(Debug)]
 pub enum Job {
@@ -38,6 +41,8 @@ pub enum Job {
         /// Its processes, as they were in calm times.
         processes: Option<Arc<OpenedProcesses>>,
     },
+    /// Ask each of a cgroup's processes to end by itself: SIGTERM.
+    Terminate(Arc<Handle>),
     /// Ask the kernel to take back some of a cgroup's memory.
     Reclaim {
         /// The cgroup.
@@ -102,7 +107,8 @@ impl Worker {
         let (give, done) = RingBuffer::new(capacity);
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(take, give, &seen))?;
+        let thread =
+            thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(move || work(take, give, &seen))?;
         Ok(Self { jobs, done, thread: thread.thread().clone(), stop })
     }
 
@@ -150,7 +156,19 @@ fn perform(job: Job) -> Option<Done> {
             asked: amount,
             outcome: handle.reclaim(amount).map_or_else(Reclaimed::Less, |()| Reclaimed::All),
         }),
+        Job::Terminate(handle) => {
+            terminate(&handle);
+            None
+        }
         Job::Close(_) | Job::CloseProcesses(_) => None,
+    }
+}
+
+/// Whoever is not asked, because it came meanwhile or there are too many at a time, is killed when its time is over.
+fn terminate(handle: &Handle) {
+    let Ok(opened) = handle.open_processes(AT_A_TIME) else { return };
+    for one in &opened.processes {
+        let _ = process::terminate(&one.fd);
     }
 }
 

@@ -19,6 +19,11 @@ pub fn kill(pidfd: impl AsFd) -> Result<(), Errno> {
     signal(pidfd, Signal::KILL)
 }
 
+/// Asks the process to end by itself. One that is gone already is fine.
+pub fn terminate(pidfd: impl AsFd) -> Result<(), Errno> {
+    signal(pidfd, Signal::TERM)
+}
+
 /// Continues the process if it was stopped. One that is gone already is fine.
 pub fn sigcont(pidfd: impl AsFd) -> Result<(), Errno> {
     signal(pidfd, Signal::CONT)

@@ -19,9 +19,11 @@ pub(crate) fn process_mrelease(pidfd: impl AsFd) -> Result<(), Errno> {
     outcome(unsafe { libc::syscall(libc::SYS_process_mrelease, fd, 0) })
 }
 
-/// `sched_setscheduler(2)` for the calling thread; musl's own function of that name always fails.
+/// `sched_setscheduler(2)` for the calling thread alone: threads that it starts are ordinary ones. musl's own function of
+/// that name always fails.
 pub(crate) fn set_round_robin(priority: i32) -> Result<(), Errno> {
     let parameters = [priority];
+    let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     // SAFETY: struct sched_param is one int; `parameters` lives across the call, which only reads it.
-    outcome(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_RR, parameters.as_ptr()) })
+    outcome(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, parameters.as_ptr()) })
 }

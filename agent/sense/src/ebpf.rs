@@ -4,7 +4,10 @@ use std::{
     fs, io,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::Path,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use arrayvec::ArrayVec;
@@ -24,7 +27,9 @@ use crate::{
     mapped::MappedWords,
     probe::{self, Found, with_sources},
     rules::{self, Attachment, LINE, Planned, Way},
-    source::{Descriptor, Health, Hook, HookState, Interest, Kind, MAX_DESCRIPTORS, ProgramStats, Source},
+    source::{
+        Descriptor, Health, HealthReader, Hook, HookState, Interest, Kind, MAX_DESCRIPTORS, ProgramStats, Source,
+    },
     wake::{CgroupChange, CrossedLine, OomScope, Reclaimer, Wake, WakeList},
 };
 
@@ -45,8 +50,6 @@ pub struct EbpfSource {
     table: MappedWords,
     slice_slots: HashMap<MapData, u64, [u64; 2]>,
     brake_slots: HashMap<MapData, u64, [u64; 2]>,
-    stalls: HashMap<MapData, u64, [u64; 4]>,
-    counts: PerCpuArray<MapData, u64>,
     /// The slices that the table's slots stand for now.
     slices: ArrayVec<CgroupId, MAX_SLICES>,
     epoch: u64,
@@ -54,14 +57,10 @@ pub struct EbpfSource {
     can_brake: Result<(), String>,
     generation: Generation,
     page_bytes: u64,
-    malformed: u64,
-    hooks: Vec<Hook>,
-    programs: Vec<(&'static str, ProgramFd)>,
+    counts: Arc<Counts>,
     /// What the programs log, where they were built to.
     #[cfg(feature = "log")]
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
-    /// As long as it is open the kernel counts run time and runs.
-    stats: Option<OwnedFd>,
     /// Holds the programs and their links.
     _ebpf: Ebpf,
 }
@@ -70,7 +69,7 @@ impl std::fmt::Debug for EbpfSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EbpfSource")
             .field("generation", &self.generation)
-            .field("hooks", &self.hooks)
+            .field("hooks", &self.counts.hooks)
             .finish_non_exhaustive()
     }
 }
@@ -145,20 +144,22 @@ impl EbpfSource {
             table: words,
             slice_slots: HashMap::try_from(take("slices")?).map_err(|error| map_failed(&error))?,
             brake_slots: HashMap::try_from(take("brakes")?).map_err(|error| map_failed(&error))?,
-            stalls: HashMap::try_from(take("stalls")?).map_err(|error| map_failed(&error))?,
-            counts: PerCpuArray::try_from(take("counts")?).map_err(|error| map_failed(&error))?,
+            counts: Arc::new(Counts {
+                stalls: HashMap::try_from(take("stalls")?).map_err(|error| map_failed(&error))?,
+                counts: PerCpuArray::try_from(take("counts")?).map_err(|error| map_failed(&error))?,
+                malformed: AtomicU64::new(0),
+                hooks,
+                programs: loaded_programs(&ebpf),
+                stats,
+            }),
             slices: ArrayVec::new(),
             epoch: 0,
             brakes: ArrayVec::new(),
             can_brake,
             generation: Generation(0),
             page_bytes: rustix::param::page_size() as u64,
-            malformed: 0,
-            hooks,
-            programs: loaded_programs(&ebpf),
             #[cfg(feature = "log")]
             log,
-            stats,
             _ebpf: ebpf,
         };
         Ok(source)
@@ -225,7 +226,7 @@ impl EbpfSource {
             drop(item);
             match record {
                 Ok(record) => wakes.push(Self::line_wake(&record)),
-                Err(_) => self.malformed += 1,
+                Err(_) => self.counts.malformed(),
             }
         }
     }
@@ -237,7 +238,7 @@ impl EbpfSource {
             drop(item);
             match event {
                 Ok(event) => wakes.push(event_wake(event)),
-                Err(_) => self.malformed += 1,
+                Err(_) => self.counts.malformed(),
             }
         }
     }
@@ -388,13 +389,40 @@ impl Source for EbpfSource {
         Ok(())
     }
 
-    fn health(&self) -> Health {
+    fn health_reader(&self) -> HealthReader {
+        HealthReader(Some(Arc::clone(&self.counts)))
+    }
+}
+
+/// What the kernel counts for the programs, and what became of the hooks.
+pub(crate) struct Counts {
+    stalls: HashMap<MapData, u64, [u64; 4]>,
+    counts: PerCpuArray<MapData, u64>,
+    malformed: AtomicU64,
+    hooks: Vec<Hook>,
+    programs: Vec<(&'static str, ProgramFd)>,
+    /// As long as it is open the kernel counts run time and runs.
+    stats: Option<OwnedFd>,
+}
+
+impl std::fmt::Debug for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counts").field("hooks", &self.hooks).finish_non_exhaustive()
+    }
+}
+
+impl Counts {
+    fn malformed(&self) {
+        self.malformed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Health {
         let sum = |slot: u32| self.counts.get(&slot, 0).map_or(0, |each| each.iter().sum());
         let counted = self.stats.is_some()
             || fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|value| value.trim() == "1");
         Health {
             lost: vec![("lines", sum(counter::LOST_LINES)), ("events", sum(counter::LOST_EVENTS))],
-            malformed: self.malformed,
+            malformed: self.malformed.load(Ordering::Relaxed),
             programs: self.programs.iter().map(|(name, fd)| program_stats(name, fd, counted)).collect(),
             hooks: self.hooks.clone(),
             stalls: self.stalls.iter().filter_map(Result::ok).map(|(id, [total, ..])| (CgroupId(id), total)).collect(),

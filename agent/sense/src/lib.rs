@@ -32,5 +32,7 @@ pub use ladder::{Config, Rung, ladder};
 pub use lines::{BrakeMark, Generation, Lines, MAX_BRAKES, MAX_SLICES, NodeLine, SliceLine, TaskLine};
 pub use poll::Polling;
 pub use psi::{PsiTrigger, TriggerSpec};
-pub use source::{Descriptor, Health, Hook, HookState, Interest, Kind, MAX_DESCRIPTORS, ProgramStats, Source};
+pub use source::{
+    Descriptor, Health, HealthReader, Hook, HookState, Interest, Kind, MAX_DESCRIPTORS, ProgramStats, Source,
+};
 pub use wake::{ANCESTOR_LEVELS, CgroupChange, CrossedLine, OomScope, Reclaimer, WAKES_A_DRAIN, Wake, WakeList};

@@ -14,7 +14,7 @@ use rustix::time::{
 use crate::{
     error::SenseError,
     lines::{BrakeMark, Generation, Lines},
-    source::{Descriptor, Health, Interest, Kind, MAX_DESCRIPTORS, Source},
+    source::{Descriptor, Interest, Kind, MAX_DESCRIPTORS, Source},
     wake::{Wake, WakeList},
 };
 
@@ -81,10 +81,6 @@ impl Source for Polling {
 
     fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError> {
         if marks.is_empty() { Ok(()) } else { Err(SenseError::NoKernelBrake(self.kind())) }
-    }
-
-    fn health(&self) -> Health {
-        Health::default()
     }
 }
 

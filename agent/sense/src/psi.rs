@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     error::SenseError,
     lines::{BrakeMark, Generation, Lines},
-    source::{Descriptor, Health, Interest, Kind, MAX_DESCRIPTORS, Source},
+    source::{Descriptor, Interest, Kind, MAX_DESCRIPTORS, Source},
     wake::{Wake, WakeList},
 };
 
@@ -132,10 +132,6 @@ impl Source for PsiTrigger {
 
     fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError> {
         if marks.is_empty() { Ok(()) } else { Err(SenseError::NoKernelBrake(self.kind())) }
-    }
-
-    fn health(&self) -> Health {
-        Health::default()
     }
 }
 

@@ -1,11 +1,12 @@
 //! One way to be woken, whatever it is made of.
 
-use std::{fmt, os::fd::BorrowedFd};
+use std::{fmt, os::fd::BorrowedFd, sync::Arc};
 
 use arrayvec::ArrayVec;
 use plimsoll_units::CgroupId;
 
 use crate::{
+    ebpf::Counts,
     error::SenseError,
     lines::{BrakeMark, Generation, Lines},
     wake::WakeList,
@@ -136,6 +137,24 @@ pub trait Source: Send {
     /// Marks the slices that the kernel itself brakes; an empty slice ends it. Only eBPF can hold any.
     fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError>;
 
-    /// How it fares.
-    fn health(&self) -> Health;
+    /// How it fares, to be asked from another thread: reading it allocates and opens files.
+    fn health_reader(&self) -> HealthReader {
+        HealthReader::default()
+    }
+
+    /// How it fares now.
+    fn health(&self) -> Health {
+        self.health_reader().read()
+    }
+}
+
+/// Reads how a source fares, on whatever thread, while its owner goes on. What has no programs has nothing to say.
+#[derive(Clone, Debug, Default)]
+pub struct HealthReader(pub(crate) Option<Arc<Counts>>);
+
+impl HealthReader {
+    /// How the source fares now.
+    pub fn read(&self) -> Health {
+        self.0.as_deref().map_or_else(Health::default, Counts::read)
+    }
 }

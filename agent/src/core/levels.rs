@@ -1,0 +1,142 @@
+//! Where to ring next, from the lines that are configured and what was read.
+
+use arrayvec::ArrayVec;
+use plimsoll_policy::{MemoryReading, Threshold};
+use plimsoll_sense::{Lines, NodeLine, SliceLine, TaskLine};
+use plimsoll_units::{Bytes, CgroupId, Pages};
+
+/// Below all lines, the next ring comes when this much more is gone, or a sixteenth of the lowest line if that is more.
+const STEP: Bytes = Bytes::mib(4);
+
+/// What the kernel's programs need to know of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Machine {
+    pub(super) total: Pages,
+    pub(super) reserve: Pages,
+    pub(super) low_watermark: Pages,
+    pub(super) drift: Pages,
+    pub(super) page_bytes: u64,
+}
+
+/// The highest line that `reading` is not below; below all of them, a step further down.
+fn next(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Bytes {
+    let lines = || thresholds.iter().map(|threshold| threshold.line.of(capacity));
+    let ahead = lines().filter(|line| reading >= *line).max();
+    ahead.unwrap_or_else(|| {
+        let step = STEP.max(Bytes(lines().min().unwrap_or(Bytes::ZERO).0 / 16));
+        reading.saturating_sub(step)
+    })
+}
+
+/// Whether a line that is watched is so near that the ring, early by the drift, would come again at once.
+pub(super) fn is_near(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> bool {
+    let drift = machine.drift.to_bytes(machine.page_bytes);
+    let near = |reading: Bytes| {
+        let line = next(thresholds, memory.capacity, reading);
+        reading < line.saturating_add(drift)
+    };
+    near(memory.kubelet_available) || memory.honest_available.is_some_and(near)
+}
+
+/// The node's line. Where memory is so near to it that the drift would ring it at once, the drift is left out: the
+/// caller looks from time to time until it is clear of it.
+pub(super) fn node(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> Option<NodeLine> {
+    if thresholds.is_empty() {
+        return None;
+    }
+    let drift = if is_near(thresholds, memory, machine) { Pages(0) } else { machine.drift };
+    Some(NodeLine {
+        kubelet: next(thresholds, memory.capacity, memory.kubelet_available),
+        honest: memory.honest_available.map_or(Bytes::ZERO, |honest| next(thresholds, memory.capacity, honest)),
+        total: machine.total,
+        reserve: machine.reserve,
+        low_watermark: machine.low_watermark,
+        drift,
+    })
+}
+
+/// A slice's line. The kernel compares what is charged, which holds `inactive_file` that is not counted as used.
+pub(super) fn slice(
+    cgroup: CgroupId,
+    thresholds: &[Threshold],
+    memory: &MemoryReading,
+    inactive_file: Bytes,
+) -> Option<SliceLine> {
+    if thresholds.is_empty() {
+        return None;
+    }
+    let line = next(thresholds, memory.capacity, memory.kubelet_available);
+    let usage = memory.capacity.saturating_sub(line).saturating_add(inactive_file);
+    // At its limit nothing is charged any more: a line there would never ring.
+    Some(SliceLine { cgroup, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
+}
+
+/// All lines of one arming.
+pub(super) fn all<const N: usize>(
+    node: Option<NodeLine>,
+    slices: ArrayVec<SliceLine, N>,
+    task_count: Option<u32>,
+) -> Lines {
+    Lines { node, slices: slices.into_iter().collect(), tasks: task_count.map(|count| TaskLine { count }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use plimsoll_policy::{Line, Signal};
+
+    const MACHINE: Machine =
+        Machine { total: Pages(0), reserve: Pages(0), low_watermark: Pages(0), drift: Pages(256), page_bytes: 4096 };
+
+    fn thresholds() -> Vec<Threshold> {
+        let hard = Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(100)));
+        vec![hard, Threshold { line: Line::Quantity(Bytes::mib(200)), grace: Duration::from_secs(60), ..hard }]
+    }
+
+    fn memory(kubelet: u64, honest: u64) -> MemoryReading {
+        MemoryReading {
+            capacity: Bytes::mib(1000),
+            kubelet_available: Bytes::mib(kubelet),
+            honest_available: Some(Bytes::mib(honest)),
+        }
+    }
+
+    #[test]
+    fn each_reading_has_the_next_line_below_it() {
+        for (kubelet, honest, expected) in [
+            (500, 500, (200, 200)),
+            (200, 199, (200, 100)),
+            (150, 90, (100, 84)),
+            // Below all: a step of a sixteenth of the lowest line.
+            (50, 3, (44, 0)),
+        ] {
+            let line = node(&thresholds(), &memory(kubelet, honest), &MACHINE).expect("there are lines");
+            let within_a_mib = |bytes: Bytes, mib: u64| bytes.0.abs_diff(mib << 20) < 1 << 20;
+            assert!(within_a_mib(line.kubelet, expected.0), "{kubelet} {honest}: {:?}", line.kubelet);
+            assert!(within_a_mib(line.honest, expected.1), "{kubelet} {honest}: {:?}", line.honest);
+        }
+        assert!(node(&[], &memory(1, 1), &MACHINE).is_none());
+    }
+
+    #[test]
+    fn near_a_line_the_drift_is_left_out() {
+        // 256 pages are one mebibyte.
+        for (honest, drift) in [(202, 256), (200, 0), (101, 256), (100, 0), (500, 256)] {
+            let line = node(&thresholds(), &memory(500, honest), &MACHINE).expect("there are lines");
+            assert_eq!(line.drift, Pages(drift), "{honest}");
+        }
+    }
+
+    #[test]
+    fn a_slice_rings_at_what_is_charged_and_always_below_its_limit() {
+        let at = |available: u64, cache: u64| {
+            let line = slice(CgroupId(7), &thresholds(), &memory(available, available), Bytes::mib(cache));
+            line.expect("there are lines").usage.0 >> 20
+        };
+        assert_eq!(at(500, 0), 800);
+        assert_eq!(at(500, 50), 850);
+        assert_eq!(at(150, 0), 900);
+        assert_eq!(at(150, 400), 996);
+    }
+}

@@ -1,0 +1,339 @@
+//! The core: senses, decides, acts. One thread that watches, one that scouts, two that do what blocks; no async runtime.
+//!
+//! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
+//! privileges, and only then wait.
+
+mod levels;
+mod scout;
+mod strict;
+mod suspects;
+mod table;
+mod watch;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker};
+use plimsoll_config::{BrakeMode, Configuration, SourceChoice};
+use plimsoll_node::boot::BootId;
+use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::clock::monotonic;
+use plimsoll_node::discover::Protected;
+use plimsoll_node::meminfo::{MemInfo, page_bytes};
+use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
+use plimsoll_node::patterns::Patterns;
+use plimsoll_node::pressure::MemoryPressure;
+use plimsoll_node::zoneinfo::Zones;
+use plimsoll_node::{capabilities, lock, priority};
+use plimsoll_sense::stopped::{self, StoppedRecord};
+use plimsoll_sense::{Kind, ladder};
+use plimsoll_state::queue::Producer;
+use plimsoll_state::{ActingLock, Found, PendingKill, Record as RunRecord, undo};
+use plimsoll_units::MonotonicNs;
+use rtrb::RingBuffer;
+
+use crate::options::Options;
+use crate::record::StartParts;
+use crate::{QueueNumbers, inherit};
+use levels::Machine;
+use scout::{Bell, Introduction, Scout};
+use watch::{End, Hands, Watch};
+
+/// How often the core looks although the kernel would ring: a lost record costs at most this.
+const SLOW_LOOK: Duration = Duration::from_secs(1);
+/// Descriptors that a workload's handle keeps open.
+const FILES_A_WORKLOAD: u64 = 16;
+/// Descriptors for everything else.
+const OTHER_FILES: u64 = 256;
+/// Jobs that a worker may have waiting.
+const JOBS: usize = 1024;
+/// Brakes and kills at a time: as many as the run record has room for.
+const DEEDS: usize = 32;
+/// The scout's stack, locked like all memory of this process.
+const SCOUT_STACK: usize = 512 << 10;
+
+/// What the supervisor starts the core with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// The watching thread's queue.
+    #[arg(long)]
+    queue: QueueNumbers,
+    /// The scout thread's queue.
+    #[arg(long)]
+    slow: QueueNumbers,
+    /// Rung when the reporter is new.
+    #[arg(long)]
+    hello: i32,
+}
+
+/// Exit code: the right to act is free now; start again to take it.
+pub(crate) const MAY_ACT: u8 = 75;
+
+/// Runs until it is asked to end, and gives the exit code.
+pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
+    let begun = monotonic();
+    let mut start = StartParts::default();
+    let parent = open_parent()?;
+    let queue = Producer::attach(arguments.queue.take()?)?;
+    let slow_queue = Producer::attach(arguments.slow.take()?)?;
+    let hello = inherit::take(arguments.hello)?;
+    let term = term_descriptor()?;
+    let protected = Protected::read();
+    let configuration = arguments.options.load(own_cgroup(&protected))?;
+    start.configuration_ns = lap(begun);
+
+    let mode = CgroupMode::detect();
+    let root = Root::open(match &mode {
+        CgroupMode::Hybrid { unified } => unified,
+        _ => CGROUP_ROOT.as_ref(),
+    })?;
+    let mut troubles = Vec::new();
+    let lock_path = configuration.state_directory.join("lock");
+    let acting = match mode {
+        CgroupMode::Unified => ActingLock::try_acquire(&lock_path)?,
+        _ => None,
+    };
+    let shadow = match (&acting, &mode) {
+        (Some(_), _) => None,
+        (None, CgroupMode::Unified) => Some("another agent acts on this machine; this one shadows it and takes over"),
+        (None, _) => {
+            Some("cgroup version 1 holds the memory controller here: this machine can only be watched (shadow)")
+        }
+    };
+
+    // Before anything else: whoever stands still since an earlier process died goes on.
+    let now = monotonic();
+    let pin = plimsoll_sense::Config::default().stopped_pin;
+    let mut undone = None;
+    let mut record = None;
+    let mut pending = Vec::new();
+    if acting.is_some() {
+        let (mut opened, found) = RunRecord::open(&configuration.state_directory.join("record"), BootId::read()?)?;
+        if let Found::Broken { aside, why } = found {
+            troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
+        }
+        let before = undo(&mut opened, &root);
+        let continued = stopped::undo(&pin).unwrap_or_else(|error| {
+            troubles.push(format!("cannot continue what the in-kernel brake stopped: {error}"));
+            stopped::Undone::default()
+        });
+        let counts =
+            [before.thawed.len(), continued.continued, before.failed.len() + continued.failed, before.kills.len()]
+                .map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        if counts != [0; 4] {
+            undone = Some((counts[0], counts[1], counts[2], counts[3]));
+        }
+        pending = before.kills;
+        record = Some(opened);
+    }
+    start.undo_ns = lap(now);
+
+    let now = monotonic();
+    raise_open_files(&mut troubles);
+    let (source, rungs) = ladder(&source_config(&configuration, acting.is_some()))?;
+    start.source_ns = lap(now);
+    let slow = match source.kind() {
+        Kind::Ebpf => Some(SLOW_LOOK),
+        Kind::PsiTrigger => Some(configuration.poll_period),
+        Kind::Polling => None,
+    };
+    let pinned = if configuration.brake.in_kernel.is_empty() { None } else { StoppedRecord::open(&pin)? };
+
+    let now = monotonic();
+    let meminfo = MemInfo::open()?;
+    let machine = machine(&meminfo)?;
+    let task_limit = plimsoll_node::limits::TaskLimits::open()?.read().ok().map(|reading| reading.limit());
+    let (give, updates) = RingBuffer::new(2 * table::SLOTS);
+    let bell = Bell::new()?;
+    let news = scout::eventfd()?;
+    let patterns = Patterns::parse(
+        configuration.workloads.iter().map(|workload| workload.pattern.as_str()),
+        configuration.never.iter().map(plimsoll_config::Pattern::as_str),
+    )?;
+    let mut scout = Scout::new(scout::Given {
+        root: Root::open(root.path())?,
+        patterns,
+        priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
+        protected,
+        slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
+        brakes: if acting.is_some() { configuration.brake.in_kernel.clone() } else { Vec::new() },
+        health: source.health_reader(),
+        stopped: pinned,
+        updates: give,
+        news: news.try_clone()?,
+        bell: bell.clone(),
+        hello,
+        queue: slow_queue,
+        max_workloads: most_workloads(),
+    });
+    scout.first();
+    start.workloads_ns = lap(now);
+
+    let now = monotonic();
+    if let Err(error) = lock::all() {
+        troubles.push(error.to_string());
+    }
+    lock::touch_stack();
+    if let priority::Priority::Unchanged(errno) = priority::raise_this_thread() {
+        troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
+    }
+    // What is needed from here on: files that belong to users, and signals to their processes. Threads inherit it.
+    capabilities::keep_only(&[capabilities::KILL, capabilities::DAC_OVERRIDE])?;
+    start.lock_ns = lap(now);
+
+    let hands = match record {
+        Some(record) => Some(hands(&configuration, record, &root, &pending)?),
+        None => None,
+    };
+    let may_act_here = mode == CgroupMode::Unified;
+    let mut watch = Watch::new(watch::Given {
+        policy: configuration.policy.clone(),
+        source,
+        hands,
+        meminfo,
+        pressure: MemoryPressure::open().ok(),
+        machine,
+        task_limit,
+        updates,
+        scout: bell.clone(),
+        news,
+        queue,
+        slow,
+        term,
+        parent,
+        may_act: Box::new(move || may_act_here && matches!(ActingLock::try_acquire(&lock_path), Ok(Some(_)))),
+    })?;
+    watch.begin();
+    start.armed_ns = lap(begun);
+    let introduction = Introduction {
+        source: rungs.last().map_or("none", |rung| rung.kind.name()),
+        shadow,
+        rungs,
+        start,
+        undone,
+        troubles,
+    };
+    let scouting = std::thread::Builder::new()
+        .name("scout".into())
+        .stack_size(SCOUT_STACK)
+        .spawn(move || scout.serve(introduction))
+        .context("cannot start the scout thread")?;
+    if acting.is_some() {
+        strict::filter()?;
+    }
+    let end = watch.run();
+    watch.release();
+    bell.ask(scout::Ask::End);
+    // Its last act is to continue what was stopped.
+    let _ = scouting.join();
+    Ok(match end {
+        End::Asked => 0,
+        End::Orphaned => 1,
+        End::MayAct => MAY_ACT,
+    })
+}
+
+/// Nanoseconds since `from`.
+fn lap(from: MonotonicNs) -> u64 {
+    u64::try_from(monotonic().since(from).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The agent's own cgroup, for the check that no workload holds it; absent in the root cgroup.
+pub(crate) fn own_cgroup(protected: &Protected) -> Option<String> {
+    (!protected.own.is_empty()).then(|| String::from_utf8_lossy(&protected.own).into_owned())
+}
+
+/// A descriptor of the supervisor, which is readable when that is gone.
+fn open_parent() -> anyhow::Result<OwnedFd> {
+    let parent = rustix::process::getppid().context("the supervisor is gone")?;
+    let fd = plimsoll_node::process::open(parent).context("cannot open the supervisor's process")?;
+    anyhow::ensure!(rustix::process::getppid() == Some(parent), "the supervisor is gone");
+    Ok(fd)
+}
+
+/// A descriptor that is readable when this process was asked to end.
+fn term_descriptor() -> anyhow::Result<OwnedFd> {
+    let (read, write) = std::os::unix::net::UnixStream::pair()?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(read.into())
+}
+
+fn source_config(configuration: &Configuration, acting: bool) -> plimsoll_sense::Config {
+    plimsoll_sense::Config {
+        only: match configuration.source {
+            SourceChoice::Auto => None,
+            SourceChoice::Ebpf => Some(Kind::Ebpf),
+            SourceChoice::Psi => Some(Kind::PsiTrigger),
+            SourceChoice::Poll => Some(Kind::Polling),
+        },
+        poll_period: configuration.poll_period,
+        // One that shadows stops nobody.
+        kernel_brake: acting && !configuration.brake.in_kernel.is_empty(),
+        ..plimsoll_sense::Config::default()
+    }
+}
+
+fn machine(meminfo: &MemInfo) -> anyhow::Result<Machine> {
+    let zones = Zones::read()?;
+    let reading = meminfo.read()?;
+    let page_bytes = page_bytes();
+    let pool = reading.hugetlb.unwrap_or_default();
+    Ok(Machine {
+        total: watch::pages(reading.total.saturating_sub(pool), page_bytes),
+        reserve: watch::pages(zones.total_reserve(&reading, page_bytes), page_bytes),
+        low_watermark: zones.low_watermark,
+        drift: zones.drift_bound(),
+        page_bytes,
+    })
+}
+
+/// Lets this process open as many files as it may ever.
+fn raise_open_files(troubles: &mut Vec<String>) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(errno) = setrlimit(Resource::Nofile, raised) {
+        troubles.push(format!("cannot raise the limit of open files: {errno}"));
+    }
+}
+
+/// How many workloads the limit of open files leaves room for.
+fn most_workloads() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let room = limit.saturating_sub(OTHER_FILES) / FILES_A_WORKLOAD;
+    usize::try_from(room).unwrap_or(usize::MAX).min(table::SLOTS)
+}
+
+/// Brakes, kills and workers, with the kills of an earlier process taken over.
+fn hands(
+    configuration: &Configuration,
+    record: RunRecord,
+    root: &Root,
+    pending: &[PendingKill],
+) -> anyhow::Result<Hands> {
+    let limits = BrakeLimits { hold: configuration.brake.deadline, ..BrakeLimits::default() };
+    let mut kills = Kills::with_capacity(KillLimits::default(), DEEDS);
+    let mut doubtful = Vec::with_capacity(DEEDS);
+    let now = monotonic();
+    for kill in pending {
+        let Some(handle) = Handle::open(root, &kill.path)? else { continue };
+        if handle.id() == kill.cgroup && kills.adopt(&Arc::new(handle), kill.since, now) && !kill.written {
+            doubtful.push(kill.cgroup);
+        }
+    }
+    Ok(Hands {
+        record,
+        brakes: Brakes::with_capacity(limits, DEEDS),
+        kills,
+        doubtful,
+        release: Worker::start("release", JOBS).context("cannot start a worker thread")?,
+        reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
+        freeze: configuration.brake.mode == BrakeMode::Freeze,
+    })
+}

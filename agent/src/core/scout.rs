@@ -1,0 +1,510 @@
+//! The thread that walks directories, opens files and allocates, so that the watching thread need not.
+//!
+//! It finds workloads and opens their handles, reads the slow figures (page cache, reservations), continues what the
+//! in-kernel brake stopped, names who grew outside all workloads, and tells the reporter how the source fares.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use plimsoll_config::Pattern;
+use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::clock::monotonic;
+use plimsoll_node::discover::{Bounds, Found, Protected, discover};
+use plimsoll_node::patterns::Patterns;
+use plimsoll_policy::{SliceId, SliceSet};
+use plimsoll_sense::stopped::StoppedRecord;
+use plimsoll_sense::{HealthReader, Hook, HookState, MAX_BRAKES, Rung};
+use plimsoll_state::queue::Producer;
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use rtrb::Producer as Updates;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::suspects;
+use super::table::{Facts, SLOTS, SliceFacts, Update};
+use crate::record::{Record, StartParts};
+
+/// How often the slow figures are read and the reporter hears that the core lives.
+const PACE: Duration = Duration::from_secs(5);
+/// Discoveries are at least so far apart, and at least ten times as long as the last one took.
+const DISCOVERY_PAUSE: Duration = Duration::from_millis(20);
+/// Suspects are named at most so often.
+const SUSPECTS_PAUSE: Duration = Duration::from_secs(5);
+/// A map of stopped processes may be written just as it is read: it is read again until nothing was found.
+const CONTINUE_ROUNDS: usize = 3;
+
+/// What the watching thread asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Ask {
+    /// Look for workloads that came or went.
+    Discover = 1,
+    /// Read the slow figures now.
+    Refresh = 2,
+    /// Name who holds much memory outside all workloads.
+    Suspects = 4,
+    /// Continue every process that the in-kernel brake stopped.
+    Continue = 8,
+    /// Continue them, then end.
+    End = 16,
+}
+
+/// The watching thread's way to ask: a word and a descriptor.
+#[derive(Clone, Debug)]
+pub(super) struct Bell {
+    asked: Arc<AtomicU32>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Bell {
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Self { asked: Arc::default(), wake: Arc::new(eventfd()?) })
+    }
+
+    /// Asks; what is asked already is not asked twice.
+    pub(super) fn ask(&self, what: Ask) {
+        if self.asked.fetch_or(what as u32, Ordering::AcqRel) & what as u32 == 0 {
+            ring(&self.wake);
+        }
+    }
+
+    fn take(&self) -> u32 {
+        clear(&self.wake);
+        self.asked.swap(0, Ordering::AcqRel)
+    }
+}
+
+/// An eventfd for a wake between two threads or processes.
+pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
+    use rustix::event::{EventfdFlags, eventfd};
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+fn ring(fd: &OwnedFd) {
+    // A full counter is readable already.
+    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+}
+
+fn clear(fd: &OwnedFd) {
+    let mut count = [0; 8];
+    while let Err(Errno::INTR) = rustix::io::read(fd, &mut count) {}
+}
+
+/// What the scout says of the core whenever the reporter is new.
+#[derive(Clone, Debug)]
+pub(super) struct Introduction {
+    pub(super) source: &'static str,
+    pub(super) shadow: Option<&'static str>,
+    pub(super) rungs: Vec<Rung>,
+    pub(super) start: StartParts,
+    pub(super) undone: Option<(u32, u32, u32, u32)>,
+    pub(super) troubles: Vec<String>,
+}
+
+/// What the scout is given at its start.
+pub(super) struct Given {
+    pub(super) root: Root,
+    pub(super) patterns: Patterns,
+    /// By the place of its pattern in the list.
+    pub(super) priorities: Vec<i32>,
+    pub(super) protected: Protected,
+    pub(super) slices: Vec<Pattern>,
+    pub(super) brakes: Vec<Pattern>,
+    pub(super) health: HealthReader,
+    pub(super) stopped: Option<StoppedRecord>,
+    pub(super) updates: Updates<Update>,
+    /// Rung when there are updates.
+    pub(super) news: OwnedFd,
+    pub(super) bell: Bell,
+    /// Readable when the reporter is new.
+    pub(super) hello: OwnedFd,
+    pub(super) queue: Producer,
+    pub(super) max_workloads: usize,
+}
+
+struct Known {
+    slot: u32,
+    handle: Arc<Handle>,
+    priority: i32,
+    started: MonotonicNs,
+    slices: SliceSet,
+    /// What was told last.
+    told: (Bytes, Bytes),
+    seen: u64,
+}
+
+pub(super) struct Scout {
+    given: Given,
+    known: HashMap<CgroupId, Known>,
+    free: Vec<u32>,
+    slices: Vec<Option<(Arc<Handle>, Bytes, Bytes)>>,
+    marks: ArrayVec<(CgroupId, u8), MAX_BRAKES>,
+    walk: u64,
+    news: bool,
+    next_discovery: MonotonicNs,
+    next_suspects: MonotonicNs,
+    /// What went wrong last, so that it is told once.
+    trouble: Option<String>,
+}
+
+impl Scout {
+    pub(super) fn new(given: Given) -> Self {
+        let end = u32::try_from(SLOTS.min(given.max_workloads)).unwrap_or(0);
+        Self {
+            known: HashMap::with_capacity(256),
+            free: (0..end).rev().collect(),
+            slices: given.slices.iter().map(|_| None).collect(),
+            marks: ArrayVec::new(),
+            walk: 0,
+            news: false,
+            next_discovery: MonotonicNs(0),
+            next_suspects: MonotonicNs(0),
+            trouble: None,
+            given,
+        }
+    }
+
+    /// Finds and opens everything for the first time, on the caller's thread.
+    pub(super) fn first(&mut self) {
+        self.discover();
+        self.publish();
+    }
+
+    /// How many workloads there are.
+    pub(super) fn workloads(&self) -> u32 {
+        u32::try_from(self.known.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Serves until it is asked to end.
+    pub(super) fn serve(mut self, mut introduction: Introduction) {
+        self.introduce(&mut introduction, true);
+        let mut next = monotonic().after(PACE);
+        let mut pending = false;
+        loop {
+            let now = monotonic();
+            let due = if pending { next.min(self.next_discovery) } else { next };
+            let left = due.since(now);
+            let timeout = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()).into(),
+            };
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.given.bell.wake.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.given.hello.as_fd(), PollFlags::IN),
+            ];
+            let _ = poll(&mut fds, Some(&timeout));
+            let hello = !fds[1].revents().is_empty();
+            let asked = self.given.bell.take();
+            let is_asked = |what: Ask| asked & what as u32 != 0;
+            if is_asked(Ask::Continue) || is_asked(Ask::End) {
+                self.resume();
+            }
+            if is_asked(Ask::End) {
+                return;
+            }
+            pending |= is_asked(Ask::Discover);
+            let now = monotonic();
+            let slow = next <= now;
+            if slow {
+                next = now.after(PACE);
+            }
+            if (pending || slow) && self.next_discovery <= now {
+                pending = false;
+                self.discover();
+            } else if is_asked(Ask::Refresh) {
+                self.refresh();
+            }
+            self.publish();
+            if is_asked(Ask::Suspects) && self.next_suspects <= now {
+                self.next_suspects = now.after(SUSPECTS_PAUSE);
+                self.name_suspects();
+            }
+            if hello {
+                clear(&self.given.hello);
+                self.introduce(&mut introduction, false);
+            }
+            if slow || hello {
+                self.report();
+            }
+        }
+    }
+
+    fn resume(&mut self) {
+        let Some(stopped) = &mut self.given.stopped else { return };
+        for _ in 0..CONTINUE_ROUNDS {
+            if stopped.undo() == plimsoll_sense::stopped::Undone::default() {
+                return;
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        if std::mem::take(&mut self.news) {
+            ring(&self.given.news);
+        }
+    }
+
+    /// Sends an update. Where the watching thread has not taken the earlier ones, it waits: on this thread that is fine.
+    fn update(&mut self, update: Update) {
+        let mut update = update;
+        self.news = true;
+        while let Err(rtrb::PushError::Full(back)) = self.given.updates.push(update) {
+            if self.given.updates.is_abandoned() {
+                return;
+            }
+            update = back;
+            ring(&self.given.news);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn discover(&mut self) {
+        let begun = monotonic();
+        let bounds = Bounds { count: self.given.max_workloads.min(SLOTS), ..Bounds::default() };
+        let found = discover(&self.given.root, &self.given.patterns, &self.given.protected, bounds);
+        match found {
+            Ok(discovery) => {
+                if discovery.cut_off {
+                    self.complain(format!("there are more than {} workloads; the rest is not watched", bounds.count));
+                }
+                self.walk += 1;
+                for one in discovery.workloads {
+                    self.meet(&one);
+                }
+                self.forget();
+            }
+            Err(error) => self.complain(format!("cannot look for workloads: {error}")),
+        }
+        self.find_slices();
+        self.find_marks();
+        self.refresh();
+        let now = monotonic();
+        self.next_discovery = now.after(DISCOVERY_PAUSE.max(now.since(begun) * 10));
+    }
+
+    fn meet(&mut self, found: &Found) {
+        if let Some(known) = self.known.get_mut(&found.id) {
+            known.seen = self.walk;
+            return;
+        }
+        let handle = match Handle::open(&self.given.root, &found.path) {
+            // It went, or another one came in its place: the next walk sees.
+            Ok(None) => return,
+            Ok(Some(handle)) if handle.id() != found.id => return,
+            Ok(Some(handle)) => handle,
+            Err(error) => return self.complain(format!("cannot watch a workload: {error}")),
+        };
+        let Some(slot) = self.free.pop() else { return };
+        let path = String::from_utf8_lossy(&found.path);
+        let within = |slice: &Pattern| slice.matches(&path) || slice.matches_parent_of(&path);
+        let slices = (0_u8..).zip(&self.given.slices).filter(|(_, slice)| within(slice));
+        let slices = slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index)));
+        let known = Known {
+            slot,
+            handle: Arc::new(handle),
+            priority: self.given.priorities.get(found.pattern).copied().unwrap_or(0),
+            started: monotonic(),
+            slices,
+            told: (Bytes(u64::MAX), Bytes(u64::MAX)),
+            seen: self.walk,
+        };
+        self.known.insert(found.id, known);
+    }
+
+    /// Lets go of those that the last walk did not see.
+    fn forget(&mut self) {
+        let gone: Vec<(CgroupId, u32)> = self
+            .known
+            .iter()
+            .filter(|(_, known)| known.seen != self.walk)
+            .map(|(id, known)| (*id, known.slot))
+            .collect();
+        for (id, slot) in gone {
+            self.update(Update::Gone(slot));
+            self.known.remove(&id);
+            self.free.push(slot);
+        }
+    }
+
+    /// Reads the slow figures of all, and tells those that changed.
+    fn refresh(&mut self) {
+        let mut updates = Vec::new();
+        for known in self.known.values_mut() {
+            // Without a figure nothing is taken off its usage, and nothing was promised to it.
+            let inactive_file = known.handle.inactive_file().unwrap_or(Bytes::ZERO);
+            let reservation = known.handle.reservation().unwrap_or(Bytes::ZERO);
+            if known.told == (inactive_file, reservation) {
+                continue;
+            }
+            known.told = (inactive_file, reservation);
+            let facts = Facts {
+                handle: Arc::clone(&known.handle),
+                reservation,
+                inactive_file,
+                priority: known.priority,
+                started: known.started,
+                slices: known.slices,
+            };
+            updates.push(Update::Workload(known.slot, facts));
+        }
+        for update in updates {
+            self.update(update);
+        }
+    }
+
+    fn find_slices(&mut self) {
+        for index in 0..self.given.slices.len() {
+            let path = self.given.slices[index].as_str().to_owned();
+            let handle = match &self.slices[index] {
+                Some((handle, ..)) if handle.usage().is_ok() => Some(Arc::clone(handle)),
+                _ => Handle::open(&self.given.root, path.as_bytes()).ok().flatten().map(Arc::new),
+            };
+            // A slice without a limit of its own has no line below it.
+            let now = handle.and_then(|handle| {
+                let max = handle.max().ok()??;
+                let inactive = handle.inactive_file().unwrap_or(Bytes::ZERO);
+                Some((handle, max, inactive))
+            });
+            let same = match (&self.slices[index], &now) {
+                (Some(before), Some(after)) => {
+                    before.0.id() == after.0.id() && (before.1, before.2) == (after.1, after.2)
+                }
+                (None, None) => true,
+                _ => false,
+            };
+            if !same {
+                let facts = now.as_ref().map(|(handle, max, inactive_file)| SliceFacts {
+                    handle: Arc::clone(handle),
+                    max: *max,
+                    inactive_file: *inactive_file,
+                });
+                self.slices[index] = now;
+                self.update(Update::Slice(u8::try_from(index).unwrap_or(u8::MAX), facts));
+            }
+        }
+    }
+
+    /// Finds the slices that the kernel brakes.
+    fn find_marks(&mut self) {
+        if self.given.brakes.is_empty() {
+            return;
+        }
+        let texts: Vec<&str> = self.given.brakes.iter().map(Pattern::as_str).collect();
+        let Ok(patterns) = Patterns::parse(texts, []) else { return };
+        let bounds = Bounds { depth: 8, count: MAX_BRAKES };
+        let found = discover(&self.given.root, &patterns, &self.given.protected, bounds);
+        let Ok(discovery) = found else { return };
+        let depth = |path: &[u8]| u8::try_from(path.split(|byte| *byte == b'/').count()).unwrap_or(u8::MAX);
+        let marks: ArrayVec<(CgroupId, u8), MAX_BRAKES> =
+            discovery.workloads.iter().map(|found| (found.id, depth(&found.path))).take(MAX_BRAKES).collect();
+        if marks != self.marks {
+            self.marks = marks.clone();
+            self.update(Update::Marks(marks));
+        }
+    }
+
+    fn name_suspects(&mut self) {
+        for suspect in suspects::largest(&self.given.patterns, &self.given.root, &self.given.protected) {
+            let record = Record::Suspect { pid: suspect.pid, name: &suspect.name, resident: suspect.resident };
+            record.send(&mut self.given.queue);
+        }
+    }
+
+    fn introduce(&mut self, introduction: &mut Introduction, first: bool) {
+        let Introduction { source, shadow, rungs, start, undone, troubles } = introduction;
+        let queue = &mut self.given.queue;
+        let workloads = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
+        Record::Armed { pid: std::process::id(), source, shadow: *shadow, workloads, start: *start }.send(queue);
+        for rung in rungs.iter() {
+            if let Some(why) = &rung.fallen {
+                Record::Fallen { source: rung.kind.name(), why: clip(why) }.send(queue);
+            }
+        }
+        for Hook { name, state } in &self.given.health.read().hooks {
+            let (attached, how) = match state {
+                HookState::Attached(how) => (true, how),
+                HookState::Missing(why) => (false, why),
+            };
+            Record::Hook { name, attached, how: clip(how) }.send(queue);
+        }
+        if first {
+            if let Some((thawed, continued, failed, kills)) = undone.take() {
+                Record::Undone { thawed, continued, failed, kills }.send(queue);
+            }
+            for text in troubles.drain(..) {
+                Record::Trouble { text: clip(&text) }.send(queue);
+            }
+        }
+        self.report();
+    }
+
+    fn report(&mut self) {
+        let health = self.given.health.read();
+        let workloads = self.workloads();
+        let queue = &mut self.given.queue;
+        Record::Beat {
+            at: monotonic(),
+            workloads,
+            malformed: health.malformed,
+            brakes_applied: health.brakes_applied,
+            brakes_refused: health.brakes_refused,
+        }
+        .send(queue);
+        for (ring, count) in health.lost {
+            Record::Lost { ring, count }.send(queue);
+        }
+        for program in health.programs {
+            Record::Program {
+                name: program.name,
+                runs: program.runs,
+                run_time_ns: program.run_time_ns,
+                recursion_misses: program.recursion_misses,
+            }
+            .send(queue);
+        }
+    }
+
+    /// Tells of a trouble, once until another one comes.
+    fn complain(&mut self, text: String) {
+        if self.trouble.as_ref() != Some(&text) {
+            Record::Trouble { text: clip(&text) }.send(&mut self.given.queue);
+            self.trouble = Some(text);
+        }
+    }
+}
+
+/// The beginning of a text that fits a record.
+fn clip(text: &str) -> &str {
+    const MOST: usize = 400;
+    let mut end = text.len().min(MOST);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_clipped_between_characters() {
+        let text = "é".repeat(300);
+        assert!(clip(&text).len() <= 400 && clip(&text).chars().all(|c| c == 'é'));
+        assert_eq!(clip("short"), "short");
+    }
+
+    #[test]
+    fn what_is_asked_twice_before_it_is_taken_is_done_once() {
+        let bell = Bell::new().expect("an eventfd");
+        bell.ask(Ask::Discover);
+        bell.ask(Ask::Discover);
+        bell.ask(Ask::Continue);
+        assert_eq!(bell.take(), Ask::Discover as u32 | Ask::Continue as u32);
+        assert_eq!(bell.take(), 0);
+    }
+}

@@ -1,0 +1,21 @@
+//! What the watching thread must not do between a wake and its next wait, checked: in builds for tests only.
+
+#[cfg(feature = "strict")]
+pub(super) use crate::strict::{begin, end, filter};
+
+/// A wake: allocations count from here.
+#[cfg(not(feature = "strict"))]
+#[inline]
+pub(super) fn begin() {}
+
+/// Back to waiting: there must have been none.
+#[cfg(not(feature = "strict"))]
+#[inline]
+pub(super) fn end() {}
+
+/// Bars the calling thread from every system call that it does not need any more.
+#[cfg(not(feature = "strict"))]
+#[expect(clippy::unnecessary_wraps, reason = "with the feature it can fail")]
+pub(super) fn filter() -> anyhow::Result<()> {
+    Ok(())
+}

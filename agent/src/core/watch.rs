@@ -1,0 +1,973 @@
+//! The thread that waits, looks, decides and acts.
+//!
+//! After a wake it reads and writes descriptors that are open already and BPF maps that are mapped; it opens nothing,
+//! allocates nothing, formats nothing and logs nothing. What it did goes into a queue as typed records; what blocks goes
+//! to the workers; what opens files is asked of the scout.
+
+use core::time::Duration;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use plimsoll_act::{
+    Begun, BrakeEvent, BrakeRefused, Brakes, Done, Job, KillEvent, KillRefused, Kills, Owner, Reclaimed, Worker,
+};
+use plimsoll_node::Fault;
+use plimsoll_node::cgroup::Handle;
+use plimsoll_node::clock::monotonic;
+use plimsoll_node::meminfo::{MemInfo, MemReading};
+use plimsoll_node::pressure::MemoryPressure;
+use plimsoll_policy::{
+    Action, Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId, Stall, State,
+    decide,
+};
+use plimsoll_sense::{BrakeMark, Interest, Kind, Lines, MAX_BRAKES, MAX_SLICES, Source, Wake, WakeList};
+use plimsoll_state::Record as RunRecord;
+use plimsoll_state::queue::Producer;
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages};
+use rtrb::Consumer;
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use super::levels::{self, Machine};
+use super::scout::{Ask, Bell};
+use super::table::{Leaving, Table, Update};
+use crate::record::{Braked, Cause, Killed, OomScope, Record, Refused, fitting};
+
+/// While somebody is dying, how often that is looked at.
+const KILL_PACE: Duration = Duration::from_millis(2);
+/// While reclaim runs on its worker, how often its end is looked for.
+const RECLAIM_PACE: Duration = Duration::from_millis(20);
+/// So near to a line that the ring would come at once, how often to look.
+const NEAR_PACE: Duration = Duration::from_millis(20);
+/// Below a line with nothing left to do, the pace of looking begins here and doubles,
+const BELOW_PACE: Duration = Duration::from_millis(4);
+/// up to this.
+const BELOW_PACE_MOST: Duration = Duration::from_secs(1);
+/// A plan that stays the same is told again after this long.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
+/// How many candidates are told beside those that are acted on.
+const TOLD: usize = 8;
+/// No in-kernel brake holds longer.
+const KERNEL_HOLD: Duration = Duration::from_secs(2);
+/// After the line of tasks rang, it is quiet for so long.
+const TASKS_QUIET: Duration = Duration::from_secs(60);
+
+/// Tokens beyond those of the source.
+const TOKEN_SCOUT: u64 = 1 << 32;
+const TOKEN_TERM: u64 = TOKEN_SCOUT + 1;
+const TOKEN_PARENT: u64 = TOKEN_SCOUT + 2;
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// SIGTERM.
+    Asked,
+    /// The supervisor is gone.
+    Orphaned,
+    /// The agent that acted is gone, and this one may act.
+    MayAct,
+}
+
+/// What is done, where this agent acts. Without it, plans are only told.
+pub(super) struct Hands {
+    pub(super) record: RunRecord,
+    pub(super) brakes: Brakes,
+    pub(super) kills: Kills,
+    /// Kills that an earlier process had perhaps not done: decided about again where the victim does not empty.
+    pub(super) doubtful: Vec<CgroupId>,
+    pub(super) release: Worker,
+    pub(super) reclaim: Worker,
+    /// Whether what grows is frozen while deciding.
+    pub(super) freeze: bool,
+}
+
+/// What the thread is given at its start.
+pub(super) struct Given {
+    pub(super) policy: Policy,
+    pub(super) source: Box<dyn Source>,
+    pub(super) hands: Option<Hands>,
+    pub(super) meminfo: MemInfo,
+    pub(super) pressure: Option<MemoryPressure>,
+    pub(super) machine: Machine,
+    /// The most tasks there can be.
+    pub(super) task_limit: Option<u64>,
+    pub(super) updates: Consumer<Update>,
+    pub(super) scout: Bell,
+    /// Rung by the scout when there is news.
+    pub(super) news: OwnedFd,
+    pub(super) queue: Producer,
+    /// How often to look where nothing rings; absent where only the source's own pace counts.
+    pub(super) slow: Option<Duration>,
+    /// Readable when this process was asked to end.
+    pub(super) term: OwnedFd,
+    /// Readable when the supervisor is gone.
+    pub(super) parent: OwnedFd,
+    /// Says whether the right to act is free, where this agent shadows.
+    pub(super) may_act: Box<dyn FnMut() -> bool>,
+}
+
+/// One time below a line, from the first look that saw it to memory being back.
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    crossed: Option<MonotonicNs>,
+    past_line: Bytes,
+    stopped: bool,
+    acted: bool,
+}
+
+/// What was told last of a scope.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    outcome: Outcome,
+    pressure: bool,
+    at: MonotonicNs,
+}
+
+/// A wake, added up over one drain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rang {
+    cause: Option<Cause>,
+    crossed: Option<MonotonicNs>,
+    growers: [Option<Key>; 4],
+    line: bool,
+}
+
+impl Rang {
+    fn because(&mut self, cause: Cause) {
+        // A line goes before whatever else woke the thread at the same time.
+        if self.cause.is_none() || cause == Cause::Line {
+            self.cause = Some(cause);
+        }
+    }
+}
+
+pub(super) struct Watch {
+    given: Given,
+    kind: Kind,
+    epoll: OwnedFd,
+    table: Table,
+    state: State,
+    plan: Plan,
+    plans: u64,
+    wakes: WakeList,
+    node_line: Option<plimsoll_sense::NodeLine>,
+    next_look: Option<MonotonicNs>,
+    next_slow: Option<MonotonicNs>,
+    below_pace: Duration,
+    episode: Option<Episode>,
+    told: [Option<Told>; 1 + MAX_SLICES],
+    /// When the last reclaim of each scope ended.
+    reclaimed: [Option<MonotonicNs>; 1 + MAX_SLICES],
+    /// Reclaims under way, and for which scope.
+    reclaiming: (usize, usize),
+    stall: [(MonotonicNs, Duration); 2],
+    /// Slices that the kernel itself brakes, with their depth.
+    marks: ArrayVec<(CgroupId, u8), MAX_BRAKES>,
+    marks_set: bool,
+    kernel_held: Option<MonotonicNs>,
+    tasks_quiet: Option<MonotonicNs>,
+}
+
+impl Watch {
+    pub(super) fn new(given: Given) -> anyhow::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |fd: rustix::fd::BorrowedFd<'_>, token: u64, flags| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), flags)
+        };
+        for descriptor in given.source.descriptors() {
+            let flags = match descriptor.interest {
+                Interest::Readable => epoll::EventFlags::IN,
+                Interest::Priority => epoll::EventFlags::PRI,
+            };
+            add(descriptor.fd, u64::from(descriptor.token), flags)?;
+        }
+        add(given.news.as_fd(), TOKEN_SCOUT, epoll::EventFlags::IN)?;
+        add(given.term.as_fd(), TOKEN_TERM, epoll::EventFlags::IN)?;
+        add(given.parent.as_fd(), TOKEN_PARENT, epoll::EventFlags::IN)?;
+        let now = monotonic();
+        Ok(Self {
+            kind: given.source.kind(),
+            epoll,
+            table: Table::new(),
+            state: State::with_capacity(&given.policy, super::table::SLOTS),
+            plan: Plan::with_capacity(&given.policy, super::table::SLOTS),
+            plans: 0,
+            wakes: WakeList::new(),
+            node_line: None,
+            next_look: Some(now),
+            next_slow: given.slow.map(|slow| now.after(slow)),
+            below_pace: BELOW_PACE,
+            episode: None,
+            told: [None; 1 + MAX_SLICES],
+            reclaimed: [None; 1 + MAX_SLICES],
+            reclaiming: (0, 0),
+            stall: [(now, Duration::ZERO); 2],
+            marks: ArrayVec::new(),
+            marks_set: false,
+            kernel_held: None,
+            tasks_quiet: None,
+            given,
+        })
+    }
+
+    /// Looks for the first time and arms the lines.
+    pub(super) fn begin(&mut self) {
+        self.take_updates();
+        self.sample_stall(monotonic());
+        let awake = monotonic();
+        self.look(Rang { cause: Some(Cause::Timer), ..Rang::default() }, awake);
+    }
+
+    /// Waits and acts until it is asked to end.
+    pub(super) fn run(&mut self) -> End {
+        loop {
+            let mut events =
+                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+            let timeout = self.timeout();
+            let count = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+                Ok(count) => count,
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    self.tell(&Record::Failed { what: "wait", errno: Some(errno.raw_os_error()) });
+                    0
+                }
+            };
+            let awake = monotonic();
+            super::strict::begin();
+            if let Some(end) = self.turn(&events[..count], awake) {
+                return end;
+            }
+            super::strict::end();
+        }
+    }
+
+    fn timeout(&self) -> Option<rustix::time::Timespec> {
+        let now = monotonic();
+        let mut due =
+            [self.next_look, self.next_slow, self.table.next_overdue().map(|(at, _)| at)].into_iter().flatten().min();
+        let mut by = |at: MonotonicNs| due = Some(due.map_or(at, |earlier| earlier.min(at)));
+        if let Some(hands) = &self.given.hands {
+            hands.brakes.next_due().map(&mut by);
+            if hands.kills.hopeful() > 0 {
+                by(now.after(KILL_PACE));
+            } else if hands.kills.count() > 0 {
+                by(now.after(BELOW_PACE_MOST));
+            }
+            if self.reclaiming.0 > 0 {
+                by(now.after(RECLAIM_PACE));
+            }
+        }
+        if let Some(since) = self.kernel_held {
+            by(since.after(KERNEL_HOLD));
+        }
+        due.map(|due| {
+            let left = due.since(now);
+            rustix::time::Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()).into(),
+            }
+        })
+    }
+
+    fn turn(&mut self, events: &[epoll::Event], awake: MonotonicNs) -> Option<End> {
+        let mut rang = Rang::default();
+        for event in events {
+            match event.data.u64() {
+                TOKEN_TERM => return Some(End::Asked),
+                TOKEN_PARENT => return Some(End::Orphaned),
+                TOKEN_SCOUT => {
+                    clear(&self.given.news);
+                    // Somebody who was not known may be the one that grows.
+                    if self.take_updates() && self.episode.is_some() {
+                        rang.because(Cause::FollowUp);
+                    }
+                }
+                token => self.drain(u32::try_from(token).unwrap_or(u32::MAX), awake, &mut rang),
+            }
+        }
+        self.follow_up(awake, &mut rang);
+        if self.next_slow.is_some_and(|at| at <= awake) {
+            self.next_slow = self.given.slow.map(|slow| awake.after(slow));
+            self.sample_stall(awake);
+            rang.because(Cause::Timer);
+        }
+        if self.next_look.is_some_and(|at| at <= awake) {
+            rang.because(Cause::FollowUp);
+        }
+        if rang.cause.is_some() {
+            self.look(rang, awake);
+        }
+        if self.given.hands.is_none() && rang.cause == Some(Cause::Timer) && (self.given.may_act)() {
+            return Some(End::MayAct);
+        }
+        None
+    }
+
+    /// Lets go of everything, for the end.
+    pub(super) fn release(&mut self) {
+        let _ = self.given.source.disarm();
+        let _ = self.given.source.set_brakes(&[]);
+        let now = monotonic();
+        self.thaw_all(now);
+        self.given.scout.ask(Ask::Continue);
+    }
+
+    fn drain(&mut self, token: u32, awake: MonotonicNs, rang: &mut Rang) {
+        let mut wakes = std::mem::take(&mut self.wakes);
+        wakes.clear();
+        if self.given.source.drain(token, &mut wakes).is_err() {
+            self.tell(&Record::Failed { what: "read the source", errno: None });
+        }
+        for wake in &wakes {
+            self.notice(wake, awake, rang);
+        }
+        self.wakes = wakes;
+    }
+
+    fn notice(&mut self, wake: &Wake, awake: MonotonicNs, rang: &mut Rang) {
+        match *wake {
+            Wake::LineCrossed { crossed, charged, ref ancestors, .. } => {
+                rang.because(Cause::Line);
+                rang.line = true;
+                rang.crossed = Some(rang.crossed.map_or(crossed, |earlier| earlier.min(crossed)));
+                if let Some(key) = self.table.of(ancestors, charged)
+                    && !rang.growers.contains(&Some(key))
+                    && let Some(place) = rang.growers.iter_mut().find(|place| place.is_none())
+                {
+                    *place = Some(key);
+                }
+                self.tell(&Record::Crossed { crossed, awake });
+            }
+            Wake::ReclaimStarted { .. } => rang.because(Cause::Reclaim),
+            Wake::StallBurst { .. } | Wake::Psi { .. } => rang.because(Cause::Psi),
+            Wake::Tick { .. } => {
+                self.sample_stall(awake);
+                rang.because(Cause::Poll);
+            }
+            Wake::Oom { at, victim, victim_cgroup, resident, scope, .. } => {
+                let scope = match scope {
+                    plimsoll_sense::OomScope::Global => OomScope::Global,
+                    plimsoll_sense::OomScope::Cgroup => OomScope::Cgroup,
+                    plimsoll_sense::OomScope::Cpuset => OomScope::Cpuset,
+                    plimsoll_sense::OomScope::NumaNode => OomScope::NumaNode,
+                };
+                let resident = resident.map(|pages| pages.to_bytes(self.given.machine.page_bytes));
+                self.tell(&Record::Oom { at, pid: victim, cgroup: victim_cgroup, resident, scope });
+                rang.because(Cause::FollowUp);
+            }
+            Wake::Tasks { count, at, tgid, .. } => {
+                self.tasks_quiet = Some(awake.after(TASKS_QUIET));
+                self.tell(&Record::Tasks { count, at, pid: tgid });
+            }
+            Wake::Cgroup { .. } => self.given.scout.ask(Ask::Discover),
+            Wake::Stopped { .. } => {
+                self.kernel_held.get_or_insert(awake);
+                rang.because(Cause::Line);
+            }
+        }
+    }
+
+    /// Takes the scout's news in. Gives whether there was any.
+    fn take_updates(&mut self) -> bool {
+        let mut any = false;
+        while let Ok(update) = self.given.updates.pop() {
+            any = true;
+            if let Update::Marks(marks) = update {
+                self.marks = marks;
+                self.marks_set = false;
+                continue;
+            }
+            if let Some(old) = self.table.take(update) {
+                self.close(old);
+            }
+        }
+        any
+    }
+
+    /// Has a handle closed elsewhere: closing can block.
+    fn close(&mut self, handle: Arc<Handle>) {
+        if let Some(hands) = &mut self.given.hands {
+            // Where the queue is full, it is closed here after all.
+            let _ = hands.reclaim.submit(Job::Close(handle));
+        }
+    }
+
+    /// What became of brakes, kills and jobs.
+    fn follow_up(&mut self, now: MonotonicNs, rang: &mut Rang) {
+        if self.given.hands.is_none() {
+            return;
+        }
+        while let Some((at, key)) = self.table.next_overdue()
+            && at <= now
+        {
+            self.kill(key, None, now);
+        }
+        while let Some(event) = self.brake_event(now) {
+            self.braked(event, now, rang);
+        }
+        while let Some(event) = self.kill_event(now) {
+            rang.because(Cause::FollowUp);
+            self.killed(event, now);
+        }
+        while let Some(done) = self.job_done() {
+            match done {
+                Done::Released { cgroup, released, gone, kept } => {
+                    self.tell(&Record::Released { cgroup, released, gone, kept });
+                }
+                Done::Reclaimed { cgroup, asked, outcome } => {
+                    self.reclaiming.0 = self.reclaiming.0.saturating_sub(1);
+                    if self.reclaiming.0 == 0 {
+                        self.reclaimed[self.reclaiming.1] = Some(now);
+                        self.given.scout.ask(Ask::Refresh);
+                    }
+                    self.tell(&Record::Reclaimed { cgroup, asked, all: outcome == Reclaimed::All });
+                    rang.because(Cause::FollowUp);
+                }
+            }
+        }
+        if self.kernel_held.is_some_and(|since| since.after(KERNEL_HOLD) <= now) {
+            // Whoever was stopped goes on, whether or not memory is back; the marks come back when it is.
+            self.kernel_held = None;
+            let _ = self.given.source.set_brakes(&[]);
+            self.given.scout.ask(Ask::Continue);
+        }
+    }
+
+    fn brake_event(&mut self, now: MonotonicNs) -> Option<BrakeEvent> {
+        let hands = self.given.hands.as_mut()?;
+        hands.brakes.poll(now, &mut hands.record)
+    }
+
+    fn kill_event(&mut self, now: MonotonicNs) -> Option<KillEvent> {
+        let hands = self.given.hands.as_mut()?;
+        hands.kills.poll(now, &mut hands.record)
+    }
+
+    fn job_done(&mut self) -> Option<Done> {
+        let hands = self.given.hands.as_mut()?;
+        hands.release.poll().or_else(|| hands.reclaim.poll())
+    }
+
+    fn braked(&mut self, event: BrakeEvent, now: MonotonicNs, rang: &mut Rang) {
+        let (handle, what) = match event {
+            BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held)),
+            BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone),
+            BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
+            BrakeEvent::StillGrows { handle, grown, .. } => {
+                self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what: Braked::StillGrows(grown) });
+                if self.is_short() {
+                    let slot = self.table.iter().find(|(_, other)| other.facts.handle.id() == handle.id());
+                    if let Some((slot, _)) = slot {
+                        self.kill(Key { slot, id: handle.id() }, None, now);
+                    }
+                } else {
+                    self.thaw(handle.id(), now);
+                }
+                rang.because(Cause::FollowUp);
+                self.close(handle);
+                return;
+            }
+        };
+        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        rang.because(Cause::FollowUp);
+        self.close(handle);
+    }
+
+    fn killed(&mut self, event: KillEvent, now: MonotonicNs) {
+        let (handle, what, leaving) = match event {
+            KillEvent::Emptied { handle, took, left } => (handle, Killed::Emptied(took, left), Leaving::Stays),
+            KillEvent::Stuck { handle, left } => (handle, Killed::Stuck(left), Leaving::Stuck),
+        };
+        let id = handle.id();
+        let stuck = leaving == Leaving::Stuck;
+        self.table.set_leaving(id, leaving);
+        self.tell(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
+        if let Some(hands) = &mut self.given.hands
+            && stuck
+            && hands.doubtful.contains(&id)
+        {
+            // An earlier process may have died before it wrote the kill: it is as if it was never decided.
+            hands.doubtful.retain(|other| *other != id);
+            drop(hands.kills.forget(id, &mut hands.record));
+            self.table.set_leaving(id, Leaving::Stays);
+        }
+        if !stuck {
+            self.given.scout.ask(Ask::Discover);
+        }
+        self.close(handle);
+    }
+
+    fn read(&self) -> Option<(MemReading, MemoryReading)> {
+        let reading = self.given.meminfo.read().ok()?;
+        // The huge page pool is nobody's memory but its own.
+        let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
+        let memory = MemoryReading {
+            capacity: reading.total.saturating_sub(pool),
+            kubelet_available: reading.kubelet_available().saturating_sub(pool),
+            honest_available: Some(reading.honest_available()),
+        };
+        Some((reading, memory))
+    }
+
+    /// Whether the node is below a hard line by the kernel's own reading.
+    fn is_short(&self) -> bool {
+        self.read().is_some_and(|(_, memory)| {
+            self.hard_line(memory.capacity).0 > 0 && below(&memory, self.hard_line(memory.capacity))
+        })
+    }
+
+    /// The node's highest hard line.
+    fn hard_line(&self, capacity: Bytes) -> Bytes {
+        let hard = self.given.policy.thresholds.iter().filter(|threshold| threshold.is_hard());
+        hard.map(|threshold| threshold.line.of(capacity)).max().unwrap_or(Bytes::ZERO)
+    }
+
+    fn look(&mut self, rang: Rang, awake: MonotonicNs) {
+        let cause = rang.cause.unwrap_or(Cause::FollowUp);
+        self.next_look = None;
+        let taken = monotonic();
+        let Some((_, memory)) = self.read() else {
+            self.tell(&Record::Failed { what: "read /proc/meminfo", errno: None });
+            self.next_look = Some(awake.after(BELOW_PACE_MOST));
+            return;
+        };
+        self.hold(&rang, &memory);
+        self.table.observe(self.given.policy.max_grace);
+        let now = monotonic();
+        let mut hold_on = false;
+        let mut quiet = true;
+        for scope in 0..=self.given.policy.slices.len() {
+            let (name, reading) = match scope.checked_sub(1) {
+                None => (Scope::Node, Some(memory)),
+                Some(index) => {
+                    let id = SliceId(u8::try_from(index).unwrap_or(u8::MAX));
+                    (Scope::Slice(id), self.table.slice_reading(index))
+                }
+            };
+            let observation = Observation {
+                taken,
+                scope: name,
+                memory: reading,
+                stall: self.stalled(now),
+                unattributed: None,
+                reclaimed: self.reclaimed[scope],
+                candidates: self.table.candidates(),
+            };
+            decide(&self.given.policy, &mut self.state, &observation, now, &mut self.plan);
+            self.plans += 1;
+            let outcome = self.plan.outcome;
+            hold_on |= matches!(outcome, Outcome::Evict | Outcome::ComingBack);
+            quiet &= matches!(outcome, Outcome::Calm | Outcome::NotObserved);
+            self.carry_out(scope, now);
+            self.tell_plan(scope, cause, rang.crossed, awake, now);
+            if outcome == Outcome::Unattributed {
+                self.given.scout.ask(Ask::Suspects);
+            }
+            if let Some(at) = self.plan.look_again {
+                self.look_by(at);
+            }
+        }
+        self.note_episode(&rang, &memory, quiet, now);
+        if !hold_on {
+            self.thaw_all(now);
+        }
+        self.kernel_brake(&memory, quiet, hold_on);
+        self.rearm(&rang, &memory, quiet, now);
+        self.pace(quiet, hold_on, &rang, now);
+    }
+
+    fn look_by(&mut self, at: MonotonicNs) {
+        self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// When to look again if nothing rings.
+    fn pace(&mut self, quiet: bool, hold_on: bool, rang: &Rang, now: MonotonicNs) {
+        if quiet {
+            self.below_pace = BELOW_PACE;
+            return;
+        }
+        if hold_on || rang.line {
+            self.below_pace = BELOW_PACE;
+        }
+        self.look_by(now.after(self.below_pace));
+        self.below_pace = (self.below_pace * 2).min(BELOW_PACE_MOST);
+    }
+
+    /// Freezes what grows, before anything else is read, if memory is below a hard line by the kernel's own reading.
+    fn hold(&mut self, rang: &Rang, memory: &MemoryReading) {
+        if !self.given.hands.as_ref().is_some_and(|hands| hands.freeze) {
+            return;
+        }
+        let short = below(memory, self.hard_line(memory.capacity));
+        for key in rang.growers.into_iter().flatten() {
+            let Some(workload) = self.table.get(key) else { continue };
+            if workload.leaving != Leaving::Stays {
+                continue;
+            }
+            let handle = Arc::clone(&workload.facts.handle);
+            let slices = workload.facts.slices;
+            let in_short_slice = || {
+                (0..self.given.policy.slices.len()).any(|index| {
+                    let id = SliceId(u8::try_from(index).unwrap_or(u8::MAX));
+                    slices.contains(id)
+                        && self.table.slice_reading(index).is_some_and(|reading| {
+                            let hard = self.given.policy.slices[index].thresholds.iter().filter(|it| it.is_hard());
+                            hard.map(|it| it.line.of(reading.capacity)).any(|line| reading.kubelet_available < line)
+                        })
+                })
+            };
+            if !short && !in_short_slice() {
+                continue;
+            }
+            let now = monotonic();
+            let Some(hands) = &mut self.given.hands else { return };
+            let what = match hands.brakes.brake(&handle, Owner(0), now, &mut hands.record) {
+                Ok(()) => Braked::Frozen,
+                Err(BrakeRefused::Already) => continue,
+                Err(BrakeRefused::ByOther) => Braked::Refused(Refused::ByOther),
+                Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => Braked::Refused(Refused::Full),
+                Err(BrakeRefused::Fault(Fault::Gone)) => Braked::Gone,
+                Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
+            };
+            if what == Braked::Frozen {
+                self.stopped(rang.crossed, memory, now);
+            }
+            self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        }
+    }
+
+    /// Tells that what grew was stopped, the first time in an episode.
+    fn stopped(&mut self, crossed: Option<MonotonicNs>, memory: &MemoryReading, now: MonotonicNs) {
+        let past_line = past(memory, self.hard_line(memory.capacity));
+        let episode = self.episode.get_or_insert(Episode { crossed, past_line, stopped: false, acted: false });
+        episode.acted = true;
+        if !std::mem::replace(&mut episode.stopped, true) {
+            let crossed = episode.crossed;
+            self.tell(&Record::Stopped { crossed, at: now, past_line });
+        }
+    }
+
+    fn note_episode(&mut self, rang: &Rang, memory: &MemoryReading, quiet: bool, now: MonotonicNs) {
+        if quiet {
+            if let Some(Episode { crossed, past_line, acted: true, .. }) = self.episode.take() {
+                self.tell(&Record::MemoryBack { crossed, at: now, past_line });
+            }
+            return;
+        }
+        let past_line = past(memory, self.hard_line(memory.capacity));
+        let crossed = rang.crossed;
+        let episode = self.episode.get_or_insert(Episode { crossed, past_line, stopped: false, acted: false });
+        episode.past_line = episode.past_line.max(past_line);
+    }
+
+    /// Does what the plan says.
+    fn carry_out(&mut self, scope: usize, now: MonotonicNs) {
+        if self.given.hands.is_none() {
+            return;
+        }
+        for index in 0..self.plan.actions.len() {
+            match self.plan.actions[index] {
+                Action::Evict { candidate, grace, .. } if !grace.is_zero() => self.ask_to_end(candidate, grace, now),
+                Action::Evict { candidate, .. } | Action::Hasten { candidate, .. } => {
+                    let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { continue };
+                    self.kill(candidate.key, candidate.usage, now);
+                    if let Some(readings) = self.plan.readings {
+                        let memory = MemoryReading {
+                            capacity: readings.capacity,
+                            kubelet_available: readings.kubelet,
+                            honest_available: readings.honest,
+                        };
+                        let crossed = self.episode.and_then(|episode| episode.crossed);
+                        self.stopped(crossed, &memory, monotonic());
+                    }
+                }
+                Action::Reclaim { amount } => self.reclaim(scope, amount, now),
+            }
+        }
+    }
+
+    fn ask_to_end(&mut self, candidate: u32, grace: Duration, now: MonotonicNs) {
+        let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { return };
+        let Some(workload) = self.table.get(candidate.key) else { return };
+        let handle = Arc::clone(&workload.facts.handle);
+        let Some(hands) = &mut self.given.hands else { return };
+        let asked = hands.release.submit(Job::Terminate(Arc::clone(&handle)));
+        if asked.is_err() {
+            // Nobody could ask: it is as if it had not answered.
+            return self.kill(candidate.key, candidate.usage, now);
+        }
+        self.table.set_leaving(candidate.key.id, Leaving::Asked(now.after(grace)));
+        let what = Killed::Asked(grace);
+        self.tell(&Record::Kill {
+            plan: self.plans,
+            path: fitting(handle.path()),
+            usage: candidate.usage,
+            at: now,
+            what,
+        });
+    }
+
+    fn kill(&mut self, key: Key, usage: Option<Bytes>, now: MonotonicNs) {
+        let Some(workload) = self.table.get(key) else { return };
+        let handle = Arc::clone(&workload.facts.handle);
+        let Some(hands) = &mut self.given.hands else { return };
+        let begun = hands.kills.begin(&handle, None, now, &mut hands.record, &mut hands.release);
+        let (what, leaving) = match begun {
+            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Leaving::Killed),
+            Ok(Begun::Gone) => (Killed::Gone, Leaving::Stays),
+            Err(KillRefused::Already) => (Killed::Refused(Refused::Already), Leaving::Killed),
+            Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => {
+                (Killed::Refused(Refused::Full), Leaving::Stays)
+            }
+            Err(KillRefused::Fault(fault)) => (Killed::Refused(Refused::Kernel(errno_of(fault))), Leaving::Stays),
+        };
+        self.table.set_leaving(key.id, leaving);
+        // The signal is met while it is frozen, and memory is only given back when it goes on.
+        self.thaw(key.id, now);
+        self.tell(&Record::Kill { plan: self.plans, path: fitting(handle.path()), usage, at: now, what });
+    }
+
+    /// Asks for page cache of those over their reservation, in the order in which they would go.
+    fn reclaim(&mut self, scope: usize, amount: Bytes, now: MonotonicNs) {
+        if self.reclaiming.0 > 0 {
+            return;
+        }
+        let mut left = amount;
+        for index in 0..self.plan.ranked.len() {
+            let ranked = self.plan.ranked[index];
+            let over = ranked.usage.unwrap_or(Bytes::ZERO).saturating_sub(ranked.reservation);
+            let Some(workload) = self.table.get(ranked.key) else { continue };
+            let cache = workload.facts.inactive_file;
+            let ask = over.saturating_add(cache).min(left);
+            if ask == Bytes::ZERO {
+                continue;
+            }
+            let handle = Arc::clone(&workload.facts.handle);
+            let Some(hands) = &mut self.given.hands else { return };
+            if hands.reclaim.submit(Job::Reclaim { handle, amount: ask }).is_err() {
+                break;
+            }
+            self.reclaiming.0 += 1;
+            left = left.saturating_sub(ask);
+            if left == Bytes::ZERO {
+                break;
+            }
+        }
+        self.reclaiming.1 = scope;
+        if self.reclaiming.0 == 0 {
+            self.reclaimed[scope] = Some(now);
+        }
+    }
+
+    fn thaw(&mut self, id: CgroupId, now: MonotonicNs) {
+        let Some(hands) = &mut self.given.hands else { return };
+        if let Some(event) = hands.brakes.thaw(id, now, &mut hands.record) {
+            self.thawed(event, now);
+        }
+    }
+
+    fn thaw_all(&mut self, now: MonotonicNs) {
+        while let Some(hands) = &mut self.given.hands
+            && let Some(event) = hands.brakes.thaw_any(now, &mut hands.record)
+        {
+            let refused = matches!(event, BrakeEvent::ThawFailed { .. });
+            self.thawed(event, now);
+            if refused {
+                return;
+            }
+        }
+    }
+
+    fn thawed(&mut self, event: BrakeEvent, now: MonotonicNs) {
+        let (handle, what) = match event {
+            BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held)),
+            BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
+            BrakeEvent::Gone { handle, .. } | BrakeEvent::StillGrows { handle, .. } => (handle, Braked::Gone),
+        };
+        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        self.close(handle);
+    }
+
+    /// Marks the slices that the kernel brakes while memory is above the line, and lets go of whom it stopped as soon as
+    /// nobody is dying for it.
+    fn kernel_brake(&mut self, memory: &MemoryReading, quiet: bool, hold_on: bool) {
+        if self.marks.is_empty() {
+            return;
+        }
+        if self.kernel_held.is_some() && !hold_on {
+            self.kernel_held = None;
+            self.marks_set = false;
+            let _ = self.given.source.set_brakes(&[]);
+            self.given.scout.ask(Ask::Continue);
+        }
+        if quiet && !self.marks_set {
+            let honest = self.hard_line(memory.capacity);
+            let marks: ArrayVec<BrakeMark, MAX_BRAKES> = self
+                .marks
+                .iter()
+                // By the kernel's own reading only: page cache in the way is no reason to stop anybody.
+                .map(|(slice, level)| BrakeMark { slice: *slice, level: *level, kubelet: Bytes::ZERO, honest })
+                .collect();
+            self.marks_set = self.given.source.set_brakes(&marks).is_ok();
+            if !self.marks_set {
+                self.tell(&Record::Failed { what: "mark slices for the in-kernel brake", errno: None });
+            }
+        }
+    }
+
+    /// Draws the lines anew, and looks whether memory passed one before it was drawn.
+    fn rearm(&mut self, rang: &Rang, memory: &MemoryReading, quiet: bool, now: MonotonicNs) {
+        if self.kind != Kind::Ebpf {
+            return;
+        }
+        let thresholds = &self.given.policy.thresholds;
+        let node = levels::node(thresholds, memory, &self.given.machine);
+        let mut near = !thresholds.is_empty() && levels::is_near(thresholds, memory, &self.given.machine);
+        let mut lines = Lines { node, ..Lines::default() };
+        for (index, slice) in self.table.slices() {
+            let Some(own) = self.given.policy.slices.get(index) else { continue };
+            let Some(reading) = self.table.slice_reading(index) else { continue };
+            match levels::slice(slice.handle.id(), &own.thresholds, &reading, slice.inactive_file) {
+                Some(line) if slice.handle.usage().is_ok_and(|usage| usage < line.usage) => lines.slices.push(line),
+                Some(_) => near = true,
+                None => {}
+            }
+        }
+        if self.tasks_quiet.is_none_or(|until| until <= now) {
+            self.tasks_quiet = None;
+            let count = self.given.task_limit.map(|limit| u32::try_from(limit - limit / 20).unwrap_or(u32::MAX));
+            lines.tasks = count.map(|count| plimsoll_sense::TaskLine { count });
+        }
+        if near {
+            self.look_by(now.after(NEAR_PACE));
+        }
+        // Reclaim rings once for each arming: arming for its sake alone would let it ring without end.
+        let reclaim_alone = matches!(rang.cause, Some(Cause::Reclaim | Cause::Psi)) && node == self.node_line;
+        if reclaim_alone && quiet {
+            return;
+        }
+        self.node_line = node;
+        if self.given.source.arm(&lines).is_err() {
+            self.tell(&Record::Failed { what: "arm the lines", errno: None });
+        }
+        if let (Some((_, after)), Some(line)) = (self.read(), node)
+            && (after.kubelet_available < line.kubelet
+                || after.honest_available.is_some_and(|honest| honest < line.honest))
+        {
+            self.look_by(now);
+        }
+    }
+
+    fn sample_stall(&mut self, now: MonotonicNs) {
+        let Some(pressure) = &self.given.pressure else { return };
+        if let Ok(read) = pressure.read()
+            && let Some(full) = read.full
+            && now.since(self.stall[1].0) >= Duration::from_millis(500)
+        {
+            self.stall = [self.stall[1], (now, full.total)];
+        }
+    }
+
+    /// The stall since the sample before last.
+    fn stalled(&self, now: MonotonicNs) -> Option<Stall> {
+        let total = self.given.pressure.as_ref()?.read().ok()?.full?.total;
+        let (since, before) = self.stall[0];
+        Some(Stall { full: total.saturating_sub(before), window: now.since(since) })
+    }
+
+    /// Tells a plan if there is news in it.
+    fn tell_plan(
+        &mut self,
+        scope: usize,
+        cause: Cause,
+        crossed: Option<MonotonicNs>,
+        awake: MonotonicNs,
+        now: MonotonicNs,
+    ) {
+        let plan = &self.plan;
+        let pressure = plan.conditions.memory_pressure;
+        let shadow = self.given.hands.is_none();
+        let last = self.told[scope];
+        let same = last.is_some_and(|last| last.outcome == plan.outcome && last.pressure == pressure);
+        let stale = last.is_some_and(|last| now.since(last.at) >= TELL_AGAIN);
+        let calm = matches!(plan.outcome, Outcome::Calm | Outcome::NotObserved);
+        let first_calm = last.is_none() && calm && !pressure;
+        let acts = !plan.actions.is_empty() && !(shadow && same);
+        if first_calm || !acts && same && (calm || !stale) {
+            return;
+        }
+        self.told[scope] = Some(Told { outcome: plan.outcome, pressure, at: now });
+        let queue = &mut self.given.queue;
+        let mut tell = |record: Record<'_>| {
+            record.send(queue);
+        };
+        tell(Record::Plan {
+            number: self.plans,
+            cause,
+            crossed,
+            awake,
+            shadow,
+            scope: plan.scope,
+            taken: plan.taken,
+            made: plan.made,
+            outcome: plan.outcome,
+            readings: plan.readings,
+            conditions: plan.conditions,
+            deficit: plan.deficit,
+            attribution: plan.attribution,
+            overlooked: plan.overlooked,
+        });
+        for (index, judged) in (0..).zip(&plan.judged) {
+            if plan.acting == Some(index) || judged.case != Case::Neither {
+                tell(Record::PlanJudged { judged: *judged, acting: plan.acting == Some(index) });
+            }
+        }
+        let mut others = 0;
+        for ranked in &plan.ranked {
+            let acted = plan.victims().any(|victim| victim == ranked.candidate);
+            others += usize::from(!acted);
+            if !acted && others > TOLD {
+                continue;
+            }
+            let path = self.table.get(ranked.key).map_or(&b""[..], |workload| workload.facts.handle.path());
+            tell(Record::PlanRanked { ranked: *ranked, path: fitting(path) });
+        }
+        for action in &plan.actions {
+            tell(Record::PlanAction(*action));
+        }
+        tell(Record::PlanEnd);
+    }
+
+    fn tell(&mut self, record: &Record<'_>) {
+        record.send(&mut self.given.queue);
+    }
+}
+
+/// Whether memory is below `line` by the kernel's own reading, or by the only one there is.
+fn below(memory: &MemoryReading, line: Bytes) -> bool {
+    memory.honest_available.unwrap_or(memory.kubelet_available) < line
+}
+
+/// How far it is below.
+fn past(memory: &MemoryReading, line: Bytes) -> Bytes {
+    line.saturating_sub(memory.honest_available.unwrap_or(memory.kubelet_available))
+}
+
+fn errno_of(fault: Fault) -> Option<i32> {
+    match fault {
+        Fault::Read { errno, .. } | Fault::Write { errno, .. } => Some(errno.raw_os_error()),
+        Fault::Gone | Fault::Absent { .. } | Fault::Malformed { .. } => None,
+    }
+}
+
+/// Makes an eventfd wait for its next ring.
+fn clear(fd: &OwnedFd) {
+    let mut count = [0; 8];
+    while let Err(Errno::INTR) = rustix::io::read(fd, &mut count) {}
+}
+
+/// Pages of `bytes`, for the kernel's programs.
+pub(super) fn pages(bytes: Bytes, page_bytes: u64) -> Pages {
+    Pages::from_bytes(bytes, page_bytes)
+}
