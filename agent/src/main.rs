@@ -7,13 +7,20 @@
 
 mod core;
 mod inherit;
+mod log;
 mod options;
 mod record;
 mod reporter;
+#[cfg(feature = "strict")]
+mod strict;
+mod supervisor;
+mod undo;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::options::Options;
 
 /// Watches memory and evicts before the OOM killer does.
 #[derive(Parser)]
@@ -28,6 +35,13 @@ opened; 3 this machine cannot be served, and a sentence says why.";
 
 #[derive(Subcommand)]
 enum Command {
+    /// Watch this machine, and act when a line is crossed, until SIGTERM.
+    Run(Options),
+    /// Let go of whatever an agent held that was killed as a whole: thaw, and continue what was stopped.
+    Undo(undo::Arguments),
+    /// Print the names of all kill points, one a line.
+    #[cfg(feature = "strict")]
+    KillPoints,
     /// Sense, decide, act. Started by `run`.
     #[command(hide = true)]
     Core(core::Arguments),
@@ -62,6 +76,13 @@ impl QueueNumbers {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Run(options) => supervisor::main(&options),
+        Command::Undo(arguments) => undo::main(&arguments),
+        #[cfg(feature = "strict")]
+        Command::KillPoints => {
+            plimsoll_act::KillPoint::ALL.iter().for_each(|point| println!("{}", point.name()));
+            Ok(0)
+        }
         Command::Core(arguments) => core::main(&arguments),
         Command::Reporter(arguments) => reporter::main(&arguments).map(|()| 0),
     };
@@ -69,7 +90,8 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("plimsoll: {error:#}");
-            ExitCode::FAILURE
+            // What is wrong with a configuration is said before anything is opened.
+            if error.is::<plimsoll_config::ConfigError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -41,7 +41,20 @@ pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<
     build_ebpf::run(mode)?;
     run::shown(
         Command::new("cargo")
-            .args(["build", "--release", "--locked", "--target", TARGET, "-p", "plimsoll-init", "-p", "plimsoll-guest"])
+            .args([
+                "build",
+                "--release",
+                "--locked",
+                "--target",
+                TARGET,
+                "-p",
+                "plimsoll-init",
+                "-p",
+                "plimsoll-guest",
+                "-p",
+                "plimsoll",
+            ])
+            .args(["--features", "plimsoll/strict"])
             .current_dir(run::root()),
     )?;
     let place = run::root().join("target/vm").join(std::process::id().to_string());
@@ -95,9 +108,10 @@ fn boot(arguments: &Arguments, image: &Path, place: &Path) -> anyhow::Result<i32
 /// The initramfs: PID 1, the guest's program, busybox and the command.
 fn archive(command: &[String]) -> anyhow::Result<Vec<u8>> {
     let built = run::root().join("target").join(TARGET).join("release");
-    let files: [(&str, PathBuf); 3] = [
+    let files: [(&str, PathBuf); 4] = [
         ("init", built.join("plimsoll-init")),
         ("bin/plimsoll-guest", built.join("plimsoll-guest")),
+        ("bin/plimsoll", built.join("plimsoll")),
         ("bin/busybox", PathBuf::from("/bin/busybox")),
     ];
     let mut cpio = Cpio::default();

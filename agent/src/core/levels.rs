@@ -1,8 +1,7 @@
 //! Where to ring next, from the lines that are configured and what was read.
 
-use arrayvec::ArrayVec;
 use plimsoll_policy::{MemoryReading, Threshold};
-use plimsoll_sense::{Lines, NodeLine, SliceLine, TaskLine};
+use plimsoll_sense::{NodeLine, SliceLine};
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
 /// Below all lines, the next ring comes when this much more is gone, or a sixteenth of the lowest line if that is more.
@@ -69,15 +68,6 @@ pub(super) fn slice(
     let usage = memory.capacity.saturating_sub(line).saturating_add(inactive_file);
     // At its limit nothing is charged any more: a line there would never ring.
     Some(SliceLine { cgroup, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
-}
-
-/// All lines of one arming.
-pub(super) fn all<const N: usize>(
-    node: Option<NodeLine>,
-    slices: ArrayVec<SliceLine, N>,
-    task_count: Option<u32>,
-) -> Lines {
-    Lines { node, slices: slices.into_iter().collect(), tasks: task_count.map(|count| TaskLine { count }) }
 }
 
 #[cfg(test)]

@@ -76,6 +76,8 @@ pub(crate) const MAY_ACT: u8 = 75;
 /// Runs until it is asked to end, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let begun = monotonic();
+    #[cfg(feature = "strict")]
+    crate::strict::arm_kill_point()?;
     let mut start = StartParts::default();
     let parent = open_parent()?;
     let queue = Producer::attach(arguments.queue.take()?)?;

@@ -1,0 +1,88 @@
+//! The log: one line an event, for people or as JSON, on standard output.
+//!
+//! Names in it may be made to hurt: whatever is no printable text is escaped, so that a line stays a line.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::SystemTime;
+
+use plimsoll_config::LogFormat;
+use serde_json::{Map, Value};
+
+/// How much a line matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Somebody should look.
+    Warn,
+    /// What happened.
+    Info,
+}
+
+/// Bytes from outside as text that is safe to print: printable ASCII as it is, everything else escaped.
+pub(crate) fn escaped(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+/// Renders one line, without its end. `now` is seconds and milliseconds since the epoch.
+pub(crate) fn line(
+    format: LogFormat,
+    now: SystemTime,
+    level: Level,
+    message: &str,
+    fields: &Map<String, Value>,
+) -> String {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let level = match level {
+        Level::Warn => "warn",
+        Level::Info => "info",
+    };
+    match format {
+        LogFormat::Json => {
+            let mut object = Map::new();
+            let time = format!("{}.{:03}", since.as_secs(), since.subsec_millis());
+            object.insert("time".into(), Value::String(time));
+            object.insert("level".into(), level.into());
+            object.insert("message".into(), message.into());
+            object.extend(fields.clone());
+            Value::Object(object).to_string()
+        }
+        LogFormat::Text => {
+            let mut text =
+                format!("{level}: {}", message.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\""));
+            for (key, value) in fields {
+                // Writing into a String does not fail.
+                let _ = write!(text, " {key}={value}");
+            }
+            text
+        }
+    }
+}
+
+/// Writes one line to standard output. A reader that is gone is nothing to stop for.
+pub(crate) fn write(format: LogFormat, level: Level, message: &str, fields: &Map<String, Value>) {
+    let mut text = line(format, SystemTime::now(), level, message, fields);
+    text.push('\n');
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_line_stays_a_line() {
+        let mut fields = Map::new();
+        fields.insert("cgroup".into(), escaped(b"a\nb\x1b[31m\xff").into());
+        fields.insert("bytes".into(), 7.into());
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
+        let text = line(LogFormat::Text, now, Level::Warn, "killed\nthem", &fields);
+        assert_eq!(text, "warn: killed\\nthem bytes=7 cgroup=\"a\\\\nb\\\\x1b[31m\\\\xff\"");
+        let json = line(LogFormat::Json, now, Level::Info, "killed\nthem", &fields);
+        let read: Value = serde_json::from_str(&json).expect("it is JSON");
+        assert!(!json.contains('\n'));
+        assert_eq!(read["time"], "1.500");
+        assert_eq!(read["bytes"], 7);
+        assert_eq!(read["message"], "killed\nthem");
+    }
+}

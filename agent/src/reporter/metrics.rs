@@ -1,0 +1,160 @@
+//! What is counted, in OpenMetrics. Labels come from closed sets: no name from outside is one.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// One label.
+pub(super) type Label = [(&'static str, String); 1];
+type FloatGauge = Gauge<f64, AtomicU64>;
+type FloatCounter = Counter<f64, AtomicU64>;
+
+/// All of them.
+pub(super) struct Metrics {
+    registry: Registry,
+    pub(super) crossed_to_awake: Histogram,
+    pub(super) crossed_to_stopped: Histogram,
+    pub(super) crossed_to_memory_back: Histogram,
+    pub(super) past_line: Histogram,
+    pub(super) races_lost: Counter,
+    pub(super) oom_kills: Family<Label, Counter>,
+    pub(super) kills: Family<Label, Counter>,
+    pub(super) brakes: Family<Label, Counter>,
+    pub(super) kernel_brakes: Family<Label, Counter>,
+    pub(super) decisions: Family<Label, Counter>,
+    pub(super) lost_records: Family<Label, Counter>,
+    pub(super) malformed_records: Family<Label, Counter>,
+    pub(super) failures: Family<Label, Counter>,
+    pub(super) program_run_time: Family<Label, FloatCounter>,
+    pub(super) program_runs: Family<Label, Counter>,
+    pub(super) program_recursion_misses: Family<Label, Counter>,
+    pub(super) source: Family<Label, Gauge>,
+    pub(super) acting: Gauge,
+    pub(super) available: Family<Label, Gauge>,
+    pub(super) memory_pressure: Gauge,
+    pub(super) workloads: Gauge,
+    pub(super) core_start: Family<Label, FloatGauge>,
+    pub(super) hook_attached: Family<Label, Gauge>,
+}
+
+/// From 50 microseconds to nearly a minute.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(50e-6, 2.0, 20))
+}
+
+impl Metrics {
+    pub(super) fn new() -> Self {
+        let mut registry = Registry::with_prefix("plimsoll");
+        let crossed_to_awake = seconds();
+        registry.register_with_unit(
+            "crossed_to_awake",
+            "From a line being crossed in the kernel to the core being awake",
+            Unit::Seconds,
+            crossed_to_awake.clone(),
+        );
+        let crossed_to_stopped = seconds();
+        registry.register_with_unit(
+            "crossed_to_stopped",
+            "From a line being crossed to what grew being told to stop, by brake or kill",
+            Unit::Seconds,
+            crossed_to_stopped.clone(),
+        );
+        let crossed_to_memory_back = seconds();
+        registry.register_with_unit(
+            "crossed_to_memory_back",
+            "From a line being crossed to memory being above it again, where something was done",
+            Unit::Seconds,
+            crossed_to_memory_back.clone(),
+        );
+        // From 64 KiB to 8 GiB.
+        let past_line = Histogram::new(exponential_buckets(65_536.0, 2.0, 18));
+        registry.register_with_unit(
+            "past_line",
+            "How far below the line memory was when what grew was told to stop",
+            Unit::Bytes,
+            past_line.clone(),
+        );
+        macro_rules! registered {
+            ($name:literal, $help:literal) => {{
+                let metric = Default::default();
+                registry.register($name, $help, Clone::clone(&metric));
+                metric
+            }};
+            ($name:literal, $help:literal, $unit:expr) => {{
+                let metric = Default::default();
+                registry.register_with_unit($name, $help, $unit, Clone::clone(&metric));
+                metric
+            }};
+        }
+        // Counted anew by each of them; those that are read as totals are stored as they are.
+        let source: Family<Label, Gauge> = registered!("source", "1 for the source in use, 0 for others that were");
+        let metrics = Self {
+            crossed_to_awake,
+            crossed_to_stopped,
+            crossed_to_memory_back,
+            past_line,
+            races_lost: registered!("races_lost", "Times that the OOM killer chose for the whole machine"),
+            oom_kills: registered!("oom_kills", "Victims of the OOM killer, by where memory was short"),
+            kills: registered!("kills", "Workloads that were to be killed, by what became of it"),
+            brakes: registered!("brakes", "Freezes and thaws, by what became of them"),
+            kernel_brakes: registered!("kernel_brakes", "In-kernel brakes of the running core, by what became of them"),
+            decisions: registered!("decisions", "Plans that were told, by their outcome"),
+            lost_records: registered!("lost_records", "Records that found a ring or queue full"),
+            malformed_records: registered!("malformed_records", "Records that were none of those agreed on"),
+            failures: registered!("failures", "Calls that should not fail and did"),
+            program_run_time: registered!(
+                "program_run_time",
+                "How long each kernel program ran, over all CPUs",
+                Unit::Seconds
+            ),
+            program_runs: registered!("program_runs", "How often each kernel program ran"),
+            program_recursion_misses: registered!(
+                "program_recursion_misses",
+                "How often each kernel program was left out because it was running already"
+            ),
+            source,
+            acting: registered!("acting", "1 where this agent acts, 0 where it shadows"),
+            available: registered!("memory_available", "Available memory at the last decision told", Unit::Bytes),
+            memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
+            workloads: registered!("workloads", "Workloads that are watched"),
+            core_start: registered!("core_start", "How long the core's start took, part by part", Unit::Seconds),
+            hook_attached: registered!(
+                "hook_attached",
+                "1 for a hook that is attached in the kernel, 0 for a missing one"
+            ),
+            registry,
+        };
+        // What tests and alerts look for is there before it first happens.
+        for scope in ["global", "cgroup", "cpuset", "numa-node"] {
+            let _ = metrics.oom_kills.get_or_create(&[("scope", scope.into())]);
+        }
+        for outcome in ["applied", "refused"] {
+            let _ = metrics.kernel_brakes.get_or_create(&[("outcome", outcome.into())]);
+        }
+        metrics
+    }
+
+    /// All of them as text.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a String does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// Sets a counter whose total somebody else keeps.
+pub(super) fn store(family: &Family<Label, Counter>, label: (&'static str, &str), total: u64) {
+    let counter = family.get_or_create(&[(label.0, label.1.to_owned())]);
+    counter.inner().store(total, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Counts one.
+pub(super) fn count(family: &Family<Label, Counter>, label: (&'static str, &str)) {
+    family.get_or_create(&[(label.0, label.1.to_owned())]).inc();
+}

@@ -1,0 +1,164 @@
+//! Checks for tests, compiled only with the feature `strict`: the agent dies at a named step, allocations of the watching
+//! thread are counted, and a filter ends the process at a system call that this thread must not make.
+
+#![expect(unsafe_code, reason = "an allocator that counts has to be one")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use anyhow::Context as _;
+use plimsoll_act::{KillPoint, on_reached};
+use rustix::process::{Pid, Signal, kill_process};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+/// Names the step at which to die and who dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`.
+pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
+
+thread_local! {
+    /// Allocations of this thread since its last wake; `None` where nobody counts.
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count() {
+    // A thread that is just ending counts no more.
+    let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
+}
+
+// SAFETY: everything is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// A wake: the calling thread's allocations count from here.
+pub(crate) fn begin() {
+    COUNT.with(|count| count.set(Some(0)));
+}
+
+/// Back to waiting. An allocation since the wake ends the process, so that a test sees it.
+pub(crate) fn end() {
+    let allocations = COUNT.with(|count| count.replace(None)).unwrap_or(0);
+    if allocations > 0 {
+        eprintln!("plimsoll: strict: {allocations} allocations between a wake and the next wait");
+        std::process::abort();
+    }
+}
+
+/// Bars the calling thread from all but waiting, reading and writing open descriptors, clocks, futex wakes, BPF maps
+/// that are open already, and its end.
+pub(crate) fn filter() -> anyhow::Result<()> {
+    #[cfg(target_arch = "x86_64")]
+    let waits = [libc::SYS_epoll_wait, libc::SYS_poll];
+    #[cfg(not(target_arch = "x86_64"))]
+    let waits = [];
+    let allowed = [
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_ppoll,
+        libc::SYS_read,
+        libc::SYS_pread64,
+        libc::SYS_write,
+        libc::SYS_pwrite64,
+        libc::SYS_clock_gettime,
+        libc::SYS_futex,
+        libc::SYS_bpf,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_sched_yield,
+        libc::SYS_restart_syscall,
+        // To die at a kill point, and to end.
+        libc::SYS_kill,
+        libc::SYS_getpid,
+        libc::SYS_getppid,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+        // Letting go of everything at the end: closing, unmapping, and the word that a check failed.
+        libc::SYS_close,
+        libc::SYS_munmap,
+        libc::SYS_madvise,
+        libc::SYS_writev,
+        libc::SYS_sigaltstack,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigaction,
+        libc::SYS_tkill,
+        libc::SYS_gettid,
+    ];
+    let rules = allowed.into_iter().chain(waits).map(|call| (call, Vec::new())).collect();
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch)?;
+    let program: BpfProgram = filter.try_into()?;
+    seccompiler::apply_filter(&program).context("cannot install the filter of system calls")
+}
+
+/// Arms the kill point that the environment names.
+pub(crate) fn arm_kill_point() -> anyhow::Result<()> {
+    let Ok(wanted) = std::env::var(KILL_POINT) else { return Ok(()) };
+    let parsed =
+        wanted.split_once(':').and_then(|(name, who)| Some((KillPoint::from_name(name)?, Who::from_name(who)?)));
+    let (point, who) = parsed.with_context(|| format!("{KILL_POINT}={wanted}: expected NAME:core|supervisor|all"))?;
+    let reporter = if who == Who::All { sibling("reporter") } else { None };
+    WANTED.set((point, who, reporter)).ok().context("a kill point is armed already")?;
+    on_reached(reached);
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Core,
+    Supervisor,
+    All,
+}
+
+impl Who {
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "core" => Some(Self::Core),
+            "supervisor" => Some(Self::Supervisor),
+            "all" => Some(Self::All),
+            _ => None,
+        }
+    }
+}
+
+static WANTED: std::sync::OnceLock<(KillPoint, Who, Option<Pid>)> = std::sync::OnceLock::new();
+
+fn reached(point: KillPoint) {
+    let Some((wanted, who, reporter)) = WANTED.get() else { return };
+    if *wanted != point {
+        return;
+    }
+    if *who != Who::Core
+        && let Some(supervisor) = rustix::process::getppid()
+    {
+        let _ = kill_process(supervisor, Signal::KILL);
+    }
+    if let Some(reporter) = reporter {
+        let _ = kill_process(*reporter, Signal::KILL);
+    }
+    if *who != Who::Supervisor {
+        let _ = kill_process(rustix::process::getpid(), Signal::KILL);
+    }
+}
+
+/// The supervisor's other child.
+fn sibling(part: &str) -> Option<Pid> {
+    let parent = rustix::process::getppid()?.as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).find_map(|pid: i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        (line.split(|byte| *byte == 0).nth(1) == Some(part.as_bytes())).then(|| Pid::from_raw(pid)).flatten()
+    })
+}

@@ -1,0 +1,266 @@
+//! `plimsoll run`: starts the core and the reporter, and starts them again when they die.
+//!
+//! Small and locked in memory, so that it can do its one duty however bad things are: when the core is gone, whatever it
+//! held goes on at once, before a new core is started.
+
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use plimsoll_config::{ConfigError, Configuration};
+use plimsoll_node::discover::Protected;
+use plimsoll_node::os::CgroupMode;
+use plimsoll_node::{lock, priority};
+use plimsoll_state::queue::Descriptors;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Map, Value};
+
+use crate::core;
+use crate::log::{self, Level};
+use crate::options::Options;
+use crate::undo::undo_all;
+
+/// Frames in the watching thread's queue: some hundred decisions.
+const QUEUE: usize = 2048;
+/// Frames in the scout thread's queue.
+const SLOW_QUEUE: usize = 512;
+/// The pause before a process is started again; it doubles
+const PAUSE: Duration = Duration::from_millis(100);
+/// up to this,
+const PAUSE_MOST: Duration = Duration::from_secs(10);
+/// and begins anew for one that lived so long.
+const LIVED: Duration = Duration::from_secs(60);
+/// How long the core may take to let go of everything.
+const CORE_GRACE: Duration = Duration::from_secs(5);
+/// How long the reporter may take to tell the rest.
+const REPORTER_GRACE: Duration = Duration::from_secs(2);
+/// The OOM killer's view of the three processes: last of all but what must never die.
+const OOM_SCORE: i16 = -999;
+/// Exit code: this machine cannot be served.
+const NOT_HERE: u8 = 3;
+
+/// Reads the configuration with what the machine says of this process's own place.
+pub(crate) fn configuration(options: &Options) -> Result<Configuration, ConfigError> {
+    options.load(core::own_cgroup(&Protected::read()))
+}
+
+/// Runs until SIGTERM or SIGINT, and gives the exit code.
+pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
+    let configuration = configuration(options)?;
+    if let Some(sentence) = CgroupMode::detect().refusal() {
+        eprintln!("plimsoll: {sentence}");
+        return Ok(NOT_HERE);
+    }
+    Supervisor::start(options, configuration)?.serve()
+}
+
+struct Supervisor {
+    configuration: Configuration,
+    arguments: Vec<std::ffi::OsString>,
+    queue: Descriptors,
+    slow: Descriptors,
+    hello: OwnedFd,
+    signals: UnixStream,
+    core: Ward,
+    reporter: Ward,
+    /// The core was started once.
+    began: bool,
+}
+
+/// A process that is kept alive.
+struct Ward {
+    name: &'static str,
+    child: Option<Child>,
+    started: Instant,
+    pause: Duration,
+    /// When to start it again.
+    due: Option<Instant>,
+}
+
+impl Ward {
+    fn new(name: &'static str) -> Self {
+        let now = Instant::now();
+        Self { name, child: None, started: now, pause: PAUSE, due: Some(now) }
+    }
+
+    /// How it ended, if it has.
+    fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        let Some(child) = &mut self.child else { return Ok(None) };
+        let status = child.try_wait().with_context(|| format!("cannot wait for the {}", self.name))?;
+        if status.is_some() {
+            self.child = None;
+        }
+        Ok(status)
+    }
+
+    /// Plans its next start.
+    fn again(&mut self, at_once: bool) {
+        let now = Instant::now();
+        if self.started.elapsed() >= LIVED {
+            self.pause = PAUSE;
+        }
+        self.due = Some(if at_once { now } else { now + self.pause });
+        if !at_once {
+            self.pause = (self.pause * 2).min(PAUSE_MOST);
+        }
+    }
+
+    /// Asks it to end, and ends it where it does not.
+    fn stop(&mut self, grace: Duration) {
+        let Some(mut child) = self.child.take() else { return };
+        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        let begun = Instant::now();
+        while begun.elapsed() < grace {
+            if !matches!(child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Supervisor {
+    fn start(options: &Options, configuration: Configuration) -> anyhow::Result<Self> {
+        let directory = &configuration.state_directory;
+        std::fs::create_dir_all(directory).with_context(|| {
+            format!("cannot make the state directory {}; choose another with --state-directory", directory.display())
+        })?;
+        let (signals, write) = UnixStream::pair()?;
+        signals.set_nonblocking(true)?;
+        for signal in [signal_hook::consts::SIGCHLD, signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+        }
+        let supervisor = Self {
+            arguments: options.arguments(),
+            queue: Descriptors::create(QUEUE)?,
+            slow: Descriptors::create(SLOW_QUEUE)?,
+            hello: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK)?,
+            signals,
+            core: Ward::new("core"),
+            reporter: Ward::new("reporter"),
+            began: false,
+            configuration,
+        };
+        // Both processes are started again and again: the descriptors stay inheritable, and nothing else is.
+        supervisor.queue.set_inherited(true)?;
+        supervisor.slow.set_inherited(true)?;
+        let mut troubles = Vec::new();
+        troubles.extend(lock::all_on_fault().err());
+        troubles.extend(priority::set_oom_score_adj(OOM_SCORE).err());
+        for trouble in troubles {
+            supervisor.say(Level::Warn, &trouble.to_string(), &[]);
+        }
+        Ok(supervisor)
+    }
+
+    fn say(&self, level: Level, message: &str, fields: &[(&str, Value)]) {
+        let fields: Map<String, Value> = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        log::write(self.configuration.log_format, level, message, &fields);
+    }
+
+    fn serve(mut self) -> anyhow::Result<u8> {
+        let term = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            signal_hook::flag::register(signal, std::sync::Arc::clone(&term))?;
+        }
+        while !term.load(std::sync::atomic::Ordering::Relaxed) {
+            self.start_due()?;
+            self.wait()?;
+            if let Some(status) = self.core.ended()? {
+                self.undo();
+                let takes_over = status.code() == Some(i32::from(core::MAY_ACT));
+                if !takes_over {
+                    self.say(
+                        Level::Warn,
+                        "the core ended and is started again",
+                        &[("status", status.to_string().into())],
+                    );
+                }
+                self.core.again(takes_over);
+            }
+            if let Some(status) = self.reporter.ended()? {
+                let status = [("status", status.to_string().into())];
+                self.say(Level::Warn, "the reporter ended and is started again", &status);
+                self.reporter.again(false);
+            }
+        }
+        self.core.stop(CORE_GRACE);
+        self.undo();
+        self.reporter.stop(REPORTER_GRACE);
+        Ok(0)
+    }
+
+    /// Waits for a signal or for the next start.
+    fn wait(&mut self) -> anyhow::Result<()> {
+        let due = [self.core.due, self.reporter.due].into_iter().flatten().min();
+        let timeout = due.map(|due| Timespec::try_from(due.saturating_duration_since(Instant::now()))).transpose()?;
+        match poll(&mut [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)], timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno).context("cannot wait for signals"),
+        }
+        let mut bytes = [0; 64];
+        while self.signals.read(&mut bytes).is_ok_and(|length| length == bytes.len()) {}
+        Ok(())
+    }
+
+    fn start_due(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.reporter.due.is_some_and(|due| due <= now) {
+            let command = self.command("reporter")?;
+            launch(&mut self.reporter, command)?;
+            // The core says again what a new reporter cannot know.
+            let _ = rustix::io::write(&self.hello, &1_u64.to_ne_bytes());
+        }
+        if self.core.due.is_some_and(|due| due <= now) {
+            let mut command = self.command("core")?;
+            command.arg("--hello").arg(self.hello.as_raw_fd().to_string());
+            launch(&mut self.core, command)?;
+            self.began = true;
+        }
+        Ok(())
+    }
+
+    fn command(&self, part: &str) -> anyhow::Result<Command> {
+        let own = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(own);
+        let pair = |queue: &Descriptors| format!("{},{}", queue.memory.as_raw_fd(), queue.wake.as_raw_fd());
+        command.arg(part).args(&self.arguments);
+        command.arg("--queue").arg(pair(&self.queue)).arg("--slow").arg(pair(&self.slow));
+        // A core dies at a kill point once, not again and again.
+        #[cfg(feature = "strict")]
+        if self.began {
+            command.env_remove(crate::strict::KILL_POINT);
+        }
+        command.stdin(std::process::Stdio::null());
+        Ok(command)
+    }
+
+    /// Undoes what the core held.
+    fn undo(&self) {
+        match undo_all(&self.configuration) {
+            Ok(summary) if summary.failed.is_empty() && summary.thawed.is_empty() && summary.continued == 0 => {}
+            Ok(summary) => self.say(Level::Warn, &format!("undone after the core: {summary}"), &[]),
+            Err(error) => self.say(Level::Warn, &format!("cannot undo what the core held: {error:#}"), &[]),
+        }
+    }
+}
+
+fn launch(ward: &mut Ward, mut command: Command) -> anyhow::Result<()> {
+    let child = command.spawn().with_context(|| format!("cannot start the {}", ward.name));
+    match child {
+        Ok(child) => {
+            ward.child = Some(child);
+            ward.started = Instant::now();
+            ward.due = None;
+        }
+        // Too many processes or no memory just now: later.
+        Err(_) => ward.again(false),
+    }
+    Ok(())
+}
