@@ -80,7 +80,9 @@ fn main() -> ExitCode {
         Command::Undo(arguments) => undo::main(&arguments),
         #[cfg(feature = "strict")]
         Command::KillPoints => {
-            plimsoll_act::KillPoint::ALL.iter().for_each(|point| println!("{}", point.name()));
+            for point in plimsoll_act::KillPoint::ALL {
+                println!("{}", point.name());
+            }
             Ok(0)
         }
         Command::Core(arguments) => core::main(&arguments),

@@ -76,11 +76,11 @@ impl Options {
         };
         let named = |value: &dyn ToString| Some(OsString::from(value.to_string()));
         push("--config", self.config.clone().map(Into::into));
-        push("--source", self.source.and_then(name_of));
+        push("--source", self.source.as_ref().and_then(name_of));
         push("--poll-period", self.poll_period.and_then(|period| named(&format!("{}ms", period.as_millis()))));
         push("--metrics-address", self.metrics_address.and_then(|address| named(&address)));
         push("--state-directory", self.state_directory.clone().map(Into::into));
-        push("--log-format", self.log_format.and_then(name_of));
+        push("--log-format", self.log_format.as_ref().and_then(name_of));
         arguments
     }
 }
@@ -89,7 +89,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "a duration is expected, as in 500ms, 10s or 1m30s".into())
 }
 
-fn name_of(value: impl clap::ValueEnum) -> Option<OsString> {
+fn name_of(value: &impl clap::ValueEnum) -> Option<OsString> {
     value.to_possible_value().map(|value| value.get_name().into())
 }
 

@@ -44,21 +44,21 @@ pub(crate) enum OomScope {
     NumaNode,
 }
 
-/// How long the start took, part by part, in nanoseconds.
+/// How long the start took, part by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StartParts {
     /// Reading and checking the configuration.
-    pub(crate) configuration_ns: u64,
+    pub(crate) configuration: Duration,
     /// Undoing what an earlier process left.
-    pub(crate) undo_ns: u64,
+    pub(crate) undo: Duration,
     /// Starting the source: for eBPF, reading types, loading and attaching.
-    pub(crate) source_ns: u64,
+    pub(crate) source: Duration,
     /// Finding and opening the workloads.
-    pub(crate) workloads_ns: u64,
+    pub(crate) workloads: Duration,
     /// Locking memory and raising the priority.
-    pub(crate) lock_ns: u64,
+    pub(crate) lock: Duration,
     /// All of it, until the first lines were armed.
-    pub(crate) armed_ns: u64,
+    pub(crate) armed: Duration,
 }
 
 /// One thing to tell.

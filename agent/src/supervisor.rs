@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// up to this,
 const PAUSE_MOST: Duration = Duration::from_secs(10);
 /// and begins anew for one that lived so long.
-const LIVED: Duration = Duration::from_secs(60);
+const LIVED: Duration = Duration::from_mins(1);
 /// How long the core may take to let go of everything.
 const CORE_GRACE: Duration = Duration::from_secs(5);
 /// How long the reporter may take to tell the rest.
@@ -213,14 +213,14 @@ impl Supervisor {
         let now = Instant::now();
         if self.reporter.due.is_some_and(|due| due <= now) {
             let command = self.command("reporter")?;
-            launch(&mut self.reporter, command)?;
+            launch(&mut self.reporter, command);
             // The core says again what a new reporter cannot know.
             let _ = rustix::io::write(&self.hello, &1_u64.to_ne_bytes());
         }
         if self.core.due.is_some_and(|due| due <= now) {
             let mut command = self.command("core")?;
             command.arg("--hello").arg(self.hello.as_raw_fd().to_string());
-            launch(&mut self.core, command)?;
+            launch(&mut self.core, command);
             self.began = true;
         }
         Ok(())
@@ -251,16 +251,14 @@ impl Supervisor {
     }
 }
 
-fn launch(ward: &mut Ward, mut command: Command) -> anyhow::Result<()> {
-    let child = command.spawn().with_context(|| format!("cannot start the {}", ward.name));
-    match child {
+fn launch(ward: &mut Ward, mut command: Command) {
+    ward.due = None;
+    match command.spawn() {
         Ok(child) => {
             ward.child = Some(child);
             ward.started = Instant::now();
-            ward.due = None;
         }
-        // Too many processes or no memory just now: later.
+        // Too many processes, or no memory just now: later.
         Err(_) => ward.again(false),
     }
-    Ok(())
 }

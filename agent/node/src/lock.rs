@@ -3,13 +3,22 @@
 use crate::NodeError;
 use core::hint::black_box;
 use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// How much of a thread's stack is touched beforehand. The deepest way from a wake to a kill needs far less.
 const STACK: usize = 256 << 10;
 
 /// Locks all memory that this process has and will have, and brings it in.
+///
+/// What comes later counts against the limit of locked memory as soon as CAP_IPC_LOCK is given up, and every allocation
+/// beyond it would fail: where that limit cannot be raised, only what there is now is locked.
 pub fn all() -> Result<(), NodeError> {
-    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(refused)
+    let unlimited = Rlimit { current: None, maximum: None };
+    let later = match setrlimit(Resource::Memlock, unlimited) {
+        Ok(()) => MlockAllFlags::FUTURE,
+        Err(_) => MlockAllFlags::empty(),
+    };
+    mlockall(MlockAllFlags::CURRENT | later).map_err(refused)
 }
 
 /// Locks what this process has and will have page by page as it is first touched: for a process that maps much more

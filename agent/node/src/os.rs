@@ -31,6 +31,14 @@ impl CgroupMode {
         Self::at(Path::new(CGROUP_ROOT), |path| statfs(path).ok().map(|stat| stat.f_type.cast_unsigned()))
     }
 
+    /// Where version 2 is mounted beside version 1; `None` where it is alone, or is not there.
+    pub fn unified(&self) -> Option<&Path> {
+        match self {
+            Self::Hybrid { unified } => Some(unified),
+            Self::Unified | Self::Legacy | Self::Absent => None,
+        }
+    }
+
     /// One sentence for who cannot be served, `None` for who can.
     pub fn refusal(&self) -> Option<&'static str> {
         match self {

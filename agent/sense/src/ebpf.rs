@@ -146,7 +146,7 @@ impl EbpfSource {
             brake_slots: HashMap::try_from(take("brakes")?).map_err(|error| map_failed(&error))?,
             counts: Arc::new(Counts {
                 stalls: HashMap::try_from(take("stalls")?).map_err(|error| map_failed(&error))?,
-                counts: PerCpuArray::try_from(take("counts")?).map_err(|error| map_failed(&error))?,
+                sums: PerCpuArray::try_from(take("counts")?).map_err(|error| map_failed(&error))?,
                 malformed: AtomicU64::new(0),
                 hooks,
                 programs: loaded_programs(&ebpf),
@@ -397,7 +397,7 @@ impl Source for EbpfSource {
 /// What the kernel counts for the programs, and what became of the hooks.
 pub(crate) struct Counts {
     stalls: HashMap<MapData, u64, [u64; 4]>,
-    counts: PerCpuArray<MapData, u64>,
+    sums: PerCpuArray<MapData, u64>,
     malformed: AtomicU64,
     hooks: Vec<Hook>,
     programs: Vec<(&'static str, ProgramFd)>,
@@ -417,7 +417,7 @@ impl Counts {
     }
 
     pub(crate) fn read(&self) -> Health {
-        let sum = |slot: u32| self.counts.get(&slot, 0).map_or(0, |each| each.iter().sum());
+        let sum = |slot: u32| self.sums.get(&slot, 0).map_or(0, |each| each.iter().sum());
         let counted = self.stats.is_some()
             || fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|value| value.trim() == "1");
         Health {

@@ -81,7 +81,7 @@ mod tests {
 
     fn thresholds() -> Vec<Threshold> {
         let hard = Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(100)));
-        vec![hard, Threshold { line: Line::Quantity(Bytes::mib(200)), grace: Duration::from_secs(60), ..hard }]
+        vec![hard, Threshold { line: Line::Quantity(Bytes::mib(200)), grace: Duration::from_mins(1), ..hard }]
     }
 
     fn memory(kubelet: u64, honest: u64) -> MemoryReading {

@@ -21,6 +21,7 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::discover::Protected;
+use plimsoll_node::limits::TaskLimits;
 use plimsoll_node::meminfo::{MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::patterns::Patterns;
@@ -39,7 +40,7 @@ use crate::record::StartParts;
 use crate::{QueueNumbers, inherit};
 use levels::Machine;
 use scout::{Bell, Introduction, Scout};
-use watch::{End, Hands, Watch};
+use watch::{Hands, Watch};
 
 /// How often the core looks although the kernel would ring: a lost record costs at most this.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
@@ -79,6 +80,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     #[cfg(feature = "strict")]
     crate::strict::arm_kill_point()?;
     let mut start = StartParts::default();
+    let mut troubles = Vec::new();
     let parent = open_parent()?;
     let queue = Producer::attach(arguments.queue.take()?)?;
     let slow_queue = Producer::attach(arguments.slow.take()?)?;
@@ -86,85 +88,44 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let term = term_descriptor()?;
     let protected = Protected::read();
     let configuration = arguments.options.load(own_cgroup(&protected))?;
-    start.configuration_ns = lap(begun);
+    start.configuration = lap(begun);
 
     let mode = CgroupMode::detect();
-    let root = Root::open(match &mode {
-        CgroupMode::Hybrid { unified } => unified,
-        _ => CGROUP_ROOT.as_ref(),
-    })?;
-    let mut troubles = Vec::new();
+    let root = Root::open(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()))?;
     let lock_path = configuration.state_directory.join("lock");
-    let acting = match mode {
-        CgroupMode::Unified => ActingLock::try_acquire(&lock_path)?,
-        _ => None,
-    };
-    let shadow = match (&acting, &mode) {
+    let unified = mode == CgroupMode::Unified;
+    let acting = if unified { ActingLock::try_acquire(&lock_path)? } else { None };
+    let shadow = match (&acting, unified) {
         (Some(_), _) => None,
-        (None, CgroupMode::Unified) => Some("another agent acts on this machine; this one shadows it and takes over"),
-        (None, _) => {
-            Some("cgroup version 1 holds the memory controller here: this machine can only be watched (shadow)")
-        }
+        (None, true) => Some("another agent acts on this machine; this one shadows it and takes over"),
+        (None, false) => Some("version 1 holds the memory controller; this machine can only be watched (shadow)"),
     };
 
-    // Before anything else: whoever stands still since an earlier process died goes on.
     let now = monotonic();
-    let pin = plimsoll_sense::Config::default().stopped_pin;
-    let mut undone = None;
-    let mut record = None;
-    let mut pending = Vec::new();
-    if acting.is_some() {
-        let (mut opened, found) = RunRecord::open(&configuration.state_directory.join("record"), BootId::read()?)?;
-        if let Found::Broken { aside, why } = found {
-            troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
-        }
-        let before = undo(&mut opened, &root);
-        let continued = stopped::undo(&pin).unwrap_or_else(|error| {
-            troubles.push(format!("cannot continue what the in-kernel brake stopped: {error}"));
-            stopped::Undone::default()
-        });
-        let counts =
-            [before.thawed.len(), continued.continued, before.failed.len() + continued.failed, before.kills.len()]
-                .map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-        if counts != [0; 4] {
-            undone = Some((counts[0], counts[1], counts[2], counts[3]));
-        }
-        pending = before.kills;
-        record = Some(opened);
-    }
-    start.undo_ns = lap(now);
+    let past = if acting.is_some() { Some(Past::undo(&configuration, &root, &mut troubles)?) } else { None };
+    start.undo = lap(now);
 
     let now = monotonic();
     raise_open_files(&mut troubles);
     let (source, rungs) = ladder(&source_config(&configuration, acting.is_some()))?;
-    start.source_ns = lap(now);
-    let slow = match source.kind() {
-        Kind::Ebpf => Some(SLOW_LOOK),
-        Kind::PsiTrigger => Some(configuration.poll_period),
-        Kind::Polling => None,
-    };
-    let pinned = if configuration.brake.in_kernel.is_empty() { None } else { StoppedRecord::open(&pin)? };
+    start.source = lap(now);
 
     let now = monotonic();
-    let meminfo = MemInfo::open()?;
-    let machine = machine(&meminfo)?;
-    let task_limit = plimsoll_node::limits::TaskLimits::open()?.read().ok().map(|reading| reading.limit());
     let (give, updates) = RingBuffer::new(2 * table::SLOTS);
     let bell = Bell::new()?;
     let news = scout::eventfd()?;
-    let patterns = Patterns::parse(
-        configuration.workloads.iter().map(|workload| workload.pattern.as_str()),
-        configuration.never.iter().map(plimsoll_config::Pattern::as_str),
-    )?;
     let mut scout = Scout::new(scout::Given {
         root: Root::open(root.path())?,
-        patterns,
+        patterns: Patterns::parse(
+            configuration.workloads.iter().map(|workload| workload.pattern.as_str()),
+            configuration.never.iter().map(plimsoll_config::Pattern::as_str),
+        )?,
         priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
         protected,
         slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
         brakes: if acting.is_some() { configuration.brake.in_kernel.clone() } else { Vec::new() },
         health: source.health_reader(),
-        stopped: pinned,
+        stopped: if configuration.brake.in_kernel.is_empty() { None } else { StoppedRecord::open(&stopped_pin())? },
         updates: give,
         news: news.try_clone()?,
         bell: bell.clone(),
@@ -173,52 +134,36 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         max_workloads: most_workloads(),
     });
     scout.first();
-    start.workloads_ns = lap(now);
+    start.workloads = lap(now);
 
     let now = monotonic();
-    if let Err(error) = lock::all() {
-        troubles.push(error.to_string());
-    }
-    lock::touch_stack();
-    if let priority::Priority::Unchanged(errno) = priority::raise_this_thread() {
-        troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
-    }
-    // What is needed from here on: files that belong to users, and signals to their processes. Threads inherit it.
-    capabilities::keep_only(&[capabilities::KILL, capabilities::DAC_OVERRIDE])?;
-    start.lock_ns = lap(now);
+    let meminfo = MemInfo::open()?;
+    let machine = machine(&meminfo)?;
+    settle(&mut troubles)?;
+    start.lock = lap(now);
 
-    let hands = match record {
-        Some(record) => Some(hands(&configuration, record, &root, &pending)?),
-        None => None,
-    };
-    let may_act_here = mode == CgroupMode::Unified;
+    let undone = past.as_ref().and_then(|past| past.counts);
     let mut watch = Watch::new(watch::Given {
         policy: configuration.policy.clone(),
+        slow: slow_look(source.kind(), &configuration),
         source,
-        hands,
+        hands: past.map(|past| hands(&configuration, past, &root)).transpose()?,
         meminfo,
         pressure: MemoryPressure::open().ok(),
         machine,
-        task_limit,
+        task_limit: TaskLimits::open()?.read().ok().map(|reading| reading.limit()),
         updates,
         scout: bell.clone(),
         news,
         queue,
-        slow,
         term,
         parent,
-        may_act: Box::new(move || may_act_here && matches!(ActingLock::try_acquire(&lock_path), Ok(Some(_)))),
+        may_act: Box::new(move || unified && matches!(ActingLock::try_acquire(&lock_path), Ok(Some(_)))),
     })?;
     watch.begin();
-    start.armed_ns = lap(begun);
-    let introduction = Introduction {
-        source: rungs.last().map_or("none", |rung| rung.kind.name()),
-        shadow,
-        rungs,
-        start,
-        undone,
-        troubles,
-    };
+    start.armed = lap(begun);
+    let source = rungs.last().map_or("none", |rung| rung.kind.name());
+    let introduction = Introduction { source, shadow, rungs, start, undone, troubles };
     let scouting = std::thread::Builder::new()
         .name("scout".into())
         .stack_size(SCOUT_STACK)
@@ -232,16 +177,70 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     bell.ask(scout::Ask::End);
     // Its last act is to continue what was stopped.
     let _ = scouting.join();
-    Ok(match end {
-        End::Asked => 0,
-        End::Orphaned => 1,
-        End::MayAct => MAY_ACT,
-    })
+    Ok(end.code())
 }
 
-/// Nanoseconds since `from`.
-fn lap(from: MonotonicNs) -> u64 {
-    u64::try_from(monotonic().since(from).as_nanos()).unwrap_or(u64::MAX)
+/// What an earlier process left, undone.
+struct Past {
+    record: RunRecord,
+    /// Kills that are waited for.
+    kills: Vec<PendingKill>,
+    /// Thawed, continued, failed, kills; absent where there was nothing.
+    counts: Option<(u32, u32, u32, u32)>,
+}
+
+impl Past {
+    /// Before anything else is done: whoever stands still since an earlier process died goes on.
+    fn undo(configuration: &Configuration, root: &Root, troubles: &mut Vec<String>) -> anyhow::Result<Self> {
+        let path = configuration.state_directory.join("record");
+        let (mut record, found) = RunRecord::open(&path, BootId::read()?)?;
+        if let Found::Broken { aside, why } = found {
+            troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
+        }
+        let before = undo(&mut record, root);
+        let continued = stopped::undo(&stopped_pin()).unwrap_or_else(|error| {
+            troubles.push(format!("cannot continue what the in-kernel brake stopped: {error}"));
+            stopped::Undone::default()
+        });
+        let failed = before.failed.len() + continued.failed;
+        let [thawed, continued, failed, kills] = [before.thawed.len(), continued.continued, failed, before.kills.len()]
+            .map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        let counts = (thawed, continued, failed, kills);
+        Ok(Self { record, kills: before.kills, counts: (counts != (0, 0, 0, 0)).then_some(counts) })
+    }
+}
+
+/// Where the kernel side writes down what it stops.
+fn stopped_pin() -> std::path::PathBuf {
+    plimsoll_sense::Config::default().stopped_pin
+}
+
+/// How often to look where nothing rings.
+fn slow_look(kind: Kind, configuration: &Configuration) -> Option<Duration> {
+    match kind {
+        Kind::Ebpf => Some(SLOW_LOOK),
+        Kind::PsiTrigger => Some(configuration.poll_period),
+        Kind::Polling => None,
+    }
+}
+
+/// Locks memory, raises this thread, and gives up what was needed for the start only.
+fn settle(troubles: &mut Vec<String>) -> anyhow::Result<()> {
+    if let Err(error) = lock::all() {
+        troubles.push(error.to_string());
+    }
+    lock::touch_stack();
+    if let priority::Priority::Unchanged(errno) = priority::raise_this_thread() {
+        troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
+    }
+    // What is needed from here on: files that belong to users, and signals to their processes. Threads inherit it.
+    capabilities::keep_only(&[capabilities::KILL, capabilities::DAC_OVERRIDE])?;
+    Ok(())
+}
+
+/// The time since `from`.
+fn lap(from: MonotonicNs) -> Duration {
+    monotonic().since(from)
 }
 
 /// The agent's own cgroup, for the check that no workload holds it; absent in the root cgroup.
@@ -313,24 +312,19 @@ fn most_workloads() -> usize {
 }
 
 /// Brakes, kills and workers, with the kills of an earlier process taken over.
-fn hands(
-    configuration: &Configuration,
-    record: RunRecord,
-    root: &Root,
-    pending: &[PendingKill],
-) -> anyhow::Result<Hands> {
+fn hands(configuration: &Configuration, past: Past, root: &Root) -> anyhow::Result<Hands> {
     let limits = BrakeLimits { hold: configuration.brake.deadline, ..BrakeLimits::default() };
     let mut kills = Kills::with_capacity(KillLimits::default(), DEEDS);
     let mut doubtful = Vec::with_capacity(DEEDS);
     let now = monotonic();
-    for kill in pending {
+    for kill in &past.kills {
         let Some(handle) = Handle::open(root, &kill.path)? else { continue };
         if handle.id() == kill.cgroup && kills.adopt(&Arc::new(handle), kill.since, now) && !kill.written {
             doubtful.push(kill.cgroup);
         }
     }
     Ok(Hands {
-        record,
+        record: past.record,
         brakes: Brakes::with_capacity(limits, DEEDS),
         kills,
         doubtful,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use plimsoll_config::Pattern;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
@@ -142,7 +141,7 @@ pub(super) struct Scout {
     known: HashMap<CgroupId, Known>,
     free: Vec<u32>,
     slices: Vec<Option<(Arc<Handle>, Bytes, Bytes)>>,
-    marks: ArrayVec<(CgroupId, u8), MAX_BRAKES>,
+    marks: [Option<(CgroupId, u8)>; MAX_BRAKES],
     walk: u64,
     news: bool,
     next_discovery: MonotonicNs,
@@ -158,7 +157,7 @@ impl Scout {
             known: HashMap::with_capacity(256),
             free: (0..end).rev().collect(),
             slices: given.slices.iter().map(|_| None).collect(),
-            marks: ArrayVec::new(),
+            marks: [None; MAX_BRAKES],
             walk: 0,
             news: false,
             next_discovery: MonotonicNs(0),
@@ -188,15 +187,12 @@ impl Scout {
             let now = monotonic();
             let due = if pending { next.min(self.next_discovery) } else { next };
             let left = due.since(now);
-            let timeout = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()).into(),
-            };
+            let timeout = Timespec::try_from(left).ok();
             let mut fds = [
                 PollFd::from_borrowed_fd(self.given.bell.wake.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.given.hello.as_fd(), PollFlags::IN),
             ];
-            let _ = poll(&mut fds, Some(&timeout));
+            let _ = poll(&mut fds, timeout.as_ref());
             let hello = !fds[1].revents().is_empty();
             let asked = self.given.bell.take();
             let is_asked = |what: Ask| asked & what as u32 != 0;
@@ -399,11 +395,13 @@ impl Scout {
         let found = discover(&self.given.root, &patterns, &self.given.protected, bounds);
         let Ok(discovery) = found else { return };
         let depth = |path: &[u8]| u8::try_from(path.split(|byte| *byte == b'/').count()).unwrap_or(u8::MAX);
-        let marks: ArrayVec<(CgroupId, u8), MAX_BRAKES> =
-            discovery.workloads.iter().map(|found| (found.id, depth(&found.path))).take(MAX_BRAKES).collect();
-        if marks != self.marks {
-            self.marks = marks.clone();
-            self.update(Update::Marks(marks));
+        let mut marks = discovery.workloads.iter().map(|found| (found.id, depth(&found.path)));
+        for index in 0..MAX_BRAKES {
+            let mark = marks.next();
+            if self.marks[index] != mark {
+                self.marks[index] = mark;
+                self.update(Update::Mark(u8::try_from(index).unwrap_or(u8::MAX), mark));
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::{Candidate, Going, Key, MemoryReading, SliceSet};
-use plimsoll_sense::{ANCESTOR_LEVELS, MAX_BRAKES, MAX_SLICES};
+use plimsoll_sense::{ANCESTOR_LEVELS, MAX_SLICES};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 /// The most workloads that are watched at a time.
@@ -46,8 +46,8 @@ pub(super) enum Update {
     Workload(u32, Facts),
     /// A workload is gone.
     Gone(u32),
-    /// The slices that the kernel itself brakes, with their depth below the root.
-    Marks(ArrayVec<(CgroupId, u8), MAX_BRAKES>),
+    /// A slice that the kernel itself brakes, by place, with its depth below the root.
+    Mark(u8, Option<(CgroupId, u8)>),
     /// A slice that is new or changed; `None`: it is not there, or has no limit.
     Slice(u8, Option<SliceFacts>),
 }
@@ -107,7 +107,7 @@ impl Table {
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
             // Not of this table.
-            Update::Marks(_) => None,
+            Update::Mark(..) => None,
             Update::Slice(index, slice) => {
                 let place = self.slices.get_mut(usize::from(index))?;
                 std::mem::replace(place, slice).map(|old| old.handle)

@@ -51,7 +51,7 @@ const TOLD: usize = 8;
 /// No in-kernel brake holds longer.
 const KERNEL_HOLD: Duration = Duration::from_secs(2);
 /// After the line of tasks rang, it is quiet for so long.
-const TASKS_QUIET: Duration = Duration::from_secs(60);
+const TASKS_QUIET: Duration = Duration::from_mins(1);
 
 /// Tokens beyond those of the source.
 const TOKEN_SCOUT: u64 = 1 << 32;
@@ -67,6 +67,17 @@ pub(super) enum End {
     Orphaned,
     /// The agent that acted is gone, and this one may act.
     MayAct,
+}
+
+impl End {
+    /// The exit code that tells the supervisor.
+    pub(super) const fn code(self) -> u8 {
+        match self {
+            Self::Asked => 0,
+            Self::Orphaned => 1,
+            Self::MayAct => super::MAY_ACT,
+        }
+    }
 }
 
 /// What is done, where this agent acts. Without it, plans are only told.
@@ -163,7 +174,7 @@ pub(super) struct Watch {
     reclaiming: (usize, usize),
     stall: [(MonotonicNs, Duration); 2],
     /// Slices that the kernel itself brakes, with their depth.
-    marks: ArrayVec<(CgroupId, u8), MAX_BRAKES>,
+    marks: [Option<(CgroupId, u8)>; MAX_BRAKES],
     marks_set: bool,
     kernel_held: Option<MonotonicNs>,
     tasks_quiet: Option<MonotonicNs>,
@@ -203,7 +214,7 @@ impl Watch {
             reclaimed: [None; 1 + MAX_SLICES],
             reclaiming: (0, 0),
             stall: [(now, Duration::ZERO); 2],
-            marks: ArrayVec::new(),
+            marks: [None; MAX_BRAKES],
             marks_set: false,
             kernel_held: None,
             tasks_quiet: None,
@@ -261,13 +272,8 @@ impl Watch {
         if let Some(since) = self.kernel_held {
             by(since.after(KERNEL_HOLD));
         }
-        due.map(|due| {
-            let left = due.since(now);
-            rustix::time::Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()).into(),
-            }
-        })
+        // A time too far away to be said is never.
+        due.and_then(|due| due.since(now).try_into().ok())
     }
 
     fn turn(&mut self, events: &[epoll::Event], awake: MonotonicNs) -> Option<End> {
@@ -373,8 +379,8 @@ impl Watch {
         let mut any = false;
         while let Ok(update) = self.given.updates.pop() {
             any = true;
-            if let Update::Marks(marks) = update {
-                self.marks = marks;
+            if let Update::Mark(index, mark) = update {
+                self.marks[usize::from(index) % MAX_BRAKES] = mark;
                 self.marks_set = false;
                 continue;
             }
@@ -792,7 +798,7 @@ impl Watch {
     /// Marks the slices that the kernel brakes while memory is above the line, and lets go of whom it stopped as soon as
     /// nobody is dying for it.
     fn kernel_brake(&mut self, memory: &MemoryReading, quiet: bool, hold_on: bool) {
-        if self.marks.is_empty() {
+        if self.marks.iter().all(Option::is_none) {
             return;
         }
         if self.kernel_held.is_some() && !hold_on {
@@ -806,6 +812,7 @@ impl Watch {
             let marks: ArrayVec<BrakeMark, MAX_BRAKES> = self
                 .marks
                 .iter()
+                .flatten()
                 // By the kernel's own reading only: page cache in the way is no reason to stop anybody.
                 .map(|(slice, level)| BrakeMark { slice: *slice, level: *level, kubelet: Bytes::ZERO, honest })
                 .collect();
@@ -893,8 +900,8 @@ impl Watch {
         let stale = last.is_some_and(|last| now.since(last.at) >= TELL_AGAIN);
         let calm = matches!(plan.outcome, Outcome::Calm | Outcome::NotObserved);
         let first_calm = last.is_none() && calm && !pressure;
-        let acts = !plan.actions.is_empty() && !(shadow && same);
-        if first_calm || !acts && same && (calm || !stale) {
+        let idle = plan.actions.is_empty() || shadow && same;
+        if first_calm || idle && same && (calm || !stale) {
             return;
         }
         self.told[scope] = Some(Told { outcome: plan.outcome, pressure, at: now });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::time::Duration;
 
 use plimsoll_config::{Configuration, LogFormat};
 use plimsoll_node::clock::monotonic;
@@ -23,11 +24,14 @@ struct Draft {
     paths: BTreeMap<u32, String>,
 }
 
+/// Where lines of the log go.
+type Out = Box<dyn FnMut(Level, &str, &Map<String, Value>) + Send>;
+
 /// Tells records, and knows what was told.
 pub(super) struct Teller {
     configuration: Configuration,
     /// Writes a line of the log; replaced in tests.
-    out: Box<dyn FnMut(Level, &str, &Map<String, Value>) + Send>,
+    out: Out,
     kernel_log: Option<File>,
     pub(super) metrics: Metrics,
     pub(super) health: Health,
@@ -40,7 +44,7 @@ impl Teller {
     pub(super) fn new(configuration: Configuration) -> Self {
         let format = configuration.log_format;
         let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
-            log::write(format, level, message, fields)
+            log::write(format, level, message, fields);
         });
         let kernel_log = OpenOptions::new().write(true).open("/dev/kmsg");
         let mut teller = Self::with(configuration, out, None);
@@ -54,11 +58,7 @@ impl Teller {
         teller
     }
 
-    fn with(
-        configuration: Configuration,
-        out: Box<dyn FnMut(Level, &str, &Map<String, Value>) + Send>,
-        kernel_log: Option<File>,
-    ) -> Self {
+    fn with(configuration: Configuration, out: Out, kernel_log: Option<File>) -> Self {
         Self {
             configuration,
             out,
@@ -123,7 +123,7 @@ impl Teller {
                 self.say(Level::Info, &message, fields);
             }
             Record::Oom { at, pid, cgroup, resident, scope } => {
-                self.oom(at, pid, cgroup.map(|id| id.0), resident, scope)
+                self.oom(at, pid, cgroup.map(|id| id.0), resident, scope);
             }
             Record::Reclaimed { cgroup, asked, all } => {
                 let outcome = if all { "reclaimed" } else { "reclaimed less than was asked" };
@@ -159,7 +159,7 @@ impl Teller {
     fn slow(&mut self, record: &Record<'_>) {
         match *record {
             Record::Armed { pid, source, shadow, workloads, start } => {
-                self.armed(pid, source, shadow, workloads, start)
+                self.armed(pid, source, shadow, workloads, start);
             }
             Record::Fallen { source, why } => {
                 self.health.fallen.push((source.into(), why.into()));
@@ -226,11 +226,11 @@ impl Teller {
         self.metrics.source.get_or_create(&[("source", source.into())]).set(1);
         self.metrics.acting.set(shadow.is_none().into());
         self.metrics.workloads.set(workloads.into());
-        for (part, nanoseconds) in parts(&start) {
-            self.metrics.core_start.get_or_create(&[("part", part.into())]).set(float(nanoseconds) / 1e9);
+        for (part, took) in parts(&start) {
+            self.metrics.core_start.get_or_create(&[("part", part.into())]).set(took.as_secs_f64());
         }
         let parts: Map<String, Value> =
-            parts(&start).into_iter().map(|(part, nanoseconds)| (format!("{part}_ns"), nanoseconds.into())).collect();
+            parts(&start).into_iter().map(|(part, took)| (format!("{part}_ns"), json!(took.as_nanos()))).collect();
         let does = shadow.map_or_else(|| "acts".to_owned(), |why| format!("shadows: {why}"));
         let message = format!("armed with source {source} over {workloads} workloads; {does}");
         self.say(Level::Info, &message, json!({"core_pid": pid, "source": source, "start": parts}));
@@ -425,14 +425,14 @@ fn outcome_name(plan: &Plan) -> String {
     text.split('(').next().unwrap_or_default().to_ascii_lowercase()
 }
 
-fn parts(start: &StartParts) -> [(&'static str, u64); 6] {
+fn parts(start: &StartParts) -> [(&'static str, Duration); 6] {
     [
-        ("configuration", start.configuration_ns),
-        ("undo", start.undo_ns),
-        ("source", start.source_ns),
-        ("workloads", start.workloads_ns),
-        ("lock", start.lock_ns),
-        ("armed", start.armed_ns),
+        ("configuration", start.configuration),
+        ("undo", start.undo),
+        ("source", start.source),
+        ("workloads", start.workloads),
+        ("lock", start.lock),
+        ("armed", start.armed),
     ]
 }
 
