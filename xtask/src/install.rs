@@ -65,6 +65,54 @@ fn bpf_linker(linker_root: &Path) -> anyhow::Result<()> {
     run::shown(Command::new("cargo").args(["install", "--locked", &version, "--root"]).arg(linker_root))
 }
 
+/// What machines need beside Rust: a program, and the package that has it.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
+    ("/bin/busybox", "busybox-static"),
+    ("/usr/bin/xz", "xz-utils"),
+    ("/sbin/mke2fs", "e2fsprogs"),
+    ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
+];
+
+/// Installs what virtual machines need: QEMU and a few tools through apt, and the target of static programs.
+pub(crate) fn for_machines(mode: Mode) -> anyhow::Result<()> {
+    let packages: Vec<&str> =
+        PROGRAMS.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package).collect();
+    let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let target = crate::vm::TARGET;
+    let has_target = Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib").is_dir();
+    if mode == Mode::CheckOnly && !(packages.is_empty() && has_target) {
+        for package in &packages {
+            println!("missing: {package} (apt)");
+        }
+        if !has_target {
+            println!("missing: {target} (rustup)");
+        }
+        bail!("{} missing; run again without --no-install", packages.len() + usize::from(!has_target));
+    }
+    if !has_target {
+        println!("installing {target} through rustup");
+        run::shown(Command::new("rustup").args(["target", "add", target]))?;
+    }
+    if !packages.is_empty() {
+        println!("installing {} through apt", packages.join(", "));
+        run::shown(apt_get().args(["update", "-q"]))?;
+        run::shown(apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(packages))?;
+    }
+    Ok(())
+}
+
+/// apt-get, as root or with sudo.
+fn apt_get() -> Command {
+    let root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let mut command = Command::new(if root { "apt-get" } else { "sudo" });
+    if !root {
+        command.arg("apt-get");
+    }
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
 /// Refuses a rustc whose bitcode bpf-linker cannot read; `version` is what `rustc -vV` prints.
 fn llvm_fits(version: &str) -> anyhow::Result<()> {
     let field = |name: &str| version.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

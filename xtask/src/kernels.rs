@@ -18,6 +18,8 @@ pub(crate) const SUITES: [(&str, &str); 3] = [("bookworm", "6.1"), ("trixie", "6
 pub(crate) struct Kernel {
     /// The bootable image.
     pub(crate) image: PathBuf,
+    /// Its unpacked packages.
+    pub(crate) unpacked: PathBuf,
 }
 
 /// The kernel of a suite, named by the suite or by its version.
@@ -32,7 +34,7 @@ pub(crate) fn get(wanted: &str) -> anyhow::Result<Kernel> {
         fs::write(place.join("complete"), "")?;
     }
     let image = find(&unpacked, "vmlinuz").with_context(|| format!("no vmlinuz below {}", unpacked.display()))?;
-    Ok(Kernel { image })
+    Ok(Kernel { image, unpacked })
 }
 
 fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {

@@ -3,6 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod build_ebpf;
+mod demo;
+mod dependencies;
+mod image;
 mod install;
 mod kernels;
 mod run;
@@ -26,8 +29,10 @@ struct Arguments {
 enum Command {
     /// Build the kernel programs with the stable toolchain and print each with its instruction count.
     BuildEbpf,
-    /// Run the tests: formatting, lints, and every test of the workspace that needs no virtual machine.
-    Test,
+    /// Show the same growing process met by a poll, a pressure trigger and Plimsoll, on a real kernel.
+    Demo(demo::Arguments),
+    /// Run the tests: formatting, lints, every test of the workspace, and those on real kernels in virtual machines.
+    Test(test::Arguments),
     /// Boot a Debian kernel under QEMU, run one command in it, and end with its exit code.
     Vm(vm::Arguments),
 }
@@ -37,7 +42,8 @@ fn main() -> anyhow::Result<()> {
     let mode = if arguments.no_install { install::Mode::CheckOnly } else { install::Mode::Install };
     match arguments.command {
         Command::BuildEbpf => build_ebpf::run(mode),
-        Command::Test => test::run(mode),
+        Command::Demo(arguments) => demo::run(mode, &arguments),
+        Command::Test(groups) => test::run(mode, &groups),
         Command::Vm(machine) => std::process::exit(vm::run(mode, &machine)?),
     }
 }

@@ -1,36 +1,231 @@
-//! `cargo xtask test`: everything that gates a change and needs no virtual machine.
+//! `cargo xtask test`: what gates a change, in groups with a time budget each.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::{build_ebpf, install, run};
+use crate::kernels::SUITES;
+use crate::{build_ebpf, dependencies, install, run, vm};
 
-/// Builds the kernel side, checks formatting and lints, runs the tests, and closes with a line of counts.
-pub(crate) fn run(mode: install::Mode) -> anyhow::Result<()> {
-    let begin = Instant::now();
-    let mut counts = Counts::default();
-    counts.step("build-ebpf", build_ebpf::run(mode));
-    if counts.failed == 0 {
-        counts.step("format", run::shown(cargo().args(["fmt", "--all", "--check"])));
-        counts.step(
-            "lints",
-            run::shown(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-Dwarnings"])),
-        );
-        let (tests, result) = tests()?;
-        counts.add(tests);
-        if result.is_err() && tests.failed == 0 {
-            counts.step("tests", result);
+/// The kernel on which everything runs.
+const WHOLE: &str = "6.12";
+/// What runs on the others in every run; `--long` runs all of it there, too.
+const EVERYWHERE: [&str; 9] = [
+    "sense-every-hook-attaches",
+    "sense-node-line-rings-once",
+    "sense-readings-agree-with-proc",
+    "sense-slice-line-rings",
+    "act-frozen-victim-dies",
+    "meets-anonymous",
+    "meets-populate",
+    "meets-a-slice-at-its-own-limit",
+    "core-or-reporter-dies",
+];
+/// A machine that has not ended by then hangs.
+const MACHINE_SECONDS: u64 = 1800;
+/// Where the results of a long run are kept.
+const RESULTS: &str = "tests/RESULTS.md";
+
+/// What to run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The groups to run; none means all of them.
+    groups: Vec<Group>,
+    /// Run what is too slow for every run as well, and write its table of results.
+    #[arg(long)]
+    long: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Group {
+    /// Formatting, lints, licences, and every test that needs no virtual machine.
+    Unit,
+    /// Tests on real kernels in virtual machines.
+    Vm,
+}
+
+impl Group {
+    const ALL: [Self; 2] = [Self::Unit, Self::Vm];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Unit => "unit",
+            Self::Vm => "vm",
         }
     }
-    println!("\ntook {} s", begin.elapsed().as_secs());
-    println!("NOT RUN: vm: the tests of tests/vm/guest; run them with `cargo xtask vm -- /bin/plimsoll-guest suite`");
-    println!("{} passed, {} failed, 1 skipped", counts.passed, counts.failed);
+
+    /// How long it may take with everything cached.
+    const fn budget(self, long: bool) -> Duration {
+        match (self, long) {
+            (Self::Unit, _) => Duration::from_mins(5),
+            (Self::Vm, false) => Duration::from_mins(15),
+            (Self::Vm, true) => Duration::from_hours(1),
+        }
+    }
+}
+
+/// Runs the groups and closes with a line of counts.
+pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<()> {
+    let mut counts = Counts::default();
+    counts.step("build-ebpf", build_ebpf::run(mode));
+    for group in Group::ALL {
+        if !arguments.groups.is_empty() && !arguments.groups.contains(&group) {
+            counts.not_run(&format!("group {}: not asked for", group.name()));
+            continue;
+        }
+        let begin = Instant::now();
+        match group {
+            Group::Unit => unit(mode, &mut counts)?,
+            Group::Vm => machines(mode, arguments.long, &mut counts)?,
+        }
+        let (took, budget) = (begin.elapsed(), group.budget(arguments.long));
+        let verdict = if took > budget { "OVER its budget" } else { "within its budget" };
+        println!("group {} took {} s, {verdict} of {} s", group.name(), took.as_secs(), budget.as_secs());
+    }
+    println!("{} skipped", counts.skipped);
+    println!("{} passed, {} failed", counts.passed, counts.failed);
     if counts.failed > 0 {
         bail!("{} failed", counts.failed);
     }
     Ok(())
+}
+
+fn unit(mode: install::Mode, counts: &mut Counts) -> anyhow::Result<()> {
+    counts.step("format", run::shown(cargo().args(["fmt", "--all", "--check"])));
+    let clippy = |more: &[&str]| {
+        let mut command = cargo();
+        command.args(["clippy", "--workspace", "--all-targets", "--locked"]).args(more).args(["--", "-Dwarnings"]);
+        run::shown(&mut command)
+    };
+    counts.step("lints", clippy(&[]));
+    counts.step("lints of the strict build", clippy(&["--features", "plimsoll/strict"]));
+    counts.step("the core knows no runtime and no network", dependencies::core_is_small());
+    match dependencies::deny(mode) {
+        Ok(true) => counts.step("licences and sources", Ok(())),
+        Ok(false) => counts.not_run("licences and sources: cargo-deny is not installed"),
+        Err(error) => counts.step("licences and sources", Err(error)),
+    }
+    let (tests, result) = tests()?;
+    counts.add(tests);
+    if result.is_err() && tests.failed == 0 {
+        counts.step("tests", result);
+    }
+    Ok(())
+}
+
+/// Boots each kernel and runs its tests there.
+fn machines(mode: install::Mode, long: bool, counts: &mut Counts) -> anyhow::Result<()> {
+    let kernels = SUITES.map(|(_, version)| version);
+    if let Err(error) = vm::prepare(mode, &kernels) {
+        counts.step("what machines need", Err(error));
+        return Ok(());
+    }
+    let mut results = BTreeMap::new();
+    for kernel in kernels {
+        let whole = long || kernel == WHOLE;
+        let mut command = vec!["/bin/plimsoll-guest", "suite"];
+        if !whole {
+            for name in EVERYWHERE {
+                command.extend(["--only", name]);
+            }
+        }
+        let mut heard = Heard::default();
+        let ended = vm::boot(&vm::Arguments::of(kernel, MACHINE_SECONDS, &command), Some(&mut |line| heard.line(line)));
+        for (name, outcome) in &heard.tests {
+            match outcome {
+                Outcome::Pass => counts.passed += 1,
+                Outcome::Fail(why) => counts.step(&format!("{name} on {kernel}"), Err(anyhow::anyhow!("{why}"))),
+                Outcome::NotRun(why) => counts.not_run(&format!("{name} on {kernel}: {why}")),
+            }
+        }
+        if !whole {
+            counts.not_run(&format!("vm on {kernel}: all but {} tests; --long runs them", EVERYWHERE.len()));
+        }
+        // The suite says how many there were: a machine that ended early must not pass.
+        let complete = heard.closed == Some(heard.tests.len());
+        let result = match ended {
+            Ok(code) if complete && (code == 0) == heard.tests.iter().all(|(_, outcome)| !outcome.failed()) => Ok(()),
+            Ok(code) => Err(anyhow::anyhow!("the suite ended with {code} after {} tests", heard.tests.len())),
+            Err(error) => Err(error),
+        };
+        counts.step(&format!("the suite on {kernel}"), result);
+        results.insert(kernel, heard.tests);
+    }
+    if long {
+        std::fs::write(run::root().join(RESULTS), table(&results)?)?;
+    }
+    Ok(())
+}
+
+/// How a test in a machine ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Pass,
+    Fail(String),
+    NotRun(String),
+}
+
+impl Outcome {
+    const fn failed(&self) -> bool {
+        matches!(self, Self::Fail(_))
+    }
+}
+
+/// What was heard of a suite.
+#[derive(Debug, Default)]
+struct Heard {
+    tests: Vec<(String, Outcome)>,
+    /// How many tests the suite itself counted.
+    closed: Option<usize>,
+}
+
+impl Heard {
+    fn line(&mut self, line: &str) {
+        println!("{line}");
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (name, why) = rest.split_once(": ").unwrap_or((rest.split(' ').next().unwrap_or(""), ""));
+        let outcome = match word {
+            "PASS" => Outcome::Pass,
+            "FAIL" => Outcome::Fail(why.to_owned()),
+            "NOTRUN" => Outcome::NotRun(why.to_owned()),
+            _ => {
+                let numbers: Vec<usize> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+                if let ([passed, failed, not_run], true) = (&numbers[..], line.ends_with(" not run")) {
+                    self.closed = Some(passed + failed + not_run);
+                }
+                return;
+            }
+        };
+        self.tests.push((name.to_owned(), outcome));
+    }
+}
+
+/// A dated table of a long run.
+fn table(results: &BTreeMap<&str, Vec<(String, Outcome)>>) -> anyhow::Result<String> {
+    let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
+    let mut names: Vec<&String> = results.values().flatten().map(|(name, _)| name).collect();
+    names.sort();
+    names.dedup();
+    let mut text = format!("# Results of `cargo xtask test vm --long`\n\n{}\n\n| test |", date.trim());
+    results.keys().try_for_each(|kernel| write!(text, " {kernel} |"))?;
+    text.push_str("\n|---|");
+    text.push_str(&"---|".repeat(results.len()));
+    for name in names {
+        write!(text, "\n| {name} |")?;
+        for tests in results.values() {
+            let word = match tests.iter().find(|(other, _)| other == name) {
+                Some((_, Outcome::Pass)) => "passed",
+                Some((_, Outcome::Fail(_))) => "FAILED",
+                Some((_, Outcome::NotRun(_))) | None => "NOT RUN",
+            };
+            write!(text, " {word} |")?;
+        }
+    }
+    text.push('\n');
+    Ok(text)
 }
 
 fn cargo() -> Command {
@@ -54,12 +249,19 @@ fn tests() -> anyhow::Result<(Counts, anyhow::Result<()>)> {
 struct Counts {
     passed: u32,
     failed: u32,
+    skipped: u32,
 }
 
 impl Counts {
     fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    fn not_run(&mut self, what: &str) {
+        println!("NOT RUN: {what}");
+        self.skipped += 1;
     }
 
     fn step(&mut self, name: &str, result: anyhow::Result<()>) {
@@ -84,19 +286,41 @@ fn count(text: &str) -> Counts {
             let before = line.split(word).next().unwrap_or_default();
             before.rsplit([' ', '.']).find(|part| !part.is_empty()).and_then(|n| n.parse().ok()).unwrap_or(0)
         };
-        counts.add(Counts { passed: number(" passed"), failed: number(" failed") });
+        counts.add(Counts { passed: number(" passed"), failed: number(" failed"), skipped: number(" ignored") });
     }
     counts
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, count};
+    use super::{Counts, Heard, Outcome, count};
 
     #[test]
     fn closing_lines_are_added_up() {
-        let text = "test a ... ok\ntest result: ok. 42 passed; 0 failed; 0 ignored; 0 measured\n\
+        let text = "test a ... ok\ntest result: ok. 42 passed; 0 failed; 1 ignored; 0 measured\n\
                     test result: FAILED. 3 passed; 2 failed; 0 ignored\n";
-        assert_eq!(count(text), Counts { passed: 45, failed: 2 });
+        assert_eq!(count(text), Counts { passed: 45, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn a_suite_is_heard_test_by_test_and_by_its_own_count() {
+        let mut heard = Heard::default();
+        for line in [
+            "PASS a (3 s)",
+            "FAIL b: it: broke (1 s)",
+            "NOTRUN c: no zram",
+            "FIGURE x",
+            "1 passed, 1 failed, 1 not run",
+        ] {
+            heard.line(line);
+        }
+        let named = |name: &str, outcome| (name.to_owned(), outcome);
+        let expected = [
+            named("a", Outcome::Pass),
+            named("b", Outcome::Fail("it: broke (1 s)".into())),
+            named("c", Outcome::NotRun("no zram".into())),
+        ];
+        assert_eq!(heard.tests, expected);
+        assert_eq!(heard.closed, Some(3));
     }
 }

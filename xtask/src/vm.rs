@@ -1,177 +1,263 @@
 //! `cargo xtask vm`: boots a Debian kernel with a program of ours as PID 1, runs one command in it, and ends with the
-//! command's exit code. QEMU without hardware virtualisation: the same on every machine.
+//! command's exit code. QEMU without hardware virtualisation unless asked: the same on every machine.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
+use crate::image::{Files, sent};
+use crate::kernels::Kernel;
 use crate::{build_ebpf, install, kernels, run};
 
-const TARGET: &str = "x86_64-unknown-linux-musl";
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-musl";
+/// How long a machine may take to boot and end where it is only tried whether hardware virtualisation works.
+const PROBE: Duration = Duration::from_secs(20);
 
 /// What to boot and what to run in it.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Arguments {
     /// Which kernel: a Debian suite (bookworm, trixie, forky) or its version (6.1, 6.12, 7.2).
     #[arg(long, default_value = "6.12")]
-    kernel: String,
+    pub(crate) kernel: String,
     /// Memory of the machine, as QEMU writes it.
     #[arg(long, default_value = "1G")]
-    memory: String,
+    pub(crate) memory: String,
     /// Virtual processors.
     #[arg(long, default_value_t = 2)]
-    cpus: u32,
+    pub(crate) cpus: u32,
     /// Time follows instructions, on one processor: two runs agree however busy the host is.
     #[arg(long)]
-    icount: bool,
+    pub(crate) icount: bool,
+    /// Use hardware virtualisation, if a machine that boots with it ends within 20 seconds.
+    #[arg(long, conflicts_with = "icount")]
+    pub(crate) kvm: bool,
     /// End the machine after so many seconds.
     #[arg(long, default_value_t = 600)]
-    timeout: u64,
-    /// The command and its arguments; /bin/plimsoll-guest and /bin/busybox are there.
-    #[arg(last = true, required = true)]
-    command: Vec<String>,
+    pub(crate) timeout: u64,
+    /// Run from an ext4 root on a disk instead of the initramfs, so that programs are backed by files.
+    #[arg(long)]
+    pub(crate) ext4: bool,
+    /// Put the agent in without the checks that tests use (kill points, counted allocations, barred system calls).
+    #[arg(long)]
+    pub(crate) release_agent: bool,
+    /// Put a file of the host into the machine. Can be given more than once.
+    #[arg(long, value_name = "HOST:GUEST")]
+    pub(crate) file: Vec<String>,
+    /// Where the files go that the command leaves in /out.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) out: Option<PathBuf>,
+    /// An interactive shell instead of a command; it ends with `exit`.
+    #[arg(long)]
+    shell: bool,
+    /// The command and its arguments; /bin/plimsoll, /bin/plimsoll-guest and /bin/busybox are there.
+    #[arg(last = true, required_unless_present = "shell")]
+    pub(crate) command: Vec<String>,
+}
+
+impl Arguments {
+    /// A machine with this kernel for one command, and the usual rest.
+    pub(crate) fn of(kernel: &str, timeout: u64, command: &[&str]) -> Self {
+        Self {
+            kernel: kernel.into(),
+            memory: "1G".into(),
+            cpus: 2,
+            icount: false,
+            kvm: false,
+            timeout,
+            ext4: false,
+            release_agent: false,
+            file: Vec::new(),
+            out: None,
+            shell: false,
+            command: command.iter().map(|&word| word.into()).collect(),
+        }
+    }
 }
 
 /// Builds what goes into the machine, boots it and returns the command's exit code.
 pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<i32> {
-    let kernel = kernels::get(&arguments.kernel)?;
-    build_ebpf::run(mode)?;
-    run::shown(
-        Command::new("cargo")
-            .args([
-                "build",
-                "--release",
-                "--locked",
-                "--target",
-                TARGET,
-                "-p",
-                "plimsoll-init",
-                "-p",
-                "plimsoll-guest",
-                "-p",
-                "plimsoll",
-            ])
-            .args(["--features", "plimsoll/strict"])
-            .current_dir(run::root()),
-    )?;
-    let place = run::root().join("target/vm").join(std::process::id().to_string());
-    fs::create_dir_all(&place)?;
-    let code = boot(arguments, &kernel.image, &place);
-    fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))?;
-    code
+    prepare(mode, &[&arguments.kernel])?;
+    boot(arguments, None)
 }
 
-fn boot(arguments: &Arguments, image: &Path, place: &Path) -> anyhow::Result<i32> {
-    let initramfs = place.join("initramfs");
-    fs::write(&initramfs, archive(&arguments.command)?)?;
-    let result = place.join("result");
-    let mut qemu = Command::new("qemu-system-x86_64");
-    // Without ERMS and FSRM the kernel clears pages with plain stores, which the emulator does 16 times faster.
-    qemu.args(["-cpu", "max,la57=off,erms=off,fsrm=off", "-nographic", "-no-reboot", "-m", &arguments.memory]);
-    if arguments.icount {
-        qemu.args(["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-smp", "1"]);
-    } else {
-        qemu.args(["-accel", "tcg,thread=multi", "-smp", &arguments.cpus.to_string()]);
+/// Installs and builds what machines with these kernels need.
+pub(crate) fn prepare(mode: install::Mode, kernels: &[&str]) -> anyhow::Result<()> {
+    install::for_machines(mode)?;
+    build_ebpf::run(mode)?;
+    for kernel in kernels {
+        kernels::get(kernel)?;
     }
-    qemu.arg("-kernel").arg(image).arg("-initrd").arg(&initramfs);
-    qemu.args([
-        "-append",
-        "console=ttyS0 psi=1 panic=-1 quiet mitigations=off",
-        "-serial",
-        "stdio",
-        "-monitor",
-        "none",
-    ]);
-    qemu.arg("-serial").arg(format!("file:{}", result.display())).stdin(Stdio::null());
+    for (place, features) in [("target/vm/strict", &["--features", "plimsoll/strict"][..]), ("target/vm/plain", &[])] {
+        run::shown(
+            Command::new("cargo")
+                .args(["build", "--release", "--locked", "--target", TARGET])
+                .args(["-p", "plimsoll-init", "-p", "plimsoll-guest", "-p", "plimsoll"])
+                .args(features)
+                .current_dir(run::root()),
+        )?;
+        let built = run::root().join("target").join(TARGET).join("release");
+        let place = run::root().join(place);
+        fs::create_dir_all(&place)?;
+        for program in ["plimsoll-init", "plimsoll-guest", "plimsoll"] {
+            fs::copy(built.join(program), place.join(program)).with_context(|| format!("cannot copy {program}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Boots a machine for which everything was prepared. Its lines go to `lines`, or to this program's own output.
+pub(crate) fn boot(arguments: &Arguments, lines: Option<&mut dyn FnMut(&str)>) -> anyhow::Result<i32> {
+    let kernel = kernels::get(&arguments.kernel)?;
+    let accelerated = arguments.kvm && kvm_works(arguments, &kernel)?;
+    let place = tempfile::Builder::new().prefix("vm-").tempdir_in(run::root().join("target/vm"))?;
+    start(arguments, &kernel, place.path(), accelerated, lines)
+}
+
+fn start(
+    arguments: &Arguments,
+    kernel: &Kernel,
+    place: &Path,
+    accelerated: bool,
+    lines: Option<&mut dyn FnMut(&str)>,
+) -> anyhow::Result<i32> {
+    let mut qemu = machine(arguments, kernel, place, accelerated)?;
+    let result = place.join("result");
+    let out = place.join("out");
+    for file in [&result, &out] {
+        qemu.arg("-serial").arg(format!("file:{}", file.display()));
+    }
+    qemu.stdin(if arguments.shell { Stdio::inherit() } else { Stdio::null() });
+    if lines.is_some() {
+        qemu.stdout(Stdio::piped());
+    }
     let mut child = qemu.spawn().context("cannot start qemu-system-x86_64: install qemu-system-x86")?;
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
+    let limit = Duration::from_secs(arguments.timeout);
+    let status = match (lines, child.stdout.take()) {
+        (Some(lines), Some(stdout)) => {
+            let (send, receive) = std::sync::mpsc::channel();
+            let reader = std::thread::spawn(move || {
+                let mut stdout = BufReader::new(stdout);
+                let mut line = Vec::new();
+                while stdout.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+                    // Nobody listens any more once the time is up.
+                    let _ = send.send(String::from_utf8_lossy(&line).trim_end().to_owned());
+                    line.clear();
+                }
+            });
+            let status = wait(&mut child, limit, || receive.try_iter().for_each(|line| lines(&line)));
+            let _ = reader.join();
+            for line in receive.try_iter() {
+                lines(&line);
+            }
+            status?
         }
-        if begin.elapsed() > Duration::from_secs(arguments.timeout) {
-            child.kill()?;
-            child.wait()?;
-            bail!("the machine was ended after {} s", arguments.timeout);
-        }
-        std::thread::sleep(Duration::from_millis(50));
+        _ => wait(&mut child, limit, || {})?,
     };
     ensure!(status.success(), "QEMU ended with {status}");
+    if let Some(directory) = &arguments.out {
+        fs::create_dir_all(directory)?;
+        for (name, data) in sent(&fs::read(&out)?)? {
+            fs::write(directory.join(&name), data).with_context(|| format!("cannot write {name}"))?;
+        }
+    }
     let said = fs::read_to_string(&result)?;
     let code = said.trim().strip_prefix("exit ").and_then(|code| code.parse().ok());
     code.with_context(|| format!("the machine ended without an exit code; it said {said:?}"))
 }
 
-/// The initramfs: PID 1, the guest's program, busybox and the command.
-fn archive(command: &[String]) -> anyhow::Result<Vec<u8>> {
-    let built = run::root().join("target").join(TARGET).join("release");
-    let files: [(&str, PathBuf); 4] = [
-        ("init", built.join("plimsoll-init")),
-        ("bin/plimsoll-guest", built.join("plimsoll-guest")),
-        ("bin/plimsoll", built.join("plimsoll")),
-        ("bin/busybox", PathBuf::from("/bin/busybox")),
-    ];
-    let mut cpio = Cpio::default();
-    for folder in ["bin", "dev", "out", "proc", "run", "sys", "tmp"] {
-        cpio.entry(folder, 0o040_755, &[]);
-    }
-    for (name, path) in files {
-        let data = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        cpio.entry(name, 0o100_755, &data);
-    }
-    cpio.entry("command", 0o100_644, command.join("\n").as_bytes());
-    Ok(cpio.end())
-}
-
-/// A cpio archive in the "newc" form, which the kernel unpacks as its first root.
-#[derive(Default)]
-struct Cpio {
-    bytes: Vec<u8>,
-    entries: u32,
-}
-
-impl Cpio {
-    fn entry(&mut self, name: &str, mode: u32, data: &[u8]) {
-        use std::io::Write;
-        self.entries += 1;
-        let (inode, size, length) = (self.entries, data.len(), name.len() + 1);
-        write!(
-            self.bytes,
-            "070701{inode:08x}{mode:08x}{0:08x}{0:08x}{1:08x}{0:08x}{size:08x}{0:08x}{0:08x}{0:08x}{0:08x}{length:08x}{0:08x}",
-            0, 1
-        )
-        .expect("a Vec takes all");
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
-        self.pad();
-        self.bytes.extend_from_slice(data);
-        self.pad();
-    }
-
-    fn pad(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-    }
-
-    fn end(mut self) -> Vec<u8> {
-        self.entry("TRAILER!!!", 0, &[]);
-        self.bytes
+fn wait(child: &mut Child, limit: Duration, mut meanwhile: impl FnMut()) -> anyhow::Result<std::process::ExitStatus> {
+    let begun = Instant::now();
+    loop {
+        meanwhile();
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if begun.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            bail!("the machine was ended after {} s", limit.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Cpio;
+/// QEMU's command line, but for the ports that results come through.
+fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bool) -> anyhow::Result<Command> {
+    let files = files(arguments, kernel)?;
+    let initramfs = place.join("initramfs");
+    fs::write(&initramfs, files.archive())?;
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-nographic", "-no-reboot", "-monitor", "none", "-net", "none", "-m", &arguments.memory]);
+    if accelerated {
+        qemu.args(["-cpu", "host", "-accel", "kvm", "-smp", &arguments.cpus.to_string()]);
+    } else {
+        // Without ERMS and FSRM the kernel clears pages with plain stores, which the emulator does 16 times faster.
+        qemu.args(["-cpu", "max,la57=off,erms=off,fsrm=off"]);
+        if arguments.icount {
+            qemu.args(["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-smp", "1"]);
+        } else {
+            qemu.args(["-accel", "tcg,thread=multi", "-smp", &arguments.cpus.to_string()]);
+        }
+    }
+    qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
+    let mut append = "console=ttyS0 psi=1 panic=-1 quiet mitigations=off".to_owned();
+    if arguments.ext4 {
+        let image = files.ext4(place)?;
+        qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw,cache=unsafe", image.display()));
+        append.push_str(" plimsoll.root=/dev/vda");
+    }
+    qemu.args(["-append", &append, "-serial", "stdio"]);
+    Ok(qemu)
+}
 
-    #[test]
-    fn an_entry_is_a_header_of_110_bytes_then_name_and_data_each_on_four_bytes() {
-        let mut cpio = Cpio::default();
-        cpio.entry("ab", 0o100_644, b"12345");
-        assert_eq!(&cpio.bytes[..14], b"07070100000001");
-        assert_eq!(&cpio.bytes[110..116], b"ab\0\0\0\0".get(..6).expect("six bytes"));
-        assert_eq!(cpio.bytes.len(), 116 + 8);
-        assert_eq!(&cpio.bytes[116..121], b"12345");
+fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
+    let place = run::root().join(if arguments.release_agent { "target/vm/plain" } else { "target/vm/strict" });
+    let mut files = Files::new();
+    files.host("init", &place.join("plimsoll-init"))?;
+    files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;
+    files.host("bin/plimsoll", &place.join("plimsoll"))?;
+    files.host("bin/busybox", Path::new("/bin/busybox"))?;
+    files.modules(kernel, arguments.ext4)?;
+    for pair in &arguments.file {
+        let (host, guest) = pair.split_once(':').with_context(|| format!("--file {pair}: HOST:GUEST is expected"))?;
+        files.host(guest, Path::new(host))?;
+    }
+    let shell = ["/bin/busybox", "sh", "-i"].map(str::to_owned);
+    let command = if arguments.shell { &shell[..] } else { &arguments.command };
+    files.text("command", command.join("\n"));
+    Ok(files)
+}
+
+/// Whether hardware virtualisation boots this kernel to its end. Where it hangs, the machine is ended.
+fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<bool> {
+    if !Path::new("/dev/kvm").exists() {
+        println!("no /dev/kvm: the machine is emulated");
+        return Ok(false);
+    }
+    let probe = Arguments {
+        command: vec!["/bin/busybox".into(), "true".into()],
+        timeout: PROBE.as_secs(),
+        shell: false,
+        ext4: false,
+        out: None,
+        file: Vec::new(),
+        ..arguments.clone()
+    };
+    let place = tempfile::Builder::new().prefix("kvm-").tempdir_in(run::root().join("target/vm"))?;
+    match start(&probe, kernel, place.path(), true, Some(&mut |_| {})) {
+        Ok(0) => Ok(true),
+        Ok(code) => {
+            println!("with hardware virtualisation a machine ended with {code}: it is emulated");
+            Ok(false)
+        }
+        Err(error) => {
+            println!("hardware virtualisation does not work here ({error:#}): the machine is emulated");
+            Ok(false)
+        }
     }
 }

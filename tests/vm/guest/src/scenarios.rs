@@ -354,13 +354,10 @@ pub(crate) fn records_lost() -> Result<()> {
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &[])?;
     scene.expect_killed(&mut hog, &victim)?;
-    let (_, metrics) = scene.agent.get("/metrics")?;
-    let lost: f64 = metrics
-        .lines()
-        .filter(|line| line.starts_with("plimsoll_lost_records"))
-        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
-        .sum();
-    ensure!(lost > 0.0, "8000 records were made while nobody read, and none is counted as lost");
+    // The core looks at the kernel's own counters every few seconds.
+    wait_for("records that were made while nobody read are counted as lost", PATIENCE, || {
+        Ok(counted(&scene, "plimsoll_lost_records")? > 0.0)
+    })?;
     scene.end()
 }
 
@@ -381,6 +378,13 @@ pub(crate) fn core_dies() -> Result<()> {
     scene.end()
 }
 
+/// The sum of the metrics whose lines begin so.
+fn counted(scene: &Scene, prefix: &str) -> Result<f64> {
+    let (_, metrics) = scene.agent.get("/metrics")?;
+    let values = metrics.lines().filter(|line| line.starts_with(prefix));
+    Ok(values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+}
+
 pub(crate) fn kernel_brake() -> Result<()> {
     let mut scene = Scene::set_with(ROOM, |settings| settings.kernel_brake = true)?;
     for (name, threads) in [("one", "1"), ("two", "2")] {
@@ -390,12 +394,9 @@ pub(crate) fn kernel_brake() -> Result<()> {
         let taken = record::read(&hog.record)?.last().map_or(0, |entry| entry.bytes);
         figure("kernel-brake", &[("threads", &threads), ("taken_mib", &(taken / MIB)), ("room_mib", &ROOM)]);
     }
-    let (_, metrics) = scene.agent.get("/metrics")?;
-    let braked = metrics
-        .lines()
-        .filter(|line| line.starts_with("plimsoll_kernel_brakes"))
-        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
-        .sum::<f64>();
-    ensure!(braked > 0.0, "the kernel stopped nobody");
+    wait_for("brakes of the kernel are counted", PATIENCE, || {
+        Ok(counted(&scene, "plimsoll_kernel_brakes_total{outcome=\"applied\"}")? > 0.0)
+    })
+    .context("the kernel stopped nobody")?;
     scene.end()
 }

@@ -1,28 +1,37 @@
-//! PID 1 of the project's virtual machines: mounts what a test needs, runs the command of `/command` (one
-//! argument a line), writes its exit code to the second serial port, and powers off.
+//! PID 1 of the project's virtual machines: loads modules, mounts what a test needs, runs the command of `/command`
+//! (one argument a line), sends what it left in `/out` over the third serial port and its exit code over the second,
+//! and powers off.
 
 #![forbid(unsafe_code)]
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
 /// Where each file system goes: type, place.
-const MOUNTS: [(&str, &str); 8] = [
+const MOUNTS: [(&str, &str); 9] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
     ("devtmpfs", "/dev"),
     ("tmpfs", "/dev/shm"),
     ("tmpfs", "/run"),
     ("tmpfs", "/tmp"),
+    ("tmpfs", "/out"),
     ("cgroup2", "/sys/fs/cgroup"),
     ("bpf", "/sys/fs/bpf"),
 ];
-/// The second serial port, which only this program writes to.
+/// Those that some kernels have as a module, or not at all.
+const OPTIONAL_MOUNTS: [(&str, &str); 2] = [("configfs", "/sys/kernel/config"), ("tracefs", "/sys/kernel/tracing")];
+/// The serial ports that only this program writes to.
 const RESULT: &str = "/dev/ttyS1";
+const FILES: &str = "/dev/ttyS2";
+/// Names the disk with the root to run from, on the kernel's command line.
+const ROOT: &str = "plimsoll.root=";
 
 fn main() {
     let code = match run() {
@@ -32,6 +41,9 @@ fn main() {
             125
         }
     };
+    if let Err(error) = send() {
+        eprintln!("init: cannot send the files of /out: {error:#}");
+    }
     if let Err(error) = fs::write(RESULT, format!("exit {code}\n")) {
         eprintln!("init: cannot write {RESULT}: {error}");
     }
@@ -42,13 +54,22 @@ fn main() {
 }
 
 fn run() -> anyhow::Result<i32> {
-    for (kind, place) in MOUNTS {
-        fs::create_dir_all(place).with_context(|| format!("cannot make {place}"))?;
-        mount(kind, place, kind, MountFlags::empty(), None).with_context(|| format!("cannot mount {kind}"))?;
+    load_modules()?;
+    mount_all(&MOUNTS[..3])?;
+    let line = fs::read_to_string("/proc/cmdline").context("cannot read /proc/cmdline")?;
+    if let Some(disk) = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(ROOT)) {
+        mount(disk, "/new", "ext4", MountFlags::empty(), None).with_context(|| format!("cannot mount {disk}"))?;
+        rustix::process::chroot("/new").context("cannot change the root")?;
+        std::env::set_current_dir("/")?;
+        mount_all(&MOUNTS[..3])?;
+    }
+    mount_all(&MOUNTS[3..])?;
+    for (kind, place) in OPTIONAL_MOUNTS {
+        // Tests that need one say so themselves.
+        let _ = mount(kind, place, kind, MountFlags::empty(), None);
     }
     // Loopback, for the servers that a test asks.
-    let busybox = |arguments: &[&str]| Command::new("/bin/busybox").args(arguments).status();
-    busybox(&["ip", "link", "set", "lo", "up"]).context("cannot bring loopback up")?;
+    busybox(&["ip", "link", "set", "lo", "up"])?;
     let command = fs::read_to_string("/command").context("cannot read /command")?;
     let mut words = command.lines();
     let program = words.next().context("/command is empty")?;
@@ -58,4 +79,53 @@ fn run() -> anyhow::Result<i32> {
         .status()
         .with_context(|| format!("cannot start {program}"))?;
     Ok(status.code().unwrap_or(126))
+}
+
+fn busybox(arguments: &[&str]) -> anyhow::Result<()> {
+    let status = Command::new("/bin/busybox").args(arguments).status().context("cannot start busybox")?;
+    ensure!(status.success(), "busybox {arguments:?} ended with {status}");
+    Ok(())
+}
+
+/// Loads the modules of `/modules/list`, in its order: a path and parameters on each line.
+fn load_modules() -> anyhow::Result<()> {
+    let list = fs::read_to_string("/modules/list").context("cannot read /modules/list")?;
+    for line in list.lines() {
+        let words: Vec<&str> = ["insmod"].into_iter().chain(line.split(' ')).collect();
+        busybox(&words)?;
+    }
+    Ok(())
+}
+
+fn mount_all(mounts: &[(&str, &str)]) -> anyhow::Result<()> {
+    for (kind, place) in mounts {
+        fs::create_dir_all(place).with_context(|| format!("cannot make {place}"))?;
+        mount(*kind, *place, *kind, MountFlags::empty(), None).with_context(|| format!("cannot mount {kind}"))?;
+    }
+    Ok(())
+}
+
+/// Sends the files of /out: length and name, length and content, and a length of zero at the end.
+fn send() -> anyhow::Result<()> {
+    let mut port =
+        File::options().read(true).write(true).open(FILES).with_context(|| format!("cannot open {FILES}"))?;
+    // As it is: a terminal would put a carriage return before each end of line.
+    let mut settings = tcgetattr(&port)?;
+    settings.make_raw();
+    tcsetattr(&port, OptionalActions::Now, &settings)?;
+    for entry in fs::read_dir("/out").context("cannot read /out")? {
+        let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            continue;
+        }
+        let name = entry.file_name().into_encoded_bytes();
+        let data = fs::read(entry.path())?;
+        for part in [&name, &data] {
+            port.write_all(&(part.len() as u64).to_le_bytes())?;
+            port.write_all(part)?;
+        }
+    }
+    port.write_all(&0_u64.to_le_bytes())?;
+    rustix::termios::tcdrain(&port)?;
+    Ok(())
 }

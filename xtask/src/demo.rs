@@ -1,0 +1,312 @@
+//! `cargo xtask demo`: the same growing process met by three watchers, side by side, on a real kernel.
+
+mod chart;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{install, run, vm};
+
+/// Who is shown, in this order, and what it stands for.
+const WATCHERS: [(&str, &str); 3] = [
+    ("poll-10s", "a look every 10 s, as the kubelet does"),
+    ("psi", "a pressure trigger, as most OOM daemons do"),
+    ("ebpf", "Plimsoll, rung by the kernel"),
+];
+
+/// How to show it.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Which kernel: a Debian suite (bookworm, trixie, forky) or its version (6.1, 6.12, 7.2).
+    #[arg(long, default_value = "6.12")]
+    kernel: String,
+    /// Measure: 500 wakes, 20 rounds of each watcher, three rates, one processor with counted instructions, an ext4
+    /// root, the in-kernel brake. Takes about an hour.
+    #[arg(long)]
+    full: bool,
+    /// Where the measurements are written, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where the picture is written.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// What the poll's moments are drawn from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Use this machine's own kernel instead of a virtual machine: as root, with programs in the kernel as the only
+    /// watcher, because the others may let the OOM killer choose. A process will fill memory down to 100 MiB.
+    #[arg(long)]
+    native: bool,
+}
+
+/// What the guest measured, as far as it is shown.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Measured {
+    kernel: String,
+    cpus: usize,
+    memory_bytes: u64,
+    watchers: BTreeMap<String, Watched>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Watched {
+    rounds: Vec<Round>,
+}
+
+/// One process that grew. Times are nanoseconds after the crossing.
+#[derive(Clone, Debug, Deserialize)]
+struct Round {
+    line_bytes: u64,
+    past_line_bytes: Option<u64>,
+    crossed_to_awake_ns: Option<u64>,
+    crossed_to_stopped_ns: Option<u64>,
+    crossed_to_memory_back_ns: Option<u64>,
+    killed_by: Option<String>,
+    #[serde(default)]
+    trace: Vec<(i64, u64)>,
+}
+
+/// One machine's worth of measuring.
+struct Boot {
+    name: &'static str,
+    arguments: Vec<&'static str>,
+    icount: bool,
+    ext4: bool,
+    timeout: u64,
+}
+
+impl Boot {
+    fn of(name: &'static str, arguments: &[&'static str], timeout: u64) -> Self {
+        Self { name, arguments: arguments.to_vec(), icount: false, ext4: false, timeout }
+    }
+}
+
+/// Shows it, and writes what was asked for.
+pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    vm::prepare(mode, &[&arguments.kernel])?;
+    println!("built and ready after {} s", begun.elapsed().as_secs());
+    let shown = Boot::of("shown", &["--rounds", "1", "--trace"], 280);
+    let first = measure(arguments, &shown)?;
+    let measured: Measured = serde_json::from_value(first.clone()).context("the guest measured something else")?;
+    print!("\n{}", timeline(&measured));
+    print!("{}", figures(&measured));
+    let svg = arguments.svg.clone().unwrap_or_else(|| run::root().join("target/demo.svg"));
+    chart::draw(&svg, &measured)?;
+    println!("picture: {}", svg.display());
+    let all = if arguments.full { full(arguments, first)? } else { first };
+    if let Some(file) = &arguments.json {
+        fs::write(file, serde_json::to_string_pretty(&all)? + "\n")
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        println!("measurements: {}", file.display());
+    }
+    Ok(())
+}
+
+/// All that is published, boot by boot, in one object of the same shape with more beside it.
+fn full(arguments: &Arguments, mut shown: Value) -> anyhow::Result<Value> {
+    let ebpf = "--watchers=ebpf";
+    let boots = [
+        Boot::of("races", &["--rounds", "20", "--wakes", "500", "--idle", "0"], 3600),
+        Boot::of("rates", &[ebpf, "--rounds", "9", "--rates", "50,100,200", "--idle", "0"], 1200),
+        Boot {
+            icount: true,
+            ..Boot::of("one_cpu_icount", &[ebpf, "--rounds", "0", "--wakes", "500", "--idle", "0"], 3600)
+        },
+        Boot { ext4: true, ..Boot::of("ext4", &["--rounds", "3", "--idle", "0"], 1200) },
+        Boot::of("kernel_brake", &[ebpf, "--rounds", "5", "--kernel-brake", "--idle", "0"], 1200),
+    ];
+    for boot in boots {
+        let mut measured = measure(arguments, &boot)?;
+        if boot.name == "races" {
+            // These are the rounds and wakes of the published shape; at rest was measured before.
+            shown["watchers"] = measured["watchers"].take();
+        } else {
+            shown[boot.name] = measured;
+        }
+    }
+    Ok(shown)
+}
+
+/// Has the guest measure, in a machine or on this one.
+fn measure(arguments: &Arguments, boot: &Boot) -> anyhow::Result<Value> {
+    println!("measuring: {}", boot.name);
+    let out = tempfile::Builder::new().prefix("demo-").tempdir_in(run::root().join("target/vm"))?;
+    let seed = arguments.seed.to_string();
+    if arguments.native {
+        native(&boot.arguments, &seed, out.path())?;
+    } else {
+        let mut command = vec!["/bin/plimsoll-guest", "demo", "--out", "/out/demo.json", "--seed", &seed];
+        command.extend(&boot.arguments);
+        let mut machine = vm::Arguments::of(&arguments.kernel, boot.timeout, &command);
+        machine.release_agent = true;
+        machine.icount = boot.icount;
+        machine.ext4 = boot.ext4;
+        machine.out = Some(out.path().to_owned());
+        let mut tail = Vec::new();
+        let begun = Instant::now();
+        let mut heard = |line: &str| {
+            if let Some(round) = line.strip_prefix("ROUND ") {
+                println!("  {:>4} s  round {round}", begun.elapsed().as_secs());
+            }
+            tail.push(line.to_owned());
+        };
+        let code = vm::boot(&machine, Some(&mut heard))?;
+        ensure!(code == 0, "the guest ended with {code}: {}", tail[tail.len().saturating_sub(5)..].join(" | "));
+    }
+    let text = fs::read_to_string(out.path().join("demo.json")).context("the guest left no measurements")?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// On this machine's own kernel.
+fn native(more: &[&str], seed: &str, out: &Path) -> anyhow::Result<()> {
+    let program = run::root().join("target/vm/plain");
+    let agent = Path::new("/bin/plimsoll");
+    ensure!(
+        agent.exists(),
+        "put the agent where the measuring program looks for it first: cp {} {}",
+        program.join("plimsoll").display(),
+        agent.display()
+    );
+    let mut command = std::process::Command::new(program.join("plimsoll-guest"));
+    command.args(["demo", "--seed", seed, "--out"]).arg(out.join("demo.json")).args(more);
+    if !more.iter().any(|word| word.starts_with("--watchers")) {
+        command.arg("--watchers=ebpf");
+    }
+    run::shown(&mut command)
+}
+
+/// One row a watcher: what was available over time, from before the crossing until memory was back.
+fn timeline(measured: &Measured) -> String {
+    const WIDTH: usize = 64;
+    const BEFORE: f64 = 0.5;
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let rounds: Vec<(&str, &str, &Round)> = WATCHERS
+        .iter()
+        .filter_map(|(name, what)| Some((*name, *what, measured.watchers.get(*name)?.rounds.first()?)))
+        .collect();
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+    let end =
+        rounds.iter().filter_map(|(.., round)| round.crossed_to_memory_back_ns).map(seconds).fold(1.0, f64::max) + 0.5;
+    let mut text = format!(
+        "One process fills memory as fast as it can; Linux {}, {} processors, {} MiB.\n\
+         Bars: memory available, full height is twice the line. Time runs from {BEFORE} s before the line is crossed\n\
+         to {end:.1} s after; | is the crossing.\n\n",
+        measured.kernel,
+        measured.cpus,
+        measured.memory_bytes >> 20,
+    );
+    for (name, what, round) in rounds {
+        let column = |at: f64| (at + BEFORE) / (end + BEFORE) * chart::float(WIDTH as u64);
+        let mut row = vec![None; WIDTH];
+        for (at, bytes) in &round.trace {
+            let at = chart::signed(*at) / 1e9;
+            let place = column(at);
+            if place >= 0.0 && place < chart::float(WIDTH as u64) {
+                let place = chart::index(place);
+                let lowest: &mut Option<u64> = &mut row[place];
+                *lowest = Some(lowest.map_or(*bytes, |low| low.min(*bytes)));
+            }
+        }
+        let mut last = round.trace.first().map_or(0, |(_, bytes)| *bytes);
+        let crossing = chart::index(column(0.0));
+        let line: String = (0..WIDTH)
+            .map(|place| {
+                last = row[place].unwrap_or(last);
+                let height = chart::float(last) / chart::float(2 * round.line_bytes) * 8.0;
+                if place == crossing { '|' } else { BARS[chart::index(height.clamp(0.0, 8.0))] }
+            })
+            .collect();
+        let ended = match round.killed_by.as_deref() {
+            Some("oom-killer") => "the OOM killer chose",
+            Some(_) => "evicted",
+            None => "nothing happened",
+        };
+        // Writing into a String does not fail.
+        let _ = writeln!(text, "{name:>9} {line} {ended}\n{:>9} {what}", "");
+    }
+    text
+}
+
+/// The same in numbers.
+fn figures(measured: &Measured) -> String {
+    let mut text = format!(
+        "\n{:>9}  {:>12} {:>12} {:>12} {:>14}  {}\n",
+        "", "awake", "stopped", "memory back", "past the line", "killed by"
+    );
+    let ms = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.1} ms", chart::float(ns) / 1e6));
+    for (name, _) in WATCHERS {
+        for round in measured.watchers.get(name).map(|watched| &watched.rounds[..]).unwrap_or_default() {
+            let past = round
+                .past_line_bytes
+                .map_or("-".into(), |bytes| format!("{:.1} MiB", chart::float(bytes) / 1_048_576.0));
+            let _ = writeln!(
+                text,
+                "{name:>9}  {:>12} {:>12} {:>12} {past:>14}  {}",
+                ms(round.crossed_to_awake_ns),
+                ms(round.crossed_to_stopped_ns),
+                ms(round.crossed_to_memory_back_ns),
+                round.killed_by.as_deref().unwrap_or("nobody"),
+            );
+        }
+    }
+    text.push_str(
+        "Times are from the crossing, by the kernel's clock, in an emulated machine: compare rows, not numbers.\n",
+    );
+    text
+}
+
+/// What the guest measured, for tests.
+#[cfg(test)]
+fn example() -> Measured {
+    use serde_json::json;
+    let round = |killed_by: &str, back: u64| {
+        json!({"line_bytes": 100 << 20, "past_line_bytes": 3 << 20, "crossed_to_awake_ns": 1_000_000,
+               "crossed_to_stopped_ns": 4_000_000, "crossed_to_memory_back_ns": back, "killed_by": killed_by,
+               "trace": [[-400_000_000, 300 << 20], [0, 100 << 20], [back / 2, 20 << 20], [back, 400 << 20]]})
+    };
+    let measured = json!({"kernel": "6.12", "cpus": 2, "memory_bytes": 1_u64 << 30, "watchers": {
+        "poll-10s": {"rounds": [round("oom-killer", 3_000_000_000)]},
+        "ebpf": {"rounds": [round("plimsoll", 40_000_000)]},
+    }});
+    serde_json::from_value(measured).expect("it has the guest's shape")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_watcher_has_a_row_with_its_crossing_and_its_end() {
+        let text = timeline(&example());
+        let rows: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains('|') && line.contains("evicted") || line.contains("OOM killer chose"))
+            .collect();
+        assert_eq!(rows.len(), 2, "{text}");
+        assert!(rows[0].trim_start().starts_with("poll-10s") && rows[1].trim_start().starts_with("ebpf"), "{text}");
+        assert!(rows.iter().all(|row| row.contains('|')), "{text}");
+    }
+
+    #[test]
+    fn figures_are_in_milliseconds_and_mebibytes() {
+        let text = figures(&example());
+        assert!(text.contains("1.0 ms") && text.contains("3000.0 ms") && text.contains("3.0 MiB"), "{text}");
+    }
+
+    #[test]
+    fn the_picture_is_drawn() {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let file = place.path().join("demo.svg");
+        chart::draw(&file, &example()).expect("it can be drawn");
+        let text = std::fs::read_to_string(file).expect("it was written");
+        assert!(text.starts_with("<svg") && text.contains("poll-10s") && text.contains("polyline"), "{text}");
+    }
+}

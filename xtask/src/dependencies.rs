@@ -1,0 +1,57 @@
+//! What the workspace may depend on: checked by `cargo deny`, and for the core by its own list of what it must not know.
+
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::{install, run};
+
+/// The rooms of the core.
+const CORE: [&str; 6] =
+    ["plimsoll-units", "plimsoll-node", "plimsoll-sense", "plimsoll-policy", "plimsoll-act", "plimsoll-state"];
+/// What has no place in them: runtimes, networks, TLS.
+const FORBIDDEN: [&str; 8] = ["tokio", "async-std", "smol", "hyper", "h2", "rustls", "openssl", "native-tls"];
+const CARGO_DENY: &str = "0.20.2";
+
+/// None of the core's rooms depends on a runtime, a network or TLS.
+pub(crate) fn core_is_small() -> anyhow::Result<()> {
+    for room in CORE {
+        let tree = run::text(
+            Command::new("cargo")
+                .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "-p", room])
+                .current_dir(run::root()),
+        )?;
+        let names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+        ensure!(names.contains(&room), "cargo tree does not name {room} itself");
+        let found: Vec<&&str> = FORBIDDEN.iter().filter(|name| names.contains(name)).collect();
+        ensure!(found.is_empty(), "{room} depends on {found:?}");
+    }
+    Ok(())
+}
+
+/// Checks licences, sources and bans. False where cargo-deny is missing and may not be installed.
+///
+/// Advisories are left out: their database is fetched from a git host, which is not reachable everywhere.
+pub(crate) fn deny(mode: install::Mode) -> anyhow::Result<bool> {
+    let place = run::cache()?.join(format!("cargo-deny-{CARGO_DENY}"));
+    let program = place.join("bin/cargo-deny");
+    if !program.is_file() {
+        if mode == install::Mode::CheckOnly {
+            return Ok(false);
+        }
+        println!("installing cargo-deny {CARGO_DENY} into {} (several minutes)", place.display());
+        let version = format!("cargo-deny@{CARGO_DENY}");
+        run::shown(
+            Command::new("cargo")
+                .args(["install", "--locked", "--no-default-features", &version, "--root"])
+                .arg(&place),
+        )
+        .context("cannot install cargo-deny")?;
+    }
+    run::shown(
+        Command::new(program)
+            .args(["--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
+            .current_dir(run::root()),
+    )?;
+    Ok(true)
+}
