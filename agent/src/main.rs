@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod check;
 mod core;
 mod inherit;
 mod log;
@@ -37,6 +38,8 @@ opened; 3 this machine cannot be served, and a sentence says why.";
 enum Command {
     /// Watch this machine, and act when a line is crossed, until SIGTERM.
     Run(Options),
+    /// Print what this machine can and cannot do, why, and what is lost. Changes nothing.
+    Check(check::Arguments),
     /// Let go of whatever an agent held that was killed as a whole: thaw, and continue what was stopped.
     Undo(undo::Arguments),
     /// Print the names of all kill points, one a line.
@@ -77,6 +80,7 @@ impl QueueNumbers {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(options) => supervisor::main(&options),
+        Command::Check(arguments) => check::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
         #[cfg(feature = "strict")]
         Command::KillPoints => {

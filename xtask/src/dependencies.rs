@@ -50,7 +50,7 @@ pub(crate) fn deny(mode: install::Mode) -> anyhow::Result<bool> {
     }
     run::shown(
         Command::new(program)
-            .args(["--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
+            .args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
             .current_dir(run::root()),
     )?;
     Ok(true)

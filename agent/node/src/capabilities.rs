@@ -4,7 +4,9 @@
 //! while the agent attaches is dropped by a second call afterwards.
 
 use crate::NodeError;
-use caps::{CapSet, Capability, CapsHashSet};
+use caps::{CapSet, CapsHashSet};
+
+pub use caps::Capability;
 
 /// Loading and attaching the kernel's programs, their maps and ring buffers.
 pub const BPF: Capability = Capability::CAP_BPF;
@@ -24,6 +26,11 @@ pub const IPC_LOCK: Capability = Capability::CAP_IPC_LOCK;
 pub const SYS_NICE: Capability = Capability::CAP_SYS_NICE;
 /// Shrinking the bounding set, which this module does; always dropped last.
 const SETPCAP: Capability = Capability::CAP_SETPCAP;
+
+/// Those that the calling thread holds.
+pub fn held() -> Result<CapsHashSet, NodeError> {
+    Ok(caps::read(None, CapSet::Permitted)?)
+}
 
 /// Drops, on the calling thread, every capability but `keep` from every set, for good: nothing that this thread starts
 /// gets them back, even as root. Gives those of `keep` that the thread did not have in the first place.
