@@ -14,10 +14,9 @@ fn main() {
     }
     // kprobes find their arguments in registers, which another architecture names otherwise: an object each.
     let target = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
-    let native = env::var("HOST").expect("cargo sets HOST").starts_with(&target);
     for name in objects {
         let object = format!("{name}.bpf.o");
-        let from = built.join(if native { object.clone() } else { format!("{name}.{target}.bpf.o") });
+        let from = built.join(format!("{name}.{target}.bpf.o"));
         println!("cargo::rerun-if-changed={}", from.display());
         if let Err(error) = fs::copy(&from, out.join(&object)) {
             println!("cargo::error={}: {error}; run `cargo xtask build-ebpf`", from.display());

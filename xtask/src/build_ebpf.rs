@@ -14,10 +14,19 @@ const TARGET: &str = "bpfel-unknown-none";
 /// Bytes of one BPF instruction.
 const INSTRUCTION: u64 = 8;
 
-/// Builds both objects (the agent's, and the bare ring-buffer wake of the benchmarks) into `ebpf/target`.
+/// The processors that objects are built for.
+const PROCESSORS: [&str; 2] = ["x86_64", "aarch64"];
+
+/// Builds both objects (the agent's, and the bare ring-buffer wake of the benchmarks) into `ebpf/target`, for each
+/// processor: kprobes read their arguments from its registers.
 pub(crate) fn run(mode: install::Mode) -> anyhow::Result<()> {
     let linker = install::for_ebpf(mode)?;
+    PROCESSORS.into_iter().try_for_each(|processor| build(&linker, processor))
+}
+
+fn build(linker: &Path, processor: &str) -> anyhow::Result<()> {
     let ebpf = run::root().join("ebpf");
+    let target = ebpf.join("target").join(processor);
     // The checkout's own path stays out of the debug information, so that two checkouts give the same object.
     let flags = format!(
         "-Ctarget-cpu=v3 -Clinker={} -Clink-arg=--btf --remap-path-prefix={}=plimsoll",
@@ -30,15 +39,16 @@ pub(crate) fn run(mode: install::Mode) -> anyhow::Result<()> {
             .current_dir(&ebpf)
             .env("RUSTC_BOOTSTRAP", "1")
             .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS", flags)
-            .env("CARGO_TARGET_DIR", ebpf.join("target"))
+            .env("CARGO_TARGET_DIR", &target)
+            .env("AYA_BPF_TARGET_ARCH", processor)
             .env_remove("RUSTFLAGS"),
     )?;
     for name in ["plimsoll", "bare"] {
-        let built = ebpf.join("target").join(TARGET).join("release").join(name);
+        let built = target.join(TARGET).join("release").join(name);
         let data = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-        let object = ebpf.join("target").join(format!("{name}.bpf.o"));
+        let object = ebpf.join("target").join(format!("{name}.{processor}.bpf.o"));
         write_if_changed(&object, &data)?;
-        println!("{name}.bpf.o  sha256 {}", hex(&Sha256::digest(&data)));
+        println!("{name}.{processor}.bpf.o  sha256 {}", hex(&Sha256::digest(&data)));
         for (program, instructions) in programs(&data)? {
             println!("  {instructions:>6} instructions  {program}");
         }

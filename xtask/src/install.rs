@@ -65,6 +65,9 @@ fn bpf_linker(linker_root: &Path) -> anyhow::Result<()> {
     run::shown(Command::new("cargo").args(["install", "--locked", &version, "--root"]).arg(linker_root))
 }
 
+/// The other processor that the agent is built for, and not run on here.
+pub(crate) const AARCH64: &str = "aarch64-unknown-linux-musl";
+
 /// What machines need beside Rust: a program, and the package that has it.
 const PROGRAMS: [(&str, &str); 5] = [
     ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
@@ -79,20 +82,22 @@ pub(crate) fn for_machines(mode: Mode) -> anyhow::Result<()> {
     let packages: Vec<&str> =
         PROGRAMS.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package).collect();
     let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
-    let target = crate::vm::TARGET;
-    let has_target = Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib").is_dir();
-    if mode == Mode::CheckOnly && !(packages.is_empty() && has_target) {
+    let targets: Vec<&str> = [crate::vm::TARGET, AARCH64]
+        .into_iter()
+        .filter(|target| !Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib").is_dir())
+        .collect();
+    if mode == Mode::CheckOnly && !(packages.is_empty() && targets.is_empty()) {
         for package in &packages {
             println!("missing: {package} (apt)");
         }
-        if !has_target {
+        for target in &targets {
             println!("missing: {target} (rustup)");
         }
-        bail!("{} missing; run again without --no-install", packages.len() + usize::from(!has_target));
+        bail!("{} missing; run again without --no-install", packages.len() + targets.len());
     }
-    if !has_target {
-        println!("installing {target} through rustup");
-        run::shown(Command::new("rustup").args(["target", "add", target]))?;
+    if !targets.is_empty() {
+        println!("installing {} through rustup", targets.join(", "));
+        run::shown(Command::new("rustup").args(["target", "add"]).args(targets))?;
     }
     if !packages.is_empty() {
         println!("installing {} through apt", packages.join(", "));

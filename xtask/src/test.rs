@@ -103,6 +103,11 @@ fn unit(mode: install::Mode, counts: &mut Counts) -> anyhow::Result<()> {
     counts.step("lints", clippy(&[]));
     counts.step("lints of the strict build", clippy(&["--features", "plimsoll/strict"]));
     counts.step("the core knows no runtime and no network", dependencies::core_is_small());
+    let other = || {
+        install::for_machines(mode)?;
+        run::shown(cargo().args(["build", "--locked", "--target", install::AARCH64, "-p", "plimsoll"]))
+    };
+    counts.step("the agent builds for aarch64, which is not run here", other());
     match dependencies::deny(mode) {
         Ok(true) => counts.step("licences and sources", Ok(())),
         Ok(false) => counts.not_run("licences and sources: cargo-deny is not installed"),
