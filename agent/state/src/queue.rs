@@ -135,6 +135,8 @@ impl Producer {
             words[HEAD].store(self.head, Ordering::Release);
         } else {
             words[DROPPED].fetch_add(1, Ordering::Relaxed);
+            // Where the reader wrote nonsense over it, it could not mend its own place otherwise, and both would wait.
+            words[HEAD].store(self.head, Ordering::Release);
         }
         // A full counter is readable already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -255,6 +257,20 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_writes_nonsense_over_both_places_does_not_stop_it_for_ever() {
+        let (_keep, mut producer, mut consumer) = queue(3);
+        producer.push(b"one");
+        for place in [HEAD, TAIL] {
+            consumer.shared.words()[place].store(u64::MAX / 3, Ordering::Relaxed);
+        }
+        let mut buffer = [0; FRAME];
+        assert!(!producer.push(b"two"));
+        assert_eq!(consumer.pop(&mut buffer), None);
+        assert!(producer.push(b"three"));
+        assert_eq!(consumer.pop(&mut buffer), Some(&b"three"[..]));
+    }
+
+    #[test]
     fn the_reader_is_woken() {
         let (_keep, mut producer, consumer) = queue(1);
         let readable = |consumer: &Consumer| {
@@ -353,9 +369,13 @@ mod tests {
             }
             // With both sides attached it heals: the next frame that fits comes out.
             while consumer.pop(&mut buffer).is_some() {}
-            while !producer.push(b"four") {
+            for _ in 0..3 {
+                if producer.push(b"four") {
+                    return Ok(());
+                }
                 prop_assert_eq!(consumer.pop(&mut buffer), None);
             }
+            prop_assert!(false, "it stays full for ever");
         }
     }
 }
