@@ -10,6 +10,7 @@ mod install;
 mod kernels;
 mod run;
 mod test;
+mod vectors;
 mod vm;
 
 use clap::{Parser, Subcommand};
@@ -33,6 +34,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Run the tests: formatting, lints, every test of the workspace, and those on real kernels in virtual machines.
     Test(test::Arguments),
+    /// Run saved decisions of the kubelet against our code: per file how many cases passed and the first differences.
+    Vectors(vectors::Arguments),
     /// Boot a Debian kernel under QEMU, run one command in it, and end with its exit code.
     Vm(vm::Arguments),
 }
@@ -44,6 +47,7 @@ fn main() -> anyhow::Result<()> {
         Command::BuildEbpf => build_ebpf::run(mode),
         Command::Demo(arguments) => demo::run(mode, &arguments),
         Command::Test(groups) => test::run(mode, &groups),
+        Command::Vectors(arguments) => vectors::run(&arguments),
         Command::Vm(machine) => std::process::exit(vm::run(mode, &machine)?),
     }
 }

@@ -19,6 +19,7 @@ mod decide;
 mod observation;
 mod plan;
 mod rank;
+pub mod selector;
 pub mod shutdown;
 mod state;
 pub mod text;

@@ -1,0 +1,158 @@
+//! Runs saved decisions of the kubelet against the project's own code.
+//!
+//! One runner a file, in [`RUNNERS`]; tests and `cargo xtask vectors` use the same ones. A runner reads a case, asks the
+//! project's code, and says what is different. It decides nothing by itself: what is not in the project's code cannot
+//! pass here. A case whose shape is not understood is a case that fails.
+
+#![forbid(unsafe_code)]
+
+mod parse;
+mod selector;
+mod shutdown;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// What the cases of one file are run with.
+#[derive(Clone, Copy, Debug)]
+pub struct Runner {
+    /// The file's name, without what compression adds to it.
+    pub file: &'static str,
+    check: fn(serde_json::Value) -> Result<Option<String>, serde_json::Error>,
+}
+
+/// Every file that is known. A new one joins with a module of its own and a line here.
+pub const RUNNERS: &[Runner] = &[
+    Runner { file: "parse.json", check: check::<parse::Case> },
+    Runner { file: "selector.json", check: check::<selector::Case> },
+    Runner { file: "shutdown.json", check: check::<shutdown::Case> },
+];
+
+/// A case of a file.
+trait Case: DeserializeOwned {
+    /// What is different, if anything is: ours and theirs.
+    fn difference(self) -> Option<String>;
+}
+
+fn check<C: Case>(case: serde_json::Value) -> Result<Option<String>, serde_json::Error> {
+    Ok(C::deserialize(case)?.difference())
+}
+
+/// What differs in a case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The case's name, with its kind before it if it has one.
+    pub case: String,
+    /// What is different.
+    pub text: String,
+}
+
+/// How a file fared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How many cases it has.
+    pub cases: usize,
+    /// Those that differ, in the file's order.
+    pub differences: Vec<Difference>,
+}
+
+impl Report {
+    /// Cases without a difference.
+    pub fn passed(&self) -> usize {
+        self.cases - self.differences.len()
+    }
+}
+
+/// Why a file could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum VectorsError {
+    /// It or its directory cannot be read.
+    #[error("cannot read {path}: {source}; give a directory of saved decisions")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not what such files are.
+    #[error("{path} is no JSON object with a list named cases: {source}")]
+    Shape {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// It would pass whatever the code does.
+    #[error("{0} has no cases")]
+    Empty(PathBuf),
+}
+
+#[derive(Deserialize)]
+struct File {
+    cases: Vec<serde_json::Value>,
+}
+
+/// A file of a directory: `name.json` or `name.json.gz`.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its runner, if there is one.
+    pub runner: Option<Runner>,
+}
+
+/// The files of a directory that may hold cases, by name. If one is there twice, plain and compressed, both are named.
+pub fn find(directory: &Path) -> Result<Vec<Found>, VectorsError> {
+    let failed = |source| VectorsError::Read { path: directory.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = name.strip_suffix(".gz").unwrap_or(name);
+        if Path::new(name).extension().is_some_and(|extension| extension == "json") {
+            let runner = RUNNERS.iter().find(|runner| runner.file == name).copied();
+            found.push(Found { path, runner });
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(found)
+}
+
+impl Runner {
+    /// Runs every case of a file.
+    pub fn run(&self, path: &Path) -> Result<Report, VectorsError> {
+        let File { cases } = serde_json::from_str(&read(path)?)
+            .map_err(|source| VectorsError::Shape { path: path.to_owned(), source })?;
+        if cases.is_empty() {
+            return Err(VectorsError::Empty(path.to_owned()));
+        }
+        let mut report = Report { cases: cases.len(), differences: Vec::new() };
+        for value in cases {
+            let part = |key: &str| value.get(key).and_then(serde_json::Value::as_str);
+            let case = [part("kind"), Some(part("name").unwrap_or("(no name)"))];
+            let case = case.into_iter().flatten().collect::<Vec<_>>().join(": ");
+            let text = (self.check)(value).unwrap_or_else(|error| Some(format!("not understood: {error}")));
+            report.differences.extend(text.map(|text| Difference { case, text }));
+        }
+        Ok(report)
+    }
+}
+
+fn read(path: &Path) -> Result<String, VectorsError> {
+    let failed = |source| VectorsError::Read { path: path.to_owned(), source };
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    if path.extension().is_some_and(|extension| extension == "gz") {
+        flate2::read::GzDecoder::new(file).read_to_string(&mut text).map_err(failed)?;
+    } else {
+        file.read_to_string(&mut text).map_err(failed)?;
+    }
+    Ok(text)
+}
+
+/// Ours and theirs, one below the other.
+fn both(ours: &impl core::fmt::Debug, theirs: &impl core::fmt::Debug) -> String {
+    format!("ours   {ours:?}\ntheirs {theirs:?}")
+}

@@ -1,0 +1,74 @@
+//! Our decisions against the kubelet's own answers. `PLIMSOLL_VECTORS` names another directory with files of the same
+//! shape, compressed or not.
+
+use plimsoll_vectors::{RUNNERS, find};
+use std::path::{Path, PathBuf};
+
+fn directory() -> PathBuf {
+    std::env::var_os("PLIMSOLL_VECTORS")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/vectors"), PathBuf::from)
+}
+
+/// All cases of a file are decided as the kubelet decides them.
+fn holds(file: &str) {
+    let directory = directory();
+    let found = find(&directory).expect("a directory of saved decisions");
+    let (path, runner) = found
+        .iter()
+        .find_map(|found| found.runner.filter(|runner| runner.file == file).map(|runner| (&found.path, runner)))
+        .unwrap_or_else(|| panic!("no {file} in {}", directory.display()));
+    let report = runner.run(path).expect("cases of the known shape");
+    let few = &report.differences[..report.differences.len().min(10)];
+    assert!(few.is_empty(), "{} of {} cases differ, the first: {few:#?}", report.differences.len(), report.cases);
+}
+
+#[test]
+fn parsing_is_the_kubelets() {
+    holds("parse.json");
+}
+
+#[test]
+fn node_selection_is_the_schedulers() {
+    holds("selector.json");
+}
+
+#[test]
+fn shutdown_is_the_kubelets() {
+    holds("shutdown.json");
+}
+
+#[test]
+fn every_saved_file_has_a_runner_and_every_runner_a_file() {
+    let with_runner =
+        |found: plimsoll_vectors::Found| found.runner.unwrap_or_else(|| panic!("no runner: {:?}", found.path)).file;
+    let mut saved: Vec<_> = find(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/vectors"))
+        .expect("the saved decisions")
+        .into_iter()
+        .map(with_runner)
+        .collect();
+    saved.sort_unstable();
+    assert_eq!(saved, RUNNERS.iter().map(|runner| runner.file).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_differs_and_what_is_not_understood_is_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let node = r#"{"metadata":{"name":"n"}}"#;
+    let cases = format!(
+        r#"{{"cases":[
+            {{"kind":"preferred","name":"right","node":{node},"preferred":null,"score":0}},
+            {{"kind":"preferred","name":"wrong","node":{node},"preferred":null,"score":7}},
+            {{"kind":"unheard of","name":"odd"}}]}}"#
+    );
+    for (file, text) in [("selector.json", cases.as_str()), ("else.json", "{}"), ("parse.json", r#"{"cases":[]}"#)] {
+        std::fs::write(directory.path().join(file), text).expect("a file");
+    }
+    let found = find(directory.path()).expect("a directory");
+    let runners: Vec<_> = found.iter().map(|found| found.runner.map(|runner| runner.file)).collect();
+    assert_eq!(runners, [None, Some("parse.json"), Some("selector.json")]);
+    let run = |index: usize| found[index].runner.expect("known").run(&found[index].path);
+    assert!(run(1).expect_err("an empty file").to_string().ends_with("has no cases"));
+    let report = run(2).expect("cases");
+    let named: Vec<_> = report.differences.iter().map(|one| one.case.as_str()).collect();
+    assert_eq!((report.passed(), named), (1, vec!["preferred: wrong", "unheard of: odd"]));
+}

@@ -1,0 +1,57 @@
+//! `cargo xtask vectors DIR`: every known file of a directory, case by case, against our code.
+
+use anyhow::{Context as _, bail};
+use std::path::PathBuf;
+
+/// Which cases to run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// A directory of saved decisions, plain (`.json`) or compressed (`.json.gz`).
+    #[arg(default_value = "tests/data/vectors")]
+    directory: PathBuf,
+    /// How many differences of each file to print.
+    #[arg(long, default_value_t = 5)]
+    differences: usize,
+}
+
+/// Runs them and fails if one differs, if a known file cannot be read, or if there is none.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let Arguments { directory, differences } = arguments;
+    let mut known = 0;
+    let mut failed = 0;
+    for found in plimsoll_vectors::find(directory)? {
+        let name = found.path.file_name().unwrap_or_default().display().to_string();
+        let Some(runner) = found.runner else {
+            println!("{name:<20} unknown: nothing here can run it");
+            continue;
+        };
+        known += 1;
+        let report = match runner.run(&found.path).with_context(|| format!("running {name}")) {
+            Ok(report) => report,
+            Err(error) => {
+                failed += 1;
+                println!("{name:<20} failed: {error:#}");
+                continue;
+            }
+        };
+        println!("{name:<20} {} of {} cases passed", report.passed(), report.cases);
+        for difference in report.differences.iter().take(*differences) {
+            println!("  {}", difference.case);
+            for line in difference.text.lines() {
+                println!("    {line}");
+            }
+        }
+        let untold = report.differences.len().saturating_sub(*differences);
+        if untold > 0 {
+            println!("  and {untold} more");
+        }
+        failed += usize::from(!report.differences.is_empty());
+    }
+    if known == 0 {
+        bail!("no known file in {}", directory.display());
+    }
+    if failed > 0 {
+        bail!("{failed} of {known} known files failed");
+    }
+    Ok(())
+}
