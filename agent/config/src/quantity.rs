@@ -205,7 +205,9 @@ impl fmt::Display for Quantity {
             && let Some((mut whole, false)) = self.whole()
         {
             let mut power = 0;
-            while (&whole % 1024_u32).sign() == Sign::NoSign {
+            // Kubernetes negates a 64-bit number here, and there is one that has no opposite.
+            let has_opposite = whole != i64::MIN.into();
+            while has_opposite && (&whole % 1024_u32).sign() == Sign::NoSign {
                 whole /= 1024_u32;
                 power += 10;
             }
@@ -343,6 +345,7 @@ mod tests {
         assert_eq!(Quantity::binary(3 << 30).to_string(), "3Gi");
         assert_eq!(Quantity::decimal(18_000_000).to_string(), "18M");
         assert_eq!(Quantity::decimal(-500).to_string(), "-500");
+        assert_eq!(Quantity::binary(i64::MIN.into()).to_string(), "-9223372036854775808");
     }
 
     #[test]

@@ -16,6 +16,7 @@
 
 mod config;
 mod decide;
+pub mod kubelet;
 mod observation;
 mod plan;
 mod rank;

@@ -6,9 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod parse;
 mod selector;
 mod shutdown;
+mod signals;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -28,6 +30,7 @@ pub const RUNNERS: &[Runner] = &[
     Runner { file: "parse.json", check: check::<parse::Case> },
     Runner { file: "selector.json", check: check::<selector::Case> },
     Runner { file: "shutdown.json", check: check::<shutdown::Case> },
+    Runner { file: "signals.json", check: check::<signals::Case> },
 ];
 
 /// A case of a file.

@@ -38,6 +38,11 @@ fn shutdown_is_the_kubelets() {
 }
 
 #[test]
+fn signals_are_the_kubelets() {
+    holds("signals.json");
+}
+
+#[test]
 fn every_saved_file_has_a_runner_and_every_runner_a_file() {
     let with_runner =
         |found: plimsoll_vectors::Found| found.runner.unwrap_or_else(|| panic!("no runner: {:?}", found.path)).file;
