@@ -57,7 +57,7 @@ pub fn half(address: u64) -> Option<u32> {
 #[inline(always)]
 pub fn pages(address: u64) -> u64 {
     match word(address) {
-        Some(pages) if (pages as i64) > 0 => pages,
+        Some(pages) if pages.cast_signed() > 0 => pages,
         _ => 0,
     }
 }
@@ -110,8 +110,5 @@ pub fn or_absent(value: Option<u64>) -> u64 {
 /// Zero for what could not be read, where zero means the same: a pointer to nothing.
 #[inline(always)]
 pub fn or_zero(value: Option<u64>) -> u64 {
-    match value {
-        Some(value) => value,
-        None => 0,
-    }
+    value.unwrap_or_default()
 }

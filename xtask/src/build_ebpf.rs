@@ -1,10 +1,11 @@
 //! `cargo xtask build-ebpf`: the kernel programs, built with the stable toolchain.
 
+use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use sha2::{Digest, Sha256};
 
@@ -16,6 +17,10 @@ const INSTRUCTION: u64 = 8;
 
 /// The processors that objects are built for.
 const PROCESSORS: [&str; 2] = ["x86_64", "aarch64"];
+/// The programs: the agent's, and the bare wake that benchmarks compare with.
+const NAMES: [&str; 2] = ["plimsoll", "bare"];
+/// What every build of the kernel side is told.
+const OPTIONS: [&str; 5] = ["--locked", "--release", "--target", TARGET, "-Zbuild-std=core"];
 
 /// Builds both objects (the agent's, and the bare ring-buffer wake of the benchmarks) into `ebpf/target`, for each
 /// processor: kprobes read their arguments from its registers.
@@ -24,30 +29,88 @@ pub(crate) fn run(mode: install::Mode) -> anyhow::Result<()> {
     PROCESSORS.into_iter().try_for_each(|processor| build(&linker, processor))
 }
 
+/// The linter's rules, for both programs, without and with what only logs.
+pub(crate) fn lints(mode: install::Mode) -> anyhow::Result<()> {
+    let linker = install::for_ebpf(mode)?;
+    for features in [&[][..], &["--all-features"]] {
+        run::shown(
+            cargo(&linker, run::root(), &run::root().join("ebpf/target/lints"), PROCESSORS[0])?
+                .arg("clippy")
+                .args(OPTIONS)
+                .args(features)
+                .args(["--", "-Dwarnings"]),
+        )?;
+    }
+    Ok(())
+}
+
+/// The same sources built from nothing in another folder give the objects that [`run`] left here.
+pub(crate) fn reproducible(mode: install::Mode) -> anyhow::Result<()> {
+    let linker = install::for_ebpf(mode)?;
+    let place = tempfile::tempdir()?;
+    let root = place.path().join("another");
+    copy(run::root(), &root)?;
+    let target = root.join("ebpf/target");
+    run::shown(cargo(&linker, &root, &target, PROCESSORS[0])?.arg("build").args(OPTIONS))?;
+    for name in NAMES {
+        let [here, there] = [object(PROCESSORS[0], name), target.join(TARGET).join("release").join(name)]
+            .map(|path| fs::read(&path).with_context(|| format!("cannot read {}", path.display())));
+        let (here, there) = (hex(&Sha256::digest(here?)), hex(&Sha256::digest(there?)));
+        ensure!(here == there, "{name} has sha256 {here} here and {there} when built in {}", root.display());
+    }
+    Ok(())
+}
+
+/// Copies a checkout, without what was built in it and its history.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir(to).with_context(|| format!("cannot make {}", to.display()))?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        if kind.is_dir() && name != "target" && name != ".git" {
+            copy(&entry.path(), &to.join(name))?;
+        } else if kind.is_file() {
+            fs::copy(entry.path(), to.join(&name)).with_context(|| format!("cannot copy {}", name.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the object of a program for a processor is left.
+fn object(processor: &str, name: &str) -> PathBuf {
+    run::root().join("ebpf/target").join(format!("{name}.{processor}.bpf.o"))
+}
+
+/// Cargo for the kernel side of the checkout at `root`; its command and [`OPTIONS`] are still to be said.
+fn cargo(linker: &Path, root: &Path, target: &Path, processor: &str) -> anyhow::Result<Command> {
+    let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    // Paths of this machine stay out of the debug information, so that two checkouts give the same object.
+    let mut flags = format!("-Ctarget-cpu=v3 -Clinker={} -Clink-arg=--btf", linker.display());
+    let paths = [(Some(root.to_owned()), "plimsoll"), (home, "cargo"), (Some(sysroot.trim().into()), "rust")];
+    for (path, name) in paths {
+        let Some(path) = path else { continue };
+        write!(flags, " --remap-path-prefix={}={name}", path.display())?;
+    }
+    let mut command = Command::new("cargo");
+    command
+        .current_dir(root.join("ebpf"))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS", flags)
+        .env("CARGO_TARGET_DIR", target)
+        .env("AYA_BPF_TARGET_ARCH", processor)
+        .env_remove("RUSTFLAGS");
+    Ok(command)
+}
+
 fn build(linker: &Path, processor: &str) -> anyhow::Result<()> {
-    let ebpf = run::root().join("ebpf");
-    let target = ebpf.join("target").join(processor);
-    // The checkout's own path stays out of the debug information, so that two checkouts give the same object.
-    let flags = format!(
-        "-Ctarget-cpu=v3 -Clinker={} -Clink-arg=--btf --remap-path-prefix={}=plimsoll",
-        linker.display(),
-        run::root().display()
-    );
-    run::shown(
-        Command::new("cargo")
-            .args(["build", "--locked", "--release", "--target", TARGET, "-Zbuild-std=core"])
-            .current_dir(&ebpf)
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS", flags)
-            .env("CARGO_TARGET_DIR", &target)
-            .env("AYA_BPF_TARGET_ARCH", processor)
-            .env_remove("RUSTFLAGS"),
-    )?;
-    for name in ["plimsoll", "bare"] {
+    let target = run::root().join("ebpf/target").join(processor);
+    run::shown(cargo(linker, run::root(), &target, processor)?.arg("build").args(OPTIONS))?;
+    for name in NAMES {
         let built = target.join(TARGET).join("release").join(name);
         let data = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-        let object = ebpf.join("target").join(format!("{name}.{processor}.bpf.o"));
-        write_if_changed(&object, &data)?;
+        write_if_changed(&object(processor, name), &data)?;
         println!("{name}.{processor}.bpf.o  sha256 {}", hex(&Sha256::digest(&data)));
         for (program, instructions) in programs(&data)? {
             println!("  {instructions:>6} instructions  {program}");
@@ -83,7 +146,6 @@ fn programs(data: &[u8]) -> anyhow::Result<Vec<(String, u64)>> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("a String takes all");
         text

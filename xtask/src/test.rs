@@ -95,6 +95,8 @@ pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<
 
 fn unit(mode: install::Mode, counts: &mut Counts) -> anyhow::Result<()> {
     counts.step("format", run::shown(cargo().args(["fmt", "--all", "--check"])));
+    let kernel_side = run::root().join("ebpf");
+    counts.step("format of the kernel side", run::shown(cargo().args(["fmt", "--check"]).current_dir(kernel_side)));
     let clippy = |more: &[&str]| {
         let mut command = cargo();
         command.args(["clippy", "--workspace", "--all-targets", "--locked"]).args(more).args(["--", "-Dwarnings"]);
@@ -102,6 +104,8 @@ fn unit(mode: install::Mode, counts: &mut Counts) -> anyhow::Result<()> {
     };
     counts.step("lints", clippy(&[]));
     counts.step("lints of the strict build", clippy(&["--features", "plimsoll/strict"]));
+    counts.step("lints of the kernel side", build_ebpf::lints(mode));
+    counts.step("another folder gives the same kernel objects", build_ebpf::reproducible(mode));
     counts.step("the core knows no runtime and no network", dependencies::core_is_small());
     let other = || {
         install::for_machines(mode)?;
