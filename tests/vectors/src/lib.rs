@@ -8,6 +8,7 @@
 
 mod api;
 mod parse;
+mod ranking;
 mod selector;
 mod shutdown;
 mod signals;
@@ -28,6 +29,7 @@ pub struct Runner {
 /// Every file that is known. A new one joins with a module of its own and a line here.
 pub const RUNNERS: &[Runner] = &[
     Runner { file: "parse.json", check: check::<parse::Case> },
+    Runner { file: "ranking.json", check: check::<ranking::Case> },
     Runner { file: "selector.json", check: check::<selector::Case> },
     Runner { file: "shutdown.json", check: check::<shutdown::Case> },
     Runner { file: "signals.json", check: check::<signals::Case> },

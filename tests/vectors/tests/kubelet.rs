@@ -38,6 +38,11 @@ fn shutdown_is_the_kubelets() {
 }
 
 #[test]
+fn ranking_is_the_kubelets() {
+    holds("ranking.json");
+}
+
+#[test]
 fn signals_are_the_kubelets() {
     holds("signals.json");
 }

@@ -7,9 +7,16 @@
 //! Nothing here reads a file or a clock, renders a text or kills anybody.
 
 mod amount;
+mod pod;
+mod ranking;
 mod signals;
 
 pub use amount::Amount;
+pub use pod::{
+    Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Pod, PodSpec, PodStats, QosClass, Requirements,
+    Usage, Volume, VolumeStats,
+};
+pub use ranking::{DiskLayout, Fate, Ranked, compare, rank};
 pub use signals::{
     Condition, FsStats, MemoryStats, NodeStats, PidStats, Reading, Readings, Resource, Signal, StatsTime,
 };

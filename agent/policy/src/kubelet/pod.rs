@@ -1,0 +1,345 @@
+//! What a pod was promised, and what it uses.
+//!
+//! [`PodSpec`] is read once, when a pod comes; [`Pod`] is what a decision looks at.
+
+use super::amount::Amount;
+
+/// The lowest priority of pods that are critical by it (`SystemCriticalPriority`).
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// Amounts by resource. Absent is not the same as zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Processors.
+    pub cpu: Option<Amount>,
+    /// Bytes of memory.
+    pub memory: Option<Amount>,
+    /// Bytes of local storage.
+    pub ephemeral_storage: Option<Amount>,
+    /// Whether there are any huge pages among them; how many does not matter here.
+    pub huge_pages: bool,
+}
+
+/// What a container or a whole pod asks for, and what it may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requirements {
+    /// What it is promised.
+    pub requests: Amounts,
+    /// What it may use.
+    pub limits: Amounts,
+}
+
+/// A container that ends before the pod's own begin, unless it is one that stays beside them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InitContainer {
+    /// What it asks for.
+    pub requirements: Requirements,
+    /// It stays: its restart policy is `Always`.
+    pub is_sidecar: bool,
+}
+
+/// The parts of a pod's specification that decisions go by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PodSpec<'a> {
+    /// Its containers.
+    pub containers: &'a [Requirements],
+    /// Its init containers, in order.
+    pub init_containers: &'a [InitContainer],
+    /// What running it costs beside its containers.
+    pub overhead: Amounts,
+    /// What it asks for as a whole.
+    pub pod_level: Option<Requirements>,
+    /// Its priority.
+    pub priority: Option<i32>,
+    /// The annotation `kubernetes.io/config.source`.
+    pub source: Option<&'a str>,
+    /// It has the annotation `kubernetes.io/config.mirror`.
+    pub is_mirror: bool,
+}
+
+/// Quality of service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QosClass {
+    /// Asks for nothing.
+    BestEffort,
+    /// Asks for something.
+    Burstable,
+    /// Asks for just what it may use.
+    Guaranteed,
+}
+
+/// Why a pod is never evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Critical {
+    /// It comes from a file or a URL: nothing would admit it again.
+    Static,
+    /// It stands for a static pod.
+    Mirror,
+    /// Its priority says so.
+    Priority,
+}
+
+/// Chooses one resource of several.
+type Resource = fn(&Amounts) -> Option<Amount>;
+
+const fn ephemeral_storage(amounts: &Amounts) -> Option<Amount> {
+    amounts.ephemeral_storage
+}
+
+impl Amounts {
+    const fn has_pod_level_resource(&self) -> bool {
+        self.cpu.is_some() || self.memory.is_some() || self.huge_pages
+    }
+}
+
+impl PodSpec<'_> {
+    /// The memory that it was promised.
+    pub fn memory_request(&self) -> Amount {
+        self.request(|amounts| amounts.memory)
+    }
+
+    /// The local storage that it was promised.
+    pub fn ephemeral_storage_request(&self) -> Amount {
+        self.request(ephemeral_storage)
+    }
+
+    /// `GetResourceRequestQuantity`: containers together, or what starting takes if that is more, and the overhead.
+    ///
+    /// Kept as they are there: a request for the pod as a whole, of whatever resource, replaces those of containers for
+    /// every resource, so that a pod that asks for processors as a whole was promised no memory; and the overhead
+    /// counts only beside a request that is not zero.
+    fn request(&self, resource: Resource) -> Amount {
+        let request = match self.pod_level {
+            Some(level) if level.requests.has_pod_level_resource() || level.limits.has_pod_level_resource() => {
+                resource(&level.requests).unwrap_or_default()
+            }
+            _ => self.of_containers(|requirements| resource(&requirements.requests)).unwrap_or_default(),
+        };
+        let overhead = resource(&self.overhead).unwrap_or_default();
+        if request.is_zero() { request } else { request + overhead }
+    }
+
+    /// The local storage that it may use, if any of its containers has a limit (`PodLimits`): one container with a limit
+    /// so bounds the whole pod, containers without one included.
+    pub fn ephemeral_storage_limit(&self) -> Option<Amount> {
+        let limit = self.of_containers(|requirements| requirements.limits.ephemeral_storage)?;
+        Some(limit + self.overhead.ephemeral_storage.unwrap_or_default())
+    }
+
+    /// Containers and sidecars together; or an init container and the sidecars before it, where that is more.
+    fn of_containers(&self, of: impl Fn(&Requirements) -> Option<Amount>) -> Option<Amount> {
+        let add = |sum: &mut Option<Amount>, amount: Option<Amount>| {
+            if let Some(amount) = amount {
+                *sum = Some(sum.unwrap_or_default() + amount);
+            }
+        };
+        let mut together = None;
+        for container in self.containers {
+            add(&mut together, of(container));
+        }
+        let mut sidecars = None;
+        let mut starting: Option<Amount> = None;
+        for init in self.init_containers {
+            let own = of(&init.requirements);
+            if init.is_sidecar {
+                add(&mut together, own);
+                add(&mut sidecars, own);
+                starting = starting.max(sidecars);
+            } else {
+                let mut beside = sidecars;
+                add(&mut beside, own);
+                starting = starting.max(beside);
+            }
+        }
+        together.max(starting)
+    }
+
+    /// Its class (`ComputePodQOS`). What a pod asks for as a whole goes before what its containers ask for.
+    pub fn qos(&self) -> QosClass {
+        let resources: [Resource; 2] = [|amounts| amounts.cpu, |amounts| amounts.memory];
+        let positive = |amounts: &Amounts, resource: Resource| resource(amounts).filter(|amount| amount.is_positive());
+        let mut requests = [None::<Amount>; 2];
+        let mut limits = [None::<Amount>; 2];
+        let mut all_have_limits = true;
+        let mut count = |requirements: &Requirements| {
+            for (index, resource) in resources.into_iter().enumerate() {
+                let add = |sum: &mut Option<Amount>, amount: Option<Amount>| {
+                    if let Some(amount) = amount {
+                        *sum = Some(sum.unwrap_or_default() + amount);
+                    }
+                };
+                let limit = positive(&requirements.limits, resource);
+                all_have_limits &= limit.is_some();
+                add(&mut requests[index], positive(&requirements.requests, resource));
+                add(&mut limits[index], limit);
+            }
+        };
+        match &self.pod_level {
+            Some(level) => count(level),
+            None => {
+                self.containers.iter().for_each(&mut count);
+                self.init_containers.iter().for_each(|init| count(&init.requirements));
+            }
+        }
+        if requests == [None; 2] && limits == [None; 2] {
+            QosClass::BestEffort
+        } else if all_have_limits && requests == limits {
+            QosClass::Guaranteed
+        } else {
+            QosClass::Burstable
+        }
+    }
+
+    /// Why it is never evicted, if so (`IsCriticalPod`).
+    pub fn critical(&self) -> Option<Critical> {
+        if self.source.is_some_and(|source| source != "api") {
+            Some(Critical::Static)
+        } else if self.is_mirror {
+            Some(Critical::Mirror)
+        } else if self.priority.is_some_and(|priority| priority >= CRITICAL_PRIORITY) {
+            Some(Critical::Priority)
+        } else {
+            None
+        }
+    }
+}
+
+/// Bytes and inodes in use. What could not be read is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes.
+    pub bytes: Option<u64>,
+    /// Inodes.
+    pub inodes: Option<u64>,
+}
+
+/// What a container uses of disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContainerStats<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its writable layer.
+    pub rootfs: Usage,
+    /// Its logs.
+    pub logs: Usage,
+}
+
+/// What a volume takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeStats<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it takes.
+    pub usage: Usage,
+}
+
+/// What a pod uses. What could not be read is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodStats<'a> {
+    /// Bytes of memory that cannot be dropped at once.
+    pub working_set: Option<u64>,
+    /// Processes.
+    pub processes: Option<u64>,
+    /// Bytes of local storage, by the statistics' own sum.
+    pub ephemeral_storage: Option<u64>,
+    /// Its containers.
+    pub containers: &'a [ContainerStats<'a>],
+    /// Its volumes.
+    pub volumes: &'a [VolumeStats<'a>],
+}
+
+/// A volume of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volume<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// It lies on a disk of this node and belongs to the pod's usage: a host path, an `emptyDir` that is not in memory,
+    /// a `configMap` or a `gitRepo` (`localVolumeNames`). Secrets, projections and the downward API are not counted.
+    pub is_local: bool,
+    /// The size limit of an `emptyDir`, in memory or not.
+    pub size_limit: Option<Amount>,
+}
+
+/// The limit of a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContainerLimit<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Bytes of local storage that it may use.
+    pub ephemeral_storage: Option<Amount>,
+}
+
+/// A running pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pod<'a> {
+    /// Its priority; none counts as zero.
+    pub priority: i32,
+    /// Why it is never evicted, if so.
+    pub critical: Option<Critical>,
+    /// [`PodSpec::memory_request`].
+    pub memory_request: Amount,
+    /// [`PodSpec::ephemeral_storage_request`].
+    pub ephemeral_storage_request: Amount,
+    /// [`PodSpec::ephemeral_storage_limit`].
+    pub ephemeral_storage_limit: Option<Amount>,
+    /// The time it wants for an orderly end.
+    pub grace_seconds: Option<i64>,
+    /// Its containers, init containers left out.
+    pub containers: &'a [ContainerLimit<'a>],
+    /// Its volumes.
+    pub volumes: &'a [Volume<'a>],
+    /// What it uses; absent if there are no statistics of it. Where there are two by its UID, the last
+    /// (`cachedStatsFunc` puts them into a map).
+    pub stats: Option<PodStats<'a>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn memory(request: i64) -> Requirements {
+        let requests = Amounts { memory: Some(Amount::whole(request)), ..NOTHING };
+        Requirements { requests, limits: NOTHING }
+    }
+
+    const NOTHING: Amounts = Amounts { cpu: None, memory: None, ephemeral_storage: None, huge_pages: false };
+
+    #[test]
+    fn starting_takes_what_an_init_container_and_the_sidecars_before_it_take() {
+        let init = |request, is_sidecar| InitContainer { requirements: memory(request), is_sidecar };
+        for (containers, init_containers, overhead, request) in [
+            (&[memory(5), memory(7)][..], &[][..], 3, 15),
+            (&[memory(5)], &[init(9, false)], 0, 9),
+            (&[memory(5)], &[init(9, true)], 0, 14),
+            (&[memory(5)], &[init(9, true), init(6, false)], 0, 15),
+            (&[memory(5)], &[init(6, false), init(9, true)], 0, 14),
+            (&[], &[], 3, 0),
+        ] {
+            let overhead = Amounts { memory: Some(Amount::whole(overhead)), ..NOTHING };
+            let spec = PodSpec { containers, init_containers, overhead, ..PodSpec::default() };
+            assert_eq!(spec.memory_request(), Amount::whole(request));
+        }
+    }
+
+    #[test]
+    fn a_request_for_the_pod_replaces_all_of_its_containers() {
+        let requests = Amounts { cpu: Some(Amount::whole(1)), ..NOTHING };
+        let pod_level = Some(Requirements { requests, limits: NOTHING });
+        let spec = PodSpec { containers: &[memory(5)], pod_level, ..PodSpec::default() };
+        assert_eq!((spec.memory_request(), spec.qos()), (Amount::ZERO, QosClass::Burstable));
+    }
+
+    #[test]
+    fn critical_pods_are_known_by_source_or_priority() {
+        for (source, is_mirror, priority, critical) in [
+            (None, false, None, None),
+            (Some("api"), false, Some(CRITICAL_PRIORITY - 1), None),
+            (Some("file"), false, None, Some(Critical::Static)),
+            (None, true, None, Some(Critical::Mirror)),
+            (None, false, Some(CRITICAL_PRIORITY), Some(Critical::Priority)),
+        ] {
+            let spec = PodSpec { source, is_mirror, priority, ..PodSpec::default() };
+            assert_eq!(spec.critical(), critical);
+        }
+    }
+}
