@@ -148,6 +148,16 @@ impl Quantity {
         u64::try_from(self.whole()?.0).ok().map(Bytes)
     }
 
+    /// The amount in billionths, the finest that is kept; the nearest that 128 bits hold where it is beyond them, which no
+    /// machine has.
+    pub fn nanos(&self) -> i128 {
+        let beyond = if self.is_negative() { i128::MIN } else { i128::MAX };
+        let Ok(exponent @ 0..=64) = u32::try_from(i64::from(self.exponent) - i64::from(NANO)) else {
+            return if self.is_zero() { 0 } else { beyond };
+        };
+        i128::try_from(&self.unscaled * BigInt::from(10).pow(exponent)).unwrap_or(beyond)
+    }
+
     /// Rounded up to a whole number, and whether that lost anything; absent beyond a hundred digits.
     fn whole(&self) -> Option<(BigInt, bool)> {
         if self.is_zero() {
@@ -380,6 +390,23 @@ mod tests {
             ("1e2000000000", None),
         ] {
             assert_eq!(Quantity::parse(text).expect(text).bytes(), bytes.map(Bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn billionths() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("1n", 1),
+            ("-1500m", -1_500_000_000),
+            ("1.1Gi", 1_181_116_006_400_000_000),
+            ("1e-50", 1),
+            ("1000E", 10_i128.pow(30)),
+            ("1e2000000000", i128::MAX),
+            ("-1e60", i128::MIN),
+            ("0e2000000000", 0),
+        ] {
+            assert_eq!(Quantity::parse(text).expect(text).nanos(), nanos, "{text}");
         }
     }
 

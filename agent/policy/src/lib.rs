@@ -14,10 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 mod config;
 mod decide;
 pub mod kubelet;
+pub mod message;
 mod observation;
+pub mod oom_score;
 mod plan;
 mod rank;
 pub mod selector;

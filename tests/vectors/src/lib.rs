@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod message;
 mod parse;
 mod ranking;
 mod selector;
@@ -28,6 +29,7 @@ pub struct Runner {
 
 /// Every file that is known. A new one joins with a module of its own and a line here.
 pub const RUNNERS: &[Runner] = &[
+    Runner { file: "message.json", check: check::<message::Case> },
     Runner { file: "parse.json", check: check::<parse::Case> },
     Runner { file: "ranking.json", check: check::<ranking::Case> },
     Runner { file: "selector.json", check: check::<selector::Case> },

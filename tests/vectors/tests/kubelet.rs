@@ -23,6 +23,11 @@ fn holds(file: &str) {
 }
 
 #[test]
+fn messages_are_the_kubelets() {
+    holds("message.json");
+}
+
+#[test]
 fn parsing_is_the_kubelets() {
     holds("parse.json");
 }

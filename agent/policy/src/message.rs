@@ -1,0 +1,418 @@
+//! What the kubelet (1.36) says when it evicts: the message of the status and the event, the event's annotations, the
+//! texts of its other events, and the labels of its metrics. Typed reasons are made first and rendered later; nothing
+//! here runs on the thread that decides.
+
+use crate::kubelet::{Amount, Reading, Resource, Signal};
+use core::fmt;
+
+/// The reason of a pod's failed status and of its event.
+pub const EVICTED: &str = "Evicted";
+/// The reason of the node's event when a threshold is met.
+pub const THRESHOLD_MET: &str = "EvictionThresholdMet";
+/// The type of both events.
+pub const EVENT_TYPE: &str = "Warning";
+/// The pod's condition that says why it went, and the reason in it.
+pub const DISRUPTION_CONDITION: &str = "DisruptionTarget";
+/// See [`DISRUPTION_CONDITION`].
+pub const DISRUPTION_REASON: &str = "TerminationByKubelet";
+/// The label of the eviction metrics that holds the signal's name.
+pub const SIGNAL_LABEL: &str = "eviction_signal";
+
+/// A 64-bit number as a Kubernetes quantity with binary suffixes prints: `1500Mi`, `1073741825`, `1k`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binary(pub i64);
+
+/// A 64-bit number as a Kubernetes quantity with decimal suffixes prints: `100k`, `3276`, `-500`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decimal(pub i64);
+
+impl fmt::Display for Binary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Below one Ki either way the other form is used, so that 1000 bytes are `1k`.
+        if self.0.unsigned_abs() < 1024 {
+            return Decimal(self.0).fmt(f);
+        }
+        // Kubernetes negates the number to take its factors out, and this one has no opposite.
+        if self.0 == i64::MIN {
+            return write!(f, "{}", self.0);
+        }
+        suffixed(f, self.0, 1024, &["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"])
+    }
+}
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        suffixed(f, self.0, 1000, &["", "k", "M", "G", "T", "P", "E"])
+    }
+}
+
+/// The greatest suffix that leaves a whole number.
+fn suffixed(f: &mut fmt::Formatter<'_>, mut number: i64, base: i64, suffixes: &[&str]) -> fmt::Result {
+    let mut power = 0;
+    while number != 0 && number % base == 0 && power + 1 < suffixes.len() {
+        number /= base;
+        power += 1;
+    }
+    write!(f, "{number}{}", suffixes[power])
+}
+
+/// A quantity that somebody wrote: what it amounts to and how Kubernetes prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The exact amount.
+    pub amount: Amount,
+    /// The text, which need not be the shortest.
+    pub text: String,
+}
+
+impl Written {
+    /// What a request that is not there counts and prints as.
+    pub fn zero() -> Self {
+        Self { amount: Amount::ZERO, text: "0".to_owned() }
+    }
+}
+
+/// Where a line is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Line {
+    /// Where somebody wrote that it is; the text as Kubernetes prints it.
+    Written(String),
+    /// At this share of the capacity. Prints with binary suffixes whatever it is a share of.
+    Fraction(f32),
+}
+
+/// The threshold that a message names, and what was left.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Met {
+    /// What was measured.
+    pub signal: Signal,
+    /// Where the line is.
+    pub line: Line,
+    /// What was seen of it.
+    pub reading: Reading,
+}
+
+impl Met {
+    /// The one that the kubelet names: the first in the order it looks at them that is about the resource and was seen,
+    /// whether it is met or not (`getThresholdMetInfo`).
+    pub fn first<'a>(
+        resource: Resource,
+        thresholds: impl IntoIterator<Item = (Signal, &'a Line)>,
+        seen: impl Fn(Signal) -> Option<Reading>,
+    ) -> Option<Self> {
+        thresholds
+            .into_iter()
+            .filter(|(signal, _)| signal.resource() == resource)
+            .find_map(|(signal, line)| Some(Self { signal, line: line.clone(), reading: seen(signal)? }))
+    }
+}
+
+/// The share of a capacity, truncated after a multiplication in 64-bit floats of a 32-bit fraction
+/// (`GetThresholdQuantity`).
+fn share(fraction: f32, capacity: i64) -> i64 {
+    #[expect(clippy::cast_precision_loss, reason = "the kubelet multiplies in 64-bit floats")]
+    let share = capacity as f64 * f64::from(fraction);
+    #[expect(clippy::cast_possible_truncation, reason = "truncation is the rule")]
+    let share = share as i64;
+    share
+}
+
+impl fmt::Display for Met {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Threshold quantity: ")?;
+        match &self.line {
+            Line::Written(text) => f.write_str(text)?,
+            Line::Fraction(fraction) => Binary(share(*fraction, self.reading.capacity)).fmt(f)?,
+        }
+        f.write_str(", available: ")?;
+        let available = self.reading.available;
+        if self.signal.is_bytes() {
+            Binary(available).fmt(f)?;
+        } else {
+            Decimal(available).fmt(f)?;
+        }
+        f.write_str(". ")
+    }
+}
+
+/// What a container asks for. Init containers come before the others, as in the pod's specification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The container's name.
+    pub name: String,
+    /// Its request of the resource.
+    pub request: Written,
+}
+
+/// What a container uses, as statistics tell it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// The container's name.
+    pub name: String,
+    /// Its memory that cannot be dropped.
+    pub working_set: Option<u64>,
+    /// Its writable layer.
+    pub root_fs: Option<u64>,
+    /// Its logs.
+    pub logs: Option<u64>,
+}
+
+impl Used {
+    /// Of this resource. Disk counts only if both parts are known; of inodes and processes nobody is blamed.
+    fn of(&self, resource: Resource) -> Option<i64> {
+        let used = match resource {
+            Resource::Memory => self.working_set?,
+            Resource::EphemeralStorage => self.root_fs?.wrapping_add(self.logs?),
+            Resource::Inodes | Resource::Pids => return None,
+        };
+        Some(used.cast_signed())
+    }
+}
+
+/// What is known of a pod that goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Victim {
+    /// Its name.
+    pub name: String,
+    /// Its pod-level request of the resource, if it has one.
+    pub request: Option<Written>,
+    /// Its containers, init containers first.
+    pub containers: Vec<Asked>,
+    /// Its statistics; absent if there are none.
+    pub used: Option<VictimUsage>,
+}
+
+/// The statistics of a pod that goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VictimUsage {
+    /// The pod's memory that cannot be dropped.
+    pub working_set: Option<u64>,
+    /// Its containers, in the order of the statistics.
+    pub containers: Vec<Used>,
+}
+
+/// Who used more than it asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blamed {
+    /// Its name.
+    pub name: String,
+    /// What it used.
+    pub used: i64,
+    /// Its request as Kubernetes prints it.
+    pub request: String,
+}
+
+/// Why a pod goes, when the node is low on something.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeLow {
+    /// On what.
+    pub resource: Resource,
+    /// The threshold that is named, if any was seen.
+    pub met: Option<Met>,
+    /// The pod as a whole, and its containers; absent without statistics of it.
+    pub blamed: Option<(Option<Blamed>, Vec<Blamed>)>,
+}
+
+impl NodeLow {
+    /// Puts the reason together (`evictionMessage`).
+    pub fn of(resource: Resource, met: Option<Met>, victim: &Victim) -> Self {
+        let Victim { name, request, containers, used } = victim;
+        let blamed = used.as_ref().map(|VictimUsage { working_set, containers: stats }| {
+            // Only memory can be asked for by a whole pod, and such a request is told even if usage is below it.
+            let working_set = if resource == Resource::Memory { *working_set } else { None };
+            let pod = working_set.zip(request.as_ref()).map(|(used, request)| Blamed {
+                name: name.clone(),
+                used: used.cast_signed(),
+                request: request.text.clone(),
+            });
+            let over = stats.iter().filter_map(|stats| {
+                // Where an init container has the name of a container, the container's request counts.
+                let asked = containers.iter().rfind(|asked| asked.name == stats.name)?;
+                let used = stats.of(resource)?;
+                (Amount::whole(used) > asked.request.amount).then(|| Blamed {
+                    name: asked.name.clone(),
+                    used,
+                    request: asked.request.text.clone(),
+                })
+            });
+            (pod, over.collect())
+        });
+        Self { resource, met, blamed }
+    }
+
+    /// The annotations of the event, by key; none without statistics. Who is not blamed leaves them empty.
+    pub fn annotations(&self) -> Vec<(&'static str, String)> {
+        let Some((pod, containers)) = &self.blamed else { return Vec::new() };
+        let joined = |part: fn(&Blamed) -> String| containers.iter().map(part).collect::<Vec<_>>().join(",");
+        let mut annotations = vec![
+            ("offending_containers", joined(|blamed| blamed.name.clone())),
+            ("offending_containers_usage", joined(|blamed| Binary(blamed.used).to_string())),
+        ];
+        if let Some(pod) = pod {
+            annotations.push(("offending_pod", pod.name.clone()));
+            annotations.push(("offending_pod_usage", Binary(pod.used).to_string()));
+        }
+        annotations.push(("starved_resource", self.resource.name().to_owned()));
+        annotations
+    }
+}
+
+impl fmt::Display for NodeLow {
+    /// With a space at its end, as the kubelet has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let resource = self.resource.name();
+        write!(f, "The node was low on resource: {resource}. ")?;
+        if let Some(met) = &self.met {
+            met.fmt(f)?;
+        }
+        let Some((pod, containers)) = &self.blamed else { return Ok(()) };
+        for (what, Blamed { name, used, request }) in
+            pod.iter().map(|pod| ("Pod", pod)).chain(containers.iter().map(|container| ("Container", container)))
+        {
+            let used = Binary(*used);
+            write!(f, "{what} {name} was using {used}, request is {request}, has larger consumption of {resource}. ")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a pod goes that used more local storage than its own limits allow. Such an event carries no annotations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverLimit {
+    /// A volume of its own.
+    EmptyDir {
+        /// The volume.
+        name: String,
+        /// Its limit as Kubernetes prints it.
+        limit: String,
+    },
+    /// The pod as a whole.
+    Pod {
+        /// The sum of its containers' limits.
+        limit: String,
+    },
+    /// One container.
+    Container {
+        /// The container.
+        name: String,
+        /// Its limit.
+        limit: String,
+    },
+}
+
+impl fmt::Display for OverLimit {
+    /// With a space at its end, as the kubelet has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyDir { name, limit } => {
+                write!(f, "Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". ")
+            }
+            Self::Pod { limit } => {
+                write!(f, "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ")
+            }
+            Self::Container { name, limit } => {
+                write!(f, "Container {name} exceeded its local ephemeral storage limit \"{limit}\". ")
+            }
+        }
+    }
+}
+
+/// The text of the node's event when a threshold is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempting(pub Resource);
+
+impl fmt::Display for Attempting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Attempting to reclaim {}", self.0.name())
+    }
+}
+
+/// Why a pod was evicted, as the metrics name it in [`SIGNAL_LABEL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A threshold.
+    Signal(Signal),
+    /// The limit of an emptyDir volume.
+    EmptyDirLimit,
+    /// The limit of a container.
+    ContainerLimit,
+    /// The limit of a pod.
+    PodLimit,
+}
+
+impl Cause {
+    /// The label's value.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Signal(signal) => signal.name(),
+            Self::EmptyDirLimit => "emptydirfs.limit",
+            Self::ContainerLimit => "ephemeralcontainerfs.limit",
+            Self::PodLimit => "ephemeralpodfs.limit",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_print_as_kubernetes_prints_them() {
+        for (number, binary, decimal) in [
+            (0, "0", "0"),
+            (1, "1", "1"),
+            (1000, "1k", "1k"),
+            (1023, "1023", "1023"),
+            (1024, "1Ki", "1024"),
+            (1500, "1500", "1500"),
+            (-500, "-500", "-500"),
+            (-2048, "-2Ki", "-2048"),
+            (100_000, "100000", "100k"),
+            (1_572_864_000, "1500Mi", "1572864k"),
+            (1_073_741_825, "1073741825", "1073741825"),
+            (1 << 60, "1Ei", "1152921504606846976"),
+            (i64::MAX, "9223372036854775807", "9223372036854775807"),
+            (i64::MIN, "-9223372036854775808", "-9223372036854775808"),
+        ] {
+            assert_eq!((Binary(number).to_string().as_str(), Decimal(number).to_string().as_str()), (binary, decimal));
+        }
+    }
+
+    #[test]
+    fn events_and_labels() {
+        for (text, expected) in [
+            (Attempting(Resource::EphemeralStorage).to_string(), "Attempting to reclaim ephemeral-storage"),
+            (
+                OverLimit::EmptyDir { name: "v".into(), limit: "1Gi".into() }.to_string(),
+                "Usage of EmptyDir volume \"v\" exceeds the limit \"1Gi\". ",
+            ),
+            (
+                OverLimit::Pod { limit: "2Gi".into() }.to_string(),
+                "Pod ephemeral local storage usage exceeds the total limit of containers 2Gi. ",
+            ),
+            (
+                OverLimit::Container { name: "c".into(), limit: "1Gi".into() }.to_string(),
+                "Container c exceeded its local ephemeral storage limit \"1Gi\". ",
+            ),
+            (Cause::Signal(Signal::NodeFsInodesFree).label().to_owned(), "nodefs.inodesFree"),
+            (Cause::PodLimit.label().to_owned(), "ephemeralpodfs.limit"),
+        ] {
+            assert_eq!(text, expected);
+        }
+    }
+
+    #[test]
+    fn the_first_threshold_that_was_seen_is_named() {
+        let reading = Reading { available: 5, capacity: 10, time: None };
+        let (line, share) = (Line::Written("7".into()), Line::Fraction(0.5));
+        let thresholds = [
+            (Signal::PidAvailable, &line),
+            (Signal::AllocatableMemoryAvailable, &line),
+            (Signal::MemoryAvailable, &share),
+        ];
+        let seen = |signal| (signal == Signal::MemoryAvailable).then_some(reading);
+        let met = Met::first(Resource::Memory, thresholds, seen).expect("memory was seen");
+        assert_eq!(met.to_string(), "Threshold quantity: 5, available: 5. ");
+        assert_eq!(Met::first(Resource::Pids, thresholds, seen), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! Messages and annotations of pods evicted because the node is low on something.
+
+use crate::api::Node;
+use plimsoll_config::Quantity;
+use plimsoll_policy::kubelet::{Amount, NodeStats, Readings, Resource, Signal};
+use plimsoll_policy::message::{Asked, Line, Met, NodeLow, Used, Victim, VictimUsage, Written};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+
+#[derive(Deserialize)]
+pub(crate) struct Case {
+    #[serde(deserialize_with = "resource")]
+    resource: Resource,
+    pod: Pod,
+    summary: Summary,
+    thresholds: Option<Vec<Threshold>>,
+    message: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+fn resource<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Resource, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    [Resource::Memory, Resource::EphemeralStorage, Resource::Inodes, Resource::Pids]
+        .into_iter()
+        .find(|resource| resource.name() == name)
+        .ok_or_else(|| serde::de::Error::custom(format!("no such resource: {name}")))
+}
+
+#[derive(Deserialize)]
+struct Pod {
+    metadata: Metadata,
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+    #[serde(default)]
+    uid: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    #[serde(default)]
+    init_containers: Vec<Container>,
+    #[serde(default)]
+    containers: Vec<Container>,
+    #[serde(default)]
+    resources: Resources,
+}
+
+#[derive(Deserialize)]
+struct Container {
+    name: String,
+    #[serde(default)]
+    resources: Resources,
+}
+
+#[derive(Default, Deserialize)]
+struct Resources {
+    #[serde(default)]
+    requests: BTreeMap<String, ApiQuantity>,
+}
+
+impl Resources {
+    fn request(&self, resource: Resource) -> Option<Written> {
+        self.requests.get(resource.name()).map(|ApiQuantity(quantity)| written(quantity))
+    }
+}
+
+/// The API takes a number for a quantity too.
+struct ApiQuantity(Quantity);
+
+impl<'de> Deserialize<'de> for ApiQuantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Text(String),
+            Number(serde_json::Number),
+        }
+        let text = match Form::deserialize(deserializer)? {
+            Form::Text(text) => text,
+            Form::Number(number) => number.to_string(),
+        };
+        Quantity::parse(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+fn written(quantity: &Quantity) -> Written {
+    Written { amount: Amount::nanos(quantity.nanos()), text: quantity.to_string() }
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    node: Node,
+    pods: Option<Vec<PodStats>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStats {
+    pod_ref: PodRef,
+    memory: Option<Memory>,
+    #[serde(default)]
+    containers: Vec<ContainerStats>,
+}
+
+#[derive(Deserialize)]
+struct PodRef {
+    uid: String,
+}
+
+#[derive(Deserialize)]
+struct ContainerStats {
+    name: String,
+    memory: Option<Memory>,
+    rootfs: Option<Fs>,
+    logs: Option<Fs>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Memory {
+    working_set_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Fs {
+    used_bytes: Option<u64>,
+}
+
+impl From<&PodStats> for VictimUsage {
+    fn from(PodStats { pod_ref: _, memory, containers }: &PodStats) -> Self {
+        let working_set = |memory: &Option<Memory>| memory.as_ref().and_then(|memory| memory.working_set_bytes);
+        let used = |fs: &Option<Fs>| fs.as_ref().and_then(|fs| fs.used_bytes);
+        Self {
+            working_set: working_set(memory),
+            containers: containers
+                .iter()
+                .map(|ContainerStats { name, memory, rootfs, logs }| Used {
+                    name: name.clone(),
+                    working_set: working_set(memory),
+                    root_fs: used(rootfs),
+                    logs: used(logs),
+                })
+                .collect(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Threshold {
+    #[serde(deserialize_with = "signal")]
+    signal: Signal,
+    value: Value,
+}
+
+fn signal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Signal, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    Signal::parse(&name).ok_or_else(|| serde::de::Error::custom(format!("no such signal: {name}")))
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Value {
+    Quantity { quantity: String },
+    Percentage { percentage_bits: String },
+}
+
+impl From<&Value> for Line {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::Quantity { quantity } => Self::Written(quantity.clone()),
+            // Every pattern of bits is a float, and one that is none fails in every comparison.
+            Value::Percentage { percentage_bits } => {
+                Self::Fraction(u32::from_str_radix(percentage_bits, 16).map_or(f32::NAN, f32::from_bits))
+            }
+        }
+    }
+}
+
+impl crate::Case for Case {
+    fn difference(self) -> Option<String> {
+        let Self { resource, pod: Pod { metadata, spec }, summary, thresholds, message, annotations } = self;
+        let asked = |container: &Container| Asked {
+            name: container.name.clone(),
+            request: container.resources.request(resource).unwrap_or_else(Written::zero),
+        };
+        // Of two entries of a pod the last counts.
+        let stats = summary.pods.iter().flatten().rfind(|stats| stats.pod_ref.uid == metadata.uid);
+        let victim = Victim {
+            name: metadata.name,
+            request: spec.resources.request(resource),
+            containers: spec.init_containers.iter().chain(&spec.containers).map(asked).collect(),
+            used: stats.map(Into::into),
+        };
+        let lines: Vec<(Signal, Line)> =
+            thresholds.iter().flatten().map(|threshold| (threshold.signal, Line::from(&threshold.value))).collect();
+        let readings = Readings::of(&NodeStats::from(&summary.node));
+        let met = Met::first(resource, lines.iter().map(|(signal, line)| (*signal, line)), |it| readings.get(it));
+        let low = NodeLow::of(resource, met, &victim);
+        let ours_annotations: BTreeMap<String, String> =
+            low.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let (ours, theirs) = ((low.to_string(), ours_annotations), (message, annotations));
+        (ours != theirs).then(|| crate::both(&ours, &theirs))
+    }
+}
