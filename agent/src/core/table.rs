@@ -202,3 +202,86 @@ impl Table {
         asked.min_by_key(|(until, _)| *until)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_node::cgroup::Root;
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn facts(tree: &Path, name: &str, usage: u64, inactive_file: u64) -> Facts {
+        let folder = tree.join(name);
+        fs::create_dir_all(&folder).expect("writable");
+        let usage = usage.to_string();
+        for (file, text) in [("cgroup.events", "populated 1\n"), ("cgroup.procs", ""), ("memory.current", &usage)] {
+            fs::write(folder.join(file), text).expect("writable");
+        }
+        let root = Root::open(tree).expect("it is there");
+        let handle =
+            plimsoll_node::cgroup::Handle::open(&root, name.as_bytes()).expect("readable").expect("it is there");
+        Facts {
+            handle: Arc::new(handle),
+            reservation: Bytes::ZERO,
+            inactive_file: Bytes(inactive_file),
+            priority: 0,
+            started: MonotonicNs(1),
+            slices: SliceSet::NONE,
+        }
+    }
+
+    #[test]
+    fn a_running_task_is_found_by_its_ancestors_and_else_by_what_was_charged() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let mut table = Table::new();
+        let (a, b) = (facts(tree.path(), "a", 0, 0), facts(tree.path(), "b", 0, 0));
+        let (id_a, id_b) = (a.handle.id(), b.handle.id());
+        assert!(table.take(Update::Workload(5, a)).is_none());
+        table.take(Update::Workload(2, b));
+        let mut ancestors = [None; ANCESTOR_LEVELS];
+        assert_eq!(table.of(&ancestors, Some(id_b)), Some(Key { slot: 2, id: id_b }));
+        ancestors[1] = Some(id_a);
+        assert_eq!(table.of(&ancestors, Some(id_b)), Some(Key { slot: 5, id: id_a }));
+        assert_eq!(table.of(&[None; ANCESTOR_LEVELS], Some(CgroupId(1))), None);
+    }
+
+    #[test]
+    fn usage_is_without_page_cache_that_goes_first_and_leaving_ones_are_going() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let mut table = Table::new();
+        let one = facts(tree.path(), "one", 1000, 300);
+        let id = one.handle.id();
+        table.take(Update::Workload(0, one));
+        assert_eq!(table.observe(Duration::ZERO)[0].usage, Some(Bytes(700)));
+        for (leaving, stuck, gentle) in [
+            (Leaving::Asked(MonotonicNs(9)), false, true),
+            (Leaving::Killed, false, false),
+            (Leaving::Stuck, true, false),
+        ] {
+            table.set_leaving(id, leaving);
+            assert_eq!(table.observe(Duration::ZERO)[0].going, Some(Going { held: Bytes(700), stuck, gentle }));
+        }
+        table.set_leaving(id, Leaving::Asked(MonotonicNs(9)));
+        assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id })));
+    }
+
+    #[test]
+    fn news_of_the_same_workload_keep_how_it_leaves_and_a_successor_begins_anew() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let mut table = Table::new();
+        let first = facts(tree.path(), "w", 0, 0);
+        let id = first.handle.id();
+        table.take(Update::Workload(0, first));
+        table.set_leaving(id, Leaving::Killed);
+        assert!(table.take(Update::Workload(0, facts(tree.path(), "w", 1, 0))).is_some());
+        assert_eq!(table.get(Key { slot: 0, id }).map(|workload| workload.leaving), Some(Leaving::Killed));
+        let other = facts(tree.path(), "x", 0, 0);
+        let other_id = other.handle.id();
+        table.take(Update::Workload(0, other));
+        assert!(table.get(Key { slot: 0, id }).is_none(), "a successor in the slot is not the one that was meant");
+        assert_eq!(table.get(Key { slot: 0, id: other_id }).map(|workload| workload.leaving), Some(Leaving::Stays));
+        assert!(table.take(Update::Gone(0)).is_some());
+        assert!(table.observe(Duration::ZERO).is_empty());
+    }
+}

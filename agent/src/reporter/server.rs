@@ -99,3 +99,60 @@ fn answer(request: &Request<Incoming>, teller: &Mutex<Teller>) -> Response<Full<
         _ => with(StatusCode::NOT_FOUND, TEXT, "served here: /metrics, /livez, /readyz\n".into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Record, StartParts};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    async fn ask(address: SocketAddr, request: &str) -> String {
+        // The server may not listen yet.
+        let mut stream = loop {
+            if let Ok(stream) = TcpStream::connect(address).await {
+                break stream;
+            }
+            tokio::task::yield_now().await;
+        };
+        let request = format!("{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("it listens");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("it answers");
+        answer
+    }
+
+    #[test]
+    fn paths_methods_and_readiness_are_answered() {
+        // A port that is free now.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port");
+        let (teller, _) = super::super::tell::tests::teller("", None);
+        let teller = Arc::new(Mutex::new(teller));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            tokio::spawn(serve(address, Arc::clone(&teller)));
+            for (request, status) in [
+                ("GET /livez", "200"),
+                ("GET /readyz", "503"),
+                ("GET /metrics", "200"),
+                ("HEAD /metrics", "200"),
+                ("GET /else", "404"),
+                ("POST /metrics", "405"),
+            ] {
+                let answer = ask(address, request).await;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+            }
+            lock(&teller).tell(&Record::Armed {
+                pid: 1,
+                source: "ebpf",
+                shadow: None,
+                workloads: 0,
+                start: StartParts::default(),
+            });
+            let answer = ask(address, "GET /readyz").await;
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ready: source ebpf\n"), "{answer}");
+            let metrics = ask(address, "GET /metrics").await;
+            assert!(metrics.contains("application/openmetrics-text") && metrics.contains("# EOF"), "{metrics}");
+        });
+    }
+}

@@ -450,3 +450,177 @@ fn refused(why: Refused) -> String {
 fn float(value: u64) -> f64 {
     value as f64
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::record::Cause;
+    use plimsoll_policy::{Action, Case, Conditions, Deficit, Fate, Judged, Key, Outcome, Ranked, Readings};
+    use plimsoll_units::CgroupId;
+    use std::sync::{Arc, Mutex};
+
+    type Lines = Arc<Mutex<Vec<(Level, String, Map<String, Value>)>>>;
+
+    /// A teller whose log lines are kept.
+    pub(in crate::reporter) fn teller(yaml: &str, kernel_log: Option<File>) -> (Teller, Lines) {
+        let configuration = plimsoll_config::parse(yaml, "test.yaml").expect("it is in order");
+        let lines = Lines::default();
+        let kept = Arc::clone(&lines);
+        let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
+            kept.lock().expect("no panic").push((level, message.to_owned(), fields.clone()));
+        });
+        (Teller::with(configuration, out, kernel_log), lines)
+    }
+
+    const JSON: &str = "machine: {logFormat: json}";
+
+    fn plan(shadow: bool) -> Record<'static> {
+        Record::Plan {
+            number: 7,
+            cause: Cause::Line,
+            crossed: Some(MonotonicNs(90)),
+            awake: MonotonicNs(100),
+            shadow,
+            scope: Scope::Node,
+            taken: MonotonicNs(110),
+            made: MonotonicNs(120),
+            outcome: Outcome::Evict,
+            readings: Some(Readings {
+                capacity: Bytes::mib(1000),
+                kubelet: Bytes::mib(90),
+                honest: Some(Bytes::mib(80)),
+            }),
+            conditions: Conditions { memory_pressure: true },
+            deficit: Some(Deficit { missing: Bytes::mib(20), coming: Bytes::ZERO, taken: Bytes::mib(300) }),
+            attribution: None,
+            overlooked: 0,
+        }
+    }
+
+    fn parts(shadow: bool) -> [Record<'static>; 5] {
+        let judged = Judged {
+            threshold: 0,
+            line: Bytes::mib(100),
+            target: Bytes::mib(100),
+            case: Case::Both,
+            below_for: Duration::ZERO,
+            met: true,
+        };
+        let ranked = Ranked {
+            candidate: 3,
+            key: Key { slot: 3, id: CgroupId(42) },
+            usage: Some(Bytes::mib(300)),
+            reservation: Bytes::ZERO,
+            exceeds: true,
+            priority: -5,
+            started: MonotonicNs(1),
+            grew: None,
+            fate: Fate::Evicted,
+        };
+        [
+            plan(shadow),
+            Record::PlanJudged { judged, acting: true },
+            Record::PlanRanked { ranked, path: b"work.slice/a\nb" },
+            Record::PlanAction(Action::Evict { candidate: 3, threshold: 0, grace: Duration::ZERO }),
+            Record::PlanEnd,
+        ]
+    }
+
+    #[test]
+    fn a_plan_is_one_line_with_every_number() {
+        let (mut teller, lines) = teller(JSON, None);
+        for record in &parts(false) {
+            teller.tell(record);
+        }
+        let lines = lines.lock().expect("no panic");
+        let [(_, message, fields)] = &lines[..] else { panic!("{lines:?}") };
+        assert!(message.contains("evict work.slice/a\\nb") && message.contains("hard line 100.0 MiB"), "{message}");
+        assert_eq!(fields["awake_ns"], 100);
+        assert_eq!(fields["crossed_ns"], 90);
+        assert_eq!(fields["readings"]["honest"], 80 << 20);
+        assert_eq!(fields["candidates"][0]["path"], "work.slice/a\\nb");
+        assert_eq!(fields["candidates"][0]["usage"], 300 << 20);
+        assert!(!message.contains("shadow"));
+        let text = teller.metrics.text();
+        assert!(text.contains("plimsoll_decisions_total{outcome=\"evict\"} 1"), "{text}");
+        assert!(text.contains("plimsoll_memory_available_bytes{reading=\"kernel\"} 83886080"), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn a_shadow_says_so() {
+        let (mut teller, lines) = teller("machine: {logFormat: text}", None);
+        for record in &parts(true) {
+            teller.tell(record);
+        }
+        let lines = lines.lock().expect("no panic");
+        assert!(lines[0].1.starts_with("shadow, not done: "), "{lines:?}");
+        assert!(lines[0].2.is_empty(), "for people the line has every number already");
+    }
+
+    #[test]
+    fn a_plan_of_which_the_beginning_was_lost_is_not_told() {
+        let (mut teller, lines) = teller(JSON, None);
+        for record in &parts(false)[1..] {
+            teller.tell(record);
+        }
+        assert!(lines.lock().expect("no panic").is_empty());
+    }
+
+    #[test]
+    fn a_kill_is_a_line_in_the_kernels_log_and_stays_one() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        let (mut teller, _) = teller(JSON, Some(file.try_clone().expect("a second descriptor")));
+        for record in &parts(false) {
+            teller.tell(record);
+        }
+        let kill = |what| Record::Kill { plan: 7, path: b"work.slice/a\nb", usage: None, at: MonotonicNs(130), what };
+        teller.tell(&kill(Killed::Begun));
+        teller.tell(&kill(Killed::Emptied(Duration::from_millis(3), None)));
+        let mut text = [0; 2048];
+        let length = std::os::unix::fs::FileExt::read_at(&file, &mut text, 0).expect("readable");
+        let text = std::str::from_utf8(&text[..length]).expect("text");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.starts_with("<4>plimsoll: killed work.slice/a\\nb (usage unknown): "), "{text}");
+        let metrics = teller.metrics.text();
+        assert!(metrics.contains("plimsoll_kills_total{outcome=\"begun\"} 1"), "{metrics}");
+        assert!(metrics.contains("plimsoll_kills_total{outcome=\"emptied\"} 1"), "{metrics}");
+    }
+
+    #[test]
+    fn totals_that_somebody_else_keeps_are_taken_as_they_are() {
+        let (mut teller, _) = teller(JSON, None);
+        for count in [5, 7] {
+            teller.tell(&Record::Lost { ring: "events", count });
+        }
+        teller.queue("watch-queue", 2, 1);
+        let text = teller.metrics.text();
+        assert!(text.contains("plimsoll_lost_records_total{ring=\"events\"} 7"), "{text}");
+        assert!(text.contains("plimsoll_lost_records_total{ring=\"watch-queue\"} 3"), "{text}");
+    }
+
+    #[test]
+    fn only_a_shortage_of_the_whole_machine_is_a_lost_race() {
+        let (mut teller, _) = teller(JSON, None);
+        for scope in [OomScope::Global, OomScope::Cgroup, OomScope::Cpuset, OomScope::NumaNode] {
+            teller.tell(&Record::Oom { at: MonotonicNs(1), pid: 2, cgroup: None, resident: None, scope });
+        }
+        let text = teller.metrics.text();
+        assert!(text.contains("plimsoll_races_lost_total 1\n"), "{text}");
+        assert!(text.contains("plimsoll_oom_kills_total{scope=\"cgroup\"} 1"), "{text}");
+    }
+
+    #[test]
+    fn an_armed_core_makes_it_ready_and_a_new_one_forgets_the_old_ones_reasons() {
+        let (mut teller, lines) = teller(JSON, None);
+        assert!(!teller.readiness().0);
+        let armed = Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start: StartParts::default() };
+        teller.tell(&armed);
+        teller.tell(&Record::Fallen { source: "ebpf", why: "hidden symbols" });
+        let (ready, text) = teller.readiness();
+        assert!(ready && text.contains("not ebpf: hidden symbols"), "{text}");
+        assert_eq!(lines.lock().expect("no panic")[0].2["start"]["armed_ns"], 0);
+        teller.tell(&armed);
+        assert!(!teller.readiness().1.contains("hidden symbols"));
+    }
+}
