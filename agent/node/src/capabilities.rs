@@ -27,6 +27,11 @@ pub const SYS_NICE: Capability = Capability::CAP_SYS_NICE;
 /// Shrinking the bounding set, which this module does; always dropped last.
 const SETPCAP: Capability = Capability::CAP_SETPCAP;
 
+/// The capability of this name, as `CAP_KILL`.
+pub fn named(name: &str) -> Option<Capability> {
+    name.parse().ok()
+}
+
 /// Those that the calling thread holds.
 pub fn held() -> Result<CapsHashSet, NodeError> {
     Ok(caps::read(None, CapSet::Permitted)?)

@@ -33,6 +33,8 @@ pub(crate) struct Settings {
     pub(crate) kernel_brake: bool,
     /// Where it listens; each agent of a test has its own.
     pub(crate) port: u16,
+    /// The only capabilities that it has; all of them where absent.
+    pub(crate) capabilities: Option<Vec<String>>,
     /// Added to its environment.
     pub(crate) environment: Vec<(&'static str, String)>,
 }
@@ -46,12 +48,13 @@ impl Settings {
             slice_line_bytes: None,
             kernel_brake: false,
             port: 10_350,
+            capabilities: None,
             environment: Vec::new(),
         }
     }
 
     fn to_yaml(&self) -> String {
-        let Self { line_bytes, source, slice_line_bytes, kernel_brake, port, environment: _ } = self;
+        let Self { line_bytes, source, slice_line_bytes, kernel_brake, port, capabilities: _, environment: _ } = self;
         let mut yaml = format!(
             "evictionHard: {{memory.available: \"{line_bytes}\"}}
 machine:
@@ -98,8 +101,10 @@ impl Agent {
         fs::write(&config, settings.to_yaml())?;
         let log = PathBuf::from(format!("/run/agent-{}.log", settings.port));
         let out = File::create(&log)?;
+        let capabilities = settings.capabilities.iter().flat_map(|all| ["--capabilities".to_owned(), all.join(",")]);
         let child = guest()
             .arg("within")
+            .args(capabilities)
             .arg("--cgroup")
             .arg(cgroup.path())
             .args(["--", PROGRAM, "run", "--config"])

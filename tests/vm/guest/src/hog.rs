@@ -8,6 +8,7 @@ use crate::map::Mapping;
 use crate::record::{Filled, Writer};
 use crate::{cgroup, machine};
 use anyhow::{Context as _, Result, bail, ensure};
+use plimsoll_node::capabilities;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
@@ -104,6 +105,9 @@ pub(crate) struct WithinArguments {
     /// The cgroup to join: its directory.
     #[arg(long)]
     cgroup: PathBuf,
+    /// Keep only these capabilities, for good.
+    #[arg(long, value_delimiter = ',')]
+    capabilities: Option<Vec<String>>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
@@ -155,6 +159,10 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
 /// Joins a cgroup and becomes another program in it.
 pub(crate) fn within(arguments: &WithinArguments) -> Result<()> {
     join(&arguments.cgroup)?;
+    if let Some(names) = &arguments.capabilities {
+        let keep = names.iter().map(|name| capabilities::named(name).with_context(|| format!("no capability {name}")));
+        capabilities::keep_only(&keep.collect::<Result<Vec<_>>>()?)?;
+    }
     let (program, rest) = arguments.command.split_first().context("no program was named")?;
     Err(Command::new(program).args(rest).exec()).with_context(|| format!("cannot become {program}"))
 }

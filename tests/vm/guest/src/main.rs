@@ -23,6 +23,7 @@ mod scenarios_of_death;
 mod scene;
 mod sense_tests;
 mod suite;
+mod surroundings_tests;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -6,6 +6,7 @@
 
 use crate::{
     act_tests, bad_config_tests, block, cgroup, hog_tests, machine, scenarios, scenarios_of_death, sense_tests,
+    surroundings_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -83,6 +84,11 @@ const TESTS: &[Test] = &[
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
     test("kill-points", scenarios_of_death::kill_points, 1800, &[]),
+    test("least-privilege", surroundings_tests::least_privilege, 180, &[]),
+    test("check-finds-all", surroundings_tests::check_finds_all, 60, &[]),
+    test("hidden-symbols-fall-to-pressure", surroundings_tests::hidden_symbols, 120, &[]),
+    test("cgroup-version-1-is-refused", surroundings_tests::version_1, 60, &[]),
+    test("hybrid-cgroups-are-watched-only", surroundings_tests::hybrid, 120, &[]),
     test("brake-in-the-kernel", scenarios::kernel_brake, 240, &[]),
     test("sense-kernel-facts", sense_tests::facts, 120, &[]),
     test("sense-every-hook-attaches", sense_tests::attached, 120, &[]),
