@@ -10,7 +10,6 @@ const STEP: Bytes = Bytes::mib(4);
 /// What the kernel's programs need to know of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
-    pub(super) total: Pages,
     pub(super) reserve: Pages,
     pub(super) low_watermark: Pages,
     pub(super) drift: Pages,
@@ -47,7 +46,8 @@ pub(super) fn node(thresholds: &[Threshold], memory: &MemoryReading, machine: &M
     Some(NodeLine {
         kubelet: next(thresholds, memory.capacity, memory.kubelet_available),
         honest: memory.honest_available.map_or(Bytes::ZERO, |honest| next(thresholds, memory.capacity, honest)),
-        total: machine.total,
+        // Without the huge page pool, which may change at any time.
+        total: Pages::from_bytes(memory.capacity, machine.page_bytes),
         reserve: machine.reserve,
         low_watermark: machine.low_watermark,
         drift,
@@ -77,7 +77,7 @@ mod tests {
     use plimsoll_policy::{Line, Signal};
 
     const MACHINE: Machine =
-        Machine { total: Pages(0), reserve: Pages(0), low_watermark: Pages(0), drift: Pages(256), page_bytes: 4096 };
+        Machine { reserve: Pages(0), low_watermark: Pages(0), drift: Pages(256), page_bytes: 4096 };
 
     fn thresholds() -> Vec<Threshold> {
         let hard = Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(100)));

@@ -32,7 +32,7 @@ use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, ladder};
 use plimsoll_state::queue::Producer;
 use plimsoll_state::{ActingLock, Found, PendingKill, Record as RunRecord, undo};
-use plimsoll_units::MonotonicNs;
+use plimsoll_units::{MonotonicNs, Pages};
 use rtrb::RingBuffer;
 
 use crate::options::Options;
@@ -44,6 +44,8 @@ use watch::{Hands, Watch};
 
 /// How often the core looks although the kernel would ring: a lost record costs at most this.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
+/// Who looks so often shows that it is alive.
+const OFTEN: Duration = Duration::from_secs(10);
 /// Descriptors that a workload's handle keeps open.
 const FILES_A_WORKLOAD: u64 = 16;
 /// Descriptors for everything else.
@@ -132,6 +134,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         hello,
         queue: slow_queue,
         max_workloads: most_workloads(),
+        turns: slow_look(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
     });
     scout.first();
     start.workloads = lap(now);
@@ -284,10 +287,8 @@ fn machine(meminfo: &MemInfo) -> anyhow::Result<Machine> {
     let zones = Zones::read()?;
     let reading = meminfo.read()?;
     let page_bytes = page_bytes();
-    let pool = reading.hugetlb.unwrap_or_default();
     Ok(Machine {
-        total: watch::pages(reading.total.saturating_sub(pool), page_bytes),
-        reserve: watch::pages(zones.total_reserve(&reading, page_bytes), page_bytes),
+        reserve: Pages::from_bytes(zones.total_reserve(&reading, page_bytes), page_bytes),
         low_watermark: zones.low_watermark,
         drift: zones.drift_bound(),
         page_bytes,

@@ -29,6 +29,8 @@ use crate::record::{Record, StartParts};
 
 /// How often the slow figures are read and the reporter hears that the core lives.
 const PACE: Duration = Duration::from_secs(5);
+/// A watching thread that has not woken for so long is stuck, and the reporter hears nothing good of it any more.
+const STUCK: Duration = Duration::from_mins(1);
 /// Discoveries are at least so far apart, and at least ten times as long as the last one took.
 const DISCOVERY_PAUSE: Duration = Duration::from_millis(20);
 /// Suspects are named at most so often.
@@ -56,12 +58,14 @@ pub(super) enum Ask {
 #[derive(Clone, Debug)]
 pub(super) struct Bell {
     asked: Arc<AtomicU32>,
+    /// How often the watching thread woke.
+    turns: Arc<AtomicU32>,
     wake: Arc<OwnedFd>,
 }
 
 impl Bell {
     pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self { asked: Arc::default(), wake: Arc::new(eventfd()?) })
+        Ok(Self { asked: Arc::default(), turns: Arc::default(), wake: Arc::new(eventfd()?) })
     }
 
     /// Asks; what is asked already is not asked twice.
@@ -69,6 +73,11 @@ impl Bell {
         if self.asked.fetch_or(what as u32, Ordering::AcqRel) & what as u32 == 0 {
             ring(&self.wake);
         }
+    }
+
+    /// The watching thread woke.
+    pub(super) fn turn(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
     fn take(&self) -> u32 {
@@ -123,6 +132,8 @@ pub(super) struct Given {
     pub(super) hello: OwnedFd,
     pub(super) queue: Producer,
     pub(super) max_workloads: usize,
+    /// The watching thread wakes by itself from time to time: if it does not, the core is not well.
+    pub(super) turns: bool,
 }
 
 struct Known {
@@ -146,6 +157,8 @@ pub(super) struct Scout {
     news: bool,
     next_discovery: MonotonicNs,
     next_suspects: MonotonicNs,
+    /// How often the watching thread had woken, and when that was seen to change.
+    turned: (u32, MonotonicNs),
     /// What went wrong last, so that it is told once.
     trouble: Option<String>,
 }
@@ -162,6 +175,7 @@ impl Scout {
             news: false,
             next_discovery: MonotonicNs(0),
             next_suspects: MonotonicNs(0),
+            turned: (0, monotonic()),
             trouble: None,
             given,
         }
@@ -444,14 +458,21 @@ impl Scout {
         let health = self.given.health.read();
         let workloads = self.workloads();
         let queue = &mut self.given.queue;
-        Record::Beat {
-            at: monotonic(),
-            workloads,
-            malformed: health.malformed,
-            brakes_applied: health.brakes_applied,
-            brakes_refused: health.brakes_refused,
+        let now = monotonic();
+        let turns = self.given.bell.turns.load(Ordering::Relaxed);
+        if turns != self.turned.0 || !self.given.turns {
+            self.turned = (turns, now);
         }
-        .send(queue);
+        if now.since(self.turned.1) < STUCK {
+            Record::Beat {
+                at: now,
+                workloads,
+                malformed: health.malformed,
+                brakes_applied: health.brakes_applied,
+                brakes_refused: health.brakes_refused,
+            }
+            .send(queue);
+        }
         for (ring, count) in health.lost {
             Record::Lost { ring, count }.send(queue);
         }

@@ -24,7 +24,7 @@ use plimsoll_policy::{
 use plimsoll_sense::{BrakeMark, Interest, Kind, Lines, MAX_BRAKES, MAX_SLICES, Source, Wake, WakeList};
 use plimsoll_state::Record as RunRecord;
 use plimsoll_state::queue::Producer;
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::Consumer;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -245,6 +245,7 @@ impl Watch {
                 }
             };
             let awake = monotonic();
+            self.given.scout.turn();
             super::strict::begin();
             if let Some(end) = self.turn(&events[..count], awake) {
                 return end;
@@ -304,10 +305,8 @@ impl Watch {
         if rang.cause.is_some() {
             self.look(rang, awake);
         }
-        if self.given.hands.is_none() && rang.cause == Some(Cause::Timer) && (self.given.may_act)() {
-            return Some(End::MayAct);
-        }
-        None
+        let at_leisure = matches!(rang.cause, Some(Cause::Timer | Cause::Poll));
+        (self.given.hands.is_none() && at_leisure && (self.given.may_act)()).then_some(End::MayAct)
     }
 
     /// Lets go of everything, for the end.
@@ -637,15 +636,20 @@ impl Watch {
                 Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
             };
             if what == Braked::Frozen {
-                self.stopped(rang.crossed, memory, now);
+                self.stopped(rang.crossed, past(memory, self.hard_line(memory.capacity)), now);
             }
             self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
         }
     }
 
+    /// How far memory was below the line that the plan is about.
+    fn past_acting_line(&self) -> Bytes {
+        let Some((readings, judged)) = self.plan.readings.zip(self.plan.acting()) else { return Bytes::ZERO };
+        judged.line.saturating_sub(readings.honest.unwrap_or(readings.kubelet))
+    }
+
     /// Tells that what grew was stopped, the first time in an episode.
-    fn stopped(&mut self, crossed: Option<MonotonicNs>, memory: &MemoryReading, now: MonotonicNs) {
-        let past_line = past(memory, self.hard_line(memory.capacity));
+    fn stopped(&mut self, crossed: Option<MonotonicNs>, past_line: Bytes, now: MonotonicNs) {
         let episode = self.episode.get_or_insert(Episode { crossed, past_line, stopped: false, acted: false });
         episode.acted = true;
         if !std::mem::replace(&mut episode.stopped, true) {
@@ -678,15 +682,8 @@ impl Watch {
                 Action::Evict { candidate, .. } | Action::Hasten { candidate, .. } => {
                     let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { continue };
                     self.kill(candidate.key, candidate.usage, now);
-                    if let Some(readings) = self.plan.readings {
-                        let memory = MemoryReading {
-                            capacity: readings.capacity,
-                            kubelet_available: readings.kubelet,
-                            honest_available: readings.honest,
-                        };
-                        let crossed = self.episode.and_then(|episode| episode.crossed);
-                        self.stopped(crossed, &memory, monotonic());
-                    }
+                    let crossed = self.episode.and_then(|episode| episode.crossed);
+                    self.stopped(crossed, self.past_acting_line(), monotonic());
                 }
                 Action::Reclaim { amount } => self.reclaim(scope, amount, now),
             }
@@ -972,9 +969,4 @@ fn errno_of(fault: Fault) -> Option<i32> {
 fn clear(fd: &OwnedFd) {
     let mut count = [0; 8];
     while let Err(Errno::INTR) = rustix::io::read(fd, &mut count) {}
-}
-
-/// Pages of `bytes`, for the kernel's programs.
-pub(super) fn pages(bytes: Bytes, page_bytes: u64) -> Pages {
-    Pages::from_bytes(bytes, page_bytes)
 }
