@@ -3,18 +3,25 @@
 //! The supervisor does this the moment the core is gone; `plimsoll undo` does it where all processes were killed at once.
 
 use std::fmt;
+use std::path::Path;
 
+use anyhow::Context as _;
 use plimsoll_config::Configuration;
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::os::CGROUP_ROOT;
 use plimsoll_sense::stopped;
-use plimsoll_state::{ActingLock, Record, undo};
+use plimsoll_state::{ActingLock, Found, Record, undo};
 
 use crate::options::Options;
 
+/// Exit codes, as `--help` has them.
+const CODES: &str = "Exit codes: 0 nothing is left to undo, or another agent acts and holds what it holds; 1 something \
+could not be undone, and a line says what; 2 wrong arguments or configuration.";
+
 /// `plimsoll undo`: whose record to undo.
 #[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
@@ -54,17 +61,25 @@ impl fmt::Display for Summary {
 
 /// Undoes everything that is recorded, unless another agent acts. Safe to do again.
 pub(crate) fn undo_all(configuration: &Configuration) -> anyhow::Result<Summary> {
-    let directory = &configuration.state_directory;
+    undo_in(&configuration.state_directory, &plimsoll_sense::Config::default().stopped_pin)
+}
+
+fn undo_in(directory: &Path, stopped_pin: &Path) -> anyhow::Result<Summary> {
     let mut summary = Summary::default();
-    if !directory.join("record").exists() {
-        return Ok(summary);
-    }
-    let Some(_lock) = ActingLock::try_acquire(&directory.join("lock"))? else {
-        summary.other_acts = true;
-        return Ok(summary);
+    // Where there is no directory nobody holds the lock in it. What the kernel side stopped is recorded elsewhere, and
+    // is undone whether the directory and the record are there or not.
+    let there = |path: &Path| std::fs::exists(path).with_context(|| format!("cannot look at {}", path.display()));
+    let _lock = if there(directory)? {
+        let Some(lock) = ActingLock::try_acquire(&directory.join("lock"))? else {
+            summary.other_acts = true;
+            return Ok(summary);
+        };
+        Some(lock)
+    } else {
+        None
     };
     // Before the record: a stopped process in a frozen cgroup goes on only when both are undone, in either order.
-    match stopped::undo(&plimsoll_sense::Config::default().stopped_pin) {
+    match stopped::undo(stopped_pin) {
         Ok(undone) => {
             summary.continued = undone.continued;
             if undone.failed > 0 {
@@ -73,7 +88,15 @@ pub(crate) fn undo_all(configuration: &Configuration) -> anyhow::Result<Summary>
         }
         Err(error) => summary.failed.push(error.to_string()),
     }
-    let (mut record, _) = Record::open(&directory.join("record"), BootId::read()?)?;
+    let path = directory.join("record");
+    if !there(&path)? {
+        return Ok(summary);
+    }
+    let (mut record, found) = Record::open(&path, BootId::read()?)?;
+    if let Found::Broken { aside, why } = found {
+        // What it held cannot be known any more, and somebody should look.
+        summary.failed.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
+    }
     let undone = undo(&mut record, &Root::open(CGROUP_ROOT.as_ref())?);
     summary.thawed = undone.thawed;
     summary.kills = undone.kills.len();
@@ -86,4 +109,52 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let summary = undo_all(&crate::supervisor::configuration(&arguments.options)?)?;
     println!("plimsoll: {summary}");
     Ok(u8::from(!summary.failed.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    struct Place {
+        directory: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            Self { directory: tempfile::tempdir().expect("a temporary directory") }
+        }
+
+        fn undo(&self, directory: &str) -> Summary {
+            let pin = self.directory.path().join("stopped");
+            undo_in(&self.directory.path().join(directory), &pin).expect("readable")
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_recorded_nothing_is_made() {
+        let place = Place::new();
+        let summary = place.undo("missing");
+        assert!(!summary.other_acts && summary.failed.is_empty() && summary.thawed.is_empty(), "{summary}");
+        assert!(!place.directory.path().join("missing").exists());
+        // A directory without a record.
+        assert!(place.undo("").failed.is_empty());
+        assert!(!place.directory.path().join("record").exists());
+    }
+
+    #[test]
+    fn what_another_agent_holds_is_left_alone() {
+        let place = Place::new();
+        fs::write(place.directory.path().join("stopped"), "no map").expect("writable");
+        let lock = ActingLock::try_acquire(&place.directory.path().join("lock")).expect("writable");
+        assert!(lock.is_some());
+        let summary = place.undo("");
+        assert!(summary.other_acts && summary.failed.is_empty(), "{summary}");
+        assert!(summary.to_string().contains("another agent acts"));
+        // Once it is gone, also without a run record, what the kernel side stopped is looked at.
+        drop(lock);
+        let summary = place.undo("");
+        assert!(!summary.other_acts, "{summary}");
+        assert_eq!(summary.failed.len(), 1, "a pin that is no map is told: {summary}");
+    }
 }
