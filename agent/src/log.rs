@@ -23,6 +23,18 @@ pub(crate) fn escaped(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
+/// A text that stays on its line: what does not print is escaped. What stands escaped in it already stays as it is.
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\\' | '\'' | '"' => printable.push(character),
+            other => printable.extend(other.escape_debug()),
+        }
+    }
+    printable
+}
+
 /// Renders one line, without its end. `now` is seconds and milliseconds since the epoch.
 pub(crate) fn line(
     format: LogFormat,
@@ -47,11 +59,10 @@ pub(crate) fn line(
             Value::Object(object).to_string()
         }
         LogFormat::Text => {
-            let mut text =
-                format!("{level}: {}", message.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\""));
+            let mut text = format!("{level}: {}", printable(message));
             for (key, value) in fields {
                 // Writing into a String does not fail.
-                let _ = write!(text, " {key}={value}");
+                let _ = write!(text, " {key}={}", printable(&value.to_string()));
             }
             text
         }
@@ -76,8 +87,12 @@ mod tests {
         fields.insert("cgroup".into(), escaped(b"a\nb\x1b[31m\xff").into());
         fields.insert("bytes".into(), 7.into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
-        let text = line(LogFormat::Text, now, Level::Warn, "killed\nthem", &fields);
-        assert_eq!(text, "warn: killed\\nthem bytes=7 cgroup=\"a\\\\nb\\\\x1b[31m\\\\xff\"");
+        let message = format!("killed\nthem: {} and \"{}\"", escaped(b"a\n\\x2d"), '\u{202e}');
+        let text = line(LogFormat::Text, now, Level::Warn, &message, &fields);
+        assert_eq!(
+            text,
+            "warn: killed\\nthem: a\\n\\\\x2d and \"\\u{202e}\" bytes=7 cgroup=\"a\\\\nb\\\\x1b[31m\\\\xff\""
+        );
         let json = line(LogFormat::Json, now, Level::Info, "killed\nthem", &fields);
         let read: Value = serde_json::from_str(&json).expect("it is JSON");
         assert!(!json.contains('\n'));

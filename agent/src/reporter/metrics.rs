@@ -23,12 +23,17 @@ pub(super) struct Metrics {
     pub(super) past_line: Histogram,
     pub(super) races_lost: Counter,
     pub(super) oom_kills: Family<Label, Counter>,
-    pub(super) kills: Family<Label, Counter>,
+    pub(super) kills: Counter,
+    pub(super) kills_refused: Counter,
+    pub(super) stuck_victims: Counter,
+    pub(super) asked_to_end: Counter,
     pub(super) brakes: Family<Label, Counter>,
     pub(super) kernel_brakes: Family<Label, Counter>,
     pub(super) decisions: Family<Label, Counter>,
     pub(super) lost_records: Family<Label, Counter>,
+    pub(super) lost_log_lines: Counter,
     pub(super) malformed_records: Family<Label, Counter>,
+    pub(super) broken_plans: Counter,
     pub(super) failures: Family<Label, Counter>,
     pub(super) program_run_time: Family<Label, FloatCounter>,
     pub(super) program_runs: Family<Label, Counter>,
@@ -91,8 +96,6 @@ impl Metrics {
                 metric
             }};
         }
-        // Counted anew by each of them; those that are read as totals are stored as they are.
-        let source: Family<Label, Gauge> = registered!("source", "1 for the source in use, 0 for others that were");
         let metrics = Self {
             crossed_to_awake,
             crossed_to_stopped,
@@ -100,12 +103,17 @@ impl Metrics {
             past_line,
             races_lost: registered!("races_lost", "Times that the OOM killer chose for the whole machine"),
             oom_kills: registered!("oom_kills", "Victims of the OOM killer, by where memory was short"),
-            kills: registered!("kills", "Workloads that were to be killed, by what became of it"),
+            kills: registered!("kills", "Workloads whose processes were all sent SIGKILL"),
+            kills_refused: registered!("kills_refused", "Workloads that were to be killed and were not"),
+            stuck_victims: registered!("stuck_victims", "Killed workloads that did not empty in time"),
+            asked_to_end: registered!("asked_to_end", "Workloads that were asked to end within their grace period"),
             brakes: registered!("brakes", "Freezes and thaws, by what became of them"),
             kernel_brakes: registered!("kernel_brakes", "In-kernel brakes of the running core, by what became of them"),
             decisions: registered!("decisions", "Plans that were told, by their outcome"),
             lost_records: registered!("lost_records", "Records that found a ring or queue full"),
+            lost_log_lines: registered!("lost_log_lines", "Lines of the log that nobody took in time"),
             malformed_records: registered!("malformed_records", "Records that were none of those agreed on"),
+            broken_plans: registered!("broken_plans", "Plans of which a part was lost on the way to the log"),
             failures: registered!("failures", "Calls that should not fail and did"),
             program_run_time: registered!(
                 "program_run_time",
@@ -117,9 +125,13 @@ impl Metrics {
                 "program_recursion_misses",
                 "How often each kernel program was left out because it was running already"
             ),
-            source,
+            source: registered!("source", "1 for the source in use"),
             acting: registered!("acting", "1 where this agent acts, 0 where it shadows"),
-            available: registered!("memory_available", "Available memory at the last decision told", Unit::Bytes),
+            available: registered!(
+                "memory_available",
+                "Available memory, as the kubelet and as the kernel reckon it",
+                Unit::Bytes
+            ),
             memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
             workloads: registered!("workloads", "Workloads that are watched"),
             core_start: registered!("core_start", "How long the core's start took, part by part", Unit::Seconds),
@@ -129,12 +141,18 @@ impl Metrics {
             ),
             registry,
         };
-        // What tests and alerts look for is there before it first happens.
-        for scope in ["global", "cgroup", "cpuset", "numa-node"] {
-            let _ = metrics.oom_kills.get_or_create(&[("scope", scope.into())]);
-        }
-        for outcome in ["applied", "refused"] {
-            let _ = metrics.kernel_brakes.get_or_create(&[("outcome", outcome.into())]);
+        // What an alert looks for is there before it first happens.
+        let known: [(&Family<Label, Counter>, _, &[&str]); 5] = [
+            (&metrics.oom_kills, "scope", &["global", "cgroup", "cpuset", "numa-node"]),
+            (&metrics.brakes, "outcome", &["frozen", "thawed", "still-grows", "gone", "refused", "thaw-failed"]),
+            (&metrics.kernel_brakes, "outcome", &["applied", "refused"]),
+            (&metrics.lost_records, "ring", &["watch-queue", "scout-queue"]),
+            (&metrics.malformed_records, "side", &["agent", "kernel"]),
+        ];
+        for (family, label, values) in known {
+            for value in values {
+                let _ = family.get_or_create(&[(label, (*value).into())]);
+            }
         }
         metrics
     }
@@ -148,6 +166,11 @@ impl Metrics {
     }
 }
 
+/// A number of bytes as a gauge has it.
+pub(super) fn gauge(bytes: plimsoll_units::Bytes) -> i64 {
+    i64::try_from(bytes.0).unwrap_or(i64::MAX)
+}
+
 /// Sets a counter whose total somebody else keeps.
 pub(super) fn store(family: &Family<Label, Counter>, label: (&'static str, &str), total: u64) {
     let counter = family.get_or_create(&[(label.0, label.1.to_owned())]);
@@ -157,4 +180,62 @@ pub(super) fn store(family: &Family<Label, Counter>, label: (&'static str, &str)
 /// Counts one.
 pub(super) fn count(family: &Family<Label, Counter>, label: (&'static str, &str)) {
     family.get_or_create(&[(label.0, label.1.to_owned())]).inc();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_named_by_the_rules_of_open_metrics() {
+        let metrics = Metrics::new();
+        // A family shows up with its first member.
+        for family in [&metrics.decisions, &metrics.failures, &metrics.program_runs, &metrics.program_recursion_misses]
+        {
+            store(family, ("program", "charge"), 3);
+        }
+        for family in [&metrics.source, &metrics.available, &metrics.hook_attached] {
+            let _ = family.get_or_create(&[("reading", "kernel".into())]);
+        }
+        let _ = metrics.program_run_time.get_or_create(&[("program", "charge".into())]);
+        let _ = metrics.core_start.get_or_create(&[("part", "armed".into())]);
+        let text = metrics.text();
+        for (name, kind) in [
+            ("crossed_to_awake_seconds", "histogram"),
+            ("crossed_to_stopped_seconds", "histogram"),
+            ("crossed_to_memory_back_seconds", "histogram"),
+            ("past_line_bytes", "histogram"),
+            ("races_lost", "counter"),
+            ("oom_kills", "counter"),
+            ("kills", "counter"),
+            ("kills_refused", "counter"),
+            ("stuck_victims", "counter"),
+            ("asked_to_end", "counter"),
+            ("brakes", "counter"),
+            ("kernel_brakes", "counter"),
+            ("decisions", "counter"),
+            ("lost_records", "counter"),
+            ("lost_log_lines", "counter"),
+            ("malformed_records", "counter"),
+            ("broken_plans", "counter"),
+            ("failures", "counter"),
+            ("program_run_time_seconds", "counter"),
+            ("program_runs", "counter"),
+            ("program_recursion_misses", "counter"),
+            ("source", "gauge"),
+            ("acting", "gauge"),
+            ("memory_available_bytes", "gauge"),
+            ("memory_pressure", "gauge"),
+            ("workloads", "gauge"),
+            ("core_start_seconds", "gauge"),
+            ("hook_attached", "gauge"),
+        ] {
+            assert!(text.contains(&format!("# TYPE plimsoll_{name} {kind}\n")), "{name} in {text}");
+            assert!(text.contains(&format!("# HELP plimsoll_{name} ")), "{name} in {text}");
+        }
+        assert!(text.contains("# UNIT plimsoll_past_line_bytes bytes\n"), "{text}");
+        assert!(text.contains("plimsoll_program_runs_total{program=\"charge\"} 3\n"), "{text}");
+        assert!(text.contains("plimsoll_kernel_brakes_total{outcome=\"refused\"} 0\n"), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
 }

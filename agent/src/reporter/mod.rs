@@ -1,25 +1,37 @@
 //! The reporter: logs, metrics, health. May be slow, may be paged out, may die: the core goes on.
 
 mod health;
+mod kernel_log;
 mod metrics;
+mod outlet;
+mod plan;
 mod server;
 mod tell;
 
+use std::fs::OpenOptions;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use plimsoll_node::capabilities;
 use plimsoll_state::queue::{Consumer, FRAME};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde_json::{Map, Value, json};
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::QueueNumbers;
+use crate::log::{self, Level};
 use crate::options::Options;
 use crate::record::Record;
+use metrics::Metrics;
 use tell::Teller;
 
 /// Between two batches of records the servers get their turn.
 const BATCH: usize = 64;
+/// How long the end waits for whoever reads the log; the supervisor waits a little longer.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// What the supervisor starts the reporter with.
 #[derive(Debug, clap::Args)]
@@ -36,39 +48,68 @@ pub(crate) struct Arguments {
 
 /// Runs until SIGTERM.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    // Before anything else, and before there is another thread: a capability belongs to a thread.
+    capabilities::keep_only(&[])?;
+    set_parent_process_death_signal(Some(Signal::TERM))?;
     let queue = Consumer::attach(arguments.queue.take()?)?;
     let slow = Consumer::attach(arguments.slow.take()?)?;
     let configuration = crate::supervisor::configuration(&arguments.options)?;
-    capabilities::keep_only(&[])?;
     let address = configuration.metrics_address;
-    let teller = Arc::new(Mutex::new(Teller::new(configuration)));
+    let format = configuration.log_format;
+    let metrics = Metrics::new();
+    let (outlet, written) = outlet::start(std::io::stdout(), metrics.lost_log_lines.clone())?;
+    let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
+        outlet.offer(log::line(format, SystemTime::now(), level, message, fields) + "\n")
+    });
+    let (kernel_log, trouble) = match OpenOptions::new().write(true).open("/dev/kmsg") {
+        Ok(file) => (Some(file), None),
+        Err(error) => (None, Some(format!("kills are not told in the kernel's log: cannot open /dev/kmsg: {error}"))),
+    };
+    let mut teller = Teller::new(configuration, metrics, out, kernel_log);
+    if let Some(trouble) = trouble {
+        teller.say(Level::Warn, &trouble, json!({}));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-        let mut queues = [Queue::new("watch-queue", queue)?, Queue::new("scout-queue", slow)?];
-        let server = server::serve(address, Arc::clone(&teller));
-        tokio::pin!(server);
-        loop {
-            let [watch, scout] = &mut queues;
-            tokio::select! {
-                never = &mut server => match never {},
-                result = watch.readable() => result?,
-                result = scout.readable() => result?,
-                _ = term.recv() => {
-                    for queue in &mut queues {
-                        while queue.take(&teller) == BATCH {}
-                    }
-                    return Ok(());
-                }
-            }
-            for queue in &mut queues {
-                while queue.take(&teller) == BATCH {
-                    tokio::task::yield_now().await;
-                }
+        let queues = [Queue::new("watch-queue", queue)?, Queue::new("scout-queue", slow)?];
+        let end = async {
+            term.recv().await;
+        };
+        run(queues, Arc::new(Mutex::new(teller)), address, end).await
+    })?;
+    // Whoever reads the log may still not read it: then its last lines are lost.
+    written.wait(LAST_LINES);
+    Ok(())
+}
+
+/// Tells what comes through the queues and serves, until `end`; then tells what is left.
+async fn run(
+    mut queues: [Queue; 2],
+    teller: Arc<Mutex<Teller>>,
+    address: SocketAddr,
+    end: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let server = server::serve(address, Arc::clone(&teller));
+    tokio::pin!(server, end);
+    loop {
+        let [watch, scout] = &mut queues;
+        let ended = tokio::select! {
+            never = &mut server => match never {},
+            result = watch.readable() => result.map(|()| false)?,
+            result = scout.readable() => result.map(|()| false)?,
+            () = &mut end => true,
+        };
+        for queue in &mut queues {
+            while queue.take(&teller) == BATCH {
+                tokio::task::yield_now().await;
             }
         }
-    })
+        if ended {
+            teller.lock().unwrap_or_else(PoisonError::into_inner).close();
+            return Ok(());
+        }
+    }
 }
 
 /// A queue and its descriptor, as the runtime waits for it.
@@ -110,5 +151,66 @@ impl Queue {
             }
         }
         BATCH
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::StartParts;
+    use plimsoll_state::queue::{Descriptors, Producer};
+    use tokio::sync::oneshot;
+
+    fn queue(name: &'static str, slots: usize) -> (Producer, Queue) {
+        let made = Descriptors::create(slots).expect("memory");
+        let again = Descriptors {
+            memory: made.memory.try_clone().expect("a descriptor more"),
+            wake: made.wake.try_clone().expect("a descriptor more"),
+        };
+        let consumer = Consumer::attach(made).expect("a queue");
+        (Producer::attach(again).expect("a queue"), Queue::new(name, consumer).expect("it can be waited for"))
+    }
+
+    #[test]
+    fn records_become_lines_and_metrics_and_the_end_tells_the_rest() {
+        let (teller, lines) = tell::tests::teller("", None);
+        let teller = Arc::new(Mutex::new(teller));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let metrics = runtime.block_on(async {
+            let ((mut watch, first), (mut scout, second)) = (queue("watch-queue", 2), queue("scout-queue", 200));
+            let (end, ended) = oneshot::channel::<()>();
+            let all = run([first, second], Arc::clone(&teller), ([127, 0, 0, 1], 0).into(), async {
+                drop(ended.await);
+            });
+            let feed = async {
+                let start = StartParts::default();
+                Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start }.send(&mut scout);
+                while !teller.lock().expect("no panic").readiness().0 {
+                    tokio::task::yield_now().await;
+                }
+                // Two fit, of which one is none; then one is dropped, and more than a batch comes elsewhere.
+                assert!(watch.push(&[255; 16]));
+                assert!(Record::Trouble { text: "from the watch" }.send(&mut watch));
+                assert!(!Record::Trouble { text: "without room" }.send(&mut watch));
+                for _ in 0..2 * BATCH {
+                    assert!(Record::Trouble { text: "from the scout" }.send(&mut scout));
+                }
+                end.send(()).expect("it runs");
+            };
+            let (result, ()) = tokio::join!(all, feed);
+            result.expect("it ends well");
+            teller.lock().expect("no panic").metrics()
+        });
+        let lines = lines.lock().expect("no panic");
+        assert!(lines[0].1.starts_with("armed with source psi"), "{lines:?}");
+        let count = |text: &str| lines.iter().filter(|line| line.1 == text).count();
+        assert_eq!((count("from the watch"), count("without room"), count("from the scout")), (1, 0, 2 * BATCH));
+        for line in [
+            "plimsoll_lost_records_total{ring=\"watch-queue\"} 1\n",
+            "plimsoll_lost_records_total{ring=\"scout-queue\"} 0\n",
+            "plimsoll_malformed_records_total{side=\"agent\"} 1\n",
+        ] {
+            assert!(metrics.contains(line), "{line} in {metrics}");
+        }
     }
 }

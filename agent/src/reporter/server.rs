@@ -90,7 +90,7 @@ fn answer(request: &Request<Incoming>, teller: &Mutex<Teller>) -> Response<Full<
         return response;
     }
     match request.uri().path() {
-        "/metrics" => with(StatusCode::OK, METRICS, lock(teller).metrics.text()),
+        "/metrics" => with(StatusCode::OK, METRICS, lock(teller).metrics()),
         "/livez" => with(StatusCode::OK, TEXT, "alive: the reporter answers\n".into()),
         "/readyz" => {
             let (ready, text) = lock(teller).readiness();

@@ -1,78 +1,71 @@
 //! From records to log lines, kernel log lines and metrics.
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::fs::File;
 use std::time::Duration;
 
 use plimsoll_config::{Configuration, LogFormat};
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::{Plan, Scope, text};
+use plimsoll_node::meminfo::MemInfo;
+use plimsoll_policy::Scope;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde_json::{Map, Value, json};
 
-use super::health::Health;
-use super::metrics::{Metrics, count, store};
-use crate::log::{self, Level, escaped};
+use super::health::{self, Health};
+use super::kernel_log::KernelLog;
+use super::metrics::{Metrics, count, gauge, store};
+use super::plan::{Draft, ns, variant};
+use crate::log::{Level, escaped};
 use crate::record::{Braked, Killed, OomScope, Record, Refused, StartParts};
 
-/// A plan of which not all parts have come.
-struct Draft {
-    plan: Plan,
-    fields: Map<String, Value>,
-    /// Candidates' paths, escaped.
-    paths: BTreeMap<u32, String>,
-}
-
-/// Where lines of the log go.
-type Out = Box<dyn FnMut(Level, &str, &Map<String, Value>) + Send>;
+/// Where lines of the log go. False: the line is lost.
+pub(super) type Out = Box<dyn FnMut(Level, &str, &Map<String, Value>) -> bool + Send>;
 
 /// Tells records, and knows what was told.
 pub(super) struct Teller {
     configuration: Configuration,
-    /// Writes a line of the log; replaced in tests.
     out: Out,
-    kernel_log: Option<File>,
-    pub(super) metrics: Metrics,
-    pub(super) health: Health,
+    /// Lines that were lost since one was written.
+    unsaid: u64,
+    kernel_log: KernelLog,
+    clock: fn() -> MonotonicNs,
+    memory: Option<MemInfo>,
+    metrics: Metrics,
+    health: Health,
     draft: Option<Draft>,
-    /// Readings and line of the last plan, for what follows from it.
-    last: Option<String>,
+    /// Who grew although it was told to stand still, escaped, and by how much: it is killed next.
+    unheld: Option<(String, Bytes)>,
 }
 
 impl Teller {
-    pub(super) fn new(configuration: Configuration) -> Self {
-        let format = configuration.log_format;
-        let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
-            log::write(format, level, message, fields);
-        });
-        let kernel_log = OpenOptions::new().write(true).open("/dev/kmsg");
-        let mut teller = Self::with(configuration, out, None);
-        match kernel_log {
-            Ok(file) => teller.kernel_log = Some(file),
-            Err(error) => {
-                let message = format!("kills are not told in the kernel's log: cannot open /dev/kmsg: {error}");
-                teller.say(Level::Warn, &message, json!({}));
-            }
-        }
-        teller
-    }
-
-    fn with(configuration: Configuration, out: Out, kernel_log: Option<File>) -> Self {
+    pub(super) fn new(configuration: Configuration, metrics: Metrics, out: Out, kernel_log: Option<File>) -> Self {
         Self {
             configuration,
             out,
-            kernel_log,
-            metrics: Metrics::new(),
+            unsaid: 0,
+            kernel_log: KernelLog::new(kernel_log),
+            clock: monotonic,
+            // Without it the gauges are absent.
+            memory: MemInfo::open().ok(),
+            metrics,
             health: Health::default(),
             draft: None,
-            last: None,
+            unheld: None,
         }
     }
 
     /// Readiness now, and its reasons.
     pub(super) fn readiness(&self) -> (bool, String) {
-        self.health.judge(monotonic())
+        self.health.judge((self.clock)())
+    }
+
+    /// All metrics as text, with the memory that is available now.
+    pub(super) fn metrics(&self) -> String {
+        if let Some(reading) = self.memory.as_ref().and_then(|memory| memory.read().ok()) {
+            for (name, bytes) in [("kubelet", reading.kubelet_available()), ("kernel", reading.honest_available())] {
+                self.metrics.available.get_or_create(&[("reading", name.into())]).set(gauge(bytes));
+            }
+        }
+        self.metrics.text()
     }
 
     /// A record that was none.
@@ -85,17 +78,51 @@ impl Teller {
         store(&self.metrics.lost_records, ("ring", name), dropped.saturating_add(damaged));
     }
 
+    /// Nothing comes any more: tells what waits, and lets go of the log.
+    pub(super) fn close(&mut self) {
+        self.kernel_log.flush();
+        self.out = Box::new(|_, _, _| false);
+    }
+
     /// A line of the log; `fields` is an object.
     pub(super) fn say(&mut self, level: Level, message: &str, fields: Value) {
         let Value::Object(fields) = fields else { return };
-        (self.out)(level, message, &fields);
+        if self.unsaid > 0 {
+            let lost = Map::from_iter([("lines".to_owned(), self.unsaid.into())]);
+            if (self.out)(Level::Warn, "lines of the log are missing here: nobody read them in time", &lost) {
+                self.unsaid = 0;
+            }
+        }
+        if !(self.out)(level, message, &fields) {
+            self.unsaid += 1;
+            self.metrics.lost_log_lines.inc();
+        }
     }
 
     /// Tells one record.
     pub(super) fn tell(&mut self, record: &Record<'_>) {
         match *record {
-            Record::Plan { .. } | Record::PlanJudged { .. } | Record::PlanRanked { .. } | Record::PlanAction(_) => {
-                self.draft(record);
+            Record::Plan { .. } => {
+                if self.draft.take().is_some() {
+                    // Its end was lost.
+                    self.metrics.broken_plans.inc();
+                }
+                self.draft = Draft::begin(record);
+            }
+            Record::PlanJudged { judged, acting } => {
+                if let Some(draft) = &mut self.draft {
+                    draft.judged(judged, acting);
+                }
+            }
+            Record::PlanRanked { ranked, path } => {
+                if let Some(draft) = &mut self.draft {
+                    draft.ranked(ranked, path);
+                }
+            }
+            Record::PlanAction(action) => {
+                if let Some(draft) = &mut self.draft {
+                    draft.action(action);
+                }
             }
             Record::PlanEnd => self.plan(),
             Record::Crossed { crossed, awake } => {
@@ -162,16 +189,17 @@ impl Teller {
                 self.armed(pid, source, shadow, workloads, start);
             }
             Record::Fallen { source, why } => {
-                self.health.fallen.push((source.into(), why.into()));
+                self.health.fallen.insert(source.into(), why.into());
                 let message = format!("source {source} was not taken: {why}");
                 self.say(Level::Warn, &message, json!({"source": source}));
             }
             Record::Hook { name, attached, how } => {
                 self.metrics.hook_attached.get_or_create(&[("hook", name.into())]).set(attached.into());
                 if attached {
+                    self.health.missing.remove(name);
                     self.say(Level::Info, &format!("hook {name} is attached: {how}"), json!({"hook": name}));
                 } else {
-                    self.health.missing.push((name.into(), how.into()));
+                    self.health.missing.insert(name.into(), how.into());
                     self.say(Level::Warn, &format!("hook {name} is missing: {how}"), json!({"hook": name}));
                 }
             }
@@ -181,7 +209,10 @@ impl Teller {
                 self.say(level, "undid what an earlier process left", fields);
             }
             Record::Beat { at, workloads, malformed, brakes_applied, brakes_refused } => {
-                self.health.beat = Some(at);
+                self.kernel_log.look(at);
+                if let Some(core) = &mut self.health.core {
+                    core.heard = at;
+                }
                 self.metrics.workloads.set(workloads.into());
                 store(&self.metrics.malformed_records, ("side", "kernel"), malformed);
                 store(&self.metrics.kernel_brakes, ("outcome", "applied"), brakes_applied);
@@ -214,15 +245,13 @@ impl Teller {
     }
 
     fn armed(&mut self, pid: u32, source: &str, shadow: Option<&str>, workloads: u32, start: StartParts) {
-        if let Some(before) = self.health.source.replace(source.into()) {
-            self.metrics.source.get_or_create(&[("source", before)]).set(0);
-        }
         self.health = Health {
-            source: self.health.source.take(),
-            shadow: shadow.map(Into::into),
-            beat: Some(monotonic()),
+            core: Some(health::Armed { source: source.into(), shadow: shadow.map(Into::into), heard: (self.clock)() }),
             ..Health::default()
         };
+        // What another core had is not there any more.
+        self.metrics.source.clear();
+        self.metrics.hook_attached.clear();
         self.metrics.source.get_or_create(&[("source", source.into())]).set(1);
         self.metrics.acting.set(shadow.is_none().into());
         self.metrics.workloads.set(workloads.into());
@@ -230,110 +259,39 @@ impl Teller {
             self.metrics.core_start.get_or_create(&[("part", part.into())]).set(took.as_secs_f64());
         }
         let parts: Map<String, Value> =
-            parts(&start).into_iter().map(|(part, took)| (format!("{part}_ns"), json!(took.as_nanos()))).collect();
+            parts(&start).into_iter().map(|(part, took)| (format!("{part}_ns"), json!(ns(took)))).collect();
         let does = shadow.map_or_else(|| "acts".to_owned(), |why| format!("shadows: {why}"));
         let message = format!("armed with source {source} over {workloads} workloads; {does}");
-        self.say(Level::Info, &message, json!({"core_pid": pid, "source": source, "start": parts}));
-    }
-
-    fn draft(&mut self, record: &Record<'_>) {
-        match *record {
-            Record::Plan {
-                number,
-                cause,
-                crossed,
-                awake,
-                shadow,
-                scope,
-                taken,
-                made,
-                outcome,
-                readings,
-                conditions,
-                deficit,
-                attribution,
-                overlooked,
-            } => {
-                let mut plan = Plan::default();
-                plan.scope = scope;
-                plan.taken = taken;
-                plan.made = made;
-                plan.outcome = outcome;
-                plan.readings = readings;
-                plan.conditions = conditions;
-                plan.deficit = deficit;
-                plan.attribution = attribution;
-                plan.overlooked = overlooked;
-                let fields = json!({
-                    "plan": number,
-                    "cause": cause,
-                    "crossed_ns": crossed.map(|at| at.0),
-                    "awake_ns": awake.0,
-                    "taken_ns": taken.0,
-                    "shadow": shadow,
-                    "outcome": outcome,
-                    "scope": scope,
-                    "readings": readings,
-                    "conditions": conditions,
-                    "deficit": deficit,
-                    "attribution": attribution,
-                });
-                let Value::Object(fields) = fields else { return };
-                self.draft = Some(Draft { plan, fields, paths: BTreeMap::new() });
-            }
-            Record::PlanJudged { judged, acting } => {
-                let Some(draft) = &mut self.draft else { return };
-                if acting {
-                    draft.plan.acting = u32::try_from(draft.plan.judged.len()).ok();
-                }
-                draft.plan.judged.push(judged);
-            }
-            Record::PlanRanked { ranked, path } => {
-                let Some(draft) = &mut self.draft else { return };
-                draft.paths.insert(ranked.candidate, escaped(path));
-                draft.plan.ranked.push(ranked);
-            }
-            Record::PlanAction(action) => {
-                let Some(draft) = &mut self.draft else { return };
-                draft.plan.actions.push(action);
-            }
-            _ => {}
-        }
+        let fields = json!({
+            "core_pid": pid,
+            "source": source,
+            "shadow": shadow,
+            "workloads": workloads,
+            "start": parts,
+        });
+        self.say(Level::Info, &message, fields);
     }
 
     /// A plan is complete; one whose beginning was lost is not told.
     fn plan(&mut self) {
-        let Some(Draft { plan, mut fields, paths }) = self.draft.take() else { return };
-        let name = |candidate: u32| paths.get(&candidate).map_or("?", String::as_str).to_owned();
-        let line = text::line(&self.configuration.policy, &plan, name).to_string();
-        count(&self.metrics.decisions, ("outcome", &outcome_name(&plan)));
-        if let (Some(readings), Scope::Node) = (plan.readings, plan.scope) {
-            let set = |reading: &str, bytes: Bytes| {
-                let gauge = self.metrics.available.get_or_create(&[("reading", reading.into())]);
-                gauge.set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
-            };
-            set("kubelet", readings.kubelet);
-            readings.honest.into_iter().for_each(|honest| set("kernel", honest));
-            self.metrics.memory_pressure.set(plan.conditions.memory_pressure.into());
+        let Some(draft) = self.draft.take() else {
+            self.metrics.broken_plans.inc();
+            return;
+        };
+        if !draft.is_whole() {
+            self.metrics.broken_plans.inc();
         }
-        self.last = Some(line.clone());
-        let shadow = fields.get("shadow") == Some(&Value::Bool(true));
-        let message = if shadow { format!("shadow, not done: {line}") } else { line };
-        if self.configuration.log_format == LogFormat::Text {
+        self.kernel_log.plan(draft.number(), draft.figures().as_ref());
+        count(&self.metrics.decisions, ("outcome", &variant(&draft.plan.outcome).0));
+        if draft.plan.scope == Scope::Node {
+            self.metrics.memory_pressure.set(draft.plan.conditions.memory_pressure.into());
+        }
+        let fields = match self.configuration.log_format {
             // The line has every number already.
-            return self.say(Level::Info, &message, json!({}));
-        }
-        let mut candidates = Vec::new();
-        for ranked in &plan.ranked {
-            let Ok(Value::Object(mut one)) = serde_json::to_value(ranked) else { continue };
-            one.insert("path".into(), name(ranked.candidate).into());
-            candidates.push(Value::Object(one));
-        }
-        fields.insert("thresholds".into(), json!(plan.judged));
-        fields.insert("acting".into(), json!(plan.acting));
-        fields.insert("actions".into(), json!(plan.actions));
-        fields.insert("candidates".into(), Value::Array(candidates));
-        self.say(Level::Info, &message, Value::Object(fields));
+            LogFormat::Text => Map::new(),
+            LogFormat::Json => draft.fields(&self.configuration),
+        };
+        self.say(Level::Info, &draft.line(&self.configuration), Value::Object(fields));
     }
 
     fn brake(&mut self, path: &[u8], at: MonotonicNs, what: Braked) {
@@ -347,6 +305,10 @@ impl Teller {
             Braked::ThawFailed => ("thaw-failed", format!("{path} could not be thawed; it is tried again")),
         };
         count(&self.metrics.brakes, ("outcome", outcome));
+        self.unheld = match what {
+            Braked::StillGrows(grown) => Some((path.clone(), grown)),
+            _ => self.unheld.take(),
+        };
         let level = if matches!(what, Braked::ThawFailed | Braked::Refused(_)) { Level::Warn } else { Level::Info };
         self.say(level, &message, json!({"cgroup": path, "brake": outcome, "at_ns": at.0}));
     }
@@ -361,11 +323,24 @@ impl Teller {
             Killed::Stuck(_) => ("stuck", format!("{path} does not end; its memory is not counted on")),
             Killed::Refused(why) => ("refused", format!("{path} was not killed: {}", refused(why))),
         };
-        count(&self.metrics.kills, ("outcome", outcome));
-        if what == Killed::Begun {
-            let usage = usage.map_or_else(|| "usage unknown".to_owned(), |usage| format!("usage {usage}"));
-            let why = self.last.clone().unwrap_or_else(|| "it grew while it was told to stand still".into());
-            self.kernel_line(&format!("killed {path} ({usage}): {why}"));
+        match what {
+            Killed::Begun => {
+                self.metrics.kills.inc();
+                match self.unheld.take().filter(|(unheld, _)| *unheld == path) {
+                    Some((_, grown)) => self.kernel_log.kill_unheld(&path, grown),
+                    None => self.kernel_log.kill(plan, &path, usage, at),
+                }
+            }
+            Killed::Asked(_) => {
+                self.metrics.asked_to_end.inc();
+            }
+            Killed::Stuck(_) => {
+                self.metrics.stuck_victims.inc();
+            }
+            Killed::Refused(_) => {
+                self.metrics.kills_refused.inc();
+            }
+            Killed::Gone | Killed::Emptied(..) => {}
         }
         let left = match what {
             Killed::Emptied(_, left) | Killed::Stuck(left) => left,
@@ -403,26 +378,6 @@ impl Teller {
         });
         self.say(Level::Warn, &format!("the OOM killer chose process {pid} (scope {name})"), fields);
     }
-
-    /// One line in the kernel's own log, beside what the OOM killer writes there.
-    fn kernel_line(&mut self, message: &str) {
-        /// Longer ones are cut by the kernel.
-        const MOST: usize = 900;
-        let mut end = message.len().min(MOST);
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        if let Some(file) = &mut self.kernel_log {
-            // Priority 4 is a warning. One write is one line.
-            let _ = file.write_all(format!("<4>plimsoll: {}\n", &message[..end]).as_bytes());
-        }
-    }
-}
-
-/// The outcome's name for a label, from a closed set.
-fn outcome_name(plan: &Plan) -> String {
-    let text = format!("{:?}", plan.outcome);
-    text.split('(').next().unwrap_or_default().to_ascii_lowercase()
 }
 
 fn parts(start: &StartParts) -> [(&'static str, Duration); 6] {
@@ -457,6 +412,8 @@ pub(super) mod tests {
     use crate::record::Cause;
     use plimsoll_policy::{Action, Case, Conditions, Deficit, Fate, Judged, Key, Outcome, Ranked, Readings};
     use plimsoll_units::CgroupId;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
     use std::sync::{Arc, Mutex};
 
     type Lines = Arc<Mutex<Vec<(Level, String, Map<String, Value>)>>>;
@@ -468,8 +425,9 @@ pub(super) mod tests {
         let kept = Arc::clone(&lines);
         let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
             kept.lock().expect("no panic").push((level, message.to_owned(), fields.clone()));
+            true
         });
-        (Teller::with(configuration, out, kernel_log), lines)
+        (Teller::new(configuration, Metrics::new(), out, kernel_log), lines)
     }
 
     const JSON: &str = "machine: {logFormat: json}";
@@ -497,16 +455,8 @@ pub(super) mod tests {
         }
     }
 
-    fn parts(shadow: bool) -> [Record<'static>; 5] {
-        let judged = Judged {
-            threshold: 0,
-            line: Bytes::mib(100),
-            target: Bytes::mib(100),
-            case: Case::Both,
-            below_for: Duration::ZERO,
-            met: true,
-        };
-        let ranked = Ranked {
+    fn ranked() -> Ranked {
+        Ranked {
             candidate: 3,
             key: Key { slot: 3, id: CgroupId(42) },
             usage: Some(Bytes::mib(300)),
@@ -516,7 +466,19 @@ pub(super) mod tests {
             started: MonotonicNs(1),
             grew: None,
             fate: Fate::Evicted,
+        }
+    }
+
+    fn parts(shadow: bool) -> [Record<'static>; 5] {
+        let judged = Judged {
+            threshold: 0,
+            line: Bytes::mib(100),
+            target: Bytes::mib(100),
+            case: Case::Both,
+            below_for: Duration::ZERO,
+            met: true,
         };
+        let ranked = ranked();
         [
             plan(shadow),
             Record::PlanJudged { judged, acting: true },
@@ -537,14 +499,25 @@ pub(super) mod tests {
         assert!(message.contains("evict work.slice/a\\nb") && message.contains("hard line 100.0 MiB"), "{message}");
         assert_eq!(fields["awake_ns"], 100);
         assert_eq!(fields["crossed_ns"], 90);
-        assert_eq!(fields["readings"]["honest"], 80 << 20);
-        assert_eq!(fields["candidates"][0]["path"], "work.slice/a\\nb");
-        assert_eq!(fields["candidates"][0]["usage"], 300 << 20);
+        assert_eq!(fields["crossed_to_awake_ns"], 10);
+        assert_eq!((&fields["cause"], &fields["outcome"]), (&"line".into(), &"evict".into()));
+        assert_eq!(fields["shadow"], false);
+        assert_eq!(fields["readings"]["honest_bytes"], 80 << 20);
+        assert_eq!(fields["line_bytes"], 100 << 20);
+        assert_eq!(fields["deficit"]["missing_bytes"], 20 << 20);
+        assert_eq!(fields["thresholds"][0]["case"], "both");
+        assert_eq!(fields["actions"][0]["cgroup"], "work.slice/a\\nb");
+        let candidate = &fields["candidates"][0];
+        assert_eq!(candidate["cgroup"], "work.slice/a\\nb");
+        assert_eq!(candidate["usage_bytes"], 300 << 20);
+        assert_eq!((&candidate["priority"], &candidate["fate"]), (&(-5).into(), &"evicted".into()));
         assert!(!message.contains("shadow"));
-        let text = teller.metrics.text();
+        let text = teller.metrics();
         assert!(text.contains("plimsoll_decisions_total{outcome=\"evict\"} 1"), "{text}");
-        assert!(text.contains("plimsoll_memory_available_bytes{reading=\"kernel\"} 83886080"), "{text}");
-        assert!(text.ends_with("# EOF\n"), "{text}");
+        assert!(text.contains("plimsoll_memory_pressure 1\n"), "{text}");
+        for reading in ["kubelet", "kernel"] {
+            assert!(text.contains(&format!("plimsoll_memory_available_bytes{{reading=\"{reading}\"}} ")), "{text}");
+        }
     }
 
     #[test]
@@ -559,32 +532,64 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_plan_of_which_the_beginning_was_lost_is_not_told() {
+    fn a_broken_plan_is_counted_and_only_a_whole_one_is_told() {
+        let all = parts(false);
+        for (left, told) in [(&all[1..], 0), (&all[..1], 0), (&all[4..], 0)] {
+            let (mut teller, lines) = teller(JSON, None);
+            for record in left.iter().chain(&all) {
+                teller.tell(record);
+            }
+            assert_eq!(lines.lock().expect("no panic").len(), told + 1);
+            assert_eq!(teller.metrics.broken_plans.get(), 1);
+        }
+        // Who is evicted was lost: it is told as far as it is known.
         let (mut teller, lines) = teller(JSON, None);
-        for record in &parts(false)[1..] {
+        for record in all.iter().filter(|record| !matches!(record, Record::PlanRanked { .. })) {
             teller.tell(record);
         }
-        assert!(lines.lock().expect("no panic").is_empty());
+        assert!(lines.lock().expect("no panic")[0].1.contains("evict ?"));
+        assert_eq!(teller.metrics.broken_plans.get(), 1);
     }
 
     #[test]
-    fn a_kill_is_a_line_in_the_kernels_log_and_stays_one() {
+    fn a_kill_is_a_line_in_the_kernels_log_with_the_figures_of_its_plan() {
         let file = tempfile::tempfile().expect("a temporary file");
         let (mut teller, _) = teller(JSON, Some(file.try_clone().expect("a second descriptor")));
+        let path = b"work.slice/a\nb";
+        let kill = |what| Record::Kill { plan: 7, path, usage: Some(Bytes::mib(3)), at: MonotonicNs(130), what };
+        teller.tell(&kill(Killed::Begun));
         for record in &parts(false) {
             teller.tell(record);
         }
-        let kill = |what| Record::Kill { plan: 7, path: b"work.slice/a\nb", usage: None, at: MonotonicNs(130), what };
-        teller.tell(&kill(Killed::Begun));
         teller.tell(&kill(Killed::Emptied(Duration::from_millis(3), None)));
+        let what = Braked::StillGrows(Bytes::mib(2));
+        teller.tell(&Record::Brake { path, at: MonotonicNs(140), what });
+        teller.tell(&kill(Killed::Begun));
+        teller.tell(&kill(Killed::Stuck(None)));
         let mut text = [0; 2048];
         let length = std::os::unix::fs::FileExt::read_at(&file, &mut text, 0).expect("readable");
-        let text = std::str::from_utf8(&text[..length]).expect("text");
-        assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.starts_with("<4>plimsoll: killed work.slice/a\\nb (usage unknown): "), "{text}");
-        let metrics = teller.metrics.text();
-        assert!(metrics.contains("plimsoll_kills_total{outcome=\"begun\"} 1"), "{metrics}");
-        assert!(metrics.contains("plimsoll_kills_total{outcome=\"emptied\"} 1"), "{metrics}");
+        assert_eq!(
+            std::str::from_utf8(&text[..length]).expect("text"),
+            "<4>plimsoll: killed work.slice/a\\nb: usage 3.0 MiB, available 90.0 MiB as the kubelet reckons and \
+             80.0 MiB as the kernel does, line 100.0 MiB\n\
+             <4>plimsoll: killed work.slice/a\\nb: it grew 2.0 MiB while it was told to stand still\n"
+        );
+        let metrics = &teller.metrics;
+        assert_eq!((metrics.kills.get(), metrics.stuck_victims.get(), metrics.kills_refused.get()), (2, 1, 0));
+    }
+
+    #[test]
+    fn lost_lines_are_counted_and_said() {
+        let (mut teller, lines) = teller(JSON, None);
+        let out = std::mem::replace(&mut teller.out, Box::new(|_, _, _| false));
+        for _ in 0..3 {
+            teller.tell(&Record::Trouble { text: "nobody reads this" });
+        }
+        teller.out = out;
+        teller.tell(&Record::Trouble { text: "this is read" });
+        let lines = lines.lock().expect("no panic");
+        assert_eq!(lines.iter().map(|line| line.2.get("lines").cloned()).collect::<Vec<_>>(), [Some(3.into()), None]);
+        assert!(teller.metrics.text().contains("plimsoll_lost_log_lines_total 3\n"));
     }
 
     #[test]
@@ -614,13 +619,87 @@ pub(super) mod tests {
     fn an_armed_core_makes_it_ready_and_a_new_one_forgets_the_old_ones_reasons() {
         let (mut teller, lines) = teller(JSON, None);
         assert!(!teller.readiness().0);
-        let armed = Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start: StartParts::default() };
+        let start = StartParts::default();
+        let armed = Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start };
         teller.tell(&armed);
         teller.tell(&Record::Fallen { source: "ebpf", why: "hidden symbols" });
         let (ready, text) = teller.readiness();
         assert!(ready && text.contains("not ebpf: hidden symbols"), "{text}");
+        teller.tell(&Record::Hook { name: "fork", attached: false, how: "no such function" });
+        assert!(teller.readiness().1.contains("without hook fork: no such function"));
+        assert!(teller.metrics.text().contains("plimsoll_hook_attached{hook=\"fork\"} 0\n"));
         assert_eq!(lines.lock().expect("no panic")[0].2["start"]["armed_ns"], 0);
-        teller.tell(&armed);
-        assert!(!teller.readiness().1.contains("hidden symbols"));
+        teller.tell(&Record::Armed { pid: 4, source: "poll", shadow: Some("it was told to"), workloads: 4, start });
+        assert_eq!(teller.readiness(), (true, "ready: source poll\nshadow: it was told to\n".into()));
+        let text = teller.metrics.text();
+        assert!(text.contains("plimsoll_source{source=\"poll\"} 1\n") && !text.contains("psi"), "{text}");
+        assert!(text.contains("plimsoll_acting 0\n") && !text.contains("fork"), "{text}");
+        assert!(lines.lock().expect("no panic").last().expect("a line").1.contains("shadow"));
+    }
+
+    #[test]
+    fn readiness_ends_with_the_signs_of_life() {
+        fn at_first() -> MonotonicNs {
+            MonotonicNs(1)
+        }
+        fn later() -> MonotonicNs {
+            at_first().after(Duration::from_secs(20))
+        }
+        let (mut teller, _) = teller(JSON, None);
+        teller.clock = at_first;
+        let start = StartParts::default();
+        teller.tell(&Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start });
+        assert!(teller.readiness().0);
+        teller.clock = later;
+        assert!(!teller.readiness().0);
+        let beat = Record::Beat { at: later(), workloads: 5, malformed: 6, brakes_applied: 7, brakes_refused: 8 };
+        teller.tell(&beat);
+        assert!(teller.readiness().0);
+        let text = teller.metrics.text();
+        for line in [
+            "plimsoll_workloads 5\n",
+            "plimsoll_malformed_records_total{side=\"kernel\"} 6\n",
+            "plimsoll_kernel_brakes_total{outcome=\"applied\"} 7\n",
+            "plimsoll_kernel_brakes_total{outcome=\"refused\"} 8\n",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is lost, doubled or out of order, and whatever names it brings: nothing panics, and a line stays one.
+        #[test]
+        fn any_order_of_records_is_told(
+            order in vec(0_usize..16, 0..40),
+            name in vec(any::<u8>(), 0..40),
+            format in prop_oneof![Just(LogFormat::Text), Just(LogFormat::Json)],
+        ) {
+            let (mut teller, lines) = teller("", None);
+            teller.configuration.log_format = format;
+            let (at, path, start) = (MonotonicNs(5), &name[..], StartParts::default());
+            for index in order {
+                let kill = |what| Record::Kill { plan: 7, path, usage: None, at, what };
+                let record = match index {
+                    part @ 0..=4 => parts(false)[part],
+                    5 => Record::PlanRanked { ranked: ranked(), path },
+                    6 => kill(Killed::Begun),
+                    7 => kill(Killed::Refused(Refused::Kernel(Some(-1)))),
+                    8 => Record::Brake { path, at, what: Braked::StillGrows(Bytes(1)) },
+                    9 => Record::Suspect { pid: 1, name: path, resident: Bytes(u64::MAX) },
+                    10 => Record::Armed { pid: 1, source: "psi", shadow: None, workloads: 0, start },
+                    11 => Record::MemoryBack { crossed: Some(MonotonicNs(9)), at, past_line: Bytes(u64::MAX) },
+                    12 => Record::Failed { what: "arm the lines", errno: Some(i32::MIN) },
+                    13 => Record::Lost { ring: "events", count: u64::MAX },
+                    14 => Record::Undone { thawed: 1, continued: 2, failed: 3, kills: 4 },
+                    _ => Record::Trouble { text: "a\nb" },
+                };
+                teller.tell(&record);
+            }
+            for (level, message, fields) in lines.lock().expect("no panic").iter() {
+                let line = crate::log::line(format, std::time::SystemTime::UNIX_EPOCH, *level, message, fields);
+                prop_assert!(!line.chars().any(char::is_control), "{:?}", line);
+            }
+            prop_assert!(teller.metrics().ends_with("# EOF\n"));
+        }
     }
 }

@@ -1,0 +1,178 @@
+//! One line in the kernel's own log for each kill, beside what the OOM killer writes there.
+//!
+//! A kill is told before the plan that named it, because killing comes first. So its line waits for the plan's figures,
+//! for a moment only.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write as _;
+use std::time::Duration;
+
+use plimsoll_units::{Bytes, MonotonicNs};
+
+/// How much of a cgroup's name there is room for: the kernel refuses records of more than some 970 bytes.
+const NAME: usize = 500;
+/// Kills that wait for their plans; the first ones go without figures where there are more.
+const WAITING: usize = 64;
+/// How long a line waits.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a plan read, and where its line was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub(super) kubelet: Bytes,
+    pub(super) honest: Option<Bytes>,
+    pub(super) line: Option<Bytes>,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kubelet, honest, line } = self;
+        write!(f, "available {kubelet} as the kubelet reckons")?;
+        if let Some(honest) = honest {
+            write!(f, " and {honest} as the kernel does")?;
+        }
+        if let Some(line) = line {
+            write!(f, ", line {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A kill whose line waits.
+#[derive(Debug)]
+struct Kill {
+    plan: u64,
+    at: MonotonicNs,
+    text: String,
+}
+
+/// Writes the lines.
+#[derive(Debug)]
+pub(super) struct KernelLog {
+    /// Absent where it could not be opened.
+    file: Option<File>,
+    waiting: Vec<Kill>,
+}
+
+impl KernelLog {
+    pub(super) fn new(file: Option<File>) -> Self {
+        Self { file, waiting: Vec::new() }
+    }
+
+    /// A kill was begun for the figures of the plan with this number.
+    pub(super) fn kill(&mut self, plan: u64, path: &str, usage: Option<Bytes>, at: MonotonicNs) {
+        if self.waiting.len() >= WAITING {
+            self.flush();
+        }
+        let usage = usage.map_or_else(|| "unknown".to_owned(), |usage| usage.to_string());
+        self.waiting.push(Kill { plan, at, text: format!("killed {}: usage {usage}", end(path)) });
+    }
+
+    /// A kill was begun because a cgroup grew by so much although it was told to stand still.
+    pub(super) fn kill_unheld(&mut self, path: &str, grown: Bytes) {
+        self.write(&format!("killed {}: it grew {grown} while it was told to stand still", end(path)));
+    }
+
+    /// The plan with this number is known. Lines that wait for others have waited long enough.
+    pub(super) fn plan(&mut self, number: u64, figures: Option<&Figures>) {
+        for Kill { plan, at: _, text } in std::mem::take(&mut self.waiting) {
+            match figures.filter(|_| plan == number) {
+                Some(figures) => self.write(&format!("{text}, {figures}")),
+                None => self.write(&text),
+            }
+        }
+    }
+
+    /// It is `now`: lines whose plans did not come are written without figures.
+    pub(super) fn look(&mut self, now: MonotonicNs) {
+        if self.waiting.first().is_some_and(|first| now.since(first.at) > PATIENCE) {
+            self.flush();
+        }
+    }
+
+    /// Writes all that waits, without figures.
+    pub(super) fn flush(&mut self) {
+        self.plan(0, None);
+    }
+
+    fn write(&mut self, text: &str) {
+        if let Some(file) = &mut self.file {
+            // Priority 4 is a warning. One write is one line; one that is refused is in the log anyway.
+            let _ = file.write_all(format!("<4>plimsoll: {text}\n").as_bytes());
+        }
+    }
+}
+
+/// The end of an escaped path, which names the workload.
+fn end(path: &str) -> String {
+    let cut = path.len().saturating_sub(NAME);
+    match path.get(cut..) {
+        Some(end) if cut > 0 => format!("...{end}"),
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::escaped;
+
+    fn written(file: &File) -> String {
+        let mut text = vec![0; 8192];
+        let length = std::os::unix::fs::FileExt::read_at(file, &mut text, 0).expect("readable");
+        text.truncate(length);
+        String::from_utf8(text).expect("text")
+    }
+
+    fn log() -> (KernelLog, File) {
+        let file = tempfile::tempfile().expect("a temporary file");
+        (KernelLog::new(Some(file.try_clone().expect("a second descriptor"))), file)
+    }
+
+    const FIGURES: Figures =
+        Figures { kubelet: Bytes::mib(90), honest: Some(Bytes::mib(80)), line: Some(Bytes::mib(100)) };
+
+    #[test]
+    fn a_line_has_the_figures_of_its_own_plan() {
+        let (mut log, file) = log();
+        log.kill(7, "work.slice/a", Some(Bytes::mib(300)), MonotonicNs(1));
+        assert_eq!(written(&file), "");
+        log.plan(7, Some(&FIGURES));
+        log.kill(8, "work.slice/b", None, MonotonicNs(2));
+        log.plan(9, Some(&FIGURES));
+        log.kill_unheld("work.slice/c", Bytes::mib(3));
+        assert_eq!(
+            written(&file),
+            "<4>plimsoll: killed work.slice/a: usage 300.0 MiB, available 90.0 MiB as the kubelet reckons and \
+             80.0 MiB as the kernel does, line 100.0 MiB\n\
+             <4>plimsoll: killed work.slice/b: usage unknown\n\
+             <4>plimsoll: killed work.slice/c: it grew 3.0 MiB while it was told to stand still\n"
+        );
+    }
+
+    #[test]
+    fn a_line_does_not_wait_for_ever() {
+        let (mut log, file) = log();
+        log.kill(7, "a", None, MonotonicNs(5));
+        log.look(MonotonicNs(1_000_000_005));
+        assert_eq!(written(&file), "");
+        log.look(MonotonicNs(1_000_000_006));
+        assert_eq!(written(&file), "<4>plimsoll: killed a: usage unknown\n");
+        for _ in 0..=WAITING {
+            log.kill(8, "b", None, MonotonicNs(5));
+        }
+        assert_eq!(written(&file).lines().count(), 1 + WAITING);
+    }
+
+    #[test]
+    fn the_longest_name_leaves_room_for_the_figures() {
+        let (mut log, file) = log();
+        let most = Bytes(u64::MAX);
+        log.kill(7, &escaped(&[b'\n'; crate::record::PATH]), Some(most), MonotonicNs(1));
+        log.plan(7, Some(&Figures { kubelet: most, honest: Some(most), line: Some(most) }));
+        let text = written(&file);
+        assert!(text.len() < 900 && text.ends_with(", line 15.9 EiB\n"), "{text}");
+        assert_eq!(text.lines().count(), 1);
+    }
+}

@@ -1,0 +1,116 @@
+//! The way of the log to standard output: a thread and a bounded queue before it.
+//!
+//! Whoever reads the log may stop reading. Then lines are lost, and counted; metrics and health go on.
+
+use std::io::Write;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use prometheus_client::metrics::counter::Counter;
+
+/// Lines that wait for their reader.
+const LINES: usize = 512;
+
+/// Takes lines and never waits. Once it is dropped, the thread writes what is left and ends.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    lines: SyncSender<String>,
+}
+
+/// Tells when everything is written.
+#[derive(Debug)]
+pub(super) struct Written(Receiver<()>);
+
+/// Starts the thread that writes to `target`; `lost` counts the lines that could not be written.
+pub(super) fn start(mut target: impl Write + Send + 'static, lost: Counter) -> anyhow::Result<(Outlet, Written)> {
+    let (lines, waiting) = sync_channel::<String>(LINES);
+    let (done, written) = sync_channel(0);
+    let write = move || {
+        for line in waiting {
+            if target.write_all(line.as_bytes()).and_then(|()| target.flush()).is_err() {
+                lost.inc();
+            }
+        }
+        // Its other end hangs up when this goes.
+        drop(done);
+    };
+    thread::Builder::new().name("log".into()).spawn(write).context("cannot start the thread that writes the log")?;
+    Ok((Outlet { lines }, Written(written)))
+}
+
+impl Outlet {
+    /// Hands over a line, its end included. False: there was no room.
+    pub(super) fn offer(&self, line: String) -> bool {
+        self.lines.try_send(line).is_ok()
+    }
+}
+
+impl Written {
+    /// Waits for the thread's end, at most so long. False: the reader of the log is still not reading.
+    pub(super) fn wait(&self, patience: Duration) -> bool {
+        self.0.recv_timeout(patience) != Err(RecvTimeoutError::Timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::sync::mpsc::channel;
+
+    /// A reader that lets one write through for each word.
+    struct Stuck {
+        words: Receiver<()>,
+        text: std::sync::mpsc::Sender<Vec<u8>>,
+    }
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.words.recv().is_err() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            self.text.send(bytes.to_vec()).expect("the test reads it");
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_loses_lines_and_stops_nobody() {
+        let ((word, words), (text, read)) = (channel(), channel());
+        let lost = Counter::default();
+        let (outlet, written) = start(Stuck { words, text }, lost.clone()).expect("a thread");
+        assert!(outlet.offer("first\n".into()));
+        let mut more = 0;
+        while outlet.offer("more\n".into()) {
+            more += 1;
+            assert!(more <= LINES + 1, "it is not bounded");
+        }
+        assert!(more >= LINES - 1, "{more}");
+        assert!(!written.wait(Duration::from_millis(1)));
+        word.send(()).expect("it waits");
+        assert_eq!(read.recv().expect("it writes"), b"first\n");
+        // The reader goes; what waits is lost and counted, and the thread ends.
+        drop((word, outlet));
+        assert!(written.wait(Duration::from_mins(1)));
+        assert_eq!(lost.get(), more as u64);
+    }
+
+    #[test]
+    fn what_was_offered_is_written_before_the_end() {
+        let ((word, words), (text, read)) = (channel(), channel());
+        let (outlet, written) = start(Stuck { words, text }, Counter::default()).expect("a thread");
+        for line in ["a\n", "b\n"] {
+            assert!(outlet.offer(line.into()));
+            word.send(()).expect("it waits");
+        }
+        drop(outlet);
+        assert!(written.wait(Duration::from_mins(1)));
+        assert_eq!(read.iter().collect::<Vec<_>>().concat(), b"a\nb\n");
+    }
+}
