@@ -101,27 +101,31 @@ pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<
     let svg = arguments.svg.clone().unwrap_or_else(|| run::root().join("target/demo.svg"));
     chart::draw(&svg, &measured)?;
     println!("picture: {}", svg.display());
-    let all = if arguments.full { full(arguments, first)? } else { first };
-    if let Some(file) = &arguments.json {
-        fs::write(file, serde_json::to_string_pretty(&all)? + "\n")
-            .with_context(|| format!("cannot write {}", file.display()))?;
-        println!("measurements: {}", file.display());
-    }
+    save(arguments, &first)?;
+    if arguments.full { full(arguments, first) } else { Ok(()) }
+}
+
+fn save(arguments: &Arguments, measured: &Value) -> anyhow::Result<()> {
+    let Some(file) = &arguments.json else { return Ok(()) };
+    fs::write(file, serde_json::to_string_pretty(measured)? + "\n")
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    println!("measurements: {}", file.display());
     Ok(())
 }
 
-/// All that is published, boot by boot, in one object of the same shape with more beside it.
-fn full(arguments: &Arguments, mut shown: Value) -> anyhow::Result<Value> {
+/// All that is published, boot by boot, in one object of the same shape with more beside it. What was measured is saved
+/// after each of them.
+fn full(arguments: &Arguments, mut shown: Value) -> anyhow::Result<()> {
     let ebpf = "--watchers=ebpf";
     let boots = [
         Boot::of("races", &["--rounds", "20", "--wakes", "500", "--idle", "0"], 3600),
         Boot::of("rates", &[ebpf, "--rounds", "9", "--rates", "50,100,200", "--idle", "0"], 1200),
+        Boot { ext4: true, ..Boot::of("ext4", &["--rounds", "3", "--idle", "0"], 1200) },
+        Boot::of("kernel_brake", &[ebpf, "--rounds", "5", "--kernel-brake", "--idle", "0"], 1200),
         Boot {
             icount: true,
             ..Boot::of("one_cpu_icount", &[ebpf, "--rounds", "0", "--wakes", "500", "--idle", "0"], 3600)
         },
-        Boot { ext4: true, ..Boot::of("ext4", &["--rounds", "3", "--idle", "0"], 1200) },
-        Boot::of("kernel_brake", &[ebpf, "--rounds", "5", "--kernel-brake", "--idle", "0"], 1200),
     ];
     for boot in boots {
         let mut measured = measure(arguments, &boot)?;
@@ -131,8 +135,9 @@ fn full(arguments: &Arguments, mut shown: Value) -> anyhow::Result<Value> {
         } else {
             shown[boot.name] = measured;
         }
+        save(arguments, &shown)?;
     }
-    Ok(shown)
+    Ok(())
 }
 
 /// Has the guest measure, in a machine or on this one.
