@@ -174,12 +174,11 @@ impl PodSpec<'_> {
                 add(&mut limits[index], limit);
             }
         };
-        match &self.pod_level {
-            Some(level) => count(level),
-            None => {
-                self.containers.iter().for_each(&mut count);
-                self.init_containers.iter().for_each(|init| count(&init.requirements));
-            }
+        if let Some(level) = &self.pod_level {
+            count(level);
+        } else {
+            self.containers.iter().for_each(&mut count);
+            self.init_containers.iter().for_each(|init| count(&init.requirements));
         }
         if requests == [None; 2] && limits == [None; 2] {
             QosClass::BestEffort
@@ -338,7 +337,7 @@ mod tests {
             (None, true, None, Some(Critical::Mirror)),
             (None, false, Some(CRITICAL_PRIORITY), Some(Critical::Priority)),
         ] {
-            let spec = PodSpec { source, is_mirror, priority, ..PodSpec::default() };
+            let spec = PodSpec { priority, source, is_mirror, ..PodSpec::default() };
             assert_eq!(spec.critical(), critical);
         }
     }

@@ -50,12 +50,11 @@ impl Measured {
         let on_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
         let on_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
         match layout {
-            DiskLayout::Single => Self { rootfs: true, logs: true, volumes: true },
             DiskLayout::DedicatedImageFs if on_node => Self { rootfs: false, logs: true, volumes: true },
             DiskLayout::DedicatedImageFs => Self { rootfs: true, logs: false, volumes: false },
             // All usages are zero, so that priority decides, then the smallest request: innocents go.
             DiskLayout::SplitImageFs if on_images => Self { rootfs: false, logs: false, volumes: false },
-            DiskLayout::SplitImageFs => Self { rootfs: true, logs: true, volumes: true },
+            DiskLayout::Single | DiskLayout::SplitImageFs => Self { rootfs: true, logs: true, volumes: true },
         }
     }
 
