@@ -7,11 +7,16 @@
 //! Nothing here reads a file or a clock, renders a text or kills anybody.
 
 mod amount;
+mod manager;
 mod pod;
 mod ranking;
 mod signals;
 
 pub use amount::Amount;
+pub use manager::{
+    Conditions, Config, Eviction, Line, Observation, Origin, Outcome, Plan, Reclaim, State, Threshold, Why,
+    after_reclaim, decide,
+};
 pub use pod::{
     Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Pod, PodSpec, PodStats, QosClass, Requirements,
     Usage, Volume, VolumeStats,
