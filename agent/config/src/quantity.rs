@@ -201,6 +201,17 @@ impl Quantity {
     }
 }
 
+impl core::ops::Add for &Quantity {
+    type Output = Quantity;
+
+    /// The sum, printed in the form of the first, or of the second if the first is zero; never as either was written.
+    fn add(self, other: Self) -> Quantity {
+        let unscaled = BigInt::from(self.nanos()) + BigInt::from(other.nanos());
+        let format = if self.is_zero() { other.format } else { self.format };
+        Quantity { unscaled, exponent: NANO, format, written: None }
+    }
+}
+
 impl fmt::Display for Quantity {
     /// As Kubernetes 1.36 prints it. Beyond `E` it has no suffix and prints none, so that 10^21 reads as `1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -356,6 +367,25 @@ mod tests {
         assert_eq!(Quantity::decimal(18_000_000).to_string(), "18M");
         assert_eq!(Quantity::decimal(-500).to_string(), "-500");
         assert_eq!(Quantity::binary(i64::MIN.into()).to_string(), "-9223372036854775808");
+    }
+
+    #[test]
+    fn sums_are_printed_in_the_form_of_the_first_that_is_not_zero() {
+        for (one, other, sum) in [
+            ("1Gi", "1Gi", "2Gi"),
+            ("1Gi", "1000", "1073742824"),
+            ("1000", "1Gi", "1073742824"),
+            ("500M", "500M", "1G"),
+            ("0", "1Gi", "1Gi"),
+            ("0", "1024k", "1024k"),
+            ("+1Gi", "0", "1Gi"),
+            ("1e3", "1k", "2e3"),
+            ("0.1", "0.2", "300m"),
+            ("1Ki", "1n", "1024000000001n"),
+        ] {
+            let quantity = |text| Quantity::parse(text).expect(text);
+            assert_eq!((&quantity(one) + &quantity(other)).to_string(), sum, "{one} + {other}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! scheduler the same.
 
 use crate::kubelet::Condition;
-use crate::oom_score::QosClass;
+use crate::kubelet::QosClass;
 use core::fmt;
 
 /// The reason of a pod's failed status when it is refused.

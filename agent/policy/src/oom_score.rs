@@ -4,6 +4,7 @@
 //! Older documents print -998 for guaranteed containers and a floor of 2 for burstable ones. The code has -997, and with
 //! it a floor of 3, which is how far a guaranteed container is from -1000.
 
+use crate::kubelet::QosClass;
 use plimsoll_units::Bytes;
 
 /// For every process of the sandbox.
@@ -16,17 +17,6 @@ pub const BEST_EFFORT: i32 = 1000;
 pub const BURSTABLE_LEAST: i32 = BEST_EFFORT + GUARANTEED;
 /// Nor worse off than this, lest it be as unsafe as a best-effort one.
 pub const BURSTABLE_MOST: i32 = BEST_EFFORT - 1;
-
-/// A pod's class, as its status has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QosClass {
-    /// Limits equal to requests, all over.
-    Guaranteed,
-    /// Anything between.
-    Burstable,
-    /// Neither requests nor limits.
-    BestEffort,
-}
 
 /// What decides about a container of a burstable pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

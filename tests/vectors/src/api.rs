@@ -126,11 +126,22 @@ pub(crate) struct Spec {
     pub(crate) init_containers: Vec<Container>,
     pub(crate) priority: Option<i32>,
     #[serde(default)]
-    overhead: Resources,
+    pub(crate) overhead: Resources,
     pub(crate) resources: Option<Requirements>,
     #[serde(default)]
     pub(crate) volumes: Vec<Volume>,
     termination_grace_period_seconds: Option<i64>,
+    #[serde(default)]
+    pub(crate) tolerations: Vec<Toleration>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Toleration {
+    pub(crate) key: String,
+    pub(crate) operator: String,
+    pub(crate) value: String,
+    pub(crate) effect: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -140,6 +151,12 @@ pub(crate) struct Container {
     #[serde(default)]
     pub(crate) resources: Requirements,
     restart_policy: Option<String>,
+}
+
+impl Container {
+    fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
 }
 
 pub(crate) type Resources = BTreeMap<String, String>;
@@ -154,7 +171,7 @@ pub(crate) struct Requirements {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Volume {
-    name: String,
+    pub(crate) name: String,
     host_path: Option<IgnoredAny>,
     config_map: Option<IgnoredAny>,
     git_repo: Option<IgnoredAny>,
@@ -220,8 +237,7 @@ struct VolumeStats {
 
 /// An exact amount.
 pub(crate) fn amount(text: &str) -> Amount {
-    let decimal = Quantity::parse(text).expect("a quantity").to_decimal();
-    decimal_amount(&decimal)
+    Amount::nanos(Quantity::parse(text).expect("a quantity").nanos())
 }
 
 /// A plain decimal number, with up to nine places.
@@ -269,7 +285,7 @@ impl Pod {
             .iter()
             .map(|container| InitContainer {
                 requirements: (&container.resources).into(),
-                is_sidecar: container.restart_policy.as_deref() == Some("Always"),
+                is_sidecar: container.is_sidecar(),
             })
             .collect();
         let spec = PodSpec {
@@ -288,6 +304,37 @@ impl Pod {
             critical: spec.critical(),
             qos: spec.qos(),
         }
+    }
+
+    /// The local storage that it may use (the sum that [`PodSpec::ephemeral_storage_limit`] takes), as it is printed.
+    pub(crate) fn storage_limit(&self) -> Option<Quantity> {
+        const STORAGE: &str = "ephemeral-storage";
+        let own = |container: &Container| {
+            let limit = container.resources.limits.get(STORAGE)?;
+            Some(Quantity::parse(limit).expect("a quantity"))
+        };
+        let plus = |one: Option<Quantity>, other: Option<Quantity>| match (one, other) {
+            (Some(one), Some(other)) => Some(&one + &other),
+            (one, other) => one.or(other),
+        };
+        let most = |one: Option<Quantity>, other: Option<Quantity>| match (one, other) {
+            (Some(one), Some(other)) if one.nanos() >= other.nanos() => Some(one),
+            (one, other) => other.or(one),
+        };
+        let mut together = self.spec.containers.iter().map(own).fold(None, plus);
+        let (mut sidecars, mut starting) = (None, None);
+        for container in &self.spec.init_containers {
+            if container.is_sidecar() {
+                together = plus(together, own(container));
+                sidecars = plus(sidecars, own(container));
+                starting = most(starting, sidecars.clone());
+            } else {
+                starting = most(starting, plus(own(container), sidecars.clone()));
+            }
+        }
+        let limit = most(together, starting)?;
+        let overhead = self.spec.overhead.get(STORAGE).filter(|_| !limit.is_zero());
+        Some(overhead.map_or(limit.clone(), |overhead| &limit + &Quantity::parse(overhead).expect("a quantity")))
     }
 
     /// Its statistics: the last entry of its UID.

@@ -13,6 +13,7 @@ mod ranking;
 mod selector;
 mod shutdown;
 mod signals;
+mod traces;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -35,6 +36,7 @@ pub const RUNNERS: &[Runner] = &[
     Runner { file: "selector.json", check: check::<selector::Case> },
     Runner { file: "shutdown.json", check: check::<shutdown::Case> },
     Runner { file: "signals.json", check: check::<signals::Case> },
+    Runner { file: "traces.json", check: check::<traces::Case> },
 ];
 
 /// A case of a file.
@@ -99,6 +101,9 @@ pub enum VectorsError {
 #[derive(Deserialize)]
 struct File {
     cases: Vec<serde_json::Value>,
+    /// What the file says of all its cases.
+    #[serde(flatten)]
+    shared: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A file of a directory: `name.json` or `name.json.gz`.
@@ -130,13 +135,18 @@ pub fn find(directory: &Path) -> Result<Vec<Found>, VectorsError> {
 impl Runner {
     /// Runs every case of a file.
     pub fn run(&self, path: &Path) -> Result<Report, VectorsError> {
-        let File { cases } = serde_json::from_str(&read(path)?)
+        let File { cases, shared } = serde_json::from_str(&read(path)?)
             .map_err(|source| VectorsError::Shape { path: path.to_owned(), source })?;
         if cases.is_empty() {
             return Err(VectorsError::Empty(path.to_owned()));
         }
         let mut report = Report { cases: cases.len(), differences: Vec::new() };
-        for value in cases {
+        for mut value in cases {
+            if let Some(members) = value.as_object_mut() {
+                for (key, shared) in &shared {
+                    members.entry(key).or_insert_with(|| shared.clone());
+                }
+            }
             let part = |key: &str| value.get(key).and_then(serde_json::Value::as_str);
             let case = [part("kind"), Some(part("name").unwrap_or("(no name)"))];
             let case = case.into_iter().flatten().collect::<Vec<_>>().join(": ");

@@ -53,6 +53,11 @@ fn signals_are_the_kubelets() {
 }
 
 #[test]
+fn runs_of_the_eviction_manager_are_the_kubelets() {
+    holds("traces.json");
+}
+
+#[test]
 fn every_saved_file_has_a_runner_and_every_runner_a_file() {
     let with_runner =
         |found: plimsoll_vectors::Found| found.runner.unwrap_or_else(|| panic!("no runner: {:?}", found.path)).file;

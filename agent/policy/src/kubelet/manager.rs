@@ -472,7 +472,7 @@ fn over_limit(index: u32, pod: &Pod<'_>, layout: DiskLayout) -> Option<Eviction>
             let layer = if layout.has_image_fs() { Amount::ZERO } else { counted(stats.rootfs.bytes) };
             let limits = pod.containers.iter().filter(|container| container.name == stats.name);
             let limit =
-                limits.filter_map(|container| container.ephemeral_storage.filter(|limit| !limit.is_zero())).last();
+                limits.filter_map(|container| container.ephemeral_storage.filter(|limit| !limit.is_zero())).next_back();
             limit.is_some_and(|limit| limit < counted(stats.logs.bytes) + layer)
         })
     };

@@ -120,10 +120,11 @@ impl PodSpec<'_> {
     }
 
     /// The local storage that it may use, if any of its containers has a limit (`PodLimits`): one container with a limit
-    /// so bounds the whole pod, containers without one included.
+    /// so bounds the whole pod, containers without one included. Nothing is added to a limit of zero.
     pub fn ephemeral_storage_limit(&self) -> Option<Amount> {
         let limit = self.of_containers(|requirements| requirements.limits.ephemeral_storage)?;
-        Some(limit + self.overhead.ephemeral_storage.unwrap_or_default())
+        let overhead = self.overhead.ephemeral_storage.filter(|_| !limit.is_zero()).unwrap_or_default();
+        Some(limit + overhead)
     }
 
     /// Containers and sidecars together; or an init container and the sidecars before it, where that is more.
@@ -317,6 +318,24 @@ mod tests {
             let overhead = Amounts { memory: Some(Amount::whole(overhead)), ..NOTHING };
             let spec = PodSpec { containers, init_containers, overhead, ..PodSpec::default() };
             assert_eq!(spec.memory_request(), Amount::whole(request));
+        }
+    }
+
+    #[test]
+    fn one_limit_of_local_storage_bounds_the_pod_and_overhead_widens_all_but_zero() {
+        let limits = |limit: Option<i64>| Requirements {
+            limits: Amounts { ephemeral_storage: limit.map(Amount::whole), ..NOTHING },
+            requests: NOTHING,
+        };
+        for (containers, limit) in [
+            (&[limits(None), limits(None)][..], None),
+            (&[limits(Some(5)), limits(None)], Some(8)),
+            (&[limits(Some(5)), limits(Some(1))], Some(9)),
+            (&[limits(Some(0)), limits(None)], Some(0)),
+        ] {
+            let overhead = Amounts { ephemeral_storage: Some(Amount::whole(3)), ..NOTHING };
+            let spec = PodSpec { containers, overhead, ..PodSpec::default() };
+            assert_eq!(spec.ephemeral_storage_limit(), limit.map(Amount::whole));
         }
     }
 

@@ -1,0 +1,434 @@
+//! Whole runs of the eviction manager.
+
+use crate::api::{Lists, Pod, PodStats, Summary, amount};
+use core::time::Duration;
+use plimsoll_config::Quantity;
+use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
+use plimsoll_policy::kubelet::{
+    Condition, Config, DiskLayout, Eviction, Line, NodeStats, Observation, Origin, Outcome, Plan, Readings, Signal,
+    State, Threshold, Why, after_reclaim, decide,
+};
+use plimsoll_policy::message::{self, Asked, Attempting, Met, NodeLow, OverLimit, Used, Victim, VictimUsage, Written};
+use plimsoll_units::MonotonicNs;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The node that events are about.
+const NODE: &str = "node-1";
+
+#[derive(Deserialize)]
+pub(crate) struct Case {
+    admission_pods: BTreeMap<String, Pod>,
+    config: Settings,
+    thresholds: Option<Vec<Drawn>>,
+    pods: Vec<Pod>,
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    dedicated_image_fs: bool,
+    dedicated_container_fs: bool,
+    local_storage_capacity_isolation: bool,
+    max_pod_grace_period_seconds: i64,
+    pressure_transition_period_ns: u64,
+}
+
+#[derive(Deserialize)]
+struct Drawn {
+    signal: String,
+    operator: String,
+    value: Value,
+    grace_period_ns: u64,
+    min_reclaim: Option<Value>,
+    #[serde(default)]
+    replaced: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Value {
+    Quantity { quantity: String, value: String },
+    Percentage { percentage_bits: String },
+}
+
+#[derive(Deserialize)]
+struct Step {
+    advance_ns: u64,
+    stats: Option<Stats>,
+    stats_after_reclaim: Option<Stats>,
+    #[serde(default)]
+    active: Vec<String>,
+    #[serde(default)]
+    fail: BTreeMap<String, String>,
+    state: Known,
+    outcomes: Option<Vec<Done>>,
+}
+
+#[derive(Deserialize)]
+struct Stats {
+    #[serde(flatten)]
+    summary: Summary,
+    #[serde(default)]
+    pods: Vec<PodStats>,
+}
+
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+struct Known {
+    observed: Vec<(u32, u64)>,
+    met: Vec<u32>,
+    conditions: Vec<String>,
+    rejected: Vec<String>,
+    reject_message: Option<String>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(default)]
+struct Done {
+    events: Vec<Event>,
+    reclaim: Vec<String>,
+    kills: Vec<Kill>,
+    returned: Vec<String>,
+    stats_calls: u32,
+}
+
+impl Default for Done {
+    fn default() -> Self {
+        Self { events: Vec::new(), reclaim: Vec::new(), kills: Vec::new(), returned: Vec::new(), stats_calls: 1 }
+    }
+}
+
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+struct Event {
+    pod: Option<String>,
+    node: Option<String>,
+    #[serde(rename = "type")]
+    kind: String,
+    reason: String,
+    message: String,
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+struct Kill {
+    pod: String,
+    grace_seconds: i64,
+    phase: String,
+    reason: String,
+    message: String,
+    condition: Option<PodCondition>,
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+struct PodCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: String,
+    message: Option<String>,
+}
+
+impl Value {
+    fn line(&self) -> Line {
+        match self {
+            Self::Quantity { value, .. } => Line::At(crate::api::decimal_amount(value)),
+            Self::Percentage { percentage_bits } => Line::Share(fraction(percentage_bits)),
+        }
+    }
+
+    fn told(&self) -> message::Line {
+        match self {
+            Self::Quantity { quantity, .. } => message::Line::Written(quantity.clone()),
+            Self::Percentage { percentage_bits } => message::Line::Fraction(fraction(percentage_bits)),
+        }
+    }
+}
+
+fn fraction(bits: &str) -> f32 {
+    f32::from_bits(u32::from_str_radix(bits, 16).expect("the bits of a float"))
+}
+
+impl Step {
+    fn fails(&self, what: &str) -> bool {
+        self.fail.contains_key(what)
+    }
+
+    fn tells_disks(&self) -> bool {
+        !self.fails("imageFs")
+    }
+}
+
+impl Case {
+    /// Whether containers are said to be apart in the step that asks.
+    fn is_split(&self, step: Option<&Step>) -> bool {
+        self.config.dedicated_container_fs && !step.is_some_and(|step| step.fails("containerFs"))
+    }
+
+    fn config(&self) -> Config {
+        let thresholds = self.thresholds.as_deref().unwrap_or_default();
+        // A runtime with containers apart and images not is not believed, and nothing is derived.
+        let derives =
+            self.config.dedicated_image_fs || !self.is_split(self.steps.iter().find(|step| step.tells_disks()));
+        let of_containers = |signal| matches!(signal, Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree);
+        let replaces = |signal: &str| {
+            thresholds.iter().any(|other| other.replaced && other.grace_period_ns == 0 && other.signal == signal)
+        };
+        let threshold = |line: &Drawn| {
+            let signal = Signal::parse(&line.signal).expect("a known signal");
+            let is_hard = line.grace_period_ns == 0;
+            let origin = match (line.replaced, is_hard) {
+                (true, true) => Origin::Replaced,
+                (true, false) => Origin::ReplacedInCopy,
+                (false, true) if of_containers(signal) && derives && replaces(&line.signal) => Origin::DerivedInPlace,
+                (false, _) if of_containers(signal) && derives => Origin::Derived,
+                (false, _) => Origin::Configured,
+            };
+            Threshold {
+                signal,
+                line: (line.operator == "LessThan").then(|| line.value.line()),
+                grace: Duration::from_nanos(line.grace_period_ns),
+                min_reclaim: line.min_reclaim.as_ref().map(Value::line),
+                origin,
+            }
+        };
+        Config {
+            thresholds: thresholds.iter().map(threshold).collect(),
+            pressure_transition: Duration::from_nanos(self.config.pressure_transition_period_ns),
+            max_pod_grace_seconds: self.config.max_pod_grace_period_seconds,
+            local_storage_isolation: self.config.local_storage_capacity_isolation,
+        }
+    }
+
+    fn known(&self, config: &Config, state: &State, error: Option<String>) -> Known {
+        let indices = 0..u32::try_from(config.thresholds.len()).expect("few");
+        let conditions: Vec<Condition> = state.conditions().iter().collect();
+        let mut rejected = Vec::new();
+        let mut reject_message = None;
+        for (name, pod) in &self.admission_pods {
+            if let Err(refused) = admit(pod, &conditions) {
+                rejected.push(name.clone());
+                reject_message = Some(refused.to_string());
+            }
+        }
+        Known {
+            observed: indices.clone().filter_map(|index| Some((index, state.observed_since(index)?.0))).collect(),
+            met: indices.filter(|index| state.is_met(*index)).collect(),
+            conditions: conditions.iter().map(|condition| condition.name().to_owned()).collect(),
+            rejected,
+            reject_message,
+            error,
+        }
+    }
+
+    /// What a plan comes to, in the words of the API.
+    fn told(&self, step: &Step, active: &[&Pod], config: &Config, plan: &Plan) -> Vec<(Event, Kill)> {
+        let stats = step.stats.as_ref();
+        plan.evictions
+            .iter()
+            .map(|eviction: &Eviction| {
+                let pod = active[eviction.pod as usize];
+                let stats = pod.stats(stats.map_or(&[], |stats| &stats.pods));
+                let (message, annotations, condition) = match eviction.why {
+                    Why::Threshold(index) => {
+                        let low = self.low(step, config, index, pod, stats);
+                        let annotations =
+                            low.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+                        let condition = PodCondition {
+                            kind: message::DISRUPTION_CONDITION.to_owned(),
+                            status: "True".to_owned(),
+                            reason: message::DISRUPTION_REASON.to_owned(),
+                            message: None,
+                        };
+                        (low.to_string(), annotations, Some(condition))
+                    }
+                    Why::EmptyDirLimit(volume) => {
+                        let volume = &pod.spec.volumes[volume as usize];
+                        let limit = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_deref());
+                        let limit = printed(limit.expect("a limit to be over"));
+                        (OverLimit::EmptyDir { name: volume.name.clone(), limit }.to_string(), BTreeMap::new(), None)
+                    }
+                    Why::PodLimit => (
+                        OverLimit::Pod { limit: pod.storage_limit().expect("a limit to be over").to_string() }
+                            .to_string(),
+                        BTreeMap::new(),
+                        None,
+                    ),
+                    Why::ContainerLimit(container) => {
+                        let name = stats.expect("statistics to be over").containers[container as usize].name.clone();
+                        let limit = pod
+                            .spec
+                            .containers
+                            .iter()
+                            .filter(|container| container.name == name)
+                            .filter_map(|container| container.resources.limits.get("ephemeral-storage"))
+                            .rfind(|text| !amount(text).is_zero());
+                        let limit = printed(limit.expect("a limit to be over"));
+                        (OverLimit::Container { name, limit }.to_string(), BTreeMap::new(), None)
+                    }
+                };
+                let event = Event {
+                    pod: Some(pod.metadata.name.clone()),
+                    node: None,
+                    kind: message::EVENT_TYPE.to_owned(),
+                    reason: message::EVICTED.to_owned(),
+                    message: message.clone(),
+                    annotations,
+                };
+                let kill = Kill {
+                    pod: pod.metadata.name.clone(),
+                    grace_seconds: eviction.grace_seconds,
+                    phase: "Failed".to_owned(),
+                    reason: message::EVICTED.to_owned(),
+                    message,
+                    condition,
+                };
+                (event, kill)
+            })
+            .collect()
+    }
+
+    fn low(&self, step: &Step, config: &Config, index: u32, pod: &Pod, stats: Option<&PodStats>) -> NodeLow {
+        let threshold = &config.thresholds[index as usize];
+        let resource = threshold.signal.resource();
+        let readings = step.stats.as_ref().map(|stats| Readings::of(&NodeStats::from(&stats.summary.node)));
+        let lines = self.thresholds.as_deref().unwrap_or_default();
+        let met = readings.and_then(|readings| readings.get(threshold.signal)).map(|reading| Met {
+            signal: threshold.signal,
+            line: lines[index as usize].value.told(),
+            reading,
+        });
+        let written = |text: &String| Written { amount: amount(text), text: printed(text) };
+        let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
+        let victim = Victim {
+            name: pod.metadata.name.clone(),
+            request: pod
+                .spec
+                .resources
+                .as_ref()
+                .and_then(|resources| resources.requests.get(resource.name()))
+                .map(written),
+            containers: containers
+                .map(|container| Asked {
+                    name: container.name.clone(),
+                    request: container.resources.requests.get(resource.name()).map_or_else(Written::zero, written),
+                })
+                .collect(),
+            used: stats.map(|stats| VictimUsage {
+                working_set: stats.memory.and_then(|memory| memory.working_set_bytes),
+                containers: stats
+                    .containers
+                    .iter()
+                    .map(|container| Used {
+                        name: container.name.clone(),
+                        working_set: container.memory.and_then(|memory| memory.working_set_bytes),
+                        root_fs: container.rootfs.and_then(|used| used.used_bytes),
+                        logs: container.logs.and_then(|used| used.used_bytes),
+                    })
+                    .collect(),
+            }),
+        };
+        NodeLow::of(resource, met, &victim)
+    }
+}
+
+/// A quantity as Kubernetes prints it.
+fn printed(text: &str) -> String {
+    Quantity::parse(text).expect("a quantity").to_string()
+}
+
+fn admit(pod: &Pod, conditions: &[Condition]) -> Result<(), admission::Refused> {
+    let tolerations: Vec<_> = pod
+        .spec
+        .tolerations
+        .iter()
+        .map(|toleration| admission::Toleration {
+            key: &toleration.key,
+            operator: match toleration.operator.as_str() {
+                "" | "Equal" => TolerationOperator::Equal,
+                "Exists" => TolerationOperator::Exists,
+                _ => TolerationOperator::Other,
+            },
+            value: &toleration.value,
+            effect: match toleration.effect.as_str() {
+                "" => None,
+                "NoSchedule" => Some(Effect::NoSchedule),
+                "PreferNoSchedule" => Some(Effect::PreferNoSchedule),
+                _ => Some(Effect::NoExecute),
+            },
+        })
+        .collect();
+    let facts = pod.facts();
+    let applicant = Applicant { class: facts.qos, critical: facts.critical.is_some(), tolerations: &tolerations };
+    admission::admit(&applicant, conditions)
+}
+
+impl crate::Case for Case {
+    fn difference(self) -> Option<String> {
+        let config = self.config();
+        let mut state = State::new(&config);
+        let mut plan = Plan::with_capacity(self.pods.len());
+        let mut elapsed = 0;
+        for (index, step) in self.steps.iter().enumerate() {
+            elapsed += step.advance_ns;
+            let active: Vec<&Pod> = step
+                .active
+                .iter()
+                .map(|name| self.pods.iter().find(|pod| pod.metadata.name == *name).expect("a pod of the case"))
+                .collect();
+            let seen = step.stats.as_ref();
+            let lists: Vec<_> = active.iter().map(|pod| Lists::new(pod, seen.map_or(&[], |seen| &seen.pods))).collect();
+            let pods: Vec<_> = lists.iter().map(Lists::pod).collect();
+            let node = |stats: Option<&Stats>| stats.map(|stats| NodeStats::from(&stats.summary.node));
+            let layout = || DiskLayout::of(self.config.dedicated_image_fs, self.is_split(Some(step)));
+            let observation = Observation {
+                layout: step.tells_disks().then(layout),
+                node: node(seen).filter(|_| !step.fails("statsError")),
+                pods: &pods,
+            };
+            decide(&config, &mut state, &observation, MonotonicNs(elapsed), &mut plan);
+            let mut done = Done {
+                stats_calls: u32::from(!matches!(plan.outcome, Outcome::Idle | Outcome::NoLayout)),
+                ..Done::default()
+            };
+            if plan.outcome == Outcome::Reclaim {
+                let cleaned = [(plan.reclaim.containers, "containers"), (plan.reclaim.images, "images")];
+                done.reclaim.extend(cleaned.into_iter().filter(|(is, _)| *is).map(|(_, what)| what.to_owned()));
+                done.stats_calls += 1;
+                let after = node(step.stats_after_reclaim.as_ref().or(seen)).filter(|_| !step.fails("statsAfterError"));
+                after_reclaim(&config, &state, &observation, after.as_ref(), &mut plan);
+            }
+            if let Some(acting) = plan.acting {
+                done.events.push(Event {
+                    pod: None,
+                    node: Some(NODE.to_owned()),
+                    kind: message::EVENT_TYPE.to_owned(),
+                    reason: message::THRESHOLD_MET.to_owned(),
+                    message: Attempting(config.thresholds[acting as usize].signal.resource()).to_string(),
+                    annotations: BTreeMap::new(),
+                });
+            }
+            for (event, kill) in self.told(step, &active, &config, &plan) {
+                done.returned.push(kill.pod.clone());
+                done.events.push(event);
+                done.kills.push(kill);
+            }
+            let error = (plan.outcome == Outcome::NoLayout).then(|| {
+                let cause = step.fail.get("imageFs").map_or("", String::as_str);
+                format!("eviction manager: failed to get HasDedicatedImageFs: {cause}")
+            });
+            let known = self.known(&config, &state, error);
+            if known != step.state {
+                return Some(format!("step {index}:\n{}", crate::both(&known, &step.state)));
+            }
+            let nothing = [Done::default()];
+            let outcomes = step.outcomes.as_deref().unwrap_or(&nothing);
+            if !outcomes.contains(&done) {
+                return Some(format!("step {index}:\n{}", crate::both(&done, &outcomes)));
+            }
+        }
+        None
+    }
+}
