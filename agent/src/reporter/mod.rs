@@ -95,10 +95,12 @@ async fn run(
     loop {
         let [watch, scout] = &mut queues;
         let ended = tokio::select! {
+            // However many records come, the first two are looked at.
+            biased;
             never = &mut server => match never {},
+            () = &mut end => true,
             result = watch.readable() => result.map(|()| false)?,
             result = scout.readable() => result.map(|()| false)?,
-            () = &mut end => true,
         };
         for queue in &mut queues {
             while queue.take(&teller) == BATCH {

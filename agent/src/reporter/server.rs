@@ -30,22 +30,30 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Serves for ever. Without its address it goes on trying: the log goes on meanwhile.
 pub(super) async fn serve(address: SocketAddr, teller: Arc<Mutex<Teller>>) -> Infallible {
+    let listener = listen(address, &teller).await;
+    serve_on(listener, teller).await
+}
+
+async fn listen(address: SocketAddr, teller: &Mutex<Teller>) -> TcpListener {
     let mut told = false;
-    let listener = loop {
+    loop {
         match TcpListener::bind(address).await {
-            Ok(listener) => break listener,
+            Ok(listener) => return listener,
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {
                     let message = format!(
                         "cannot serve metrics and health on {address}: {error}; it is tried again. Is another \
                          machine.metricsAddress needed?"
                     );
-                    lock(&teller).say(Level::Warn, &message, json!({}));
+                    lock(teller).say(Level::Warn, &message, json!({"address": address.to_string()}));
                 }
                 tokio::time::sleep(AGAIN).await;
             }
         }
-    };
+    }
+}
+
+async fn serve_on(listener: TcpListener, teller: Arc<Mutex<Teller>>) -> Infallible {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // Never closed, so there is always a permit in the end.
@@ -64,6 +72,8 @@ pub(super) async fn serve(address: SocketAddr, teller: Arc<Mutex<Teller>>) -> In
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(REQUEST)
+                // One request each: nobody holds a place that others wait for.
+                .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
             let _ = tokio::time::timeout(CONNECTION, connection).await;
             drop(permit);
@@ -108,14 +118,8 @@ mod tests {
     use tokio::net::TcpStream;
 
     async fn ask(address: SocketAddr, request: &str) -> String {
-        // The server may not listen yet.
-        let mut stream = loop {
-            if let Ok(stream) = TcpStream::connect(address).await {
-                break stream;
-            }
-            tokio::task::yield_now().await;
-        };
-        let request = format!("{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        let request = format!("{request} HTTP/1.1\r\nHost: here\r\n\r\n");
         stream.write_all(request.as_bytes()).await.expect("it listens");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("it answers");
@@ -124,13 +128,13 @@ mod tests {
 
     #[test]
     fn paths_methods_and_readiness_are_answered() {
-        // A port that is free now.
-        let address = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port");
         let (teller, _) = super::super::tell::tests::teller("", None);
         let teller = Arc::new(Mutex::new(teller));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            tokio::spawn(serve(address, Arc::clone(&teller)));
+            let listener = listen(([127, 0, 0, 1], 0).into(), &teller).await;
+            let address = listener.local_addr().expect("it has one");
+            tokio::spawn(serve_on(listener, Arc::clone(&teller)));
             for (request, status) in [
                 ("GET /livez", "200"),
                 ("GET /readyz", "503"),
@@ -154,5 +158,24 @@ mod tests {
             let metrics = ask(address, "GET /metrics").await;
             assert!(metrics.contains("application/openmetrics-text") && metrics.contains("# EOF"), "{metrics}");
         });
+    }
+
+    #[test]
+    fn a_port_in_use_is_named_once_with_its_key() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = taken.local_addr().expect("it has one");
+        let (teller, lines) = super::super::tell::tests::teller("", None);
+        let teller = Mutex::new(teller);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = listen(address, &teller) => panic!("{address} is taken"),
+                () = std::future::ready(()) => {}
+            }
+        });
+        let lines = lines.lock().expect("no panic");
+        let [(Level::Warn, message, _)] = &lines[..] else { panic!("{lines:?}") };
+        assert!(message.contains(&address.to_string()) && message.contains("machine.metricsAddress"), "{message}");
     }
 }

@@ -1,0 +1,96 @@
+//! The reporter as a process: where its port is taken and nobody reads its log, it goes on trying, and ends when asked.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use plimsoll_state::queue::{Descriptors, Producer};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A pipe that has no room, its reading end first.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    fcntl_setfl(&writer, OFlags::NONBLOCK).expect("it is ours");
+    while writer.write(&[b'.'; 4096]).is_ok() {}
+    fcntl_setfl(&writer, OFlags::empty()).expect("it is ours");
+    (reader, writer)
+}
+
+fn again(queue: &Descriptors) -> Descriptors {
+    Descriptors {
+        memory: queue.memory.try_clone().expect("a descriptor more"),
+        wake: queue.wake.try_clone().expect("a descriptor more"),
+    }
+}
+
+fn start(address: SocketAddr, queues: [&Descriptors; 2], log: std::io::PipeWriter) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(["reporter", "--log-format", "json", "--metrics-address"]).arg(address.to_string());
+    for (name, queue) in ["--queue", "--slow"].into_iter().zip(queues) {
+        queue.set_inherited(true).expect("they are ours");
+        command.arg(name).arg(format!("{},{}", queue.memory.as_raw_fd(), queue.wake.as_raw_fd()));
+    }
+    command.stdin(Stdio::null()).stdout(log).spawn().expect("it starts")
+}
+
+/// The answer at `path`, once somebody answers.
+fn ask(address: SocketAddr, path: &str, child: &mut Child) -> String {
+    let mut stream = loop {
+        assert!(child.try_wait().expect("it is ours").is_none(), "the reporter ended");
+        match TcpStream::connect(address) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers and closes");
+    answer
+}
+
+#[test]
+fn it_goes_on_without_port_or_reader_and_ends_when_asked() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it has one");
+    let queues = [Descriptors::create(4).expect("memory"), Descriptors::create(4).expect("memory")];
+    let (mut reader, writer) = full_pipe();
+    let mut child = start(address, [&queues[0], &queues[1]], writer);
+
+    // Its warning that the port is taken finds no room in the pipe. What is no record is read and counted meanwhile: where
+    // the queue takes a fifth, the reader has been there, and before that it tried the port.
+    let mut producer = Producer::attach(again(&queues[0])).expect("a queue");
+    for _ in 0..5 {
+        while !producer.push(b"\xff\xff\xff\xff\xff\xff") {
+            assert!(child.try_wait().expect("it is ours").is_none(), "the reporter ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    drop(taken);
+    for (path, status) in [("/livez", "200"), ("/readyz", "503")] {
+        let answer = ask(address, path, &mut child);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+    }
+    let metrics = ask(address, "/metrics", &mut child);
+    assert!(metrics.contains("plimsoll_malformed_records_total{side=\"agent\"} 5\n"), "{metrics}");
+
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        let held = status.lines().find_map(|line| line.strip_prefix(set)).expect("the kernel tells it");
+        assert_eq!(held.trim_start_matches([':', '\t', '0']), "", "{set} is not empty");
+    }
+
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), rustix::process::PidfdFlags::empty());
+    let pidfd = pidfd.expect("not waited for yet");
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).expect("it ends");
+    assert!(child.wait().expect("it is ours").success());
+    // The only writer is gone, so this ends. The warning that nobody took is lost with it.
+    let mut text = String::new();
+    reader.read_to_string(&mut text).expect("readable");
+    assert_eq!(text.trim_start_matches('.'), "");
+}
