@@ -1,22 +1,30 @@
 //! `plimsoll check`: what this machine can and cannot do, why, and what is lost. Changes nothing.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
-use plimsoll_node::os::CgroupMode;
+use plimsoll_config::{Configuration, SourceChoice};
+use plimsoll_node::capabilities::{self, Capability};
+use plimsoll_node::meminfo::MemInfo;
+use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::peers::{Peer, peers};
-use plimsoll_node::{capabilities, process};
+use plimsoll_node::process::{self, Released};
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_sense::{Kind, rules};
-use plimsoll_state::ActingLock;
+use plimsoll_units::Bytes;
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use crate::log::escaped;
 use crate::options::Options;
 
 /// Exit codes, as `--help` has them.
 const CODES: &str = "Exit codes: 0 everything that the agent can use is there; 2 wrong arguments or configuration; \
 3 this machine cannot be served; 4 the agent runs, with less than it could use.";
+/// The lockdown mode in which no program may read the kernel's memory.
+const CONFIDENTIALITY: &str = "confidentiality";
 const CANNOT: u8 = 3;
 const DEGRADED: u8 = 4;
 
@@ -71,54 +79,103 @@ struct Facts {
     mode: CgroupMode,
     /// `cgroup.kill` and `cgroup.freeze` in some cgroup; `None` where there is none to look at.
     files: Option<(bool, bool)>,
-    missing_capabilities: Vec<(&'static str, &'static str)>,
+    /// Whether the memory of a dying process can be taken, or what the kernel says instead.
+    release: Result<(), String>,
+    /// Those that this process holds, of those that the agent uses.
+    held: Vec<Capability>,
+    /// How much memory may be locked; `None` for any amount.
+    lockable: Option<Bytes>,
+    /// The highest real-time priority that may be taken without a capability.
+    real_time: Option<u64>,
+    /// All swap, and how much of it is free; `None` where it cannot be read.
+    swap: Option<(Bytes, Bytes)>,
     peers: Vec<Peer>,
     other_acts: Option<bool>,
+    /// What the configuration asks for.
+    wish: SourceChoice,
+    /// How many slices the kernel side may stop.
+    in_kernel: usize,
 }
 
 /// Each capability with what the agent does with it.
-const CAPABILITIES: [(capabilities::Capability, &str, &str); 8] = [
-    (capabilities::BPF, "CAP_BPF", "load the programs in the kernel"),
-    (capabilities::PERFMON, "CAP_PERFMON", "attach them"),
-    (capabilities::SYSLOG, "CAP_SYSLOG", "see the addresses of the kernel's counters"),
-    (capabilities::SYS_RESOURCE, "CAP_SYS_RESOURCE", "be the last that the OOM killer thinks of, and lock memory"),
-    (capabilities::KILL, "CAP_KILL", "continue and kill processes of other users"),
-    (capabilities::DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "freeze and kill cgroups that belong to users"),
-    (capabilities::IPC_LOCK, "CAP_IPC_LOCK", "keep its memory from being paged out"),
-    (capabilities::SYS_NICE, "CAP_SYS_NICE", "run before others when everything waits"),
+const CAPABILITIES: [(Capability, &str); 9] = [
+    (capabilities::BPF, "load programs into the kernel"),
+    (capabilities::PERFMON, "attach them"),
+    (capabilities::SYSLOG, "see the addresses of the kernel's counters"),
+    (capabilities::SYS_RESOURCE, "raise its limits, watch short windows of pressure, and die last of all"),
+    (capabilities::KILL, "continue and kill processes of other users"),
+    (capabilities::DAC_OVERRIDE, "freeze and kill cgroups that belong to users"),
+    (capabilities::IPC_LOCK, "keep its memory from being paged out"),
+    (capabilities::SYS_NICE, "run before others when everything waits"),
+    (Capability::CAP_SETPCAP, "give up all the others for good"),
 ];
 
 impl Facts {
-    fn gather(state_directory: &Path) -> Self {
+    fn gather(configuration: &Configuration) -> Self {
         let held = capabilities::held().unwrap_or_default();
-        let lock = state_directory.join("lock");
+        let mode = CgroupMode::detect();
+        let cgroup = some_cgroup(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()));
         Self {
             kernel: KernelFacts::gather(),
-            mode: CgroupMode::detect(),
-            files: some_cgroup().map(|path| (path.join("cgroup.kill").exists(), path.join("cgroup.freeze").exists())),
-            missing_capabilities: CAPABILITIES
-                .into_iter()
-                .filter(|(capability, ..)| !held.contains(capability))
-                .map(|(_, name, action)| (name, action))
-                .collect(),
+            mode,
+            files: cgroup.map(|path| (path.join("cgroup.kill").exists(), path.join("cgroup.freeze").exists())),
+            release: release(),
+            held: CAPABILITIES.iter().map(|(capability, _)| *capability).filter(|it| held.contains(it)).collect(),
+            lockable: getrlimit(Resource::Memlock).current.map(Bytes),
+            real_time: getrlimit(Resource::Rtprio).current,
+            swap: MemInfo::open()
+                .ok()
+                .and_then(|file| file.read().ok())
+                .map(|reading| (reading.swap_total, reading.swap_free)),
             peers: peers(),
-            // Looked at only where it is: nothing is made here.
-            other_acts: if lock.exists() {
-                ActingLock::try_acquire(&lock).ok().map(|free| free.is_none())
-            } else {
-                Some(false)
-            },
+            other_acts: is_locked(&configuration.state_directory.join("lock")),
+            wish: configuration.source,
+            in_kernel: configuration.brake.in_kernel.len(),
         }
+    }
+
+    fn holds(&self, capability: Capability) -> bool {
+        self.held.contains(&capability)
     }
 }
 
-/// A cgroup below the root, to see which files this kernel gives one.
-fn some_cgroup() -> Option<std::path::PathBuf> {
+/// Asks the kernel to take the memory of this process, which it refuses: this process is not dying. What cannot do it at
+/// all says so in another way.
+fn release() -> Result<(), String> {
+    let own = process::open(rustix::process::getpid()).map_err(|errno| errno.to_string())?;
+    match process::release(own) {
+        Released::Refused(errno) => Err(errno.to_string()),
+        Released::Yes | Released::Gone | Released::Busy | Released::NotDying => Ok(()),
+    }
+}
+
+/// Whether somebody holds the lock at `path`; `None` where that cannot be seen. The lock is not tried: for that moment an
+/// agent that starts would find it taken.
+fn is_locked(path: &Path) -> Option<bool> {
+    match std::fs::metadata(path) {
+        Ok(file) => Some(lists_lock(&std::fs::read_to_string("/proc/locks").ok()?, file.dev(), file.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// Whether a list in the form of `/proc/locks` has a lock of a whole file on this one.
+fn lists_lock(locks: &str, device: u64, inode: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().any(|line| {
+        // "1: FLOCK  ADVISORY  WRITE 1448 fe:00:6217797 0 EOF"; who waits has an arrow before the kind.
+        let mut words = line.split_whitespace().skip(1);
+        words.next() == Some("FLOCK") && words.nth(3) == Some(file.as_str())
+    })
+}
+
+/// A cgroup below the root of version 2, to see which files this kernel gives one.
+fn some_cgroup(root: &Path) -> Option<PathBuf> {
     let own = process::cgroup_path(None).filter(|path| !path.is_empty());
-    let own =
-        own.map(|path| Path::new(plimsoll_node::os::CGROUP_ROOT).join(escaped(&path))).filter(|path| path.is_dir());
+    let own = own.map(|path| root.join(OsStr::from_bytes(&path))).filter(|path| path.join("cgroup.procs").exists());
     own.or_else(|| {
-        let entries = std::fs::read_dir(plimsoll_node::os::CGROUP_ROOT).ok()?.flatten();
+        let entries = std::fs::read_dir(root).ok()?.flatten();
         entries.map(|entry| entry.path()).find(|path| path.join("cgroup.procs").exists())
     })
 }
@@ -134,30 +191,91 @@ fn rows(facts: &Facts) -> Vec<Row> {
     ));
     if let Some((kill, freeze)) = facts.files {
         let advice = "processes are killed one by one, and one that forks may escape: Linux 5.14 has it";
-        rows.push(row("cgroup.kill", kill, if kill { "there" } else { "missing" }, advice));
+        rows.push(row("cgroup.kill", kill, there(kill), advice));
         let advice = "what grows is not held while deciding: Linux 5.2 has it";
-        rows.push(row("cgroup.freeze", freeze, if freeze { "there" } else { "missing" }, advice));
+        rows.push(row("cgroup.freeze", freeze, there(freeze), advice));
     }
+    let advice = "a victim's memory is back only when it has ended by itself: Linux 5.15 has it";
+    let found = facts.release.clone().err().unwrap_or_else(|| there(true).into());
+    rows.push(row("process_mrelease", facts.release.is_ok(), found, advice));
     rows.extend(kernel_rows(&facts.kernel));
     rows.extend(hook_rows(&facts.kernel));
-    for (name, action) in &facts.missing_capabilities {
-        rows.push(row(name, false, "not held", &format!("needed to {action}: run as root or with the shipped unit")));
-    }
+    let source = source(facts);
+    rows.push(kernel_brake_row(facts, source));
+    rows.extend(own_rows(facts));
+    let swap = match facts.swap {
+        None => "cannot be read".to_owned(),
+        Some((Bytes::ZERO, _)) => "none".to_owned(),
+        Some((total, free)) => {
+            format!("{} MiB, {} MiB of it free; not part of what is available", mib(total), mib(free))
+        }
+    };
+    rows.push(row("swap", facts.swap.is_some(), swap, "what is swapped out is not counted: give it /proc/meminfo"));
     for Peer { name, pid } in &facts.peers {
         let advice = "it kills by its own rules for the same reason: run one of the two";
         rows.push(row("other OOM daemon", false, format!("{name} runs as process {}", pid.as_raw_nonzero()), advice));
     }
-    let advice = "this one would shadow it, and act once that is gone";
+    if facts.peers.is_empty() {
+        rows.push(row("other OOM daemon", true, "none", ""));
+    }
+    let advice = match facts.other_acts {
+        None => "whether this one would act or shadow is not known: run as root",
+        Some(_) => "this one would shadow it, and act once that is gone",
+    };
     let found = match facts.other_acts {
         Some(false) => "none",
         Some(true) => "another plimsoll acts",
         None => "cannot be seen",
     };
     rows.push(row("other agent", facts.other_acts == Some(false), found, advice));
-    let source = source(&facts.kernel);
-    let advice = "crossings are seen later than they could be; the rows above say why";
-    rows.push(row("source", source == Kind::Ebpf, format!("`run` would watch by {source}"), advice));
+    rows.push(source_row(facts, source));
     rows
+}
+
+fn there(good: bool) -> &'static str {
+    if good { "there" } else { "missing" }
+}
+
+fn mib(bytes: Bytes) -> u64 {
+    bytes.0 >> 20
+}
+
+/// What this process may do. A service of the same machine may do more, or less.
+fn own_rows(facts: &Facts) -> Vec<Row> {
+    let mut rows: Vec<Row> = CAPABILITIES
+        .iter()
+        .map(|(capability, action)| {
+            let held = facts.holds(*capability);
+            let found = format!("{}, to {action}", if held { "held" } else { "not held" });
+            row(&capability.to_string(), held, found, "this process cannot: run as root or with the shipped unit")
+        })
+        .collect();
+    let unlimited = facts.lockable.is_none() || facts.holds(capabilities::SYS_RESOURCE);
+    let found = match facts.lockable {
+        None => "without limit".into(),
+        Some(limit) if unlimited => format!("{} MiB, which the agent raises", mib(limit)),
+        Some(limit) => format!("{} MiB", mib(limit)),
+    };
+    let advice = "only what the agent has at its start is locked, if anything: LimitMEMLOCK=infinity";
+    rows.push(row("locked memory", unlimited, found, advice));
+    let real_time = facts.holds(capabilities::SYS_NICE) || facts.real_time.is_none_or(|limit| limit > 0);
+    let found = if real_time { "may be taken" } else { "refused" };
+    let advice = "the watching thread waits its turn like others: give CAP_SYS_NICE, or LimitRTPRIO=1";
+    rows.push(row("real-time priority", real_time, found, advice));
+    rows
+}
+
+/// Off is as good as possible: it is stopping processes that somebody has to ask for.
+fn kernel_brake_row(facts: &Facts, source: Option<Kind>) -> Row {
+    let possible = source == Some(Kind::Ebpf) && facts.kernel.bpffs;
+    let found = match (facts.in_kernel, possible) {
+        (0, true) => "possible; off, for machine.brake.inKernel names nothing".to_owned(),
+        (0, false) => "not possible, and not asked for".to_owned(),
+        (slices, true) => format!("on for {slices} patterns"),
+        (slices, false) => format!("not possible, but asked for by {slices} patterns"),
+    };
+    let advice = "what grows is held only once the agent is awake: it needs the eBPF source, and bpffs at /sys/fs/bpf";
+    row("in-kernel brake", possible, found, advice)
 }
 
 fn cgroup_row(mode: &CgroupMode) -> Row {
@@ -179,7 +297,6 @@ fn cgroup_row(mode: &CgroupMode) -> Row {
 }
 
 fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
-    let there = |good: bool| if good { "there" } else { "missing" };
     let lockdown = kernel.lockdown.as_deref().unwrap_or("none");
     let symbols = format!(
         "{}, kernel.kptr_restrict {}",
@@ -215,7 +332,7 @@ fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
         ),
         row(
             "lockdown",
-            lockdown != "confidentiality",
+            lockdown != CONFIDENTIALITY,
             lockdown,
             "confidentiality forbids programs that read the kernel's memory: boot with lockdown=integrity or without",
         ),
@@ -231,28 +348,71 @@ fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
 }
 
 fn hook_rows(kernel: &KernelFacts) -> Vec<Row> {
-    let planned = rules::plan(kernel);
-    let rows = planned.into_iter().map(|planned| {
-        let found = match (planned.ways.first(), &planned.reason) {
+    let rows = rules::plan(kernel).into_iter().map(|rules::Planned { family, ways, reason }| {
+        let usable = ways.iter().find(|way| refused(kernel, way).is_none());
+        let found = match (usable, ways.first()) {
             (Some(way), _) => {
                 let hung: Vec<String> = way.iter().map(|it| format!("{} {}", it.way.name(), it.target)).collect();
                 hung.join(", ")
             }
-            (None, reason) => reason.clone().unwrap_or_else(|| "cannot be attached".into()),
+            (None, Some(way)) => refused(kernel, way).unwrap_or_default(),
+            (None, None) => reason.unwrap_or_else(|| "cannot be attached".into()),
         };
-        row(&format!("hook {}", planned.family.name), !planned.ways.is_empty(), found, planned.family.degrades)
+        row(&format!("hook {}", family.name), usable.is_some(), found, family.degrades)
     });
     rows.collect()
 }
 
-/// What the ladder would come to, as far as can be said without starting it.
-fn source(kernel: &KernelFacts) -> Kind {
-    let line =
-        rules::plan(kernel).into_iter().any(|planned| planned.family.name == rules::LINE && !planned.ways.is_empty());
-    match (line, kernel.psi) {
-        (true, _) => Kind::Ebpf,
-        (false, true) => Kind::PsiTrigger,
-        (false, false) => Kind::Polling,
+/// Why a hook's programs cannot be loaded, as far as one program of each type tells it; `None` where they can.
+fn refused(kernel: &KernelFacts, way: &[rules::Attachment]) -> Option<String> {
+    way.iter().find_map(|it| {
+        let programs = match it.way {
+            rules::Way::Kprobe => &kernel.kprobe_programs,
+            rules::Way::Fentry | rules::Way::Fexit | rules::Way::Tracepoint => &kernel.tracing_programs,
+        };
+        match programs {
+            Ok(true) => None,
+            Ok(false) => Some(format!("this kernel cannot attach {} programs", it.way.name())),
+            Err(why) => Some(why.clone()),
+        }
+    })
+}
+
+/// What the ladder would come to, as far as can be said without starting it; `None` where the only source that is asked
+/// for cannot stand.
+fn source(facts: &Facts) -> Option<Kind> {
+    let Facts { kernel, wish, .. } = facts;
+    let line = rules::plan(kernel).into_iter().any(|planned| {
+        planned.family.name == rules::LINE && planned.ways.iter().any(|way| refused(kernel, way).is_none())
+    });
+    let allowed = kernel.lockdown.as_deref() != Some(CONFIDENTIALITY)
+        && facts.holds(capabilities::BPF)
+        && facts.holds(capabilities::PERFMON);
+    match wish {
+        SourceChoice::Auto | SourceChoice::Ebpf if line && allowed => Some(Kind::Ebpf),
+        SourceChoice::Auto | SourceChoice::Psi if kernel.psi => Some(Kind::PsiTrigger),
+        SourceChoice::Auto | SourceChoice::Poll => Some(Kind::Polling),
+        SourceChoice::Ebpf | SourceChoice::Psi => None,
+    }
+}
+
+fn source_row(facts: &Facts, source: Option<Kind>) -> Row {
+    let name = "source";
+    match (source, facts.wish) {
+        (Some(kind), SourceChoice::Auto) => {
+            let advice = "crossings are seen later than they could be; the rows above say why";
+            row(name, kind == Kind::Ebpf, format!("`run` would watch by {kind}"), advice)
+        }
+        (Some(kind), SourceChoice::Ebpf | SourceChoice::Psi | SourceChoice::Poll) => {
+            let advice = "crossings are seen later than they could be: with machine.source auto the best way is taken";
+            row(name, kind == Kind::Ebpf, format!("`run` would watch by {kind}, as the configuration says"), advice)
+        }
+        (None, _) => Row {
+            name: name.into(),
+            state: State::Fatal,
+            found: "the only source that the configuration allows cannot be had".into(),
+            advice: "`run` could not start: set machine.source to auto, or see the rows above".into(),
+        },
     }
 }
 
@@ -285,7 +445,7 @@ fn code(rows: &[Row]) -> u8 {
 /// Checks, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
-    let rows = rows(&Facts::gather(&configuration.state_directory));
+    let rows = rows(&Facts::gather(&configuration));
     match arguments.output {
         Output::Text => print!("{}", text(&rows)),
         Output::Json => println!("{}", serde_json::json!({ "code": code(&rows), "rows": rows })),
@@ -297,73 +457,193 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 mod tests {
     use super::*;
 
-    /// This machine's own facts with everything in order, as far as rows look at it.
+    /// A machine with everything in order.
     fn good() -> Facts {
-        let mut kernel = KernelFacts::gather();
-        kernel.btf = Ok(());
-        kernel.memory_controller = true;
-        kernel.psi = true;
-        kernel.symbols_visible = true;
-        kernel.kptr_restrict = Some(0);
-        kernel.lockdown = None;
-        kernel.bpffs = true;
-        kernel.tracing_programs = Ok(true);
-        kernel.kprobe_programs = Ok(true);
+        let targets = |typed: bool| {
+            rules::FAMILIES
+                .iter()
+                .flat_map(|family| family.ways.iter().copied().flatten())
+                .filter(move |it| (it.way == rules::Way::Tracepoint) == typed)
+                .map(|it| (it.target, true))
+                .collect()
+        };
+        let kernel = KernelFacts {
+            release: "6.12".into(),
+            btf: Ok(()),
+            functions: targets(false),
+            tracepoints: targets(true),
+            missing_members: Vec::new(),
+            line_blind: None,
+            task_count: true,
+            symbols_visible: true,
+            kptr_restrict: Some(0),
+            lockdown: None,
+            psi: true,
+            cgroups: plimsoll_sense::probe::CgroupMode::V2,
+            memory_controller: true,
+            bpffs: true,
+            tracing_programs: Ok(true),
+            kprobe_programs: Ok(true),
+        };
         Facts {
             kernel,
             mode: CgroupMode::Unified,
             files: Some((true, true)),
-            missing_capabilities: Vec::new(),
+            release: Ok(()),
+            held: CAPABILITIES.iter().map(|(capability, _)| *capability).collect(),
+            lockable: Some(Bytes::mib(8)),
+            real_time: Some(0),
+            swap: Some((Bytes::ZERO, Bytes::ZERO)),
             peers: Vec::new(),
             other_acts: Some(false),
+            wish: SourceChoice::Auto,
+            in_kernel: 0,
         }
     }
 
-    fn state(facts: &Facts, name: &str) -> State {
+    /// The rows that are not as they should be.
+    fn troubles(facts: &Facts) -> Vec<String> {
         let rows = rows(facts);
-        rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name} in {rows:?}")).state
+        assert!(rows.iter().all(|row| (row.state == State::Ok) == row.advice.is_empty()), "{rows:?}");
+        rows.into_iter().filter(|row| row.state != State::Ok).map(|row| row.name).collect()
+    }
+
+    fn without(facts: &mut Facts, capability: Capability) {
+        facts.held.retain(|held| *held != capability);
     }
 
     #[test]
-    fn each_thing_that_is_missing_is_a_row_with_advice() {
+    fn where_everything_is_there_nothing_is_said_against_it() {
+        assert_eq!(troubles(&good()), [""; 0]);
+        assert_eq!(code(&rows(&good())), 0);
+        let brake = Facts { in_kernel: 2, ..good() };
+        assert_eq!(troubles(&brake), [""; 0]);
+    }
+
+    #[test]
+    fn each_thing_that_is_missing_is_a_row_with_what_follows() {
         type Break = fn(&mut Facts);
-        let table: [(&str, Break); 13] = [
-            ("memory controller", |facts| facts.kernel.memory_controller = false),
-            ("cgroup.kill", |facts| facts.files = Some((false, true))),
-            ("cgroup.freeze", |facts| facts.files = Some((true, false))),
-            ("pressure (PSI)", |facts| facts.kernel.psi = false),
-            ("BTF", |facts| facts.kernel.btf = plimsoll_sense::btf::Btf::parse(Vec::new()).map(drop)),
-            ("kernel symbols", |facts| facts.kernel.symbols_visible = false),
-            ("lockdown", |facts| facts.kernel.lockdown = Some("confidentiality".into())),
-            ("bpffs", |facts| facts.kernel.bpffs = false),
-            ("tracing programs", |facts| facts.kernel.tracing_programs = Err("refused".into())),
-            ("cgroups", |facts| facts.mode = CgroupMode::Hybrid { unified: "/sys/fs/cgroup/unified".into() }),
-            ("CAP_BPF", |facts| facts.missing_capabilities = vec![("CAP_BPF", "load")]),
-            ("other OOM daemon", |facts| {
+        let lower: &[&str] = &["in-kernel brake", "source"];
+        let table: [(&[&str], Break); 21] = [
+            (&["memory controller"], |facts| facts.kernel.memory_controller = false),
+            (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
+            (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
+            (&["process_mrelease"], |facts| facts.release = Err("ENOSYS".into())),
+            (&["pressure (PSI)"], |facts| facts.kernel.psi = false),
+            (&["kernel symbols", "hook line", "hook tasks"], |facts| {
+                facts.kernel.symbols_visible = false;
+                facts.kernel.kptr_restrict = Some(2);
+                facts.kernel.line_blind = Some("hidden".into());
+                facts.kernel.task_count = false;
+            }),
+            (&["lockdown"], |facts| facts.kernel.lockdown = Some("confidentiality".into())),
+            (&["bpffs", "in-kernel brake"], |facts| facts.kernel.bpffs = false),
+            (&["hook oom"], |facts| facts.kernel.missing_members.push("OC_CHOSEN")),
+            (&["cgroups"], |facts| facts.mode = CgroupMode::Hybrid { unified: "/sys/fs/cgroup/unified".into() }),
+            (&["CAP_BPF"], |facts| without(facts, capabilities::BPF)),
+            (&["CAP_PERFMON"], |facts| without(facts, capabilities::PERFMON)),
+            (&["CAP_KILL"], |facts| without(facts, capabilities::KILL)),
+            (&["CAP_SYS_RESOURCE", "locked memory"], |facts| without(facts, capabilities::SYS_RESOURCE)),
+            (&["CAP_SYS_NICE", "real-time priority"], |facts| without(facts, capabilities::SYS_NICE)),
+            (&["swap"], |facts| facts.swap = None),
+            (&["other OOM daemon"], |facts| {
                 let pid = process::Pid::from_raw(7).expect("not zero");
                 facts.peers = vec![Peer { name: "earlyoom", pid }];
             }),
-            ("other agent", |facts| facts.other_acts = Some(true)),
+            (&["other agent"], |facts| facts.other_acts = Some(true)),
+            (&["other agent"], |facts| facts.other_acts = None),
+            (&["in-kernel brake", "source"], |facts| facts.wish = SourceChoice::Psi),
+            (
+                &["tracing programs", "hook kswapd", "hook direct reclaim", "hook stall", "hook tasks", "hook cgroups"],
+                |facts| {
+                    facts.kernel.tracing_programs = Ok(false);
+                },
+            ),
         ];
-        for (name, spoil) in table {
+        let without_ebpf = ["kernel symbols", "lockdown", "CAP_BPF", "CAP_PERFMON"];
+        for (index, (expected, spoil)) in table.into_iter().enumerate() {
             let mut facts = good();
             spoil(&mut facts);
-            assert_eq!(state(&facts, name), State::Degraded, "{name}");
-            let rows = rows(&facts);
-            assert!(rows.iter().all(|row| (row.state == State::Ok) == row.advice.is_empty()), "{rows:?}");
-            assert_eq!(code(&rows), DEGRADED);
-        }
-        for name in ["memory controller", "cgroups", "lockdown", "BTF"] {
-            assert_eq!(state(&good(), name), State::Ok, "{name}");
+            let mut expected = expected.to_vec();
+            if without_ebpf.contains(&expected[0]) {
+                expected.extend(lower);
+            }
+            let (mut expected, mut found) = (expected, troubles(&facts));
+            expected.sort_unstable();
+            found.sort_unstable();
+            assert_eq!(found, expected, "row {index}");
+            assert_eq!(code(&rows(&facts)), DEGRADED, "row {index}");
         }
     }
 
     #[test]
-    fn version_1_cannot_be_served() {
+    fn without_type_information_or_programs_there_is_no_hook() {
         let mut facts = good();
-        facts.mode = CgroupMode::Legacy;
-        assert_eq!(state(&facts, "cgroups"), State::Fatal);
-        assert_eq!(code(&rows(&facts)), CANNOT);
-        assert!(text(&rows(&facts)).contains("cannot    cgroups"));
+        facts.kernel.btf = plimsoll_sense::btf::Btf::parse(Vec::new()).map(drop);
+        let no_types = troubles(&facts);
+        let mut facts = good();
+        facts.kernel.tracing_programs = Err("not permitted".into());
+        facts.kernel.kprobe_programs = Err("not permitted".into());
+        let no_programs = troubles(&facts);
+        for found in [no_types, no_programs] {
+            for family in rules::FAMILIES {
+                assert!(found.contains(&format!("hook {}", family.name)), "{found:?}");
+            }
+            assert!(found.contains(&"source".to_owned()), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn the_source_is_the_best_that_stands_and_the_only_one_that_is_asked_for() {
+        for (ebpf, psi, wish, expected) in [
+            (true, true, SourceChoice::Auto, Some(Kind::Ebpf)),
+            (false, true, SourceChoice::Auto, Some(Kind::PsiTrigger)),
+            (false, false, SourceChoice::Auto, Some(Kind::Polling)),
+            (true, true, SourceChoice::Psi, Some(Kind::PsiTrigger)),
+            (true, true, SourceChoice::Poll, Some(Kind::Polling)),
+            (true, false, SourceChoice::Psi, None),
+            (false, true, SourceChoice::Ebpf, None),
+        ] {
+            let mut facts = Facts { wish, ..good() };
+            if !ebpf {
+                without(&mut facts, capabilities::BPF);
+            }
+            facts.kernel.psi = psi;
+            assert_eq!(source(&facts), expected, "{ebpf} {psi} {wish:?}");
+            assert_eq!(code(&rows(&facts)) == CANNOT, expected.is_none(), "{ebpf} {psi} {wish:?}");
+        }
+        // A kprobe carries the line where tracing programs cannot be had.
+        let mut facts = good();
+        facts.kernel.tracing_programs = Ok(false);
+        assert_eq!(source(&facts), Some(Kind::Ebpf));
+    }
+
+    #[test]
+    fn what_cannot_be_served_says_so() {
+        for (mode, says) in [(CgroupMode::Legacy, "version 1 only"), (CgroupMode::Absent, "not mounted")] {
+            let rows = rows(&Facts { mode, ..good() });
+            assert_eq!(code(&rows), CANNOT);
+            let text = text(&rows);
+            assert!(text.lines().any(|line| line.starts_with("cannot    cgroups ") && line.ends_with(says)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_seen_without_being_tried() {
+        let locks = "1: FLOCK  ADVISORY  WRITE 1448 fe:00:6217 0 EOF\n\
+                     2: POSIX  ADVISORY  WRITE 7 00:1a:88 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 9 08:10:6217 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 9 08:10:99 0 EOF\n";
+        for (major, minor, inode, held) in [
+            (0xfe, 0, 6217, true),
+            (8, 0x10, 6217, true),
+            (8, 0, 6217, false),
+            (0, 0x1a, 88, false),
+            (8, 0x10, 99, false),
+        ] {
+            let device = rustix::fs::makedev(major, minor);
+            assert_eq!(lists_lock(locks, device, inode), held, "{major}:{minor}:{inode}");
+        }
+        assert_eq!(is_locked(Path::new("/proc/self/none/lock")), Some(false));
     }
 }
