@@ -268,42 +268,48 @@ fn figures(measured: &Measured) -> String {
     text
 }
 
-/// What the guest measured, for tests.
+/// What a run measured on 6.12, its traces thinned.
 #[cfg(test)]
-fn example() -> Measured {
-    use serde_json::json;
-    let round = |killed_by: &str, back: u64| {
-        json!({"line_bytes": 100 << 20, "past_line_bytes": 3 << 20, "crossed_to_awake_ns": 1_000_000,
-               "crossed_to_stopped_ns": 4_000_000, "crossed_to_memory_back_ns": back, "killed_by": killed_by,
-               "trace": [[-400_000_000, 300 << 20], [0, 100 << 20], [back / 2, 20 << 20], [back, 400 << 20]]})
-    };
-    let measured = json!({"kernel": "6.12", "cpus": 2, "memory_bytes": 1_u64 << 30, "watchers": {
-        "poll-10s": {"rounds": [round("oom-killer", 3_000_000_000)]},
-        "ebpf": {"rounds": [round("plimsoll", 40_000_000)]},
-    }});
-    serde_json::from_value(measured).expect("it has the guest's shape")
-}
+const EXAMPLE: &str = include_str!("../../tests/data/demo/6.12.json");
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn example() -> Measured {
+        serde_json::from_str(EXAMPLE).expect("it has the guest's shape")
+    }
+
     #[test]
     fn each_watcher_has_a_row_with_its_crossing_and_its_end() {
         let text = timeline(&example());
-        let rows: Vec<&str> = text
-            .lines()
-            .filter(|line| line.contains('|') && line.contains("evicted") || line.contains("OOM killer chose"))
-            .collect();
-        assert_eq!(rows.len(), 2, "{text}");
-        assert!(rows[0].trim_start().starts_with("poll-10s") && rows[1].trim_start().starts_with("ebpf"), "{text}");
-        assert!(rows.iter().all(|row| row.contains('|')), "{text}");
+        let rows: Vec<&str> = text.lines().filter(|line| line.contains('█')).collect();
+        let expected = [("poll-10s", "the OOM killer chose"), ("psi", "the OOM killer chose"), ("ebpf", "evicted")];
+        assert_eq!(rows.len(), expected.len(), "{text}");
+        for (row, (name, ended)) in rows.into_iter().zip(expected) {
+            assert!(row.trim_start().starts_with(name) && row.ends_with(ended) && row.contains('|'), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_watcher_without_rounds_and_a_round_without_an_end_are_shown_as_such() {
+        let mut measured = example();
+        measured.watchers.get_mut("psi").expect("it watched").rounds.clear();
+        let round = &mut measured.watchers.get_mut("poll-10s").expect("it watched").rounds[0];
+        (round.killed_by, round.crossed_to_memory_back_ns, round.past_line_bytes) = (None, None, None);
+        let text = timeline(&measured) + &figures(&measured);
+        assert!(text.contains("nothing happened") && text.contains("nobody") && !text.contains("psi "), "{text}");
     }
 
     #[test]
     fn figures_are_in_milliseconds_and_mebibytes() {
         let text = figures(&example());
-        assert!(text.contains("1.0 ms") && text.contains("3000.0 ms") && text.contains("3.0 MiB"), "{text}");
+        let row = |name: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.trim_start().starts_with(name)).expect("a row");
+            line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+        };
+        assert_eq!(row("ebpf"), ["ebpf", "0.0 ms", "3.2 ms", "26.0 ms", "1.1 MiB", "plimsoll"]);
+        assert_eq!(row("poll-10s"), ["poll-10s", "-", "519.8 ms", "598.2 ms", "128.4 MiB", "oom-killer"]);
     }
 
     #[test]
