@@ -112,6 +112,7 @@ pub(crate) struct Pod {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Metadata {
+    pub(crate) name: String,
     uid: String,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
