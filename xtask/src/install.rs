@@ -99,12 +99,25 @@ pub(crate) fn for_machines(mode: Mode) -> anyhow::Result<()> {
         println!("installing {} through rustup", targets.join(", "));
         run::shown(Command::new("rustup").args(["target", "add"]).args(targets))?;
     }
-    if !packages.is_empty() {
-        println!("installing {} through apt", packages.join(", "));
-        run::shown(apt_get().args(["update", "-q"]))?;
-        run::shown(apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(packages))?;
+    if packages.is_empty() { Ok(()) } else { through_apt(&packages) }
+}
+
+/// Installs what fuzzing needs: libFuzzer is C++.
+pub(crate) fn for_fuzzing(mode: Mode) -> anyhow::Result<()> {
+    if Path::new("/usr/bin/c++").exists() {
+        return Ok(());
     }
-    Ok(())
+    if mode == Mode::CheckOnly {
+        println!("missing: g++ (apt)");
+        bail!("1 missing; run again without --no-install");
+    }
+    through_apt(&["g++"])
+}
+
+fn through_apt(packages: &[&str]) -> anyhow::Result<()> {
+    println!("installing {} through apt", packages.join(", "));
+    run::shown(apt_get().args(["update", "-q"]))?;
+    run::shown(apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(packages))
 }
 
 /// apt-get, as root or with sudo.

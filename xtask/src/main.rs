@@ -5,6 +5,7 @@
 mod build_ebpf;
 mod demo;
 mod dependencies;
+mod fuzz;
 mod image;
 mod install;
 mod kernels;
@@ -32,6 +33,8 @@ enum Command {
     BuildEbpf,
     /// Show the same growing process met by a poll, a pressure trigger and Plimsoll, on a real kernel.
     Demo(demo::Arguments),
+    /// Run every parser against broken input, made by libFuzzer with the stable toolchain.
+    Fuzz(fuzz::Arguments),
     /// Run the tests: formatting, lints, every test of the workspace, and those on real kernels in virtual machines.
     Test(test::Arguments),
     /// Run saved decisions of the kubelet against our code: per file how many cases passed and the first differences.
@@ -46,6 +49,7 @@ fn main() -> anyhow::Result<()> {
     match arguments.command {
         Command::BuildEbpf => build_ebpf::run(mode),
         Command::Demo(arguments) => demo::run(mode, &arguments),
+        Command::Fuzz(arguments) => fuzz::run(mode, &arguments),
         Command::Test(groups) => test::run(mode, &groups),
         Command::Vectors(arguments) => vectors::run(&arguments),
         Command::Vm(machine) => std::process::exit(vm::run(mode, &machine)?),

@@ -1,0 +1,191 @@
+//! `cargo xtask fuzz`: every parser against input that nobody would write, by libFuzzer and the stable toolchain.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::{build_ebpf, install, run};
+
+/// Where the results are kept.
+const RESULTS: &str = "tests/fuzz/RESULTS.md";
+/// What marks the project's and its libraries' code for libFuzzer: the coverage pass of LLVM, which needs no nightly
+/// toolchain. There is no address sanitizer, because the parsers have no unsafe code.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 -Clink-dead-code";
+
+/// What to fuzz, and for how long.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The targets, as `tests/fuzz/fuzz_targets` has them; none means all.
+    targets: Vec<String>,
+    /// End each target after so many executions,
+    #[arg(long, default_value_t = 10_000_000)]
+    runs: u64,
+    /// or after so many seconds.
+    #[arg(long, default_value_t = 3600)]
+    seconds: u64,
+    /// Write the results into the committed table.
+    #[arg(long)]
+    record: bool,
+}
+
+/// What libFuzzer did with one target.
+#[derive(Debug, PartialEq, Eq)]
+struct Ran {
+    executions: u64,
+    /// Edges of the program that some input reached, and features (edges with their counts and compared values).
+    edges: u64,
+    features: u64,
+}
+
+/// Builds the targets and runs them one after the other; a finding ends it with the file that holds the input.
+pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<()> {
+    install::for_fuzzing(mode)?;
+    // The targets use rooms that embed the kernel side.
+    build_ebpf::run(mode)?;
+    let folder = run::root().join("tests/fuzz");
+    let all = targets(&folder)?;
+    if let Some(unknown) = arguments.targets.iter().find(|name| !all.contains(name)) {
+        bail!("there is no target {unknown}; there are {}", all.join(", "));
+    }
+    let host = host()?;
+    run::shown(
+        Command::new("cargo")
+            .args(["build", "--release", "--locked", "--target", &host, "--manifest-path"])
+            .arg(folder.join("Cargo.toml"))
+            .env("RUSTFLAGS", FLAGS),
+    )?;
+    let mut rows = Vec::new();
+    for target in all.iter().filter(|name| arguments.targets.is_empty() || arguments.targets.contains(name)) {
+        let begun = Instant::now();
+        let ran = fuzz(&folder, &host, target, arguments)?;
+        println!("{target}: {} executions, {} edges, no finding", ran.executions, ran.edges);
+        rows.push(row(target, &ran, begun.elapsed()));
+    }
+    if arguments.record {
+        record(&rows)?;
+    }
+    Ok(())
+}
+
+fn host() -> anyhow::Result<String> {
+    let version = run::text(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not say what it runs on")?.to_owned())
+}
+
+fn targets(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder.join("fuzz_targets")).context("cannot list tests/fuzz/fuzz_targets")? {
+        let path = entry?.path();
+        names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn fuzz(folder: &Path, host: &str, target: &str, arguments: &Arguments) -> anyhow::Result<Ran> {
+    let found = folder.join("target/corpus").join(target);
+    let artifacts = folder.join("target/artifacts");
+    fs::create_dir_all(&found)?;
+    fs::create_dir_all(&artifacts)?;
+    let seeds = folder.join("corpus").join(target);
+    println!("fuzzing {target}: {} executions, at most {} s", arguments.runs, arguments.seconds);
+    let log = folder.join("target").join(format!("{target}.log"));
+    let mut command = Command::new(folder.join("target").join(host).join("release").join(target));
+    command
+        .arg(format!("-runs={}", arguments.runs))
+        .arg(format!("-max_total_time={}", arguments.seconds))
+        .arg(format!("-artifact_prefix={}/{target}-", artifacts.display()))
+        .args(["-timeout=10", "-rss_limit_mb=4096", "-max_len=4096"])
+        .arg(&found)
+        .args(seeds.is_dir().then_some(&seeds));
+    let file = fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).status()?;
+    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    ensure!(
+        status.success(),
+        "{target}: {status}; the input is in {}, the end of {}:\n{}",
+        artifacts.display(),
+        log.display(),
+        text.lines().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
+    );
+    last(&text).with_context(|| format!("{} has no closing line", log.display()))
+}
+
+/// The closing line, `#100 DONE   cov: 20 ft: 31 corp: …`.
+fn last(text: &str) -> Option<Ran> {
+    let line = text.lines().rev().find(|line| line.contains("DONE"))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let after = |word: &str| words.iter().position(|it| *it == word).and_then(|at| words.get(at + 1)?.parse().ok());
+    Some(Ran {
+        executions: words.first()?.strip_prefix('#')?.parse().ok()?,
+        edges: after("cov:")?,
+        features: after("ft:")?,
+    })
+}
+
+fn row(target: &str, ran: &Ran, took: Duration) -> (String, String) {
+    let Ran { executions, edges, features } = ran;
+    (target.to_owned(), format!("{executions} | {edges} | {features} | {} s", took.as_secs()))
+}
+
+/// Replaces the rows of those that ran; the rest stays.
+fn record(rows: &[(String, String)]) -> anyhow::Result<()> {
+    let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
+    let file = run::root().join(RESULTS);
+    let before = fs::read_to_string(&file).unwrap_or_default();
+    fs::write(&file, merged(&before, rows, date.trim())).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn merged(before: &str, rows: &[(String, String)], date: &str) -> String {
+    let head = "# Results of `cargo xtask fuzz --record`\n\n\
+                No finding in any of them. Edges and features are what libFuzzer counts as reached.\n\n\
+                | target | executions | edges | features | took | on |\n|---|---|---|---|---|---|\n";
+    let mut lines: Vec<String> = before
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| target "))
+        .filter(|line| !rows.iter().any(|(target, _)| line.starts_with(&format!("| {target} |"))))
+        .map(str::to_owned)
+        .collect();
+    lines.extend(rows.iter().map(|(target, row)| format!("| {target} | {row} | {date} |")));
+    lines.sort();
+    format!("{head}{}\n", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ran, last, merged, targets};
+
+    #[test]
+    fn the_closing_line_is_read() {
+        let text = "#2\tINITED cov: 12 ft: 13 corp: 1/1b exec/s: 0 rss: 30Mb\n\
+                    #100\tDONE   cov: 20 ft: 31 corp: 9/42b lim: 4 exec/s: 0 rss: 31Mb\nDone 100 runs in 0 second(s)\n";
+        assert_eq!(last(text), Some(Ran { executions: 100, edges: 20, features: 31 }));
+        assert_eq!(last("#2\tINITED cov: 12 ft: 13\n"), None);
+    }
+
+    #[test]
+    fn the_table_keeps_the_rows_of_others() {
+        let first = merged("", &[("b".into(), "1 | 2 | 3 | 4 s".into())], "2026-01-02");
+        let second = merged(&first, &[("a".into(), "5 | 6 | 7 | 8 s".into())], "2026-01-03");
+        let third = merged(&second, &[("b".into(), "9 | 9 | 9 | 9 s".into())], "2026-01-04");
+        assert!(
+            third.ends_with("| a | 5 | 6 | 7 | 8 s | 2026-01-03 |\n| b | 9 | 9 | 9 | 9 s | 2026-01-04 |\n"),
+            "{third}"
+        );
+    }
+
+    #[test]
+    fn every_target_is_a_program_of_the_package() {
+        let folder = crate::run::root().join("tests/fuzz");
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("it is there");
+        for target in targets(&folder).expect("they are there") {
+            assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} is not in Cargo.toml");
+        }
+    }
+}
