@@ -12,7 +12,8 @@ use crate::run;
 
 /// Modules that tests ask for, with their parameters, and those of an ext4 root.
 const MODULES: [(&str, &str); 3] = [("configfs", ""), ("null_blk", "nr_devices=0"), ("zram", "num_devices=1")];
-const ROOT_MODULES: [(&str, &str); 3] = [("virtio_pci", ""), ("virtio_blk", ""), ("ext4", "")];
+/// Checksums are asked of the kernel by a name of the algorithm, which `depends=` does not tell.
+const ROOT_MODULES: [(&str, &str); 4] = [("virtio_pci", ""), ("virtio_blk", ""), ("crc32c_generic", ""), ("ext4", "")];
 /// Room on the ext4 root beside its files.
 const ROOT_MIB: u64 = 256;
 

@@ -44,7 +44,7 @@ fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(place.join(folder))?;
     }
     let list = place.join("sources.list");
-    fs::write(&list, format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror()?))?;
+    fs::write(&list, format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror()))?;
     let apt = |program: &str| {
         let mut command = Command::new(program);
         for (key, value) in [
@@ -79,22 +79,31 @@ fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The Debian mirror that this machine's own apt uses, else `PLIMSOLL_DEBIAN_MIRROR`.
-fn mirror() -> anyhow::Result<String> {
-    if let Ok(mirror) = std::env::var("PLIMSOLL_DEBIAN_MIRROR") {
-        return Ok(mirror);
+/// Where Debian's packages are, if nothing nearer is known.
+const MIRROR: &str = "https://deb.debian.org/debian";
+
+/// `PLIMSOLL_DEBIAN_MIRROR`, else the mirror that this machine's own apt uses for Debian, else the public one. Whichever
+/// it is, apt checks Debian's signature.
+fn mirror() -> String {
+    if let Some(mirror) = std::env::var("PLIMSOLL_DEBIAN_MIRROR").ok().filter(|mirror| !mirror.is_empty()) {
+        return mirror;
     }
-    let sources = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
-    sources
-        .chain([PathBuf::from("/etc/apt/sources.list")])
+    // Other files in sources.list.d are of other repositories, some of which end in "/debian", too.
+    ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"]
+        .iter()
         .filter_map(|path| fs::read_to_string(path).ok())
-        .find_map(|text| {
-            let uris = text.lines().filter_map(|line| line.strip_prefix("URIs:").or_else(|| line.strip_prefix("deb ")));
-            uris.flat_map(str::split_whitespace)
-                .find(|word| word.starts_with("http") && word.trim_end_matches('/').ends_with("/debian"))
-                .map(str::to_owned)
-        })
-        .context("this machine's apt names no Debian mirror: set PLIMSOLL_DEBIAN_MIRROR to the address of one")
+        .find_map(|text| mirror_in(&text))
+        .unwrap_or_else(|| MIRROR.to_owned())
+}
+
+/// The first address of a whole Debian archive in apt's list of sources, in either of its forms.
+fn mirror_in(sources: &str) -> Option<String> {
+    let lines = sources.lines().filter_map(|line| line.strip_prefix("URIs:").or_else(|| line.strip_prefix("deb ")));
+    lines
+        .flat_map(str::split_whitespace)
+        .map(|word| word.trim_end_matches('/'))
+        .find(|word| word.starts_with("http") && word.ends_with("/debian") && !word.contains("download.docker.com"))
+        .map(str::to_owned)
 }
 
 /// The first file below `folder` whose name begins with `prefix`.
@@ -109,4 +118,26 @@ fn find(folder: &Path, prefix: &str) -> Option<PathBuf> {
         }
     }
     below.iter().find_map(|folder| find(folder, prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mirror_in;
+
+    #[test]
+    fn only_a_debian_archive_is_a_mirror() {
+        for (sources, expected) in [
+            ("Types: deb\nURIs: http://deb.debian.org/debian/\nSuites: trixie\n", Some("http://deb.debian.org/debian")),
+            (
+                "deb [signed-by=/k.gpg] https://mirror.example/debian trixie main\n",
+                Some("https://mirror.example/debian"),
+            ),
+            ("deb http://archive.ubuntu.com/ubuntu noble main\n", None),
+            ("deb https://download.docker.com/linux/debian trixie stable\n", None),
+            ("URIs: http://security.debian.org/debian-security\n", None),
+            ("# deb http://deb.debian.org/debian sid main\n", None),
+        ] {
+            assert_eq!(mirror_in(sources).as_deref(), expected, "{sources}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod fuzz;
 mod image;
 mod install;
 mod kernels;
+mod progress;
 mod run;
 mod test;
 mod vectors;

@@ -12,6 +12,7 @@ use crate::observer::{Crossing, Observer};
 use crate::record::{self, Filled};
 use crate::scene::MIB;
 use anyhow::{Context as _, Result, bail, ensure};
+use plimsoll_node::zoneinfo::Zones;
 use plimsoll_sense::bare::Bare;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -89,6 +90,8 @@ struct Measured {
     cpus: usize,
     page_bytes: usize,
     memory_bytes: u64,
+    /// What the kernel's counters may be off by, all processors together.
+    drift_bytes: u64,
     seed: u64,
     watchers: BTreeMap<Watcher, Watched>,
     processes: Option<Processes>,
@@ -123,7 +126,7 @@ struct Round {
     /// What it took after the crossing, by its own record.
     past_line_bytes: Option<u64>,
     crossed_to_awake_ns: Option<u64>,
-    /// From the crossing to the last page it took.
+    /// From the crossing to the last page it took; 0 where it took none.
     crossed_to_stopped_ns: Option<u64>,
     crossed_to_memory_back_ns: Option<u64>,
     killed_by: Option<&'static str>,
@@ -183,6 +186,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         cpus: thread::available_parallelism()?.get(),
         page_bytes: rustix::param::page_size(),
         memory_bytes: machine::meminfo("MemTotal")?,
+        drift_bytes: Zones::read()?.drift_bound().0 * u64::try_from(rustix::param::page_size())?,
         seed: arguments.seed,
         watchers: arguments.watchers.iter().map(|watcher| (*watcher, Watched::default())).collect(),
         processes: None,
@@ -197,6 +201,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         watched.wake = Some(wakes(&mut observer, arguments.wakes).context("wakes")?);
         save(arguments, &measured)?;
     }
+    println!("PLAN {}", arguments.rounds * arguments.watchers.len());
     let mut dice = Dice::new(arguments.seed);
     for number in 0..arguments.rounds {
         let rate = arguments.rates[number % arguments.rates.len()];
@@ -297,8 +302,9 @@ fn round(
         line_bytes,
         rate_bytes_per_s: crossing.and_then(|crossing| rate_before(&filled, crossing.at_ns)),
         past_line_bytes: crossing.and_then(|crossing| past(&filled, crossing.at_ns)),
-        crossed_to_awake_ns: crossing.and_then(|crossing| awake(&lines, crossing.at_ns)).and_then(after),
-        crossed_to_stopped_ns: filled.last().filter(|_| dead).and_then(|last| after(last.at_ns)),
+        crossed_to_awake_ns: crossing.and_then(|crossing| awake(&lines, crossing.at_ns)),
+        crossed_to_stopped_ns: crossing
+            .and_then(|crossing| Some(filled.last().filter(|_| dead)?.at_ns.saturating_sub(crossing.at_ns))),
         crossed_to_memory_back_ns: crossing
             .and_then(|crossing| back(&samples, crossing.at_ns, line_bytes))
             .and_then(after),
@@ -417,12 +423,15 @@ fn disagreement(filled: &[Filled], available: u64, crossing: Crossing) -> Option
     Some(i64::try_from(filled_at(filled, crossing.at_ns)?).ok()? - fallen)
 }
 
-/// When the agent says that it woke for this crossing: the first such time in its log that is not before it.
+/// How long the agent took to wake, by the kernel's own stamp of the crossing that rang it; where it was about to look
+/// anyway because the line was near, since the observer's crossing.
 fn awake(lines: &[serde_json::Value], crossed_ns: u64) -> Option<u64> {
     // The agent draws its line a little earlier than the observer, by the drift of the kernel's counters.
     let early = Duration::from_millis(50).as_nanos();
     let from = crossed_ns.saturating_sub(u64::try_from(early).ok()?);
-    lines.iter().filter_map(|line| find(line, "awake_ns")?.as_u64()).find(|at| *at >= from).map(|at| at.max(crossed_ns))
+    let number = |line, key| find(line, key).and_then(serde_json::Value::as_u64);
+    let line = lines.iter().find(|line| number(line, "awake_ns").is_some_and(|at| at >= from))?;
+    number(line, "crossed_to_awake_ns").or_else(|| Some(number(line, "awake_ns")?.saturating_sub(crossed_ns)))
 }
 
 /// The value of `key`, at whatever depth.
@@ -645,13 +654,16 @@ mod tests {
 
     #[test]
     fn the_agents_own_time_is_the_first_one_for_this_crossing() {
-        let lines: Vec<serde_json::Value> =
-            ["{\"awake_ns\": 5}", "{\"fields\": {\"awake_ns\": 900000000}}", "{\"awake_ns\": 900000001}"]
-                .iter()
-                .map(|line| serde_json::from_str(line).unwrap())
-                .collect();
-        assert_eq!(awake(&lines, 800_000_000), Some(900_000_000));
-        assert_eq!(awake(&lines, 1_000_000_000), None);
+        let lines = [
+            serde_json::json!({"awake_ns": 5, "crossed_to_awake_ns": 1}),
+            serde_json::json!({"fields": {"awake_ns": 900_000_000, "crossed_to_awake_ns": 70}}),
+            serde_json::json!({"awake_ns": 2_000_000_000, "crossed_to_awake_ns": null}),
+        ];
+        assert_eq!(awake(&lines, 800_000_000), Some(70));
+        // It was looking already.
+        assert_eq!(awake(&lines, 1_999_999_000), Some(1000));
+        assert_eq!(awake(&lines, 2_040_000_000), Some(0));
+        assert_eq!(awake(&lines, 3_000_000_000), None);
     }
 
     #[test]

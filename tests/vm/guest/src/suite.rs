@@ -180,6 +180,7 @@ fn run_all(tests: &[&Test]) -> Result<ExitCode> {
         bail!("cgroup v2 is not mounted at {}: run this inside a test machine", cgroup::ROOT);
     }
     set_child_subreaper(Some(getpid())).context("cannot become the parent of what tests leave behind")?;
+    println!("PLAN {} of {}", tests.len(), TESTS.len());
     let (mut passed, mut failed, mut not_run) = (0, 0, 0);
     for test in tests {
         let started = Instant::now();

@@ -1,0 +1,40 @@
+//! How far something long has come: a bar where somebody looks, lines where nobody does.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar on the terminal; without one, only what is printed through it.
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// A bar that is full after `total` steps.
+    pub(crate) fn new(what: &str, total: u64) -> Self {
+        let bar = ProgressBar::new(total).with_message(what.to_owned());
+        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}, {elapsed}, about {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Self(bar)
+    }
+
+    /// Says how many steps there are, once that is known.
+    pub(crate) fn expect(&self, total: u64) {
+        self.0.set_length(total);
+    }
+
+    /// One more is done.
+    pub(crate) fn step(&self) {
+        self.0.inc(1);
+    }
+
+    /// Prints a line above the bar.
+    pub(crate) fn line(&self, text: &str) {
+        self.0.suspend(|| println!("{text}"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
