@@ -17,6 +17,15 @@ pub struct Quantity {
     written: Option<String>,
 }
 
+impl PartialEq for Quantity {
+    /// Equal amounts are equal, however they were written.
+    fn eq(&self, other: &Self) -> bool {
+        self.plain() == other.plain()
+    }
+}
+
+impl Eq for Quantity {}
+
 /// How an amount is printed unless it comes back as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -143,6 +152,19 @@ impl Quantity {
         self.unscaled.sign() == Sign::Minus
     }
 
+    /// The amount with the largest exponent that loses nothing.
+    fn plain(&self) -> (BigInt, i32) {
+        if self.is_zero() {
+            return (BigInt::ZERO, 0);
+        }
+        let (mut unscaled, mut exponent) = (self.unscaled.clone(), self.exponent);
+        while (&unscaled % 10_u32).sign() == Sign::NoSign && exponent < i32::MAX {
+            unscaled /= 10_u32;
+            exponent += 1;
+        }
+        (unscaled, exponent)
+    }
+
     /// Rounded up to whole bytes; absent below zero and beyond 64 bits.
     pub fn bytes(&self) -> Option<Bytes> {
         u64::try_from(self.whole()?.0).ok().map(Bytes)
@@ -235,12 +257,7 @@ impl fmt::Display for Quantity {
             let suffix = BINARY.iter().find(|(_, exponent)| *exponent == power).map_or("", |(suffix, _)| suffix);
             return write!(f, "{whole}{suffix}");
         }
-        let mut amount = self.unscaled.clone();
-        let mut exponent = self.exponent;
-        while (&amount % 10_u32).sign() == Sign::NoSign {
-            amount /= 10_u32;
-            exponent += 1;
-        }
+        let (mut amount, mut exponent) = self.plain();
         while exponent % 3 != 0 {
             amount *= 10_u32;
             exponent -= 1;
@@ -406,6 +423,21 @@ mod tests {
             ("-Pi", QuantityError::Numeric),
         ] {
             assert_eq!(Quantity::parse(text).map(|quantity| quantity.to_string()), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn equal_amounts_are_equal_however_they_are_written() {
+        for (one, other, equal) in [
+            ("1Gi", "1024Mi", true),
+            ("1000", "1k", true),
+            ("0", "0Gi", true),
+            ("500m", "0.5", true),
+            ("1Gi", "1G", false),
+            ("1", "-1", false),
+            ("1e2147483647", "10e2147483646", true),
+        ] {
+            assert_eq!(Quantity::parse(one) == Quantity::parse(other), equal, "{one} {other}");
         }
     }
 

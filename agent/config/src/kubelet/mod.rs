@@ -6,11 +6,14 @@
 mod containerfs;
 mod flag;
 mod golang;
+mod keys;
 mod threshold;
 
 pub use containerfs::{DiskLayout, derive_containerfs};
 pub use flag::{MalformedPair, parse_map_flag};
 pub use golang::{DurationError, FloatError, parse_duration, parse_float32};
+pub use keys::{DEFAULT_EVICTION_HARD, KEYS, Key, Role, Shape};
 pub use threshold::{
-    EvictionSettings, EvictionSignal, EvictionThreshold, Operator, ThresholdError, ThresholdValue, parse_thresholds,
+    EvictionSettings, EvictionSignal, EvictionThreshold, Operator, SettingError, ThresholdError, ThresholdValue,
+    parse_all_thresholds, parse_thresholds,
 };

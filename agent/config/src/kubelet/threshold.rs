@@ -72,7 +72,7 @@ impl fmt::Display for EvictionSignal {
 }
 
 /// Where a threshold is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ThresholdValue {
     /// At this amount.
     Quantity(Quantity),
@@ -107,7 +107,7 @@ pub enum Operator {
 }
 
 /// One threshold.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EvictionThreshold {
     /// What is measured.
     pub signal: EvictionSignal,
@@ -201,18 +201,45 @@ pub enum ThresholdError {
     GraceMissing(EvictionSignal),
 }
 
+/// One error in the settings, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingError {
+    /// The map: `evictionHard`, `evictionSoft`, `evictionSoftGracePeriod`, `evictionMinimumReclaim`.
+    pub map: &'static str,
+    /// The key in it.
+    pub name: String,
+    /// What is wrong.
+    pub error: ThresholdError,
+}
+
 /// Parses the settings. Of several errors the first is told, in the order hard, soft, grace, minimum reclaim, missing
 /// grace, and by name within each; the kubelet's own order within each is random.
 pub fn parse_thresholds(settings: &EvictionSettings) -> Result<Vec<EvictionThreshold>, ThresholdError> {
-    let mut thresholds = statements(&settings.hard)?;
-    let mut soft = statements(&settings.soft)?;
-    let grace = grace_periods(&settings.soft_grace)?;
-    let min_reclaim = min_reclaims(&settings.min_reclaim)?;
-    for threshold in &mut soft {
-        threshold.grace_period_ns =
-            *grace.get(&threshold.signal).ok_or(ThresholdError::GraceMissing(threshold.signal))?;
+    let (thresholds, errors) = parse_all_thresholds(settings);
+    errors.into_iter().next().map_or(Ok(thresholds), |first| Err(first.error))
+}
+
+/// Parses the settings, and tells every error in that order. What is in order is among the thresholds all the same.
+pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThreshold>, Vec<SettingError>) {
+    let mut errors = Vec::new();
+    let mut thresholds = statements("evictionHard", &settings.hard, &mut errors);
+    let soft = statements("evictionSoft", &settings.soft, &mut errors);
+    let grace: BTreeMap<_, _> =
+        each("evictionSoftGracePeriod", &settings.soft_grace, &mut errors, grace_period).into_iter().collect();
+    let min_reclaim: BTreeMap<_, _> =
+        each("evictionMinimumReclaim", &settings.min_reclaim, &mut errors, min_reclaim).into_iter().collect();
+    for threshold in soft {
+        match grace.get(&threshold.signal) {
+            Some(grace) => thresholds.push(EvictionThreshold { grace_period_ns: *grace, ..threshold }),
+            // One that is there and is wrong was told already.
+            None if settings.soft_grace.contains_key(threshold.signal.name()) => {}
+            None => errors.push(SettingError {
+                map: "evictionSoftGracePeriod",
+                name: threshold.signal.name().to_owned(),
+                error: ThresholdError::GraceMissing(threshold.signal),
+            }),
+        }
     }
-    thresholds.append(&mut soft);
     for threshold in &mut thresholds {
         threshold.min_reclaim = min_reclaim.get(&threshold.signal).cloned();
     }
@@ -228,24 +255,39 @@ pub fn parse_thresholds(settings: &EvictionSettings) -> Result<Vec<EvictionThres
             .collect();
         thresholds.extend(derived);
     }
-    Ok(thresholds)
+    (thresholds, errors)
 }
 
-fn statements(map: &BTreeMap<String, String>) -> Result<Vec<EvictionThreshold>, ThresholdError> {
-    let mut thresholds = Vec::with_capacity(map.len());
-    for (name, written) in map {
-        let signal = EvictionSignal::parse(name)?;
-        if let Some(value) = statement(signal, written)? {
-            thresholds.push(EvictionThreshold {
-                signal,
-                operator: Operator::LessThan,
-                value,
-                grace_period_ns: 0,
-                min_reclaim: None,
-            });
+/// Parses the values of a map by signal; those that fail are told.
+fn each<T>(
+    map: &'static str,
+    values: &BTreeMap<String, String>,
+    errors: &mut Vec<SettingError>,
+    parse: impl Fn(EvictionSignal, &str) -> Result<T, ThresholdError>,
+) -> Vec<(EvictionSignal, T)> {
+    let mut parsed = Vec::with_capacity(values.len());
+    for (name, written) in values {
+        match EvictionSignal::parse(name).and_then(|signal| Ok((signal, parse(signal, written)?))) {
+            Ok(value) => parsed.push(value),
+            Err(error) => errors.push(SettingError { map, name: name.clone(), error }),
         }
     }
-    Ok(thresholds)
+    parsed
+}
+
+fn statements(
+    map: &'static str,
+    values: &BTreeMap<String, String>,
+    errors: &mut Vec<SettingError>,
+) -> Vec<EvictionThreshold> {
+    let parsed = each(map, values, errors, statement);
+    parsed
+        .into_iter()
+        .filter_map(|(signal, value)| {
+            let operator = Operator::LessThan;
+            Some(EvictionThreshold { signal, operator, value: value?, grace_period_ns: 0, min_reclaim: None })
+        })
+        .collect()
 }
 
 fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
@@ -276,33 +318,24 @@ fn fraction(written: &str) -> Result<f32, FloatError> {
     Ok(parse_float32(written.trim_end_matches('%'))? / 100.0)
 }
 
-fn grace_periods(map: &BTreeMap<String, String>) -> Result<BTreeMap<EvictionSignal, i64>, ThresholdError> {
-    map.iter()
-        .map(|(name, written)| {
-            let signal = EvictionSignal::parse(name)?;
-            let grace = parse_duration(written)?;
-            if grace < 0 { Err(ThresholdError::GraceNegative(written.clone())) } else { Ok((signal, grace)) }
-        })
-        .collect()
+fn grace_period(_: EvictionSignal, written: &str) -> Result<i64, ThresholdError> {
+    let grace = parse_duration(written)?;
+    if grace < 0 { Err(ThresholdError::GraceNegative(written.to_owned())) } else { Ok(grace) }
 }
 
-fn min_reclaims(map: &BTreeMap<String, String>) -> Result<BTreeMap<EvictionSignal, ThresholdValue>, ThresholdError> {
-    map.iter()
-        .map(|(name, written)| {
-            let signal = EvictionSignal::parse(name)?;
-            if written.ends_with('%') {
-                let fraction = fraction(written)?;
-                return if fraction <= 0.0 {
-                    Err(ThresholdError::ReclaimNotPositive { signal, value: written.clone() })
-                } else {
-                    Ok((signal, ThresholdValue::Percentage(fraction)))
-                };
-            }
-            let quantity = Quantity::parse(written)?;
-            if quantity.is_negative() {
-                return Err(ThresholdError::ReclaimNegative(signal));
-            }
-            Ok((signal, ThresholdValue::Quantity(quantity)))
-        })
-        .collect()
+fn min_reclaim(signal: EvictionSignal, written: &str) -> Result<ThresholdValue, ThresholdError> {
+    if written.ends_with('%') {
+        let fraction = fraction(written)?;
+        return if fraction <= 0.0 {
+            Err(ThresholdError::ReclaimNotPositive { signal, value: written.to_owned() })
+        } else {
+            Ok(ThresholdValue::Percentage(fraction))
+        };
+    }
+    let quantity = Quantity::parse(written)?;
+    if quantity.is_negative() {
+        Err(ThresholdError::ReclaimNegative(signal))
+    } else {
+        Ok(ThresholdValue::Quantity(quantity))
+    }
 }

@@ -1,0 +1,289 @@
+//! What a kubelet (1.36) can be told: each key of KubeletConfiguration, each flag, and what Plimsoll makes of it.
+
+/// How a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Texts by name. On a command line `name<text` or `name=text`, by this separator.
+    Map(char),
+    /// Yes or no by name.
+    Switches,
+    /// A whole number.
+    Number,
+    /// A duration such as `1m30s`.
+    Duration,
+    /// Yes or no.
+    Bool,
+    /// Several texts.
+    List,
+    /// One text.
+    Text,
+    /// A structure of its own, which is kept as it stands.
+    Any,
+}
+
+/// What Plimsoll makes of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It decides by it.
+    Used,
+    /// It shows it, checks it against others, and hands it on when one form is turned into another.
+    Shown,
+}
+
+/// One thing that a kubelet can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Its name in KubeletConfiguration, with parents; of what only a flag can say, the flag's name.
+    pub name: &'static str,
+    /// Its flag, without dashes.
+    pub flag: Option<&'static str>,
+    /// How it is written.
+    pub shape: Shape,
+    /// What is made of it.
+    pub role: Role,
+    /// What the kubelet takes where nothing is said, as far as that matters here. A zero duration or number in a file
+    /// counts as nothing said.
+    pub default: Option<&'static str>,
+    /// Why it should no longer be used.
+    pub deprecated: Option<&'static str>,
+    /// Whether a file can say it.
+    pub in_file: bool,
+}
+
+impl Key {
+    /// The key that a file calls so.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.in_file && key.name == name)
+    }
+
+    /// What this flag says. The kubelet takes an underscore for a dash.
+    pub fn of_flag(flag: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.flag == Some(flag))
+    }
+
+    const fn and(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
+    const fn deprecated(self, reason: &'static str) -> Self {
+        Self { deprecated: Some(reason), ..self }
+    }
+}
+
+const fn key(name: &'static str, flag: &'static str, shape: Shape, role: Role) -> Key {
+    let flag = if flag.is_empty() { None } else { Some(flag) };
+    Key { name, flag, shape, role, default: None, deprecated: None, in_file: true }
+}
+
+/// A flag without a key in the file.
+const fn flag(name: &'static str, shape: Shape) -> Key {
+    Key { in_file: false, ..key(name, name, shape, Role::Shown) }
+}
+
+/// A flag that says a part of a structure.
+const fn part(name: &'static str, flag: &'static str, shape: Shape) -> Key {
+    Key { in_file: false, ..key(name, flag, shape, Role::Shown) }
+}
+
+const DEAD_CONTAINERS: &str = "it lost its purpose once logs are kept outside of a container's context; thresholds in \
+                               evictionHard or evictionSoft do its work";
+
+use Role::{Shown, Used};
+use Shape::{Any, Bool, Duration, List, Map, Number, Switches, Text};
+
+/// All of them. The first ten decide, and are the ones that Plimsoll's own file may hold.
+pub const KEYS: &[Key] = &[
+    key("evictionHard", "eviction-hard", Map('<'), Used),
+    key("evictionSoft", "eviction-soft", Map('<'), Used),
+    key("evictionSoftGracePeriod", "eviction-soft-grace-period", Map('='), Used),
+    key("evictionMinimumReclaim", "eviction-minimum-reclaim", Map('='), Used),
+    key("evictionPressureTransitionPeriod", "eviction-pressure-transition-period", Duration, Used).and("5m"),
+    key("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", Number, Used).and("0"),
+    key("mergeDefaultEvictionSettings", "", Bool, Used).and("false"),
+    key("enforceNodeAllocatable", "enforce-node-allocatable", List, Used).and("pods"),
+    key("kubeReserved", "kube-reserved", Map('='), Used),
+    key("systemReserved", "system-reserved", Map('='), Used),
+    // What is checked against others.
+    key("failSwapOn", "fail-swap-on", Bool, Shown).and("true"),
+    key("kernelMemcgNotification", "kernel-memcg-notification", Bool, Shown).and("false"),
+    key("memorySwap", "", Any, Shown),
+    key("staticPodPath", "pod-manifest-path", Text, Shown),
+    flag("experimental-allocatable-ignore-eviction", Bool)
+        .deprecated("the kubelet is to lose it; reservations are the place to leave room"),
+    // What is shown because users look for it.
+    key("imageGCHighThresholdPercent", "image-gc-high-threshold", Number, Shown).and("85"),
+    key("imageGCLowThresholdPercent", "image-gc-low-threshold", Number, Shown).and("80"),
+    key("imageMinimumGCAge", "minimum-image-ttl-duration", Duration, Shown).and("2m"),
+    key("imageMaximumGCAge", "", Duration, Shown),
+    key("nodeStatusUpdateFrequency", "node-status-update-frequency", Duration, Shown).and("10s"),
+    key("shutdownGracePeriod", "", Duration, Shown),
+    key("shutdownGracePeriodCriticalPods", "", Duration, Shown),
+    key("shutdownGracePeriodByPodPriority", "", Any, Shown),
+    flag("minimum-container-ttl-duration", Duration).deprecated(DEAD_CONTAINERS),
+    flag("maximum-dead-containers", Number).deprecated(DEAD_CONTAINERS),
+    flag("maximum-dead-containers-per-container", Number).deprecated(DEAD_CONTAINERS),
+    // The rest, by name, so that what is unknown can be told.
+    key("address", "address", Text, Shown),
+    key("allowedUnsafeSysctls", "allowed-unsafe-sysctls", List, Shown),
+    key("authentication", "", Any, Shown),
+    part("authentication.anonymous.enabled", "anonymous-auth", Bool),
+    part("authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", Duration),
+    part("authentication.webhook.enabled", "authentication-token-webhook", Bool),
+    part("authentication.x509.clientCAFile", "client-ca-file", Text),
+    key("authorization", "", Any, Shown),
+    part("authorization.mode", "authorization-mode", Text),
+    part("authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", Duration),
+    part("authorization.webhook.cacheUnauthorizedTTL", "authorization-webhook-cache-unauthorized-ttl", Duration),
+    key("cgroupDriver", "cgroup-driver", Text, Shown),
+    key("cgroupRoot", "cgroup-root", Text, Shown),
+    key("cgroupsPerQOS", "cgroups-per-qos", Bool, Shown),
+    key("clusterDNS", "cluster-dns", List, Shown),
+    key("clusterDomain", "cluster-domain", Text, Shown),
+    key("configMapAndSecretChangeDetectionStrategy", "", Text, Shown),
+    key("containerLogMaxFiles", "container-log-max-files", Number, Shown),
+    key("containerLogMaxSize", "container-log-max-size", Text, Shown),
+    key("containerLogMaxWorkers", "", Number, Shown),
+    key("containerLogMonitorInterval", "", Duration, Shown),
+    key("containerRuntimeEndpoint", "container-runtime-endpoint", Text, Shown),
+    key("contentType", "kube-api-content-type", Text, Shown),
+    key("cpuCFSQuota", "cpu-cfs-quota", Bool, Shown),
+    key("cpuCFSQuotaPeriod", "cpu-cfs-quota-period", Duration, Shown),
+    key("cpuManagerPolicy", "cpu-manager-policy", Text, Shown),
+    key("cpuManagerPolicyOptions", "cpu-manager-policy-options", Map('='), Shown),
+    key("cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", Duration, Shown),
+    key("crashLoopBackOff", "", Any, Shown),
+    key("enableContentionProfiling", "contention-profiling", Bool, Shown),
+    key("enableControllerAttachDetach", "enable-controller-attach-detach", Bool, Shown),
+    key("enableDebugFlagsHandler", "", Bool, Shown),
+    key("enableDebuggingHandlers", "enable-debugging-handlers", Bool, Shown),
+    key("enableProfilingHandler", "", Bool, Shown),
+    key("enableServer", "enable-server", Bool, Shown),
+    key("enableSystemLogHandler", "", Bool, Shown),
+    key("enableSystemLogQuery", "", Bool, Shown),
+    key("eventBurst", "event-burst", Number, Shown),
+    key("eventRecordQPS", "event-qps", Number, Shown),
+    key("failCgroupV1", "fail-cgroupv1", Bool, Shown),
+    key("featureGates", "feature-gates", Switches, Shown),
+    key("fileCheckFrequency", "file-check-frequency", Duration, Shown),
+    key("hairpinMode", "hairpin-mode", Text, Shown),
+    key("healthzBindAddress", "healthz-bind-address", Text, Shown),
+    key("healthzPort", "healthz-port", Number, Shown),
+    key("httpCheckFrequency", "http-check-frequency", Duration, Shown),
+    key("imagePullCredentialsVerificationPolicy", "", Text, Shown),
+    key("imageServiceEndpoint", "image-service-endpoint", Text, Shown),
+    key("iptablesDropBit", "", Number, Shown),
+    key("iptablesMasqueradeBit", "", Number, Shown),
+    key("kubeAPIBurst", "kube-api-burst", Number, Shown),
+    key("kubeAPIQPS", "kube-api-qps", Number, Shown),
+    key("kubeReservedCgroup", "kube-reserved-cgroup", Text, Shown),
+    key("kubeletCgroups", "kubelet-cgroups", Text, Shown),
+    key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Shown),
+    key("logging", "", Any, Shown),
+    part("logging.format", "logging-format", Text),
+    part("logging.verbosity", "v", Number),
+    part("logging.vmodule", "vmodule", Text),
+    part("logging.flushFrequency", "log-flush-frequency", Duration),
+    key("makeIPTablesUtilChains", "make-iptables-util-chains", Bool, Shown),
+    key("maxOpenFiles", "max-open-files", Number, Shown),
+    key("maxParallelImagePulls", "", Number, Shown),
+    key("maxPods", "max-pods", Number, Shown),
+    key("memoryManagerPolicy", "memory-manager-policy", Text, Shown),
+    key("memoryReservationPolicy", "", Text, Shown),
+    key("memoryThrottlingFactor", "", Any, Shown),
+    key("nodeLeaseDurationSeconds", "", Number, Shown),
+    key("nodeStatusMaxImages", "node-status-max-images", Number, Shown),
+    key("nodeStatusReportFrequency", "", Duration, Shown),
+    key("oomScoreAdj", "oom-score-adj", Number, Shown),
+    key("podCIDR", "pod-cidr", Text, Shown),
+    key("podLogsDir", "", Text, Shown),
+    key("podPidsLimit", "pod-max-pids", Number, Shown),
+    key("podsPerCore", "pods-per-core", Number, Shown),
+    key("port", "port", Number, Shown),
+    key("preloadedImagesVerificationAllowlist", "", List, Shown),
+    key("protectKernelDefaults", "protect-kernel-defaults", Bool, Shown),
+    key("providerID", "provider-id", Text, Shown),
+    key("qosReserved", "qos-reserved", Map('='), Shown),
+    key("readOnlyPort", "read-only-port", Number, Shown),
+    key("registerNode", "register-node", Bool, Shown),
+    key("registerWithTaints", "", Any, Shown),
+    flag("register-with-taints", List),
+    key("registryBurst", "registry-burst", Number, Shown),
+    key("registryPullQPS", "registry-qps", Number, Shown),
+    key("reservedMemory", "", Any, Shown),
+    flag("reserved-memory", List),
+    key("reservedSystemCPUs", "reserved-cpus", Text, Shown),
+    key("resolvConf", "resolv-conf", Text, Shown),
+    key("rotateCertificates", "rotate-certificates", Bool, Shown),
+    key("runOnce", "runonce", Bool, Shown),
+    key("runtimeRequestTimeout", "runtime-request-timeout", Duration, Shown),
+    key("seccompDefault", "seccomp-default", Bool, Shown),
+    key("serializeImagePulls", "serialize-image-pulls", Bool, Shown),
+    key("serverTLSBootstrap", "rotate-server-certificates", Bool, Shown),
+    key("showHiddenMetricsForVersion", "", Text, Shown),
+    key("singleProcessOOMKill", "", Bool, Shown),
+    key("staticPodURL", "manifest-url", Text, Shown),
+    key("staticPodURLHeader", "", Any, Shown),
+    flag("manifest-url-header", List),
+    key("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", Duration, Shown),
+    key("syncFrequency", "sync-frequency", Duration, Shown),
+    key("systemCgroups", "system-cgroups", Text, Shown),
+    key("systemReservedCgroup", "system-reserved-cgroup", Text, Shown),
+    key("tlsCertFile", "tls-cert-file", Text, Shown),
+    key("tlsCipherSuites", "tls-cipher-suites", List, Shown),
+    key("tlsCurvePreferences", "", Any, Shown),
+    key("tlsMinVersion", "tls-min-version", Text, Shown),
+    key("tlsPrivateKeyFile", "tls-private-key-file", Text, Shown),
+    key("topologyManagerPolicy", "topology-manager-policy", Text, Shown),
+    key("topologyManagerPolicyOptions", "topology-manager-policy-options", Map('='), Shown),
+    key("topologyManagerScope", "topology-manager-scope", Text, Shown),
+    key("tracing", "", Any, Shown),
+    key("userNamespaces", "", Any, Shown),
+    key("volumePluginDir", "volume-plugin-dir", Text, Shown),
+    key("volumeStatsAggPeriod", "volume-stats-agg-period", Duration, Shown),
+    flag("bootstrap-kubeconfig", Text),
+    flag("cert-dir", Text),
+    flag("cloud-config", Text),
+    flag("cloud-provider", Text),
+    flag("config", Text),
+    flag("config-dir", Text),
+    flag("exit-on-lock-contention", Bool),
+    flag("experimental-mounter-path", Text).deprecated("the kubelet is to lose it in favour of CSI"),
+    flag("hostname-override", Text),
+    flag("image-credential-provider-bin-dir", Text),
+    flag("image-credential-provider-config", Text),
+    flag("kubeconfig", Text),
+    flag("lock-file", Text),
+    flag("node-ip", Text),
+    flag("node-labels", List),
+    flag("root-dir", Text),
+    flag("runtime-cgroups", Text),
+];
+
+/// What the kubelet takes for `evictionHard` where nothing is said.
+pub const DEFAULT_EVICTION_HARD: [(&str, &str); 5] = [
+    ("memory.available", "100Mi"),
+    ("nodefs.available", "10%"),
+    ("nodefs.inodesFree", "5%"),
+    ("imagefs.available", "15%"),
+    ("imagefs.inodesFree", "5%"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_and_flags_are_there_once() {
+        let mut names = BTreeSet::new();
+        let mut flags = BTreeSet::new();
+        for key in KEYS {
+            assert!(names.insert(key.name), "{}", key.name);
+            assert!(key.flag.is_none_or(|flag| flags.insert(flag)), "{:?}", key.flag);
+            assert!(key.in_file || key.flag.is_some(), "{} can be said nowhere", key.name);
+            assert!(key.in_file || key.role == Role::Shown, "{} could not be converted", key.name);
+        }
+        assert!(KEYS[..10].iter().all(|key| key.role == Role::Used));
+        assert!(KEYS[10..].iter().all(|key| key.role == Role::Shown));
+    }
+}
