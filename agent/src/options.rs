@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use plimsoll_config::{ConfigError, Configuration, LogFormat, Overrides, SourceChoice, parse_duration};
+use plimsoll_config::{ConfigError, Configuration, LogFormat, Overrides, SourceChoice, Sources, parse_duration};
 
 /// The options of `run`, handed on unchanged to the processes that it starts.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -63,7 +63,8 @@ impl Options {
             }),
             own_cgroup,
         };
-        plimsoll_config::load(self.config.as_deref(), &overrides)
+        let sources = Sources { own: self.config.clone(), ..Sources::default() };
+        plimsoll_config::load(&sources, &overrides)
     }
 
     /// The same options as arguments for another process.

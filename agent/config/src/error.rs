@@ -1,7 +1,6 @@
 //! What can be wrong with a configuration.
 
 use core::fmt;
-use std::path::PathBuf;
 
 /// One thing that is wrong: where, which key, what stands there, what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,31 +31,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A configuration that cannot be used. The program ends with exit code 2 on any of these, before it opens anything.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file could not be read.
-    #[error("cannot read the configuration {}: {source}; name a file that exists and may be read", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is not YAML, or a key stands in it twice.
-    #[error("{file}:{line}: the file is not the YAML that was expected: {message}")]
-    Yaml {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// What the parser says.
-        message: String,
-    },
-    /// Something in the file is wrong; each problem is a line.
-    #[error("{}", Lines(.0))]
-    Invalid(Vec<Problem>),
-}
+/// A configuration that cannot be used; each problem is a line. The program ends with exit code 2 on it, before it opens
+/// anything.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", Lines(.0))]
+pub struct ConfigError(pub Vec<Problem>);
 
 struct Lines<'a>(&'a [Problem]);
 

@@ -1,8 +1,10 @@
-//! From a YAML file and flags to one typed [`Configuration`], with where each value came from.
+//! From every form that a configuration is found in to one typed [`Configuration`], with where each value came from.
 //!
-//! Thresholds carry the names that KubeletConfiguration gives them; what is the machine's own is under `machine`. Every
-//! error is reported, not the first only, and each names the key, the value and what was expected. Nothing here opens
-//! anything but the file it was told to read, and nothing is guessed: an unknown key is an error.
+//! Thresholds carry the names that KubeletConfiguration gives them; what is the machine's own is under `machine`. They
+//! are read from Plimsoll's own YAML, and from what a kubelet goes by, so that one truth is kept: its file and drop-ins,
+//! its flags, its answer to configz, OpenShift's `node-config.yaml` ([`Sources`]). Every error is reported, not the first
+//! only, and each names the key, the value and what was expected. Nothing here opens anything but the files it was told
+//! to read and those that a command line names, and nothing is guessed: an unknown key of our own is an error.
 //!
 //! ```
 //! let text = "evictionHard: {memory.available: 5%}\nmachine: {workloads: [{match: 'system.slice/*'}]}";
@@ -19,11 +21,13 @@ mod load;
 mod model;
 mod pattern;
 mod quantity;
+mod sources;
 mod tree;
 
 pub use duration::parse_duration;
 pub use error::{ConfigError, Problem};
-pub use load::{Overrides, load, parse};
+pub use load::Overrides;
 pub use model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Workload};
 pub use pattern::{Pattern, PatternError};
 pub use quantity::{Quantity, QuantityError};
+pub use sources::{Report, Sources, Text, Texts, examine, examine_texts, load, parse};

@@ -1,16 +1,20 @@
-//! Reading, checking, filling in defaults.
+//! Plimsoll's own file: reading, checking, filling in defaults.
 
 use crate::duration::parse_duration;
-use crate::error::ConfigError;
+use crate::kubelet::read::{Dialect, mapping, repeated};
+use crate::kubelet::settings::Settings;
+use crate::kubelet::typed::{place, typed};
+use crate::kubelet::{KEYS, Kubelet, Role, parse_float32};
 use crate::model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Workload};
 use crate::pattern::Pattern;
 use crate::quantity::Quantity;
+use crate::sources::Text;
 use crate::tree::{Item, Problems, Section, Value, any_of, read};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::{Config as Policy, Line, Percentage, Signal, SliceLines, SliceSet, Threshold};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Where the service unit of this project puts the agent.
 const USUAL_OWN_CGROUP: &str = "system.slice/plimsoll.service";
@@ -36,59 +40,117 @@ pub struct Overrides {
     pub own_cgroup: Option<String>,
 }
 
-/// Reads a file, or takes the defaults where there is none to read.
-pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Configuration, ConfigError> {
-    match file {
-        None => build("", "default", overrides),
-        Some(path) => {
-            let text =
-                std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-            build(&text, &path.display().to_string(), overrides)
+/// Reads Plimsoll's own file over what a kubelet is told.
+pub(crate) struct Own<'a> {
+    pub(crate) overrides: &'a Overrides,
+    /// Something was looked at that tells what a kubelet goes by.
+    pub(crate) is_told: bool,
+}
+
+impl Own<'_> {
+    pub(crate) fn read(self, own: Option<&Text>, mut settings: Settings, problems: &mut Problems) -> Configuration {
+        let Self { overrides, is_told } = self;
+        let (file, text) = own.map_or(("default", ""), |own| (own.file.as_str(), own.text.as_str()));
+        problems.turn_to(file);
+        // A file of comments alone says nothing, which is in order.
+        let says_nothing = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
+        let document = if says_nothing { None } else { read(text, problems) };
+        let nothing = Value::Null;
+        let root = document.as_ref().map_or(Item { line: 1, value: &nothing }, Item::new);
+        repeated(root.value, Dialect::Own, problems);
+        let mut root = root.section("", problems);
+        let layer = mapping(root.entries(), Dialect::Own, &["machine"], problems);
+        let says = |key| layer.get(key).is_some_and(Option::is_some);
+        let merges = says("evictionHard") || says("mergeDefaultEvictionSettings");
+        settings.replace(layer);
+        if !is_told || merges && settings.scalar("mergeDefaultEvictionSettings").is_some_and(|(text, _)| text == "true")
+        {
+            settings.default_eviction_hard();
         }
+        settings.defaults();
+        let mut origins: BTreeMap<String, Origin> = KEYS
+            .iter()
+            .filter(|key| key.role == Role::Used)
+            .map(|key| (key.name.to_owned(), Origin::Default))
+            .collect();
+        for (key, setting) in settings.iter() {
+            origins.insert(key.name.to_owned(), setting.origin.clone());
+            for (name, entry) in settings.map(key.name) {
+                origins.insert(format!("{}.{name}", key.name), entry.origin.clone());
+            }
+        }
+        let kubelet = typed(settings, file, problems);
+        let policy = Policy {
+            thresholds: lines(&kubelet, problems),
+            pressure_transition: kubelet.pressure_transition,
+            // Below zero the kubelet's code gives a second, which is the least that anybody gets.
+            max_grace: Duration::from_secs(u64::try_from(kubelet.max_pod_grace_seconds).unwrap_or(0)),
+            ..Policy::default()
+        };
+        problems.turn_to(file);
+        let mut reader = Reader { file, problems, origins };
+        let (key, item) =
+            root.take("machine").unwrap_or_else(|| ("machine".to_owned(), Item { line: root.line, value: &nothing }));
+        let machine = item.section(&key, reader.problems);
+        let configuration = reader.machine(machine, policy, kubelet, overrides);
+        Configuration { origins: reader.origins, ..configuration }
     }
 }
 
-/// Reads a text; `file` is how errors and origins call it.
-pub fn parse(text: &str, file: &str) -> Result<Configuration, ConfigError> {
-    build(text, file, &Overrides::default())
+/// The lines on memory that are decided by. What is wrong with them as thresholds was told already.
+fn lines(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
+    let signal = Signal::MemoryAvailable;
+    let mut line = |map: &'static str, zero_will_do| {
+        let (_, entry) = kubelet.settings.map(map).find(|(name, _)| *name == signal.name())?;
+        line_of(&entry.text, zero_will_do).unwrap_or_else(|refused| {
+            let (file, line) = entry.origin.place();
+            problems.turn_to(file);
+            let key = place(map, Some(signal.name()), &entry.origin);
+            // A threshold that is wrong for the kubelet too was told with the kubelet's words.
+            if !problems.has(line, &key) {
+                problems.add(line, &key, Some(&entry.text), &refused);
+            }
+            None
+        })
+    };
+    let (hard, soft) = (line("evictionHard", false), line("evictionSoft", false));
+    let min_reclaim = line("evictionMinimumReclaim", true).unwrap_or(Line::ZERO);
+    let grace = kubelet.eviction.soft_grace.get(signal.name()).and_then(|text| parse_duration(text));
+    [hard.zip(Some(Duration::ZERO)), soft.zip(grace)]
+        .into_iter()
+        .flatten()
+        .map(|(line, grace)| Threshold { signal, line, grace, min_reclaim })
+        .collect()
 }
 
-fn build(text: &str, file: &str, overrides: &Overrides) -> Result<Configuration, ConfigError> {
-    // A file of comments alone says nothing, which is in order.
-    let says_nothing = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
-    let document = if says_nothing { None } else { Some(read(text, file)?) };
-    let mut reader = Reader { file, problems: Problems::new(file), origins: BTreeMap::new() };
-    let nothing = Value::Null;
-    let root = document.as_ref().map_or(Item { line: 1, value: &nothing }, Item::new);
-    let mut root = root.section("", &mut reader.problems);
-
-    let mut policy = Policy::default();
-    if let Some(thresholds) = reader.thresholds(&mut root) {
-        policy.thresholds = thresholds;
+/// A quantity or a percentage, or what was expected. `0%` and `100%` switch a threshold off, as they do in the kubelet.
+fn line_of(text: &str, zero_will_do: bool) -> Result<Option<Line>, String> {
+    let expected = "expected a quantity such as 100Mi or a percentage such as 5%";
+    if matches!(text, "0%" | "100%") && !zero_will_do {
+        return Ok(None);
     }
-    policy.pressure_transition =
-        reader.duration(&mut root, "evictionPressureTransitionPeriod", policy.pressure_transition);
-    let max_grace =
-        reader.whole(&mut root, "evictionMaxPodGracePeriod", policy.max_grace.as_secs(), u64::from(u32::MAX));
-    policy.max_grace = Duration::from_secs(max_grace);
-
-    let (key, item) =
-        root.take("machine").unwrap_or_else(|| ("machine".to_owned(), Item { line: root.line, value: &nothing }));
-    let machine = item.section(&key, &mut reader.problems);
-    root.finish(&mut reader.problems);
-    let configuration = reader.machine(machine, policy, overrides);
-    if reader.problems.found.is_empty() {
-        Ok(Configuration { origins: reader.origins, ..configuration })
-    } else {
-        reader.problems.found.sort_by_key(|problem| problem.line);
-        Err(ConfigError::Invalid(reader.problems.found))
+    if text.ends_with('%') {
+        let percent = parse_float32(text.trim_end_matches('%')).map_err(|_| expected.to_owned())?;
+        let percentage = Percentage::new(percent).map_err(|_| "expected a percentage from 0% to 100%".to_owned())?;
+        return Ok(Some(Line::Percentage(percentage)));
     }
+    let quantity = Quantity::parse(text).map_err(|_| expected.to_owned())?;
+    if quantity.is_negative() {
+        return Err("expected a quantity that is not negative".to_owned());
+    }
+    if quantity.is_zero() && !zero_will_do {
+        return Err("expected a quantity above zero".to_owned());
+    }
+    quantity
+        .bytes()
+        .map(|bytes| Some(Line::Quantity(bytes)))
+        .ok_or_else(|| format!("expected at most {} bytes", u64::MAX))
 }
 
 /// Walks the document, collects problems and origins.
-struct Reader<'f> {
-    file: &'f str,
-    problems: Problems,
+struct Reader<'a> {
+    file: &'a str,
+    problems: &'a mut Problems,
     origins: BTreeMap<String, Origin>,
 }
 
@@ -110,9 +172,9 @@ impl Reader<'_> {
         let taken = section.take(key);
         self.came_from(section.full(key), taken.as_ref().map(|(_, item)| item.line));
         let Some((full, item)) = taken else { return default };
-        let Some(text) = item.text(&full, expected, &mut self.problems) else { return default };
+        let Some(text) = item.text(&full, expected, self.problems) else { return default };
         parse(text).unwrap_or_else(|| {
-            item.refuse(&full, expected, &mut self.problems);
+            item.refuse(&full, expected, self.problems);
             default
         })
     }
@@ -147,14 +209,20 @@ impl Reader<'_> {
             Some((full, item)) => match item.value {
                 Value::Bool(value) => *value,
                 Value::Null | Value::Number(_) | Value::Text(_) | Value::List(_) | Value::Map(_) => {
-                    item.refuse(&full, "expected true or false", &mut self.problems);
+                    item.refuse(&full, "expected true or false", self.problems);
                     default
                 }
             },
         }
     }
 
-    fn machine(&mut self, mut machine: Section<'_>, mut policy: Policy, overrides: &Overrides) -> Configuration {
+    fn machine(
+        &mut self,
+        mut machine: Section<'_>,
+        mut policy: Policy,
+        kubelet: Kubelet,
+        overrides: &Overrides,
+    ) -> Configuration {
         let own = overrides.own_cgroup.as_deref().unwrap_or(USUAL_OWN_CGROUP);
         let workloads = self.workloads(&mut machine, own);
         let never = self.patterns(&mut machine, "never", |_| None);
@@ -210,9 +278,11 @@ impl Reader<'_> {
             LogFormat::Text,
             &[("text", LogFormat::Text), ("json", LogFormat::Json)],
         );
-        machine.finish(&mut self.problems);
+        machine.finish(self.problems);
         Configuration {
             policy,
+            kubelet,
+            warnings: Vec::new(),
             workloads,
             never,
             brake,
@@ -238,8 +308,8 @@ impl Reader<'_> {
         self.came_from(machine.full("workloads"), taken.as_ref().map(|(_, item)| item.line));
         let Some((key, item)) = taken else { return Vec::new() };
         let mut workloads = Vec::new();
-        for (key, item) in item.list(&key, "expected a list such as [{match: system.slice/*}]", &mut self.problems) {
-            let mut section = item.section(&key, &mut self.problems);
+        for (key, item) in item.list(&key, "expected a list such as [{match: system.slice/*}]", self.problems) {
+            let mut section = item.section(&key, self.problems);
             let matching = section.take("match");
             if matching.is_none() {
                 let full = section.full("match");
@@ -253,13 +323,13 @@ impl Reader<'_> {
             let pattern = matching.and_then(|(key, item)| self.pattern(&key, &item, |pattern| refusal(pattern, own)));
             let priority = section.take("priority").map_or(Some(0), |(key, item)| {
                 let expected = "expected a whole number; lower goes first";
-                let priority = item.text(&key, expected, &mut self.problems)?.parse().ok();
+                let priority = item.text(&key, expected, self.problems)?.parse().ok();
                 if priority.is_none() {
-                    item.refuse(&key, expected, &mut self.problems);
+                    item.refuse(&key, expected, self.problems);
                 }
                 priority
             });
-            section.finish(&mut self.problems);
+            section.finish(self.problems);
             if let (Some(pattern), Some(priority)) = (pattern, priority) {
                 workloads.push(Workload { pattern, priority });
             }
@@ -268,7 +338,7 @@ impl Reader<'_> {
     }
 
     fn pattern(&mut self, key: &str, item: &Item<'_>, refusal: impl Fn(&Pattern) -> Option<String>) -> Option<Pattern> {
-        let text = item.text(key, "expected a pattern such as system.slice/*", &mut self.problems)?;
+        let text = item.text(key, "expected a pattern such as system.slice/*", self.problems)?;
         let refused = match Pattern::new(text) {
             Ok(pattern) => match refusal(&pattern) {
                 None => return Some(pattern),
@@ -276,7 +346,7 @@ impl Reader<'_> {
             },
             Err(error) => error.to_string(),
         };
-        item.refuse(key, &refused, &mut self.problems);
+        item.refuse(key, &refused, self.problems);
         None
     }
 
@@ -289,7 +359,7 @@ impl Reader<'_> {
         let taken = section.take(key);
         self.came_from(section.full(key), taken.as_ref().map(|(_, item)| item.line));
         let Some((full, item)) = taken else { return Vec::new() };
-        let items = item.list(&full, "expected a list of paths such as [system.slice/db.service]", &mut self.problems);
+        let items = item.list(&full, "expected a list of paths such as [system.slice/db.service]", self.problems);
         items.iter().filter_map(|(key, item)| self.pattern(key, item, &refusal)).collect()
     }
 
@@ -298,7 +368,7 @@ impl Reader<'_> {
         let nothing = Value::Null;
         let (key, item) =
             taken.unwrap_or_else(|| (machine.full("brake"), Item { line: machine.line, value: &nothing }));
-        let mut section = item.section(&key, &mut self.problems);
+        let mut section = item.section(&key, self.problems);
         let modes = [("freeze", BrakeMode::Freeze), ("none", BrakeMode::None)];
         let mode = self.one_of(&mut section, "mode", BrakeMode::Freeze, &modes);
         let in_kernel = self.patterns(&mut section, "inKernel", literal_only);
@@ -309,7 +379,7 @@ impl Reader<'_> {
             "expected a duration above 0 and of at most 2s",
             |text| parse_duration(text).filter(|deadline| !deadline.is_zero() && *deadline <= LONGEST_BRAKE),
         );
-        section.finish(&mut self.problems);
+        section.finish(self.problems);
         Brake { mode, in_kernel, deadline }
     }
 
@@ -318,13 +388,12 @@ impl Reader<'_> {
         self.came_from(machine.full("slices"), taken.as_ref().map(|(_, item)| item.line));
         let Some((key, item)) = taken else { return Vec::new() };
         let mut slices: Vec<Slice> = Vec::new();
-        let items =
-            item.list(&key, "expected a list such as [{path: user.slice, evictionHard: ...}]", &mut self.problems);
+        let items = item.list(&key, "expected a list such as [{path: user.slice, evictionHard: ...}]", self.problems);
         if items.len() > SliceSet::MAX_SLICES {
             self.problems.add(Some(item.line), &key, None, "expected at most 64 slices with lines of their own");
         }
         for (key, item) in items {
-            let mut section = item.section(&key, &mut self.problems);
+            let mut section = item.section(&key, self.problems);
             let path = section.take("path");
             if path.is_none() {
                 let full = section.full("path");
@@ -343,7 +412,7 @@ impl Reader<'_> {
                 let full = section.full("evictionHard");
                 self.problems.add(Some(section.line), &full, None, "missing; a slice is listed for the lines it has");
             }
-            section.finish(&mut self.problems);
+            section.finish(self.problems);
             if let Some(path) = path {
                 slices.push(Slice { path });
                 policy.slices.push(SliceLines { thresholds: thresholds.unwrap_or_default() });
@@ -352,17 +421,11 @@ impl Reader<'_> {
         slices
     }
 
-    /// The thresholds of the machine or a slice; nothing where `evictionHard` and `evictionSoft` are not there at all.
+    /// The thresholds of a slice; nothing where `evictionHard` and `evictionSoft` are not there at all.
     fn thresholds(&mut self, section: &mut Section<'_>) -> Option<Vec<Threshold>> {
-        let is_machine = section.is_root();
         let [hard, soft, grace, min_reclaim] =
-            ["evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"].map(|key| {
-                let taken = section.take(key);
-                if is_machine {
-                    self.came_from(section.full(key), taken.as_ref().map(|(_, item)| item.line));
-                }
-                taken.map(|(full, item)| self.signals(&full, &item))
-            });
+            ["evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"]
+                .map(|key| section.take(key).map(|(full, item)| self.signals(&full, &item)));
         let is_given = hard.is_some() || soft.is_some();
         let line = |reader: &mut Self, entry: &Option<(String, Item<'_>)>, zero_will_do| {
             entry.as_ref().and_then(|(key, item)| reader.line(key, item, zero_will_do))
@@ -375,9 +438,9 @@ impl Reader<'_> {
         let min_reclaim = line(self, &min_reclaim.flatten(), true).unwrap_or(Line::ZERO);
         let grace_period = grace.as_ref().and_then(|(key, item)| {
             let expected = "expected a duration such as 1m30s";
-            let period = parse_duration(item.text(key, expected, &mut self.problems)?);
+            let period = parse_duration(item.text(key, expected, self.problems)?);
             if period.is_none() {
-                item.refuse(key, expected, &mut self.problems);
+                item.refuse(key, expected, self.problems);
             }
             period
         });
@@ -387,62 +450,33 @@ impl Reader<'_> {
                 self.problems.add(Some(item.line), &missing, None, &format!("missing; {key} needs a grace period"));
             }
             (None, Some((key, item))) => {
-                item.refuse(key, "there is no soft threshold that it belongs to", &mut self.problems);
+                item.refuse(key, "there is no soft threshold that it belongs to", self.problems);
             }
             (Some(_), Some(_)) | (None, None) => {}
         }
-        let mut thresholds = Vec::new();
-        let mut push = |line: Option<Line>, grace: Option<Duration>| {
-            if let (Some(line), Some(grace)) = (line, grace) {
-                thresholds.push(Threshold { signal: Signal::MemoryAvailable, line, grace, min_reclaim });
-            }
-        };
-        push(hard_line, Some(Duration::ZERO));
-        push(soft_line, grace_period);
-        if !is_given
-            && is_machine
-            && let Some(default) = Policy::default().thresholds.pop()
-        {
-            push(Some(default.line), Some(default.grace));
-            return Some(thresholds);
-        }
+        let thresholds = [hard_line.zip(Some(Duration::ZERO)), soft_line.zip(grace_period)]
+            .into_iter()
+            .flatten()
+            .map(|(line, grace)| Threshold { signal: Signal::MemoryAvailable, line, grace, min_reclaim })
+            .collect();
         is_given.then_some(thresholds)
     }
 
     /// What is said of `memory.available` in one of the threshold maps.
     fn signals<'a>(&mut self, key: &str, item: &Item<'a>) -> Option<(String, Item<'a>)> {
-        let mut section = item.section(key, &mut self.problems);
+        let mut section = item.section(key, self.problems);
         let memory = section.take(Signal::MemoryAvailable.name());
-        section.finish(&mut self.problems);
+        section.finish(self.problems);
         memory
     }
 
-    /// A quantity or a percentage. `0%` and `100%` switch a threshold off, as they do in the kubelet.
     fn line(&mut self, key: &str, item: &Item<'_>, zero_will_do: bool) -> Option<Line> {
         let expected = "expected a quantity such as 100Mi or a percentage such as 5%";
-        let text = item.text(key, expected, &mut self.problems)?;
-        let refused = if let Some(percent) = text.strip_suffix('%') {
-            let is_number = !percent.is_empty() && percent.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-            match percent.parse().ok().filter(|_| is_number).map(Percentage::new) {
-                Some(Ok(_)) if matches!(text, "0%" | "100%") => return None,
-                Some(Ok(percentage)) => return Some(Line::Percentage(percentage)),
-                Some(Err(_)) => "expected a percentage from 0% to 100%".to_owned(),
-                None if percent.starts_with('-') => "expected a percentage from 0% to 100%".to_owned(),
-                None => expected.to_owned(),
-            }
-        } else {
-            match Quantity::parse(text) {
-                Err(_) => expected.to_owned(),
-                Ok(quantity) if quantity.is_negative() => "expected a quantity that is not negative".to_owned(),
-                Ok(quantity) if quantity.is_zero() && !zero_will_do => "expected a quantity above zero".to_owned(),
-                Ok(quantity) => match quantity.bytes() {
-                    Some(bytes) => return Some(Line::Quantity(bytes)),
-                    None => format!("expected at most {} bytes", u64::MAX),
-                },
-            }
-        };
-        item.refuse(key, &refused, &mut self.problems);
-        None
+        let text = item.text(key, expected, self.problems)?;
+        line_of(text, zero_will_do).unwrap_or_else(|refused| {
+            item.refuse(key, &refused, self.problems);
+            None
+        })
     }
 }
 

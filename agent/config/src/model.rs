@@ -1,5 +1,7 @@
 //! The typed configuration.
 
+use crate::error::Problem;
+use crate::kubelet::Kubelet;
 use crate::pattern::Pattern;
 use core::fmt;
 use core::net::SocketAddr;
@@ -12,6 +14,10 @@ use std::path::PathBuf;
 pub struct Configuration {
     /// Lines, grace, bounds: what the deciding part needs.
     pub policy: plimsoll_policy::Config,
+    /// What a kubelet here would go by: every line, reservations, and what is checked against them.
+    pub kubelet: Kubelet,
+    /// What is in order and yet hardly what was meant.
+    pub warnings: Vec<Problem>,
     /// Which cgroups may be evicted. The first pattern that matches gives the priority.
     pub workloads: Vec<Workload>,
     /// Which of these are never chosen. Init and the agent itself never are, whatever is written.
@@ -105,8 +111,36 @@ pub enum Origin {
         /// The line.
         line: u64,
     },
-    /// The command line or its environment.
+    /// A line in a file of the kubelet's drop-in directory.
+    DropIn {
+        /// The file.
+        file: String,
+        /// The line.
+        line: u64,
+    },
+    /// A flag of the kubelet.
+    KubeletFlag {
+        /// How its place calls it: `--eviction-hard`, or `kubeletArguments.eviction-hard`.
+        flag: String,
+        /// The file with the command line.
+        file: String,
+        /// The line in it; absent where it has none.
+        line: Option<u64>,
+    },
+    /// Plimsoll's own command line or its environment.
     Flag,
+}
+
+impl Origin {
+    /// The file and the line, as far as there are any.
+    pub fn place(&self) -> (&str, Option<u64>) {
+        match self {
+            Self::Default => ("default", None),
+            Self::File { file, line } | Self::DropIn { file, line } => (file, Some(*line)),
+            Self::KubeletFlag { file, line, .. } => (file, *line),
+            Self::Flag => ("flag", None),
+        }
+    }
 }
 
 impl fmt::Display for Origin {
@@ -114,6 +148,9 @@ impl fmt::Display for Origin {
         match self {
             Self::Default => f.write_str("default"),
             Self::File { file, line } => write!(f, "{file}:{line}"),
+            Self::DropIn { file, line } => write!(f, "drop-in {file}:{line}"),
+            Self::KubeletFlag { flag, file, line: Some(line) } => write!(f, "{flag} in {file}:{line}"),
+            Self::KubeletFlag { flag, file, line: None } => write!(f, "{flag} in {file}"),
             Self::Flag => f.write_str("flag"),
         }
     }

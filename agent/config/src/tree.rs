@@ -1,10 +1,12 @@
 //! YAML as it stands, with lines, so that every problem in it can be told and not the first only.
 
-use crate::error::{ConfigError, Problem};
+use crate::error::Problem;
 use core::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::DuplicateKeyPolicy;
 use serde_saphyr::Spanned;
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A value of any shape.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub(crate) enum Value {
 
 impl Value {
     /// The value in one line, for an error.
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
             Self::Bool(value) => value.to_string(),
@@ -87,21 +89,63 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Reads a whole document.
-pub(crate) fn read(text: &str, file: &str) -> Result<Spanned<Value>, ConfigError> {
-    serde_saphyr::from_str::<Spanned<Value>>(text).map_err(|error| {
+/// Reads a whole document; absent where it is no YAML, which is told.
+pub(crate) fn read(text: &str, problems: &mut Problems) -> Option<Spanned<Value>> {
+    // A key that stands twice is told by `duplicates`, with both lines and whatever else is wrong.
+    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins, with_snippet: false };
+    let read = serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options);
+    read.map_err(|error| {
         let error = error.without_snippet();
-        ConfigError::Yaml {
-            file: file.to_owned(),
-            line: error.location().map_or(1, |location| location.line()),
-            message: match error {
-                serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
-                    format!("the key {} stands here a second time", key.as_deref().unwrap_or("that is no text"))
-                }
-                error => error.to_string().lines().next().unwrap_or_default().to_owned(),
-            },
-        }
+        let line = error.location().map_or(1, |location| location.line());
+        let message = error.to_string();
+        let message = message.lines().next().unwrap_or_default();
+        problems.add(Some(line), "the file", None, &format!("it is not the YAML that was expected: {message}"));
     })
+    .ok()
+}
+
+/// A key that stands in a mapping more than once.
+#[derive(Debug)]
+pub(crate) struct Duplicate {
+    /// With its parents.
+    pub(crate) key: String,
+    /// Where it stands again.
+    pub(crate) line: u64,
+    /// Where it stands first.
+    pub(crate) first: u64,
+}
+
+/// All keys that stand more than once, at any depth.
+pub(crate) fn duplicates(value: &Value) -> Vec<Duplicate> {
+    let mut found = Vec::new();
+    walk(value, "", &mut found);
+    found
+}
+
+/// Values are never nested deeper than the parser allows, so that this ends.
+fn walk(value: &Value, parent: &str, found: &mut Vec<Duplicate>) {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) => {}
+        Value::List(list) => {
+            for (index, item) in list.iter().enumerate() {
+                walk(&item.value, &format!("{parent}[{index}]"), found);
+            }
+        }
+        Value::Map(map) => {
+            let mut lines: BTreeMap<&str, u64> = BTreeMap::new();
+            for (name, item) in map {
+                let key = if parent.is_empty() { name.value.clone() } else { format!("{parent}.{}", name.value) };
+                let line = name.referenced.line();
+                match lines.entry(&name.value) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(line);
+                    }
+                    Entry::Occupied(first) => found.push(Duplicate { key: key.clone(), line, first: *first.get() }),
+                }
+                walk(&item.value, &key, found);
+            }
+        }
+    }
 }
 
 /// Problems collected on the way.
@@ -109,11 +153,47 @@ pub(crate) fn read(text: &str, file: &str) -> Result<Spanned<Value>, ConfigError
 pub(crate) struct Problems {
     file: String,
     pub(crate) found: Vec<Problem>,
+    /// What is in order and yet hardly what was meant.
+    pub(crate) warnings: Vec<Problem>,
 }
 
 impl Problems {
     pub(crate) fn new(file: &str) -> Self {
-        Self { file: file.to_owned(), found: Vec::new() }
+        Self { file: file.to_owned(), found: Vec::new(), warnings: Vec::new() }
+    }
+
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Goes on with another file.
+    pub(crate) fn turn_to(&mut self, file: &str) {
+        file.clone_into(&mut self.file);
+    }
+
+    /// Whether something is wrong at this place already.
+    pub(crate) fn has(&self, line: Option<u64>, key: &str) -> bool {
+        self.found.iter().any(|problem| problem.file == self.file && problem.line == line && problem.key == key)
+    }
+
+    /// Errors and warnings, file by file as they were come upon, and by line in each.
+    pub(crate) fn in_order(self) -> (Vec<Problem>, Vec<Problem>) {
+        let sorted = |mut problems: Vec<Problem>| {
+            let mut files: Vec<String> = Vec::new();
+            for problem in &problems {
+                if !files.contains(&problem.file) {
+                    files.push(problem.file.clone());
+                }
+            }
+            problems.sort_by_key(|problem| (files.iter().position(|file| *file == problem.file), problem.line));
+            problems
+        };
+        (sorted(self.found), sorted(self.warnings))
+    }
+
+    pub(crate) fn warn(&mut self, line: Option<u64>, key: &str, value: Option<&str>, why: &str) {
+        self.add(line, key, value, why);
+        self.warnings.extend(self.found.pop());
     }
 
     pub(crate) fn add(&mut self, line: Option<u64>, key: &str, value: Option<&str>, expected: &str) {
@@ -192,9 +272,8 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Whether this is the whole document.
-    pub(crate) const fn is_root(&self) -> bool {
-        self.key.is_empty()
+    pub(crate) const fn entries(&self) -> &'a [(Spanned<String>, Spanned<Value>)] {
+        self.entries
     }
 
     /// The full key of something in this section.
@@ -204,7 +283,7 @@ impl<'a> Section<'a> {
 
     pub(crate) fn take(&mut self, key: &'static str) -> Option<(String, Item<'a>)> {
         self.known.insert(key);
-        let (_, value) = self.entries.iter().find(|(name, _)| name.value == key)?;
+        let (_, value) = self.entries.iter().rfind(|(name, _)| name.value == key)?;
         Some((self.full(key), Item::new(value)))
     }
 

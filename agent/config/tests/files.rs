@@ -1,13 +1,20 @@
 //! Whole files: what they become, and what is said of bad ones.
 
 use core::time::Duration;
-use plimsoll_config::{BrakeMode, ConfigError, Configuration, LogFormat, Origin, Overrides, SourceChoice, load, parse};
+use plimsoll_config::kubelet::Kubelet;
+use plimsoll_config::{
+    BrakeMode, ConfigError, Configuration, LogFormat, Origin, Overrides, SourceChoice, Sources, load as load_all, parse,
+};
 use plimsoll_policy::{Config as Policy, Line, Percentage, Signal, SliceLines, Threshold};
 use plimsoll_units::Bytes;
 use std::path::{Path, PathBuf};
 
 fn of(text: &str) -> Configuration {
     parse(text, "test.yaml").unwrap_or_else(|error| panic!("{text}\n{error}"))
+}
+
+fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Configuration, ConfigError> {
+    load_all(&Sources { own: path.map(Path::to_owned), ..Sources::default() }, overrides)
 }
 
 fn error_of(text: &str) -> String {
@@ -40,6 +47,8 @@ fn the_shipped_example_is_in_order_and_shows_the_defaults() {
         workloads: shipped.workloads.clone(),
         never: shipped.never.clone(),
         origins: shipped.origins.clone(),
+        // Its values are the same; where they came from is not.
+        kubelet: Kubelet { settings: shipped.kubelet.settings.clone(), ..default.kubelet.clone() },
         ..default
     };
     assert_eq!(shipped, with_own_lists);
@@ -151,12 +160,15 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
     for (text, error) in [
         (
             "evictionHardd: {}",
-            "test.yaml:1: evictionHardd: unknown key; expected evictionHard, evictionMaxPodGracePeriod, \
-             evictionMinimumReclaim, evictionPressureTransitionPeriod, evictionSoft, evictionSoftGracePeriod or machine",
+            "test.yaml:1: evictionHardd: unknown key; expected enforceNodeAllocatable, evictionHard, \
+             evictionMaxPodGracePeriod, evictionMinimumReclaim, evictionPressureTransitionPeriod, evictionSoft, \
+             evictionSoftGracePeriod, kubeReserved, machine, mergeDefaultEvictionSettings or systemReserved",
         ),
         (
             "evictionHard: {memory.free: 1Gi}",
-            "test.yaml:1: evictionHard.memory.free: unknown key; expected memory.available",
+            "test.yaml:1: evictionHard.memory.free: unknown key; expected memory.available, allocatableMemory.available, \
+             nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree, containerfs.available, \
+             containerfs.inodesFree or pid.available",
         ),
         (
             "evictionHard:\n  memory.available: 10 Mi",
@@ -215,7 +227,7 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
         ),
         (
             "evictionMaxPodGracePeriod: -1",
-            "test.yaml:1: evictionMaxPodGracePeriod: \"-1\": expected a whole number from 0 to 4294967295",
+            "test.yaml:1: evictionMaxPodGracePeriod: \"-1\": expected a whole number from 0 to 2147483647",
         ),
         (
             "machine: {workloads: [{match: '*'}]}",
@@ -347,23 +359,24 @@ fn the_agents_own_cgroup_can_be_elsewhere() {
 
 #[test]
 fn what_is_not_yaml_or_not_there_is_told() {
-    for (text, line) in [("a: [1, 2", 1), ("machine: {source: auto}\nmachine: {source: psi}", 2), ("a: 'b", 1)] {
-        match parse(text, "test.yaml") {
-            Err(ConfigError::Yaml { file, line: told, message }) => {
-                assert_eq!((file.as_str(), told), ("test.yaml", line), "{text}: {message}");
-            }
-            other => panic!("{text}: {other:?}"),
-        }
+    for (text, line) in [("a: [1, 2", 1), ("a: 'b", 1)] {
+        let error = error_of(text);
+        let begin = format!("test.yaml:{line}: the file: it is not the YAML that was expected: ");
+        assert!(error.starts_with(&begin), "{text}: {error}");
     }
     assert_eq!(
+        error_of("machine: {source: auto}\nmachine: {source: psi}"),
+        "test.yaml:2: machine: the same key stands in line 1 already"
+    );
+    assert_eq!(
         error_of("evictionHard:\n  memory.available: 1Gi\n  memory.available: 2Gi"),
-        "test.yaml:3: the file is not the YAML that was expected: the key memory.available stands here a second time"
+        "test.yaml:3: evictionHard.memory.available: the same key stands in line 2 already"
     );
     let missing = load(Some(Path::new("/nonexistent/plimsoll.yaml")), &Overrides::default());
     let error = missing.expect_err("there is no such file").to_string();
     assert_eq!(
         error,
-        "cannot read the configuration /nonexistent/plimsoll.yaml: No such file or directory (os error 2); name a file \
+        "/nonexistent/plimsoll.yaml: the file: it cannot be read: No such file or directory (os error 2); name a file \
          that exists and may be read"
     );
 }

@@ -1,19 +1,29 @@
-//! Eviction thresholds as the kubelet (1.36) parses them: equal thresholds, and errors in its own words, since users
-//! look for these words. Where the kubelet has a quirk, it is kept and said.
+//! What a kubelet (1.36) is configured with, in every form that it can be found in, and its thresholds: equal to the
+//! kubelet's own, with errors in its own words, since users look for these words. Where the kubelet has a quirk, it is
+//! kept and said.
 //!
-//! Signals beyond those that are acted on can be parsed: what a kubelet's configuration says is to be understood whole.
+//! `read` takes files, `words` and `arguments` take command lines; both fill `settings`, of which `typed` makes sense.
+//! Nothing here opens a file. What is beyond what Plimsoll acts on is read all the same: a configuration is to be
+//! understood whole.
 
+pub(crate) mod arguments;
 mod containerfs;
 mod flag;
 mod golang;
 mod keys;
+pub(crate) mod read;
+pub(crate) mod settings;
 mod threshold;
+pub(crate) mod typed;
+pub(crate) mod words;
 
 pub use containerfs::{DiskLayout, derive_containerfs};
 pub use flag::{MalformedPair, parse_map_flag};
 pub use golang::{DurationError, FloatError, parse_duration, parse_float32};
 pub use keys::{DEFAULT_EVICTION_HARD, KEYS, Key, Role, Shape};
+pub use settings::{Entry, Setting, SettingValue, Settings};
 pub use threshold::{
     EvictionSettings, EvictionSignal, EvictionThreshold, Operator, SettingError, ThresholdError, ThresholdValue,
     parse_all_thresholds, parse_thresholds,
 };
+pub use typed::{Kubelet, RESERVABLE};

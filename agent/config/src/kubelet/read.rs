@@ -1,0 +1,274 @@
+//! KubeletConfiguration as YAML or JSON: a kubelet's file, a drop-in, its answer to configz, or Plimsoll's own file,
+//! which uses the same names.
+
+use super::keys::{KEYS, Key, Role, Shape};
+use super::settings::{Entry, Layer, Patch, PatchValue};
+use crate::model::Origin;
+use crate::tree::{Item, Problems, Section, Value, any_of, duplicates, read};
+use serde_saphyr::Spanned;
+use std::collections::BTreeMap;
+
+/// Who reads the file, and how strictly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Plimsoll. An unknown or repeated key is an error; a number may stand where a text is meant.
+    Own,
+    /// The kubelet, its own file. It passes over unknown keys and takes the last of repeated ones.
+    File,
+    /// The kubelet, a drop-in. It passes over unknown keys and refuses repeated ones; nothing (`null`) takes back.
+    DropIn,
+    /// The kubelet's answer to `/configz`.
+    Configz,
+}
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KIND: &str = "KubeletConfiguration";
+
+/// Reads a whole file of the kubelet's.
+pub(crate) fn document(text: &str, dialect: Dialect, problems: &mut Problems) -> Layer {
+    let Some(document) = read(text, problems) else { return Layer::new() };
+    repeated(&document.value, dialect, problems);
+    let root = Item::new(&document);
+    if matches!(root.value, Value::Null) {
+        problems.add(None, "the file", None, "it is empty, and the kubelet refuses an empty file");
+        return Layer::new();
+    }
+    let mut section = root.section("", problems);
+    if dialect == Dialect::Configz {
+        let Some((key, item)) = section.take("kubeletconfig") else {
+            problems.add(
+                Some(section.line),
+                "kubeletconfig",
+                None,
+                "missing; expected the kubelet's answer to /configz",
+            );
+            return Layer::new();
+        };
+        section = item.section(&key, problems);
+    } else {
+        type_of(&mut section, problems);
+    }
+    mapping(section.entries(), dialect, &["apiVersion", "kind"], problems)
+}
+
+/// Tells keys that stand more than once.
+pub(crate) fn repeated(document: &Value, dialect: Dialect, problems: &mut Problems) {
+    for repeated in duplicates(document) {
+        let before = format!("the same key stands in line {} already", repeated.first);
+        match dialect {
+            Dialect::Own => problems.add(Some(repeated.line), &repeated.key, None, &before),
+            Dialect::DropIn => {
+                let refused = format!("{before}, and the kubelet refuses a drop-in for that");
+                problems.add(Some(repeated.line), &repeated.key, None, &refused);
+            }
+            Dialect::File | Dialect::Configz => {
+                let taken = format!("{before}; the kubelet takes the last");
+                problems.warn(Some(repeated.line), &repeated.key, None, &taken);
+            }
+        }
+    }
+}
+
+fn type_of(section: &mut Section<'_>, problems: &mut Problems) {
+    for (key, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let expected = format!("expected {wanted}");
+        match section.take(key) {
+            None => problems.add(Some(section.line), key, None, &format!("missing; {expected}")),
+            Some((key, item)) => {
+                if item.text(&key, &expected, problems).is_some_and(|text| text != wanted) {
+                    item.refuse(&key, &expected, problems);
+                }
+            }
+        }
+    }
+}
+
+/// Reads the keys of a mapping. `others` are keys that somebody else reads.
+pub(crate) fn mapping(
+    entries: &[(Spanned<String>, Spanned<Value>)],
+    dialect: Dialect,
+    others: &[&str],
+    problems: &mut Problems,
+) -> Layer {
+    let mut layer = Layer::new();
+    for (name, value) in entries.iter().filter(|(name, _)| !others.contains(&name.value.as_str())) {
+        let known = Key::named(&name.value).filter(|key| dialect != Dialect::Own || key.role == Role::Used);
+        let Some(key) = known else {
+            unknown(name, dialect, others, problems);
+            continue;
+        };
+        let item = Item::new(value);
+        let patch = Reader { dialect, key, problems }.patch(&item);
+        match (patch, item.value) {
+            (Some(value), _) => {
+                let origin = origin(dialect, problems.file(), item.line);
+                layer.insert(key.name, Some(Patch { value, origin }));
+            }
+            (None, Value::Null) => {
+                layer.insert(key.name, None);
+            }
+            // It was told.
+            (None, _) => {}
+        }
+    }
+    layer
+}
+
+fn unknown(name: &Spanned<String>, dialect: Dialect, others: &[&str], problems: &mut Problems) {
+    let line = Some(name.referenced.line());
+    if dialect == Dialect::Own {
+        let mut names: Vec<&str> = KEYS
+            .iter()
+            .filter(|key| key.role == Role::Used)
+            .map(|key| key.name)
+            .chain(others.iter().copied())
+            .collect();
+        names.sort_unstable();
+        problems.add(line, &name.value, None, &format!("unknown key; expected {}", any_of(&names)));
+    } else {
+        problems.warn(line, &name.value, None, "unknown key; a kubelet of 1.36 passes over it");
+    }
+}
+
+fn origin(dialect: Dialect, file: &str, line: u64) -> Origin {
+    let file = file.to_owned();
+    match dialect {
+        Dialect::Own | Dialect::File | Dialect::Configz => Origin::File { file, line },
+        Dialect::DropIn => Origin::DropIn { file, line },
+    }
+}
+
+/// Reads the value of one key.
+struct Reader<'a> {
+    dialect: Dialect,
+    key: &'static Key,
+    problems: &'a mut Problems,
+}
+
+impl Reader<'_> {
+    /// The value; nothing where nothing stands, or where it was refused.
+    fn patch(&mut self, item: &Item<'_>) -> Option<PatchValue> {
+        if matches!(item.value, Value::Null) {
+            return None;
+        }
+        let name = self.key.name;
+        match self.key.shape {
+            Shape::Map(_) | Shape::Switches => self.map(item).map(PatchValue::Map),
+            Shape::Number => {
+                let expected = "expected a whole number";
+                match item.value {
+                    Value::Number(text) => Some(PatchValue::Scalar(text.clone())),
+                    Value::Text(text) if self.dialect == Dialect::Own => Some(PatchValue::Scalar(text.clone())),
+                    Value::Text(_) => self.refuse(name, item, &format!("{expected}, without quotes")),
+                    Value::Null | Value::Bool(_) | Value::List(_) | Value::Map(_) => self.refuse(name, item, expected),
+                }
+            }
+            Shape::Bool => match truth(item.value, self.dialect) {
+                Some(truth) => Some(PatchValue::Scalar(truth.to_string())),
+                None => self.refuse(name, item, "expected true or false"),
+            },
+            Shape::Duration => {
+                self.text(name, item, "expected a duration such as 30s, 1m30s or 500ms").map(PatchValue::Scalar)
+            }
+            Shape::Text => self.text(name, item, "expected a text").map(PatchValue::Scalar),
+            Shape::List => {
+                let expected = "expected a list of texts, such as [pods]";
+                let mut list = Vec::new();
+                if !matches!(item.value, Value::List(_)) {
+                    return self.refuse(name, item, expected);
+                }
+                for (key, item) in item.list(name, expected, self.problems) {
+                    list.push(self.text(&key, &item, "expected a text")?);
+                }
+                Some(PatchValue::List(list))
+            }
+            Shape::Any => Some(PatchValue::Any(json(item.value))),
+        }
+    }
+
+    fn map(&mut self, item: &Item<'_>) -> Option<BTreeMap<String, Option<Entry>>> {
+        let Value::Map(entries) = item.value else {
+            return self.refuse(self.key.name, item, "a mapping is expected");
+        };
+        let mut map = BTreeMap::new();
+        for (name, value) in entries {
+            let item = Item::new(value);
+            let full = format!("{}.{}", self.key.name, name.value);
+            let text = match item.value {
+                Value::Null if self.dialect == Dialect::DropIn => {
+                    map.insert(name.value.clone(), None);
+                    continue;
+                }
+                value if self.key.shape == Shape::Switches => match truth(value, self.dialect) {
+                    Some(truth) => Some(truth.to_string()),
+                    None => self.refuse(&full, &item, "expected true or false"),
+                },
+                // Nothing is read as an empty text, which is told as what it is.
+                Value::Null => Some(String::new()),
+                _ => self.text(&full, &item, expected_in(self.key.name)),
+            };
+            if let Some(text) = text {
+                let origin = origin(self.dialect, self.problems.file(), item.line);
+                map.insert(name.value.clone(), Some(Entry { text, origin }));
+            }
+        }
+        Some(map)
+    }
+
+    /// A text. The kubelet does not take a number for one.
+    fn text(&mut self, key: &str, item: &Item<'_>, expected: &str) -> Option<String> {
+        match item.value {
+            Value::Number(_) if self.dialect != Dialect::Own => {
+                self.refuse(key, item, &format!("{expected}, between quotes: the kubelet takes no bare number here"))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) | Value::Map(_) => {
+                item.text(key, expected, self.problems).map(str::to_owned)
+            }
+        }
+    }
+
+    fn refuse<T>(&mut self, key: &str, item: &Item<'_>, expected: &str) -> Option<T> {
+        item.refuse(key, expected, self.problems);
+        None
+    }
+}
+
+/// What is expected of the values of a map.
+pub(crate) fn expected_in(map: &str) -> &'static str {
+    match map {
+        "evictionSoftGracePeriod" => "expected a duration such as 1m30s",
+        "evictionHard" | "evictionSoft" | "evictionMinimumReclaim" => {
+            "expected a quantity such as 100Mi or a percentage such as 5%"
+        }
+        "kubeReserved" | "systemReserved" => "expected a quantity such as 500Mi",
+        _ => "expected a text",
+    }
+}
+
+/// The kubelet reads YAML as version 1.1 has it, where these words are yes and no.
+fn truth(value: &Value, dialect: Dialect) -> Option<bool> {
+    match value {
+        Value::Bool(truth) => Some(*truth),
+        Value::Text(word) if dialect != Dialect::Own => match word.as_str() {
+            "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
+            "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Some(false),
+            _ => None,
+        },
+        Value::Null | Value::Number(_) | Value::Text(_) | Value::List(_) | Value::Map(_) => None,
+    }
+}
+
+fn json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Null => serde_json::Value::Null,
+        Value::Bool(truth) => (*truth).into(),
+        Value::Number(text) => {
+            let whole = text.parse::<i64>().map(Into::into).or_else(|_| text.parse::<u64>().map(Into::into));
+            let number = whole.ok().or_else(|| serde_json::Number::from_f64(text.parse().ok()?));
+            number.map_or_else(|| text.clone().into(), serde_json::Value::Number)
+        }
+        Value::Text(text) => text.clone().into(),
+        Value::List(list) => list.iter().map(|item| json(&item.value)).collect(),
+        Value::Map(map) => map.iter().map(|(name, item)| (name.value.clone(), json(&item.value))).collect(),
+    }
+}

@@ -1,0 +1,391 @@
+//! From what a kubelet is told to what it means, with everything that is wrong in it.
+
+use super::arguments::label;
+use super::read::expected_in;
+use super::settings::{Entry, Setting, SettingValue, Settings};
+use super::threshold::{EvictionSettings, EvictionSignal, EvictionThreshold, ThresholdError, parse_all_thresholds};
+use super::{KEYS, Shape, parse_duration};
+use crate::model::Origin;
+use crate::quantity::Quantity;
+use crate::tree::{Problems, any_of};
+use core::time::Duration;
+use plimsoll_policy::shutdown::{Period, ShutdownConfig, ShutdownConfigError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What can be reserved.
+pub const RESERVABLE: [&str; 4] = ["cpu", "ephemeral-storage", "memory", "pid"];
+
+/// A kubelet's configuration, as far as anything is decided or checked by it, under KubeletConfiguration's names.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are the kubelet's own switches, by its names")]
+pub struct Kubelet {
+    /// What is said, as it is written, with where each value came from.
+    pub settings: Settings,
+    /// The maps of thresholds, as texts.
+    pub eviction: EvictionSettings,
+    /// The thresholds, those derived for allocatable memory included; those for containerfs are not, since they follow
+    /// from the runtime's disks.
+    pub thresholds: Vec<EvictionThreshold>,
+    /// `evictionPressureTransitionPeriod`.
+    pub pressure_transition: Duration,
+    /// `evictionMaxPodGracePeriod`. Below zero it reads as "the pod's own", and is a second in the kubelet's code.
+    pub max_pod_grace_seconds: i32,
+    /// `mergeDefaultEvictionSettings`.
+    pub merge_default_eviction_settings: bool,
+    /// `kubeReserved`.
+    pub kube_reserved: BTreeMap<String, Quantity>,
+    /// `systemReserved`.
+    pub system_reserved: BTreeMap<String, Quantity>,
+    /// Hard thresholds are not taken off what pods can request: an old flag.
+    pub ignore_eviction_for_allocatable: bool,
+    /// `failSwapOn`.
+    pub fail_swap_on: bool,
+    /// `kernelMemcgNotification`.
+    pub kernel_memcg_notification: bool,
+    /// `staticPodPath`, empty where there is none.
+    pub static_pod_path: String,
+    /// `shutdownGracePeriod` and what belongs to it.
+    pub shutdown: ShutdownConfig,
+}
+
+/// Makes sense of settings whose defaults are filled in. Values from `own`, Plimsoll's own file, are held to a stricter
+/// measure than those that a kubelet runs with.
+pub(crate) fn typed(settings: Settings, own: &str, problems: &mut Problems) -> Kubelet {
+    let mut reader = Reader { settings: &settings, own, problems };
+    let (eviction, thresholds) = reader.thresholds();
+    let kubelet = Kubelet {
+        eviction,
+        thresholds,
+        pressure_transition: reader.duration("evictionPressureTransitionPeriod"),
+        max_pod_grace_seconds: reader.max_pod_grace(),
+        merge_default_eviction_settings: reader.is("mergeDefaultEvictionSettings"),
+        kube_reserved: reader.reserved("kubeReserved"),
+        system_reserved: reader.reserved("systemReserved"),
+        ignore_eviction_for_allocatable: reader.is("experimental-allocatable-ignore-eviction"),
+        fail_swap_on: reader.is("failSwapOn"),
+        kernel_memcg_notification: reader.is("kernelMemcgNotification"),
+        static_pod_path: settings.scalar("staticPodPath").map_or_else(String::new, |(path, _)| path.to_owned()),
+        shutdown: reader.shutdown(),
+        settings: Settings::default(),
+    };
+    reader.enforced();
+    reader.image_gc();
+    reader.scalars();
+    Kubelet { settings, ..kubelet }
+}
+
+struct Reader<'a> {
+    settings: &'a Settings,
+    own: &'a str,
+    problems: &'a mut Problems,
+}
+
+impl Reader<'_> {
+    fn is_own(&self, origin: &Origin) -> bool {
+        matches!(origin, Origin::File { file, .. } if file == self.own)
+    }
+
+    /// Tells a problem with a value, or with a value in a map.
+    fn tell(&mut self, key: &str, entry: Option<&str>, origin: &Origin, value: Option<&str>, expected: &str) {
+        let (file, line) = origin.place();
+        self.problems.turn_to(file);
+        let place = place(key, entry, origin);
+        self.problems.add(line, &place, value, expected);
+    }
+
+    fn warn(&mut self, key: &str, entry: Option<&str>, origin: &Origin, value: Option<&str>, why: &str) {
+        self.tell(key, entry, origin, value, why);
+        self.problems.warnings.extend(self.problems.found.pop());
+    }
+
+    fn scalar(&self, key: &str) -> Option<(String, Origin)> {
+        self.settings.scalar(key).map(|(text, origin)| (text.to_owned(), origin.clone()))
+    }
+
+    fn is(&self, key: &str) -> bool {
+        self.settings.scalar(key).is_some_and(|(text, _)| text == "true")
+    }
+
+    fn nanos(&mut self, key: &str) -> i64 {
+        let Some((text, origin)) = self.scalar(key) else { return 0 };
+        parse_duration(&text).unwrap_or_else(|error| {
+            let kubelet = self.in_its_words(&origin, &error);
+            self.tell(key, None, &origin, Some(&text), &format!("{DURATION}{kubelet}"));
+            0
+        })
+    }
+
+    fn duration(&mut self, key: &str) -> Duration {
+        let nanos = self.nanos(key);
+        u64::try_from(nanos).map_or_else(
+            |_| {
+                if let Some((text, origin)) = self.scalar(key) {
+                    self.tell(key, None, &origin, Some(&text), DURATION);
+                }
+                Duration::ZERO
+            },
+            Duration::from_nanos,
+        )
+    }
+
+    /// The kubelet's own words behind ours, where it would say something of this value.
+    fn in_its_words(&self, origin: &Origin, error: &dyn core::fmt::Display) -> String {
+        if self.is_own(origin) { String::new() } else { format!("; the kubelet says: {error}") }
+    }
+
+    fn texts(&self, key: &str) -> BTreeMap<String, String> {
+        self.settings.map(key).map(|(name, entry)| (name.clone(), entry.text.clone())).collect()
+    }
+
+    fn thresholds(&mut self) -> (EvictionSettings, Vec<EvictionThreshold>) {
+        let eviction = EvictionSettings {
+            hard: self.texts("evictionHard"),
+            soft: self.texts("evictionSoft"),
+            soft_grace: self.texts("evictionSoftGracePeriod"),
+            min_reclaim: self.texts("evictionMinimumReclaim"),
+            enforce_node_allocatable: self.settings.list("enforceNodeAllocatable").to_vec(),
+        };
+        let (thresholds, errors) = parse_all_thresholds(&eviction);
+        for error in errors {
+            // A missing grace period is told where the threshold stands that lacks it.
+            let is_missing = matches!(error.error, ThresholdError::GraceMissing(_));
+            let from = if is_missing { "evictionSoft" } else { error.map };
+            let Some(Entry { text, origin }) =
+                self.settings.map(from).find(|(name, _)| **name == error.name).map(|(_, entry)| entry.clone())
+            else {
+                continue;
+            };
+            let expected = match &error.error {
+                ThresholdError::UnknownSignal(_) => {
+                    format!("unknown key; expected {}", any_of(&EvictionSignal::ALL.map(EvictionSignal::name)))
+                }
+                ThresholdError::Percentage(_) | ThresholdError::Quantity(_) | ThresholdError::Duration(_) => {
+                    format!("{}{}", expected_in(error.map), self.in_its_words(&origin, &error.error))
+                }
+                ThresholdError::PercentageNegative { .. } | ThresholdError::PercentageAboveAll { .. } => {
+                    "expected a percentage from 0% to 100%".to_owned()
+                }
+                ThresholdError::QuantityNotPositive { .. } if text.starts_with('-') => {
+                    "expected a quantity that is not negative".to_owned()
+                }
+                ThresholdError::QuantityNotPositive { .. } => "expected a quantity above zero".to_owned(),
+                ThresholdError::ReclaimNegative(_) => "expected a quantity that is not negative".to_owned(),
+                ThresholdError::GraceNegative(_) => "expected a duration that is not negative".to_owned(),
+                ThresholdError::ReclaimNotPositive { .. } => "expected a percentage above zero, or 0".to_owned(),
+                ThresholdError::GraceMissing(signal) => {
+                    format!("missing; {} needs a grace period", place("evictionSoft", Some(signal.name()), &origin))
+                }
+            };
+            let is_text = !matches!(error.error, ThresholdError::UnknownSignal(_) | ThresholdError::GraceMissing(_));
+            self.tell(error.map, Some(&error.name), &origin, is_text.then_some(text.as_str()), &expected);
+        }
+        self.without_threshold(&eviction);
+        (eviction, thresholds)
+    }
+
+    /// A grace period or a minimum reclaim that belongs to nothing.
+    fn without_threshold(&mut self, eviction: &EvictionSettings) {
+        for (key, of) in [("evictionSoftGracePeriod", "soft threshold"), ("evictionMinimumReclaim", "threshold")] {
+            let entries: Vec<(String, Entry)> =
+                self.settings.map(key).map(|(name, entry)| (name.clone(), entry.clone())).collect();
+            for (name, Entry { text, origin }) in entries {
+                let is_soft = eviction.soft.contains_key(&name);
+                let has_one = is_soft || key == "evictionMinimumReclaim" && eviction.hard.contains_key(&name);
+                let is_signal = EvictionSignal::ALL.iter().any(|signal| signal.name() == name);
+                if has_one || !is_signal {
+                    continue;
+                }
+                let why = format!("there is no {of} that it belongs to");
+                if self.is_own(&origin) && key == "evictionSoftGracePeriod" {
+                    self.tell(key, Some(&name), &origin, Some(&text), &why);
+                } else {
+                    self.warn(key, Some(&name), &origin, Some(&text), &why);
+                }
+            }
+        }
+    }
+
+    fn max_pod_grace(&mut self) -> i32 {
+        let key = "evictionMaxPodGracePeriod";
+        let Some((text, origin)) = self.scalar(key) else { return 0 };
+        match text.parse::<i32>() {
+            Ok(seconds) if seconds >= 0 => seconds,
+            Ok(seconds) if !self.is_own(&origin) => {
+                let why =
+                    "reads as the pod's own grace period in the documents; the kubelet's code makes it one second";
+                self.warn(key, None, &origin, Some(&text), why);
+                seconds
+            }
+            Ok(_) | Err(_) => {
+                let expected = format!("expected a whole number from 0 to {}", i32::MAX);
+                self.tell(key, None, &origin, Some(&text), &expected);
+                0
+            }
+        }
+    }
+
+    fn reserved(&mut self, key: &str) -> BTreeMap<String, Quantity> {
+        let entries: Vec<(String, Entry)> =
+            self.settings.map(key).map(|(name, entry)| (name.clone(), entry.clone())).collect();
+        let mut reserved = BTreeMap::new();
+        for (name, Entry { text, origin }) in entries {
+            if !RESERVABLE.contains(&name.as_str()) {
+                let expected = format!("it cannot be reserved; expected {}", any_of(&RESERVABLE));
+                self.tell(key, Some(&name), &origin, Some(&text), &expected);
+                continue;
+            }
+            match Quantity::parse(&text) {
+                Ok(quantity) if !quantity.is_negative() => {
+                    reserved.insert(name, quantity);
+                }
+                Ok(_) => {
+                    self.tell(key, Some(&name), &origin, Some(&text), "expected a quantity that is not negative");
+                }
+                Err(error) => {
+                    let expected = format!("{}{}", expected_in(key), self.in_its_words(&origin, &error));
+                    self.tell(key, Some(&name), &origin, Some(&text), &expected);
+                }
+            }
+        }
+        reserved
+    }
+
+    /// `enforceNodeAllocatable` and what it needs beside it.
+    fn enforced(&mut self) {
+        const CHOICES: [(&str, Option<&str>); 6] = [
+            ("pods", None),
+            ("system-reserved", Some("systemReservedCgroup")),
+            ("system-reserved-compressible", Some("systemReservedCgroup")),
+            ("kube-reserved", Some("kubeReservedCgroup")),
+            ("kube-reserved-compressible", Some("kubeReservedCgroup")),
+            ("none", None),
+        ];
+        let key = "enforceNodeAllocatable";
+        let Some(Setting { value: SettingValue::List(list), origin }) = self.settings.get(key).cloned() else { return };
+        let mut before = BTreeSet::new();
+        for value in &list {
+            let Some((_, needs)) = CHOICES.iter().find(|(name, _)| name == value) else {
+                let names = CHOICES.map(|(name, _)| name);
+                self.tell(key, None, &origin, Some(value), &format!("expected {}", any_of(&names)));
+                continue;
+            };
+            if !before.insert(value.as_str()) {
+                self.tell(key, None, &origin, Some(value), "it stands in the list twice");
+            }
+            if value == "none" && list.len() > 1 {
+                self.tell(key, None, &origin, Some(value), "none stands alone");
+            }
+            if let Some(needs) = needs
+                && !self.is_own(&origin)
+                && self.settings.scalar(needs).is_none_or(|(path, _)| path.is_empty())
+            {
+                self.tell(key, None, &origin, Some(value), &format!("{needs} is missing, which it needs"));
+            }
+        }
+        for both in ["system-reserved", "kube-reserved"] {
+            if before.contains(both) && before.contains(format!("{both}-compressible").as_str()) {
+                let expected = format!("expected {both} or {both}-compressible, not both");
+                self.tell(key, None, &origin, Some(both), &expected);
+            }
+        }
+    }
+
+    fn image_gc(&mut self) {
+        let [high, low] = ["imageGCHighThresholdPercent", "imageGCLowThresholdPercent"].map(|key| {
+            let (text, origin) = self.scalar(key)?;
+            let percent = text.parse::<i32>().ok().filter(|percent| (0..=100).contains(percent));
+            if percent.is_none() {
+                self.tell(key, None, &origin, Some(&text), "expected a whole number from 0 to 100");
+            }
+            Some((percent?, text, origin))
+        });
+        if let (Some((high, ..)), Some((low, text, origin))) = (high, low)
+            && low >= high
+        {
+            let expected = format!("expected less than imageGCHighThresholdPercent, which is {high}");
+            self.tell("imageGCLowThresholdPercent", None, &origin, Some(&text), &expected);
+        }
+    }
+
+    fn shutdown(&mut self) -> ShutdownConfig {
+        let list = match self.settings.get("shutdownGracePeriodByPodPriority") {
+            Some(Setting { value: SettingValue::Any(serde_json::Value::Array(list)), origin }) => {
+                Some((list.clone(), origin.clone()))
+            }
+            Some(_) | None => None,
+        };
+        let mut by_priority = Vec::new();
+        for (index, item) in list.iter().flat_map(|(list, _)| list).enumerate() {
+            let number = |name: &str| item.get(name).map_or(Some(0), serde_json::Value::as_i64);
+            let priority = number("priority").and_then(|priority| i32::try_from(priority).ok());
+            match (priority, number("shutdownGracePeriodSeconds"), &list) {
+                (Some(priority), Some(seconds), _) => by_priority.push(Period { priority, seconds }),
+                (_, _, Some((_, origin))) => {
+                    let key = format!("shutdownGracePeriodByPodPriority[{index}]");
+                    let expected = "expected priority and shutdownGracePeriodSeconds, whole numbers";
+                    let origin = origin.clone();
+                    self.tell(&key, None, &origin, Some(&item.to_string()), expected);
+                }
+                _ => {}
+            }
+        }
+        let shutdown = ShutdownConfig {
+            grace_ns: self.nanos("shutdownGracePeriod"),
+            critical_ns: self.nanos("shutdownGracePeriodCriticalPods"),
+            by_priority,
+        };
+        for problem in shutdown.problems() {
+            let key = match problem {
+                ShutdownConfigError::CriticalAboveAll { .. } | ShutdownConfigError::CriticalTooShort(_) => {
+                    "shutdownGracePeriodCriticalPods"
+                }
+                ShutdownConfigError::GraceTooShort(_) => "shutdownGracePeriod",
+                ShutdownConfigError::Both => "shutdownGracePeriodByPodPriority",
+            };
+            let origin = self.settings.get(key).map_or(Origin::Default, |setting| setting.origin.clone());
+            let text = self.scalar(key).map(|(text, _)| text);
+            self.tell(key, None, &origin, text.as_deref(), &format!("the kubelet says: {problem}"));
+        }
+        shutdown
+    }
+
+    /// Durations and numbers that nothing above looked at.
+    fn scalars(&mut self) {
+        let looked_at = [
+            "evictionPressureTransitionPeriod",
+            "evictionMaxPodGracePeriod",
+            "shutdownGracePeriod",
+            "shutdownGracePeriodCriticalPods",
+            "imageGCHighThresholdPercent",
+            "imageGCLowThresholdPercent",
+        ];
+        for key in KEYS.iter().filter(|key| !looked_at.contains(&key.name)) {
+            match key.shape {
+                Shape::Duration => {
+                    self.nanos(key.name);
+                }
+                Shape::Number => {
+                    let Some((text, origin)) = self.scalar(key.name) else { continue };
+                    if text.parse::<i64>().is_err() {
+                        self.tell(key.name, None, &origin, Some(&text), "expected a whole number");
+                    }
+                }
+                Shape::Map(_) | Shape::Switches | Shape::Bool | Shape::List | Shape::Text | Shape::Any => {}
+            }
+        }
+    }
+}
+
+const DURATION: &str = "expected a duration such as 30s, 1m30s or 500ms";
+
+/// How a problem calls a value: by its key in a file, by its flag on a command line.
+pub(crate) fn place(key: &str, entry: Option<&str>, origin: &Origin) -> String {
+    match (origin, entry) {
+        (Origin::KubeletFlag { .. }, None) => label(origin),
+        (Origin::KubeletFlag { .. }, Some(entry)) => format!("{} {entry}", label(origin)),
+        (Origin::Default | Origin::File { .. } | Origin::DropIn { .. } | Origin::Flag, None) => key.to_owned(),
+        (Origin::Default | Origin::File { .. } | Origin::DropIn { .. } | Origin::Flag, Some(entry)) => {
+            format!("{key}.{entry}")
+        }
+    }
+}

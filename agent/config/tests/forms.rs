@@ -1,0 +1,486 @@
+//! Every form that a kubelet's configuration is found in: what it becomes, and what is said of it.
+
+use core::time::Duration;
+use plimsoll_config::kubelet::{EvictionSignal, EvictionThreshold, ThresholdValue};
+use plimsoll_config::{Overrides, Quantity, Report, Sources, Text, Texts, examine, examine_texts};
+use proptest::prelude::*;
+
+/// Kubernetes' own head of a file.
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn text(file: &str, text: &str) -> Text {
+    Text { file: file.to_owned(), text: text.to_owned() }
+}
+
+fn report(texts: &Texts) -> Report {
+    examine_texts(texts, &Overrides::default())
+}
+
+fn kubelet_file(body: &str) -> Texts {
+    Texts { kubelet_config: Some(text("kubelet.yaml", &format!("{HEAD}{body}"))), ..Texts::default() }
+}
+
+fn drop_ins(body: &str, patches: &[&str]) -> Texts {
+    let patches = (1..).zip(patches).map(|(number, body)| text(&format!("{number}.conf"), &format!("{HEAD}{body}")));
+    Texts { drop_ins: Some(patches.collect()), ..kubelet_file(body) }
+}
+
+fn command_line(line: &str) -> Texts {
+    Texts { kubelet_command_line: vec![text("cmdline", line)], ..Texts::default() }
+}
+
+fn node_config(body: &str) -> Texts {
+    let body = format!("apiVersion: v1\nkind: NodeConfig\nkubeletArguments:\n{body}");
+    Texts { node_config: Some(text("node-config.yaml", &body)), ..Texts::default() }
+}
+
+fn configz(body: &str) -> Texts {
+    Texts { configz: Some(text("configz.json", body)), ..Texts::default() }
+}
+
+fn own(body: &str) -> Texts {
+    Texts { own: Some(text("plimsoll.yaml", body)), ..Texts::default() }
+}
+
+/// The hard lines and where they came from, as `memory.available<100Mi default`.
+fn hard(report: &Report) -> Vec<String> {
+    let settings = &report.configuration.kubelet.settings;
+    settings.map("evictionHard").map(|(signal, entry)| format!("{signal}<{} {}", entry.text, entry.origin)).collect()
+}
+
+fn lines(problems: &[plimsoll_config::Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
+const DEFAULTS: [&str; 5] = [
+    "imagefs.available<15% default",
+    "imagefs.inodesFree<5% default",
+    "memory.available<100Mi default",
+    "nodefs.available<10% default",
+    "nodefs.inodesFree<5% default",
+];
+
+#[test]
+fn defaults_hold_as_the_kubelet_takes_them() {
+    let one = |origin: &str| vec![format!("memory.available<1Gi {origin}")];
+    let merged = |origin: &str| {
+        let mut lines: Vec<String> = DEFAULTS.map(str::to_owned).to_vec();
+        lines[2] = format!("memory.available<1Gi {origin}");
+        lines
+    };
+    let defaults = || DEFAULTS.map(str::to_owned).to_vec();
+    let line = "evictionHard: {memory.available: 1Gi}\n";
+    let json = format!(
+        "{{\n\t\"apiVersion\": \"kubelet.config.k8s.io/v1beta1\",\n\t\"kind\": \"KubeletConfiguration\",\n{}}}",
+        "\t\"evictionHard\": {\"memory.available\": \"1Gi\"}\n"
+    );
+    for (name, texts, expected) in [
+        ("nothing", Texts::default(), defaults()),
+        ("own: nothing", own(""), defaults()),
+        ("own: one", own(line), one("plimsoll.yaml:1")),
+        ("own: merged", own(&format!("{line}mergeDefaultEvictionSettings: true")), merged("plimsoll.yaml:1")),
+        ("own: none", own("evictionHard: {}"), vec![]),
+        ("own: null is nothing said", own("evictionHard:\n"), defaults()),
+        ("file: nothing", kubelet_file(""), defaults()),
+        ("file: one", kubelet_file(line), one("kubelet.yaml:3")),
+        ("file: merged", kubelet_file(&format!("{line}mergeDefaultEvictionSettings: true")), merged("kubelet.yaml:3")),
+        ("file: none", kubelet_file("evictionHard: {}"), vec![]),
+        (
+            "file as JSON with tabs",
+            Texts { kubelet_config: Some(text("k.json", &json)), ..Texts::default() },
+            one("k.json:4"),
+        ),
+        // The file's defaults are there before drop-ins are laid over it.
+        ("drop-in: one beside the defaults", drop_ins("", &[line]), merged("drop-in 1.conf:3")),
+        ("drop-in: null takes back", drop_ins(line, &["evictionHard:\n  memory.available:\n"]), vec![]),
+        ("drop-in: null takes all back", drop_ins(line, &["evictionHard:\n"]), vec![]),
+        (
+            "drop-ins in their order",
+            drop_ins("evictionHard: {}", &["evictionHard: {memory.available: 2Gi}", line]),
+            one("drop-in 2.conf:3"),
+        ),
+        (
+            "drop-in: merging does nothing",
+            drop_ins(line, &["mergeDefaultEvictionSettings: true"]),
+            one("kubelet.yaml:3"),
+        ),
+        // Flags replace the whole map, merged defaults too.
+        (
+            "flags over a file",
+            Texts {
+                kubelet_command_line: vec![text("cmdline", "kubelet\0--eviction-hard=memory.available<1Gi\0")],
+                ..kubelet_file("evictionHard: {pid.available: 5%}\nmergeDefaultEvictionSettings: true")
+            },
+            one("--eviction-hard in cmdline"),
+        ),
+        (
+            "an empty flag over a file",
+            Texts { kubelet_command_line: vec![text("cmdline", "kubelet\0--eviction-hard=\0")], ..kubelet_file(line) },
+            vec![],
+        ),
+        // Without a file the kubelet has no lines of its own.
+        ("flags alone", command_line("kubelet\0--v=2\0"), vec![]),
+        (
+            "flags alone: one",
+            command_line("kubelet --eviction-hard memory.available<1Gi"),
+            one("--eviction-hard in cmdline:1"),
+        ),
+        // That a file is named and cannot be read does not mean that there is none.
+        ("flags that name a file", command_line("kubelet\0--config=/none\0"), defaults()),
+        ("the rest of a command line", command_line("KUBELET_EXTRA_ARGS=--v=2\n"), defaults()),
+        ("node-config: nothing", node_config("  v: ['2']\n"), defaults()),
+        (
+            "node-config: one",
+            node_config("  eviction-hard:\n  - memory.available<1Gi\n"),
+            one("kubeletArguments.eviction-hard in node-config.yaml:5"),
+        ),
+        (
+            "configz",
+            configz(r#"{"kubeletconfig": {"evictionHard": {"memory.available": "1Gi"}}}"#),
+            one("configz.json:1"),
+        ),
+        ("configz without lines has none", configz(r#"{"kubeletconfig":{"failSwapOn":true}}"#), vec![]),
+        (
+            "our own over the kubelet's",
+            Texts { own: Some(text("plimsoll.yaml", line)), ..kubelet_file("evictionHard: {pid.available: 5%}") },
+            one("plimsoll.yaml:1"),
+        ),
+        (
+            "the kubelet's where ours says nothing",
+            Texts { own: Some(text("plimsoll.yaml", "machine: {}")), ..kubelet_file(line) },
+            one("kubelet.yaml:3"),
+        ),
+    ] {
+        let report = report(&texts);
+        assert_eq!(hard(&report), expected, "{name}");
+        assert_eq!(report.errors, [], "{name}");
+    }
+}
+
+fn threshold(report: &Report, signal: EvictionSignal) -> &EvictionThreshold {
+    let thresholds = &report.configuration.kubelet.thresholds;
+    thresholds.iter().find(|threshold| threshold.signal == signal).expect("it is there")
+}
+
+#[test]
+fn the_minimum_reclaim_of_the_documentation() {
+    let report = report(&kubelet_file(
+        "evictionHard: {memory.available: \"500Mi\", nodefs.available: \"1Gi\", imagefs.available: \"100Gi\"}\n\
+         evictionMinimumReclaim: {memory.available: \"0Mi\", nodefs.available: \"500Mi\", imagefs.available: \"2Gi\"}\n",
+    ));
+    assert_eq!(report.errors, []);
+    for (signal, until) in [
+        (EvictionSignal::MemoryAvailable, 500 << 20),
+        // 1.5 GiB, as the documentation calls 1Gi and 500Mi.
+        (EvictionSignal::NodeFsAvailable, (1 << 30) + (500 << 20)),
+        (EvictionSignal::ImageFsAvailable, 102 << 30),
+    ] {
+        let threshold = threshold(&report, signal);
+        let bytes = |value: &ThresholdValue| value.of(0).bytes().expect("not negative").0;
+        let reclaim = threshold.min_reclaim.as_ref().expect("it is there");
+        assert_eq!(bytes(&threshold.value) + bytes(reclaim), until, "{signal}");
+    }
+}
+
+#[test]
+fn what_is_given_twice_is_told_and_taken_as_the_kubelet_takes_it() {
+    let twice = "evictionHard:\n  memory.available: 1Gi\n  memory.available: 10%\n";
+    for (texts, value, errors, warnings) in [
+        (
+            own(twice),
+            "10%",
+            vec!["plimsoll.yaml:3: evictionHard.memory.available: the same key stands in line 2 already"],
+            vec![],
+        ),
+        (
+            kubelet_file(twice),
+            "10%",
+            vec![],
+            vec![
+                "kubelet.yaml:5: evictionHard.memory.available: the same key stands in line 4 already; the kubelet takes \
+                 the last",
+            ],
+        ),
+        (
+            drop_ins("", &[twice]),
+            "10%",
+            vec![
+                "1.conf:5: evictionHard.memory.available: the same key stands in line 4 already, and the kubelet refuses \
+                 a drop-in for that",
+            ],
+            vec![],
+        ),
+        (
+            command_line("kubelet\0--eviction-hard=memory.available<1Gi,memory.available<10%\0"),
+            "10%",
+            vec![],
+            vec![
+                "cmdline: --eviction-hard: \"memory.available<10%\": memory.available was given before, as 1Gi; the last counts",
+            ],
+        ),
+        (
+            node_config("  eviction-hard:\n  - memory.available<1Gi\n  - memory.available<10%\n"),
+            "10%",
+            vec![],
+            vec![
+                "node-config.yaml:6: kubeletArguments.eviction-hard: \"memory.available<10%\": memory.available was given \
+                 before, as 1Gi; the last counts",
+            ],
+        ),
+        (
+            command_line("kubelet --eviction-hard=memory.available<10% --max-pods=3 --max-pods 4"),
+            "10%",
+            vec![],
+            vec!["cmdline:1: --max-pods: \"4\": given before at --max-pods in cmdline:1; the last counts"],
+        ),
+    ] {
+        let report = report(&texts);
+        assert_eq!(report.configuration.kubelet.eviction.hard["memory.available"], value);
+        assert_eq!(lines(&report.errors), errors);
+        assert_eq!(lines(&report.warnings), warnings);
+    }
+}
+
+#[test]
+fn a_node_config_is_read_key_by_key() {
+    let report = report(&node_config(
+        "  eviction-hard: ['memory.available<500Mi']
+  eviction-soft: ['memory.available<1Gi']
+  eviction-soft-grace-period: ['memory.available=1m30s']
+  eviction-minimum-reclaim: ['memory.available=100Mi']
+  eviction-pressure-transition-period: ['30s']
+  eviction-max-pod-grace-period: ['60']
+  system-reserved: ['1.5Gi']
+  kube-reserved: ['cpu=200m,memory=512M']
+  minimum-container-ttl-duration: ['10s']
+  maximum-dead-containers: ['240']
+  maximum-dead-containers-per-container: ['2']
+  image-gc-high-threshold: ['90']
+  image-gc-low-threshold: ['80']
+  node-status-update-frequency: ['10s']
+  read_only-port: ['0']
+  colour: ['red']
+",
+    ));
+    assert_eq!(report.errors, []);
+    let kubelet = &report.configuration.kubelet;
+    let bytes = |quantity: &str| Quantity::parse(quantity).expect("a quantity");
+    assert_eq!(threshold(&report, EvictionSignal::MemoryAvailable).value, ThresholdValue::Quantity(bytes("500Mi")));
+    let grace: Vec<i64> = kubelet.thresholds.iter().map(|threshold| threshold.grace_period_ns).collect();
+    assert_eq!(grace, [0, 90_000_000_000, 0]);
+    assert_eq!(kubelet.pressure_transition, Duration::from_secs(30));
+    assert_eq!(kubelet.max_pod_grace_seconds, 60);
+    assert_eq!(kubelet.system_reserved, [("memory".to_owned(), bytes("1536Mi"))].into());
+    assert_eq!(kubelet.kube_reserved["memory"], bytes("512M"));
+    for (key, value) in [
+        ("minimum-container-ttl-duration", "10s"),
+        ("maximum-dead-containers", "240"),
+        ("imageGCHighThresholdPercent", "90"),
+        ("nodeStatusUpdateFrequency", "10s"),
+        ("readOnlyPort", "0"),
+    ] {
+        assert_eq!(kubelet.settings.scalar(key).map(|(text, _)| text), Some(value), "{key}");
+    }
+    let told = lines(&report.warnings);
+    for (told, begin) in told.iter().zip([
+        "node-config.yaml:10: kubeletArguments.system-reserved: \"1.5Gi\": a resource is missing",
+        "node-config.yaml:12: kubeletArguments.minimum-container-ttl-duration: \"10s\": deprecated: it lost its purpose",
+        "node-config.yaml:13: kubeletArguments.maximum-dead-containers: \"240\": deprecated: ",
+        "node-config.yaml:14: kubeletArguments.maximum-dead-containers-per-container: \"2\": deprecated: ",
+        "node-config.yaml:19: kubeletArguments.colour: \"red\": unknown flag",
+    ]) {
+        assert!(told.starts_with(begin), "{told}\n{begin}");
+    }
+    assert_eq!(told.len(), 5, "{told:?}");
+}
+
+#[test]
+fn a_file_is_read_as_the_kubelet_reads_it() {
+    for (texts, errors, warnings) in [
+        // It passes over what it does not know.
+        (
+            kubelet_file("colour: red\n"),
+            vec![],
+            vec!["kubelet.yaml:3: colour: unknown key; a kubelet of 1.36 passes over it"],
+        ),
+        // It takes no number for a text.
+        (
+            kubelet_file("evictionHard: {memory.available: 100}\n"),
+            vec![
+                "kubelet.yaml:3: evictionHard.memory.available: \"100\": expected a quantity such as 100Mi or a percentage \
+                 such as 5%, between quotes: the kubelet takes no bare number here",
+            ],
+            vec![],
+        ),
+        (
+            kubelet_file("evictionMaxPodGracePeriod: '60'\n"),
+            vec!["kubelet.yaml:3: evictionMaxPodGracePeriod: \"60\": expected a whole number, without quotes"],
+            vec![],
+        ),
+        (
+            kubelet_file(
+                "evictionHard: {memory.available: 10 Mi, memory.free: '1'}\nkubeReserved: {gold: '1', memory: '-1'}\n",
+            ),
+            vec![
+                "kubelet.yaml:3: evictionHard.memory.available: \"10 Mi\": expected a quantity such as 100Mi or a \
+                 percentage such as 5%; the kubelet says: quantities must match the regular expression \
+                 '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+                "kubelet.yaml:3: evictionHard.memory.free: unknown key; expected memory.available, \
+                 allocatableMemory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree, \
+                 containerfs.available, containerfs.inodesFree or pid.available",
+                "kubelet.yaml:4: kubeReserved.gold: \"1\": it cannot be reserved; expected cpu, ephemeral-storage, memory \
+                 or pid",
+                "kubelet.yaml:4: kubeReserved.memory: \"-1\": expected a quantity that is not negative",
+            ],
+            vec![],
+        ),
+        (
+            kubelet_file("enforceNodeAllocatable: [pods, pods, kube-reserved, all]\nimageGCLowThresholdPercent: 90\n"),
+            vec![
+                "kubelet.yaml:3: enforceNodeAllocatable: \"pods\": it stands in the list twice",
+                "kubelet.yaml:3: enforceNodeAllocatable: \"kube-reserved\": kubeReservedCgroup is missing, which it needs",
+                "kubelet.yaml:3: enforceNodeAllocatable: \"all\": expected pods, system-reserved, \
+                 system-reserved-compressible, kube-reserved, kube-reserved-compressible or none",
+                "kubelet.yaml:4: imageGCLowThresholdPercent: \"90\": expected less than imageGCHighThresholdPercent, \
+                 which is 85",
+            ],
+            vec![],
+        ),
+        (
+            kubelet_file("shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 30s\nsyncFrequency: soon\n"),
+            vec![
+                "kubelet.yaml:4: shutdownGracePeriodCriticalPods: \"30s\": the kubelet says: invalid configuration: \
+                 shutdownGracePeriodCriticalPods {30s} must be <= shutdownGracePeriod {10s}",
+                "kubelet.yaml:5: syncFrequency: \"soon\": expected a duration such as 30s, 1m30s or 500ms; the kubelet \
+                 says: time: invalid duration \"soon\"",
+            ],
+            vec![],
+        ),
+        (
+            kubelet_file("evictionMaxPodGracePeriod: -1\nevictionSoftGracePeriod: {memory.available: 1m}\n"),
+            vec![],
+            vec![
+                "kubelet.yaml:3: evictionMaxPodGracePeriod: \"-1\": reads as the pod's own grace period in the documents; \
+                 the kubelet's code makes it one second",
+                "kubelet.yaml:4: evictionSoftGracePeriod.memory.available: \"1m\": there is no soft threshold that it \
+                 belongs to",
+            ],
+        ),
+        (
+            Texts { kubelet_config: Some(text("k", "kind: Pod\n")), ..Texts::default() },
+            vec![
+                "k:1: apiVersion: missing; expected kubelet.config.k8s.io/v1beta1",
+                "k:1: kind: \"Pod\": expected KubeletConfiguration",
+            ],
+            vec![],
+        ),
+        (
+            Texts { kubelet_config: Some(text("k", "\n")), ..Texts::default() },
+            vec!["k: the file: it is empty, and the kubelet refuses an empty file"],
+            vec![],
+        ),
+        (
+            configz("{}"),
+            vec!["configz.json:1: kubeletconfig: missing; expected the kubelet's answer to /configz"],
+            vec![],
+        ),
+        (
+            Texts { configz: Some(text("c", r#"{"kubeletconfig":{}}"#)), ..kubelet_file("") },
+            vec![
+                "c: kubeletconfig: it is the result of the kubelet's file, drop-ins and flags; expected it alone, or them",
+            ],
+            vec![],
+        ),
+        (
+            command_line(
+                "kubelet --eviction-hard=memory.available=1Gi --system-reserved=memory --fail-swap-on=maybe stray \
+                          --config-dir",
+            ),
+            vec![
+                "cmdline:1: --eviction-hard: \"memory.available=1Gi\": expected SIGNAL<QUANTITY such as \
+                 memory.available<1Gi",
+                "cmdline:1: --system-reserved: \"memory\": expected RESOURCE=QUANTITY such as memory=1.5Gi",
+                "cmdline:1: --fail-swap-on: \"maybe\": expected true or false",
+                "cmdline:1: --config-dir: a value is expected",
+            ],
+            vec!["cmdline:1: stray: not a flag, and the kubelet refuses it; expected --NAME=VALUE"],
+        ),
+    ] {
+        let report = report(&texts);
+        assert_eq!(lines(&report.errors), errors, "{texts:?}");
+        assert_eq!(lines(&report.warnings), warnings, "{texts:?}");
+    }
+}
+
+#[test]
+fn a_zero_in_a_file_is_nothing_said_and_on_a_command_line_it_is_zero() {
+    let zero = "evictionPressureTransitionPeriod: 0s\n";
+    for (texts, seconds) in [
+        (kubelet_file(zero), 300),
+        (drop_ins("evictionPressureTransitionPeriod: 1m\n", &[zero]), 300),
+        (command_line("kubelet\0--eviction-pressure-transition-period=0\0--eviction-hard=\0"), 0),
+        (own(zero), 0),
+    ] {
+        let report = report(&texts);
+        assert_eq!(report.configuration.kubelet.pressure_transition, Duration::from_secs(seconds));
+        assert_eq!(report.configuration.policy.pressure_transition, Duration::from_secs(seconds));
+    }
+}
+
+#[test]
+fn files_that_a_command_line_names_are_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("written");
+    write("kubelet.yaml", &format!("{HEAD}evictionHard: {{memory.available: 1Gi, pid.available: 5%}}\n"));
+    std::fs::create_dir_all(path("conf.d/20-more")).expect("made");
+    write("conf.d/10-a.conf", &format!("{HEAD}evictionHard: {{memory.available: 2Gi}}\n"));
+    write("conf.d/20-more/b.conf", &format!("{HEAD}evictionHard: {{memory.available: 3Gi}}\n"));
+    write("conf.d/30-c.yaml", "this is not read");
+    write("flags.env", "KUBELET_KUBEADM_ARGS=\"--max-pods=7\"\n");
+    let shown = directory.path().display();
+    write(
+        "kubelet.service",
+        &format!(
+            "[Service]\nEnvironmentFile={shown}/flags.env\nExecStart=/usr/bin/kubelet --config={shown}/kubelet.yaml \\\n \
+             --config-dir={shown}/conf.d $KUBELET_KUBEADM_ARGS\n"
+        ),
+    );
+    let sources = Sources { kubelet_command_line: vec![path("kubelet.service")], ..Sources::default() };
+    let report = examine(&sources, &Overrides::default());
+    assert_eq!(report.errors, []);
+    assert_eq!(
+        hard(&report),
+        [
+            format!("memory.available<3Gi drop-in {shown}/conf.d/20-more/b.conf:3"),
+            format!("pid.available<5% {shown}/kubelet.yaml:3"),
+        ]
+    );
+    let (pods, origin) = report.configuration.kubelet.settings.scalar("maxPods").expect("it is there");
+    assert_eq!((pods, origin.to_string()), ("7", format!("--max-pods in {shown}/flags.env:1")));
+
+    let missing = Sources { node_config: Some(path("none")), configz: Some(path("neither")), ..Sources::default() };
+    let report = examine(&missing, &Overrides::default());
+    assert_eq!(report.errors.len(), 2, "{:?}", report.errors);
+}
+
+proptest! {
+    /// Whatever stands in them: an answer, and no panic.
+    #[test]
+    fn any_text_is_answered_in_every_form(
+        form in 0..6_usize,
+        body in "\\PC{0,60}|([a-zA-Z.:<=,%\\[\\]{}'\"&*!|> \\n\\\\$0-9-]|evictionHard|memory.available|--eviction-hard=|kubeletArguments:|ExecStart=|\\[Service\\]|\0){0,40}",
+    ) {
+        let body = text("f", &body);
+        let mut texts = Texts::default();
+        match form {
+            0 => texts.own = Some(body),
+            1 => texts.kubelet_config = Some(body),
+            2 => texts.drop_ins = Some(vec![body]),
+            3 => texts.configz = Some(body),
+            4 => texts.node_config = Some(body),
+            _ => texts.kubelet_command_line = vec![body],
+        }
+        let _ = report(&texts);
+    }
+}
