@@ -5,8 +5,8 @@ use core::time::Duration;
 use plimsoll_config::Quantity;
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
 use plimsoll_policy::kubelet::{
-    Condition, Config, DiskLayout, Eviction, Line, NodeStats, Observation, Origin, Outcome, Plan, Readings, Signal,
-    State, Threshold, Why, after_reclaim, decide,
+    Condition, Config, DiskLayout, Eviction, Limit, Line, NodeStats, Observation, Origin, Outcome, Plan, Readings,
+    Signal, State, Threshold, Why, after_reclaim, decide,
 };
 use plimsoll_policy::message::{self, Asked, Attempting, Met, NodeLow, OverLimit, Used, Victim, VictimUsage, Written};
 use plimsoll_units::MonotonicNs;
@@ -244,19 +244,19 @@ impl Case {
                         };
                         (low.to_string(), annotations, Some(condition))
                     }
-                    Why::EmptyDirLimit(volume) => {
+                    Why::Limit(Limit::EmptyDir(volume)) => {
                         let volume = &pod.spec.volumes[volume as usize];
                         let limit = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_deref());
                         let limit = printed(limit.expect("a limit to be over"));
                         (OverLimit::EmptyDir { name: volume.name.clone(), limit }.to_string(), BTreeMap::new(), None)
                     }
-                    Why::PodLimit => (
+                    Why::Limit(Limit::Pod) => (
                         OverLimit::Pod { limit: pod.storage_limit().expect("a limit to be over").to_string() }
                             .to_string(),
                         BTreeMap::new(),
                         None,
                     ),
-                    Why::ContainerLimit(container) => {
+                    Why::Limit(Limit::Container(container)) => {
                         let name = stats.expect("statistics to be over").containers[container as usize].name.clone();
                         let limit = pod
                             .spec

@@ -3,108 +3,17 @@
 //! A turn has one part, or two: where disks can be cleaned before anybody is evicted, [`decide`] asks for that
 //! ([`Outcome::Reclaim`]), and [`after_reclaim`] goes on with what was seen after it.
 
-use super::amount::Amount;
+use super::limits::{Limit, over_limit};
 use super::pod::Pod;
 use super::ranking::{DiskLayout, Fate, Ranked, rank};
-use super::signals::{Condition, NodeStats, Readings, Resource, Signal};
+use super::reclaim::Reclaim;
+use super::signals::{Condition, NodeStats, Readings, Resource};
+use super::threshold::{Origin, Threshold};
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
 
 /// Seconds for an orderly end where there is no time for one (`immediateEvictionGracePeriodSeconds`).
-const AT_ONCE_SECONDS: i64 = 1;
-
-/// Where a line is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Line {
-    /// At this amount.
-    At(Amount),
-    /// At this fraction of the capacity. It may be anything that Go reads as a number.
-    Share(f32),
-}
-
-impl Line {
-    /// The line on this capacity (`GetThresholdQuantity`). Shares are taken in 64-bit floats of a 32-bit fraction and
-    /// truncated, so that 10 % of 10 GiB is 16 bytes more than 1 GiB.
-    pub fn of(self, capacity: i64) -> Amount {
-        /// 2^63.
-        const BEYOND: f64 = 9_223_372_036_854_775_808.0;
-        match self {
-            Self::At(amount) => amount,
-            Self::Share(fraction) => {
-                #[expect(clippy::cast_precision_loss, reason = "the kubelet multiplies in 64-bit floats")]
-                let share = capacity as f64 * f64::from(fraction);
-                // What does not fit becomes the lowest number on amd64, NaN included.
-                #[expect(clippy::cast_possible_truncation, reason = "truncation is the rule")]
-                let share = if (-BEYOND..BEYOND).contains(&share) { share as i64 } else { i64::MIN };
-                Amount::whole(share)
-            }
-        }
-    }
-}
-
-/// Where a threshold comes from. Those of containerfs are derived when the layout of the disks becomes known, which is
-/// too late for that first turn (`synchronize` goes on with the list it had before `UpdateContainerFsThresholds`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Origin {
-    /// It was configured.
-    #[default]
-    Configured,
-    /// It was derived, and is looked at from the second turn on, and to judge a reclaim.
-    Derived,
-    /// It was derived and took the place of a hard one in the same list, so that the first turn sees it.
-    DerivedInPlace,
-    /// It was configured as a soft one and replaced in a copy of the list: only the first turn sees it.
-    ReplacedInCopy,
-    /// It was configured as a hard one and replaced: it is never looked at.
-    Replaced,
-}
-
-impl Origin {
-    /// Whether it is looked at in the turn that learns of the disks, and in others.
-    const fn is_seen(self, first_turn: bool) -> bool {
-        match self {
-            Self::Configured | Self::DerivedInPlace => true,
-            Self::Derived => !first_turn,
-            Self::ReplacedInCopy => first_turn,
-            Self::Replaced => false,
-        }
-    }
-}
-
-/// A threshold.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Threshold {
-    /// What is measured.
-    pub signal: Signal,
-    /// Met while less than this is available; none is never met (the kubelet derives such ones from nothing).
-    pub line: Option<Line>,
-    /// How long it must be met before anything is done. Zero makes it a hard one, wherever it was configured.
-    pub grace: Duration,
-    /// How much above the line is wanted again once it was met.
-    pub min_reclaim: Option<Line>,
-    /// Where it comes from.
-    pub origin: Origin,
-}
-
-impl Threshold {
-    /// Whether it acts at once.
-    pub const fn is_hard(&self) -> bool {
-        self.grace.is_zero()
-    }
-
-    /// Whether it is met (`thresholdsMet`): never without a reading.
-    fn is_met(&self, readings: &Readings, with_min_reclaim: bool) -> bool {
-        let (Some(line), Some(reading)) = (self.line, readings.get(self.signal)) else { return false };
-        let wanted =
-            self.min_reclaim.filter(|_| with_min_reclaim).map_or(Amount::ZERO, |line| line.of(reading.capacity));
-        Amount::whole(reading.available) < line.of(reading.capacity) + wanted
-    }
-
-    /// `hasThreshold` does not compare minimum reclaims.
-    fn is_same(&self, other: &Self) -> bool {
-        (self.signal, self.grace) == (other.signal, other.grace) && self.line == other.line
-    }
-}
+pub(crate) const AT_ONCE_SECONDS: i64 = 1;
 
 /// What the manager goes by.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -189,56 +98,13 @@ impl State {
     }
 }
 
-/// What is cleaned up on disks, containers first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reclaim {
-    /// Remove all dead containers.
-    pub containers: bool,
-    /// Remove all unused images.
-    pub images: bool,
-}
-
-impl Reclaim {
-    /// What can be cleaned up for a signal (`buildSignalToNodeReclaimFuncs`). With images on a disk of their own nothing
-    /// is, for the node's, although its documentation says that dead containers and their logs go.
-    pub const fn of(signal: Signal, layout: DiskLayout) -> Self {
-        const NOTHING: Reclaim = Reclaim { containers: false, images: false };
-        const BOTH: Reclaim = Reclaim { containers: true, images: true };
-        let on_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
-        let on_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
-        match (signal.resource(), layout) {
-            (Resource::Memory | Resource::Pids, _) => NOTHING,
-            (Resource::EphemeralStorage | Resource::Inodes, DiskLayout::Single) => BOTH,
-            (Resource::EphemeralStorage | Resource::Inodes, DiskLayout::DedicatedImageFs) => {
-                if on_node {
-                    NOTHING
-                } else {
-                    BOTH
-                }
-            }
-            (Resource::EphemeralStorage | Resource::Inodes, DiskLayout::SplitImageFs) => {
-                Self { containers: !on_images, images: on_images }
-            }
-        }
-    }
-
-    /// Whether there is nothing to do.
-    pub const fn is_nothing(self) -> bool {
-        !self.containers && !self.images
-    }
-}
-
 /// Why a pod goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// This threshold of the configuration.
     Threshold(u32),
-    /// This volume of the pod is over its size limit.
-    EmptyDirLimit(u32),
-    /// The pod is over the sum of its containers' limits.
-    PodLimit,
-    /// This container of the pod's statistics is over its limit.
-    ContainerLimit(u32),
+    /// It is over this limit of its own.
+    Limit(Limit),
 }
 
 /// A pod that goes.
@@ -336,7 +202,10 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     let pods = &observation.pods[..observation.pods.len().min(room)];
     plan.overlooked = observation.pods.len() - pods.len();
     if config.local_storage_isolation {
-        plan.evictions.extend((0_u32..).zip(pods).filter_map(|(index, pod)| over_limit(index, pod, layout)));
+        plan.evictions.extend((0_u32..).zip(pods).filter_map(|(pod, facts)| {
+            let why = Why::Limit(over_limit(facts, layout)?);
+            Some(Eviction { pod, why, grace_seconds: AT_ONCE_SECONDS })
+        }));
         if !plan.evictions.is_empty() {
             // The statistics count as used: without newer ones the next turn evicts nobody for them.
             plan.outcome = Outcome::OverLimits;
@@ -412,15 +281,9 @@ fn watch(config: &Config, state: &mut State, readings: &Readings, now: Monotonic
 /// The threshold to act on (`thresholdsUpdatedStats`, `byEvictionPriority`): only memory goes before the rest, whatever is
 /// hard or soft. The kubelet leaves all else to chance; here it is hard before soft.
 fn choose(config: &Config, state: &State, readings: &Readings, last: &Readings) -> Option<u32> {
-    let is_fresh = |signal: Signal| {
-        readings.get(signal).is_some_and(|reading| {
-            // Compared with the last turn's, not with the newest ever; an unknown time is always fresh.
-            last.get(signal).is_none_or(|last| reading.time.is_none() || reading.time > last.time)
-        })
-    };
     (0_u32..)
         .zip(&config.thresholds)
-        .filter(|(index, threshold)| state.is_met(*index) && is_fresh(threshold.signal))
+        .filter(|(index, threshold)| state.is_met(*index) && readings.is_fresh(threshold.signal, last))
         .min_by_key(|(index, threshold)| {
             (threshold.signal.resource() != Resource::Memory, !threshold.is_hard(), *index)
         })
@@ -451,38 +314,4 @@ fn evict(config: &Config, layout: DiskLayout, pods: &[Pod<'_>], plan: &mut Plan)
         return;
     }
     plan.outcome = Outcome::AllCritical;
-}
-
-/// Whether a pod is over a limit of its own (`localStorageEviction`).
-fn over_limit(index: u32, pod: &Pod<'_>, layout: DiskLayout) -> Option<Eviction> {
-    let stats = pod.stats.as_ref().filter(|_| pod.critical.is_none())?;
-    // The first volume over its limit in the order of the specification is told; a limit of zero is none.
-    let volume = (0_u32..).zip(pod.volumes).find(|(_, volume)| {
-        volume.size_limit.is_some_and(|limit| {
-            // Of two entries for a volume the last counts here.
-            let used =
-                stats.volumes.iter().rfind(|stats| stats.name == volume.name).and_then(|stats| stats.usage.bytes);
-            limit.is_positive() && used.is_some_and(|used| Amount::counted(used) > limit)
-        })
-    });
-    let container = || {
-        (0_u32..).zip(stats.containers).find(|(_, stats)| {
-            let counted = |bytes: Option<u64>| bytes.map_or(Amount::ZERO, Amount::counted);
-            // With images on a disk of their own only logs count.
-            let layer = if layout.has_image_fs() { Amount::ZERO } else { counted(stats.rootfs.bytes) };
-            let limits = pod.containers.iter().filter(|container| container.name == stats.name);
-            let limit =
-                limits.filter_map(|container| container.ephemeral_storage.filter(|limit| !limit.is_zero())).next_back();
-            limit.is_some_and(|limit| limit < counted(stats.logs.bytes) + layer)
-        })
-    };
-    let used = stats.ephemeral_storage.map_or(Amount::ZERO, Amount::counted);
-    let why = if let Some((volume, _)) = volume {
-        Why::EmptyDirLimit(volume)
-    } else if pod.ephemeral_storage_limit.is_some_and(|limit| used > limit) {
-        Why::PodLimit
-    } else {
-        Why::ContainerLimit(container()?.0)
-    };
-    Some(Eviction { pod: index, why, grace_seconds: AT_ONCE_SECONDS })
 }

@@ -7,21 +7,24 @@
 //! Nothing here reads a file or a clock, renders a text or kills anybody.
 
 mod amount;
+mod limits;
 mod manager;
 mod pod;
 mod ranking;
+mod reclaim;
 mod signals;
+mod threshold;
 
 pub use amount::Amount;
-pub use manager::{
-    Conditions, Config, Eviction, Line, Observation, Origin, Outcome, Plan, Reclaim, State, Threshold, Why,
-    after_reclaim, decide,
-};
+pub use limits::Limit;
+pub use manager::{Conditions, Config, Eviction, Observation, Outcome, Plan, State, Why, after_reclaim, decide};
 pub use pod::{
     Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Pod, PodSpec, PodStats, QosClass, Requirements,
     Usage, Volume, VolumeStats,
 };
 pub use ranking::{DiskLayout, Fate, Ranked, compare, rank};
+pub use reclaim::Reclaim;
 pub use signals::{
     Condition, FsStats, MemoryStats, NodeStats, PidStats, Reading, Readings, Resource, Signal, StatsTime,
 };
+pub use threshold::{Line, Origin, Threshold};

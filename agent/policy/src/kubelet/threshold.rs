@@ -1,0 +1,98 @@
+//! Thresholds: where a line is, what it takes to be below it, and how a list of them came to be.
+
+use super::amount::Amount;
+use super::signals::{Readings, Signal};
+use core::time::Duration;
+
+/// Where a line is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Line {
+    /// At this amount.
+    At(Amount),
+    /// At this fraction of the capacity. It may be anything that Go reads as a number.
+    Share(f32),
+}
+
+impl Line {
+    /// The line on this capacity (`GetThresholdQuantity`). Shares are taken in 64-bit floats of a 32-bit fraction and
+    /// truncated, so that 10 % of 10 GiB is 16 bytes more than 1 GiB.
+    pub fn of(self, capacity: i64) -> Amount {
+        /// 2^63.
+        const BEYOND: f64 = 9_223_372_036_854_775_808.0;
+        match self {
+            Self::At(amount) => amount,
+            Self::Share(fraction) => {
+                #[expect(clippy::cast_precision_loss, reason = "the kubelet multiplies in 64-bit floats")]
+                let share = capacity as f64 * f64::from(fraction);
+                // What does not fit becomes the lowest number on amd64, NaN included.
+                #[expect(clippy::cast_possible_truncation, reason = "truncation is the rule")]
+                let share = if (-BEYOND..BEYOND).contains(&share) { share as i64 } else { i64::MIN };
+                Amount::whole(share)
+            }
+        }
+    }
+}
+
+/// Where a threshold comes from. Those of containerfs are derived when the layout of the disks becomes known, which is
+/// too late for that first turn (`synchronize` goes on with the list it had before `UpdateContainerFsThresholds`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// It was configured.
+    #[default]
+    Configured,
+    /// It was derived, and is looked at from the second turn on, and to judge a reclaim.
+    Derived,
+    /// It was derived and took the place of a hard one in the same list, so that the first turn sees it.
+    DerivedInPlace,
+    /// It was configured as a soft one and replaced in a copy of the list: only the first turn sees it.
+    ReplacedInCopy,
+    /// It was configured as a hard one and replaced: it is never looked at.
+    Replaced,
+}
+
+impl Origin {
+    /// Whether it is looked at in the turn that learns of the disks, and in others.
+    pub(super) const fn is_seen(self, first_turn: bool) -> bool {
+        match self {
+            Self::Configured | Self::DerivedInPlace => true,
+            Self::Derived => !first_turn,
+            Self::ReplacedInCopy => first_turn,
+            Self::Replaced => false,
+        }
+    }
+}
+
+/// A threshold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Threshold {
+    /// What is measured.
+    pub signal: Signal,
+    /// Met while less than this is available; none is never met (the kubelet derives such ones from nothing).
+    pub line: Option<Line>,
+    /// How long it must be met before anything is done. Zero makes it a hard one, wherever it was configured.
+    pub grace: Duration,
+    /// How much above the line is wanted again once it was met.
+    pub min_reclaim: Option<Line>,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+impl Threshold {
+    /// Whether it acts at once.
+    pub const fn is_hard(&self) -> bool {
+        self.grace.is_zero()
+    }
+
+    /// Whether it is met (`thresholdsMet`): never without a reading.
+    pub(super) fn is_met(&self, readings: &Readings, with_min_reclaim: bool) -> bool {
+        let (Some(line), Some(reading)) = (self.line, readings.get(self.signal)) else { return false };
+        let wanted =
+            self.min_reclaim.filter(|_| with_min_reclaim).map_or(Amount::ZERO, |line| line.of(reading.capacity));
+        Amount::whole(reading.available) < line.of(reading.capacity) + wanted
+    }
+
+    /// `hasThreshold` does not compare minimum reclaims.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.signal, self.grace) == (other.signal, other.grace) && self.line == other.line
+    }
+}
