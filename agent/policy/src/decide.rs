@@ -1,7 +1,7 @@
 //! From one observation to one plan.
 
 use crate::config::{Config, Threshold};
-use crate::observation::{MemoryReading, Observation, Stall};
+use crate::observation::{MemoryReading, Observation};
 use crate::plan::{Action, Attribution, Case, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Readings};
 use crate::rank::rank;
 use crate::state::{ScopeState, State, Victims, Watched};
@@ -127,7 +127,7 @@ fn wish(config: &Config, scope: &ScopeState, observation: &Observation<'_>, now:
             None => Wish::Reclaim,
             Some(asked) => {
                 let tried = observation.reclaimed.is_some_and(|ended| ended >= asked && observation.taken >= ended);
-                if tried && observation.stall.is_some_and(|stall| stalls(stall, config.stall_percent)) {
+                if tried && observation.stall.is_some_and(|stall| stall.is_at_least(config.stall_percent)) {
                     Wish::Evict
                 } else if now.since(asked) >= config.reclaim_pause {
                     Wish::Reclaim
@@ -139,10 +139,6 @@ fn wish(config: &Config, scope: &ScopeState, observation: &Observation<'_>, now:
             }
         },
     }
-}
-
-fn stalls(stall: Stall, percent: u8) -> bool {
-    !stall.full.is_zero() && stall.full.as_nanos() * 100 >= stall.window.as_nanos() * u128::from(percent)
 }
 
 fn act(

@@ -11,6 +11,9 @@
 //! - As many victims are taken as the deficit needs, never more, and never more a minute than configured.
 //! - Memory that is already coming back, from who is going and not stuck, is not asked for again.
 //! - Who is protected is never chosen; growth that no evictable workload caused costs no innocent ([`Attribution`]).
+//!
+//! That is the machine's side: cgroups, memory, within milliseconds. Where there are pods and their statistics, a rule
+//! book decides once a turn over all of the kubelet's signals ([`RuleBook`]): [`kubelet`], [`plimsoll`] or [`openshift3`].
 
 #![forbid(unsafe_code)]
 
@@ -21,8 +24,11 @@ pub mod kubelet;
 pub mod message;
 mod observation;
 pub mod oom_score;
+pub mod openshift3;
 mod plan;
+pub mod plimsoll;
 mod rank;
+mod rule_book;
 pub mod selector;
 pub mod shutdown;
 mod state;
@@ -34,4 +40,5 @@ pub use observation::{Candidate, Going, Key, MemoryReading, Observation, Protect
 pub use plan::{
     Action, Attribution, Case, Conditions, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Readings,
 };
+pub use rule_book::RuleBook;
 pub use state::State;

@@ -35,6 +35,13 @@ pub struct Stall {
     pub window: Duration,
 }
 
+impl Stall {
+    /// Whether all tasks waited for at least this much of the window, and at all.
+    pub const fn is_at_least(self, percent: u8) -> bool {
+        !self.full.is_zero() && self.full.as_nanos() * 100 >= self.window.as_nanos() * percent as u128
+    }
+}
+
 /// Who a candidate is: where the caller keeps it, and the cgroup's id, so that a successor in the same place is not
 /// taken for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -97,6 +97,11 @@ pub(crate) struct Victims {
 }
 
 impl Victims {
+    /// For so many a minute.
+    pub(crate) fn new(a_minute: u32) -> Self {
+        Self { times: vec![None; a_minute as usize], next: 0 }
+    }
+
     /// How many more may be taken now.
     pub(crate) fn left(&self, now: MonotonicNs) -> usize {
         self.times.iter().filter(|time| time.is_none_or(|time| now.since(time) >= MINUTE)).count()
@@ -129,7 +134,7 @@ impl State {
         Self {
             node: ScopeState::new(config.thresholds.len(), slots),
             slices: config.slices.iter().map(|slice| ScopeState::new(slice.thresholds.len(), slots)).collect(),
-            victims: Victims { times: vec![None; config.victims_per_minute as usize], next: 0 },
+            victims: Victims::new(config.victims_per_minute),
         }
     }
 

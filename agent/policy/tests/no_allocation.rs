@@ -2,6 +2,8 @@
 
 #![expect(unsafe_code, reason = "a global allocator cannot be had without")]
 
+use plimsoll_policy::kubelet::{self, Amount, DiskLayout, FsStats, MemoryStats, NodeStats, StatsTime, Usage};
+use plimsoll_policy::plimsoll;
 use plimsoll_policy::{
     Candidate, Config, Key, Line, MemoryReading, Observation, Outcome, Plan, Signal, State, Threshold, decide,
 };
@@ -94,4 +96,85 @@ fn deciding_allocates_nothing_however_many_there_are() {
     let before = calls();
     drop(std::hint::black_box(vec![1_u8]));
     assert!(calls() >= before + 2);
+}
+
+/// Memory below a hard line, and the node's disk too.
+fn crowded(second: u64) -> NodeStats {
+    let time = i64::try_from(second).ok().map(StatsTime);
+    NodeStats {
+        memory: Some(MemoryStats { available: Some(1000), working_set: Some(1 << 40), time }),
+        node_fs: Some(FsStats { available: Some(1000), capacity: Some(1 << 40), time, ..FsStats::default() }),
+        ..NodeStats::default()
+    }
+}
+
+fn thresholds() -> Vec<kubelet::Threshold> {
+    [kubelet::Signal::NodeFsAvailable, kubelet::Signal::MemoryAvailable]
+        .map(|signal| kubelet::Threshold {
+            signal,
+            line: Some(kubelet::Line::At(Amount::whole(1 << 30))),
+            grace: std::time::Duration::ZERO,
+            min_reclaim: Some(kubelet::Line::At(Amount::whole(1 << 20))),
+            origin: kubelet::Origin::Configured,
+        })
+        .to_vec()
+}
+
+#[test]
+fn rule_books_over_pods_allocate_nothing_however_many_there_are() {
+    for count in [0_u32, 1, 100, 1_000, 10_000] {
+        // More pods than room, so that what finds none is met too.
+        let pods: Vec<plimsoll::Pod<'_>> = (0..count + 10)
+            .map(|index| plimsoll::Pod {
+                uid: plimsoll::PodUid(u128::from(index)),
+                daemon_set: Some(plimsoll::OwnerUid(u128::from(index % 500))),
+                facts: kubelet::Pod {
+                    priority: i32::from(index % 3 == 0),
+                    stats: Some(kubelet::PodStats {
+                        working_set: Some(u64::from(index.wrapping_mul(2_654_435_761)) % 10_000_000),
+                        ..kubelet::PodStats::default()
+                    }),
+                    ..kubelet::Pod::default()
+                },
+                ..plimsoll::Pod::default()
+            })
+            .collect();
+        let images = [plimsoll::Image { is_unused: true, usage: Usage::default(), ..plimsoll::Image::default() }; 3];
+        for memory_order in [plimsoll::MemoryOrder::Plimsoll, plimsoll::MemoryOrder::OpenShift3] {
+            let config = plimsoll::Config {
+                thresholds: thresholds(),
+                memory_order,
+                hard_victims_per_minute: 1000,
+                ..plimsoll::Config::default()
+            };
+            let mut state = plimsoll::State::new(&config);
+            let mut plan = plimsoll::Plan::with_capacity(&config, count as usize, 2);
+            let before = calls();
+            let mut evicted = 0;
+            for second in 1..4 {
+                let observation = plimsoll::Observation {
+                    layout: Some(DiskLayout::Single),
+                    node: Some(crowded(second)),
+                    images: &images,
+                    pods: &pods,
+                    ..plimsoll::Observation::default()
+                };
+                plimsoll::decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
+                evicted += plan.evicted().count();
+            }
+            assert_eq!(calls() - before, 0, "{count} pods");
+            assert!(evicted > 0 || count < 100, "{count} pods");
+        }
+
+        let config = kubelet::Config { thresholds: thresholds(), ..kubelet::Config::default() };
+        let facts: Vec<kubelet::Pod<'_>> = pods.iter().map(|pod| pod.facts).collect();
+        let mut state = kubelet::State::new(&config);
+        let mut plan = kubelet::Plan::with_capacity(count as usize);
+        let before = calls();
+        let observation =
+            kubelet::Observation { layout: Some(DiskLayout::Single), node: Some(crowded(1)), pods: &facts };
+        kubelet::decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
+        assert_eq!(calls() - before, 0, "{count} pods");
+        assert_eq!(plan.evictions.len(), usize::from(count > 0));
+    }
 }

@@ -45,6 +45,11 @@ pub struct Observation<'a> {
 pub struct Conditions([bool; Condition::ALL.len()]);
 
 impl Conditions {
+    /// Those for which `is_true` holds.
+    pub(crate) fn of(is_true: impl Fn(Condition) -> bool) -> Self {
+        Self(Condition::ALL.map(is_true))
+    }
+
     /// Whether one is true.
     pub const fn has(self, condition: Condition) -> bool {
         self.0[condition as usize]

@@ -17,11 +17,14 @@ mod threshold;
 
 pub use amount::Amount;
 pub use limits::Limit;
+pub(crate) use limits::over_limit;
+pub(crate) use manager::AT_ONCE_SECONDS;
 pub use manager::{Conditions, Config, Eviction, Observation, Outcome, Plan, State, Why, after_reclaim, decide};
 pub use pod::{
     Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Pod, PodSpec, PodStats, QosClass, Requirements,
     Usage, Volume, VolumeStats,
 };
+pub(crate) use ranking::Measured;
 pub use ranking::{DiskLayout, Fate, Ranked, compare, rank};
 pub use reclaim::Reclaim;
 pub use signals::{

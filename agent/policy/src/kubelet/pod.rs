@@ -58,9 +58,10 @@ pub struct PodSpec<'a> {
 }
 
 /// Quality of service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QosClass {
     /// Asks for nothing.
+    #[default]
     BestEffort,
     /// Asks for something.
     Burstable,

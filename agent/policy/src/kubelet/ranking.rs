@@ -38,7 +38,7 @@ impl DiskLayout {
 /// What of a pod lies on the disk in question. Images are never counted: the kubelet measures "images" of pods, and
 /// nobody fills that in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Measured {
+pub(crate) struct Measured {
     rootfs: bool,
     logs: bool,
     volumes: bool,
@@ -46,7 +46,7 @@ struct Measured {
 
 impl Measured {
     /// `buildSignalToRankFunc`.
-    const fn of(signal: Signal, layout: DiskLayout) -> Self {
+    pub(crate) const fn of(signal: Signal, layout: DiskLayout) -> Self {
         let on_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
         let on_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
         match layout {
@@ -59,7 +59,7 @@ impl Measured {
     }
 
     /// `podDiskUsage`.
-    fn usage(self, pod: &Pod<'_>, stats: &PodStats<'_>, of: fn(&Usage) -> Option<u64>) -> Amount {
+    pub(crate) fn usage(self, pod: &Pod<'_>, stats: &PodStats<'_>, of: fn(&Usage) -> Option<u64>) -> Amount {
         let counted = |usage: &Usage| of(usage).map_or(Amount::ZERO, Amount::counted);
         let mut sum = Amount::ZERO;
         for container in stats.containers {

@@ -1,0 +1,198 @@
+//! One turn: from an observation to a plan.
+
+use super::config::Config;
+use super::judge::judge;
+use super::observation::{Observation, Pod};
+use super::plan::{Action, Outcome, Plan, Stage, Why};
+use super::ranking::{Short, coming, rank};
+use super::reclaim::{Step, choose_images, step, unused};
+use super::state::State;
+use super::victims::{Need, take};
+use crate::kubelet::{AT_ONCE_SECONDS, DiskLayout, Readings, Resource, Signal, over_limit};
+use plimsoll_units::MonotonicNs;
+
+/// Decides what to do about `observation`, at `now`, and writes it into `plan`.
+///
+/// `state` remembers what the next turn needs; it was made for the same `config`. Pods that the plan names count as
+/// taken: the caller reports them as going from the next observation on. Allocates nothing.
+pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>, now: MonotonicNs, plan: &mut Plan) {
+    plan.clear();
+    plan.conditions = state.conditions;
+    let Some(layout) = state.layout.or(observation.layout) else {
+        plan.outcome = Outcome::NoLayout;
+        return;
+    };
+    state.layout = Some(layout);
+    let Some(node) = &observation.node else {
+        plan.outcome = Outcome::NoStatistics;
+        return;
+    };
+    let readings = Readings::of(node);
+    judge(config, state, &readings, observation, now, plan);
+    let last = core::mem::replace(&mut state.last, readings);
+    forget_clean_ups(config, state, plan);
+
+    let seen = observation.pods.len().min(plan.room);
+    plan.overlooked = observation.pods.len() - seen;
+    let observation = Observation { pods: &observation.pods[..seen], ..*observation };
+    if config.local_storage_isolation && enforce_limits(observation.pods, layout, plan) {
+        plan.outcome = Outcome::OverLimits;
+        return;
+    }
+    let mut turn = Turn { config, state, observation: &observation, readings: &readings, last: &last, layout, now };
+    turn.act(plan);
+}
+
+/// A clean-up counts for as long as some line on its signal is crossed.
+fn forget_clean_ups(config: &Config, state: &mut State, plan: &Plan) {
+    for signal in Signal::ALL {
+        let is_crossed = plan.judged.iter().any(|judged| {
+            judged.since.is_some() && matches!(short(config, judged.line), Some(Short::Signal(own)) if own == signal)
+        });
+        if !is_crossed {
+            state.asked[signal as usize] = None;
+        }
+    }
+}
+
+/// What is short when a line is crossed.
+fn short(config: &Config, line: Why) -> Option<Short> {
+    match line {
+        Why::Threshold(index) => Some(Short::Signal(config.thresholds.get(index as usize)?.signal)),
+        Why::Swap => Some(Short::Swap),
+        Why::Limit(_) => None,
+    }
+}
+
+/// Evicts pods over limits of their own. Says whether there are any.
+fn enforce_limits(pods: &[Pod<'_>], layout: DiskLayout, plan: &mut Plan) -> bool {
+    for (index, pod) in (0_u32..).zip(pods).filter(|(_, pod)| pod.going.is_none()) {
+        if let Some(limit) = over_limit(&pod.facts, layout) {
+            plan.actions.push(Action::Evict { pod: index, why: Why::Limit(limit), grace_seconds: AT_ONCE_SECONDS });
+        }
+    }
+    !plan.actions.is_empty()
+}
+
+/// In which order crossed lines are acted on: those that can do something first; hard before soft, so that no soft line
+/// ever delays a hard one; then memory before the rest, as the kubelet does; then as configured.
+type Turns = (bool, bool, bool, u32);
+
+/// What one turn looks at.
+struct Turn<'a> {
+    config: &'a Config,
+    state: &'a mut State,
+    observation: &'a Observation<'a>,
+    readings: &'a Readings,
+    last: &'a Readings,
+    layout: DiskLayout,
+    now: MonotonicNs,
+}
+
+impl Turn<'_> {
+    /// Acts on one line: the first, in order, for which something can be done.
+    fn act(&mut self, plan: &mut Plan) {
+        let mut before = None;
+        let mut without_victim = None;
+        let mut waiting = None;
+        while let Some(turns) = self.next_after(before, plan) {
+            before = Some(turns);
+            let outcome = self.act_on(turns.3, plan);
+            if !plan.actions.is_empty() {
+                plan.outcome = outcome;
+                plan.acting = Some(turns.3);
+                return;
+            }
+            let nothing = if plan.deficit.is_some() { &mut without_victim } else { &mut waiting };
+            nothing.get_or_insert((outcome, turns.3));
+            plan.deficit = None;
+        }
+        match (without_victim, waiting) {
+            // What the plan tells of pods is about the first line that found nobody.
+            (Some((outcome, acting)), _) => {
+                self.act_on(acting, plan);
+                (plan.outcome, plan.acting) = (outcome, Some(acting));
+            }
+            (None, Some((outcome, acting))) => (plan.outcome, plan.acting) = (outcome, Some(acting)),
+            (None, None) if plan.judged.iter().any(|judged| judged.since.is_some()) => plan.outcome = Outcome::InGrace,
+            (None, None) => plan.outcome = Outcome::Calm,
+        }
+    }
+
+    /// The next line to act on.
+    fn next_after(&self, before: Option<Turns>, plan: &Plan) -> Option<Turns> {
+        let met = (0_u32..).zip(&plan.judged).filter(|(_, judged)| judged.is_met);
+        met.filter_map(|(index, judged)| {
+            let short = short(self.config, judged.line)?;
+            let is_passive = match self.step(index, short, plan) {
+                Some(Step::Evict | Step::Reclaim(_)) => false,
+                Some(Step::Await | Step::ComingBack | Step::LeaveCache) | None => true,
+            };
+            Some((is_passive, self.is_soft(judged.line), short.resource() != Resource::Memory, index))
+        })
+        .filter(|turns| before.is_none_or(|before| *turns > before))
+        .min()
+    }
+
+    fn is_soft(&self, line: Why) -> bool {
+        match line {
+            Why::Threshold(index) => !self.config.thresholds[index as usize].is_hard(),
+            Why::Swap | Why::Limit(_) => false,
+        }
+    }
+
+    /// What a line asks for; nothing on figures that are not newer than the last turn's.
+    fn step(&self, index: u32, short: Short, plan: &Plan) -> Option<Step> {
+        let Self { config, state, observation, readings, last, layout, now } = self;
+        let Short::Signal(signal) = short else { return Some(Step::Evict) };
+        if !readings.is_fresh(signal, last) {
+            return None;
+        }
+        let judged = &plan.judged[index as usize];
+        let is_covered = || coming(observation.pods, short, *layout, self.is_soft(judged.line)) >= judged.missing;
+        Some(match step(config, state, *layout, (signal, judged), (readings, observation), *now) {
+            // Nothing is cleaned up for what comes back by itself.
+            Step::Reclaim(_) if is_covered() => Step::ComingBack,
+            step => step,
+        })
+    }
+
+    fn act_on(&mut self, index: u32, plan: &mut Plan) -> Outcome {
+        let judged = plan.judged[index as usize];
+        let Some(short) = short(self.config, judged.line) else { return Outcome::Calm };
+        match (self.step(index, short, plan), short) {
+            (None, _) => Outcome::Stale,
+            (Some(Step::Await), _) => Outcome::Reclaiming,
+            (Some(Step::ComingBack), _) => Outcome::ComingBack,
+            (Some(Step::LeaveCache), _) => Outcome::CacheInUse,
+            (Some(Step::Reclaim(stage)), Short::Signal(signal)) => {
+                let images = self.observation.images;
+                if stage == Stage::Images {
+                    choose_images(short.resource(), judged.missing, images, plan);
+                }
+                let order = self.state.ask(signal, stage, judged.line, unused(images), self.now);
+                plan.actions.push(Action::Reclaim(order));
+                plan.look_again_by(self.now.after(self.config.reclaim_pause));
+                Outcome::Reclaiming
+            }
+            (Some(Step::Evict), _) | (Some(Step::Reclaim(_)), Short::Swap) => {
+                let need =
+                    Need { line: judged.line, short, missing: judged.missing, is_soft: self.is_soft(judged.line) };
+                rank(
+                    self.observation.pods,
+                    short,
+                    self.layout,
+                    self.config.memory_order,
+                    &self.state.taken(need.is_soft).loops,
+                    plan,
+                );
+                let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
+                // What victims leave behind can be cleaned up before others have to go.
+                if let (Outcome::Evict, Short::Signal(signal)) = (outcome, short) {
+                    self.state.asked[signal as usize] = None;
+                }
+                outcome
+            }
+        }
+    }
+}

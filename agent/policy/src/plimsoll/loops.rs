@@ -1,0 +1,70 @@
+//! Pods that return at once after they were evicted and are over again.
+//!
+//! A `DaemonSet` tolerates the node's pressure and starts its pod anew within seconds. If that takes the memory again,
+//! evicting goes round in a circle: a failed pod each time, and nothing gained. Such a pod is named, and left alone for a
+//! pause that doubles each time.
+
+use super::config::Config;
+use super::observation::{OwnerUid, Pod};
+use core::time::Duration;
+use plimsoll_units::MonotonicNs;
+
+/// So soon after its eviction a pod has returned at once.
+const AT_ONCE: Duration = Duration::from_mins(1);
+/// So many owners are remembered; of more, those evicted longest ago are forgotten.
+const ROOM: usize = 256;
+/// Doubled more often than this, any pause is beyond all bounds.
+const MOST_DOUBLINGS: u32 = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Evicted {
+    owner: OwnerUid,
+    at: MonotonicNs,
+    /// How often it had returned at once before that.
+    returns: u32,
+}
+
+/// Who was evicted lately.
+#[derive(Clone, Debug)]
+pub(super) struct Loops(Vec<Evicted>);
+
+impl Loops {
+    pub(super) fn with_capacity() -> Self {
+        Self(Vec::with_capacity(ROOM))
+    }
+
+    /// How often in a row this pod's like returned at once, this time included.
+    pub(super) fn returns(&self, pod: &Pod<'_>) -> u32 {
+        self.evicted_before(pod).map_or(0, |before| before.returns + 1)
+    }
+
+    /// Until when a pod that is over again is left alone.
+    pub(super) fn left_alone_until(&self, pod: &Pod<'_>, config: &Config) -> Option<MonotonicNs> {
+        let before = self.evicted_before(pod)?;
+        let pause = config.loop_pause.saturating_mul(1 << before.returns.min(MOST_DOUBLINGS));
+        Some(before.at.after(pause.min(config.loop_pause_most)))
+    }
+
+    /// Remembers an eviction.
+    pub(super) fn took(&mut self, pod: &Pod<'_>, at: MonotonicNs) {
+        let Some(owner) = pod.daemon_set else { return };
+        let evicted = Evicted { owner, at, returns: self.returns(pod) };
+        let place = self.0.iter().position(|known| known.owner == owner);
+        if let Some(place) = place {
+            self.0[place] = evicted;
+        } else if self.0.len() < ROOM {
+            self.0.push(evicted);
+        } else if let Some(oldest) = self.0.iter_mut().min_by_key(|known| known.at) {
+            *oldest = evicted;
+        }
+    }
+
+    /// The eviction after which this pod was started at once.
+    fn evicted_before(&self, pod: &Pod<'_>) -> Option<&Evicted> {
+        let owner = pod.daemon_set?;
+        self.0
+            .iter()
+            .find(|known| known.owner == owner)
+            .filter(|known| pod.started >= known.at && pod.started.since(known.at) <= AT_ONCE)
+    }
+}

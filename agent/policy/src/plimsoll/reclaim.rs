@@ -1,0 +1,107 @@
+//! What is cleaned up before anybody is evicted.
+//!
+//! One thing after the other, each followed by a new look: dead containers and their logs, then images, then pods. The
+//! kubelet does both at once, removes every unused image, and takes a failed look for a bad one.
+
+use super::config::Config;
+use super::observation::{Image, Observation};
+use super::plan::{Judged, Plan, Stage};
+use super::state::{Asked, State};
+use crate::kubelet::{Amount, DiskLayout, Readings, Reclaim, Resource, Signal};
+use crate::plan::Case;
+use plimsoll_units::MonotonicNs;
+
+/// What a crossed line asks for next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Cleaning up did not help, or there is nothing to clean up.
+    Evict,
+    /// Clean this up.
+    Reclaim(Stage),
+    /// A clean-up is under way, or nothing was read since it ended.
+    Await,
+    /// What is missing comes back from pods that are going.
+    ComingBack,
+    /// Cache is in the way, and nobody suffers from it.
+    LeaveCache,
+}
+
+/// What can be cleaned up for a signal: what the kubelet cleans up, and, where the images have a disk of their own, for
+/// the node's disk the dead containers and logs that the documentation promises.
+const fn cleanable(signal: Signal, layout: DiskLayout) -> Reclaim {
+    let Reclaim { containers, images } = Reclaim::of(signal, layout);
+    let on_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
+    Reclaim { containers: containers || on_node, images }
+}
+
+/// What to do about a line on `signal` that is met.
+pub(super) fn step(
+    config: &Config,
+    state: &State,
+    layout: DiskLayout,
+    (signal, judged): (Signal, &Judged),
+    (readings, observation): (&Readings, &Observation<'_>),
+    now: MonotonicNs,
+) -> Step {
+    let asked = state.asked[signal as usize];
+    // It ended, and something was read since.
+    let is_seen = asked.is_some_and(|asked| {
+        asked.order.has_ended(observation.reclaimed)
+            && observation.reclaimed.is_some_and(|ended| {
+                readings.get(signal).is_some_and(|reading| reading.time.is_none_or(|time| time > ended.at))
+            })
+    });
+    match (judged.case, signal.resource()) {
+        (Case::Neither, _) => Step::LeaveCache,
+        (Case::KubeletOnly, _) => match asked {
+            None => Step::Reclaim(Stage::Memory(judged.missing)),
+            Some(_) if is_seen && observation.stall.is_some_and(|stall| stall.is_at_least(config.stall_percent)) => {
+                Step::Evict
+            }
+            Some(asked) if now.since(asked.at) >= config.reclaim_pause => Step::Reclaim(Stage::Memory(judged.missing)),
+            Some(_) if is_seen => Step::LeaveCache,
+            Some(_) => Step::Await,
+        },
+        (Case::Both | Case::HonestOnly, Resource::Memory | Resource::Pids) => Step::Evict,
+        (Case::Both | Case::HonestOnly, Resource::EphemeralStorage | Resource::Inodes) => {
+            if asked.is_some_and(|asked| !is_seen && now.since(asked.at) < config.reclaim_patience) {
+                return Step::Await;
+            }
+            next_stage(asked, cleanable(signal, layout), observation).map_or(Step::Evict, Step::Reclaim)
+        }
+    }
+}
+
+/// What is cleaned up after what was. Images are gone through again as long as fewer of them are left each time.
+fn next_stage(asked: Option<Asked>, cleanable: Reclaim, observation: &Observation<'_>) -> Option<Stage> {
+    let unused = unused(observation.images);
+    if asked.is_none() && cleanable.containers && observation.dead_containers != Some(0) {
+        return Some(Stage::Containers);
+    }
+    let had = asked.filter(|asked| asked.order.stage == Stage::Images).map(|asked| asked.unused_images);
+    (cleanable.images && unused > 0 && had.is_none_or(|had| unused < had)).then_some(Stage::Images)
+}
+
+/// How many images could go.
+pub(super) fn unused(images: &[Image]) -> usize {
+    images.iter().filter(|image| image.is_unused).count()
+}
+
+/// Chooses unused images, those first that were last used longest ago, until they make up for what is missing. After one
+/// of unknown size another look is due.
+pub(super) fn choose_images(resource: Resource, missing: Amount, images: &[Image], plan: &mut Plan) {
+    let room = plan.images.capacity();
+    let unused = (0_u32..).zip(images).filter(|(_, image)| image.is_unused).map(|(index, _)| index);
+    plan.images.extend(unused.take(room));
+    plan.images.sort_unstable_by_key(|&index| (images[index as usize].last_used, index));
+    let mut found = Amount::ZERO;
+    let enough = plan.images.iter().position(|&index| {
+        let usage = images[index as usize].usage;
+        let frees = if resource == Resource::Inodes { usage.inodes } else { usage.bytes };
+        found = found + frees.map_or(missing, Amount::counted);
+        found >= missing
+    });
+    if let Some(last) = enough {
+        plan.images.truncate(last + 1);
+    }
+}

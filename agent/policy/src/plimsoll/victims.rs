@@ -1,0 +1,147 @@
+//! How many go: as many as the deficit needs, chosen as a set.
+
+use super::config::{Config, MemoryOrder};
+use super::observation::{Observation, Pod};
+use super::plan::{Action, Deficit, Fate, NoVictim, Outcome, Plan, Why};
+use super::ranking::Short;
+use super::state::{State, Taken};
+use crate::kubelet::{AT_ONCE_SECONDS, Amount, QosClass, Resource};
+use plimsoll_units::MonotonicNs;
+
+/// What the victims are taken for.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    pub(super) line: Why,
+    pub(super) short: Short,
+    pub(super) missing: Amount,
+    pub(super) is_soft: bool,
+}
+
+/// Takes pods in the order of the plan's ranked list until what is missing is covered.
+pub(super) fn take(
+    config: &Config,
+    state: &mut State,
+    observation: &Observation<'_>,
+    need: Need,
+    now: MonotonicNs,
+    plan: &mut Plan,
+) -> Outcome {
+    let pods = observation.pods;
+    let is_hastened = |pod: u32| !need.is_soft && pods[pod as usize].going.is_some_and(|going| going.is_gentle);
+    let mut deficit = Deficit { missing: need.missing, ..Deficit::default() };
+    for ranked in plan.ranked.iter().filter(|ranked| ranked.fate == Fate::Going && !is_hastened(ranked.pod)) {
+        deficit.coming = deficit.coming + ranked.frees;
+    }
+    // A hard line does not wait for the grace of those a soft one chose; they were chosen already.
+    for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.fate == Fate::Going && is_hastened(ranked.pod)) {
+        if deficit.is_covered() {
+            break;
+        }
+        if ranked.frees.is_positive() {
+            ranked.fate = Fate::Hastened;
+            deficit.taken = deficit.taken + ranked.frees;
+            plan.actions.push(Action::Hasten { pod: ranked.pod, why: need.line });
+        }
+    }
+    let mut is_bounded = false;
+    if !deficit.is_covered() {
+        is_bounded = choose(config, state, pods, need, now, &mut deficit, plan);
+    }
+    plan.deficit = Some(deficit);
+    if !plan.actions.is_empty() {
+        Outcome::Evict
+    } else if deficit.is_covered() {
+        Outcome::ComingBack
+    } else if is_bounded {
+        Outcome::Bounded
+    } else if deficit.coming.is_positive() {
+        Outcome::ComingBack
+    } else {
+        Outcome::NoVictim(why_nobody(plan))
+    }
+}
+
+/// Takes new victims. Says whether the bound stood in the way.
+fn choose(
+    config: &Config,
+    state: &mut State,
+    pods: &[Pod<'_>],
+    need: Need,
+    now: MonotonicNs,
+    deficit: &mut Deficit,
+    plan: &mut Plan,
+) -> bool {
+    let classes_count = need.short.resource() == Resource::Memory && config.memory_order == MemoryOrder::OpenShift3;
+    let blind = picks_blindly(need.short, plan);
+    let Taken { victims, loops } = state.taken(need.is_soft);
+    let mut left = victims.left(now);
+    let (mut is_bounded, mut one_loops, mut lesser_class_remains) = (false, false, false);
+    for ranked in &mut plan.ranked {
+        if deficit.is_covered() {
+            break;
+        }
+        let pod = &pods[ranked.pod as usize];
+        let is_lesser = ranked.qos != QosClass::Guaranteed;
+        if ranked.fate != Fate::NotNeeded && !(blind && ranked.fate == Fate::NoStatistics) {
+            lesser_class_remains |= is_lesser && ranked.fate == Fate::NoStatistics;
+            continue;
+        }
+        let alone_until = loops.left_alone_until(pod, config).filter(|until| ranked.exceeds && *until > now);
+        ranked.fate = if let Some(until) = alone_until {
+            one_loops = true;
+            plan.look_again = Some(plan.look_again.map_or(until, |earlier| earlier.min(until)));
+            Fate::Looping(until)
+        } else if one_loops && !ranked.exceeds {
+            Fate::SparedByLoop
+        } else if classes_count && !is_lesser && lesser_class_remains {
+            Fate::ClassRemains
+        } else if left == 0 {
+            is_bounded = true;
+            Fate::Bounded
+        } else {
+            Fate::Evicted
+        };
+        if ranked.fate != Fate::Evicted {
+            lesser_class_remains |= is_lesser;
+            continue;
+        }
+        left -= 1;
+        victims.took(now);
+        loops.took(pod, now);
+        deficit.taken = deficit.taken + ranked.frees;
+        let most = config.max_pod_grace_seconds;
+        let grace_seconds =
+            if need.is_soft { pod.facts.grace_seconds.map_or(most, |own| own.min(most)) } else { AT_ONCE_SECONDS };
+        plan.actions.push(Action::Evict { pod: ranked.pod, why: need.line, grace_seconds });
+        if blind {
+            // What it gives back is not known: one at a time.
+            break;
+        }
+    }
+    if is_bounded && let Some(at) = victims.next_at() {
+        plan.look_again_by(at);
+    }
+    is_bounded
+}
+
+/// Whether somebody is taken without statistics: only of memory and processes, when nobody at all has any, and nobody is
+/// going already. A disk that nothing is known about costs nobody.
+fn picks_blindly(short: Short, plan: &Plan) -> bool {
+    let is_known = plan.ranked.iter().any(|ranked| ranked.is_measured || matches!(ranked.fate, Fate::Going));
+    !is_known && matches!(short.resource(), Resource::Memory | Resource::Pids)
+}
+
+fn why_nobody(plan: &Plan) -> NoVictim {
+    let has = |is: fn(Fate) -> bool| plan.ranked.iter().any(|ranked| is(ranked.fate));
+    if plan.ranked.is_empty() {
+        NoVictim::NoPods
+    } else if has(|fate| matches!(fate, Fate::Looping(_))) {
+        NoVictim::OnlyLoops
+    } else if has(|fate| fate == Fate::NoStatistics) && plan.ranked.iter().any(|ranked| ranked.is_measured) {
+        NoVictim::NoStatistics
+    } else if has(|fate| matches!(fate, Fate::NoStatistics | Fate::NothingToFree)) {
+        NoVictim::NoUsableRanking
+    } else {
+        NoVictim::AllProtected
+    }
+}

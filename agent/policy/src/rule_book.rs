@@ -1,0 +1,63 @@
+//! Which rules decide about pods.
+
+use crate::plimsoll::MemoryOrder;
+use core::fmt;
+
+/// A rule book, under the name that configurations give it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RuleBook {
+    /// [`kubelet`](crate::kubelet): decision for decision the kubelet's.
+    Kubelet,
+    /// [`plimsoll`](crate::plimsoll): the kubelet's contract without its defects.
+    #[default]
+    Plimsoll,
+    /// [`openshift3`](crate::openshift3): that, with OpenShift 3's order for memory.
+    OpenShift3,
+}
+
+impl RuleBook {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Kubelet, Self::Plimsoll, Self::OpenShift3];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kubelet => "kubelet",
+            Self::Plimsoll => "plimsoll",
+            Self::OpenShift3 => "openshift3",
+        }
+    }
+
+    /// The rule book of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|book| book.name() == name)
+    }
+
+    /// The order for memory of those that [`plimsoll::decide`](crate::plimsoll::decide()) carries out.
+    pub const fn memory_order(self) -> Option<MemoryOrder> {
+        match self {
+            Self::Kubelet => None,
+            Self::Plimsoll => Some(MemoryOrder::Plimsoll),
+            Self::OpenShift3 => Some(MemoryOrder::OpenShift3),
+        }
+    }
+}
+
+impl fmt::Display for RuleBook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_books_are_found_by_name() {
+        for book in RuleBook::ALL {
+            assert_eq!(RuleBook::parse(book.name()), Some(book));
+        }
+        assert_eq!((RuleBook::parse("Kubelet"), RuleBook::default()), (None, RuleBook::Plimsoll));
+    }
+}

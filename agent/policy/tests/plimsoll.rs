@@ -1,0 +1,579 @@
+//! Where the rule book `plimsoll` differs from the kubelet's, and where `openshift3` differs from `plimsoll`: a test for
+//! each paragraph of `agent/docs/rule-books.md`.
+
+use plimsoll_policy::kubelet::{
+    self, Amount, Condition, ContainerStats, Critical, DiskLayout, FsStats, Line, MemoryStats, NodeStats, Origin,
+    PidStats, QosClass, Signal, StatsTime, Threshold, Usage,
+};
+use plimsoll_policy::plimsoll::{
+    Action, Config, Fate, Going, Image, MemoryOrder, NoVictim, Observation, Outcome, OwnerUid, Plan, Pod, PodUid,
+    Reclaimed, Stage, State, Swap, SwapLine, Why, decide,
+};
+use plimsoll_policy::{Case, Stall};
+use plimsoll_units::{Bytes, MonotonicNs};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const CAPACITY: u64 = 1000;
+
+const fn secs(n: u64) -> MonotonicNs {
+    MonotonicNs(n * 1_000_000_000)
+}
+
+fn mib(n: i64) -> Amount {
+    Amount::whole(n << 20)
+}
+
+fn threshold(signal: Signal, line: i64, grace: u64, min_reclaim: i64) -> Threshold {
+    // Bytes in MiB, everything else as it is.
+    let amount = |n: i64| Line::At(if signal.is_bytes() { mib(n) } else { Amount::whole(n) });
+    Threshold {
+        signal,
+        line: Some(amount(line)),
+        grace: Duration::from_secs(grace),
+        min_reclaim: (min_reclaim > 0).then(|| amount(min_reclaim)),
+        origin: Origin::Configured,
+    }
+}
+
+fn hard(signal: Signal, line: i64) -> Threshold {
+    threshold(signal, line, 0, 0)
+}
+
+fn memory(available: u64, second: u64) -> MemoryStats {
+    MemoryStats {
+        available: Some(available * MIB),
+        working_set: Some((CAPACITY - available) * MIB),
+        time: Some(time(second)),
+    }
+}
+
+fn time(second: u64) -> StatsTime {
+    StatsTime(i64::try_from(second).expect("small"))
+}
+
+fn disk(available: u64, second: u64) -> FsStats {
+    FsStats {
+        available: Some(available * MIB),
+        capacity: Some(CAPACITY * MIB),
+        inodes_free: Some(available),
+        inodes: Some(CAPACITY),
+        time: Some(time(second)),
+    }
+}
+
+/// A pod that uses and was promised so many MiB of memory.
+fn pod(uid: u128, used: u64, request: i64) -> Pod<'static> {
+    Pod {
+        uid: PodUid(uid),
+        facts: kubelet::Pod {
+            memory_request: mib(request),
+            stats: Some(kubelet::PodStats { working_set: Some(used * MIB), ..kubelet::PodStats::default() }),
+            ..kubelet::Pod::default()
+        },
+        qos: QosClass::Burstable,
+        ..Pod::default()
+    }
+}
+
+fn going(pod: &Pod<'static>, is_stuck: bool, is_gentle: bool) -> Pod<'static> {
+    Pod { going: Some(Going { is_stuck, is_gentle }), ..*pod }
+}
+
+/// A rule book with its state and plan, driven second by second.
+struct Rig {
+    config: Config,
+    state: State,
+    plan: Plan,
+}
+
+impl Rig {
+    fn new(config: Config) -> Self {
+        let state = State::new(&config);
+        let plan = Plan::with_capacity(&config, 32, 32);
+        Self { config, state, plan }
+    }
+
+    fn with(thresholds: &[Threshold]) -> Self {
+        Self::new(Config { thresholds: thresholds.to_vec(), ..Config::default() })
+    }
+
+    fn observe(&mut self, second: u64, observation: &Observation<'_>) -> &Plan {
+        let layout = observation.layout.or(Some(DiskLayout::Single));
+        let observation = Observation { layout, ..*observation };
+        decide(&self.config, &mut self.state, &observation, secs(second), &mut self.plan);
+        &self.plan
+    }
+
+    /// Looks at so many MiB of memory.
+    fn memory(&mut self, second: u64, available: u64, pods: &[Pod<'_>]) -> &Plan {
+        let node = NodeStats { memory: Some(memory(available, second)), ..NodeStats::default() };
+        self.observe(second, &Observation { node: Some(node), pods, ..Observation::default() })
+    }
+
+    fn fate(&self, pod: u32) -> Fate {
+        self.plan.ranked.iter().find(|ranked| ranked.pod == pod).expect("ranked").fate
+    }
+}
+
+fn evicted(plan: &Plan) -> Vec<u32> {
+    plan.evicted().collect()
+}
+
+fn stage(plan: &Plan) -> Option<Stage> {
+    plan.reclaim().map(|order| order.stage)
+}
+
+#[test]
+fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
+    let thresholds = [
+        threshold(Signal::MemoryAvailable, 500, 60, 0),
+        hard(Signal::MemoryAvailable, 100),
+        hard(Signal::PidAvailable, 10),
+    ];
+    let mut rig = Rig::new(Config { thresholds: thresholds.to_vec(), max_pod_grace_seconds: 30, ..Config::default() });
+    let own_grace = |uid, used| {
+        let mut pod = pod(uid, used, 0);
+        pod.facts.grace_seconds = Some(300);
+        pod
+    };
+    assert_eq!(rig.memory(1, 400, &[own_grace(1, 200), own_grace(2, 300)]).outcome, Outcome::InGrace);
+    let plan = rig.memory(61, 400, &[own_grace(1, 200), own_grace(2, 300)]);
+    assert_eq!(plan.actions, [Action::Evict { pod: 1, why: Why::Threshold(0), grace_seconds: 30 }]);
+    // While it uses its grace it counts as coming back for the soft line, and not for the hard one.
+    let pods = [own_grace(1, 200), going(&own_grace(2, 300), false, true)];
+    assert_eq!(rig.memory(62, 400, &pods).outcome, Outcome::ComingBack);
+    let plan = rig.memory(63, 50, &pods);
+    assert_eq!(plan.actions, [Action::Hasten { pod: 1, why: Why::Threshold(1) }]);
+
+    // A hard line on something else goes before a soft one on memory, which the kubelet prefers.
+    let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::PidAvailable, 10)]);
+    let mut forks = pod(1, 1, 0);
+    forks.facts.stats.as_mut().expect("some").processes = Some(100);
+    for second in 1..3 {
+        let node = NodeStats {
+            memory: Some(memory(400, second)),
+            pids: Some(PidStats { max: Some(1000), running: Some(995), time: Some(time(second)) }),
+            ..NodeStats::default()
+        };
+        let plan = rig.observe(second, &Observation { node: Some(node), pods: &[forks], ..Observation::default() });
+        assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(1)));
+    }
+}
+
+#[test]
+fn soft_victims_do_not_use_up_what_hard_ones_need() {
+    let thresholds = vec![threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::MemoryAvailable, 100)];
+    let mut rig =
+        Rig::new(Config { thresholds, hard_victims_per_minute: 1, soft_victims_per_minute: 1, ..Config::default() });
+    let pods = [pod(1, 20, 0), pod(2, 10, 0)];
+    rig.memory(1, 400, &pods);
+    assert_eq!(evicted(rig.memory(2, 400, &pods)), [0]);
+    assert_eq!(rig.memory(3, 400, &pods[1..]).outcome, Outcome::Bounded);
+    assert_eq!(rig.plan.look_again, Some(secs(62)));
+    assert_eq!(evicted(rig.memory(4, 50, &pods[1..])), [0]);
+    assert_eq!(rig.memory(5, 50, &[pod(3, 10, 0)]).outcome, Outcome::Bounded);
+    assert_eq!(rig.fate(0), Fate::Bounded);
+}
+
+#[test]
+fn what_terminating_pods_hold_comes_back_unless_they_are_stuck() {
+    for (is_stuck, outcome, victims) in [(false, Outcome::ComingBack, &[][..]), (true, Outcome::Evict, &[1][..])] {
+        let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+        let pods = [going(&pod(1, 60, 0), is_stuck, false), pod(2, 60, 0)];
+        assert_eq!(rig.memory(1, 50, &pods).outcome, outcome);
+        assert_eq!(evicted(&rig.plan), victims);
+    }
+}
+
+#[test]
+fn as_many_go_as_the_deficit_and_minimum_reclaim_need() {
+    for (available, victims) in [(100, &[][..]), (99, &[0][..]), (90, &[0]), (75, &[0, 1]), (40, &[0, 1, 2])] {
+        let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 100, 0, 20)]);
+        let pods = [pod(1, 40, 0), pod(2, 30, 0), pod(3, 20, 0)];
+        assert_eq!(evicted(rig.memory(1, available, &pods)), victims, "{available}");
+    }
+}
+
+#[test]
+fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() {
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    let daemon =
+        |started| Pod { daemon_set: Some(OwnerUid(9)), started: secs(started), ..pod(u128::from(started), 300, 10) };
+    let within = pod(77, 100, 200);
+    assert_eq!(evicted(rig.memory(10, 50, &[daemon(1), within])), [0]);
+    // Back at once, and over again: no other pod within its request pays for it.
+    assert_eq!(rig.memory(13, 50, &[daemon(11), within]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));
+    assert_eq!((rig.fate(0), rig.fate(1)), (Fate::Looping(secs(20)), Fate::SparedByLoop));
+    assert_eq!((rig.plan.ranked[0].returns, rig.plan.look_again), (1, Some(secs(20))));
+    // Another that is over its own request does.
+    assert_eq!(evicted(rig.memory(14, 50, &[daemon(11), pod(5, 60, 10)])), [1]);
+    // The pause doubles each time.
+    assert_eq!(evicted(rig.memory(20, 50, &[daemon(11), within])), [0]);
+    assert_eq!(rig.memory(39, 50, &[daemon(21), within]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));
+    assert_eq!(rig.plan.ranked[0].returns, 2);
+    assert_eq!(evicted(rig.memory(40, 50, &[daemon(21), within])), [0]);
+    // One that came back later is like any other.
+    assert_eq!(evicted(rig.memory(142, 50, &[daemon(141), within])), [0]);
+}
+
+#[test]
+fn memory_is_judged_by_two_readings_in_four_cases() {
+    for (kubelet, honest, case, outcome) in [
+        (200, Some(200), Case::Neither, Outcome::Calm),
+        (50, Some(50), Case::Both, Outcome::Evict),
+        (50, None, Case::Both, Outcome::Evict),
+        (50, Some(200), Case::KubeletOnly, Outcome::Reclaiming),
+        (200, Some(50), Case::HonestOnly, Outcome::Evict),
+    ] {
+        let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+        let node = NodeStats { memory: Some(memory(kubelet, 1)), ..NodeStats::default() };
+        let observation = Observation {
+            node: Some(node),
+            honest_available: honest.map(Bytes::mib),
+            pods: &[pod(1, 100, 0)],
+            ..Observation::default()
+        };
+        let plan = rig.observe(1, &observation);
+        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{kubelet} {honest:?}");
+        assert_eq!(plan.conditions.has(Condition::MemoryPressure), case != Case::Neither);
+    }
+}
+
+#[test]
+fn cache_in_the_way_is_reclaimed_and_only_a_stall_evicts() {
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    let pods = [pod(1, 100, 0)];
+    let look = |second, stalled, reclaimed| Observation {
+        node: Some(NodeStats { memory: Some(memory(50, second)), ..NodeStats::default() }),
+        honest_available: Some(Bytes::mib(500)),
+        stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
+        reclaimed,
+        pods: &pods,
+        ..Observation::default()
+    };
+    let ended = Some(Reclaimed { order: 1, at: time(2) });
+    assert_eq!(stage(rig.observe(1, &look(1, 0, None))), Some(Stage::Memory(mib(50))));
+    assert_eq!(rig.observe(2, &look(2, 900, None)).outcome, Outcome::Reclaiming);
+    assert_eq!(rig.observe(3, &look(3, 0, ended)).outcome, Outcome::CacheInUse);
+    assert_eq!(evicted(rig.observe(4, &look(4, 900, ended))), [0]);
+}
+
+#[test]
+fn huge_pages_that_were_set_aside_are_not_available() {
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    let node = NodeStats { memory: Some(memory(150, 1)), ..NodeStats::default() };
+    let pods = [pod(1, 100, 0)];
+    let observation =
+        Observation { node: Some(node), huge_page_pool: Bytes::mib(100), pods: &pods, ..Observation::default() };
+    assert_eq!(evicted(rig.observe(1, &observation)), [0]);
+    assert_eq!(rig.plan.judged[0].missing, mib(50));
+}
+
+#[test]
+fn swap_is_pressure_only_if_it_is_short_and_comes_back_and_tasks_stall() {
+    for (free, refaults, stalled, is_pressure) in
+        [(10, 200, 500, true), (100, 200, 500, false), (10, 100, 500, false), (10, 200, 100, false)]
+    {
+        let mut rig = Rig::new(Config {
+            swap: Some(SwapLine { free: Line::At(mib(50)), grace: Duration::ZERO }),
+            ..Config::default()
+        });
+        let pods = [pod(1, 10, 0), Pod { swapped: Some(Bytes::mib(60)), ..pod(2, 1, 0) }];
+        for (second, refaults) in [(1, 100), (2, refaults)] {
+            rig.observe(
+                second,
+                &Observation {
+                    node: Some(NodeStats { memory: Some(memory(900, second)), ..NodeStats::default() }),
+                    swap: Some(Swap { total: Bytes::mib(1000), free: Bytes::mib(free), refaults }),
+                    stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
+                    pods: &pods,
+                    ..Observation::default()
+                },
+            );
+        }
+        assert_eq!(rig.plan.conditions.has(Condition::MemoryPressure), is_pressure);
+        let victims: &[u32] = if is_pressure { &[1] } else { &[] };
+        assert_eq!(evicted(&rig.plan), victims, "{free} {refaults} {stalled}");
+    }
+}
+
+#[test]
+fn swapped_memory_counts_in_ranking_and_frees_none() {
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    let pods = [pod(1, 40, 0), Pod { swapped: Some(Bytes::mib(60)), ..pod(2, 10, 0) }];
+    assert_eq!(evicted(rig.memory(1, 70, &pods)), [1, 0]);
+    assert_eq!(rig.plan.deficit.map(|deficit| deficit.taken), Some(mib(50)));
+}
+
+#[test]
+fn nobody_is_taken_blindly_while_others_can_be_seen() {
+    let unread = |uid| Pod { uid: PodUid(uid), ..Pod::default() };
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    assert_eq!(evicted(rig.memory(1, 95, &[unread(1), pod(2, 10, 0)])), [1]);
+    let mut critical = pod(2, 10, 0);
+    critical.facts.critical = Some(Critical::Priority);
+    assert_eq!(rig.memory(2, 95, &[unread(1), critical]).outcome, Outcome::NoVictim(NoVictim::NoStatistics));
+    assert_eq!((rig.fate(0), rig.fate(1)), (Fate::NoStatistics, Fate::Protected(Critical::Priority)));
+    // Where nobody can be seen one goes, and the next not before it is gone.
+    assert_eq!(evicted(rig.memory(3, 5, &[unread(1), unread(2)])), [0]);
+    assert_eq!(evicted(rig.memory(4, 5, &[going(&unread(1), false, false), unread(2)])), [] as [u32; 0]);
+}
+
+#[test]
+fn equals_are_told_apart_the_same_way_every_time() {
+    let started = |uid, second| Pod { started: secs(second), ..pod(uid, 100, 0) };
+    let (old, young, twin) = (started(1, 5), started(3, 9), started(2, 9));
+    for pods in [[old, young, twin], [twin, old, young], [young, twin, old]] {
+        let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+        let order: Vec<u128> = rig.memory(1, 50, &pods).ranked.iter().map(|ranked| ranked.uid.0).collect();
+        assert_eq!(order, [2, 3, 1]);
+    }
+}
+
+const STORAGE: [Signal; 2] = [Signal::NodeFsAvailable, Signal::ImageFsAvailable];
+
+/// A node whose disks have so many MiB left.
+fn disks(node: u64, images: u64, second: u64) -> NodeStats {
+    NodeStats {
+        memory: Some(memory(900, second)),
+        node_fs: Some(disk(node, second)),
+        image_fs: Some(disk(images, second)),
+        ..NodeStats::default()
+    }
+}
+
+fn on_disk(uid: u128, containers: &'static [ContainerStats<'static>]) -> Pod<'static> {
+    let stats = Some(kubelet::PodStats { containers, ..kubelet::PodStats::default() });
+    Pod { uid: PodUid(uid), facts: kubelet::Pod { stats, ..kubelet::Pod::default() }, ..Pod::default() }
+}
+
+const fn container(rootfs: u64, logs: u64, inodes: u64) -> ContainerStats<'static> {
+    ContainerStats {
+        name: "c",
+        rootfs: Usage { bytes: Some(rootfs * MIB), inodes: Some(inodes) },
+        logs: Usage { bytes: Some(logs * MIB), inodes: Some(0) },
+    }
+}
+
+#[test]
+fn a_failed_reading_after_a_clean_up_costs_nobody() {
+    let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
+    let pods = [on_disk(1, const { &[container(100, 100, 1)] })];
+    let look = |node, reclaimed| Observation { node, reclaimed, pods: &pods, ..Observation::default() };
+    let ended = |order, second| Some(Reclaimed { order, at: time(second) });
+    assert_eq!(stage(rig.observe(1, &look(Some(disks(50, 900, 1)), None))), Some(Stage::Containers));
+    assert_eq!(rig.observe(2, &look(None, ended(1, 2))).outcome, Outcome::NoStatistics);
+    assert!(rig.plan.conditions.has(Condition::DiskPressure));
+    // Figures from before it ended, though newer than the last, do not count either.
+    assert_eq!(rig.observe(5, &look(Some(disks(50, 900, 4)), ended(1, 4))).outcome, Outcome::Reclaiming);
+    assert_eq!(evicted(rig.observe(6, &look(Some(disks(50, 900, 6)), ended(1, 4)))), [0]);
+    // What the victim left behind is cleaned up before others have to go.
+    assert_eq!(stage(rig.observe(7, &look(Some(disks(50, 900, 7)), ended(1, 4)))), Some(Stage::Containers));
+    // A clean-up that is never heard of again is not waited for for ever.
+    assert_eq!(rig.observe(30, &look(Some(disks(50, 900, 30)), ended(1, 4))).outcome, Outcome::Reclaiming);
+    assert_eq!(evicted(rig.observe(37, &look(Some(disks(50, 900, 37)), ended(1, 4)))), [0]);
+}
+
+#[test]
+fn another_signals_minimum_reclaim_costs_nobody() {
+    let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 100, 0, 900), hard(Signal::NodeFsAvailable, 100)]);
+    let pods = [on_disk(1, const { &[container(100, 100, 1)] })];
+    let look = |node, reclaimed| Observation { node: Some(node), reclaimed, pods: &pods, ..Observation::default() };
+    assert_eq!(stage(rig.observe(1, &look(disks(50, 900, 1), None))), Some(Stage::Containers));
+    let ended = Some(Reclaimed { order: 1, at: time(2) });
+    // Memory is at 900 of 1000, below its line and minimum reclaim; its line was never crossed.
+    let plan = rig.observe(3, &look(disks(150, 900, 3), ended));
+    assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Calm, 0));
+}
+
+#[test]
+fn a_disk_signal_without_a_usable_ranking_costs_nobody() {
+    let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
+    let with_images = |uid, own| Pod {
+        own_images: Usage { bytes: own, inodes: None },
+        ..on_disk(uid, const { &[container(500, 500, 1)] })
+    };
+    let look = |pods| Observation {
+        layout: Some(DiskLayout::SplitImageFs),
+        node: Some(disks(900, 50, 1)),
+        pods,
+        ..Observation::default()
+    };
+    // Writable layers and logs are on the other disk, and nobody knows whose images these are.
+    let unknown = [with_images(1, None), with_images(2, None)];
+    assert_eq!(rig.observe(1, &look(&unknown)).outcome, Outcome::NoVictim(NoVictim::NoUsableRanking));
+    let shared = [with_images(1, Some(0)), with_images(2, Some(0))];
+    let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
+    assert_eq!(rig.observe(1, &look(&shared)).outcome, Outcome::NoVictim(NoVictim::NoUsableRanking));
+    assert_eq!(rig.fate(1), Fate::NothingToFree);
+    // By bytes of images that only this pod uses.
+    let known = [with_images(1, Some(10 * MIB)), with_images(2, Some(70 * MIB)), with_images(3, Some(20 * MIB))];
+    let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
+    assert_eq!(evicted(rig.observe(1, &look(&known))), [1]);
+}
+
+#[test]
+fn a_condition_is_reported_even_with_a_transition_period_of_zero() {
+    let mut rig = Rig::new(Config {
+        thresholds: vec![hard(Signal::MemoryAvailable, 100)],
+        pressure_transition: Duration::ZERO,
+        ..Config::default()
+    });
+    assert!(rig.memory(1, 50, &[]).conditions.has(Condition::MemoryPressure));
+    assert!(!rig.memory(2, 150, &[]).conditions.has(Condition::MemoryPressure));
+}
+
+#[test]
+fn bytes_are_not_subtracted_from_inodes() {
+    let mut promised = on_disk(1, const { &[container(0, 0, 90)] });
+    promised.facts.ephemeral_storage_request = mib(100);
+    let mut rig = Rig::with(&[hard(Signal::NodeFsInodesFree, 100)]);
+    let observation = Observation {
+        node: Some(disks(50, 900, 1)),
+        dead_containers: Some(0),
+        pods: &[on_disk(2, const { &[container(0, 0, 10)] }), promised],
+        ..Observation::default()
+    };
+    assert_eq!(evicted(rig.observe(1, &observation)), [1]);
+}
+
+#[test]
+fn what_is_cleaned_up_by_layout() {
+    use DiskLayout::{DedicatedImageFs, Single, SplitImageFs};
+    let image = Image { is_unused: true, ..Image::default() };
+    for (signal, layout, first, second) in [
+        (Signal::NodeFsAvailable, Single, Some(Stage::Containers), Some(Stage::Images)),
+        (Signal::ImageFsAvailable, Single, Some(Stage::Containers), Some(Stage::Images)),
+        // The documentation says so, and the kubelet's code does nothing.
+        (Signal::NodeFsAvailable, DedicatedImageFs, Some(Stage::Containers), None),
+        (Signal::NodeFsInodesFree, DedicatedImageFs, Some(Stage::Containers), None),
+        (Signal::ImageFsAvailable, DedicatedImageFs, Some(Stage::Containers), Some(Stage::Images)),
+        (Signal::NodeFsAvailable, SplitImageFs, Some(Stage::Containers), None),
+        (Signal::ImageFsAvailable, SplitImageFs, Some(Stage::Images), None),
+    ] {
+        let mut rig = Rig::with(&[hard(signal, 100)]);
+        let mut look = |second, reclaimed, images: &[Image]| {
+            let observation = Observation {
+                layout: Some(layout),
+                node: Some(disks(50, 50, second)),
+                reclaimed,
+                images,
+                ..Observation::default()
+            };
+            stage(rig.observe(second, &observation))
+        };
+        assert_eq!(look(1, None, &[image]), first, "{signal} {layout:?}");
+        // Where it did not help, images that could not be removed are not tried a second time.
+        let after = Some(Reclaimed { order: 1, at: time(2) });
+        assert_eq!(look(3, after, &[image]), second, "{signal} {layout:?}");
+    }
+}
+
+#[test]
+fn unused_images_go_oldest_first_until_it_is_enough() {
+    let image =
+        |used, size, is_unused| Image { is_unused, last_used: secs(used), usage: Usage { bytes: size, inodes: None } };
+    let images = [
+        image(30, Some(40 * MIB), true),
+        image(10, Some(40 * MIB), true),
+        image(5, Some(900 * MIB), false),
+        image(20, Some(40 * MIB), true),
+    ];
+    for (available, min_reclaim, chosen) in [(80, 0, &[1][..]), (50, 0, &[1, 3]), (50, 70, &[1, 3, 0])] {
+        let mut rig = Rig::with(&[threshold(Signal::ImageFsAvailable, 100, 0, min_reclaim)]);
+        let observation = Observation {
+            layout: Some(DiskLayout::SplitImageFs),
+            node: Some(disks(900, available, 1)),
+            images: &images,
+            ..Observation::default()
+        };
+        assert_eq!(rig.observe(1, &observation).images, chosen);
+    }
+    // One of unknown size: another look is due after it.
+    let mut rig = Rig::with(&[hard(Signal::ImageFsInodesFree, 100)]);
+    let observation = Observation {
+        node: Some(disks(900, 50, 1)),
+        dead_containers: Some(0),
+        images: &images,
+        ..Observation::default()
+    };
+    assert_eq!(rig.observe(1, &observation).images, [1]);
+}
+
+#[test]
+fn nothing_is_cleaned_up_for_what_comes_back_by_itself() {
+    let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
+    let pods = [going(&on_disk(1, const { &[container(40, 40, 1)] }), false, false)];
+    let observation = Observation { node: Some(disks(50, 900, 1)), pods: &pods, ..Observation::default() };
+    assert_eq!(rig.observe(1, &observation).outcome, Outcome::ComingBack);
+}
+
+#[test]
+fn pods_over_limits_of_their_own_go_but_not_twice() {
+    let mut over = pod(1, 10, 0);
+    over.facts.ephemeral_storage_limit = Some(mib(1));
+    over.facts.stats.as_mut().expect("some").ephemeral_storage = Some(2 * MIB);
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    assert_eq!(rig.memory(1, 95, &[pod(2, 10, 0), over]).outcome, Outcome::OverLimits);
+    assert_eq!(evicted(&rig.plan), [1]);
+    assert_eq!(evicted(rig.memory(2, 80, &[pod(2, 10, 0), going(&over, false, false)])), [0]);
+}
+
+#[test]
+fn openshift3_goes_by_class() {
+    let of = |uid, qos, used, request, priority| {
+        let mut pod = Pod { qos, ..pod(uid, used, request) };
+        pod.facts.priority = priority;
+        pod
+    };
+    let young = |pod| Pod { started: secs(9), ..pod };
+    let pods = [
+        of(1, QosClass::Guaranteed, 50, 50, -10),
+        young(of(2, QosClass::Guaranteed, 50, 50, 10)),
+        of(3, QosClass::Burstable, 90, 100, -10),
+        of(4, QosClass::Burstable, 60, 20, 0),
+        of(5, QosClass::Burstable, 55, 5, 1000),
+        of(6, QosClass::BestEffort, 10, 0, -10),
+        of(7, QosClass::BestEffort, 20, 0, 1000),
+        of(8, QosClass::Burstable, 95, 100, 0),
+        of(9, QosClass::Guaranteed, 80, 90, 1000),
+    ];
+    let config = Config {
+        thresholds: vec![hard(Signal::MemoryAvailable, 900)],
+        memory_order: MemoryOrder::OpenShift3,
+        ..Config::default()
+    };
+    let mut rig = Rig::new(config.clone());
+    let order: Vec<u128> = rig.memory(1, 1, &pods).ranked.iter().map(|ranked| ranked.uid.0).collect();
+    assert_eq!(order, [7, 6, 5, 4, 8, 3, 9, 2, 1]);
+
+    // Guaranteed ones wait for whoever could not be read.
+    let unread = Pod { uid: PodUid(10), qos: QosClass::Burstable, ..Pod::default() };
+    let mut rig = Rig::new(config.clone());
+    rig.memory(1, 1, &[of(1, QosClass::Guaranteed, 50, 50, 0), unread]);
+    assert_eq!((rig.fate(0), rig.fate(1)), (Fate::ClassRemains, Fate::NoStatistics));
+
+    // Disks as plimsoll does it: over the request, then priority.
+    let mut rig = Rig::new(Config { thresholds: vec![hard(Signal::NodeFsAvailable, 100)], ..config });
+    let mut guaranteed = on_disk(1, const { &[container(60, 0, 1)] });
+    (guaranteed.qos, guaranteed.facts.priority) = (QosClass::Guaranteed, -1);
+    let observation = Observation {
+        node: Some(disks(50, 900, 1)),
+        dead_containers: Some(0),
+        pods: &[on_disk(2, const { &[container(90, 0, 1)] }), guaranteed],
+        ..Observation::default()
+    };
+    assert_eq!(evicted(rig.observe(1, &observation)), [1]);
+}
+
+#[test]
+fn why_a_pod_was_not_taken_reads_as_words() {
+    for (fate, words) in [
+        (Fate::Protected(Critical::Static), "a static pod is never evicted"),
+        (Fate::ClassRemains, "guaranteed, while another class remains"),
+        (Fate::Bounded, "next, but for the bound of victims a minute"),
+    ] {
+        assert_eq!(fate.to_string(), words);
+    }
+}

@@ -1,0 +1,478 @@
+//! Laws of the rule books over pods, for every node and every workload. The kubelet's own is held to those that it keeps.
+
+use plimsoll_policy::Stall;
+use plimsoll_policy::kubelet::{
+    self, Amount, Condition, Conditions, ContainerStats, Critical, DiskLayout, FsStats, Line, MemoryStats, NodeStats,
+    Origin, PidStats, QosClass, Signal, StatsTime, Threshold, Usage,
+};
+use plimsoll_policy::plimsoll::{
+    self, Action, Config, Fate, Going, Image, MemoryOrder, Observation, Outcome, OwnerUid, Plan, Pod, PodUid,
+    Reclaimed, State, Swap, SwapLine, Why,
+};
+use plimsoll_units::{Bytes, MonotonicNs};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const CAPACITY: u64 = 1000;
+const LAYOUTS: [DiskLayout; 3] = [DiskLayout::Single, DiskLayout::DedicatedImageFs, DiskLayout::SplitImageFs];
+const SIGNALS: [Signal; 6] = [
+    Signal::MemoryAvailable,
+    Signal::AllocatableMemoryAvailable,
+    Signal::NodeFsAvailable,
+    Signal::NodeFsInodesFree,
+    Signal::ImageFsAvailable,
+    Signal::PidAvailable,
+];
+
+/// A pod that owns what [`Pod`] borrows.
+#[derive(Clone, Debug)]
+struct Workload {
+    pod: Pod<'static>,
+    containers: Vec<ContainerStats<'static>>,
+}
+
+impl Workload {
+    fn pod(&self) -> Pod<'_> {
+        let mut pod: Pod<'_> = self.pod;
+        if let Some(stats) = &mut pod.facts.stats {
+            stats.containers = &self.containers;
+        }
+        pod
+    }
+}
+
+fn stats() -> impl Strategy<Value = (kubelet::PodStats<'static>, ContainerStats<'static>)> {
+    (0_u64..400, 0_u64..50, 0_u64..200, 0_u64..200, 0_u64..100).prop_map(
+        |(working_set, processes, rootfs, logs, inodes)| {
+            let stats = kubelet::PodStats {
+                working_set: Some(working_set),
+                processes: Some(processes),
+                ephemeral_storage: Some(rootfs + logs),
+                ..kubelet::PodStats::default()
+            };
+            let container = ContainerStats {
+                name: "c",
+                rootfs: Usage { bytes: Some(rootfs), inodes: Some(inodes) },
+                logs: Usage { bytes: Some(logs), inodes: Some(0) },
+            };
+            (stats, container)
+        },
+    )
+}
+
+fn workload() -> impl Strategy<Value = Workload> {
+    let qos = prop::sample::select(vec![QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed]);
+    let critical = prop::option::weighted(
+        0.15,
+        prop::sample::select(vec![Critical::Static, Critical::Mirror, Critical::Priority]),
+    );
+    let facts = (prop::option::weighted(0.9, stats()), 0_i64..200, 0_i64..200, -2_i32..3, critical);
+    let going = prop::option::weighted(0.15, (any::<bool>(), any::<bool>()));
+    let owner = prop::option::weighted(0.4, 0_u128..3);
+    let limit = prop::option::weighted(0.02, 0_i64..300);
+    let rest = (qos, 0_u64..120, owner, 0_u64..50, prop::option::of(0_u64..100), going, limit);
+    (facts, rest).prop_map(|((stats, memory, storage, priority, critical), rest)| {
+        let (qos, started, owner, swapped, own_images, going, limit) = rest;
+        let pod = Pod {
+            facts: kubelet::Pod {
+                priority,
+                critical,
+                memory_request: Amount::whole(memory),
+                ephemeral_storage_request: Amount::whole(storage),
+                ephemeral_storage_limit: limit.map(Amount::whole),
+                grace_seconds: Some(30),
+                stats: stats.map(|(stats, _)| stats),
+                ..kubelet::Pod::default()
+            },
+            qos,
+            started: MonotonicNs(started * 1_000_000_000),
+            daemon_set: owner.map(OwnerUid),
+            swapped: Some(Bytes(swapped)),
+            own_images: Usage { bytes: own_images, inodes: own_images },
+            going: going.map(|(is_stuck, is_gentle)| Going { is_stuck, is_gentle }),
+            ..Pod::default()
+        };
+        Workload { pod, containers: stats.into_iter().map(|(_, container)| container).collect() }
+    })
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    after: u64,
+    /// Memory, allocatable memory, the node's disk, its inodes, the images' disk, processes: what is left of 1000 each.
+    left: [Option<u64>; 6],
+    has_statistics: bool,
+    honest: Option<u64>,
+    stalled: u64,
+    swap_free: u64,
+    images: Vec<Image>,
+    workloads: Vec<Workload>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let image = (any::<bool>(), 0_u64..9, prop::option::of(0_u64..100)).prop_map(|(is_unused, used, bytes)| Image {
+        is_unused,
+        last_used: MonotonicNs(used),
+        usage: Usage { bytes, inodes: bytes },
+    });
+    let left = prop::array::uniform6(prop::option::weighted(0.95, 0..CAPACITY));
+    let workloads = prop::collection::vec(workload(), 0..10).prop_map(|mut workloads| {
+        for (uid, workload) in (1_u128..).zip(&mut workloads) {
+            workload.pod.uid = PodUid(uid);
+        }
+        workloads
+    });
+    (
+        (1_u64..40, left, prop::bool::weighted(0.95), prop::option::of(0..CAPACITY)),
+        (0_u64..1000, 0_u64..200, prop::collection::vec(image, 0..5), workloads),
+    )
+        .prop_map(|((after, left, has_statistics, honest), (stalled, swap_free, images, workloads))| Step {
+            after,
+            left,
+            has_statistics,
+            honest,
+            stalled,
+            swap_free,
+            images,
+            workloads,
+        })
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..10)
+}
+
+fn threshold(graces: impl Strategy<Value = u64>) -> impl Strategy<Value = Threshold> {
+    (prop::sample::select(SIGNALS.to_vec()), 50_i64..700, graces, prop::option::of(0_i64..300)).prop_map(
+        |(signal, line, grace, min_reclaim)| Threshold {
+            signal,
+            line: Some(Line::At(Amount::whole(line))),
+            grace: Duration::from_secs(grace),
+            min_reclaim: min_reclaim.map(|line| Line::At(Amount::whole(line))),
+            origin: Origin::Configured,
+        },
+    )
+}
+
+fn config(memory_order: MemoryOrder) -> impl Strategy<Value = Config> {
+    let thresholds = prop::collection::vec(threshold(prop_oneof![Just(0_u64), 0_u64..60]), 1..5);
+    (thresholds, 0_u32..12, 0_u32..12, any::<bool>()).prop_map(move |(thresholds, hard, soft, swap)| Config {
+        thresholds,
+        swap: swap.then_some(SwapLine { free: Line::At(Amount::whole(100)), grace: Duration::ZERO }),
+        memory_order,
+        max_pod_grace_seconds: 30,
+        hard_victims_per_minute: hard,
+        soft_victims_per_minute: soft,
+        ..Config::default()
+    })
+}
+
+/// Both of our own rule books.
+fn ours() -> impl Strategy<Value = Config> {
+    prop_oneof![config(MemoryOrder::Plimsoll), config(MemoryOrder::OpenShift3)]
+}
+
+fn node(step: &Step, second: u64) -> NodeStats {
+    let time = Some(StatsTime(i64::try_from(second).expect("small")));
+    let [available, allocatable, node_fs, inodes, image_fs, pids] = step.left;
+    let memory =
+        |left: Option<u64>| MemoryStats { available: left, working_set: left.map(|left| CAPACITY - left), time };
+    let disk = |available, inodes_free| FsStats {
+        available,
+        capacity: Some(CAPACITY),
+        inodes_free,
+        inodes: Some(CAPACITY),
+        time,
+    };
+    NodeStats {
+        memory: Some(memory(available)),
+        pods: Some(memory(allocatable)),
+        node_fs: Some(disk(node_fs, inodes)),
+        image_fs: Some(disk(image_fs, inodes)),
+        container_fs: None,
+        pids: pids.map(|left| PidStats {
+            max: Some(1000),
+            running: Some(1000 - i64::try_from(left).expect("small")),
+            time,
+        }),
+    }
+}
+
+/// What is seen in each turn.
+struct Seen<'a> {
+    pods: &'a [Pod<'a>],
+    now: MonotonicNs,
+    /// Absent if there were no statistics.
+    node: Option<NodeStats>,
+}
+
+/// Plays the steps, in a world that does not answer, and gives each plan away with what was seen. Every clean-up has
+/// ended half a second before the next look.
+fn play(config: &Config, layout: DiskLayout, steps: &[Step], mut each: impl FnMut(&Seen<'_>, &Plan)) {
+    let mut state = State::new(config);
+    let mut plan = Plan::with_capacity(config, 10, 5);
+    let mut second = 0;
+    for (refaults, step) in (0_u64..).zip(steps) {
+        second += step.after;
+        let pods: Vec<_> = step.workloads.iter().map(Workload::pod).collect();
+        let now = MonotonicNs(second * 1_000_000_000);
+        let node = step.has_statistics.then(|| node(step, second));
+        let observation = Observation {
+            layout: Some(layout),
+            node,
+            honest_available: step.honest.map(Bytes),
+            stall: Some(Stall { full: Duration::from_millis(step.stalled), window: Duration::from_secs(1) }),
+            swap: Some(Swap { total: Bytes(CAPACITY), free: Bytes(step.swap_free), refaults: refaults / 2 }),
+            images: &step.images,
+            reclaimed: Some(Reclaimed { order: u64::MAX, at: StatsTime(i64::try_from(second).expect("small") - 1) }),
+            pods: &pods,
+            ..Observation::default()
+        };
+        plimsoll::decide(config, &mut state, &observation, now, &mut plan);
+        each(&Seen { pods: &pods, now, node }, &plan);
+    }
+}
+
+/// Plays the kubelet's turns, where no clean-up helps.
+fn play_kubelet(
+    config: &Config,
+    layout: DiskLayout,
+    steps: &[Step],
+    mut each: impl FnMut(&[kubelet::Pod<'_>], &kubelet::State, &kubelet::Plan, MonotonicNs),
+) {
+    let config = kubelet::Config {
+        thresholds: config.thresholds.clone(),
+        pressure_transition: config.pressure_transition,
+        max_pod_grace_seconds: config.max_pod_grace_seconds,
+        local_storage_isolation: config.local_storage_isolation,
+    };
+    let mut state = kubelet::State::new(&config);
+    let mut plan = kubelet::Plan::with_capacity(10);
+    let mut second = 0;
+    for step in steps {
+        second += step.after;
+        let owned: Vec<_> = step.workloads.iter().map(Workload::pod).collect();
+        let pods: Vec<_> = owned.iter().map(|pod| pod.facts).collect();
+        let node = step.has_statistics.then(|| node(step, second));
+        let observation = kubelet::Observation { layout: Some(layout), node, pods: &pods };
+        let now = MonotonicNs(second * 1_000_000_000);
+        kubelet::decide(&config, &mut state, &observation, now, &mut plan);
+        kubelet::after_reclaim(&config, &state, &observation, None, &mut plan);
+        each(&pods, &state, &plan, now);
+    }
+}
+
+fn layout() -> impl Strategy<Value = DiskLayout> {
+    prop::sample::select(LAYOUTS.to_vec())
+}
+
+/// Checks that a condition is true exactly within the period after a line behind it was last crossed.
+struct Steady {
+    period: Duration,
+    last: [Option<MonotonicNs>; 3],
+}
+
+impl Steady {
+    fn look(&mut self, crossed: impl Fn(Condition) -> bool, conditions: Conditions, now: MonotonicNs) {
+        for condition in Condition::ALL {
+            let last = &mut self.last[condition as usize];
+            if crossed(condition) {
+                *last = Some(now);
+            }
+            assert_eq!(conditions.has(condition), last.is_some_and(|last| now.since(last) < self.period));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_critical_pod_is_never_chosen(config in ours(), layout in layout(), steps in steps()) {
+        play(&config, layout, &steps, |seen, plan| {
+            for pod in plan.evicted().chain(plan.hastened()) {
+                assert_eq!(seen.pods[pod as usize].facts.critical, None);
+            }
+        });
+        play_kubelet(&config, layout, &steps, |pods, _, plan, _| {
+            for eviction in &plan.evictions {
+                assert_eq!(pods[eviction.pod as usize].critical, None);
+            }
+        });
+    }
+
+    #[test]
+    fn a_plan_never_names_a_pod_that_is_already_going(config in ours(), layout in layout(), steps in steps()) {
+        play(&config, layout, &steps, |seen, plan| {
+            for pod in plan.evicted() {
+                assert_eq!(seen.pods[pod as usize].going, None);
+            }
+            // But to take the rest of its time from it.
+            for pod in plan.hastened() {
+                assert_eq!(seen.pods[pod as usize].going, Some(Going { is_stuck: false, is_gentle: true }));
+            }
+            let mut named: Vec<u32> = plan.evicted().chain(plan.hastened()).collect();
+            let all = named.len();
+            named.sort_unstable();
+            named.dedup();
+            assert_eq!(named.len(), all);
+        });
+    }
+
+    #[test]
+    fn no_more_is_taken_than_the_deficit_needs_but_for_the_last(
+        config in ours(), layout in layout(), steps in steps()
+    ) {
+        play(&config, layout, &steps, |_, plan| {
+            let Some(deficit) = plan.deficit else { return };
+            let Some(last) = plan.evicted().last().or(plan.hastened().last()) else { return };
+            let frees = plan.ranked.iter().find(|ranked| ranked.pod == last).expect("ranked").frees;
+            assert!(deficit.coming + deficit.taken - frees < deficit.missing, "{deficit:?}");
+        });
+        play_kubelet(&config, layout, &steps, |_, _, plan, _| {
+            assert!(plan.outcome == kubelet::Outcome::OverLimits || plan.evictions.len() <= 1);
+        });
+    }
+
+    #[test]
+    fn hard_is_never_later_with_a_soft_threshold_than_without(
+        config in ours(), soft in prop::collection::vec(threshold(1_u64..60), 1..4), layout in layout(),
+        steps in steps()
+    ) {
+        let mut alone = config;
+        alone.thresholds.retain(Threshold::is_hard);
+        let mut beside = alone.clone();
+        beside.thresholds.extend(soft);
+        let first_kill = |config: &Config| {
+            let mut first = None;
+            play(config, layout, &steps, |seen, plan| {
+                let is_hard = |why| match why {
+                    Why::Threshold(index) => config.thresholds[index as usize].is_hard(),
+                    Why::Swap => true,
+                    Why::Limit(_) => false,
+                };
+                let kills = plan.actions.iter().any(|action| match *action {
+                    Action::Evict { why, .. } | Action::Hasten { why, .. } => is_hard(why),
+                    Action::Reclaim(_) => false,
+                });
+                first = first.or(kills.then_some(seen.now));
+            });
+            first
+        };
+        if let Some(alone) = first_kill(&alone) {
+            assert!(first_kill(&beside).is_some_and(|beside| beside <= alone));
+        }
+    }
+
+    #[test]
+    fn nobody_within_its_request_goes_while_one_above_remains(
+        config in config(MemoryOrder::Plimsoll), layout in layout(), mut steps in steps()
+    ) {
+        // With statistics for all.
+        for step in &mut steps {
+            step.workloads.retain(|workload| workload.pod.facts.stats.is_some());
+        }
+        play(&config, layout, &steps, |_, plan| {
+            let is_evictable = |fate| matches!(fate, Fate::NotNeeded | Fate::Bounded | Fate::Looping(_));
+            let above_remains = plan.ranked.iter().any(|ranked| ranked.exceeds && is_evictable(ranked.fate));
+            let within_goes = plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.fate == Fate::Evicted);
+            assert!(!(above_remains && within_goes));
+        });
+        play_kubelet(&config, layout, &steps, |_, _, plan, _| {
+            // Of processes nothing is promised.
+            let above_remains =
+                plan.ranked.iter().any(|ranked| ranked.exceeds && ranked.fate == kubelet::Fate::NotNeeded);
+            let within_goes =
+                plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.fate == kubelet::Fate::Evicted);
+            assert!(!(above_remains && within_goes));
+        });
+    }
+
+    #[test]
+    fn in_openshift3_no_guaranteed_pod_goes_while_another_class_remains(
+        config in config(MemoryOrder::OpenShift3), layout in layout(), steps in steps()
+    ) {
+        play(&config, layout, &steps, |_, plan| {
+            let is_memory = plan.acting().is_some_and(|judged| match judged.line {
+                Why::Threshold(index) => {
+                    config.thresholds[index as usize].signal.condition() == Condition::MemoryPressure
+                }
+                Why::Swap | Why::Limit(_) => true,
+            });
+            let guaranteed_goes =
+                plan.ranked.iter().any(|r| r.qos == QosClass::Guaranteed && r.fate == Fate::Evicted);
+            let other_remains = plan.ranked.iter().any(|r| {
+                r.qos != QosClass::Guaranteed
+                    && matches!(
+                        r.fate,
+                        Fate::NotNeeded | Fate::NoStatistics | Fate::Looping(_) | Fate::SparedByLoop | Fate::Bounded
+                    )
+            });
+            assert!(!(is_memory && guaranteed_goes && other_remains));
+        });
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_plan(config in ours(), layout in layout(), steps in steps()) {
+        let plans = || {
+            let mut all = Vec::new();
+            play(&config, layout, &steps, |_, plan| all.push(format!("{plan:?}")));
+            play_kubelet(&config, layout, &steps, |_, _, plan, _| all.push(format!("{plan:?}")));
+            all
+        };
+        assert_eq!(plans(), plans());
+    }
+
+    #[test]
+    fn the_order_of_the_list_does_not_matter(config in ours(), layout in layout(), steps in steps()) {
+        let mut turned = steps.clone();
+        for step in &mut turned {
+            step.workloads.reverse();
+        }
+        let victims = |steps: &[Step]| {
+            let mut all = Vec::new();
+            play(&config, layout, steps, |seen, plan| {
+                if plan.outcome != Outcome::OverLimits {
+                    all.push(plan.evicted().map(|pod| seen.pods[pod as usize].uid).collect::<Vec<_>>());
+                }
+            });
+            all
+        };
+        assert_eq!(victims(&steps), victims(&turned));
+    }
+
+    #[test]
+    fn no_condition_flaps_inside_the_transition_period(config in ours(), layout in layout(), steps in steps()) {
+        let mut steady = Steady { period: config.pressure_transition, last: [None; 3] };
+        play(&config, layout, &steps, |seen, plan| {
+            // Without statistics everything stays as it was.
+            if seen.node.is_some() {
+                let crossed = |condition| plan.judged.iter().any(|judged| judged.since.is_some() && match judged.line {
+                    Why::Threshold(index) => config.thresholds[index as usize].signal.condition() == condition,
+                    Why::Swap | Why::Limit(_) => condition == Condition::MemoryPressure,
+                });
+                steady.look(crossed, plan.conditions, seen.now);
+            }
+        });
+        let mut steady = Steady { period: config.pressure_transition, last: [None; 3] };
+        play_kubelet(&config, layout, &steps, |_, state, plan, now| {
+            if plan.outcome != kubelet::Outcome::NoStatistics {
+                let crossed = |condition| (0_u32..).zip(&config.thresholds).any(|(index, threshold)| {
+                    threshold.signal.condition() == condition && state.observed_since(index).is_some()
+                });
+                steady.look(crossed, state.conditions(), now);
+            }
+        });
+    }
+
+    #[test]
+    fn victims_a_minute_are_bounded(config in ours(), layout in layout(), steps in steps()) {
+        let mut times: Vec<MonotonicNs> = Vec::new();
+        play(&config, layout, &steps, |seen, plan| {
+            let taken = plan.actions.iter().filter(|action| {
+                matches!(action, Action::Evict { why: Why::Threshold(_) | Why::Swap, .. })
+            });
+            times.extend(taken.map(|_| seen.now));
+            let recent = times.iter().filter(|time| seen.now.since(**time) < Duration::from_mins(1)).count();
+            assert!(recent <= (config.hard_victims_per_minute + config.soft_victims_per_minute) as usize);
+        });
+    }
+}
