@@ -502,6 +502,20 @@ fn unused_images_go_oldest_first_until_it_is_enough() {
 }
 
 #[test]
+fn derived_thresholds_hold_from_the_first_turn() {
+    for (origin, outcome) in [
+        (Origin::Derived, Outcome::Reclaiming),
+        (Origin::DerivedInPlace, Outcome::Reclaiming),
+        (Origin::Replaced, Outcome::Calm),
+        (Origin::ReplacedInCopy, Outcome::Calm),
+    ] {
+        let mut rig = Rig::with(&[Threshold { origin, ..hard(Signal::ContainerFsAvailable, 100) }]);
+        let node = NodeStats { container_fs: Some(disk(50, 1)), ..disks(900, 900, 1) };
+        assert_eq!(rig.observe(1, &Observation { node: Some(node), ..Observation::default() }).outcome, outcome);
+    }
+}
+
+#[test]
 fn nothing_is_cleaned_up_for_what_comes_back_by_itself() {
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
     let pods = [going(&on_disk(1, const { &[container(40, 40, 1)] }), false, false)];
@@ -575,5 +589,17 @@ fn why_a_pod_was_not_taken_reads_as_words() {
         (Fate::Bounded, "next, but for the bound of victims a minute"),
     ] {
         assert_eq!(fate.to_string(), words);
+    }
+}
+
+#[test]
+fn each_difference_that_the_documents_tell_of_has_a_test_here() {
+    let (document, tests) = (include_str!("../../docs/rule-books.md"), include_str!("plimsoll.rs"));
+    let paragraphs: Vec<&str> = document.split("\n### ").skip(1).collect();
+    assert!(paragraphs.len() > 15);
+    for paragraph in paragraphs {
+        let paragraph = paragraph.split("\n## ").next().expect("a part");
+        let names = paragraph.split('`').skip(1).step_by(2);
+        assert!(names.clone().any(|name| tests.contains(&format!("fn {name}()"))), "{paragraph}");
     }
 }
