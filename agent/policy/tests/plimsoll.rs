@@ -7,7 +7,7 @@ use plimsoll_policy::kubelet::{
 };
 use plimsoll_policy::plimsoll::{
     Action, Config, Fate, Going, Image, MemoryOrder, NoVictim, Observation, Outcome, OwnerUid, Plan, Pod, PodUid,
-    Reclaimed, Stage, State, Swap, SwapLine, Why, decide,
+    Reclaimed, Stage, State, Swap, SwapLine, Why, decide, text,
 };
 use plimsoll_policy::{Case, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -582,14 +582,31 @@ fn openshift3_goes_by_class() {
 }
 
 #[test]
-fn why_a_pod_was_not_taken_reads_as_words() {
-    for (fate, words) in [
-        (Fate::Protected(Critical::Static), "a static pod is never evicted"),
-        (Fate::ClassRemains, "guaranteed, while another class remains"),
-        (Fate::Bounded, "next, but for the bound of victims a minute"),
-    ] {
-        assert_eq!(fate.to_string(), words);
-    }
+fn plans_read_as_words() {
+    let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 100, 0, 20), hard(Signal::NodeFsAvailable, 100)]);
+    let name = |pod| ["web", "db", "agent", "job"][pod as usize];
+    let mut critical = pod(3, 500, 0);
+    critical.facts.critical = Some(Critical::Static);
+    let pods = [pod(1, 60, 40), pod(2, 90, 100), critical, Pod { uid: PodUid(4), ..Pod::default() }];
+    rig.memory(1, 70, &pods);
+    assert_eq!(
+        text::line(&rig.config, &rig.plan, name),
+        "evicting: memory.available below its hard line 100.0 MiB; missing 50.0 MiB; coming back 0 B, taken 60.0 MiB; \
+         evict web within 1 s"
+    );
+    assert_eq!(
+        text::ranking(&rig.config, &rig.plan, name),
+        "agent: never evicted: a static pod; uses 500.0 MiB, 500.0 MiB over its request, priority 0, Burstable\n\
+         web: evicted; uses 60.0 MiB, 20.0 MiB over its request, priority 0, Burstable\n\
+         db: not needed, those before it are enough; uses 90.0 MiB, within its request, priority 0, Burstable\n\
+         job: no statistics, and nobody is taken blindly; usage unknown, priority 0, BestEffort\n"
+    );
+    rig.observe(2, &Observation { node: Some(disks(50, 900, 2)), ..Observation::default() });
+    assert_eq!(
+        text::line(&rig.config, &rig.plan, name),
+        "cleaning up before anybody is evicted: nodefs.available below its hard line 100.0 MiB; missing 50.0 MiB; \
+         remove dead containers"
+    );
 }
 
 #[test]

@@ -31,6 +31,11 @@ impl Amount {
         self.0
     }
 
+    /// The least whole number that is not below it.
+    pub const fn rounded_up(self) -> i128 {
+        self.0.div_euclid(NANOS_PER_UNIT) + (self.0.rem_euclid(NANOS_PER_UNIT) != 0) as i128
+    }
+
     /// A counter as the kubelet takes it: cut to a signed 64-bit number, so that counts from 2^63 on are negative
     /// (`int64(*stats.UsedBytes)` in its `helpers.go`).
     pub const fn counted(count: u64) -> Self {
@@ -81,6 +86,10 @@ mod tests {
         assert_eq!(Amount::counted(1 << 63), Amount::whole(i64::MIN));
         assert_eq!(Amount::whole(i64::MAX) + Amount::whole(1), Amount::nanos((1_i128 << 63) * 1_000_000_000));
         assert!(Amount::whole(1) - Amount::nanos(1) < Amount::whole(1));
+        for (nanos, whole) in [(0, 0), (1, 1), (1_000_000_000, 1), (-1, 0), (-1_000_000_000, -1), (-1_000_000_001, -1)]
+        {
+            assert_eq!(Amount::nanos(nanos).rounded_up(), whole);
+        }
         assert_eq!([Amount::whole(2), Amount::nanos(5)].into_iter().sum::<Amount>(), Amount::nanos(2_000_000_005));
     }
 }

@@ -69,6 +69,17 @@ pub enum QosClass {
     Guaranteed,
 }
 
+impl QosClass {
+    /// The name in the status of a pod.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BestEffort => "BestEffort",
+            Self::Burstable => "Burstable",
+            Self::Guaranteed => "Guaranteed",
+        }
+    }
+}
+
 /// Why a pod is never evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Critical {

@@ -9,8 +9,9 @@
 //! - [`victims`]: how many go, what is coming back already, and the bounds.
 //! - [`loops`]: pods that return at once and are over again.
 //! - [`decide()`] puts these together, once a turn.
+//! - [`text`] says it in words.
 //!
-//! Nothing here reads a file or a clock, allocates after the start, renders a text or kills anybody.
+//! Nothing here reads a file or a clock or kills anybody, and but for [`text`] nothing allocates after the start.
 
 mod config;
 mod decide;
@@ -21,6 +22,7 @@ mod plan;
 mod ranking;
 mod reclaim;
 mod state;
+pub mod text;
 mod victims;
 
 pub use config::{Config, MemoryOrder, SwapLine};

@@ -4,7 +4,6 @@ use super::config::Config;
 use super::observation::{PodUid, Reclaimed};
 use crate::kubelet::{Amount, Conditions, Critical, Limit, QosClass};
 use crate::plan::Case;
-use core::fmt;
 use plimsoll_units::MonotonicNs;
 
 /// What is decided on: a line that is crossed.
@@ -209,27 +208,6 @@ pub struct Ranked {
     pub returns: u32,
     /// What becomes of it.
     pub fate: Fate,
-}
-
-impl fmt::Display for Fate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Evicted => "evicted",
-            Self::Hastened => "was going gently, killed at once",
-            Self::NotNeeded => "those before it are enough",
-            Self::Protected(Critical::Static) => "a static pod is never evicted",
-            Self::Protected(Critical::Mirror) => "the mirror of a static pod is never evicted",
-            Self::Protected(Critical::Priority) => "a pod of critical priority is never evicted",
-            Self::Going => "going already, counted as coming back",
-            Self::Stuck => "going already and stuck, not counted on",
-            Self::NoStatistics => "no statistics, while others have them",
-            Self::NothingToFree => "its going would give back nothing of what is short",
-            Self::Looping(_) => "returned at once after it was evicted and is over again, left alone for a while",
-            Self::SparedByLoop => "within its request, and does not pay for one that loops",
-            Self::ClassRemains => "guaranteed, while another class remains",
-            Self::Bounded => "next, but for the bound of victims a minute",
-        })
-    }
 }
 
 /// What is to be done.

@@ -1,0 +1,188 @@
+//! Plans in words, for the log, for events and for `explain`. Allocates as it likes; never called while deciding.
+
+use super::config::Config;
+use super::plan::{Action, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Stage, Why};
+use crate::kubelet::{Amount, Critical, Limit};
+use crate::plan::Case;
+use core::fmt::{self, Write as _};
+use plimsoll_units::Bytes;
+
+/// The plan as one line; `name` gives a pod's name from its index in the observation.
+pub fn line<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> String {
+    let mut text = plan.outcome.to_string();
+    // Writing into a String does not fail.
+    if let Some(judged) = plan.acting() {
+        let _ = write!(text, ": {}", Line { config, judged });
+    }
+    if let (Some(deficit), Some(judged)) = (plan.deficit, plan.acting()) {
+        let of = |amount| Measured { amount, is_bytes: is_bytes(config, judged.line) };
+        let _ = write!(text, "; coming back {}, taken {}", of(deficit.coming), of(deficit.taken));
+    }
+    for action in &plan.actions {
+        let _ = match *action {
+            Action::Reclaim(order) => match order.stage {
+                Stage::Memory(amount) => write!(text, "; reclaim {}", Measured { amount, is_bytes: true }),
+                Stage::Containers => write!(text, "; remove dead containers"),
+                Stage::Images => write!(text, "; remove {} unused images", plan.images.len()),
+            },
+            Action::Hasten { pod, .. } => write!(text, "; hasten {}", name(pod)),
+            Action::Evict { pod, why, grace_seconds } => {
+                let _ = write!(text, "; evict {} within {} s", name(pod), grace_seconds.max(1));
+                match why {
+                    Why::Limit(limit) => write!(text, ", {limit}"),
+                    Why::Threshold(_) | Why::Swap => Ok(()),
+                }
+            }
+        };
+    }
+    if plan.overlooked > 0 {
+        let _ = write!(text, "; {} pods were not looked at for want of room", plan.overlooked);
+    }
+    text
+}
+
+/// All pods of a plan, one a line, who would go first on top.
+pub fn ranking<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> String {
+    let is_bytes = plan.acting().is_none_or(|judged| is_bytes(config, judged.line));
+    let mut text = String::new();
+    for ranked in &plan.ranked {
+        let _ = writeln!(text, "{}: {}; {}", name(ranked.pod), ranked.fate, Keys { ranked, is_bytes });
+    }
+    text
+}
+
+fn is_bytes(config: &Config, line: Why) -> bool {
+    match line {
+        Why::Threshold(index) => {
+            config.thresholds.get(index as usize).is_none_or(|threshold| threshold.signal.is_bytes())
+        }
+        Why::Swap | Why::Limit(_) => true,
+    }
+}
+
+/// An amount of bytes, or of something that is counted.
+struct Measured {
+    amount: Amount,
+    is_bytes: bool,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = self.amount.rounded_up();
+        match u64::try_from(whole) {
+            Ok(bytes) if self.is_bytes => write!(f, "{}", Bytes(bytes)),
+            _ => write!(f, "{whole}"),
+        }
+    }
+}
+
+/// A line that is crossed.
+struct Line<'a> {
+    config: &'a Config,
+    judged: &'a Judged,
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { config, judged } = self;
+        let of = |amount| Measured { amount, is_bytes: is_bytes(config, judged.line) };
+        match judged.line {
+            Why::Threshold(index) => match config.thresholds.get(index as usize) {
+                Some(threshold) => {
+                    let kind = if threshold.is_hard() { "hard" } else { "soft" };
+                    write!(f, "{} below its {kind} line {}", threshold.signal, of(judged.at))?;
+                }
+                None => return Ok(()),
+            },
+            Why::Swap => write!(f, "free swap below its line {}, pages come back and tasks stall", of(judged.at))?,
+            Why::Limit(_) => return Ok(()),
+        }
+        match judged.case {
+            Case::KubeletOnly => f.write_str(" by the kubelet's reading only")?,
+            Case::HonestOnly => f.write_str(" by the kernel's reading only")?,
+            Case::Both | Case::Neither => {}
+        }
+        write!(f, "; missing {}", of(judged.missing))
+    }
+}
+
+/// The keys that ranked a pod.
+struct Keys<'a> {
+    ranked: &'a Ranked,
+    is_bytes: bool,
+}
+
+impl fmt::Display for Keys<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ranked, is_bytes } = *self;
+        let of = |amount| Measured { amount, is_bytes };
+        if !ranked.is_measured {
+            f.write_str("usage unknown")?;
+        } else if ranked.exceeds {
+            write!(f, "uses {}, {} over its request", of(ranked.usage), of(ranked.over))?;
+        } else {
+            write!(f, "uses {}, within its request", of(ranked.usage))?;
+        }
+        write!(f, ", priority {}, {}", ranked.priority, ranked.qos.name())?;
+        if ranked.returns > 0 {
+            write!(f, ", returned at once {} times in a row", ranked.returns)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Calm => "calm",
+            Self::NoLayout => "the runtime did not tell which disks there are",
+            Self::NoStatistics => "there are no statistics, so everything stays as it was",
+            Self::OverLimits => "evicting who is over limits of its own",
+            Self::InGrace => "in the grace period",
+            Self::Stale => "nothing new was read, so nothing is done",
+            Self::Reclaiming => "cleaning up before anybody is evicted",
+            Self::CacheInUse => "cache in use, nobody stalls, nobody is evicted",
+            Self::ComingBack => "enough is coming back from who is going",
+            Self::Evict => "evicting",
+            Self::Bounded => "the bound of victims a minute is reached",
+            Self::NoVictim(NoVictim::NoPods) => "nobody to evict: there are no pods",
+            Self::NoVictim(NoVictim::AllProtected) => "nobody to evict: all are protected or going without an end",
+            Self::NoVictim(NoVictim::NoStatistics) => "nobody to evict: those who could go have no statistics",
+            Self::NoVictim(NoVictim::NoUsableRanking) => "nobody to evict: nothing says whose going would help",
+            Self::NoVictim(NoVictim::OnlyLoops) => {
+                "nobody to evict: one that returns at once is left alone for a while"
+            }
+        })
+    }
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Evicted => "evicted",
+            Self::Hastened => "was going gently, is killed now",
+            Self::NotNeeded => "not needed, those before it are enough",
+            Self::Protected(Critical::Static) => "never evicted: a static pod",
+            Self::Protected(Critical::Mirror) => "never evicted: the mirror of a static pod",
+            Self::Protected(Critical::Priority) => "never evicted: critical priority",
+            Self::Going => "going already, counted as coming back",
+            Self::Stuck => "going already, but stuck",
+            Self::NoStatistics => "no statistics, and nobody is taken blindly",
+            Self::NothingToFree => "its going would give back nothing of what is short",
+            Self::Looping(_) => "returned at once after its eviction and is over again, left alone for a while",
+            Self::SparedByLoop => "spared: within its request, it does not pay for one that returns at once",
+            Self::ClassRemains => "spared: guaranteed, while another class remains",
+            Self::Bounded => "spared by the bound of victims a minute",
+        })
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EmptyDir(_) => "over the size limit of a volume",
+            Self::Pod => "over the sum of its containers' storage limits",
+            Self::Container(_) => "over the storage limit of a container",
+        })
+    }
+}
