@@ -295,6 +295,7 @@ fn a_node_config_is_read_key_by_key() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table, a row a case")]
 fn a_file_is_read_as_the_kubelet_reads_it() {
     for (texts, errors, warnings) in [
         // It passes over what it does not know.
