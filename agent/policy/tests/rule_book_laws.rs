@@ -475,4 +475,68 @@ proptest! {
             assert!(recent <= (config.hard_victims_per_minute + config.soft_victims_per_minute) as usize);
         });
     }
+
+    #[test]
+    fn as_many_go_in_all_as_bring_memory_back_to_its_target(
+        memory_order in prop::sample::select(vec![MemoryOrder::Plimsoll, MemoryOrder::OpenShift3]),
+        usages in prop::collection::vec(1_u64..300, 0..10), line in 100_i64..300, min_reclaim in 0_i64..200,
+        before in 0_u64..400
+    ) {
+        let mut config = Config { memory_order, ..Config::default() };
+        config.thresholds.push(Threshold {
+            signal: Signal::MemoryAvailable,
+            line: Some(Line::At(Amount::whole(line))),
+            grace: Duration::ZERO,
+            min_reclaim: Some(Line::At(Amount::whole(min_reclaim))),
+            origin: Origin::Configured,
+        });
+        let (available, victims) = relieve(&config, &usages, before);
+        let target = (line + min_reclaim).cast_unsigned();
+        if before >= line.cast_unsigned() {
+            assert!(victims.is_empty());
+        } else if available < target {
+            assert_eq!(victims.len(), usages.len());
+        } else {
+            assert!(victims.last().is_some_and(|last| available - last < target));
+        }
+    }
+}
+
+/// Plays in a world that answers: whoever is evicted ends for one turn, then its memory is back. Gives what is available
+/// in the end, and what the victims used, in order.
+fn relieve(config: &Config, usages: &[u64], mut available: u64) -> (u64, Vec<u64>) {
+    let of = |uid: PodUid| usages[usize::try_from(uid.0).expect("few")];
+    let mut pods: Vec<Pod<'_>> = (0..)
+        .zip(usages)
+        .map(|(uid, usage)| {
+            let stats = kubelet::PodStats { working_set: Some(*usage), ..kubelet::PodStats::default() };
+            let facts = kubelet::Pod { stats: Some(stats), ..kubelet::Pod::default() };
+            Pod { uid: PodUid(uid), facts, ..Pod::default() }
+        })
+        .collect();
+    let mut state = State::new(config);
+    let mut plan = Plan::with_capacity(config, usages.len(), 0);
+    let mut victims = Vec::new();
+    for second in 1_u32..8 {
+        let memory = MemoryStats {
+            available: Some(available),
+            working_set: Some(10_000),
+            time: Some(StatsTime(i64::from(second))),
+        };
+        let observation = Observation {
+            layout: Some(DiskLayout::Single),
+            node: Some(NodeStats { memory: Some(memory), ..NodeStats::default() }),
+            pods: &pods,
+            ..Observation::default()
+        };
+        plimsoll::decide(config, &mut state, &observation, MonotonicNs(second.into()), &mut plan);
+        let chosen: Vec<PodUid> = plan.evicted().map(|pod| pods[pod as usize].uid).collect();
+        victims.extend(chosen.iter().copied().map(of));
+        available += pods.iter().filter(|pod| pod.going.is_some()).map(|pod| of(pod.uid)).sum::<u64>();
+        pods.retain(|pod| pod.going.is_none());
+        for pod in pods.iter_mut().filter(|pod| chosen.contains(&pod.uid)) {
+            pod.going = Some(Going::default());
+        }
+    }
+    (available, victims)
 }

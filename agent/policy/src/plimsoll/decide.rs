@@ -106,6 +106,7 @@ impl Turn<'_> {
             let nothing = if plan.deficit.is_some() { &mut without_victim } else { &mut waiting };
             nothing.get_or_insert((outcome, turns.3));
             plan.deficit = None;
+            plan.ranked.clear();
         }
         match (without_victim, waiting) {
             // What the plan tells of pods is about the first line that found nobody.
