@@ -14,6 +14,8 @@
 
 #![forbid(unsafe_code)]
 
+mod convert;
+mod document;
 mod duration;
 mod error;
 pub mod kubelet;
@@ -21,13 +23,16 @@ mod load;
 mod model;
 mod pattern;
 mod quantity;
+mod show;
 mod sources;
 mod tree;
 
+pub use convert::{Converted, Form, Lost, convert};
 pub use duration::parse_duration;
 pub use error::{ConfigError, Problem};
 pub use load::Overrides;
 pub use model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Workload};
 pub use pattern::{Pattern, PatternError};
 pub use quantity::{Quantity, QuantityError};
+pub use show::{Row, rows};
 pub use sources::{Report, Sources, Text, Texts, examine, examine_texts, load, parse};
