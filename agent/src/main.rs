@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod check;
+mod config_command;
 mod core;
 mod inherit;
 mod log;
@@ -40,6 +41,9 @@ enum Command {
     Run(Options),
     /// Print what this machine can and cannot do, why, and what is lost. Changes nothing.
     Check(check::Arguments),
+    /// Print a configuration with where each value came from, turn one form of it into another, or check it. Changes
+    /// nothing.
+    Config(config_command::Arguments),
     /// Let go of whatever an agent held that was killed as a whole: thaw, and continue what was stopped.
     Undo(undo::Arguments),
     /// Print the names of all kill points, one a line.
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(options) => supervisor::main(&options),
         Command::Check(arguments) => check::main(&arguments),
+        Command::Config(arguments) => config_command::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
         #[cfg(feature = "strict")]
         Command::KillPoints => {

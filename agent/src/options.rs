@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use plimsoll_config::{ConfigError, Configuration, LogFormat, Overrides, SourceChoice, Sources, parse_duration};
+use plimsoll_config::{
+    ConfigError, Configuration, LogFormat, Overrides, Report, SourceChoice, Sources, parse_duration,
+};
 
 /// The options of `run`, handed on unchanged to the processes that it starts.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -13,6 +15,8 @@ pub(crate) struct Options {
     /// The configuration, as YAML. Without one: the defaults, which watch and stop nobody.
     #[arg(long, env = "PLIMSOLL_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    told: Told,
     /// How to watch: the best that the kernel can do, or only this.
     #[arg(long, env = "PLIMSOLL_SOURCE")]
     pub(crate) source: Option<Source>,
@@ -30,6 +34,30 @@ pub(crate) struct Options {
     pub(crate) log_format: Option<Format>,
 }
 
+/// What `--help` says above these.
+const TOLD: &str = "A kubelet's configuration, which holds where --config says nothing";
+
+/// Where a kubelet's configuration is. Its lines hold where Plimsoll's own file says nothing.
+#[derive(Clone, Debug, Default, clap::Args)]
+struct Told {
+    /// The kubelet's own file (KubeletConfiguration).
+    #[arg(long, help_heading = TOLD, env = "PLIMSOLL_KUBELET_CONFIG", value_name = "FILE")]
+    kubelet_config: Option<PathBuf>,
+    /// The directory with its drop-ins.
+    #[arg(long, help_heading = TOLD, env = "PLIMSOLL_KUBELET_CONFIG_DIR", value_name = "DIRECTORY")]
+    kubelet_config_dir: Option<PathBuf>,
+    /// The kubelet's answer to /configz.
+    #[arg(long, help_heading = TOLD, value_name = "FILE")]
+    configz: Option<PathBuf>,
+    /// OpenShift's node-config.yaml.
+    #[arg(long, help_heading = TOLD, env = "PLIMSOLL_NODE_CONFIG", value_name = "FILE")]
+    node_config: Option<PathBuf>,
+    /// The kubelet's command line: /proc/PID/cmdline, a unit and its drop-ins, kubeadm-flags.env. May be given several
+    /// times. The files that it names are read too.
+    #[arg(long, help_heading = TOLD, value_name = "FILE")]
+    kubelet_command_line: Vec<PathBuf>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Source {
     Auto,
@@ -45,9 +73,30 @@ pub(crate) enum Format {
 }
 
 impl Options {
-    /// Reads the file and puts these options before it. `own_cgroup` is the cgroup that is the agent's alone.
+    /// Reads the files and puts these options before them. `own_cgroup` is the cgroup that is the agent's alone.
     pub(crate) fn load(&self, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
-        let overrides = Overrides {
+        plimsoll_config::load(&self.sources(), &self.overrides(own_cgroup))
+    }
+
+    /// The same, with all that is wrong beside what is not.
+    pub(crate) fn examine(&self, own_cgroup: Option<String>) -> Report {
+        plimsoll_config::examine(&self.sources(), &self.overrides(own_cgroup))
+    }
+
+    fn sources(&self) -> Sources {
+        let Told { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } = self.told.clone();
+        Sources {
+            own: self.config.clone(),
+            kubelet_config,
+            kubelet_config_dir,
+            configz,
+            node_config,
+            kubelet_command_line,
+        }
+    }
+
+    fn overrides(&self, own_cgroup: Option<String>) -> Overrides {
+        Overrides {
             source: self.source.map(|source| match source {
                 Source::Auto => SourceChoice::Auto,
                 Source::Ebpf => SourceChoice::Ebpf,
@@ -62,9 +111,7 @@ impl Options {
                 Format::Json => LogFormat::Json,
             }),
             own_cgroup,
-        };
-        let sources = Sources { own: self.config.clone(), ..Sources::default() };
-        plimsoll_config::load(&sources, &overrides)
+        }
     }
 
     /// The same options as arguments for another process.
@@ -77,6 +124,14 @@ impl Options {
         };
         let named = |value: &dyn ToString| Some(OsString::from(value.to_string()));
         push("--config", self.config.clone().map(Into::into));
+        let Told { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } = self.told.clone();
+        push("--kubelet-config", kubelet_config.map(Into::into));
+        push("--kubelet-config-dir", kubelet_config_dir.map(Into::into));
+        push("--configz", configz.map(Into::into));
+        push("--node-config", node_config.map(Into::into));
+        for file in kubelet_command_line {
+            push("--kubelet-command-line", Some(file.into()));
+        }
         push("--source", self.source.as_ref().and_then(name_of));
         push("--poll-period", self.poll_period.and_then(|period| named(&format!("{}ms", period.as_millis()))));
         push("--metrics-address", self.metrics_address.and_then(|address| named(&address)));
@@ -111,6 +166,18 @@ mod tests {
             "x",
             "--config",
             "/a b",
+            "--kubelet-config",
+            "/k",
+            "--kubelet-config-dir",
+            "/k.d",
+            "--configz",
+            "/z",
+            "--node-config",
+            "/n",
+            "--kubelet-command-line",
+            "/1",
+            "--kubelet-command-line",
+            "/2",
             "--source",
             "psi",
             "--poll-period",

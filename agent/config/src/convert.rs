@@ -3,6 +3,7 @@
 use crate::document::Document;
 use crate::kubelet::{KEYS, Key, Setting, SettingValue, Settings, Shape, parse_duration};
 use crate::model::{Configuration, Origin};
+use core::fmt::Write as _;
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
 use serde_json::Value;
@@ -164,7 +165,8 @@ fn flags(settings: &Settings, lost: &mut Vec<Lost>) -> String {
         } else {
             value.to_owned()
         };
-        text.push_str(&format!("--{flag}={value}\n"));
+        // Writing into a String does not fail.
+        let _ = writeln!(text, "--{flag}={value}");
     };
     let hard = settings.iter().filter(|(key, setting)| key.name == "evictionHard" && setting.origin == Origin::Default);
     for (key, setting) in hard.chain(said(settings)) {
@@ -174,7 +176,7 @@ fn flags(settings: &Settings, lost: &mut Vec<Lost>) -> String {
         };
         match &setting.value {
             SettingValue::Scalar(value) => line(flag, value),
-            SettingValue::List(list) => line(flag, &list.join(",")),
+            SettingValue::List(texts) => line(flag, &texts.join(",")),
             SettingValue::Map(map) => {
                 let separator = if let Shape::Map(separator) = key.shape { separator } else { '=' };
                 let pairs: Vec<String> =

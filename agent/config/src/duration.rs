@@ -1,6 +1,7 @@
 //! Durations as Kubernetes writes them, not negative.
 
 use crate::kubelet;
+use core::fmt::Write as _;
 use core::time::Duration;
 
 /// Parses `1m30s`, `1.5h`, `300ms`, `0`; refuses what is below zero or beyond 292 years.
@@ -22,7 +23,8 @@ pub(crate) fn written(duration: Duration) -> String {
         (1, "ns"),
     ] {
         if rest >= unit {
-            text.push_str(&format!("{}{name}", rest / unit));
+            // Writing into a String does not fail.
+            let _ = write!(text, "{}{name}", rest / unit);
             rest %= unit;
         }
     }
