@@ -25,6 +25,8 @@ const CODES: &str = "Exit codes: 0 everything that the agent can use is there; 2
 3 this machine cannot be served; 4 the agent runs, with less than it could use.";
 /// The lockdown mode in which no program may read the kernel's memory.
 const CONFIDENTIALITY: &str = "confidentiality";
+/// Whether the kernel times its programs.
+const RUN_TIMES: &str = "/proc/sys/kernel/bpf_stats_enabled";
 const CANNOT: u8 = 3;
 const DEGRADED: u8 = 4;
 
@@ -87,6 +89,8 @@ struct Facts {
     lockable: Option<Bytes>,
     /// The highest real-time priority that may be taken without a capability.
     real_time: Option<u64>,
+    /// The kernel times its programs, or would do so for this process.
+    run_times: bool,
     /// All swap, and how much of it is free; `None` where it cannot be read.
     swap: Option<(Bytes, Bytes)>,
     peers: Vec<Peer>,
@@ -123,6 +127,8 @@ impl Facts {
             held: CAPABILITIES.iter().map(|(capability, _)| *capability).filter(|it| held.contains(it)).collect(),
             lockable: getrlimit(Resource::Memlock).current.map(Bytes),
             real_time: getrlimit(Resource::Rtprio).current,
+            run_times: held.contains(&Capability::CAP_SYS_ADMIN)
+                || std::fs::read_to_string(RUN_TIMES).is_ok_and(|text| text.trim() == "1"),
             swap: MemInfo::open()
                 .ok()
                 .and_then(|file| file.read().ok())
@@ -262,6 +268,10 @@ fn own_rows(facts: &Facts) -> Vec<Row> {
     let found = if real_time { "may be taken" } else { "refused" };
     let advice = "the watching thread waits its turn like others: give CAP_SYS_NICE, or LimitRTPRIO=1";
     rows.push(row("real-time priority", real_time, found, advice));
+    let found = if facts.run_times { "told, for every BPF program of the machine" } else { "not told" };
+    let advice = "the metrics have no run time and run count of programs: the kernel lets only CAP_SYS_ADMIN turn them \
+                  on, which the agent does not ask for; sysctl kernel.bpf_stats_enabled=1 does so for all";
+    rows.push(row("program run times", facts.run_times, found, advice));
     rows
 }
 
@@ -493,6 +503,7 @@ mod tests {
             held: CAPABILITIES.iter().map(|(capability, _)| *capability).collect(),
             lockable: Some(Bytes::mib(8)),
             real_time: Some(0),
+            run_times: true,
             swap: Some((Bytes::ZERO, Bytes::ZERO)),
             peers: Vec::new(),
             other_acts: Some(false),
@@ -524,7 +535,7 @@ mod tests {
     fn each_thing_that_is_missing_is_a_row_with_what_follows() {
         type Break = fn(&mut Facts);
         let lower: &[&str] = &["in-kernel brake", "source"];
-        let table: [(&[&str], Break); 21] = [
+        let table: [(&[&str], Break); 22] = [
             (&["memory controller"], |facts| facts.kernel.memory_controller = false),
             (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
             (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
@@ -545,6 +556,7 @@ mod tests {
             (&["CAP_KILL"], |facts| without(facts, capabilities::KILL)),
             (&["CAP_SYS_RESOURCE", "locked memory"], |facts| without(facts, capabilities::SYS_RESOURCE)),
             (&["CAP_SYS_NICE", "real-time priority"], |facts| without(facts, capabilities::SYS_NICE)),
+            (&["program run times"], |facts| facts.run_times = false),
             (&["swap"], |facts| facts.swap = None),
             (&["other OOM daemon"], |facts| {
                 let pid = process::Pid::from_raw(7).expect("not zero");

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use landlock::{ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreated, RulesetStatus};
 use plimsoll_node::capabilities;
 use plimsoll_state::queue::{Consumer, FRAME};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -56,17 +57,18 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
     let address = configuration.metrics_address;
     let format = configuration.log_format;
+    let (kernel_log, trouble) = match OpenOptions::new().write(true).open("/dev/kmsg") {
+        Ok(file) => (Some(file), None),
+        Err(error) => (None, Some(format!("kills are not told in the kernel's log: cannot open /dev/kmsg: {error}"))),
+    };
+    let confined = confine();
     let metrics = Metrics::new();
     let (outlet, written) = outlet::start(std::io::stdout(), metrics.lost_log_lines.clone())?;
     let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
         outlet.offer(log::line(format, SystemTime::now(), level, message, fields) + "\n")
     });
-    let (kernel_log, trouble) = match OpenOptions::new().write(true).open("/dev/kmsg") {
-        Ok(file) => (Some(file), None),
-        Err(error) => (None, Some(format!("kills are not told in the kernel's log: cannot open /dev/kmsg: {error}"))),
-    };
     let mut teller = Teller::new(configuration, metrics, out, kernel_log);
-    if let Some(trouble) = trouble {
+    for trouble in trouble.into_iter().chain(confined.err()) {
         teller.say(Level::Warn, &trouble, json!({}));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -81,6 +83,22 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     // Whoever reads the log may still not read it: then its last lines are lost.
     written.wait(LAST_LINES);
     Ok(())
+}
+
+/// Bars this thread, and those that it starts, from every file that is not open yet: who breaks in through the network
+/// finds a process of root that can write no cgroup's `cgroup.kill`.
+fn confine() -> Result<(), String> {
+    let barred = Ruleset::default()
+        .handle_access(AccessFs::from_all(ABI::V5))
+        .and_then(Ruleset::create)
+        .and_then(RulesetCreated::restrict_self);
+    match barred {
+        Ok(status) if status.ruleset == RulesetStatus::NotEnforced => {
+            Err("the reporter is not barred from files: this kernel has no Landlock, or it is off (lsm=)".to_owned())
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("the reporter is not barred from files: {error}")),
+    }
 }
 
 /// Tells what comes through the queues and serves, until `end`; then tells what is left.
