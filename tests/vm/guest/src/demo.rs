@@ -297,17 +297,19 @@ fn round(
     }
     work.remove()?;
 
-    let after = |at: u64| crossing.and_then(|crossing| at.checked_sub(crossing.at_ns));
+    // The line that rings lies above the other by what the kernel's counters may be off by. Where it was what woke the
+    // agent, all times are from there, and what was taken since is more than what was taken past the line.
+    let woke = woke(&lines);
+    let crossed_ns =
+        crossing.map(|seen| woke.and_then(|woke| woke.rang_ns).map_or(seen.at_ns, |at| at.min(seen.at_ns)));
+    let after = |at: u64| crossed_ns.map(|crossed| at.saturating_sub(crossed));
     Ok(Round {
         line_bytes,
-        rate_bytes_per_s: crossing.and_then(|crossing| rate_before(&filled, crossing.at_ns)),
-        past_line_bytes: crossing.and_then(|crossing| past(&filled, crossing.at_ns)),
-        crossed_to_awake_ns: crossing.and_then(|crossing| awake(&lines, crossing.at_ns)),
-        crossed_to_stopped_ns: crossing
-            .and_then(|crossing| Some(filled.last().filter(|_| dead)?.at_ns.saturating_sub(crossing.at_ns))),
-        crossed_to_memory_back_ns: crossing
-            .and_then(|crossing| back(&samples, crossing.at_ns, line_bytes))
-            .and_then(after),
+        rate_bytes_per_s: crossed_ns.and_then(|crossed| rate_before(&filled, crossed)),
+        past_line_bytes: crossed_ns.and_then(|crossed| past(&filled, crossed)),
+        crossed_to_awake_ns: woke.and_then(|woke| after(woke.at_ns)),
+        crossed_to_stopped_ns: filled.last().filter(|_| dead).and_then(|last| after(last.at_ns)),
+        crossed_to_memory_back_ns: crossed_ns.and_then(|crossed| back(&samples, crossed, line_bytes)).and_then(after),
         killed_by: match (oom_kills, dead) {
             (0, true) => Some("plimsoll"),
             (0, false) => None,
@@ -423,15 +425,19 @@ fn disagreement(filled: &[Filled], available: u64, crossing: Crossing) -> Option
     Some(i64::try_from(filled_at(filled, crossing.at_ns)?).ok()? - fallen)
 }
 
-/// How long the agent took to wake, by the kernel's own stamp of the crossing that rang it; where it was about to look
-/// anyway because the line was near, since the observer's crossing.
-fn awake(lines: &[serde_json::Value], crossed_ns: u64) -> Option<u64> {
-    // The agent draws its line a little earlier than the observer, by the drift of the kernel's counters.
-    let early = Duration::from_millis(50).as_nanos();
-    let from = crossed_ns.saturating_sub(u64::try_from(early).ok()?);
+/// The wake that led to the eviction, by the agent's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Woke {
+    at_ns: u64,
+    /// When the line was crossed that rang, by the kernel; absent where a timer was due, because the line was near.
+    rang_ns: Option<u64>,
+}
+
+fn woke(lines: &[serde_json::Value]) -> Option<Woke> {
     let number = |line, key| find(line, key).and_then(serde_json::Value::as_u64);
-    let line = lines.iter().find(|line| number(line, "awake_ns").is_some_and(|at| at >= from))?;
-    number(line, "crossed_to_awake_ns").or_else(|| Some(number(line, "awake_ns")?.saturating_sub(crossed_ns)))
+    let evicts = |line: &&serde_json::Value| find(line, "outcome").is_some_and(|outcome| outcome == "evict");
+    let line = lines.iter().find(evicts)?;
+    Some(Woke { at_ns: number(line, "awake_ns")?, rang_ns: number(line, "crossed_ns") })
 }
 
 /// The value of `key`, at whatever depth.
@@ -653,17 +659,15 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_own_time_is_the_first_one_for_this_crossing() {
+    fn the_wake_is_the_one_that_led_to_the_eviction() {
         let lines = [
-            serde_json::json!({"awake_ns": 5, "crossed_to_awake_ns": 1}),
-            serde_json::json!({"fields": {"awake_ns": 900_000_000, "crossed_to_awake_ns": 70}}),
-            serde_json::json!({"awake_ns": 2_000_000_000, "crossed_to_awake_ns": null}),
+            serde_json::json!({"awake_ns": 5, "crossed_ns": 4, "outcome": "in-grace"}),
+            serde_json::json!({"fields": {"awake_ns": 90, "crossed_ns": 70, "outcome": "evict"}}),
+            serde_json::json!({"awake_ns": 200, "crossed_ns": null, "outcome": "evict"}),
         ];
-        assert_eq!(awake(&lines, 800_000_000), Some(70));
-        // It was looking already.
-        assert_eq!(awake(&lines, 1_999_999_000), Some(1000));
-        assert_eq!(awake(&lines, 2_040_000_000), Some(0));
-        assert_eq!(awake(&lines, 3_000_000_000), None);
+        assert_eq!(woke(&lines), Some(Woke { at_ns: 90, rang_ns: Some(70) }));
+        assert_eq!(woke(&lines[2..]), Some(Woke { at_ns: 200, rang_ns: None }));
+        assert_eq!(woke(&lines[..1]), None);
     }
 
     #[test]
