@@ -1,6 +1,7 @@
 //! Thresholds for the file system of containers, which the kubelet derives instead of asking for them.
 
-use super::threshold::{EvictionSignal, EvictionThreshold, Operator, ThresholdValue};
+use super::threshold::{EvictionThreshold, Operator, ThresholdValue};
+use plimsoll_policy::kubelet::Signal as EvictionSignal;
 
 /// What the runtime says of its disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

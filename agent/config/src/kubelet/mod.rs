@@ -21,9 +21,10 @@ pub use containerfs::{DiskLayout, derive_containerfs};
 pub use flag::{MalformedPair, parse_map_flag};
 pub use golang::{DurationError, FloatError, parse_duration, parse_float32};
 pub use keys::{DEFAULT_EVICTION_HARD, KEYS, Key, Role, Shape};
+pub use plimsoll_policy::kubelet::Signal as EvictionSignal;
 pub use settings::{Entry, Setting, SettingValue, Settings};
 pub use threshold::{
-    EvictionSettings, EvictionSignal, EvictionThreshold, Operator, SettingError, ThresholdError, ThresholdValue,
-    parse_all_thresholds, parse_thresholds,
+    EvictionSettings, EvictionThreshold, Operator, SettingError, ThresholdError, ThresholdValue, parse_all_thresholds,
+    parse_thresholds,
 };
 pub use typed::{Kubelet, RESERVABLE};

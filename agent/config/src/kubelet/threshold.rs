@@ -2,74 +2,8 @@
 
 use super::golang::{DurationError, FloatError, parse_duration, parse_float32};
 use crate::quantity::{Quantity, QuantityError};
-use core::fmt;
+use plimsoll_policy::kubelet::Signal as EvictionSignal;
 use std::collections::BTreeMap;
-
-/// What a threshold is about, under the kubelet's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EvictionSignal {
-    /// Memory of the machine.
-    MemoryAvailable,
-    /// Memory that pods together may have.
-    AllocatableMemoryAvailable,
-    /// The file system of the kubelet's own directory.
-    NodeFsAvailable,
-    /// Its inodes.
-    NodeFsInodesFree,
-    /// The file system of images.
-    ImageFsAvailable,
-    /// Its inodes.
-    ImageFsInodesFree,
-    /// The file system of containers' writable layers.
-    ContainerFsAvailable,
-    /// Its inodes.
-    ContainerFsInodesFree,
-    /// Process numbers.
-    PidAvailable,
-}
-
-impl EvictionSignal {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::MemoryAvailable,
-        Self::AllocatableMemoryAvailable,
-        Self::NodeFsAvailable,
-        Self::NodeFsInodesFree,
-        Self::ImageFsAvailable,
-        Self::ImageFsInodesFree,
-        Self::ContainerFsAvailable,
-        Self::ContainerFsInodesFree,
-        Self::PidAvailable,
-    ];
-
-    /// The name in configuration files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MemoryAvailable => "memory.available",
-            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
-            Self::NodeFsAvailable => "nodefs.available",
-            Self::NodeFsInodesFree => "nodefs.inodesFree",
-            Self::ImageFsAvailable => "imagefs.available",
-            Self::ImageFsInodesFree => "imagefs.inodesFree",
-            Self::ContainerFsAvailable => "containerfs.available",
-            Self::ContainerFsInodesFree => "containerfs.inodesFree",
-            Self::PidAvailable => "pid.available",
-        }
-    }
-
-    fn parse(name: &str) -> Result<Self, ThresholdError> {
-        Self::ALL
-            .into_iter()
-            .find(|signal| signal.name() == name)
-            .ok_or_else(|| ThresholdError::UnknownSignal(name.to_owned()))
-    }
-}
-
-impl fmt::Display for EvictionSignal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Where a threshold is.
 #[derive(Clone, Debug, PartialEq)]
@@ -258,6 +192,10 @@ pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThresho
     (thresholds, errors)
 }
 
+fn signal(name: &str) -> Result<EvictionSignal, ThresholdError> {
+    EvictionSignal::parse(name).ok_or_else(|| ThresholdError::UnknownSignal(name.to_owned()))
+}
+
 /// Parses the values of a map by signal; those that fail are told.
 fn each<T>(
     map: &'static str,
@@ -267,7 +205,7 @@ fn each<T>(
 ) -> Vec<(EvictionSignal, T)> {
     let mut parsed = Vec::with_capacity(values.len());
     for (name, written) in values {
-        match EvictionSignal::parse(name).and_then(|signal| Ok((signal, parse(signal, written)?))) {
+        match signal(name).and_then(|signal| Ok((signal, parse(signal, written)?))) {
             Ok(value) => parsed.push(value),
             Err(error) => errors.push(SettingError { map, name: name.clone(), error }),
         }

@@ -3,12 +3,13 @@
 use super::arguments::label;
 use super::read::expected_in;
 use super::settings::{Entry, Setting, SettingValue, Settings};
-use super::threshold::{EvictionSettings, EvictionSignal, EvictionThreshold, ThresholdError, parse_all_thresholds};
+use super::threshold::{EvictionSettings, EvictionThreshold, ThresholdError, parse_all_thresholds};
 use super::{KEYS, Shape, parse_duration};
 use crate::model::Origin;
 use crate::quantity::Quantity;
 use crate::tree::{Problems, any_of};
 use core::time::Duration;
+use plimsoll_policy::kubelet::Signal as EvictionSignal;
 use plimsoll_policy::shutdown::{Period, ShutdownConfig, ShutdownConfigError};
 use std::collections::{BTreeMap, BTreeSet};
 
