@@ -2,7 +2,7 @@
 //! the size of a ranked pod in the same run. Ends with 1 if 1,000 pods take longer than four such sorts, or if growth is
 //! worse than that of n log n (twice over, for what caches do).
 //!
-//! `cargo bench -p plimsoll-policy`. That none of it allocates is a test, `no_allocation`.
+//! `cargo bench -p plimsoll-benches`. That none of it allocates is a test, `no_allocation`.
 
 use plimsoll_policy::kubelet::{self, Amount, DiskLayout, MemoryStats, NodeStats, StatsTime};
 use plimsoll_policy::{RuleBook, plimsoll};
