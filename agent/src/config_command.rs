@@ -1,11 +1,20 @@
-//! `plimsoll config`: what a configuration comes to and where each value came from, and the same in another form.
-//! Changes nothing.
+//! `plimsoll config`: what a configuration comes to and where each value came from, the same in another form, and what
+//! is wrong with it. Changes nothing.
 
 use std::fmt::Write as _;
 
+use std::path::{Path, PathBuf};
+
 use plimsoll_config::kubelet::Role;
-use plimsoll_config::{ConfigError, Form, Problem, Report, Row, convert, rows};
+use plimsoll_config::{
+    ConfigError, Findings, Form, Headroom, Node, Problem, Quantity, Report, Row, StaticPod, check, convert, parse_pods,
+    parse_static_pod, rows,
+};
+use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::discover::Protected;
+use plimsoll_node::meminfo::MemInfo;
+use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
+use plimsoll_units::Bytes;
 use serde_json::{Value, json};
 
 use crate::core;
@@ -20,6 +29,11 @@ pub(crate) struct Arguments {
 
 const CODES: &str = "Exit codes: 0 done; 2 wrong arguments or configuration, each error is a line.";
 
+const CHECK_CODES: &str = "Exit codes: 0 in order; 2 wrong arguments, or errors, each is a line; 4 no errors, but \
+warnings.";
+const WARNED: u8 = 4;
+const WRONG: u8 = 2;
+
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Print every value, defaults included, with where it came from.
@@ -28,6 +42,9 @@ enum Command {
     /// Print the same configuration in another form. What that form cannot say is named on standard error.
     #[command(after_help = CODES)]
     Convert(Convert),
+    /// Name every error in a configuration, and what is hardly meant as it is written.
+    #[command(after_help = CHECK_CODES)]
+    Check(Check),
 }
 
 #[derive(Debug, clap::Args)]
@@ -46,6 +63,27 @@ struct Convert {
     /// The form: Plimsoll's own file, a kubelet's file (KubeletConfiguration), or a kubelet's flags, one a line.
     #[arg(long)]
     to: To,
+}
+
+#[derive(Debug, clap::Args)]
+struct Check {
+    #[command(flatten)]
+    options: Options,
+    /// The memory of the node that the configuration is for. Then nothing of this machine is looked at.
+    #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
+    capacity: Option<Bytes>,
+    /// What that node uses outside of pods. Measured on this machine, if it is one with pods.
+    #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
+    system_uses: Option<Bytes>,
+    /// Pods to look at, as `kubectl get pods -A -o json` or the kubelet's /pods prints them.
+    #[arg(long, value_name = "FILE")]
+    pods: Option<PathBuf>,
+    /// Files of static pods to look at: a directory or one file. On this machine: what staticPodPath names.
+    #[arg(long, value_name = "PATH")]
+    manifests: Option<PathBuf>,
+    /// For people, or one JSON object.
+    #[arg(long, default_value = "text")]
+    output: Output,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -71,6 +109,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
                 Output::Json => println!("{}", object(&report)),
             }
         }
+        Command::Check(arguments) => return Ok(check_main(arguments)),
         Command::Convert(Convert { options, to }) => {
             let report = in_order(options)?;
             let form = match to {
@@ -99,6 +138,178 @@ fn in_order(options: &Options) -> Result<Report, ConfigError> {
         eprintln!("plimsoll: warning: {warning}");
     }
     if report.errors.is_empty() { Ok(report) } else { Err(ConfigError(report.errors)) }
+}
+
+fn bytes(text: &str) -> Result<Bytes, String> {
+    let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
+    quantity.bytes().ok_or_else(|| "a quantity of bytes is expected, such as 10Gi".into())
+}
+
+fn check_main(arguments: &Check) -> u8 {
+    let mut report = examine(&arguments.options);
+    let node = node(arguments, &report.configuration.kubelet.static_pod_path, &mut report.errors);
+    let Findings { errors, warnings, headroom } = check(&report.configuration, &node);
+    report.errors.extend(errors);
+    report.warnings.extend(warnings);
+    let code = match (report.errors.is_empty(), report.warnings.is_empty()) {
+        (false, _) => WRONG,
+        (true, false) => WARNED,
+        (true, true) => 0,
+    };
+    match arguments.output {
+        Output::Text => print!("{}", check_text(&report, headroom.as_ref())),
+        Output::Json => println!(
+            "{}",
+            json!({
+                "code": code,
+                "errors": problems(&report.errors),
+                "warnings": problems(&report.warnings),
+                "headroom": headroom.as_ref().map(headroom_object),
+            })
+        ),
+    }
+    code
+}
+
+/// What is known of the node that the configuration is for.
+fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> Node {
+    let Check { options, capacity, system_uses, pods, manifests, output: _ } = arguments;
+    let pods = pods.as_deref().and_then(|path| {
+        let parse = |text: &str| parse_pods(text, &path.display().to_string()).map_err(|problem| vec![problem]);
+        told(read(path).and_then(|text| parse(&text)), errors)
+    });
+    let mut node = Node {
+        has_kubelet: options.tells_of_kubelet() || capacity.is_some(),
+        memory: *capacity,
+        system_uses: *system_uses,
+        pods: pods.unwrap_or_default(),
+        ..Node::default()
+    };
+    let mut manifests = manifests.clone();
+    if capacity.is_none() {
+        let reading = MemInfo::open().ok().and_then(|file| file.read().ok());
+        let pods = pods_use();
+        node.has_kubelet |= pods.is_some();
+        node.memory = reading.map(|reading| reading.total);
+        node.system_uses = system_uses.or_else(|| {
+            let reading = reading?;
+            Some(reading.total.saturating_sub(reading.kubelet_available()).saturating_sub(pods?))
+        });
+        node.cgroup_v2 = Some(CgroupMode::detect() == CgroupMode::Unified);
+        node.swaps = std::fs::read_to_string("/proc/swaps").map(|text| swaps(&text)).unwrap_or_default();
+        manifests = manifests.or_else(|| {
+            let path = PathBuf::from(static_pod_path);
+            (!static_pod_path.is_empty() && path.exists()).then_some(path)
+        });
+    }
+    node.static_pods = manifests.map(|path| static_pods(&path, errors)).unwrap_or_default();
+    node
+}
+
+/// What all pods use, as the kubelet reckons it; absent where there is no cgroup of theirs.
+fn pods_use() -> Option<Bytes> {
+    let root = Root::open(Path::new(CGROUP_ROOT)).ok()?;
+    let pods = [&b"kubepods.slice"[..], b"kubepods"];
+    let pods = pods.into_iter().find_map(|path| Handle::open(&root, path).ok().flatten())?;
+    Some(pods.usage().ok()?.saturating_sub(pods.inactive_file().ok()?))
+}
+
+/// The names in `/proc/swaps`, below its head.
+fn swaps(text: &str) -> Vec<String> {
+    text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// As the kubelet reads them: one file, or those in a directory whose names do not begin with a dot.
+fn static_pods(path: &Path, errors: &mut Vec<Problem>) -> Vec<StaticPod> {
+    let mut files = match std::fs::read_dir(path) {
+        Ok(entries) => entries
+            .flatten()
+            .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.') && entry.path().is_file())
+            .map(|entry| entry.path())
+            .collect(),
+        Err(_) => vec![path.to_owned()],
+    };
+    files.sort();
+    let parsed = files.iter().filter_map(|path| {
+        told(read(path).and_then(|text| parse_static_pod(&text, &path.display().to_string())), errors)
+    });
+    parsed.collect()
+}
+
+fn read(path: &Path) -> Result<String, Vec<Problem>> {
+    std::fs::read_to_string(path).map_err(|error| {
+        vec![Problem {
+            file: path.display().to_string(),
+            line: None,
+            key: "the file".into(),
+            value: None,
+            expected: format!("it cannot be read: {error}; name a file that exists and may be read"),
+        }]
+    })
+}
+
+fn told<T>(result: Result<T, Vec<Problem>>, errors: &mut Vec<Problem>) -> Option<T> {
+    result.map_err(|problems| errors.extend(problems)).ok()
+}
+
+fn check_text(report: &Report, headroom: Option<&Headroom>) -> String {
+    let mut text = String::new();
+    // Writing into a String does not fail.
+    for error in &report.errors {
+        let _ = writeln!(text, "error    {error}");
+    }
+    for warning in &report.warnings {
+        let _ = writeln!(text, "warning  {warning}");
+    }
+    if report.errors.is_empty() && report.warnings.is_empty() {
+        let _ = writeln!(text, "in order");
+    }
+    if let Some(headroom) = headroom {
+        let _ = writeln!(text, "\nmemory");
+        for (name, bytes, note) in figures(headroom) {
+            let amount = bytes.map_or_else(|| "not known".into(), amount);
+            let _ = writeln!(text, "  {name:<17} {amount:>12}  {note}");
+        }
+        let _ = writeln!(text, "  rule: {}", Headroom::RULE);
+    }
+    text
+}
+
+/// Each figure with its name, and how it is reckoned.
+fn figures(headroom: &Headroom) -> [(&'static str, Option<Bytes>, &'static str); 10] {
+    [
+        ("capacity", Some(headroom.capacity), ""),
+        ("kubeReserved", Some(headroom.kube_reserved), ""),
+        ("systemReserved", Some(headroom.system_reserved), ""),
+        ("hard line", Some(headroom.hard), ""),
+        ("soft line", Some(headroom.soft), ""),
+        ("greater of both", Some(headroom.line()), ""),
+        ("allocatable", Some(headroom.allocatable), "capacity less reservations and hard line: what pods can request"),
+        ("less reservations", Some(headroom.less_reservations), "what older documents call allocatable"),
+        ("system may use", Some(headroom.system_may_use()), "before pods within their requests reach the greater line"),
+        ("system uses", headroom.system_uses, "outside of pods"),
+    ]
+}
+
+fn headroom_object(headroom: &Headroom) -> Value {
+    json!({
+        "capacity": headroom.capacity.0,
+        "kubeReserved": headroom.kube_reserved.0,
+        "systemReserved": headroom.system_reserved.0,
+        "hard": headroom.hard.0,
+        "soft": headroom.soft.0,
+        "line": headroom.line().0,
+        "allocatable": headroom.allocatable.0,
+        "lessReservations": headroom.less_reservations.0,
+        "systemMayUse": headroom.system_may_use().0,
+        "systemUses": headroom.system_uses.map(|bytes| bytes.0),
+        "missing": headroom.missing().map(|bytes| bytes.0),
+        "rule": Headroom::RULE,
+    })
+}
+
+fn amount(bytes: Bytes) -> String {
+    Quantity::binary(bytes.0.into()).to_string()
 }
 
 fn text(rows: &[Row]) -> String {
@@ -178,6 +389,40 @@ mod tests {
             let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
             assert!(text.lines().any(|printed| words(printed) == words(line)), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn errors_warnings_and_figures_are_printed() {
+        let node = Node { has_kubelet: true, memory: Some(Bytes::mib(10 * 1024)), ..Node::default() };
+        let mut report = report();
+        let findings = check(&report.configuration, &node);
+        report.errors.extend(parse_static_pod("", "manifest.yaml").expect_err("it is none"));
+        let text = check_text(&report, findings.headroom.as_ref());
+        for line in [
+            "error    manifest.yaml: spec: missing; expected a pod, as the kubelet does of every file here",
+            "warning  node-config.yaml:3: kubeletArguments.system-reserved: \"1.5Gi\": a resource is missing, and the kubelet \
+             refuses it; taken for memory, as `plimsoll config convert` writes it",
+            "  systemReserved          1536Mi  ",
+            "  greater of both          500Mi  ",
+            "  allocatable             8204Mi  capacity less reservations and hard line: what pods can request",
+            "  system may use          1536Mi  before pods within their requests reach the greater line",
+            "  system uses          not known  outside of pods",
+        ] {
+            assert!(text.lines().any(|printed| printed == line), "{line}\n{text}");
+        }
+        assert!(text.contains(Headroom::RULE));
+        report.errors.clear();
+        report.warnings.clear();
+        assert_eq!(check_text(&report, None), "in order\n");
+    }
+
+    #[test]
+    fn swap_areas_stand_below_the_head() {
+        let text =
+            "Filename\t\t\tType\t\tSize\t\tUsed\t\tPriority\n/dev/sda2  partition\t8\t0\t-2\n/swapfile file 8 0 -3\n";
+        assert_eq!(swaps(text), ["/dev/sda2", "/swapfile"]);
+        assert_eq!(swaps("Filename Type\n"), Vec::<String>::new());
+        assert_eq!(swaps(""), Vec::<String>::new());
     }
 
     #[test]

@@ -83,6 +83,14 @@ impl Options {
         plimsoll_config::examine(&self.sources(), &self.overrides(own_cgroup))
     }
 
+    /// Whether something is named that tells what a kubelet goes by.
+    pub(crate) fn tells_of_kubelet(&self) -> bool {
+        let Sources { own: _, kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
+            self.sources();
+        [kubelet_config, kubelet_config_dir, configz, node_config].iter().any(Option::is_some)
+            || !kubelet_command_line.is_empty()
+    }
+
     fn sources(&self) -> Sources {
         let Told { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } = self.told.clone();
         Sources {

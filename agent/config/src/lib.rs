@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod convert;
 mod document;
 mod duration;
@@ -27,6 +28,7 @@ mod show;
 mod sources;
 mod tree;
 
+pub use check::{Findings, Headroom, Node, Pod, StaticPod, check, parse_pods, parse_static_pod};
 pub use convert::{Converted, Form, Lost, convert};
 pub use duration::parse_duration;
 pub use error::{ConfigError, Problem};

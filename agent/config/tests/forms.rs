@@ -367,6 +367,20 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
                  belongs to",
             ],
         ),
+        // As an old document has it; the kubelet refuses it.
+        (
+            kubelet_file("systemReserved: 1.5Gi\n"),
+            vec![],
+            vec![
+                "kubelet.yaml:3: systemReserved: \"1.5Gi\": a resource is missing, and the kubelet refuses it; taken for \
+                 memory, as `plimsoll config convert` writes it",
+            ],
+        ),
+        (
+            own("systemReserved: 1.5Gi\n"),
+            vec!["plimsoll.yaml:1: systemReserved: \"1.5Gi\": a mapping is expected, such as {memory: 1.5Gi}"],
+            vec![],
+        ),
         (
             Texts { kubelet_config: Some(text("k", "kind: Pod\n")), ..Texts::default() },
             vec![

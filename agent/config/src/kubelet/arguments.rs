@@ -198,9 +198,7 @@ fn pairs(
         let (name, text) = match pair.split_once(separator) {
             Some((name, text)) => (name.trim(), text.trim()),
             None if is_reservation(key) && Quantity::parse(pair.trim()).is_ok() => {
-                let mended = "a resource is missing, and the kubelet refuses it; taken for memory=, which is what \
-                              `plimsoll config convert` writes";
-                problems.warn(line, &place, Some(pair), mended);
+                problems.warn(line, &place, Some(pair), WITHOUT_RESOURCE);
                 ("memory", pair.trim())
             }
             None => {
@@ -226,7 +224,11 @@ fn pairs(
     }
 }
 
-fn is_reservation(key: &Key) -> bool {
+/// What is said of a reservation that lacks its resource.
+pub(crate) const WITHOUT_RESOURCE: &str = "a resource is missing, and the kubelet refuses it; taken for memory, as \
+                                           `plimsoll config convert` writes it";
+
+pub(crate) fn is_reservation(key: &Key) -> bool {
     matches!(key.name, "kubeReserved" | "systemReserved")
 }
 

@@ -1,9 +1,11 @@
 //! KubeletConfiguration as YAML or JSON: a kubelet's file, a drop-in, its answer to configz, or Plimsoll's own file,
 //! which uses the same names.
 
+use super::arguments::{WITHOUT_RESOURCE, is_reservation};
 use super::keys::{KEYS, Key, Role, Shape};
 use super::settings::{Entry, Layer, Patch, PatchValue};
 use crate::model::Origin;
+use crate::quantity::Quantity;
 use crate::tree::{Item, Problems, Section, Value, any_of, duplicates, read};
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
@@ -187,8 +189,14 @@ impl Reader<'_> {
     }
 
     fn map(&mut self, item: &Item<'_>) -> Option<BTreeMap<String, Option<Entry>>> {
-        let Value::Map(entries) = item.value else {
-            return self.refuse(self.key.name, item, "a mapping is expected");
+        let entries = match item.value {
+            Value::Map(entries) => entries,
+            Value::Text(text) | Value::Number(text) if is_reservation(self.key) && Quantity::parse(text).is_ok() => {
+                return self.without_resource(item, text);
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+                return self.refuse(self.key.name, item, "a mapping is expected");
+            }
         };
         let mut map = BTreeMap::new();
         for (name, value) in entries {
@@ -213,6 +221,16 @@ impl Reader<'_> {
             }
         }
         Some(map)
+    }
+
+    /// `systemReserved: 1.5Gi`, as old documents have it.
+    fn without_resource(&mut self, item: &Item<'_>, text: &str) -> Option<BTreeMap<String, Option<Entry>>> {
+        if self.dialect == Dialect::Own {
+            return self.refuse(self.key.name, item, "a mapping is expected, such as {memory: 1.5Gi}");
+        }
+        self.problems.warn(Some(item.line), self.key.name, Some(text), WITHOUT_RESOURCE);
+        let origin = origin(self.dialect, self.problems.file(), item.line);
+        Some([("memory".to_owned(), Some(Entry { text: text.to_owned(), origin }))].into())
     }
 
     /// A text. The kubelet does not take a number for one.

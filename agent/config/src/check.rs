@@ -1,0 +1,378 @@
+//! What users get wrong in a configuration that is in order: [`check`] holds it against a node and its pods.
+//!
+//! Everything it looks at is handed to it, so that a configuration can be checked far from the node it is for.
+
+use crate::error::Problem;
+use crate::kubelet::typed::place;
+use crate::kubelet::{EvictionSignal, EvictionThreshold, Kubelet, Operator, ThresholdValue};
+use crate::model::{Configuration, Origin};
+use crate::quantity::Quantity;
+use crate::tree::{Item, Problems, Value, read};
+use plimsoll_units::Bytes;
+use std::collections::BTreeMap;
+
+/// The node that a configuration is for; what is not known is not checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// A kubelet runs there, or is to. What only a kubelet does wrong is not looked for elsewhere.
+    pub has_kubelet: bool,
+    /// All its memory.
+    pub memory: Option<Bytes>,
+    /// What it uses of that outside of pods.
+    pub system_uses: Option<Bytes>,
+    /// Whether cgroups are version 2.
+    pub cgroup_v2: Option<bool>,
+    /// What it swaps to, as `/proc/swaps` names it.
+    pub swaps: Vec<String>,
+    /// Its pods, or all of the cluster's.
+    pub pods: Vec<Pod>,
+    /// Its static pods, as their files have them.
+    pub static_pods: Vec<StaticPod>,
+}
+
+/// A pod of the API.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// `namespace/name`.
+    pub name: String,
+    /// The DaemonSet that it belongs to, if it does.
+    pub daemon_set: Option<String>,
+    /// Its priority, as the API server resolved it.
+    pub priority: Option<i64>,
+}
+
+/// A file of a static pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StaticPod {
+    /// The file.
+    pub file: String,
+    /// The pod's name.
+    pub name: String,
+    /// The name of a priority class, and its line.
+    pub priority_class: Option<(String, u64)>,
+    /// Whether it has a priority of its own.
+    pub has_priority: bool,
+}
+
+/// The memory of a node and what is taken from it, before pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headroom {
+    /// All memory.
+    pub capacity: Bytes,
+    /// `kubeReserved`.
+    pub kube_reserved: Bytes,
+    /// `systemReserved`.
+    pub system_reserved: Bytes,
+    /// The hard line; zero where there is none.
+    pub hard: Bytes,
+    /// The soft line; zero where there is none.
+    pub soft: Bytes,
+    /// What pods can request: the capacity less the reservations and the hard line.
+    pub allocatable: Bytes,
+    /// The same without taking the hard line off, as older documents reckon.
+    pub less_reservations: Bytes,
+    /// What the system uses outside of pods, where it is known.
+    pub system_uses: Option<Bytes>,
+}
+
+impl Headroom {
+    /// The rule for choosing reservations.
+    pub const RULE: &str = "what is kept from pods (kubeReserved, systemReserved and the hard line) covers what the system \
+                            itself uses plus the greater of the soft and the hard line; then pods within their requests \
+                            never reach a line. Older documents do not count the hard line as kept from pods.";
+
+    /// Reckons it; absent where nothing is known of the node's memory.
+    pub fn of(kubelet: &Kubelet, node: &Node) -> Option<Self> {
+        let capacity = node.memory?;
+        let line = |hard: bool| {
+            let lines = kubelet
+                .thresholds
+                .iter()
+                .filter(|threshold| threshold.signal == EvictionSignal::MemoryAvailable && threshold.is_hard() == hard);
+            lines.map(|threshold| amount(threshold, capacity)).max().unwrap_or_default()
+        };
+        let reserved =
+            |map: &BTreeMap<String, Quantity>| map.get("memory").and_then(Quantity::bytes).unwrap_or_default();
+        let (kube_reserved, system_reserved) = (reserved(&kubelet.kube_reserved), reserved(&kubelet.system_reserved));
+        let less_reservations = capacity.saturating_sub(kube_reserved).saturating_sub(system_reserved);
+        let hard = line(true);
+        let taken = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
+        Some(Self {
+            capacity,
+            kube_reserved,
+            system_reserved,
+            hard,
+            soft: line(false),
+            allocatable: less_reservations.saturating_sub(taken),
+            less_reservations,
+            system_uses: node.system_uses,
+        })
+    }
+
+    /// The greater of the soft and the hard line.
+    pub fn line(&self) -> Bytes {
+        self.hard.max(self.soft)
+    }
+
+    /// What the system may use outside of pods before pods within their requests reach the line.
+    pub fn system_may_use(&self) -> Bytes {
+        self.capacity.saturating_sub(self.allocatable).saturating_sub(self.line())
+    }
+
+    /// How much more would have to be reserved, so that pods within their requests do not reach the line. Where nothing
+    /// is known of what the system uses, it is taken to use something.
+    pub fn missing(&self) -> Option<Bytes> {
+        let may_use = self.system_may_use();
+        match self.system_uses {
+            Some(uses) if uses > may_use => Some(uses.saturating_sub(may_use)),
+            // Of a line above all that is kept back, the part that nothing covers.
+            None if may_use == Bytes::ZERO => {
+                Some((self.allocatable.saturating_add(self.line())).saturating_sub(self.capacity))
+            }
+            Some(_) | None => None,
+        }
+    }
+}
+
+/// A threshold's amount; what lies beyond 64 bits is all there can be.
+fn amount(threshold: &EvictionThreshold, capacity: Bytes) -> Bytes {
+    if threshold.operator == Operator::Never {
+        return Bytes::ZERO;
+    }
+    let value = threshold.value.of(i64::try_from(capacity.0).unwrap_or(i64::MAX));
+    if value.is_negative() { Bytes::ZERO } else { value.bytes().unwrap_or(Bytes(u64::MAX)) }
+}
+
+/// What a check found beside what reading found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// What a kubelet refuses.
+    pub errors: Vec<Problem>,
+    /// What is in order and yet hardly what was meant.
+    pub warnings: Vec<Problem>,
+    /// How the node's memory is divided, where there is a kubelet and the size is known.
+    pub headroom: Option<Headroom>,
+}
+
+/// Holds a configuration against a node.
+pub fn check(configuration: &Configuration, node: &Node) -> Findings {
+    let kubelet = &configuration.kubelet;
+    let mut told = Told { kubelet, errors: Vec::new(), warnings: Vec::new() };
+    told.soft_lines(node);
+    let headroom = if node.has_kubelet { Headroom::of(kubelet, node) } else { None };
+    if let Some(headroom) = &headroom {
+        told.headroom(headroom);
+    }
+    if kubelet.kernel_memcg_notification && node.cgroup_v2 == Some(true) {
+        let why = "it does nothing on cgroup v2, where the kubelet has no such notification; Plimsoll's own hooks are what \
+                   sees a crossing at once";
+        told.warn("kernelMemcgNotification", None, "true", why);
+    }
+    if kubelet.fail_swap_on && node.has_kubelet && !node.swaps.is_empty() {
+        let why = format!(
+            "this kubelet does not start while there is swap ({}); expected swapoff, or failSwapOn: false and \
+             memorySwap.swapBehavior",
+            node.swaps.join(", ")
+        );
+        told.warn("failSwapOn", None, "true", &why);
+    }
+    told.daemon_sets(&node.pods);
+    told.static_pods(&node.static_pods);
+    let Told { kubelet: _, errors, warnings } = told;
+    Findings { errors, warnings, headroom }
+}
+
+struct Told<'a> {
+    kubelet: &'a Kubelet,
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl Told<'_> {
+    /// A problem with a key, or with an entry of its map, where it stands.
+    fn problem(&self, key: &str, entry: Option<&str>, value: &str, expected: &str) -> Problem {
+        let settings = &self.kubelet.settings;
+        let of_entry = entry.and_then(|entry| settings.map(key).find(|(name, _)| *name == entry));
+        let of_key = settings.get(key).map(|setting| &setting.origin);
+        let origin = of_entry.map(|(_, entry)| &entry.origin).or(of_key).unwrap_or(&Origin::Default);
+        let (file, line) = origin.place();
+        Problem {
+            file: file.to_owned(),
+            line,
+            key: place(key, entry, origin),
+            value: Some(value.to_owned()),
+            expected: expected.to_owned(),
+        }
+    }
+
+    fn warn(&mut self, key: &str, entry: Option<&str>, value: &str, why: &str) {
+        self.warnings.push(self.problem(key, entry, value, why));
+    }
+
+    /// A soft line that is not above the hard one is never what acts.
+    fn soft_lines(&mut self, node: &Node) {
+        let thresholds = &self.kubelet.thresholds;
+        for soft in thresholds.iter().filter(|threshold| !threshold.is_hard()) {
+            let name = soft.signal.name();
+            let Some(hard) = thresholds.iter().find(|hard| hard.is_hard() && hard.signal == soft.signal) else {
+                continue;
+            };
+            if is_above(soft, hard, node) != Some(false) {
+                continue;
+            }
+            let text = |map: &BTreeMap<String, String>| map.get(name).cloned().unwrap_or_default();
+            let hard = text(&self.kubelet.eviction.hard);
+            let why = format!("not above the hard line of {hard}, which acts first; expected more");
+            let soft = text(&self.kubelet.eviction.soft);
+            self.warn("evictionSoft", Some(name), &soft, &why);
+        }
+    }
+
+    fn headroom(&mut self, headroom: &Headroom) {
+        let reserved = headroom.kube_reserved.saturating_add(headroom.system_reserved);
+        if reserved.saturating_add(headroom.hard) > headroom.capacity {
+            let expected = format!(
+                "with the hard line of {} it is more than there is, {}, and the kubelet does not start",
+                shown(headroom.hard),
+                shown(headroom.capacity)
+            );
+            let problem = self.problem("systemReserved", Some("memory"), &shown(reserved), &expected);
+            self.errors.push(problem);
+        } else if let Some(missing) = headroom.missing() {
+            let uses = headroom.system_uses.map_or_else(
+                || "as soon as the system uses anything itself".to_owned(),
+                |uses| format!("for the system uses {}", shown(uses)),
+            );
+            let more = if missing == Bytes::ZERO {
+                "what the system itself uses".to_owned()
+            } else if headroom.system_uses.is_some() {
+                format!("{} more", shown(missing))
+            } else {
+                format!("{} more, and what the system itself uses", shown(missing))
+            };
+            let why = format!(
+                "pods within their requests ({} in all) can reach the line of {}, {uses}; expected kubeReserved and \
+                 systemReserved to cover {more}",
+                shown(headroom.allocatable),
+                shown(headroom.line()),
+            );
+            self.warn("systemReserved", Some("memory"), &shown(headroom.system_reserved), &why);
+        }
+    }
+
+    /// One warning a DaemonSet: its pods are all alike.
+    fn daemon_sets(&mut self, pods: &[Pod]) {
+        let mut sets: BTreeMap<&str, (usize, &Pod)> = BTreeMap::new();
+        for pod in pods.iter().filter(|pod| pod.priority.unwrap_or(0) <= 0) {
+            if let Some(set) = &pod.daemon_set {
+                sets.entry(set).or_insert((0, pod)).0 += 1;
+            }
+        }
+        for (set, (count, pod)) in sets {
+            let pods = if count == 1 { pod.name.clone() } else { format!("{} and {} more", pod.name, count - 1) };
+            self.warnings.push(Problem {
+                file: "pods".to_owned(),
+                line: None,
+                key: format!("DaemonSet {set}"),
+                value: Some(pod.priority.map_or_else(|| "no priority".to_owned(), |priority| format!("priority {priority}"))),
+                expected: format!(
+                    "{pods}: evicted like any other, made again on this node at once, and over the line again; expected a \
+                     priorityClassName with a high priority, unless it may only run where there is room"
+                ),
+            });
+        }
+    }
+
+    fn static_pods(&mut self, pods: &[StaticPod]) {
+        for StaticPod { file, name, priority_class, has_priority } in pods {
+            let (Some((class, line)), false) = (priority_class, has_priority) else { continue };
+            self.warnings.push(Problem {
+                file: file.clone(),
+                line: Some(*line),
+                key: format!("static pod {name}: spec.priorityClassName"),
+                value: Some(class.clone()),
+                expected:
+                    "nothing looks this name up for a static pod, so that its priority is 0 where pods are ranked and \
+                           ended by it; expected spec.priority with the class's number beside it"
+                        .to_owned(),
+            });
+        }
+    }
+}
+
+/// Whether a soft line is above a hard one; not known where one is a share of something whose size is not known.
+fn is_above(soft: &EvictionThreshold, hard: &EvictionThreshold, node: &Node) -> Option<bool> {
+    match (&soft.value, &hard.value) {
+        (ThresholdValue::Percentage(soft), ThresholdValue::Percentage(hard)) => Some(soft > hard),
+        (ThresholdValue::Quantity(soft), ThresholdValue::Quantity(hard)) => Some(soft.nanos() > hard.nanos()),
+        (ThresholdValue::Quantity(_), ThresholdValue::Percentage(_))
+        | (ThresholdValue::Percentage(_), ThresholdValue::Quantity(_)) => {
+            let capacity = node.memory.filter(|_| soft.signal == EvictionSignal::MemoryAvailable)?;
+            Some(amount(soft, capacity) > amount(hard, capacity))
+        }
+    }
+}
+
+/// Bytes as Kubernetes prints them.
+fn shown(bytes: Bytes) -> String {
+    Quantity::binary(bytes.0.into()).to_string()
+}
+
+/// Reads a list of pods as the API and the kubelet's `/pods` give it, in JSON.
+pub fn parse_pods(text: &str, file: &str) -> Result<Vec<Pod>, Problem> {
+    let problem = |expected: String| Problem {
+        file: file.to_owned(),
+        line: None,
+        key: "the file".to_owned(),
+        value: None,
+        expected,
+    };
+    let list: serde_json::Value = serde_json::from_str(text)
+        .map_err(|error| problem(format!("it is not the JSON that was expected: {error}")))?;
+    let items = list.get("items").and_then(serde_json::Value::as_array);
+    let items =
+        items.ok_or_else(|| problem("expected a list of pods, as `kubectl get pods -A -o json` prints it".into()))?;
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
+    Ok(items
+        .iter()
+        .map(|pod| {
+            let owners = pod["metadata"]["ownerReferences"].as_array();
+            let namespace = text(&pod["metadata"]["namespace"]);
+            let owner = owners.into_iter().flatten().find(|owner| owner["kind"] == "DaemonSet");
+            Pod {
+                name: format!("{namespace}/{}", text(&pod["metadata"]["name"])),
+                daemon_set: owner.map(|owner| format!("{namespace}/{}", text(&owner["name"]))),
+                priority: pod["spec"]["priority"].as_i64(),
+            }
+        })
+        .collect())
+}
+
+/// Reads the file of a static pod, in YAML or JSON; what is none is told.
+pub fn parse_static_pod(text: &str, file: &str) -> Result<StaticPod, Vec<Problem>> {
+    let mut problems = Problems::new(file);
+    let document = read(text, &mut problems);
+    let found = document.as_ref().and_then(|document| {
+        let root = member(Item::new(document), "spec")?;
+        let name = member(Item::new(document), "metadata").and_then(|metadata| member(metadata, "name"));
+        let class = member(root, "priorityClassName").filter(|class| !matches!(class.value, Value::Null));
+        let priority = member(root, "priority").filter(|priority| !matches!(priority.value, Value::Null));
+        Some(StaticPod {
+            file: file.to_owned(),
+            name: name.map_or_else(|| "?".to_owned(), |name| name.value.shown()),
+            priority_class: class.map(|class| (class.value.shown(), class.line)),
+            has_priority: priority.is_some(),
+        })
+    });
+    found.ok_or_else(|| {
+        if problems.found.is_empty() {
+            problems.add(None, "spec", None, "missing; expected a pod, as the kubelet does of every file here");
+        }
+        problems.found
+    })
+}
+
+fn member<'a>(item: Item<'a>, name: &str) -> Option<Item<'a>> {
+    let Value::Map(map) = item.value else { return None };
+    map.iter().rfind(|(key, _)| key.value == name).map(|(_, value)| Item::new(value))
+}

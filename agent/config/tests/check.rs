@@ -1,0 +1,262 @@
+//! What users get wrong, and what is said of it.
+
+use plimsoll_config::{
+    Headroom, Node, Overrides, Quantity, Text, Texts, check, examine_texts, parse_pods, parse_static_pod,
+};
+use plimsoll_units::Bytes;
+
+fn text(file: &str, text: &str) -> Text {
+    Text { file: file.to_owned(), text: text.to_owned() }
+}
+
+fn own(body: &str) -> Texts {
+    Texts { own: Some(text("f", body)), ..Texts::default() }
+}
+
+fn node_config(body: &str) -> Texts {
+    Texts { node_config: Some(text("node-config.yaml", &format!("kubeletArguments:\n{body}"))), ..Texts::default() }
+}
+
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn bytes(quantity: &str) -> Bytes {
+    Quantity::parse(quantity).expect("a quantity").bytes().expect("bytes")
+}
+
+fn warnings(texts: &Texts, node: &Node) -> Vec<String> {
+    let report = examine_texts(texts, &Overrides::default());
+    assert_eq!(report.errors, []);
+    check(&report.configuration, node).warnings.iter().map(ToString::to_string).collect()
+}
+
+/// The documentation's scenarios: 10 GiB, of which the system uses 10 %.
+#[test]
+fn the_scenarios_of_the_documentation() {
+    let system_uses = Some(bytes("1Gi"));
+    for (name, body, line, by_documents, allocatable, may_use, missing) in [
+        (
+            "evict at 95 % use: 500Mi, and 1.5Gi reserved",
+            "  eviction-hard: ['memory.available<500Mi']\n  system-reserved: ['1.5Gi']\n",
+            "500Mi",
+            "8.5Gi",
+            "8204Mi",
+            "1536Mi",
+            None,
+        ),
+        (
+            "10 % for half a minute or 5 % at once: pods may have 8 GiB",
+            "  eviction-soft: ['memory.available<10%']\n  eviction-soft-grace-period: ['memory.available=30s']\n  \
+             eviction-hard: ['memory.available<5%']\n  system-reserved: ['memory=2Gi']\n",
+            // The kubelet's ten percent of 10 GiB are 16 bytes more than 1 GiB.
+            "1073741840",
+            "8Gi",
+            "8053063672",
+            "1610612728",
+            None,
+        ),
+        (
+            "5 % at once: pods may have 8.5 GiB",
+            "  eviction-hard: ['memory.available<5%']\n  system-reserved: ['memory=1.5Gi']\n",
+            "536870920",
+            "8.5Gi",
+            "8589934584",
+            "1536Mi",
+            None,
+        ),
+        // What happens to those who do not follow it.
+        (
+            "10 % for half a minute, and the system's own use reserved alone",
+            "  eviction-soft: ['memory.available<10%']\n  eviction-soft-grace-period: ['memory.available=30s']\n  \
+             eviction-hard: ['memory.available<5%']\n  system-reserved: ['memory=1Gi']\n",
+            "1073741840",
+            "9Gi",
+            "9126805496",
+            "536870904",
+            Some("536870920"),
+        ),
+        (
+            "nothing reserved",
+            "  eviction-hard: ['memory.available<500Mi']\n",
+            "500Mi",
+            "10Gi",
+            "9740Mi",
+            "0",
+            Some("1Gi"),
+        ),
+    ] {
+        let report = examine_texts(&node_config(body), &Overrides::default());
+        assert_eq!(report.errors, [], "{name}");
+        let node = Node { memory: Some(bytes("10Gi")), system_uses, has_kubelet: true, ..Node::default() };
+        let findings = check(&report.configuration, &node);
+        let headroom = findings.headroom.expect("the capacity is known");
+        assert_eq!(headroom.line(), bytes(line), "{name}");
+        assert_eq!(headroom.less_reservations, bytes(by_documents), "{name}");
+        assert_eq!(headroom.allocatable, bytes(allocatable), "{name}");
+        assert_eq!(headroom.system_may_use(), bytes(may_use), "{name}");
+        assert_eq!(headroom.missing(), missing.map(bytes), "{name}");
+        assert_eq!(findings.warnings.is_empty(), missing.is_none(), "{name}: {:?}", findings.warnings);
+    }
+}
+
+#[test]
+fn pods_within_their_requests_that_reach_a_line_are_told() {
+    let node = |uses: Option<&str>| Node {
+        has_kubelet: true,
+        memory: Some(bytes("10Gi")),
+        system_uses: uses.map(bytes),
+        ..Node::default()
+    };
+    for (body, uses, told) in [
+        (
+            "evictionHard: {memory.available: 500Mi}",
+            None,
+            Some(
+                "default: systemReserved.memory: \"0\": pods within their requests (9740Mi in all) can reach the line of \
+                 500Mi, as soon as the system uses anything itself; expected kubeReserved and systemReserved to cover what \
+                 the system itself uses",
+            ),
+        ),
+        (
+            "evictionHard: {memory.available: 500Mi}\nsystemReserved: {memory: 1Gi}",
+            Some("1536Mi"),
+            Some(
+                "f:2: systemReserved.memory: \"1Gi\": pods within their requests (8716Mi in all) can reach the line of \
+                 500Mi, for the system uses 1536Mi; expected kubeReserved and systemReserved to cover 512Mi more",
+            ),
+        ),
+        (
+            "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}\n\
+             systemReserved: {memory: 512Mi}",
+            None,
+            Some(
+                "f:4: systemReserved.memory: \"512Mi\": pods within their requests (9728Mi in all) can reach the line of \
+                 1Gi, as soon as the system uses anything itself; expected kubeReserved and systemReserved to cover 512Mi \
+                 more, and what the system itself uses",
+            ),
+        ),
+        ("evictionHard: {memory.available: 500Mi}\nsystemReserved: {memory: 1Gi}", Some("1Gi"), None),
+        ("evictionHard: {memory.available: 500Mi}\nkubeReserved: {memory: 1Gi}", None, None),
+    ] {
+        assert_eq!(
+            warnings(&own(body), &node(uses)),
+            told.map(str::to_owned).into_iter().collect::<Vec<_>>(),
+            "{body}"
+        );
+    }
+    let too_much = examine_texts(&own("systemReserved: {memory: 10Gi}"), &Overrides::default());
+    let findings = check(&too_much.configuration, &node(None));
+    let errors: Vec<String> = findings.errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        errors,
+        ["f:1: systemReserved.memory: \"10Gi\": with the hard line of 100Mi it is more than there is, 10Gi, and the \
+             kubelet does not start"]
+    );
+    assert!(Headroom::of(&too_much.configuration.kubelet, &Node::default()).is_none());
+}
+
+#[test]
+fn a_soft_line_belongs_above_the_hard_one() {
+    let grace = "evictionSoftGracePeriod: {memory.available: 1m, nodefs.available: 1m}";
+    let below = |soft: &str, signal: &str, hard: &str| {
+        vec![format!(
+            "f:2: evictionSoft.{signal}: {soft:?}: not above the hard line of {hard}, which acts first; expected more"
+        )]
+    };
+    for (hard, soft, memory, told) in [
+        ("memory.available: 500Mi", "memory.available: 500Mi", None, below("500Mi", "memory.available", "500Mi")),
+        ("memory.available: 1Gi", "memory.available: 1000Mi", None, below("1000Mi", "memory.available", "1Gi")),
+        ("memory.available: 10%", "memory.available: 5%", None, below("5%", "memory.available", "10%")),
+        ("memory.available: 10%", "memory.available: 1Gi", Some("20Gi"), below("1Gi", "memory.available", "10%")),
+        ("memory.available: 10%", "memory.available: 1Gi", Some("5Gi"), vec![]),
+        // The sizes of disks are not known here.
+        ("memory.available: 10%", "memory.available: 1Gi", None, vec![]),
+        ("nodefs.available: 10%", "nodefs.available: 1Gi", Some("5Gi"), vec![]),
+        ("nodefs.available: 10%", "nodefs.available: 9%", None, below("9%", "nodefs.available", "10%")),
+        ("memory.available: 500Mi", "memory.available: 1Gi", None, vec![]),
+    ] {
+        let body =
+            format!("evictionHard: {{{hard}}}\nevictionSoft: {{{soft}}}\n{grace}\nsystemReserved: {{memory: 4Gi}}");
+        let body = if soft.starts_with("memory") {
+            body.replace(", nodefs.available: 1m", "")
+        } else {
+            body.replace("memory.available: 1m, ", "")
+        };
+        let node = Node { memory: memory.map(bytes), ..Node::default() };
+        assert_eq!(warnings(&own(&body), &node), told, "{body}");
+    }
+}
+
+#[test]
+fn what_the_node_does_not_do_is_told() {
+    let file = |body: &str| Texts { kubelet_config: Some(text("k", &format!("{HEAD}{body}"))), ..Texts::default() };
+    let swap = Node { has_kubelet: true, swaps: vec!["/dev/sda2".to_owned()], ..Node::default() };
+    let v2 = |cgroup_v2| Node { cgroup_v2, ..Node::default() };
+    let notification = "k:3: kernelMemcgNotification: \"true\": it does nothing on cgroup v2, where the kubelet has no such notification; \
+         Plimsoll's own hooks are what sees a crossing at once";
+    for (texts, node, told) in [
+        (file("kernelMemcgNotification: true"), v2(Some(true)), vec![notification]),
+        (file("kernelMemcgNotification: true"), v2(Some(false)), vec![]),
+        (file("kernelMemcgNotification: true"), v2(None), vec![]),
+        (file("kernelMemcgNotification: false"), v2(Some(true)), vec![]),
+        (
+            file("maxPods: 10"),
+            swap.clone(),
+            vec![
+                "default: failSwapOn: \"true\": this kubelet does not start while there is swap (/dev/sda2); expected \
+                 swapoff, or failSwapOn: false and memorySwap.swapBehavior",
+            ],
+        ),
+        (file("failSwapOn: false"), swap.clone(), vec![]),
+        // Where no kubelet is, swap and requests are nobody's concern.
+        (
+            own("evictionHard: {memory.available: 500Mi}"),
+            Node { has_kubelet: false, memory: Some(bytes("10Gi")), ..swap },
+            vec![],
+        ),
+    ] {
+        assert_eq!(warnings(&texts, &node), told, "{texts:?}");
+    }
+}
+
+#[test]
+fn pods_that_rely_on_what_they_do_not_have_are_told() {
+    let list = r#"{"items": [
+        {"metadata": {"name": "log-1", "namespace": "kube-system", "ownerReferences": [{"kind": "DaemonSet", "name": "log"}]},
+         "spec": {"priority": 0}},
+        {"metadata": {"name": "log-2", "namespace": "kube-system", "ownerReferences": [{"kind": "DaemonSet", "name": "log"}]},
+         "spec": {}},
+        {"metadata": {"name": "cni-1", "namespace": "kube-system", "ownerReferences": [{"kind": "DaemonSet", "name": "cni"}]},
+         "spec": {"priority": 2000001000, "priorityClassName": "system-node-critical"}},
+        {"metadata": {"name": "web-1", "namespace": "a", "ownerReferences": [{"kind": "ReplicaSet", "name": "web"}]},
+         "spec": {"priority": 0}}
+    ]}"#;
+    let manifest = |spec: &str| {
+        parse_static_pod(&format!("kind: Pod\nmetadata: {{name: etcd}}\nspec:\n{spec}"), "etcd.yaml").expect("a pod")
+    };
+    let node = Node {
+        pods: parse_pods(list, "pods.json").expect("a list"),
+        static_pods: vec![
+            manifest("  priorityClassName: system-node-critical\n"),
+            manifest("  priorityClassName: system-node-critical\n  priority: 2000001000\n"),
+            manifest("  containers: []\n"),
+        ],
+        ..Node::default()
+    };
+    assert_eq!(
+        warnings(&Texts::default(), &node),
+        [
+            "pods: DaemonSet kube-system/log: \"priority 0\": kube-system/log-1 and 1 more: evicted like any other, made \
+             again on this node at once, and over the line again; expected a priorityClassName with a high priority, unless \
+             it may only run where there is room",
+            "etcd.yaml:4: static pod etcd: spec.priorityClassName: \"system-node-critical\": nothing looks this name up for \
+             a static pod, so that its priority is 0 where pods are ranked and ended by it; expected spec.priority with the \
+             class's number beside it",
+        ]
+    );
+    for text in ["", "[]", "{}", "{\"items\": 1}"] {
+        assert!(parse_pods(text, "f").is_err(), "{text}");
+    }
+    for text in ["", "a: [", "- 1", "kind: Pod"] {
+        assert!(!parse_static_pod(text, "f").expect_err("it is no pod").is_empty(), "{text}");
+    }
+}
