@@ -323,7 +323,7 @@ pub(crate) enum Killed {
     Begun,
     /// It was asked to end by itself within so long.
     Asked(Duration),
-    /// It was gone before.
+    /// It was gone or empty before.
     Gone,
     /// Its last process is gone: how long that took, and what is still charged to it.
     Emptied(Duration, Option<Bytes>),

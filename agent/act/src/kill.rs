@@ -30,7 +30,7 @@ pub enum Begun {
     Written,
     /// The kernel has no cgroup.kill: the worker kills them one by one.
     OneByOne,
-    /// It was gone before, and its memory with it.
+    /// It was gone or empty before: there is nobody to kill.
     Gone,
 }
 
@@ -113,6 +113,9 @@ impl Kills {
         }
         if self.table.len() == self.table.capacity() {
             return Err(KillRefused::Full);
+        }
+        if matches!(handle.populated(), Ok(false) | Err(Fault::Gone)) {
+            return Ok(Begun::Gone);
         }
         let intent = |step| Intent { step, cgroup: handle.id(), path: handle.path(), since: now };
         journal.write(intent(Step::Killing))?;
@@ -304,6 +307,16 @@ mod tests {
         let begun = kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker);
         assert_eq!(begun, Err(KillRefused::Journal(JournalFull)));
         assert_eq!(fake.text("cgroup.kill"), "");
+    }
+
+    #[test]
+    fn where_nobody_is_left_nobody_is_killed() {
+        let fake = Fake::new("w");
+        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+        let begun = kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker);
+        assert_eq!(begun, Ok(Begun::Gone));
+        assert_eq!((fake.text("cgroup.kill").as_str(), kills.count(), book.steps().len()), ("", 0, 0));
     }
 
     #[test]

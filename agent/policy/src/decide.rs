@@ -196,6 +196,11 @@ fn attribute(plan: &mut Plan, observation: &Observation<'_>, fallen: Bytes) {
     let mut attribution = Attribution { fallen, outside: observation.unattributed, ..Attribution::default() };
     for ranked in &plan.ranked {
         let grew = ranked.grew.unwrap_or(Bytes::ZERO);
+        if observation.candidates[ranked.candidate as usize].empty && ranked.fate != Fate::OutsideScope {
+            // Nobody's growth any more, so it must not hide who grows now.
+            attribution.fallen = attribution.fallen.saturating_sub(grew);
+            continue;
+        }
         let sum = match ranked.fate {
             Fate::OutsideScope => continue,
             Fate::Protected(_) => &mut attribution.protected_grew,

@@ -87,6 +87,8 @@ pub struct Candidate {
     pub key: Key,
     /// Working set; absent if it could not be read.
     pub usage: Option<Bytes>,
+    /// No process is left in it. What is still charged to it (files in tmpfs, page cache) comes back by ending nobody.
+    pub empty: bool,
     /// What it was promised (request, `memory.low` or `memory.min`): those within it go last.
     pub reservation: Bytes,
     /// Lower goes first.

@@ -91,7 +91,8 @@ impl Deficit {
 /// none of that either, everything in use counts as grown. Who has no reading counts as not grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
-    /// By how much available memory fell, in the reading that is below.
+    /// By how much available memory fell, in the reading that is below, less what is left behind by those of whom no
+    /// process lives.
     pub fallen: Bytes,
     /// By how much those who may be evicted, or are going already, grew together.
     pub evictable_grew: Bytes,

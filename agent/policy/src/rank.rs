@@ -28,7 +28,7 @@ fn first_fate(candidate: &Candidate, scope: Scope) -> Fate {
         (Some(going), _) if going.stuck => Fate::Stuck,
         (Some(_), _) => Fate::Going,
         (None, None) => Fate::NoStatistics,
-        (None, Some(usage)) if usage.0 == 0 => Fate::NothingToFree,
+        (None, Some(usage)) if candidate.empty || usage.0 == 0 => Fate::NothingToFree,
         (None, Some(_)) => Fate::NotNeeded,
     }
 }

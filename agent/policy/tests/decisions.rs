@@ -362,6 +362,21 @@ fn growth_elsewhere_costs_no_innocent() {
 }
 
 #[test]
+fn what_the_dead_left_is_no_reason_to_choose_them_and_hides_nobody() {
+    let left = |usage| Candidate { empty: true, ..candidate(0, usage) };
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    assert_eq!(rig.look(1, reading(500, 500), &[candidate(0, 0), candidate(1, 10)]).outcome, Outcome::Calm);
+    // 300 MiB of the fall are files that the first one left; the second one took the rest.
+    let plan = rig.look(2, reading(90, 90), &[left(300), candidate(1, 120)]);
+    assert_eq!(plan.attribution.expect("reckoned").fallen, mib(110));
+    assert_eq!(victims(plan), [1]);
+    assert_eq!(rig.fate(0), Fate::NothingToFree);
+    // It spends none of the bound of victims either.
+    let plan = rig.look(3, reading(90, 90), &[left(300)]);
+    assert_eq!(plan.outcome, Outcome::NoVictim(NoVictim::NothingToFree));
+}
+
+#[test]
 fn growth_is_reckoned_from_when_memory_was_last_plentiful() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     // Three per cent of 1000 MiB above the line is plentiful; between that and the line nothing new is remembered, so

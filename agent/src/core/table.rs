@@ -150,7 +150,8 @@ impl Table {
         for (slot, place) in (0..).zip(&self.workloads[..self.end]) {
             let Some(Workload { facts, leaving }) = place else { continue };
             let usage = facts.handle.usage().ok().map(|usage| usage.saturating_sub(facts.inactive_file));
-            let held = usage.unwrap_or(Bytes::ZERO);
+            let empty = facts.handle.populated() == Ok(false);
+            let held = usage.filter(|_| !empty).unwrap_or(Bytes::ZERO);
             let going = match leaving {
                 Leaving::Stays => None,
                 Leaving::Asked(_) => Some(Going { held, stuck: false, gentle: true }),
@@ -160,6 +161,7 @@ impl Table {
             self.candidates.push(Candidate {
                 key: Key { slot, id: facts.handle.id() },
                 usage,
+                empty,
                 reservation: facts.reservation,
                 priority: facts.priority,
                 protected: None,
@@ -264,6 +266,27 @@ mod tests {
         }
         table.set_leaving(id, Leaving::Asked(MonotonicNs(9)));
         assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id })));
+    }
+
+    #[test]
+    fn what_is_left_of_the_dead_does_not_come_back() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let mut table = Table::new();
+        // Charged still: files in tmpfs that outlive who wrote them.
+        let one = facts(tree.path(), "one", 1000, 300);
+        let (id, events) = (one.handle.id(), tree.path().join("one/cgroup.events"));
+        table.take(Update::Workload(0, one));
+        fs::write(&events, "populated 0\n").expect("writable");
+        assert!(table.observe(Duration::ZERO)[0].empty);
+        table.set_leaving(id, Leaving::Asked(MonotonicNs(9)));
+        assert_eq!(
+            table.observe(Duration::ZERO)[0].going,
+            Some(Going { held: Bytes::ZERO, stuck: false, gentle: true }),
+            "what is left is not coming back"
+        );
+        table.set_leaving(id, Leaving::Stays);
+        fs::write(&events, "populated 1\n").expect("writable");
+        assert!(!table.observe(Duration::ZERO)[0].empty, "it was started again");
     }
 
     #[test]
