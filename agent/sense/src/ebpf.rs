@@ -43,6 +43,9 @@ const LOG_TOKEN: u32 = 2;
 /// Levels below the root cgroup at which the brake's program looks.
 const BRAKE_LEVELS: u8 = 8;
 
+/// How many of those that were stopped are looked at, to find the first.
+const STOPPED_LOOK: usize = 256;
+
 /// Programs in the kernel, attached as long as this lives.
 pub struct EbpfSource {
     lines: RingBuf<MapData>,
@@ -50,6 +53,8 @@ pub struct EbpfSource {
     table: MappedWords,
     slice_slots: HashMap<MapData, u64, [u64; 2]>,
     brake_slots: HashMap<MapData, u64, [u64; 2]>,
+    /// What the brake stopped: start, slice, time, by process.
+    stopped: HashMap<MapData, u32, [u64; 3]>,
     /// The slices that the table's slots stand for now.
     slices: ArrayVec<CgroupId, MAX_SLICES>,
     epoch: u64,
@@ -144,6 +149,7 @@ impl EbpfSource {
             table: words,
             slice_slots: HashMap::try_from(take("slices")?).map_err(|error| map_failed(&error))?,
             brake_slots: HashMap::try_from(take("brakes")?).map_err(|error| map_failed(&error))?,
+            stopped: HashMap::try_from(take("stopped")?).map_err(|error| map_failed(&error))?,
             counts: Arc::new(Counts {
                 stalls: HashMap::try_from(take("stalls")?).map_err(|error| map_failed(&error))?,
                 sums: PerCpuArray::try_from(take("counts")?).map_err(|error| map_failed(&error))?,
@@ -387,6 +393,12 @@ impl Source for EbpfSource {
         }
         self.store(std::mem::offset_of!(LineTable, brake_levels), levels);
         Ok(())
+    }
+
+    fn first_stopped(&self) -> Option<MonotonicNs> {
+        // Bounded: entries that are taken away meanwhile may start the walk anew.
+        let entries = self.stopped.iter().take(STOPPED_LOOK).filter_map(Result::ok);
+        entries.map(|(_, [_, _, at])| MonotonicNs(at)).min()
     }
 
     fn health_reader(&self) -> HealthReader {

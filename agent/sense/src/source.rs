@@ -3,7 +3,7 @@
 use std::{fmt, os::fd::BorrowedFd, sync::Arc};
 
 use arrayvec::ArrayVec;
-use plimsoll_units::CgroupId;
+use plimsoll_units::{CgroupId, MonotonicNs};
 
 use crate::{
     ebpf::Counts,
@@ -115,8 +115,8 @@ pub struct Health {
 
 /// A way to be woken.
 ///
-/// After construction, [`drain`](Self::drain), [`arm`](Self::arm), [`disarm`](Self::disarm) and
-/// [`set_brakes`](Self::set_brakes) do not allocate and open nothing.
+/// After construction, [`drain`](Self::drain), [`arm`](Self::arm), [`disarm`](Self::disarm),
+/// [`set_brakes`](Self::set_brakes) and [`first_stopped`](Self::first_stopped) do not allocate and open nothing.
 pub trait Source: Send {
     /// What it is made of.
     fn kind(&self) -> Kind;
@@ -136,6 +136,11 @@ pub trait Source: Send {
 
     /// Marks the slices that the kernel itself brakes; an empty slice ends it. Only eBPF can hold any.
     fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError>;
+
+    /// When the first of those was stopped whom the in-kernel brake holds. Tells also of those of whom no wake came.
+    fn first_stopped(&self) -> Option<MonotonicNs> {
+        None
+    }
 
     /// How it fares, to be asked from another thread: reading it allocates and opens files.
     fn health_reader(&self) -> HealthReader {

@@ -3,7 +3,9 @@
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
 //! privileges, and only then wait.
 
+mod kernel_brake;
 mod levels;
+mod resume;
 mod scout;
 mod strict;
 mod suspects;
@@ -16,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker};
-use plimsoll_config::{BrakeMode, Configuration, SourceChoice};
+use plimsoll_config::{BrakeMode, Configuration, Pattern, SourceChoice};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
@@ -39,6 +41,7 @@ use crate::options::Options;
 use crate::record::StartParts;
 use crate::{QueueNumbers, inherit};
 use levels::Machine;
+use resume::Resumer;
 use scout::{Bell, Introduction, Scout};
 use watch::{Hands, Watch};
 
@@ -113,21 +116,18 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.source = lap(now);
 
     let now = monotonic();
+    let brakes_in_kernel = acting.is_some() && !configuration.brake.in_kernel.is_empty();
     let (give, updates) = RingBuffer::new(2 * table::SLOTS);
     let bell = Bell::new()?;
     let news = scout::eventfd()?;
     let mut scout = Scout::new(scout::Given {
         root: Root::open(root.path())?,
-        patterns: Patterns::parse(
-            configuration.workloads.iter().map(|workload| workload.pattern.as_str()),
-            configuration.never.iter().map(plimsoll_config::Pattern::as_str),
-        )?,
+        patterns: patterns(configuration.workloads.iter().map(|workload| &workload.pattern), &configuration)?,
         priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
         protected,
         slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
-        brakes: if acting.is_some() { configuration.brake.in_kernel.clone() } else { Vec::new() },
+        brakes: brakes_in_kernel.then(|| patterns(configuration.brake.in_kernel.iter(), &configuration)).transpose()?,
         health: source.health_reader(),
-        stopped: if configuration.brake.in_kernel.is_empty() { None } else { StoppedRecord::open(&stopped_pin())? },
         updates: give,
         news: news.try_clone()?,
         bell: bell.clone(),
@@ -157,6 +157,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         task_limit: TaskLimits::open()?.read().ok().map(|reading| reading.limit()),
         updates,
         scout: bell.clone(),
+        resumer: if brakes_in_kernel { resumer()? } else { None },
         news,
         queue,
         term,
@@ -178,7 +179,6 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let end = watch.run();
     watch.release();
     bell.ask(scout::Ask::End);
-    // Its last act is to continue what was stopped.
     let _ = scouting.join();
     Ok(end.code())
 }
@@ -216,6 +216,20 @@ impl Past {
 /// Where the kernel side writes down what it stops.
 fn stopped_pin() -> std::path::PathBuf {
     plimsoll_sense::Config::default().stopped_pin
+}
+
+/// Those that are meant, without what is never touched.
+fn patterns<'c>(
+    meant: impl Iterator<Item = &'c Pattern>,
+    configuration: &'c Configuration,
+) -> anyhow::Result<Patterns> {
+    Ok(Patterns::parse(meant.map(Pattern::as_str), configuration.never.iter().map(Pattern::as_str))?)
+}
+
+/// Who continues what the kernel stops for this agent; absent where the kernel side could not be loaded.
+fn resumer() -> anyhow::Result<Option<Resumer>> {
+    let Some(record) = StoppedRecord::open(&stopped_pin())? else { return Ok(None) };
+    Ok(Some(Resumer::start(record).context("cannot start the thread that continues what was stopped")?))
 }
 
 /// How often to look where nothing rings.

@@ -1,7 +1,6 @@
 //! The thread that walks directories, opens files and allocates, so that the watching thread need not.
 //!
-//! It finds workloads and opens their handles, reads the slow figures (page cache, reservations), continues what the
-//! in-kernel brake stopped, names who grew outside all workloads, and tells the reporter how the source fares.
+//! It finds workloads and opens their handles, reads the slow figures (page cache, reservations), names who grew outside all workloads, and tells the reporter how the source fares.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,10 +11,9 @@ use std::time::Duration;
 use plimsoll_config::Pattern;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
-use plimsoll_node::discover::{Bounds, Found, Protected, discover};
+use plimsoll_node::discover::{Bounds, Discovery, Found, Protected, discover};
 use plimsoll_node::patterns::Patterns;
 use plimsoll_policy::{SliceId, SliceSet};
-use plimsoll_sense::stopped::StoppedRecord;
 use plimsoll_sense::{HealthReader, Hook, HookState, MAX_BRAKES, Rung};
 use plimsoll_state::queue::Producer;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -35,8 +33,9 @@ const STUCK: Duration = Duration::from_mins(1);
 const DISCOVERY_PAUSE: Duration = Duration::from_millis(20);
 /// Suspects are named at most so often.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(5);
-/// A map of stopped processes may be written just as it is read: it is read again until nothing was found.
-const CONTINUE_ROUNDS: usize = 3;
+
+/// Names in the path of a slice that the kernel brakes: as deep as its program looks.
+const MARK_DEPTH: usize = 8;
 
 /// What the watching thread asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +47,8 @@ pub(super) enum Ask {
     Refresh = 2,
     /// Name who holds much memory outside all workloads.
     Suspects = 4,
-    /// Continue every process that the in-kernel brake stopped.
-    Continue = 8,
-    /// Continue them, then end.
-    End = 16,
+    /// End.
+    End = 8,
 }
 
 /// The watching thread's way to ask: a word and a descriptor.
@@ -117,13 +114,13 @@ pub(super) struct Introduction {
 pub(super) struct Given {
     pub(super) root: Root,
     pub(super) patterns: Patterns,
+    /// The slices that the kernel brakes, and what is never touched; absent where there are none.
+    pub(super) brakes: Option<Patterns>,
     /// By the place of its pattern in the list.
     pub(super) priorities: Vec<i32>,
     pub(super) protected: Protected,
     pub(super) slices: Vec<Pattern>,
-    pub(super) brakes: Vec<Pattern>,
     pub(super) health: HealthReader,
-    pub(super) stopped: Option<StoppedRecord>,
     pub(super) updates: Updates<Update>,
     /// Rung when there are updates.
     pub(super) news: OwnedFd,
@@ -159,8 +156,8 @@ pub(super) struct Scout {
     next_suspects: MonotonicNs,
     /// How often the watching thread had woken, and when that was seen to change.
     turned: (u32, MonotonicNs),
-    /// What went wrong last, so that it is told once.
-    trouble: Option<String>,
+    /// What went wrong last, by what was tried, so that it is told once.
+    troubles: HashMap<&'static str, String>,
 }
 
 impl Scout {
@@ -176,7 +173,7 @@ impl Scout {
             next_discovery: MonotonicNs(0),
             next_suspects: MonotonicNs(0),
             turned: (0, monotonic()),
-            trouble: None,
+            troubles: HashMap::new(),
             given,
         }
     }
@@ -210,9 +207,6 @@ impl Scout {
             let hello = !fds[1].revents().is_empty();
             let asked = self.given.bell.take();
             let is_asked = |what: Ask| asked & what as u32 != 0;
-            if is_asked(Ask::Continue) || is_asked(Ask::End) {
-                self.resume();
-            }
             if is_asked(Ask::End) {
                 return;
             }
@@ -239,15 +233,6 @@ impl Scout {
             }
             if slow || hello {
                 self.report();
-            }
-        }
-    }
-
-    fn resume(&mut self) {
-        let Some(stopped) = &mut self.given.stopped else { return };
-        for _ in 0..CONTINUE_ROUNDS {
-            if stopped.undo() == plimsoll_sense::stopped::Undone::default() {
-                return;
             }
         }
     }
@@ -279,7 +264,10 @@ impl Scout {
         match found {
             Ok(discovery) => {
                 if discovery.cut_off {
-                    self.complain(format!("there are more than {} workloads; the rest is not watched", bounds.count));
+                    self.complain(
+                        "count",
+                        format!("there are more than {} workloads; the rest is not watched", bounds.count),
+                    );
                 }
                 self.walk += 1;
                 for one in discovery.workloads {
@@ -287,7 +275,7 @@ impl Scout {
                 }
                 self.forget();
             }
-            Err(error) => self.complain(format!("cannot look for workloads: {error}")),
+            Err(error) => self.complain("look", format!("cannot look for workloads: {error}")),
         }
         self.find_slices();
         self.find_marks();
@@ -306,7 +294,7 @@ impl Scout {
             Ok(None) => return,
             Ok(Some(handle)) if handle.id() != found.id => return,
             Ok(Some(handle)) => handle,
-            Err(error) => return self.complain(format!("cannot watch a workload: {error}")),
+            Err(error) => return self.complain("open", format!("cannot watch a workload: {error}")),
         };
         let Some(slot) = self.free.pop() else { return };
         let path = String::from_utf8_lossy(&found.path);
@@ -400,14 +388,17 @@ impl Scout {
 
     /// Finds the slices that the kernel brakes.
     fn find_marks(&mut self) {
-        if self.given.brakes.is_empty() {
-            return;
+        let Some(patterns) = &self.given.brakes else { return };
+        let bounds = Bounds { depth: MARK_DEPTH, count: MAX_BRAKES };
+        let discovery = match discover(&self.given.root, patterns, &self.given.protected, bounds) {
+            Ok(discovery) => discovery,
+            Err(error) => return self.complain("mark", format!("cannot look for slices to mark: {error}")),
+        };
+        if let Some(text) = unmarked(&discovery) {
+            self.complain("mark", text);
+        } else {
+            self.troubles.remove("mark");
         }
-        let texts: Vec<&str> = self.given.brakes.iter().map(Pattern::as_str).collect();
-        let Ok(patterns) = Patterns::parse(texts, []) else { return };
-        let bounds = Bounds { depth: 8, count: MAX_BRAKES };
-        let found = discover(&self.given.root, &patterns, &self.given.protected, bounds);
-        let Ok(discovery) = found else { return };
         let depth = |path: &[u8]| u8::try_from(path.split(|byte| *byte == b'/').count()).unwrap_or(u8::MAX);
         let mut marks = discovery.workloads.iter().map(|found| (found.id, depth(&found.path)));
         for index in 0..MAX_BRAKES {
@@ -487,13 +478,29 @@ impl Scout {
         }
     }
 
-    /// Tells of a trouble, once until another one comes.
-    fn complain(&mut self, text: String) {
-        if self.trouble.as_ref() != Some(&text) {
+    /// Tells of a trouble, once until another one comes where the same was tried.
+    fn complain(&mut self, tried: &'static str, text: String) {
+        if self.troubles.get(tried) != Some(&text) {
             Record::Trouble { text: clip(&text) }.send(&mut self.given.queue);
-            self.trouble = Some(text);
+            self.troubles.insert(tried, text);
         }
     }
+}
+
+/// What is to be said of slices that the kernel could brake, were it allowed.
+fn unmarked(discovery: &Discovery) -> Option<String> {
+    const WHY: &str = "would stop what must not be touched: it holds this agent, init, or what `never` names";
+    if let Some(path) = discovery.refused.first() {
+        let others = match discovery.refused.len() - 1 {
+            0 => String::new(),
+            others => format!("; so would {others} more"),
+        };
+        return Some(format!("the kernel does not brake {}: that {WHY}{others}", path.escape_ascii()));
+    }
+    if discovery.cut_off {
+        return Some(format!("the kernel brakes at most {MAX_BRAKES} slices; the rest is not marked"));
+    }
+    discovery.workloads.is_empty().then(|| "the kernel brakes nothing: no slice of `inKernel` is there".to_owned())
 }
 
 /// The beginning of a text that fits a record.
@@ -518,12 +525,33 @@ mod tests {
     }
 
     #[test]
+    fn slices_that_are_not_braked_are_told() {
+        let found = |path: &str| Found { path: path.into(), id: CgroupId(1), pattern: 0 };
+        let discovery = |workloads: &[&str], refused: &[&str], cut_off| Discovery {
+            workloads: workloads.iter().map(|path| found(path)).collect(),
+            refused: refused.iter().map(|path| path.as_bytes().to_vec()).collect(),
+            cut_off,
+        };
+        for (discovery, expected) in [
+            (discovery(&["a"], &[], false), None),
+            (discovery(&[], &[], false), Some("no slice of `inKernel` is there")),
+            (discovery(&["a"], &["system.slice"], false), Some("does not brake system.slice: that would stop")),
+            (discovery(&[], &["a", "b", "c"], false), Some("so would 2 more")),
+            (discovery(&["a"], &[], true), Some("at most 16")),
+        ] {
+            let told = unmarked(&discovery);
+            assert_eq!(told.is_some(), expected.is_some(), "{told:?}");
+            assert!(told.unwrap_or_default().contains(expected.unwrap_or_default()), "{expected:?}");
+        }
+    }
+
+    #[test]
     fn what_is_asked_twice_before_it_is_taken_is_done_once() {
         let bell = Bell::new().expect("an eventfd");
         bell.ask(Ask::Discover);
         bell.ask(Ask::Discover);
-        bell.ask(Ask::Continue);
-        assert_eq!(bell.take(), Ask::Discover as u32 | Ask::Continue as u32);
+        bell.ask(Ask::End);
+        assert_eq!(bell.take(), Ask::Discover as u32 | Ask::End as u32);
         assert_eq!(bell.take(), 0);
     }
 }

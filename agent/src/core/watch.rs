@@ -8,7 +8,6 @@ use core::time::Duration;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use plimsoll_act::{
     Begun, BrakeEvent, BrakeRefused, Brakes, Done, Job, KillEvent, KillRefused, Kills, Owner, Reclaimed, Worker,
 };
@@ -21,7 +20,7 @@ use plimsoll_policy::{
     Action, Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId, Stall, State,
     decide,
 };
-use plimsoll_sense::{BrakeMark, Interest, Kind, Lines, MAX_BRAKES, MAX_SLICES, Source, Wake, WakeList};
+use plimsoll_sense::{Interest, Kind, Lines, MAX_SLICES, Source, Wake, WakeList};
 use plimsoll_state::Record as RunRecord;
 use plimsoll_state::queue::Producer;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -29,7 +28,9 @@ use rtrb::Consumer;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::kernel_brake::KernelBrake;
 use super::levels::{self, Machine};
+use super::resume::Resumer;
 use super::scout::{Ask, Bell};
 use super::table::{Leaving, Table, Update};
 use crate::record::{Braked, Cause, Killed, OomScope, Record, Refused, fitting};
@@ -48,8 +49,6 @@ const BELOW_PACE_MOST: Duration = Duration::from_secs(1);
 const TELL_AGAIN: Duration = Duration::from_secs(30);
 /// How many candidates are told beside those that are acted on.
 const TOLD: usize = 8;
-/// No in-kernel brake holds longer.
-const KERNEL_HOLD: Duration = Duration::from_secs(2);
 /// After the line of tasks rang, it is quiet for so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
 
@@ -105,6 +104,8 @@ pub(super) struct Given {
     pub(super) task_limit: Option<u64>,
     pub(super) updates: Consumer<Update>,
     pub(super) scout: Bell,
+    /// Continues what the in-kernel brake stopped; absent where that stops nobody.
+    pub(super) resumer: Option<Resumer>,
     /// Rung by the scout when there is news.
     pub(super) news: OwnedFd,
     pub(super) queue: Producer,
@@ -173,10 +174,7 @@ pub(super) struct Watch {
     /// Reclaims under way, and for which scope.
     reclaiming: (usize, usize),
     stall: [(MonotonicNs, Duration); 2],
-    /// Slices that the kernel itself brakes, with their depth.
-    marks: [Option<(CgroupId, u8)>; MAX_BRAKES],
-    marks_set: bool,
-    kernel_held: Option<MonotonicNs>,
+    kernel_brake: KernelBrake,
     tasks_quiet: Option<MonotonicNs>,
 }
 
@@ -214,9 +212,7 @@ impl Watch {
             reclaimed: [None; 1 + MAX_SLICES],
             reclaiming: (0, 0),
             stall: [(now, Duration::ZERO); 2],
-            marks: [None; MAX_BRAKES],
-            marks_set: false,
-            kernel_held: None,
+            kernel_brake: KernelBrake::default(),
             tasks_quiet: None,
             given,
         })
@@ -270,9 +266,7 @@ impl Watch {
                 by(now.after(RECLAIM_PACE));
             }
         }
-        if let Some(since) = self.kernel_held {
-            by(since.after(KERNEL_HOLD));
-        }
+        self.kernel_brake.due().map(&mut by);
         // A time too far away to be said is never.
         due.and_then(|due| due.since(now).try_into().ok())
     }
@@ -297,6 +291,7 @@ impl Watch {
         if self.next_slow.is_some_and(|at| at <= awake) {
             self.next_slow = self.given.slow.map(|slow| awake.after(slow));
             self.sample_stall(awake);
+            self.find_stopped();
             rang.because(Cause::Timer);
         }
         if self.next_look.is_some_and(|at| at <= awake) {
@@ -312,10 +307,12 @@ impl Watch {
     /// Lets go of everything, for the end.
     pub(super) fn release(&mut self) {
         let _ = self.given.source.disarm();
-        let _ = self.given.source.set_brakes(&[]);
+        self.kernel_brake.let_go(&mut *self.given.source);
         let now = monotonic();
         self.thaw_all(now);
-        self.given.scout.ask(Ask::Continue);
+        if let Some(resumer) = self.given.resumer.take() {
+            resumer.end();
+        }
     }
 
     fn drain(&mut self, token: u32, awake: MonotonicNs, rang: &mut Rang) {
@@ -366,8 +363,8 @@ impl Watch {
                 self.tell(&Record::Tasks { count, at, pid: tgid });
             }
             Wake::Cgroup { .. } => self.given.scout.ask(Ask::Discover),
-            Wake::Stopped { .. } => {
-                self.kernel_held.get_or_insert(awake);
+            Wake::Stopped { at, .. } => {
+                self.kernel_brake.stopped(at);
                 rang.because(Cause::Line);
             }
         }
@@ -379,8 +376,7 @@ impl Watch {
         while let Ok(update) = self.given.updates.pop() {
             any = true;
             if let Update::Mark(index, mark) = update {
-                self.marks[usize::from(index) % MAX_BRAKES] = mark;
-                self.marks_set = false;
+                self.kernel_brake.mark(index, mark);
                 continue;
             }
             if let Some(old) = self.table.take(update) {
@@ -431,11 +427,26 @@ impl Watch {
                 }
             }
         }
-        if self.kernel_held.is_some_and(|since| since.after(KERNEL_HOLD) <= now) {
-            // Whoever was stopped goes on, whether or not memory is back; the marks come back when it is.
-            self.kernel_held = None;
-            let _ = self.given.source.set_brakes(&[]);
-            self.given.scout.ask(Ask::Continue);
+        if self.kernel_brake.due().is_some_and(|due| due <= now) {
+            // Whether or not memory is back; the marks come back when it is.
+            self.continue_stopped();
+        }
+    }
+
+    /// The word that the kernel stopped somebody may be lost; what it wrote down before is not.
+    fn find_stopped(&mut self) {
+        if self.given.resumer.is_some()
+            && !self.kernel_brake.holds()
+            && let Some(at) = self.given.source.first_stopped()
+        {
+            self.kernel_brake.stopped(at);
+        }
+    }
+
+    fn continue_stopped(&mut self) {
+        self.kernel_brake.let_go(&mut *self.given.source);
+        if let Some(resumer) = &self.given.resumer {
+            resumer.ask();
         }
     }
 
@@ -577,7 +588,7 @@ impl Watch {
         if !hold_on {
             self.thaw_all(now);
         }
-        self.kernel_brake(&memory, quiet, hold_on);
+        self.mark_slices(&memory, quiet, hold_on);
         self.rearm(&rang, &memory, quiet, now);
         self.pace(quiet, hold_on, &rang, now);
     }
@@ -794,29 +805,13 @@ impl Watch {
 
     /// Marks the slices that the kernel brakes while memory is above the line, and lets go of whom it stopped as soon as
     /// nobody is dying for it.
-    fn kernel_brake(&mut self, memory: &MemoryReading, quiet: bool, hold_on: bool) {
-        if self.marks.iter().all(Option::is_none) {
-            return;
+    fn mark_slices(&mut self, memory: &MemoryReading, quiet: bool, hold_on: bool) {
+        if self.kernel_brake.holds() && !hold_on {
+            self.continue_stopped();
         }
-        if self.kernel_held.is_some() && !hold_on {
-            self.kernel_held = None;
-            self.marks_set = false;
-            let _ = self.given.source.set_brakes(&[]);
-            self.given.scout.ask(Ask::Continue);
-        }
-        if quiet && !self.marks_set {
-            let honest = self.hard_line(memory.capacity);
-            let marks: ArrayVec<BrakeMark, MAX_BRAKES> = self
-                .marks
-                .iter()
-                .flatten()
-                // By the kernel's own reading only: page cache in the way is no reason to stop anybody.
-                .map(|(slice, level)| BrakeMark { slice: *slice, level: *level, kubelet: Bytes::ZERO, honest })
-                .collect();
-            self.marks_set = self.given.source.set_brakes(&marks).is_ok();
-            if !self.marks_set {
-                self.tell(&Record::Failed { what: "mark slices for the in-kernel brake", errno: None });
-            }
+        let line = self.hard_line(memory.capacity);
+        if quiet && self.kernel_brake.set(&mut *self.given.source, line).is_err() {
+            self.tell(&Record::Failed { what: "mark slices for the in-kernel brake", errno: None });
         }
     }
 
