@@ -1,9 +1,8 @@
-//! The log: one line an event, for people or as JSON, on standard output.
+//! The log: one line an event, for people or as JSON.
 //!
 //! Names in it may be made to hurt: whatever is no printable text is escaped, so that a line stays a line.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::time::SystemTime;
 
 use plimsoll_config::LogFormat;
@@ -67,13 +66,6 @@ pub(crate) fn line(
             text
         }
     }
-}
-
-/// Writes one line to standard output. A reader that is gone is nothing to stop for.
-pub(crate) fn write(format: LogFormat, level: Level, message: &str, fields: &Map<String, Value>) {
-    let mut text = line(format, SystemTime::now(), level, message, fields);
-    text.push('\n');
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod core;
 mod inherit;
 mod log;
 mod options;
+mod outlet;
 mod record;
 mod reporter;
 #[cfg(feature = "strict")]

@@ -7,7 +7,9 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use plimsoll_config::{ConfigError, Configuration};
@@ -22,6 +24,7 @@ use serde_json::{Map, Value};
 use crate::core;
 use crate::log::{self, Level};
 use crate::options::Options;
+use crate::outlet::{self, Outlet, Written};
 use crate::undo::undo_all;
 
 /// Frames in the watching thread's queue: some hundred decisions.
@@ -38,6 +41,8 @@ const LIVED: Duration = Duration::from_mins(1);
 const CORE_GRACE: Duration = Duration::from_secs(5);
 /// How long the reporter may take to tell the rest.
 const REPORTER_GRACE: Duration = Duration::from_secs(2);
+/// How long the end waits for whoever reads this process's own log.
+const LAST_LINES: Duration = Duration::from_secs(1);
 /// The OOM killer's view of the three processes: last of all but what must never die.
 const OOM_SCORE: i16 = -999;
 /// Exit code: this machine cannot be served.
@@ -65,6 +70,11 @@ struct Supervisor {
     slow: Descriptors,
     hello: OwnedFd,
     signals: UnixStream,
+    /// It was asked to end.
+    term: Arc<AtomicBool>,
+    /// Where its log goes without anybody waiting: with a log that nobody reads, the core is started all the same.
+    outlet: Outlet,
+    written: Written,
     core: Ward,
     reporter: Ward,
     /// The core was started once.
@@ -133,15 +143,24 @@ impl Supervisor {
         })?;
         let (signals, write) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
+        let term = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            // Before the wake, so that whoever is woken sees it.
+            signal_hook::flag::register(signal, Arc::clone(&term))?;
+        }
         for signal in [signal_hook::consts::SIGCHLD, signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
+        let (outlet, written) = outlet::start(std::io::stdout(), || {})?;
         let supervisor = Self {
             arguments: options.arguments(),
             queue: Descriptors::create(QUEUE)?,
             slow: Descriptors::create(SLOW_QUEUE)?,
             hello: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK)?,
             signals,
+            term,
+            outlet,
+            written,
             core: Ward::new("core"),
             reporter: Ward::new("reporter"),
             began: false,
@@ -161,28 +180,23 @@ impl Supervisor {
 
     fn say(&self, level: Level, message: &str, fields: &[(&str, Value)]) {
         let fields: Map<String, Value> = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        log::write(self.configuration.log_format, level, message, &fields);
+        let line = log::line(self.configuration.log_format, SystemTime::now(), level, message, &fields) + "\n";
+        // Without room for it, it is lost: nothing here may wait for whoever reads the log.
+        let _ = self.outlet.offer(line);
     }
 
     fn serve(mut self) -> anyhow::Result<u8> {
-        let term = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            signal_hook::flag::register(signal, std::sync::Arc::clone(&term))?;
-        }
-        while !term.load(std::sync::atomic::Ordering::Relaxed) {
+        while !self.term.load(Ordering::Relaxed) {
             self.start_due()?;
             self.wait()?;
             if let Some(status) = self.core.ended()? {
                 self.undo();
                 let takes_over = status.code() == Some(i32::from(core::MAY_ACT));
-                if !takes_over {
-                    self.say(
-                        Level::Warn,
-                        "the core ended and is started again",
-                        &[("status", status.to_string().into())],
-                    );
-                }
                 self.core.again(takes_over);
+                if !takes_over {
+                    let status = [("status", status.to_string().into())];
+                    self.say(Level::Warn, "the core ended and is started again", &status);
+                }
             }
             if let Some(status) = self.reporter.ended()? {
                 let status = [("status", status.to_string().into())];
@@ -193,6 +207,8 @@ impl Supervisor {
         self.core.stop(CORE_GRACE);
         self.undo();
         self.reporter.stop(REPORTER_GRACE);
+        drop(self.outlet);
+        self.written.wait(LAST_LINES);
         Ok(0)
     }
 

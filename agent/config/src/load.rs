@@ -390,7 +390,8 @@ impl Reader<'_> {
         let mut slices: Vec<Slice> = Vec::new();
         let items = item.list(&key, "expected a list such as [{path: user.slice, evictionHard: ...}]", self.problems);
         if items.len() > SliceSet::MAX_SLICES {
-            self.problems.add(Some(item.line), &key, None, "expected at most 64 slices with lines of their own");
+            let expected = format!("expected at most {} slices with lines of their own", SliceSet::MAX_SLICES);
+            self.problems.add(Some(item.line), &key, None, &expected);
         }
         for (key, item) in items {
             let mut section = item.section(&key, self.problems);

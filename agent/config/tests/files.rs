@@ -328,6 +328,19 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
 }
 
 #[test]
+fn there_are_no_more_slices_than_the_kernel_side_has_room_for() {
+    let slices = |count: usize| {
+        let slices: Vec<String> = (0..count)
+            .map(|index| format!("{{path: s{index}.slice, evictionHard: {{memory.available: 1Mi}}}}"))
+            .collect();
+        plimsoll_config::parse(&format!("machine: {{slices: [{}]}}", slices.join(", ")), "test.yaml")
+    };
+    assert_eq!(slices(15).expect("as many as there is room for").policy.slices.len(), 15);
+    let error = slices(16).expect_err("one more").to_string();
+    assert_eq!(error, "test.yaml:1: machine.slices: expected at most 15 slices with lines of their own");
+}
+
+#[test]
 fn every_error_is_told_in_the_order_of_the_file() {
     let error = error_of("machine:\n  source: xdp\n  colour: red\nevictionHard:\n  memory.available: lots\n");
     assert_eq!(

@@ -128,11 +128,11 @@ pub struct SliceId(pub u8);
 
 /// Which slices with own lines something is in; slices may be nested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct SliceSet(u64);
+pub struct SliceSet(u16);
 
 impl SliceSet {
-    /// How many slices can have own lines.
-    pub const MAX_SLICES: usize = 64;
+    /// How many slices can have own lines: as many as the kernel side watches beside the machine's.
+    pub const MAX_SLICES: usize = 15;
     /// In no slice with own lines.
     pub const NONE: Self = Self(0);
 
@@ -231,8 +231,8 @@ mod tests {
 
     #[test]
     fn slice_sets_hold_what_was_put_in() {
-        let set = SliceSet::NONE.with(SliceId(0)).with(SliceId(63)).with(SliceId(64));
-        for (slice, inside) in [(0, true), (1, false), (63, true), (64, false), (255, false)] {
+        let set = SliceSet::NONE.with(SliceId(0)).with(SliceId(14)).with(SliceId(15));
+        for (slice, inside) in [(0, true), (1, false), (14, true), (15, false), (255, false)] {
             assert_eq!(set.contains(SliceId(slice)), inside, "{slice}");
         }
     }

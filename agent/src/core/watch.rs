@@ -17,8 +17,8 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_policy::{
-    Action, Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId, Stall, State,
-    decide,
+    Action, Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId, SliceSet, Stall,
+    State, decide,
 };
 use plimsoll_sense::{Interest, Kind, Lines, MAX_SLICES, Source, Wake, WakeList};
 use plimsoll_state::Record as RunRecord;
@@ -56,6 +56,9 @@ const TASKS_QUIET: Duration = Duration::from_mins(1);
 const TOKEN_SCOUT: u64 = 1 << 32;
 const TOKEN_TERM: u64 = TOKEN_SCOUT + 1;
 const TOKEN_PARENT: u64 = TOKEN_SCOUT + 2;
+
+// What the configuration allows is what the kernel side has room for, and what the tables here are made for.
+const _: () = assert!(SliceSet::MAX_SLICES == MAX_SLICES);
 
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 mod health;
 mod kernel_log;
 mod metrics;
-mod outlet;
 mod plan;
 mod server;
 mod tell;
@@ -25,6 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::QueueNumbers;
 use crate::log::{self, Level};
 use crate::options::Options;
+use crate::outlet;
 use crate::record::Record;
 use metrics::Metrics;
 use tell::Teller;
@@ -63,7 +63,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let confined = confine();
     let metrics = Metrics::new();
-    let (outlet, written) = outlet::start(std::io::stdout(), metrics.lost_log_lines.clone())?;
+    let lost = metrics.lost_log_lines.clone();
+    let (outlet, written) = outlet::start(std::io::stdout(), move || _ = lost.inc())?;
     let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
         outlet.offer(log::line(format, SystemTime::now(), level, message, fields) + "\n")
     });

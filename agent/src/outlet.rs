@@ -1,6 +1,6 @@
 //! The way of the log to standard output: a thread and a bounded queue before it.
 //!
-//! Whoever reads the log may stop reading. Then lines are lost, and counted; metrics and health go on.
+//! Whoever reads the log may stop reading. Then lines are lost; whoever writes them goes on.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -8,29 +8,31 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use prometheus_client::metrics::counter::Counter;
 
 /// Lines that wait for their reader.
 const LINES: usize = 512;
 
 /// Takes lines and never waits. Once it is dropped, the thread writes what is left and ends.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(crate) struct Outlet {
     lines: SyncSender<String>,
 }
 
 /// Tells when everything is written.
 #[derive(Debug)]
-pub(super) struct Written(Receiver<()>);
+pub(crate) struct Written(Receiver<()>);
 
-/// Starts the thread that writes to `target`; `lost` counts the lines that could not be written.
-pub(super) fn start(mut target: impl Write + Send + 'static, lost: Counter) -> anyhow::Result<(Outlet, Written)> {
+/// Starts the thread that writes to `target`; `lost` is called for each line that could not be written.
+pub(crate) fn start(
+    mut target: impl Write + Send + 'static,
+    lost: impl Fn() + Send + 'static,
+) -> anyhow::Result<(Outlet, Written)> {
     let (lines, waiting) = sync_channel::<String>(LINES);
     let (done, written) = sync_channel(0);
     let write = move || {
         for line in waiting {
             if target.write_all(line.as_bytes()).and_then(|()| target.flush()).is_err() {
-                lost.inc();
+                lost();
             }
         }
         // Its other end hangs up when this goes.
@@ -42,14 +44,14 @@ pub(super) fn start(mut target: impl Write + Send + 'static, lost: Counter) -> a
 
 impl Outlet {
     /// Hands over a line, its end included. False: there was no room.
-    pub(super) fn offer(&self, line: String) -> bool {
+    pub(crate) fn offer(&self, line: String) -> bool {
         self.lines.try_send(line).is_ok()
     }
 }
 
 impl Written {
     /// Waits for the thread's end, at most so long. False: the reader of the log is still not reading.
-    pub(super) fn wait(&self, patience: Duration) -> bool {
+    pub(crate) fn wait(&self, patience: Duration) -> bool {
         self.0.recv_timeout(patience) != Err(RecvTimeoutError::Timeout)
     }
 }
@@ -58,6 +60,8 @@ impl Written {
 mod tests {
     use super::*;
     use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
 
     /// A reader that lets one write through for each word.
@@ -83,8 +87,10 @@ mod tests {
     #[test]
     fn a_reader_that_does_not_read_loses_lines_and_stops_nobody() {
         let ((word, words), (text, read)) = (channel(), channel());
-        let lost = Counter::default();
-        let (outlet, written) = start(Stuck { words, text }, lost.clone()).expect("a thread");
+        let lost = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&lost);
+        let count = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        let (outlet, written) = start(Stuck { words, text }, count).expect("a thread");
         assert!(outlet.offer("first\n".into()));
         let mut more = 0;
         while outlet.offer("more\n".into()) {
@@ -98,13 +104,13 @@ mod tests {
         // The reader goes; what waits is lost and counted, and the thread ends.
         drop((word, outlet));
         assert!(written.wait(Duration::from_mins(1)));
-        assert_eq!(lost.get(), more as u64);
+        assert_eq!(lost.load(Ordering::Relaxed), more);
     }
 
     #[test]
     fn what_was_offered_is_written_before_the_end() {
         let ((word, words), (text, read)) = (channel(), channel());
-        let (outlet, written) = start(Stuck { words, text }, Counter::default()).expect("a thread");
+        let (outlet, written) = start(Stuck { words, text }, || {}).expect("a thread");
         for line in ["a\n", "b\n"] {
             assert!(outlet.offer(line.into()));
             word.send(()).expect("it waits");
