@@ -4,7 +4,8 @@ use crate::duration::written;
 use crate::kubelet::{Role, Setting, Settings};
 use crate::model::{BrakeMode, Configuration, LogFormat, Origin, SourceChoice};
 use crate::quantity::Quantity;
-use plimsoll_policy::{Line, SliceLines};
+use plimsoll_policy::plimsoll::SwapLine;
+use plimsoll_policy::{Line, RuleBook, SliceLines, kubelet};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -126,9 +127,35 @@ pub(crate) struct Document {
     /// What is kept for everything else of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     system_reserved: Option<Reservations>,
+    /// Which rules decide about pods. plimsoll by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule_book: Option<Book>,
+    /// When swap counts as pressure on pods: short, pages coming back from it, and all tasks stalling. Never by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    swap: Option<Swap>,
     /// What is the machine's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine: Option<Machine>,
+}
+
+/// When swap is short.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub(crate) struct Swap {
+    /// Less than this of it is free.
+    free: Amount,
+    /// For so long without a break. 30s by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grace: Option<Period>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) enum Book {
+    Plimsoll,
+    Kubelet,
+    OpenShift3,
 }
 
 /// What is kept from pods.
@@ -300,6 +327,7 @@ impl Document {
         let is_said = |key: &str| settings.get(key).filter(|setting| setting.origin != Origin::Default);
         let lines = |key| is_said(key).map(|_| Lines::of(settings, key));
         let reserved = |key| is_said(key).map(|_| Reservations::of(settings, key));
+        let said_here = |key: &str| configuration.origins.get(key).is_some_and(|origin| *origin != Origin::Default);
         let scalar = |key| is_said(key).and_then(|_| settings.scalar(key)).map(|(text, _)| text.to_owned());
         Self {
             eviction_hard: match settings.get("evictionHard") {
@@ -320,6 +348,8 @@ impl Document {
                 .map(|_| settings.list("enforceNodeAllocatable").to_vec()),
             kube_reserved: reserved("kubeReserved"),
             system_reserved: reserved("systemReserved"),
+            rule_book: said_here("ruleBook").then(|| Book::from(configuration.rule_book)),
+            swap: Swap::of(configuration),
             machine: Machine::of(configuration, false),
         }
     }
@@ -333,6 +363,27 @@ impl Document {
     pub(crate) fn leaves_out(settings: &Settings) -> Vec<&'static str> {
         let said = settings.iter().filter(|(_, setting)| setting.origin != Origin::Default);
         said.filter(|(key, _)| key.role == Role::Shown).map(|(key, _)| key.name).collect()
+    }
+}
+
+impl From<RuleBook> for Book {
+    fn from(book: RuleBook) -> Self {
+        match book {
+            RuleBook::Kubelet => Self::Kubelet,
+            RuleBook::Plimsoll => Self::Plimsoll,
+            RuleBook::OpenShift3 => Self::OpenShift3,
+        }
+    }
+}
+
+impl Swap {
+    pub(crate) fn of(configuration: &Configuration) -> Option<Self> {
+        let SwapLine { free, grace } = configuration.swap?;
+        let free = Amount(match free {
+            kubelet::Line::At(amount) => Quantity::binary(amount.rounded_up()).to_string(),
+            kubelet::Line::Share(fraction) => percent(fraction),
+        });
+        Some(Self { free, grace: Some(Period(written(grace))) })
     }
 }
 
@@ -357,6 +408,8 @@ impl Machine {
             policy,
             kubelet: _,
             warnings: _,
+            rule_book: _,
+            swap: _,
             workloads,
             never,
             brake,
@@ -439,8 +492,12 @@ impl Slice {
 fn amount(line: Line) -> Amount {
     Amount(match line {
         Line::Quantity(bytes) => Quantity::binary(bytes.0.into()).to_string(),
-        Line::Percentage(percentage) => format!("{}%", percentage.fraction() * 100.0),
+        Line::Percentage(percentage) => percent(percentage.fraction()),
     })
+}
+
+fn percent(fraction: f32) -> String {
+    format!("{}%", fraction * 100.0)
 }
 
 #[cfg(test)]
@@ -555,6 +612,7 @@ mod schema {
         for (schema, key, text) in [
             (&root, "unknown", "unknown: 1"),
             (machine, "machine.unknown", "machine: {unknown: 1}"),
+            (at(&root["properties"]["swap"], &root), "swap.unknown", "swap: {free: 1Gi, unknown: 1}"),
             (at(&machine["properties"]["brake"], &root), "machine.brake.unknown", "machine: {brake: {unknown: 1}}"),
             (
                 at(&machine["properties"]["slices"]["items"], &root),
@@ -567,16 +625,14 @@ mod schema {
                 "machine: {workloads: [{match: a, unknown: 1}]}",
             ),
         ] {
-            let mut expected = names(schema);
             // The reader names what it knows.
-            let last = expected.pop().expect("some keys");
-            let known = format!("f:1: {key}: unknown key; expected {} or {last}", expected.join(", "));
+            let known = format!("f:1: {key}: unknown key; expected {}", crate::tree::any_of(&names(schema)));
             let error = crate::parse(text, "f").expect_err("it is unknown").to_string();
             assert_eq!(error, known);
             assert_eq!(schema["additionalProperties"], Value::Bool(false));
         }
         let used = KEYS.iter().filter(|key| key.role == crate::kubelet::Role::Used).count();
-        assert_eq!(names(&root).len(), used + 1, "and the machine");
+        assert_eq!(names(&root).len(), used + 3, "and machine, ruleBook, swap");
         for map in ["evictionHard", "evictionSoftGracePeriod"] {
             let signals = at(&root["properties"][map], &root)["properties"].as_object().map(serde_json::Map::len);
             assert_eq!(signals, Some(crate::kubelet::EvictionSignal::ALL.len()), "{map}");

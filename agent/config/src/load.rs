@@ -12,7 +12,9 @@ use crate::sources::Text;
 use crate::tree::{Item, Problems, Section, Value, any_of, read};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
-use plimsoll_policy::{Config as Policy, Line, Percentage, Signal, SliceLines, SliceSet, Threshold};
+use plimsoll_policy::kubelet::{self, Amount};
+use plimsoll_policy::plimsoll::SwapLine;
+use plimsoll_policy::{Config as Policy, Line, Percentage, RuleBook, Signal, SliceLines, SliceSet, Threshold};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -20,6 +22,8 @@ use std::path::PathBuf;
 const USUAL_OWN_CGROUP: &str = "system.slice/plimsoll.service";
 /// Where init is on a machine with systemd.
 const INIT_CGROUP: &str = "init.scope";
+/// How long swap must be short, unless configured otherwise.
+const SWAP_GRACE: Duration = Duration::from_secs(30);
 /// No brake lasts longer, whatever is configured.
 const LONGEST_BRAKE: Duration = Duration::from_secs(2);
 
@@ -59,7 +63,7 @@ impl Own<'_> {
         let root = document.as_ref().map_or(Item { line: 1, value: &nothing }, Item::new);
         repeated(root.value, Dialect::Own, problems);
         let mut root = root.section("", problems);
-        let layer = mapping(root.entries(), Dialect::Own, &["machine"], problems);
+        let layer = mapping(root.entries(), Dialect::Own, &["machine", "ruleBook", "swap"], problems);
         let says = |key| layer.get(key).is_some_and(Option::is_some);
         let merges = says("evictionHard") || says("mergeDefaultEvictionSettings");
         settings.replace(layer);
@@ -92,7 +96,10 @@ impl Own<'_> {
         let (key, item) =
             root.take("machine").unwrap_or_else(|| ("machine".to_owned(), Item { line: root.line, value: &nothing }));
         let machine = item.section(&key, reader.problems);
-        let configuration = reader.machine(machine, policy, kubelet, overrides);
+        let books = RuleBook::ALL.map(|book| (book.name(), book));
+        let rule_book = reader.one_of(&mut root, "ruleBook", RuleBook::default(), &books);
+        let swap = reader.swap(&mut root);
+        let configuration = Configuration { rule_book, swap, ..reader.machine(machine, policy, kubelet, overrides) };
         Configuration { origins: reader.origins, ..configuration }
     }
 }
@@ -283,6 +290,8 @@ impl Reader<'_> {
             policy,
             kubelet,
             warnings: Vec::new(),
+            rule_book: RuleBook::default(),
+            swap: None,
             workloads,
             never,
             brake,
@@ -294,6 +303,27 @@ impl Reader<'_> {
             log_format: self.flag("logFormat", overrides.log_format, log_format),
             origins: BTreeMap::new(),
         }
+    }
+
+    /// `swap: {free: 10%, grace: 30s}`.
+    fn swap(&mut self, root: &mut Section<'_>) -> Option<SwapLine> {
+        let taken = root.take("swap");
+        self.came_from("swap".to_owned(), taken.as_ref().map(|(_, item)| item.line));
+        let (key, item) = taken?;
+        let mut section = item.section(&key, self.problems);
+        let free = section.take("free");
+        if free.is_none() {
+            let missing = "missing; expected a quantity such as 1Gi or a percentage such as 10%";
+            self.problems.add(Some(section.line), "swap.free", None, missing);
+        }
+        let free = free.and_then(|(key, item)| self.line(&key, &item, false));
+        let grace = self.duration(&mut section, "grace", SWAP_GRACE);
+        section.finish(self.problems);
+        let free = match free? {
+            Line::Quantity(bytes) => kubelet::Line::At(Amount::whole(i64::try_from(bytes.0).unwrap_or(i64::MAX))),
+            Line::Percentage(percentage) => kubelet::Line::Share(percentage.fraction()),
+        };
+        Some(SwapLine { free, grace })
     }
 
     fn flag<T>(&mut self, key: &str, flag: Option<T>, value: T) -> T {

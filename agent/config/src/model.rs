@@ -6,6 +6,8 @@ use crate::pattern::Pattern;
 use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
+use plimsoll_policy::RuleBook;
+use plimsoll_policy::plimsoll::SwapLine;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -18,6 +20,10 @@ pub struct Configuration {
     pub kubelet: Kubelet,
     /// What is in order and yet hardly what was meant.
     pub warnings: Vec<Problem>,
+    /// Which rules decide about pods.
+    pub rule_book: RuleBook,
+    /// When swap counts as pressure on pods; never by default.
+    pub swap: Option<SwapLine>,
     /// Which cgroups may be evicted. The first pattern that matches gives the priority.
     pub workloads: Vec<Workload>,
     /// Which of these are never chosen. Init and the agent itself never are, whatever is written.

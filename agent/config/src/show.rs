@@ -1,7 +1,7 @@
 //! A configuration row by row, each value with where it came from.
 
 use crate::convert::json;
-use crate::document::Document;
+use crate::document::{Document, Swap};
 use crate::kubelet::{Role, SettingValue};
 use crate::model::{Configuration, Origin};
 use serde_json::Value;
@@ -48,6 +48,14 @@ pub fn rows(configuration: &Configuration) -> Vec<Row> {
                 role: key.role,
             }),
         }
+    }
+    let ours = [
+        ("ruleBook", Value::String(configuration.rule_book.to_string())),
+        ("swap", serde_json::to_value(Swap::of(configuration)).unwrap_or_default()),
+    ];
+    for (key, value) in ours {
+        let origin = configuration.origins.get(key).cloned().unwrap_or(Origin::Default);
+        rows.push(Row { key: key.to_owned(), value, origin, role: Role::Used });
     }
     let machine = serde_json::to_value(Document::machine(configuration)).unwrap_or_default();
     flatten("machine", &machine, configuration, &mut rows);

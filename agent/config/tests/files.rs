@@ -58,7 +58,11 @@ fn the_shipped_example_is_in_order_and_shows_the_defaults() {
 fn the_lines_that_the_example_comments_out_are_in_order() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/plimsoll.yaml");
     let text = std::fs::read_to_string(path).expect("the shipped example");
-    let text = text.replace("  slices: []\n", "").replace("\n#evict", "\nevict").replace("\n#  mem", "\n  mem");
+    let text = text
+        .replace("  slices: []\n", "")
+        .replace("\n#evict", "\nevict")
+        .replace("\n#swap", "\nswap")
+        .replace("\n#  mem", "\n  mem");
     let text = text.replace("\n  #slices", "\n  slices").replace("\n  #  ", "\n    ");
     let configuration = of(&text);
     assert_eq!(configuration.policy.thresholds.len(), 2);
@@ -162,7 +166,7 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
             "evictionHardd: {}",
             "test.yaml:1: evictionHardd: unknown key; expected enforceNodeAllocatable, evictionHard, \
              evictionMaxPodGracePeriod, evictionMinimumReclaim, evictionPressureTransitionPeriod, evictionSoft, \
-             evictionSoftGracePeriod, kubeReserved, machine, mergeDefaultEvictionSettings or systemReserved",
+             evictionSoftGracePeriod, kubeReserved, machine, mergeDefaultEvictionSettings, ruleBook, swap or systemReserved",
         ),
         (
             "evictionHard: {memory.free: 1Gi}",
@@ -309,6 +313,15 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
              survive a boot",
         ),
         ("machine: {logFormat: xml}", "test.yaml:1: machine.logFormat: \"xml\": expected text or json"),
+        ("ruleBook: docker", "test.yaml:1: ruleBook: \"docker\": expected kubelet, plimsoll or openshift3"),
+        (
+            "swap: {grace: 1m}",
+            "test.yaml:1: swap.free: missing; expected a quantity such as 1Gi or a percentage such as 10%",
+        ),
+        (
+            "swap: {free: lots}",
+            "test.yaml:1: swap.free: \"lots\": expected a quantity such as 100Mi or a percentage such as 5%",
+        ),
         (
             "machine: {slices: [{path: a.slice}]}",
             "test.yaml:1: machine.slices[0].evictionHard: missing; a slice is listed for the lines it has",

@@ -103,7 +103,8 @@ pub const KEYS: &[Key] = &[
     key("enforceNodeAllocatable", "enforce-node-allocatable", List, Used).and("pods"),
     key("kubeReserved", "kube-reserved", Map('='), Used),
     key("systemReserved", "system-reserved", Map('='), Used),
-    // What is checked against others.
+    // What pods are decided about by, and what is checked against others.
+    key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Shown).and("true"),
     key("failSwapOn", "fail-swap-on", Bool, Shown).and("true"),
     key("kernelMemcgNotification", "kernel-memcg-notification", Bool, Shown).and("false"),
     key("memorySwap", "", Any, Shown),
@@ -177,7 +178,6 @@ pub const KEYS: &[Key] = &[
     key("kubeAPIQPS", "kube-api-qps", Number, Shown),
     key("kubeReservedCgroup", "kube-reserved-cgroup", Text, Shown),
     key("kubeletCgroups", "kubelet-cgroups", Text, Shown),
-    key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Shown),
     key("logging", "", Any, Shown),
     part("logging.format", "logging-format", Text),
     part("logging.verbosity", "v", Number),

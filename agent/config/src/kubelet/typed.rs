@@ -39,6 +39,8 @@ pub struct Kubelet {
     pub system_reserved: BTreeMap<String, Quantity>,
     /// Hard thresholds are not taken off what pods can request: an old flag.
     pub ignore_eviction_for_allocatable: bool,
+    /// `localStorageCapacityIsolation`: limits of local storage are enforced.
+    pub local_storage_isolation: bool,
     /// `failSwapOn`.
     pub fail_swap_on: bool,
     /// `kernelMemcgNotification`.
@@ -63,6 +65,7 @@ pub(crate) fn typed(settings: Settings, own: &str, problems: &mut Problems) -> K
         kube_reserved: reader.reserved("kubeReserved"),
         system_reserved: reader.reserved("systemReserved"),
         ignore_eviction_for_allocatable: reader.is("experimental-allocatable-ignore-eviction"),
+        local_storage_isolation: reader.is("localStorageCapacityIsolation"),
         fail_swap_on: reader.is("failSwapOn"),
         kernel_memcg_notification: reader.is("kernelMemcgNotification"),
         static_pod_path: settings.scalar("staticPodPath").map_or_else(String::new, |(path, _)| path.to_owned()),
