@@ -208,13 +208,17 @@ impl Quantity {
         }
     }
 
-    /// The amount as a plain decimal number, `1181116006.4`.
+    /// The amount as a plain decimal number, `1181116006.4`; with an exponent where it would have more than a thousand
+    /// zeros, because `1e2000000000` is a quantity, too.
     pub fn to_decimal(&self) -> String {
         let digits = self.unscaled.magnitude().to_string();
         let sign = if self.is_negative() { "-" } else { "" };
         let Ok(places) = usize::try_from(-i64::from(self.exponent)) else {
-            let zeros = if self.is_zero() { 0 } else { usize::try_from(self.exponent).unwrap_or(0) };
-            return format!("{sign}{digits}{}", "0".repeat(zeros));
+            return match usize::try_from(self.exponent) {
+                _ if self.is_zero() => "0".to_owned(),
+                Ok(zeros @ 0..=1000) => format!("{sign}{digits}{}", "0".repeat(zeros)),
+                _ => format!("{sign}{digits}e{}", self.exponent),
+            };
         };
         let padded = format!("{digits:0>width$}", width = places + 1);
         let (whole, fraction) = padded.split_at(padded.len() - places);
@@ -355,6 +359,7 @@ mod tests {
             (".", "0", "0"),
             ("100Mi", "104857600", "100Mi"),
             ("1.5Gi", "1610612736", "1536Mi"),
+            ("1e2000000000", "1e2000000000", "100e1999999998"),
             ("1.1Gi", "1181116006.4", "1181116006400m"),
             ("+1Gi", "1073741824", "+1Gi"),
             ("-1", "-1", "-1"),
