@@ -175,6 +175,9 @@ impl Supervisor {
         for trouble in troubles {
             supervisor.say(Level::Warn, &trouble.to_string(), &[]);
         }
+        for warning in &supervisor.configuration.warnings {
+            supervisor.say(Level::Warn, &format!("configuration: {warning}"), &[]);
+        }
         Ok(supervisor)
     }
 

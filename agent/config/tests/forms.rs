@@ -443,6 +443,32 @@ fn a_zero_in_a_file_is_nothing_said_and_on_a_command_line_it_is_zero() {
 }
 
 #[test]
+fn static_pods_are_looked_for_where_the_kubelet_looks() {
+    for (texts, path) in [
+        (
+            Texts {
+                kubelet_config: Some(text("/etc/k/a.yaml", &format!("{HEAD}staticPodPath: pods"))),
+                ..Texts::default()
+            },
+            "/etc/k/pods",
+        ),
+        (kubelet_file("staticPodPath: /etc/pods"), "/etc/pods"),
+        (kubelet_file("staticPodPath: ''"), ""),
+        (kubelet_file(""), ""),
+        (command_line("kubelet --pod-manifest-path=pods"), "pods"),
+        (
+            Texts {
+                node_config: Some(text("n", "podManifestConfig: {path: /etc/origin/pods}\nkubeletArguments: {}")),
+                ..Texts::default()
+            },
+            "/etc/origin/pods",
+        ),
+    ] {
+        assert_eq!(report(&texts).configuration.kubelet.static_pod_path, path);
+    }
+}
+
+#[test]
 fn files_that_a_command_line_names_are_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);

@@ -12,6 +12,7 @@ use core::time::Duration;
 use plimsoll_policy::kubelet::Signal as EvictionSignal;
 use plimsoll_policy::shutdown::{Period, ShutdownConfig, ShutdownConfigError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// What can be reserved.
 pub const RESERVABLE: [&str; 4] = ["cpu", "ephemeral-storage", "memory", "pid"];
@@ -68,7 +69,7 @@ pub(crate) fn typed(settings: Settings, own: &str, problems: &mut Problems) -> K
         local_storage_isolation: reader.is("localStorageCapacityIsolation"),
         fail_swap_on: reader.is("failSwapOn"),
         kernel_memcg_notification: reader.is("kernelMemcgNotification"),
-        static_pod_path: settings.scalar("staticPodPath").map_or_else(String::new, |(path, _)| path.to_owned()),
+        static_pod_path: static_pod_path(&settings),
         shutdown: reader.shutdown(),
         settings: Settings::default(),
     };
@@ -76,6 +77,17 @@ pub(crate) fn typed(settings: Settings, own: &str, problems: &mut Problems) -> K
     reader.image_gc();
     reader.scalars();
     Kubelet { settings, ..kubelet }
+}
+
+/// The kubelet takes a relative path in its file from the file's directory.
+fn static_pod_path(settings: &Settings) -> String {
+    match settings.scalar("staticPodPath") {
+        Some((path, Origin::File { file, .. })) if !path.is_empty() => {
+            Path::new(file).parent().unwrap_or(Path::new("")).join(path).display().to_string()
+        }
+        Some((path, _)) => path.to_owned(),
+        None => String::new(),
+    }
 }
 
 struct Reader<'a> {

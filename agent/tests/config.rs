@@ -1,0 +1,81 @@
+//! `plimsoll config` as a process: exit codes, and what goes where.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.arg("config").args(arguments).current_dir(directory);
+    // What the caller's environment says is not what is tested.
+    for name in ["PLIMSOLL_CONFIG", "PLIMSOLL_KUBELET_CONFIG", "PLIMSOLL_KUBELET_CONFIG_DIR", "PLIMSOLL_NODE_CONFIG"] {
+        command.env_remove(name);
+    }
+    command.output().expect("it runs")
+}
+
+#[test]
+fn exit_codes_are_the_documented_ones() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    for (name, text) in [
+        ("good.yaml", "evictionHard: {memory.available: 5%}\nsystemReserved: {memory: 2Gi}\n".to_owned()),
+        ("bad.yaml", "evictionHard: {memory.available: lots}\ncolour: red\n".to_owned()),
+        (
+            "kubelet.yaml",
+            format!("{kubelet}evictionHard: {{memory.available: 500Mi}}\nsystemReserved: {{memory: 2Gi}}\n"),
+        ),
+        (
+            "node-config.yaml",
+            "kubeletArguments: {system-reserved: ['1.5Gi'], maximum-dead-containers: ['9']}\n".to_owned(),
+        ),
+        ("pods.json", "[]".to_owned()),
+        ("static.yaml", "kind: Pod\nmetadata: {name: a}\nspec: {priorityClassName: high}\n".to_owned()),
+    ] {
+        std::fs::write(directory.path().join(name), text).expect("written");
+    }
+    for (arguments, code, stdout, stderr) in [
+        (&["show"][..], 0, "evictionHard.memory.available", ""),
+        (&["show", "--config", "good.yaml"], 0, "good.yaml:1", ""),
+        (&["show", "--config", "good.yaml", "--output", "json"], 0, "\"used\":true", ""),
+        (&["show", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
+        (&["show", "--config", "none.yaml"], 2, "", "none.yaml: the file: it cannot be read"),
+        (&["convert", "--config", "good.yaml", "--to", "flags"], 0, "--eviction-hard=memory.available<5%", ""),
+        (
+            &["convert", "--node-config", "node-config.yaml", "--to", "kubelet"],
+            0,
+            "systemReserved:\n  memory: '1.5Gi'\n",
+            "left out: maximum-dead-containers",
+        ),
+        (&["convert", "--config", "good.yaml"], 2, "", "--to"),
+        (&["check", "--capacity", "10Gi", "--config", "good.yaml"], 0, "in order", ""),
+        (&["check", "--kubelet-config", "kubelet.yaml", "--capacity", "10Gi"], 0, "in order", ""),
+        (
+            &["check", "--kubelet-config", "kubelet.yaml", "--capacity", "10Gi", "--system-uses", "3Gi"],
+            4,
+            "can reach the line of 500Mi",
+            "",
+        ),
+        (&["check", "--node-config", "node-config.yaml", "--capacity", "10Gi"], 4, "a resource is missing", ""),
+        (
+            &["check", "--capacity", "10Gi", "--config", "good.yaml", "--manifests", "static.yaml"],
+            4,
+            "static.yaml:3: static pod a",
+            "",
+        ),
+        (&["check", "--config", "bad.yaml"], 2, "colour: unknown key", ""),
+        (
+            &["check", "--capacity", "10Gi", "--config", "good.yaml", "--pods", "pods.json"],
+            2,
+            "expected a list of pods",
+            "",
+        ),
+        (&["check", "--capacity", "10Gi", "--config", "good.yaml", "--output", "json"], 0, "{\"code\":0,", ""),
+        (&["check", "--capacity", "much"], 2, "", "--capacity"),
+    ] {
+        let output = plimsoll(directory.path(), arguments);
+        let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}{told}");
+        assert!(said.contains(stdout), "{arguments:?}: {said}");
+        assert!(told.contains(stderr), "{arguments:?}: {told}");
+    }
+}
