@@ -28,6 +28,7 @@ pub mod openshift3;
 mod plan;
 pub mod plimsoll;
 mod rank;
+mod reason;
 mod rule_book;
 pub mod selector;
 pub mod shutdown;
@@ -40,5 +41,6 @@ pub use observation::{Candidate, Going, Key, MemoryReading, Observation, Protect
 pub use plan::{
     Action, Attribution, Case, Conditions, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Readings,
 };
+pub use rank::ranking;
 pub use rule_book::RuleBook;
 pub use state::State;

@@ -33,6 +33,16 @@ fn first_fate(candidate: &Candidate, scope: Scope) -> Fate {
     }
 }
 
+/// Ranks as [`decide`](crate::decide) would if a line were crossed now, for who asks while none is: who would go first, and
+/// who never. Nobody has grown, since nothing is remembered.
+pub fn ranking(observation: &Observation<'_>, plan: &mut Plan) {
+    plan.clear(observation.scope, observation.taken, observation.taken);
+    rank(observation, &Baseline::none(), plan);
+    for ranked in &mut plan.ranked {
+        ranked.grew = None;
+    }
+}
+
 /// Fills the plan's ranked list: everybody, in order, with a first fate.
 pub(crate) fn rank(observation: &Observation<'_>, baseline: &Baseline, plan: &mut Plan) {
     for (index, candidate) in (0_u32..).zip(observation.candidates) {

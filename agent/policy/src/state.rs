@@ -28,6 +28,11 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
+    /// Of nobody.
+    pub(crate) const fn none() -> Self {
+        Self { plentiful: false, available: None, usage: Vec::new() }
+    }
+
     pub(crate) fn is_wanted(&self, plentiful: bool) -> bool {
         plentiful || (self.available.is_none() && !self.plentiful)
     }

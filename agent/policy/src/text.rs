@@ -1,8 +1,10 @@
 //! Plans in words. Allocates as it likes and never runs on the thread that decides.
 
 use crate::config::{Config, Signal};
+use crate::kubelet::Amount;
 use crate::observation::{Protected, Scope};
 use crate::plan::{Action, Case, Fate, Judged, NoVictim, Outcome, Plan, Ranked};
+use crate::reason::{Measured, Reason};
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 
@@ -142,15 +144,19 @@ pub struct Keys<'a>(pub &'a Ranked);
 
 impl fmt::Display for Keys<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.usage {
-            None => f.write_str("usage unknown")?,
-            Some(usage) => write!(f, "uses {usage}")?,
-        }
-        write!(f, ", reserved {}, priority {}", self.0.reservation, self.0.priority)?;
-        if let Some(grew) = self.0.grew {
-            write!(f, ", grew {grew}")?;
-        }
-        Ok(())
+        let of = |amount| Measured { amount, is_bytes: true };
+        let Self(ranked) = self;
+        let over = Amount::nanos(ranked.over().unwrap_or(0).saturating_mul(1_000_000_000));
+        let reason = Reason {
+            is_measured: ranked.usage.is_some(),
+            usage: ranked.usage.map(|usage| of(Amount::nanos(i128::from(usage.0) * 1_000_000_000))),
+            promise: Some(("reservation", of(over), ranked.exceeds)),
+            priority: ranked.priority,
+            qos: None,
+            grew: ranked.grew,
+            returns: 0,
+        };
+        reason.fmt(f)
     }
 }
 

@@ -460,11 +460,12 @@ fn a_plan_reads_as_one_line() {
         "evicting: 95.0 MiB memory.available as the kubelet reckons, 90.0 MiB as the kernel does, of 1000.0 MiB; \
          hard line 100.0 MiB (wanted again: 120.0 MiB), crossed; missing 30.0 MiB, coming back 0 B, taken 440.0 MiB; \
          since memory was plentiful 410.0 MiB went, of that 410.0 MiB to who may be evicted and 0 B to who is \
-         protected; evict hog (uses 440.0 MiB, reserved 0 B, priority 0, grew 410.0 MiB)"
+         protected; evict hog (uses 440.0 MiB, 440.0 MiB over its reservation, priority 0, grew \
+         410.0 MiB)"
     );
     assert_eq!(
         text::ranking(&rig.plan, name),
-        "hog: evicted; uses 440.0 MiB, reserved 0 B, priority 0, grew 410.0 MiB\n\
-         db: never chosen: listed by the owner; uses 200.0 MiB, reserved 0 B, priority 0, grew 0 B\n"
+        "hog: evicted; uses 440.0 MiB, 440.0 MiB over its reservation, priority 0, grew 410.0 MiB\n\
+         db: never chosen: listed by the owner; uses 200.0 MiB, 200.0 MiB over its reservation, priority 0, grew 0 B\n"
     );
 }

@@ -4,7 +4,7 @@
 //! leaves to chance (it walks hash maps) is always decided in the same way here, by one of its own possible answers:
 //! hard before soft, then the order of the configuration.
 //!
-//! Nothing here reads a file or a clock, renders a text or kills anybody.
+//! Nothing here reads a file or a clock or kills anybody, and but for [`text`] nothing renders a text.
 
 mod amount;
 mod limits;
@@ -13,6 +13,7 @@ mod pod;
 mod ranking;
 mod reclaim;
 mod signals;
+pub mod text;
 mod threshold;
 
 pub use amount::Amount;

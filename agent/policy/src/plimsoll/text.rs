@@ -2,10 +2,10 @@
 
 use super::config::Config;
 use super::plan::{Action, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Stage, Why};
-use crate::kubelet::{Amount, Critical, Limit};
+use crate::kubelet::{Critical, Limit};
 use crate::plan::Case;
+use crate::reason::{Measured, Reason};
 use core::fmt::{self, Write as _};
-use plimsoll_units::Bytes;
 
 /// The plan as one line; `name` gives a pod's name from its index in the observation.
 pub fn line<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> String {
@@ -43,10 +43,9 @@ pub fn line<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) ->
 
 /// All pods of a plan, one a line, who would go first on top.
 pub fn ranking<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> String {
-    let is_bytes = plan.acting().is_none_or(|judged| is_bytes(config, judged.line));
     let mut text = String::new();
     for ranked in &plan.ranked {
-        let _ = writeln!(text, "{}: {}; {}", name(ranked.pod), ranked.fate, Keys { ranked, is_bytes });
+        let _ = writeln!(text, "{}: {}; {}", name(ranked.pod), ranked.fate, keys(config, plan, ranked));
     }
     text
 }
@@ -57,22 +56,6 @@ fn is_bytes(config: &Config, line: Why) -> bool {
             config.thresholds.get(index as usize).is_none_or(|threshold| threshold.signal.is_bytes())
         }
         Why::Swap | Why::Limit(_) => true,
-    }
-}
-
-/// An amount of bytes, or of something that is counted.
-struct Measured {
-    amount: Amount,
-    is_bytes: bool,
-}
-
-impl fmt::Display for Measured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = self.amount.rounded_up();
-        match u64::try_from(whole) {
-            Ok(bytes) if self.is_bytes => write!(f, "{}", Bytes(bytes)),
-            _ => write!(f, "{whole}"),
-        }
     }
 }
 
@@ -107,27 +90,17 @@ impl fmt::Display for Line<'_> {
 }
 
 /// The keys that ranked a pod.
-struct Keys<'a> {
-    ranked: &'a Ranked,
-    is_bytes: bool,
-}
-
-impl fmt::Display for Keys<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ranked, is_bytes } = *self;
-        let of = |amount| Measured { amount, is_bytes };
-        if !ranked.is_measured {
-            f.write_str("usage unknown")?;
-        } else if ranked.exceeds {
-            write!(f, "uses {}, {} over its request", of(ranked.usage), of(ranked.over))?;
-        } else {
-            write!(f, "uses {}, within its request", of(ranked.usage))?;
-        }
-        write!(f, ", priority {}, {}", ranked.priority, ranked.qos.name())?;
-        if ranked.returns > 0 {
-            write!(f, ", returned at once {} times in a row", ranked.returns)?;
-        }
-        Ok(())
+pub fn keys(config: &Config, plan: &Plan, ranked: &Ranked) -> impl fmt::Display + use<> {
+    let is_bytes = plan.acting().is_none_or(|judged| is_bytes(config, judged.line));
+    let of = |amount| Measured { amount, is_bytes };
+    Reason {
+        is_measured: ranked.is_measured,
+        usage: Some(of(ranked.usage)),
+        promise: Some(("request", of(ranked.over), ranked.exceeds)),
+        priority: ranked.priority,
+        qos: Some(ranked.qos),
+        grew: None,
+        returns: ranked.returns,
     }
 }
 

@@ -1,0 +1,68 @@
+//! The keys that ranked somebody, in words: one form for the log, `explain` and `replay`, over cgroups and pods, whatever
+//! the rule book.
+
+use crate::kubelet::{Amount, QosClass};
+use core::fmt;
+use plimsoll_units::Bytes;
+
+/// An amount of bytes, or of something that is counted.
+#[derive(Clone, Copy)]
+pub(crate) struct Measured {
+    pub(crate) amount: Amount,
+    pub(crate) is_bytes: bool,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = self.amount.rounded_up();
+        match u64::try_from(whole) {
+            Ok(bytes) if self.is_bytes => write!(f, "{}", Bytes(bytes)),
+            _ => write!(f, "{whole}"),
+        }
+    }
+}
+
+/// What ranked somebody. What a rule book does not know of is absent.
+pub(crate) struct Reason {
+    /// What is known of it says what it uses of what is short.
+    pub(crate) is_measured: bool,
+    /// What it uses.
+    pub(crate) usage: Option<Measured>,
+    /// What its promise is called, by how much its usage is over it, and whether it is at all.
+    pub(crate) promise: Option<(&'static str, Measured, bool)>,
+    pub(crate) priority: i32,
+    pub(crate) qos: Option<QosClass>,
+    /// By how much it grew since memory was plentiful.
+    pub(crate) grew: Option<Bytes>,
+    /// How often it returned at once after it was evicted.
+    pub(crate) returns: u32,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { is_measured, usage, promise, priority, qos, grew, returns } = self;
+        if !is_measured {
+            f.write_str("usage unknown, ")?;
+        } else {
+            if let Some(usage) = usage {
+                write!(f, "uses {usage}, ")?;
+            }
+            match promise {
+                Some((name, over, true)) => write!(f, "{over} over its {name}, ")?,
+                Some((name, _, false)) => write!(f, "within its {name}, ")?,
+                None => {}
+            }
+        }
+        write!(f, "priority {priority}")?;
+        if let Some(qos) = qos {
+            write!(f, ", {}", qos.name())?;
+        }
+        if let Some(grew) = grew {
+            write!(f, ", grew {grew}")?;
+        }
+        if *returns > 0 {
+            write!(f, ", returned at once {returns} times in a row")?;
+        }
+        Ok(())
+    }
+}
