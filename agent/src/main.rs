@@ -13,6 +13,7 @@ mod log;
 mod options;
 mod outlet;
 mod record;
+mod replay;
 mod reporter;
 #[cfg(feature = "strict")]
 mod strict;
@@ -45,6 +46,8 @@ enum Command {
     /// Print a configuration with where each value came from, turn one form of it into another, or check it. Changes
     /// nothing.
     Config(config_command::Arguments),
+    /// Run what was recorded through a configuration and print what would have been decided. Changes nothing.
+    Replay(replay::Arguments),
     /// Let go of whatever an agent held that was killed as a whole: thaw, and continue what was stopped.
     Undo(undo::Arguments),
     /// Print the names of all kill points, one a line.
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Run(options) => supervisor::main(&options),
         Command::Check(arguments) => check::main(&arguments),
         Command::Config(arguments) => config_command::main(&arguments),
+        Command::Replay(arguments) => replay::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
         #[cfg(feature = "strict")]
         Command::KillPoints => {

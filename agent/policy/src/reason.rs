@@ -41,9 +41,7 @@ pub(crate) struct Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { is_measured, usage, promise, priority, qos, grew, returns } = self;
-        if !is_measured {
-            f.write_str("usage unknown, ")?;
-        } else {
+        if *is_measured {
             if let Some(usage) = usage {
                 write!(f, "uses {usage}, ")?;
             }
@@ -52,6 +50,8 @@ impl fmt::Display for Reason {
                 Some((name, _, false)) => write!(f, "within its {name}, ")?,
                 None => {}
             }
+        } else {
+            f.write_str("usage unknown, ")?;
         }
         write!(f, "priority {priority}")?;
         if let Some(qos) = qos {

@@ -1,0 +1,50 @@
+//! Yesterday's trouble run through a configuration: what would have been decided, who would have gone, and why.
+//!
+//! [`read`] takes a trace of `plimsoll run`, or one or more saved answers of a kubelet's `/stats/summary`; [`run`] takes
+//! it through the decision that the core makes, or through a rule book over pods. Whoever would have been evicted is out
+//! of everything that follows, and what it held then counts as available. What a clean-up would have brought is not known;
+//! it is taken to have brought nothing.
+//!
+//! Nothing here opens a file or reads a clock, and whatever is read, nothing panics.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod machine;
+mod pods;
+mod read;
+mod tell;
+pub mod trace;
+
+pub use api::{Pod, Summary};
+pub use read::{ReadError, Recording, read, read_pods};
+pub use tell::{Turn, machine_plan, nanoseconds, printable, variant};
+
+use plimsoll_config::Configuration;
+use plimsoll_policy::RuleBook;
+use plimsoll_policy::kubelet::DiskLayout;
+
+/// What a recording is run through.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    /// Lines, bounds, priorities.
+    pub configuration: &'a Configuration,
+    /// The rule book over pods, in place of the configured one. Without it a trace goes through the core's own decision
+    /// over cgroups.
+    pub rule_book: Option<RuleBook>,
+    /// Which disks there are, where what the statistics seem to say is wrong.
+    pub layout: Option<DiskLayout>,
+}
+
+/// Runs a recording and gives each turn to `each`. `pods` are what a list of pods adds to a kubelet's statistics:
+/// requests, priorities, protection.
+pub fn run(recording: &Recording, pods: Option<&[Pod]>, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
+    match (recording, settings.rule_book) {
+        (Recording::Trace(trace), None) => machine::run(trace, settings.configuration, each),
+        (Recording::Trace(trace), Some(book)) => pods::run_trace(trace, settings, book, each),
+        (Recording::Summaries(summaries), book) => {
+            let book = book.unwrap_or(settings.configuration.rule_book);
+            pods::run_summaries(summaries, pods, settings, book, each);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Statistics through a rule book over pods.
+
+use crate::Settings;
+use crate::api::{Pod, Summary, seen};
+use crate::machine::{judged_anew, looks, most_workloads, stall};
+use crate::tell::{Decided, Turn};
+use crate::trace::{Look, Memory, Told, Trace, Workload};
+use core::time::Duration;
+use plimsoll_config::{Configuration, PodRules, kubelet as config};
+use plimsoll_policy::kubelet::{
+    self, Amount, Critical, DiskLayout, MemoryStats, NodeStats, PodStats, QosClass, Readings, StatsTime, Usage,
+};
+use plimsoll_policy::plimsoll::{self, Action, Going, PodUid};
+use plimsoll_policy::{Protected, RuleBook, Stall};
+use plimsoll_units::{Bytes, MonotonicNs};
+use std::collections::BTreeMap;
+
+/// How often a kubelet looks; for statistics without a time.
+const TURN: Duration = Duration::from_secs(10);
+
+/// One look.
+struct Frame<'a> {
+    at: MonotonicNs,
+    epoch_ns: Option<i64>,
+    told: Option<&'a str>,
+    node: NodeStats,
+    honest: Option<Bytes>,
+    stall: Option<Stall>,
+    names: Vec<String>,
+    pods: Vec<plimsoll::Pod<'a>>,
+}
+
+/// A rule book with what it remembers.
+enum Book {
+    Kubelet { config: kubelet::Config, state: kubelet::State, plan: kubelet::Plan },
+    Plimsoll { config: plimsoll::Config, state: Box<plimsoll::State>, plan: plimsoll::Plan },
+}
+
+struct Run {
+    layout: DiskLayout,
+    book: Book,
+    /// Until when somebody whom the replay evicted has time, and whether that is a grace period.
+    taken: BTreeMap<PodUid, (MonotonicNs, bool)>,
+}
+
+impl Run {
+    fn new(settings: &Settings<'_>, book: RuleBook, layout: DiskLayout, pods: usize) -> Self {
+        let disks = config::DiskLayout {
+            dedicated_image_fs: layout.has_image_fs(),
+            split_container_fs: layout == DiskLayout::SplitImageFs,
+        };
+        let configuration = Configuration { rule_book: book, ..settings.configuration.clone() };
+        let book = match configuration.pod_rules(disks) {
+            PodRules::Kubelet(config) => {
+                let mut state = kubelet::State::new(&config);
+                let mut plan = kubelet::Plan::with_capacity(pods);
+                // A kubelet that has just started does not look at thresholds that it derived; this one has run for long.
+                let started = kubelet::Observation { layout: Some(layout), node: None, pods: &[] };
+                kubelet::decide(&config, &mut state, &started, MonotonicNs(0), &mut plan);
+                Book::Kubelet { config, state, plan }
+            }
+            PodRules::Plimsoll(config) => {
+                let state = Box::new(plimsoll::State::new(&config));
+                let plan = plimsoll::Plan::with_capacity(&config, pods, 0);
+                Book::Plimsoll { config, state, plan }
+            }
+        };
+        Self { layout, book, taken: BTreeMap::new() }
+    }
+
+    fn turn(&mut self, mut frame: Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
+        self.take_out(&mut frame);
+        let Frame { at, epoch_ns, told, node, honest, stall, names, pods } = frame;
+        let mut gone = Vec::new();
+        let readings = Readings::of(&node);
+        let decided = match &mut self.book {
+            Book::Kubelet { config, state, plan } => {
+                let facts: Vec<kubelet::Pod<'_>> = pods.iter().map(|pod| pod.facts).collect();
+                let observation = kubelet::Observation { layout: Some(self.layout), node: Some(node), pods: &facts };
+                kubelet::decide(config, state, &observation, at, plan);
+                kubelet::after_reclaim(config, state, &observation, Some(&node), plan);
+                gone.extend(plan.evictions.iter().map(|eviction| (eviction.pod, eviction.grace_seconds, false)));
+                Decided::Kubelet { config, plan, readings: &readings, conditions: state.conditions() }
+            }
+            Book::Plimsoll { config, state, plan } => {
+                let observation = plimsoll::Observation {
+                    layout: Some(self.layout),
+                    node: Some(node),
+                    honest_available: honest,
+                    stall,
+                    dead_containers: Some(0),
+                    pods: &pods,
+                    ..plimsoll::Observation::default()
+                };
+                plimsoll::decide(config, state, &observation, at, plan);
+                for action in &plan.actions {
+                    match *action {
+                        Action::Evict { pod, grace_seconds, .. } => gone.push((pod, grace_seconds, grace_seconds > 1)),
+                        Action::Hasten { pod, .. } => gone.push((pod, 0, false)),
+                        Action::Reclaim(_) => {}
+                    }
+                }
+                Decided::Plimsoll { config, plan }
+            }
+        };
+        for (pod, grace_seconds, is_gentle) in gone {
+            let Some(pod) = pods.get(pod as usize) else { continue };
+            let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
+            self.taken.insert(pod.uid, (at.after(grace), is_gentle));
+        }
+        each(&Turn { at, epoch_ns, told, names: &names, decided });
+    }
+
+    /// Takes out whom an earlier turn evicted, and gives back what it holds by now; or marks it as going, while its grace
+    /// lasts. The kubelet waits for its victims.
+    fn take_out(&self, frame: &mut Frame<'_>) {
+        let waits = matches!(self.book, Book::Kubelet { .. });
+        let (names, pods) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.pods));
+        for (name, mut pod) in names.into_iter().zip(pods) {
+            match self.taken.get(&pod.uid) {
+                Some((until, _)) if waits || *until <= frame.at => {
+                    give_back(&mut frame.node, &mut frame.honest, &pod, self.layout);
+                    continue;
+                }
+                Some((_, is_gentle)) => pod.going = Some(Going { is_stuck: false, is_gentle: *is_gentle }),
+                None => {}
+            }
+            frame.names.push(name);
+            frame.pods.push(pod);
+        }
+    }
+}
+
+/// Counts what a pod holds as available.
+fn give_back(node: &mut NodeStats, honest: &mut Option<Bytes>, pod: &plimsoll::Pod<'_>, layout: DiskLayout) {
+    let Some(PodStats { working_set, processes, ephemeral_storage: _, containers, volumes }) = pod.facts.stats else {
+        return;
+    };
+    let held = working_set.unwrap_or(0);
+    for memory in [&mut node.memory, &mut node.pods].into_iter().flatten() {
+        let back = memory.working_set.map_or(0, |used| used.min(held));
+        memory.working_set = memory.working_set.map(|used| used - back);
+        memory.available = memory.available.map(|available| available.saturating_add(back));
+    }
+    *honest = honest.map(|honest| honest.saturating_add(Bytes(held)));
+    if let Some(pids) = &mut node.pids {
+        let back = i64::try_from(processes.unwrap_or(0)).unwrap_or(i64::MAX);
+        pids.running = pids.running.map(|running| running.saturating_sub(back));
+    }
+    let layers = sum(containers.iter().map(|container| container.rootfs));
+    let local = volumes
+        .iter()
+        .filter(|stats| pod.facts.volumes.iter().any(|volume| volume.is_local && volume.name == stats.name));
+    let rest = sum(containers.iter().map(|container| container.logs).chain(local.map(|stats| stats.usage)));
+    let all = sum([layers, rest].into_iter());
+    let [on_node, on_images, on_containers] = match layout {
+        DiskLayout::Single => [all; 3],
+        DiskLayout::DedicatedImageFs => [rest, layers, layers],
+        DiskLayout::SplitImageFs => [all, Usage::default(), all],
+    };
+    for (fs, back) in
+        [(&mut node.node_fs, on_node), (&mut node.image_fs, on_images), (&mut node.container_fs, on_containers)]
+    {
+        let Some(fs) = fs else { continue };
+        fs.available = fs.available.map(|available| available.saturating_add(back.bytes.unwrap_or(0)));
+        fs.inodes_free = fs.inodes_free.map(|free| free.saturating_add(back.inodes.unwrap_or(0)));
+    }
+}
+
+fn sum(usages: impl Iterator<Item = Usage>) -> Usage {
+    usages.fold(Usage { bytes: Some(0), inodes: Some(0) }, |sum, usage| Usage {
+        bytes: sum.bytes.map(|bytes| bytes.saturating_add(usage.bytes.unwrap_or(0))),
+        inodes: sum.inodes.map(|inodes| inodes.saturating_add(usage.inodes.unwrap_or(0))),
+    })
+}
+
+/// Runs saved statistics, each as a turn.
+pub(crate) fn run_summaries(
+    summaries: &[Summary],
+    pods: Option<&[Pod]>,
+    settings: &Settings<'_>,
+    book: RuleBook,
+    each: &mut dyn FnMut(&Turn<'_>),
+) {
+    let Some(first) = summaries.first() else { return };
+    let layout = settings.layout.unwrap_or_else(|| first.layout());
+    let most = summaries.iter().map(|summary| summary.pods.len()).max().unwrap_or(0).max(pods.map_or(0, <[_]>::len));
+    let mut run = Run::new(settings, book, layout, most);
+    let mut last: Option<MonotonicNs> = None;
+    for summary in summaries {
+        let seen = seen(summary, pods);
+        let time = summary.time().map(crate::api::Time::monotonic);
+        let at = match (time, last) {
+            (Some(time), last) => last.map_or(time, |last| last.max(time)),
+            (None, last) => last.map_or(MonotonicNs(0), |last| last.after(TURN)),
+        };
+        last = Some(at);
+        let frame = Frame {
+            at,
+            epoch_ns: time.map(|_| 0),
+            told: None,
+            node: summary.node_stats(),
+            honest: None,
+            stall: summary.stall(),
+            names: seen.iter().map(|seen| seen.name.clone()).collect(),
+            pods: seen.iter().map(|seen| seen.pod(at)).collect(),
+        };
+        run.turn(frame, each);
+    }
+}
+
+/// Runs a trace of a machine, each workload as a pod, each look as a turn.
+pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, each: &mut dyn FnMut(&Turn<'_>)) {
+    let mut run = Run::new(settings, book, DiskLayout::Single, most_workloads(trace));
+    for (look, told) in looks(trace) {
+        let Look { at_ns, memory, workloads, .. } = &look;
+        let time = Some(StatsTime(i64::try_from(at_ns.0).unwrap_or(i64::MAX)));
+        let of_memory = |memory: &Memory| MemoryStats {
+            available: Some(memory.kubelet_bytes.0),
+            working_set: Some(memory.capacity_bytes.saturating_sub(memory.kubelet_bytes).0),
+            time,
+        };
+        let frame = Frame {
+            at: *at_ns,
+            epoch_ns: trace.header.epoch_ns,
+            told: told.map(|told: &Told| told.line.as_str()),
+            node: NodeStats { memory: memory.as_ref().map(of_memory), ..NodeStats::default() },
+            honest: memory.and_then(|memory| memory.honest_bytes),
+            stall: stall(&look),
+            names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
+            pods: workloads.iter().map(|workload| as_pod(workload, settings)).collect(),
+        };
+        run.turn(frame, each);
+    }
+}
+
+fn as_pod(workload: &Workload, settings: &Settings<'_>) -> plimsoll::Pod<'static> {
+    let (priority, protected) = judged_anew(workload, settings.configuration);
+    let critical = protected.map(|why| match why {
+        Protected::Static => Critical::Static,
+        Protected::Mirror => Critical::Mirror,
+        Protected::Init | Protected::Agent | Protected::Listed | Protected::Critical => Critical::Priority,
+    });
+    let stats = workload.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
+    let has_promise = workload.reservation_bytes > Bytes::ZERO;
+    plimsoll::Pod {
+        uid: PodUid(workload.id.0.into()),
+        facts: kubelet::Pod {
+            priority,
+            critical,
+            memory_request: Amount::counted(workload.reservation_bytes.0),
+            stats,
+            ..kubelet::Pod::default()
+        },
+        qos: if has_promise { QosClass::Burstable } else { QosClass::BestEffort },
+        started: workload.started_ns,
+        ..plimsoll::Pod::default()
+    }
+}

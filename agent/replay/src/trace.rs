@@ -1,0 +1,154 @@
+//! Traces of what was observed: one JSON object a line, the first of them a [`Header`]. `agent/docs/replay.md` describes
+//! every field for those who write or read them elsewhere.
+
+use plimsoll_policy::Protected;
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use serde::{Deserialize, Serialize};
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+/// The first line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// [`VERSION`].
+    #[serde(rename = "plimsoll_trace")]
+    pub version: u32,
+    /// The agent's version.
+    pub agent: String,
+    /// The wall clock's nanoseconds since 1970 at the monotonic clock's zero, so that times can be told as people know
+    /// them; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch_ns: Option<i64>,
+}
+
+/// A trace.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Its first line.
+    pub header: Header,
+    /// What follows, in order of time.
+    pub entries: Vec<Entry>,
+    /// The last line has no end and was left out.
+    pub is_cut_off: bool,
+}
+
+/// One line of a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entry {
+    /// The machine was looked at.
+    Look(Look),
+    /// The agent told a plan.
+    Told(Told),
+}
+
+impl Entry {
+    /// When, on the monotonic clock.
+    pub const fn at(&self) -> MonotonicNs {
+        match self {
+            Self::Look(look) => look.at_ns,
+            Self::Told(told) => told.at_ns,
+        }
+    }
+}
+
+/// What was seen of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Look {
+    /// When.
+    pub at_ns: MonotonicNs,
+    /// Memory; absent if it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// How long all tasks waited for memory; absent if the kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Stall>,
+    /// Slices with a limit of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slices: Vec<Slice>,
+    /// Who could be evicted, and who is protected.
+    #[serde(default)]
+    pub workloads: Vec<Workload>,
+}
+
+/// A plan that the agent told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Told {
+    /// When its observation was taken.
+    pub at_ns: MonotonicNs,
+    /// The plan as the log has it.
+    pub line: String,
+    /// Memory of the machine as the plan saw it; absent for a plan about a slice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// Those that the plan told of. Of all others the last look's figures hold.
+    #[serde(default)]
+    pub workloads: Vec<Workload>,
+}
+
+/// Memory by both readings, without the huge page pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// All of it.
+    pub capacity_bytes: Bytes,
+    /// Available by the kubelet's formula.
+    pub kubelet_bytes: Bytes,
+    /// Available by the kernel's own estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub honest_bytes: Option<Bytes>,
+}
+
+/// Full stall within a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stall {
+    /// The time during which all tasks waited,
+    pub full_ns: u64,
+    /// within this long.
+    pub window_ns: u64,
+}
+
+/// A slice with a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slice {
+    /// Its path below the cgroup root.
+    pub path: String,
+    /// Its limit.
+    pub capacity_bytes: Bytes,
+    /// The limit less its working set.
+    pub available_bytes: Bytes,
+}
+
+/// A workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Its path below the cgroup root.
+    pub cgroup: String,
+    /// The cgroup's id: another one at the same path has another id.
+    pub id: CgroupId,
+    /// Its working set; absent if it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage_bytes: Option<Bytes>,
+    /// No process is left in it.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub empty: bool,
+    /// What it was promised.
+    #[serde(default)]
+    pub reservation_bytes: Bytes,
+    /// Lower goes first.
+    #[serde(default)]
+    pub priority: i32,
+    /// When it was first seen.
+    #[serde(default)]
+    pub started_ns: MonotonicNs,
+    /// Why it is never chosen, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protected: Option<Protected>,
+}

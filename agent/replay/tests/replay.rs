@@ -1,0 +1,196 @@
+//! Recordings through configurations: who would have gone, and what is said of what cannot be read.
+
+use plimsoll_config::Configuration;
+use plimsoll_policy::RuleBook;
+use plimsoll_replay::{Recording, Settings, Turn, read, read_pods, run};
+
+const MACHINE: &[u8] = include_bytes!("data/machine.jsonl");
+const SUMMARY: &[u8] = include_bytes!("data/summary.json");
+const PODS: &[u8] = include_bytes!("data/pods.json");
+
+fn configuration(text: &str) -> Configuration {
+    plimsoll_config::parse(text, "f").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Each turn as time, line, and candidates with their fates.
+fn turns(recording: &Recording, text: &str, rule_book: Option<RuleBook>) -> Vec<(String, String, Vec<String>)> {
+    let configuration = configuration(text);
+    let settings = Settings { configuration: &configuration, rule_book, layout: None };
+    let pods = read_pods(PODS).expect("a list of pods");
+    let mut turns = Vec::new();
+    run(recording, Some(&pods), &settings, &mut |turn: &Turn<'_>| {
+        let candidates = turn.candidates().into_iter().map(|[name, fate, keys]| format!("{name}: {fate}; {keys}"));
+        turns.push((turn.time(), turn.line(), candidates.collect()));
+    });
+    turns
+}
+
+fn evicted(turns: &[(String, String, Vec<String>)]) -> Vec<(usize, String)> {
+    let of_turn = |(index, (_, _, candidates)): (usize, &(String, String, Vec<String>))| {
+        let gone = candidates.iter().filter_map(|line| line.split_once(": evicted;"));
+        gone.map(|(name, _)| (index, name.to_owned())).collect::<Vec<_>>()
+    };
+    turns.iter().enumerate().flat_map(of_turn).collect()
+}
+
+#[test]
+fn a_trace_shows_when_each_line_would_have_been_acted_on() {
+    let trace = read(MACHINE).expect("a trace");
+    for (text, expected) in [
+        // The told plan is a look of its own, at what it saw.
+        ("evictionHard: {memory.available: 50Mi}", &[(2, "b/hog")][..]),
+        ("evictionHard: {memory.available: 100Mi}", &[(1, "b/hog")]),
+        // Its grace begins with the second look.
+        (
+            "evictionHard: {memory.available: 1Mi}\nevictionSoft: {memory.available: 100Mi}\n\
+             evictionSoftGracePeriod: {memory.available: 5s}",
+            &[(3, "b/hog")],
+        ),
+        ("evictionHard: {memory.available: 10Mi}", &[]),
+        (
+            "evictionHard: {memory.available: 100Mi}\nmachine: {never: ['b/*'], evictForUnattributed: true}",
+            &[(1, "a/db")],
+        ),
+    ] {
+        let turns = turns(&trace, text, None);
+        let expected: Vec<_> = expected.iter().map(|(turn, name)| (*turn, (*name).to_owned())).collect();
+        assert_eq!((turns.len(), evicted(&turns)), (4, expected), "{text}: {turns:?}");
+    }
+}
+
+#[test]
+fn whoever_was_evicted_is_out_of_what_follows_and_its_memory_counts_as_back() {
+    let turns = turns(&read(MACHINE).expect("a trace"), "evictionHard: {memory.available: 100Mi}", None);
+    assert_eq!(turns[0].0, "2026-01-01T00:00:01.000Z");
+    assert!(turns[1].1.starts_with("evicting: 130.0 MiB memory.available as the kubelet reckons"), "{turns:?}");
+    // 20 MiB and what the hog has by then.
+    assert!(turns[3].1.starts_with("calm: 820.0 MiB memory.available as the kubelet reckons, 790.0 MiB"), "{turns:?}");
+}
+
+#[test]
+fn a_trace_goes_through_every_rule_book() {
+    let trace = read(MACHINE).expect("a trace");
+    for (book, expected) in [
+        // It does not see that memory runs out before its own figure says so.
+        (RuleBook::Kubelet, vec![(2, "b/hog".to_owned())]),
+        (RuleBook::Plimsoll, vec![(1, "b/hog".to_owned())]),
+        (RuleBook::OpenShift3, vec![(1, "b/hog".to_owned())]),
+    ] {
+        let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", Some(book));
+        assert_eq!(evicted(&turns), expected, "{book}: {turns:?}");
+    }
+}
+
+#[test]
+fn a_slice_of_the_configuration_is_decided_about() {
+    let text = "machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}], evictForUnattributed: true}";
+    let turns = turns(&read(MACHINE).expect("a trace"), text, None);
+    assert_eq!(evicted(&turns)[0], (1, "a/db".to_owned()), "{turns:?}");
+}
+
+#[test]
+fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
+    let recording = read(SUMMARY).expect("a summary");
+    let table = [
+        (
+            RuleBook::Kubelet,
+            "evicting: memory.available 80.0 MiB, below its hard line 100.0 MiB; evict shop/web within 1 s; \
+             conditions MemoryPressure",
+            [
+                "shop/web: evicted; 472.0 MiB over its request, priority 0",
+                "kube-system/etcd-node-1: not needed, one goes a turn; 200.0 MiB over its request, priority 2000001000",
+                "shop/db: not needed, one goes a turn; within its request, priority 1000",
+            ],
+        ),
+        (
+            RuleBook::Plimsoll,
+            "evicting: memory.available below its hard line 100.0 MiB; missing 20.0 MiB; coming back 0 B, taken \
+             600.0 MiB; evict shop/web within 1 s; conditions MemoryPressure",
+            [
+                "shop/web: evicted; uses 601.0 MiB, 473.0 MiB over its request, priority 0, Burstable",
+                "kube-system/etcd-node-1: never evicted: a static pod; uses 300.0 MiB, 200.0 MiB over its request, \
+                 priority 2000001000, Burstable",
+                "shop/db: not needed, those before it are enough; uses 2.0 GiB, within its request, priority 1000, \
+                 Guaranteed",
+            ],
+        ),
+    ];
+    for (book, line, candidates) in table {
+        let turns = turns(&recording, "", Some(book));
+        assert_eq!(
+            turns,
+            [("2026-01-02T03:04:05.000Z".to_owned(), line.to_owned(), candidates.map(str::to_owned).to_vec())]
+        );
+    }
+}
+
+#[test]
+fn summaries_may_follow_one_another() {
+    let later = String::from_utf8_lossy(SUMMARY).replace("03:04:05Z", "03:04:25Z");
+    let both = [SUMMARY, later.as_bytes()].concat();
+    for book in RuleBook::ALL {
+        let turns = turns(&read(&both).expect("two summaries"), "", Some(book));
+        // Who went in the first gave back enough for the second.
+        assert_eq!((turns.len(), evicted(&turns)), (2, vec![(0, "shop/web".to_owned())]), "{book}: {turns:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_its_place() {
+    let header = "{\"plimsoll_trace\":1,\"agent\":\"x\"}\n";
+    let after = |line: &str| format!("{header}{line}\n").into_bytes();
+    let table: [(Vec<u8>, &str); 12] = [
+        (Vec::new(), "1: it is empty; expected a trace of plimsoll, or a kubelet's answer to /stats/summary"),
+        (b"{".to_vec(), "1: EOF while parsing an object at line 1 column 1"),
+        (b"{}".to_vec(), "1: missing field `node`"),
+        (b"{\"node\":\n{\"memory\": 7}}".to_vec(), "2: node.memory: invalid type: integer `7`, expected struct Memory"),
+        (
+            b"{\"node\":{\"memory\":\n{\"time\": \"noon\"}}}".to_vec(),
+            "2: node.memory.time: expected a time such as 2026-01-31T12:00:00Z",
+        ),
+        (b"{\"node\":{}}\n{\"node\":[],\n\"pods\":{}}".to_vec(), "3: pods: invalid type: map, expected a sequence"),
+        (
+            b"{\"plimsoll_trace\":2,\"agent\":\"x\"}\n".to_vec(),
+            "1: plimsoll_trace: expected 1; this program knows no other version of traces",
+        ),
+        (
+            b"{\"plimsoll_trace\":1,\"agent\":\"x\"}".to_vec(),
+            "1: the first line has no end; expected a trace of plimsoll",
+        ),
+        (after("{\"look\":{\"at_ns\":-1}}"), "2: look.at_ns: invalid value: integer `-1`, expected u64"),
+        (
+            after("{\"look\":{\"at_ns\":1,\"memry\":{}}}"),
+            "2: look.memry: unknown field `memry`, expected one of `at_ns`, `memory`, `stall`, `slices`, `workloads`",
+        ),
+        (after("{\"look\":{\"at_ns\":2}}\n{\"look\":{\"at_ns\":1}}"), "3: at_ns: earlier than the line before"),
+        (after("{\"look\":{\"at_ns\":2}} 1"), "2: something follows the value"),
+    ];
+    for (bytes, expected) in table {
+        let error = read(&bytes).map(drop).expect_err("it cannot be read").to_string();
+        assert_eq!(error, expected, "{}", String::from_utf8_lossy(&bytes));
+    }
+    let error = read_pods(b"{\"items\":[{\"metadata\":{\"name\":\"a\",\"uid\":\"u\"},\"spec\":{\"containers\":[{\"name\":\"c\",\n\"resources\":{\"requests\":{\"memory\":\"1Q\"}}}]}}]}");
+    let error = error.map(drop).expect_err("it is no quantity").to_string();
+    assert!(
+        error.starts_with("2: items[0].spec.containers[0].resources.requests.memory: expected a quantity"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_trace_that_ends_in_the_middle_of_a_line_is_read_up_to_there() {
+    let cut = &MACHINE[..MACHINE.len() - 10];
+    let Ok(Recording::Trace(trace)) = read(cut) else { panic!("a trace") };
+    assert_eq!((trace.entries.len(), trace.is_cut_off), (3, true));
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    let Ok(Recording::Trace(trace)) = read(MACHINE) else { panic!("a trace") };
+    let mut text = serde_json::to_string(&trace.header).expect("JSON") + "\n";
+    for entry in &trace.entries {
+        text += &(serde_json::to_string(entry).expect("JSON") + "\n");
+    }
+    let Ok(Recording::Trace(again)) = read(text.as_bytes()) else { panic!("a trace") };
+    assert_eq!((again.header, again.entries), (trace.header, trace.entries));
+}

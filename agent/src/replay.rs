@@ -1,0 +1,169 @@
+//! `plimsoll replay`: what a configuration would have decided on what was recorded. Changes nothing.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use plimsoll_policy::RuleBook;
+use plimsoll_policy::kubelet::DiskLayout;
+use plimsoll_replay::{Recording, Settings, Turn, printable, read, read_pods, run};
+use serde_json::json;
+
+use crate::options::Options;
+
+const CODES: &str = "Exit codes: 0 done; 1 the recording cannot be read; 2 wrong arguments or configuration.";
+/// A recording is held in memory as a whole; larger ones are refused.
+const MOST_BYTES: u64 = 512 << 20;
+/// In text, so many candidates of a turn are printed.
+const MOST_CANDIDATES: usize = 20;
+
+/// What to replay, by which rules.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
+pub(crate) struct Arguments {
+    /// A trace that `run` wrote, or a kubelet's answer to /stats/summary; several of these may follow one another.
+    file: PathBuf,
+    #[command(flatten)]
+    options: Options,
+    /// The rule book over pods. A trace goes through the agent's own decision over cgroups without it.
+    #[arg(long)]
+    rule_book: Option<Book>,
+    /// For statistics of a kubelet: the pods, as `kubectl get pods -A -o json` prints them. Without them there are no
+    /// requests, no priorities, and nobody is protected.
+    #[arg(long, value_name = "FILE")]
+    pods: Option<PathBuf>,
+    /// For statistics of a kubelet: which disks there are. Without it, two file systems of the same size are taken for one.
+    #[arg(long)]
+    disks: Option<Disks>,
+    /// Print every look, not only those that bring news.
+    #[arg(long)]
+    all: bool,
+    /// For people, or one JSON object.
+    #[arg(long, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Book {
+    Kubelet,
+    Plimsoll,
+    #[value(name = "openshift3")]
+    OpenShift3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Disks {
+    /// One for everything.
+    One,
+    /// Images and writable layers on their own.
+    Images,
+    /// Images on their own, writable layers on the node's.
+    Split,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// Replays, prints, and gives the exit code.
+pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
+    let configuration = crate::supervisor::configuration(&arguments.options)?;
+    let recording = parsed(&arguments.file, read)?;
+    let pods = arguments.pods.as_deref().map(|file| parsed(file, read_pods)).transpose()?;
+    let chosen = arguments.rule_book.map(|book| match book {
+        Book::Kubelet => RuleBook::Kubelet,
+        Book::Plimsoll => RuleBook::Plimsoll,
+        Book::OpenShift3 => RuleBook::OpenShift3,
+    });
+    let settings = Settings {
+        configuration: &configuration,
+        rule_book: chosen,
+        layout: arguments.disks.map(|disks| match disks {
+            Disks::One => DiskLayout::Single,
+            Disks::Images => DiskLayout::DedicatedImageFs,
+            Disks::Split => DiskLayout::SplitImageFs,
+        }),
+    };
+    for note in notes(&recording, pods.is_some()) {
+        eprintln!("plimsoll: {note}");
+    }
+    let mut news = News::default();
+    let mut turns = Vec::new();
+    run(&recording, pods.as_deref(), &settings, &mut |turn| {
+        if !news.is_any(turn) && !arguments.all {
+            return;
+        }
+        match arguments.output {
+            Output::Text => print!("{}", text(turn)),
+            Output::Json => turns.push(turn.json()),
+        }
+    });
+    let News { looks, acted, .. } = news;
+    match arguments.output {
+        Output::Text => println!("{looks} decisions, {acted} of them with something to do"),
+        Output::Json => println!("{}", json!({ "decisions": looks, "acted": acted, "turns": turns })),
+    }
+    Ok(0)
+}
+
+fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, plimsoll_replay::ReadError>) -> anyhow::Result<T> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;
+    ensure!(bytes.len() as u64 <= MOST_BYTES, "{} is longer than {} MiB", path.display(), MOST_BYTES >> 20);
+    parse(&bytes).map_err(|error| anyhow::anyhow!("{}:{}", path.display(), printable(&error.to_string())))
+}
+
+/// What one has to know to read the answer.
+fn notes(recording: &Recording, has_pods: bool) -> Vec<&'static str> {
+    let mut notes = Vec::new();
+    match recording {
+        Recording::Trace(trace) if trace.is_cut_off => {
+            notes.push("the last line of the trace has no end; it is left out");
+        }
+        Recording::Summaries(_) if !has_pods => {
+            notes.push("without --pods there are no requests and no priorities, and nobody is protected");
+        }
+        Recording::Trace(_) | Recording::Summaries(_) => {}
+    }
+    notes
+}
+
+/// Which turns are worth printing: the first, those that do something, and those after which something is different.
+#[derive(Default)]
+struct News {
+    looks: usize,
+    acted: usize,
+    /// By scope.
+    last: std::collections::BTreeMap<Option<String>, String>,
+}
+
+impl News {
+    fn is_any(&mut self, turn: &Turn<'_>) -> bool {
+        self.looks += 1;
+        self.acted += usize::from(turn.acts());
+        let state = turn.state();
+        let before = self.last.insert(turn.scope().map(str::to_owned), state.clone());
+        turn.acts() || turn.told.is_some() || before.is_none_or(|before| before != state)
+    }
+}
+
+fn text(turn: &Turn<'_>) -> String {
+    use std::fmt::Write as _;
+    // Writing into a String does not fail.
+    let mut text = format!("{}  {}\n", turn.time(), turn.line());
+    if let Some(told) = turn.told {
+        let _ = writeln!(text, "    then: {}", printable(told));
+    }
+    let candidates = turn.candidates();
+    for [name, fate, keys] in candidates.iter().take(MOST_CANDIDATES) {
+        let _ = writeln!(text, "    {name}: {fate}; {keys}");
+    }
+    if candidates.len() > MOST_CANDIDATES {
+        let _ = writeln!(text, "    and {} more; --output json has them all", candidates.len() - MOST_CANDIDATES);
+    }
+    text
+}

@@ -1,0 +1,39 @@
+//! Recordings of any bytes through every rule book: turns with words and numbers, or an error with its place. What
+//! follows a zero byte is read as a list of pods.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use plimsoll_policy::RuleBook;
+use plimsoll_replay::{ReadError, Settings, read, read_pods, run};
+
+const LINES: &str = "evictionHard: {memory.available: 50%, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: \
+    1Gi, pid.available: 50%}
+evictionSoft: {memory.available: 60%}
+evictionSoftGracePeriod: {memory.available: 10s}
+evictionMinimumReclaim: {memory.available: 1Gi}
+machine: {slices: [{path: a, evictionHard: {memory.available: 10%}}], victimsPerMinute: 3}";
+
+fn told(error: &ReadError) {
+    assert!(error.line > 0 && !error.key.is_empty() && !error.why.is_empty(), "{error}");
+}
+
+fuzz_target!(|data: &[u8]| {
+    let (recorded, pods) = match data.iter().position(|byte| *byte == 0) {
+        Some(end) => (&data[..end], Some(read_pods(&data[end + 1..]))),
+        None => (data, None),
+    };
+    let pods = pods.map(|pods| pods.map_err(|error| told(&error))).and_then(Result::ok);
+    let recording = match read(recorded) {
+        Ok(recording) => recording,
+        Err(error) => return told(&error),
+    };
+    let configuration = plimsoll_config::parse(LINES, "fuzz").expect("it is in order");
+    for rule_book in [None].into_iter().chain(RuleBook::ALL.map(Some)) {
+        let settings = Settings { configuration: &configuration, rule_book, layout: None };
+        run(&recording, pods.as_deref(), &settings, &mut |turn| {
+            assert!(!turn.line().contains('\n') && !turn.time().is_empty());
+            assert_eq!(turn.json()["candidates"].as_array().map(Vec::len), Some(turn.candidates().len()));
+        });
+    }
+});
