@@ -272,7 +272,7 @@ fn path_of(flags: &[Flag], name: &str) -> Option<(PathBuf, Flag)> {
     Some((found, flag.clone()))
 }
 
-/// What a flag names; that it cannot be read is told.
+/// What a flag names. Without it nobody knows what that kubelet goes by, and nothing is guessed.
 fn referred<T>(path: &Path, flag: &Flag, read: io::Result<T>, problems: &mut Problems) -> Option<T> {
     read.map_err(|error| {
         let (file, line) = flag.origin.place();
@@ -281,7 +281,7 @@ fn referred<T>(path: &Path, flag: &Flag, read: io::Result<T>, problems: &mut Pro
             "it cannot be read ({error}), so that what it says is not known; expected --kubelet-{} for it",
             flag.name
         );
-        problems.warn(line, &format!("--{}", flag.name), Some(&path.display().to_string()), &why);
+        problems.add(line, &format!("--{}", flag.name), Some(&path.display().to_string()), &why);
     })
     .ok()
 }

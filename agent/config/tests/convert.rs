@@ -42,7 +42,7 @@ fn each_form_turned_into_each_other_means_the_same() {
     for (name, source) in [
         ("nothing", Texts::default()),
         ("no lines", texts(Form::Kubelet, &format!("{HEAD}evictionHard: {{}}"))),
-        ("flags without lines", texts(Form::Flags, "kubelet --v=2 --config-dir=/none")),
+        ("flags without lines", texts(Form::Flags, "kubelet --v=2")),
         (
             "lines",
             texts(

@@ -125,8 +125,6 @@ fn defaults_hold_as_the_kubelet_takes_them() {
             command_line("kubelet --eviction-hard memory.available<1Gi"),
             one("--eviction-hard in cmdline:1"),
         ),
-        // That a file is named and cannot be read does not mean that there is none.
-        ("flags that name a file", command_line("kubelet\0--config=/none\0"), defaults()),
         ("the rest of a command line", command_line("KUBELET_EXTRA_ARGS=--v=2\n"), defaults()),
         ("node-config: nothing", node_config("  v: ['2']\n"), defaults()),
         (
@@ -366,6 +364,14 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
                 "kubelet.yaml:4: evictionSoftGracePeriod.memory.available: \"1m\": there is no soft threshold that it \
                  belongs to",
             ],
+        ),
+        (
+            command_line("kubelet --config=/none"),
+            vec![
+                "cmdline:1: --config: \"/none\": it cannot be read (entity not found), so that what it says is not known; \
+                 expected --kubelet-config for it",
+            ],
+            vec![],
         ),
         // As an old document has it; the kubelet refuses it.
         (
