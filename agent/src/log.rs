@@ -3,6 +3,7 @@
 //! Names in it may be made to hurt: whatever is no printable text is escaped, so that a line stays a line.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::time::SystemTime;
 
 use plimsoll_config::LogFormat;
@@ -32,6 +33,12 @@ fn printable(text: &str) -> String {
         }
     }
     printable
+}
+
+/// Prints an answer. Whoever reads it may have read enough.
+pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Renders one line, without its end. `now` is seconds and milliseconds since the epoch.

@@ -8,8 +8,10 @@
 mod check;
 mod config_command;
 mod core;
+mod explain;
 mod inherit;
 mod log;
+mod observe;
 mod options;
 mod outlet;
 mod record;
@@ -46,6 +48,9 @@ enum Command {
     /// Print a configuration with where each value came from, turn one form of it into another, or check it. Changes
     /// nothing.
     Config(config_command::Arguments),
+    /// Print how far this machine is from each line, who would go first and why, and whom the OOM killer would take
+    /// instead. Changes nothing.
+    Explain(explain::Arguments),
     /// Run what was recorded through a configuration and print what would have been decided. Changes nothing.
     Replay(replay::Arguments),
     /// Let go of whatever an agent held that was killed as a whole: thaw, and continue what was stopped.
@@ -90,6 +95,7 @@ fn main() -> ExitCode {
         Command::Run(options) => supervisor::main(&options),
         Command::Check(arguments) => check::main(&arguments),
         Command::Config(arguments) => config_command::main(&arguments),
+        Command::Explain(arguments) => explain::main(&arguments),
         Command::Replay(arguments) => replay::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
         #[cfg(feature = "strict")]

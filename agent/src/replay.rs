@@ -10,6 +10,7 @@ use plimsoll_policy::kubelet::DiskLayout;
 use plimsoll_replay::{Recording, Settings, Turn, printable, read, read_pods, run};
 use serde_json::json;
 
+use crate::log::print;
 use crate::options::Options;
 
 const CODES: &str = "Exit codes: 0 done; 1 the recording cannot be read; 2 wrong arguments or configuration.";
@@ -97,14 +98,14 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
             return;
         }
         match arguments.output {
-            Output::Text => print!("{}", text(turn)),
+            Output::Text => print(&text(turn)),
             Output::Json => turns.push(turn.json()),
         }
     });
     let News { looks, acted, .. } = news;
     match arguments.output {
-        Output::Text => println!("{looks} decisions, {acted} of them with something to do"),
-        Output::Json => println!("{}", json!({ "decisions": looks, "acted": acted, "turns": turns })),
+        Output::Text => print(&format!("{looks} decisions, {acted} of them with something to do\n")),
+        Output::Json => print(&format!("{}\n", json!({ "decisions": looks, "acted": acted, "turns": turns }))),
     }
     Ok(0)
 }

@@ -17,6 +17,7 @@ mod tell;
 pub mod trace;
 
 pub use api::{Pod, Summary};
+pub use machine::machine_candidates;
 pub use read::{ReadError, Recording, read, read_pods};
 pub use tell::{Turn, machine_plan, nanoseconds, printable, variant};
 

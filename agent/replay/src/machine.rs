@@ -88,10 +88,17 @@ pub(crate) fn candidates(
     look.workloads.iter().map(of_workload).collect()
 }
 
-/// A reading of the machine.
-pub(crate) fn memory(memory: Memory) -> MemoryReading {
-    let Memory { capacity_bytes, kubelet_bytes, honest_bytes } = memory;
-    MemoryReading { capacity: capacity_bytes, kubelet_available: kubelet_bytes, honest_available: honest_bytes }
+/// Candidates of a single look, in its order.
+pub fn machine_candidates(look: &Look, configuration: &Configuration) -> Vec<Candidate> {
+    let mut next = 0..;
+    candidates(look, configuration, |_| next.next().unwrap_or(u32::MAX))
+}
+
+impl From<Memory> for MemoryReading {
+    fn from(memory: Memory) -> Self {
+        let Memory { capacity_bytes, kubelet_bytes, honest_bytes } = memory;
+        Self { capacity: capacity_bytes, kubelet_available: kubelet_bytes, honest_available: honest_bytes }
+    }
 }
 
 /// Stall as it was seen.
@@ -146,7 +153,7 @@ impl Run<'_> {
         let names: Vec<String> = look.workloads.iter().map(|workload| workload.cgroup.clone()).collect();
         for scope in 0..=policy.slices.len() {
             let (name, slice, reading) = match scope.checked_sub(1) {
-                None => (Scope::Node, None, look.memory.map(memory)),
+                None => (Scope::Node, None, look.memory.map(Into::into)),
                 Some(index) => {
                     let path = self.configuration.slices.get(index).map(|slice| slice.path.as_str());
                     let seen = look.slices.iter().find(|slice| path == Some(slice.path.as_str()));

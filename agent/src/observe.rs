@@ -1,0 +1,245 @@
+//! A fresh look at the machine from outside the core: for `explain`, and for traces. Reads files, changes nothing, and
+//! needs no rights but to read.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll_config::{Configuration, Pattern};
+use plimsoll_node::cgroup::Root;
+use plimsoll_node::clock::monotonic;
+use plimsoll_node::discover::{Bounds, Protected, discover};
+use plimsoll_node::meminfo::{MemInfo, MemReading};
+use plimsoll_node::patterns::Patterns;
+use plimsoll_node::pressure::MemoryPressure;
+use plimsoll_policy::Protected as Why;
+use plimsoll_replay::trace::{Look, Memory, Slice, Stall, Workload};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+
+/// What a cgroup's files say of its memory. What is not there or cannot be read is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) usage: Option<Bytes>,
+    pub(crate) peak: Option<Bytes>,
+    pub(crate) active_file: Option<Bytes>,
+    pub(crate) inactive_file: Option<Bytes>,
+    /// The larger of `memory.low` and `memory.min`.
+    pub(crate) reservation: Option<Bytes>,
+    /// `memory.max`, if it is a limit.
+    pub(crate) max: Option<Bytes>,
+    /// No process is left in it.
+    pub(crate) is_empty: bool,
+}
+
+impl Figures {
+    pub(crate) fn read(folder: &Path) -> Self {
+        let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        let limit = |name: &str| match text(name)?.trim() {
+            "max" => Some(Bytes(u64::MAX)),
+            number => number.parse().ok().map(Bytes),
+        };
+        let stat = text("memory.stat").unwrap_or_default();
+        let events = text("cgroup.events").unwrap_or_default();
+        let of_stat = |name| field(&stat, name).map(Bytes);
+        let promised = [limit("memory.low"), limit("memory.min")].into_iter().flatten().max();
+        Self {
+            usage: limit("memory.current"),
+            peak: limit("memory.peak"),
+            active_file: of_stat("active_file"),
+            inactive_file: of_stat("inactive_file"),
+            reservation: promised,
+            max: limit("memory.max").filter(|max| max.0 != u64::MAX),
+            is_empty: field(&events, "populated") == Some(0),
+        }
+    }
+
+    /// Usage without the page cache that reclaim looks at first.
+    pub(crate) fn working_set(&self) -> Option<Bytes> {
+        Some(self.usage?.saturating_sub(self.inactive_file.unwrap_or(Bytes::ZERO)))
+    }
+}
+
+/// A number behind a name at the beginning of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// Looks again and again, and knows since when it knows whom.
+pub(crate) struct Observer {
+    root: Option<Root>,
+    patterns: Patterns,
+    priorities: Vec<i32>,
+    protected: Protected,
+    slices: Vec<Pattern>,
+    memory: Option<MemInfo>,
+    pressure: Option<MemoryPressure>,
+    /// Full stall so far, and when that was read.
+    stalled: Option<(MonotonicNs, Duration)>,
+    seen: BTreeMap<CgroupId, MonotonicNs>,
+}
+
+impl Observer {
+    /// For the cgroup tree at `root`, if there is one.
+    pub(crate) fn new(configuration: &Configuration, root: Option<&Path>) -> Self {
+        let workloads = configuration.workloads.iter().map(|workload| workload.pattern.as_str());
+        let never = configuration.never.iter().map(Pattern::as_str);
+        Self {
+            root: root.and_then(|root| Root::open(root).ok()),
+            // Both were checked when the configuration was read.
+            patterns: Patterns::parse(workloads, never).unwrap_or_default(),
+            priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
+            protected: Protected::read(),
+            slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
+            memory: MemInfo::open().ok(),
+            pressure: MemoryPressure::open().ok(),
+            stalled: None,
+            seen: BTreeMap::new(),
+        }
+    }
+
+    /// Where a cgroup is in the file system.
+    pub(crate) fn folder(&self, cgroup: &[u8]) -> Option<PathBuf> {
+        self.root.as_ref().map(|root| root.path().join(OsStr::from_bytes(cgroup)))
+    }
+
+    /// The machine's memory now.
+    pub(crate) fn memory(&self) -> Option<MemReading> {
+        self.memory.as_ref()?.read().ok()
+    }
+
+    /// Everything now.
+    pub(crate) fn look(&mut self) -> Look {
+        let at_ns = monotonic();
+        let memory = self.memory().map(|reading| {
+            let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
+            Memory {
+                capacity_bytes: reading.total.saturating_sub(pool),
+                kubelet_bytes: reading.kubelet_available().saturating_sub(pool),
+                honest_bytes: Some(reading.honest_available()),
+            }
+        });
+        Look { at_ns, memory, stall: self.stall(at_ns), slices: self.slices(), workloads: self.workloads(at_ns) }
+    }
+
+    /// Full stall since the last look.
+    fn stall(&mut self, now: MonotonicNs) -> Option<Stall> {
+        let total = self.pressure.as_ref()?.read().ok()?.full?.total;
+        let (since, before) = self.stalled.replace((now, total))?;
+        let whole = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Some(Stall { full_ns: whole(total.saturating_sub(before)), window_ns: whole(now.since(since)) })
+    }
+
+    fn slices(&self) -> Vec<Slice> {
+        let slice = |pattern: &Pattern| {
+            let figures = Figures::read(&self.folder(pattern.as_str().as_bytes())?);
+            let max = figures.max?;
+            let available_bytes = max.saturating_sub(figures.working_set()?);
+            Some(Slice { path: pattern.as_str().to_owned(), capacity_bytes: max, available_bytes })
+        };
+        self.slices.iter().filter_map(slice).collect()
+    }
+
+    /// Whom the core would find, and whom it would not take although the patterns mean them.
+    fn workloads(&mut self, now: MonotonicNs) -> Vec<Workload> {
+        let Some(root) = &self.root else { return Vec::new() };
+        let Ok(found) = discover(root, &self.patterns, &self.protected, Bounds::default()) else { return Vec::new() };
+        let mut workloads = Vec::new();
+        let mut seen = BTreeMap::new();
+        let taken = found.workloads.iter().map(|found| (&found.path, self.priorities.get(found.pattern), None));
+        let refused = found.refused.iter().map(|path| (path, None, Some(self.why_never(path))));
+        for (path, priority, protected) in taken.chain(refused) {
+            let folder = root.path().join(OsStr::from_bytes(path));
+            let Ok(id) = fs::metadata(&folder).map(|folder| CgroupId(folder.ino())) else { continue };
+            let figures = Figures::read(&folder);
+            let started_ns = self.seen.get(&id).copied().unwrap_or(now);
+            seen.insert(id, started_ns);
+            workloads.push(Workload {
+                cgroup: String::from_utf8_lossy(path).into_owned(),
+                id,
+                usage_bytes: figures.working_set(),
+                empty: figures.is_empty,
+                reservation_bytes: figures.reservation.unwrap_or(Bytes::ZERO),
+                priority: priority.copied().unwrap_or(0),
+                started_ns,
+                protected,
+            });
+        }
+        self.seen = seen;
+        workloads
+    }
+
+    fn why_never(&self, path: &[u8]) -> Why {
+        let holds = |inner: &[u8]| inner.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+        if path == b"init.scope" || holds(&self.protected.init) {
+            Why::Init
+        } else if holds(&self.protected.own) {
+            Why::Agent
+        } else {
+            Why::Listed
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A tree of cgroups: path, usage, active and inactive cache, promise, limit; zero for none.
+    pub(crate) fn tree(cgroups: &[(&str, u64, u64, u64, u64, u64)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for (path, usage, active, inactive, low, max) in cgroups {
+            let folder = dir.path().join(path);
+            fs::create_dir_all(&folder).expect("writable");
+            let max = if *max == 0 { "max".to_owned() } else { max.to_string() };
+            for (name, text) in [
+                ("memory.current", usage.to_string()),
+                ("memory.stat", format!("anon 1\ninactive_file {inactive}\nactive_file {active}\n")),
+                ("memory.low", low.to_string()),
+                ("memory.min", "0\n".to_owned()),
+                ("memory.max", max),
+                ("cgroup.events", "populated 1\nfrozen 0\n".to_owned()),
+                ("cgroup.procs", String::new()),
+            ] {
+                fs::write(folder.join(name), text).expect("writable");
+            }
+        }
+        dir
+    }
+
+    #[test]
+    fn a_look_finds_workloads_slices_and_who_is_never_taken() {
+        let dir = tree(&[
+            ("a.slice", 900, 0, 100, 0, 1000),
+            ("a.slice/x.service", 500, 50, 100, 300, 0),
+            ("a.slice/db.service", 400, 0, 0, 0, 0),
+        ]);
+        let text = "machine: {workloads: [{match: 'a.slice/*', priority: 3}], never: ['a.slice/db*'], \
+                    slices: [{path: a.slice, evictionHard: {memory.available: 10%}}]}";
+        let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
+        let mut observer = Observer::new(&configuration, Some(dir.path()));
+        let first = observer.look();
+        assert_eq!(
+            first.slices,
+            [Slice { path: "a.slice".into(), capacity_bytes: Bytes(1000), available_bytes: Bytes(200) }]
+        );
+        let told: Vec<_> = first
+            .workloads
+            .iter()
+            .map(|it| (it.cgroup.as_str(), it.usage_bytes, it.reservation_bytes, it.priority, it.protected))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("a.slice/x.service", Some(Bytes(400)), Bytes(300), 3, None),
+                ("a.slice/db.service", Some(Bytes(400)), Bytes(0), 0, Some(Why::Listed)),
+            ]
+        );
+        assert!(first.memory.is_some_and(|memory| memory.capacity_bytes > memory.kubelet_bytes));
+        let second = observer.look();
+        assert_eq!(second.workloads[0].started_ns, first.workloads[0].started_ns);
+    }
+}
