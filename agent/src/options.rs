@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_config::{
-    ConfigError, Configuration, LogFormat, Overrides, Report, SourceChoice, Sources, parse_duration,
+    ConfigError, Configuration, LogFormat, Overrides, Quantity, Report, SourceChoice, Sources, parse_duration,
 };
+use plimsoll_units::Bytes;
 
 /// The options of `run`, handed on unchanged to the processes that it starts.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -32,6 +33,15 @@ pub(crate) struct Options {
     /// How the log is written: for people, or one JSON object a line.
     #[arg(long, env = "PLIMSOLL_LOG_FORMAT")]
     pub(crate) log_format: Option<Format>,
+    /// For `run`: write traces for `plimsoll replay` into this directory. None are written without it.
+    #[arg(long, env = "PLIMSOLL_TRACE", value_name = "DIRECTORY")]
+    pub(crate) trace: Option<PathBuf>,
+    /// All files of the trace together are at most so large, as in `64Mi`, which is the default; the oldest go first.
+    #[arg(long, env = "PLIMSOLL_TRACE_SIZE", value_name = "SIZE", value_parser = size)]
+    pub(crate) trace_size: Option<Bytes>,
+    /// How often the machine is looked at for the trace; 5s by default. Plans are written beside.
+    #[arg(long, env = "PLIMSOLL_TRACE_PERIOD", value_name = "DURATION", value_parser = period)]
+    pub(crate) trace_period: Option<Duration>,
 }
 
 /// What `--help` says above these.
@@ -145,12 +155,25 @@ impl Options {
         push("--metrics-address", self.metrics_address.and_then(|address| named(&address)));
         push("--state-directory", self.state_directory.clone().map(Into::into));
         push("--log-format", self.log_format.as_ref().and_then(name_of));
+        push("--trace", self.trace.clone().map(Into::into));
+        push("--trace-size", self.trace_size.and_then(|size| named(&size.0)));
+        push("--trace-period", self.trace_period.and_then(|period| named(&format!("{}ms", period.as_millis()))));
         arguments
     }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "a duration is expected, as in 500ms, 10s or 1m30s".into())
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    let size = Quantity::parse(text).ok().and_then(|quantity| quantity.bytes());
+    size.filter(|size| *size >= Bytes::mib(1)).ok_or_else(|| "a size of at least 1Mi is expected, as in 64Mi".into())
+}
+
+fn period(text: &str) -> Result<Duration, String> {
+    let expected = || "a duration of at least 100ms is expected, as in 500ms or 5s".to_owned();
+    parse_duration(text).filter(|period| *period >= Duration::from_millis(100)).ok_or_else(expected)
 }
 
 fn name_of(value: &impl clap::ValueEnum) -> Option<OsString> {
@@ -196,6 +219,12 @@ mod tests {
             "/run/x",
             "--log-format",
             "json",
+            "--trace",
+            "/var/lib/x",
+            "--trace-size",
+            "32Mi",
+            "--trace-period",
+            "1s",
         ];
         let first = Line::parse_from(words).options;
         let again = Line::parse_from([OsString::from("x")].into_iter().chain(first.arguments())).options;

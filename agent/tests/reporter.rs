@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -28,9 +29,10 @@ fn again(queue: &Descriptors) -> Descriptors {
     }
 }
 
-fn start(address: SocketAddr, queues: [&Descriptors; 2], log: std::io::PipeWriter) -> Child {
+fn start(address: SocketAddr, queues: [&Descriptors; 2], log: std::io::PipeWriter, trace: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command.args(["reporter", "--log-format", "json", "--metrics-address"]).arg(address.to_string());
+    command.args(["--trace-period", "100ms", "--trace"]).arg(trace);
     for (name, queue) in ["--queue", "--slow"].into_iter().zip(queues) {
         queue.set_inherited(true).expect("they are ours");
         command.arg(name).arg(format!("{},{}", queue.memory.as_raw_fd(), queue.wake.as_raw_fd()));
@@ -59,7 +61,8 @@ fn it_goes_on_without_port_or_reader_and_ends_when_asked() {
     let address = taken.local_addr().expect("it has one");
     let queues = [Descriptors::create(4).expect("memory"), Descriptors::create(4).expect("memory")];
     let (mut reader, writer) = full_pipe();
-    let mut child = start(address, [&queues[0], &queues[1]], writer);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let mut child = start(address, [&queues[0], &queues[1]], writer, &folder.path().join("trace"));
 
     // Its warning that the port is taken finds no room in the pipe. What is no record is read and counted meanwhile: where
     // the queue takes a fifth, the reader has been there, and before that it tried the port.
@@ -77,6 +80,13 @@ fn it_goes_on_without_port_or_reader_and_ends_when_asked() {
     }
     let metrics = ask(address, "/metrics", &mut child);
     assert!(metrics.contains("plimsoll_malformed_records_total{side=\"agent\"} 5\n"), "{metrics}");
+
+    // It looks at the machine although it is barred from files: its trace goes on.
+    let lines = || fs::read_to_string(folder.path().join("trace/trace.jsonl")).unwrap_or_default().lines().count();
+    while lines() < 4 {
+        assert!(child.try_wait().expect("it is ours").is_none(), "the reporter ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {

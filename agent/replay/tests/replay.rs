@@ -3,6 +3,7 @@
 use plimsoll_config::Configuration;
 use plimsoll_policy::RuleBook;
 use plimsoll_replay::{Recording, Settings, Turn, read, read_pods, run};
+use proptest::prelude::*;
 
 const MACHINE: &[u8] = include_bytes!("data/machine.jsonl");
 const SUMMARY: &[u8] = include_bytes!("data/summary.json");
@@ -193,4 +194,57 @@ fn what_is_written_reads_back() {
     }
     let Ok(Recording::Trace(again)) = read(text.as_bytes()) else { panic!("a trace") };
     assert_eq!((again.header, again.entries), (trace.header, trace.entries));
+}
+
+/// `text` with some of its numbers replaced.
+fn with_numbers(text: &str, replaced: &[(prop::sample::Index, &str)]) -> String {
+    let mut numbers: Vec<(usize, usize)> = Vec::new();
+    for (at, character) in text.char_indices().filter(|(_, character)| character.is_ascii_digit()) {
+        match numbers.last_mut() {
+            Some((_, end)) if *end == at => *end = at + character.len_utf8(),
+            _ => numbers.push((at, at + character.len_utf8())),
+        }
+    }
+    let mut chosen: Vec<_> = replaced.iter().map(|(index, number)| (*index.get(&numbers), number)).collect();
+    chosen.sort_unstable();
+    chosen.dedup_by_key(|(place, _)| *place);
+    let mut text = text.to_owned();
+    for ((begin, end), number) in chosen.into_iter().rev() {
+        text.replace_range(begin..end, number);
+    }
+    text
+}
+
+const NUMBERS: [&str; 9] =
+    ["0", "1", "-1", "9223372036854775807", "9223372036854775808", "18446744073709551615", "1e400", "null", "{"];
+
+const LINES: &str =
+    "evictionHard: {memory.available: 50%, nodefs.available: 95%, nodefs.inodesFree: 99%, pid.available: 99%}
+evictionSoft: {memory.available: 60%}
+evictionSoftGracePeriod: {memory.available: 1s}
+evictionMinimumReclaim: {memory.available: 16Ei}
+machine: {slices: [{path: a, evictionHard: {memory.available: 90%}}], victimsPerMinute: 3, evictForUnattributed: true}";
+
+proptest! {
+    #[test]
+    fn whatever_numbers_stand_in_a_recording_it_is_decided_or_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(&NUMBERS[..])), 1..6),
+        which in 0..2_usize,
+    ) {
+        let text = String::from_utf8_lossy([MACHINE, SUMMARY][which]);
+        let bytes = with_numbers(&text, &changes).into_bytes();
+        let twice = [bytes.as_slice(), SUMMARY].concat();
+        for bytes in [&bytes, &twice] {
+            match read(bytes) {
+                Err(error) => prop_assert!(error.line > 0 && !error.why.is_empty()),
+                Ok(recording) => {
+                    for book in [None].into_iter().chain(RuleBook::ALL.map(Some)) {
+                        for (_, line, _) in turns(&recording, LINES, book) {
+                            prop_assert!(!line.is_empty());
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

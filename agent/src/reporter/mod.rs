@@ -6,16 +6,23 @@ mod metrics;
 mod plan;
 mod server;
 mod tell;
+mod trace;
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use landlock::{ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreated, RulesetStatus};
+use landlock::{
+    ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus,
+    path_beneath_rules,
+};
 use plimsoll_node::capabilities;
+use plimsoll_node::os::CgroupMode;
 use plimsoll_state::queue::{Consumer, FRAME};
+use plimsoll_units::Bytes;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Map, Value, json};
 use tokio::net::unix::pipe::Receiver;
@@ -23,16 +30,23 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::QueueNumbers;
 use crate::log::{self, Level};
+use crate::observe::Observer;
 use crate::options::Options;
 use crate::outlet;
 use crate::record::Record;
 use metrics::Metrics;
 use tell::Teller;
+use trace::Trace;
 
 /// Between two batches of records the servers get their turn.
 const BATCH: usize = 64;
 /// How long the end waits for whoever reads the log; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// All files of a trace together are at most so large,
+const TRACE_SIZE: Bytes = Bytes::mib(64);
+/// and the machine is looked at so often for it, where nothing else is said.
+const TRACE_PERIOD: Duration = Duration::from_secs(5);
 
 /// What the supervisor starts the reporter with.
 #[derive(Debug, clap::Args)]
@@ -61,7 +75,14 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(file) => (Some(file), None),
         Err(error) => (None, Some(format!("kills are not told in the kernel's log: cannot open /dev/kmsg: {error}"))),
     };
-    let confined = confine();
+    let mode = CgroupMode::detect();
+    let tracing = arguments.options.trace.as_ref().map(|folder| {
+        let observer = Observer::new(&configuration, mode.unified());
+        let Options { trace_size, trace_period, .. } = arguments.options;
+        Trace::open(folder, trace_size.unwrap_or(TRACE_SIZE), trace_period.unwrap_or(TRACE_PERIOD), observer)
+    });
+    let confined = confine(arguments.options.trace.as_deref(), mode.unified());
+    let tracing = tracing.map(|opened| opened.and_then(Trace::start)).transpose();
     let metrics = Metrics::new();
     let lost = metrics.lost_log_lines.clone();
     let (outlet, written) = outlet::start(std::io::stdout(), move || _ = lost.inc())?;
@@ -69,7 +90,16 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
         outlet.offer(log::line(format, SystemTime::now(), level, message, fields) + "\n")
     });
     let mut teller = Teller::new(configuration, metrics, out, kernel_log);
-    for trouble in trouble.into_iter().chain(confined.err()) {
+    let untraced = match tracing {
+        Ok(plans) => {
+            if let Some(plans) = plans {
+                teller.record(plans);
+            }
+            None
+        }
+        Err(error) => Some(format!("no trace is written: {error}; see --trace")),
+    };
+    for trouble in trouble.into_iter().chain(confined.err()).chain(untraced) {
         teller.say(Level::Warn, &trouble, json!({}));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -87,11 +117,16 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Bars this thread, and those that it starts, from every file that is not open yet: who breaks in through the network
-/// finds a process of root that can write no cgroup's `cgroup.kill`.
-fn confine() -> Result<(), String> {
+/// finds a process of root that can write no cgroup's `cgroup.kill`. Where a trace is written, files of cgroups can be
+/// read and those of the trace written.
+fn confine(trace: Option<&Path>, cgroups: Option<&Path>) -> Result<(), String> {
+    let read = path_beneath_rules(cgroups.filter(|_| trace.is_some()), AccessFs::ReadFile | AccessFs::ReadDir);
+    let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
     let barred = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V5))
         .and_then(Ruleset::create)
+        .and_then(|rules| rules.add_rules(read))
+        .and_then(|rules| rules.add_rules(path_beneath_rules(trace, write)))
         .and_then(RulesetCreated::restrict_self);
     match barred {
         Ok(status) if status.ruleset == RulesetStatus::NotEnforced => {

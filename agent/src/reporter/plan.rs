@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::{Action, Judged, Plan, Ranked, Readings, Scope, text};
+use plimsoll_policy::{Action, Fate, Judged, Plan, Ranked, Readings, Scope, text};
 use plimsoll_replay::machine_plan;
+use plimsoll_replay::trace::{Memory, Told, Workload};
 pub(super) use plimsoll_replay::{nanoseconds as ns, variant};
 use plimsoll_units::MonotonicNs;
 use serde_json::{Map, Value, json};
@@ -110,6 +111,34 @@ impl Draft {
         };
         let woke = self.woke().map_or_else(String::new, |woke| format!(", awake {woke:?} after the crossing"));
         format!("{done}{line}; looked because: {why}{woke}, decided after {:?}", self.plan.made.since(self.awake))
+    }
+
+    /// The plan as a trace has it.
+    pub(super) fn told(&self, configuration: &Configuration) -> Told {
+        let workload = |ranked: &Ranked| Workload {
+            cgroup: self.name(ranked.candidate),
+            id: ranked.key.id,
+            usage_bytes: ranked.usage,
+            empty: false,
+            reservation_bytes: ranked.reservation,
+            priority: ranked.priority,
+            started_ns: ranked.started,
+            protected: match ranked.fate {
+                Fate::Protected(why) => Some(why),
+                _ => None,
+            },
+        };
+        let readings = self.plan.readings.filter(|_| self.plan.scope == Scope::Node);
+        Told {
+            at_ns: self.plan.taken,
+            line: self.line(configuration),
+            memory: readings.map(|Readings { capacity, kubelet, honest }| Memory {
+                capacity_bytes: capacity,
+                kubelet_bytes: kubelet,
+                honest_bytes: honest,
+            }),
+            workloads: self.plan.ranked.iter().map(workload).collect(),
+        }
     }
 
     fn woke(&self) -> Option<Duration> {

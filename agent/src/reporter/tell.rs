@@ -14,6 +14,7 @@ use super::health::{self, Health};
 use super::kernel_log::KernelLog;
 use super::metrics::{Metrics, count, gauge, store};
 use super::plan::{Draft, ns, variant};
+use super::trace::Plans;
 use crate::log::{Level, escaped};
 use crate::record::{Braked, Killed, OomScope, Record, Refused, StartParts};
 
@@ -32,6 +33,7 @@ pub(super) struct Teller {
     metrics: Metrics,
     health: Health,
     draft: Option<Draft>,
+    trace: Option<Plans>,
     /// Who grew although it was told to stand still, escaped, and by how much: it is killed next.
     unheld: Option<(String, Bytes)>,
 }
@@ -49,8 +51,14 @@ impl Teller {
             metrics,
             health: Health::default(),
             draft: None,
+            trace: None,
             unheld: None,
         }
+    }
+
+    /// Has plans written into a trace too.
+    pub(super) fn record(&mut self, trace: Plans) {
+        self.trace = Some(trace);
     }
 
     /// Readiness now, and its reasons.
@@ -285,6 +293,10 @@ impl Teller {
         count(&self.metrics.decisions, ("outcome", &variant(&draft.plan.outcome).0));
         if draft.plan.scope == Scope::Node {
             self.metrics.memory_pressure.set(draft.plan.conditions.memory_pressure.into());
+        }
+        if let Some(trace) = &self.trace {
+            // Nobody waits for a trace; what it has no room for is in the log.
+            let _ = trace.try_send(draft.told(&self.configuration));
         }
         let fields = match self.configuration.log_format {
             // The line has every number already.

@@ -1,0 +1,203 @@
+//! Writes what was observed into a ring of files, for `plimsoll replay`. A thread of its own: it may wait for a disk, and
+//! neither the core nor the log waits for it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use plimsoll_node::clock::monotonic;
+use plimsoll_replay::trace::{Entry, Header, Told, VERSION};
+use plimsoll_units::{Bytes, MonotonicNs};
+
+use crate::observe::Observer;
+
+/// Files of the ring. The newest is `trace.jsonl`, older ones `trace.1.jsonl` and so on.
+const FILES: u32 = 4;
+/// Plans that wait to be written; of more, the newest are left out.
+const WAITING: usize = 64;
+
+/// A way to have plans written into the trace.
+pub(super) type Plans = SyncSender<Told>;
+
+/// A ring of files, bounded in size.
+struct Ring {
+    folder: PathBuf,
+    /// A file is full at this many bytes.
+    most: u64,
+    header: String,
+    file: File,
+    written: u64,
+    last: MonotonicNs,
+}
+
+fn path(folder: &Path, age: u32) -> PathBuf {
+    folder.join(if age == 0 { "trace.jsonl".to_owned() } else { format!("trace.{age}.jsonl") })
+}
+
+impl Ring {
+    /// Begins a new file in `folder`; all files together stay below `size`.
+    fn open(folder: &Path, size: Bytes, header: &Header) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let header = serde_json::to_string(header)? + "\n";
+        let (file, written) = begin(folder, &header)?;
+        let folder = folder.to_owned();
+        Ok(Self { folder, most: size.0 / u64::from(FILES), header, file, written, last: MonotonicNs(0) })
+    }
+
+    fn write(&mut self, mut entry: Entry) -> io::Result<()> {
+        // A plan comes a moment after its observation, and perhaps after a look: times go up all the same.
+        let at = match &mut entry {
+            Entry::Look(look) => &mut look.at_ns,
+            Entry::Told(told) => &mut told.at_ns,
+        };
+        *at = self.last.max(*at);
+        self.last = *at;
+        let line = serde_json::to_string(&entry)? + "\n";
+        let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
+        if self.header.len() as u64 + length > self.most {
+            return Err(io::Error::other("one line is longer than a file may be; give it more room with --trace-size"));
+        }
+        if self.written + length > self.most {
+            (self.file, self.written) = begin(&self.folder, &self.header)?;
+        }
+        self.file.write_all(line.as_bytes())?;
+        self.written += length;
+        Ok(())
+    }
+}
+
+/// Moves the files on by one and begins a new one.
+fn begin(folder: &Path, header: &str) -> io::Result<(File, u64)> {
+    for age in (1..FILES).rev() {
+        match fs::rename(path(folder, age - 1), path(folder, age)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path(folder, 0))?;
+    file.write_all(header.as_bytes())?;
+    Ok((file, header.len() as u64))
+}
+
+/// What the first line of a trace that begins now says.
+fn header() -> Header {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok();
+    let epoch = since_epoch.and_then(|since| i64::try_from(since.as_nanos()).ok());
+    let epoch_ns = epoch.and_then(|epoch| epoch.checked_sub(i64::try_from(monotonic().0).ok()?));
+    Header { version: VERSION, agent: env!("CARGO_PKG_VERSION").to_owned(), epoch_ns }
+}
+
+/// A trace that is about to be written: its first file is open.
+pub(super) struct Trace {
+    ring: Ring,
+    observer: Observer,
+    period: Duration,
+}
+
+impl Trace {
+    pub(super) fn open(folder: &Path, size: Bytes, period: Duration, observer: Observer) -> io::Result<Self> {
+        Ok(Self { ring: Ring::open(folder, size, &header())?, observer, period })
+    }
+
+    /// Starts to look once a period, and gives the way to have plans written too. It ends when that is gone.
+    pub(super) fn start(self) -> io::Result<Plans> {
+        let (plans, told) = sync_channel(WAITING);
+        std::thread::Builder::new().name("trace".into()).spawn(move || self.serve(&told))?;
+        Ok(plans)
+    }
+
+    fn serve(mut self, told: &Receiver<Told>) {
+        let mut next = Instant::now();
+        let mut is_failing = false;
+        loop {
+            let entry = match told.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(told) => Entry::Told(told),
+                Err(RecvTimeoutError::Timeout) => {
+                    next = Instant::now() + self.period;
+                    Entry::Look(self.observer.look())
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            match self.ring.write(entry) {
+                Ok(()) => is_failing = false,
+                Err(error) => {
+                    // Told once until it works again; the log is not this thread's.
+                    if !std::mem::replace(&mut is_failing, true) {
+                        let _ = writeln!(io::stderr(), "plimsoll: the trace cannot be written: {error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::tests::tree;
+    use plimsoll_replay::trace::Look;
+    use plimsoll_replay::{Recording, read};
+
+    fn entries(folder: &Path, age: u32) -> Vec<Entry> {
+        let bytes = fs::read(path(folder, age)).expect("a file of the ring");
+        let Ok(Recording::Trace(trace)) = read(&bytes) else { panic!("a trace") };
+        assert!(trace.header.epoch_ns.is_some() && !trace.is_cut_off);
+        trace.entries
+    }
+
+    #[test]
+    fn the_ring_stays_within_its_size_and_each_file_is_whole() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let size = Bytes(1600);
+        let mut ring = Ring::open(folder.path(), size, &header()).expect("writable");
+        for at in 0..100 {
+            ring.write(Entry::Look(Look { at_ns: MonotonicNs(at), ..Look::default() })).expect("writable");
+        }
+        let files: Vec<PathBuf> =
+            fs::read_dir(folder.path()).expect("it is there").map(|it| it.expect("readable").path()).collect();
+        assert_eq!(files.len(), FILES as usize);
+        let total: u64 = files.iter().map(|file| fs::metadata(file).expect("it is there").len()).sum();
+        assert!(total <= size.0, "{total}");
+        let all: Vec<u64> = (0..FILES).rev().flat_map(|age| entries(folder.path(), age)).map(|it| it.at().0).collect();
+        let first = all[0];
+        assert_eq!(all, (first..100).collect::<Vec<_>>(), "nothing between is missing");
+    }
+
+    #[test]
+    fn a_plan_that_comes_late_does_not_go_back_in_time_and_one_too_long_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut ring = Ring::open(folder.path(), Bytes(4000), &header()).expect("writable");
+        ring.write(Entry::Look(Look { at_ns: MonotonicNs(9), ..Look::default() })).expect("writable");
+        let told =
+            |line: String| Entry::Told(Told { at_ns: MonotonicNs(7), line, memory: None, workloads: Vec::new() });
+        ring.write(told("calm".into())).expect("writable");
+        assert!(ring.write(told("x".repeat(1000))).is_err());
+        let times: Vec<u64> = entries(folder.path(), 0).iter().map(|entry| entry.at().0).collect();
+        assert_eq!(times, [9, 9]);
+    }
+
+    #[test]
+    fn looks_and_plans_are_written_until_nobody_tells_any_more() {
+        let (cgroups, folder) = (tree(&[("a.slice/x", 5, 0, 1, 0, 0)]), tempfile::tempdir().expect("a directory"));
+        let configuration =
+            plimsoll_config::parse("machine: {workloads: [{match: 'a.slice/*'}]}", "f").expect("in order");
+        let observer = Observer::new(&configuration, Some(cgroups.path()));
+        let trace = Trace::open(folder.path(), Bytes::mib(1), Duration::from_millis(1), observer).expect("writable");
+        let plans = trace.start().expect("a thread");
+        let told = Told { at_ns: MonotonicNs(1), line: "evicting".into(), memory: None, workloads: Vec::new() };
+        plans.send(told).expect("it listens");
+        let has = |is: fn(&Entry) -> bool| entries(folder.path(), 0).iter().any(is);
+        while !(has(|entry| matches!(entry, Entry::Told(_))) && has(|entry| matches!(entry, Entry::Look(_)))) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let looked = entries(folder.path(), 0).into_iter().find_map(|entry| match entry {
+            Entry::Look(look) => Some(look),
+            Entry::Told(_) => None,
+        });
+        let workload = looked.expect("a look").workloads.remove(0);
+        assert_eq!((workload.cgroup.as_str(), workload.usage_bytes), ("a.slice/x", Some(Bytes(4))));
+        drop(plans);
+    }
+}
