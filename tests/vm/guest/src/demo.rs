@@ -123,10 +123,10 @@ struct Round {
     line_bytes: u64,
     /// How fast it grew in the tenth of a second before the crossing.
     rate_bytes_per_s: Option<u64>,
-    /// What it took after the crossing, by its own record.
+    /// What it took after the crossing at most: by its own record, and all of the piece that it was at.
     past_line_bytes: Option<u64>,
     crossed_to_awake_ns: Option<u64>,
-    /// From the crossing to the last page it took; 0 where it took none.
+    /// From the crossing to the last piece it noted as filled; 0 where it finished none after it.
     crossed_to_stopped_ns: Option<u64>,
     crossed_to_memory_back_ns: Option<u64>,
     killed_by: Option<&'static str>,
@@ -242,6 +242,8 @@ fn report(number: usize, watcher: Watcher, round: &Round) {
 
 /// How long a round may take from the start of the growth.
 const ROUND_LIMIT: Duration = Duration::from_secs(45);
+/// How often the process notes what it has filled.
+const CHUNK_KIB: u64 = 64;
 /// What a paced process takes at its rate before it is at the line.
 const APPROACH_MIB: u64 = 48;
 
@@ -306,7 +308,7 @@ fn round(
     Ok(Round {
         line_bytes,
         rate_bytes_per_s: crossed_ns.and_then(|crossed| rate_before(&filled, crossed)),
-        past_line_bytes: crossed_ns.and_then(|crossed| past(&filled, crossed)),
+        past_line_bytes: crossed_ns.and_then(|crossed| Some(past(&filled, crossed)? + CHUNK_KIB * 1024)),
         crossed_to_awake_ns: woke.and_then(|woke| after(woke.at_ns)),
         crossed_to_stopped_ns: filled.last().filter(|_| dead).and_then(|last| after(last.at_ns)),
         crossed_to_memory_back_ns: crossed_ns.and_then(|crossed| back(&samples, crossed, line_bytes)).and_then(after),
@@ -343,7 +345,8 @@ fn play(
     line_bytes: u64,
 ) -> Result<(Option<Crossing>, Hog)> {
     let (rate, rush) = (rate.to_string(), rush.to_string());
-    let mut hog = Hog::start("anon", work.path(), mib, &["--rate", &rate, "--rush", &rush])?;
+    let chunk = CHUNK_KIB.to_string();
+    let mut hog = Hog::start("anon", work.path(), mib, &["--rate", &rate, "--rush", &rush, "--chunk", &chunk])?;
     let crossing = observer.wait(generation, ROUND_LIMIT)?;
     let started = Instant::now();
     while started.elapsed() < ROUND_LIMIT {
