@@ -9,7 +9,9 @@ use std::cell::Cell;
 use anyhow::Context as _;
 use plimsoll_act::{KillPoint, on_reached};
 use rustix::process::{Pid, Signal, kill_process};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
 
 /// Names the step at which to die and who dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`.
 pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
@@ -58,14 +60,14 @@ pub(crate) fn end() {
     }
 }
 
-/// Bars the calling thread from all but waiting, reading and writing open descriptors, clocks, futex wakes, BPF maps
-/// that are open already, and its end.
+/// Bars the calling thread, for good, from all but waiting, reading and writing open descriptors, clocks, waking other
+/// threads, the values of BPF maps, and its end.
 pub(crate) fn filter() -> anyhow::Result<()> {
     #[cfg(target_arch = "x86_64")]
     let waits = [libc::SYS_epoll_wait, libc::SYS_poll];
     #[cfg(not(target_arch = "x86_64"))]
     let waits = [];
-    let allowed = [
+    let whatever = [
         libc::SYS_epoll_pwait,
         libc::SYS_epoll_pwait2,
         libc::SYS_ppoll,
@@ -73,34 +75,43 @@ pub(crate) fn filter() -> anyhow::Result<()> {
         libc::SYS_pread64,
         libc::SYS_write,
         libc::SYS_pwrite64,
+        // The word that a check failed.
+        libc::SYS_writev,
         libc::SYS_clock_gettime,
-        libc::SYS_futex,
-        libc::SYS_bpf,
         libc::SYS_rt_sigreturn,
         libc::SYS_sched_yield,
         libc::SYS_restart_syscall,
-        // To die at a kill point, and to end.
-        libc::SYS_kill,
         libc::SYS_getpid,
         libc::SYS_getppid,
-        libc::SYS_exit,
-        libc::SYS_exit_group,
-        // Letting go of everything at the end: closing, unmapping, and the word that a check failed.
-        libc::SYS_close,
-        libc::SYS_munmap,
-        libc::SYS_madvise,
-        libc::SYS_writev,
+        // The end of the process, where the runtime gives back the stack that it would handle an overflow on.
         libc::SYS_sigaltstack,
-        libc::SYS_rt_sigprocmask,
-        libc::SYS_rt_sigaction,
-        libc::SYS_tkill,
-        libc::SYS_gettid,
+        libc::SYS_munmap,
+        libc::SYS_exit_group,
     ];
-    let rules = allowed.into_iter().chain(waits).map(|call| (call, Vec::new())).collect();
+    let only = |argument: u8, mask: u64, values: &[u64]| -> anyhow::Result<Vec<SeccompRule>> {
+        let rule = |value: &u64| {
+            let condition =
+                SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), *value)?;
+            Ok(SeccompRule::new(vec![condition])?)
+        };
+        values.iter().map(rule).collect()
+    };
+    let flags =
+        u64::from(u32::MAX) & !u64::from((libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME).cast_unsigned());
+    let exactly = u64::from(u32::MAX);
+    let conditional = [
+        (libc::SYS_futex, only(1, flags, &[u64::from(libc::FUTEX_WAKE.cast_unsigned())])?),
+        // Look up, change and take out values; nothing is made, loaded or attached.
+        (libc::SYS_bpf, only(0, exactly, &[1, 2, 3])?),
+        // To die at a kill point.
+        (libc::SYS_kill, only(1, exactly, &[u64::from(libc::SIGKILL.cast_unsigned())])?),
+    ];
+    let rules = whatever.into_iter().chain(waits).map(|call| (call, Vec::new())).chain(conditional).collect();
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch)?;
-    let program: BpfProgram = filter.try_into()?;
-    seccompiler::apply_filter(&program).context("cannot install the filter of system calls")
+    // Never given back: from here on this thread may not.
+    let program: &BpfProgram = Box::leak(Box::new(filter.try_into()?));
+    seccompiler::apply_filter(program).context("cannot install the filter of system calls")
 }
 
 /// Arms the kill point that the environment names.

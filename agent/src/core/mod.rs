@@ -36,6 +36,7 @@ use plimsoll_state::queue::Producer;
 use plimsoll_state::{ActingLock, Found, PendingKill, Record as RunRecord, undo};
 use plimsoll_units::{MonotonicNs, Pages};
 use rtrb::RingBuffer;
+use rustix::event::{Timespec, poll};
 
 use crate::options::Options;
 use crate::record::StartParts;
@@ -59,6 +60,8 @@ const JOBS: usize = 1024;
 const DEEDS: usize = 32;
 /// The scout's stack, locked like all memory of this process.
 const SCOUT_STACK: usize = 512 << 10;
+/// How long the end waits for the scout.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What the supervisor starts the core with.
 #[derive(Debug, clap::Args)]
@@ -179,8 +182,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let end = watch.run();
     watch.release();
     bell.ask(scout::Ask::End);
-    let _ = scouting.join();
-    Ok(end.code())
+    // Its last words; a file system that does not answer must not hold up the end.
+    let asked = monotonic();
+    while !scouting.is_finished() && monotonic().since(asked) < LAST_WORDS {
+        let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
+    }
+    // Nothing is closed one by one: this thread may not, and the kernel does it all.
+    std::process::exit(end.code().into())
 }
 
 /// What an earlier process left, undone.
