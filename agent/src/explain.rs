@@ -257,7 +257,8 @@ fn capacity(configuration: &Configuration, look: &Look, reading: &MemReading) ->
     let hard = configuration.policy.thresholds.iter().filter(|threshold| threshold.is_hard());
     let hard = hard.map(|threshold| threshold.line.of(capacity)).max().unwrap_or(Bytes::ZERO);
     let hard = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
-    let promised = look.workloads.iter().map(|workload| workload.reservation_bytes);
+    // `max` promises all there is.
+    let promised = look.workloads.iter().map(|workload| workload.reservation_bytes.min(capacity));
     Capacity {
         whole: capacity,
         allocatable: capacity.saturating_sub(kept).saturating_sub(hard),
