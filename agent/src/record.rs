@@ -342,6 +342,8 @@ pub(crate) enum Refused {
     ByOther,
     /// There is no room for another.
     Full,
+    /// The bound of victims a minute is used up.
+    Bounded,
     /// The kernel refused, with this error number where there is one.
     Kernel(Option<i32>),
 }

@@ -37,7 +37,7 @@ pub enum Begun {
 /// Why nothing was killed. Nothing was left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KillRefused {
-    /// It was killed already and is waited for.
+    /// It was killed just now and is waited for.
     #[error("it was killed already")]
     Already,
     /// As many are waited for as there is room for.
@@ -66,7 +66,7 @@ pub enum KillEvent {
         /// What is still charged to it: page cache, tmpfs. Absent where the cgroup was removed at once.
         left: Option<Bytes>,
     },
-    /// It has not emptied in time. Told once; it is waited for further, and not killed again.
+    /// It has not emptied in time. Told once; it is waited for further, and killed again only if that is decided anew.
     Stuck {
         /// The victim.
         handle: Arc<Handle>,
@@ -108,10 +108,11 @@ impl Kills {
         journal: &mut impl Journal,
         worker: &mut Worker,
     ) -> Result<Begun, KillRefused> {
-        if self.waits_for(handle.id()) {
+        let before = self.table.iter().position(|kill| kill.handle.id() == handle.id());
+        if before.is_some_and(|index| self.table[index].patience.is_some()) {
             return Err(KillRefused::Already);
         }
-        if self.table.len() == self.table.capacity() {
+        if before.is_none() && self.table.len() == self.table.capacity() {
             return Err(KillRefused::Full);
         }
         if matches!(handle.populated(), Ok(false) | Err(Fault::Gone)) {
@@ -135,7 +136,14 @@ impl Kills {
         // The entry is there, so there is room for its next step; and the deed is done in any case.
         let _ = journal.write(intent(Step::KillWritten));
         reached(KillPoint::KillRecorded);
-        self.wait_for(handle, now, now);
+        match before {
+            // It was stuck, and is killed anew.
+            Some(index) => {
+                self.table[index].since = now;
+                self.table[index].patience = Some(now.after(self.limits.patience));
+            }
+            None => self.wait_for(handle, now, now),
+        }
         Ok(begun)
     }
 
@@ -152,13 +160,20 @@ impl Kills {
         true
     }
 
-    /// Gives up waiting for a victim, so that it can be decided about again: for one that an earlier process had only
-    /// been about to kill.
+    /// Gives up waiting for a victim.
     pub fn forget(&mut self, cgroup: CgroupId, journal: &mut impl Journal) -> Option<Arc<Handle>> {
         let index = self.table.iter().position(|kill| kill.handle.id() == cgroup)?;
         journal.clear(cgroup, Deed::Kill);
         self.next = 0;
         Some(self.table.swap_remove(index).handle)
+    }
+
+    /// Gives up waiting for the victim that has been stuck for the longest time, to make room for another one. `None`
+    /// where all are hopeful.
+    pub fn give_up(&mut self, journal: &mut impl Journal) -> Option<Arc<Handle>> {
+        let stuck = self.table.iter().filter(|kill| kill.patience.is_none());
+        let oldest = stuck.min_by_key(|kill| kill.since)?.handle.id();
+        self.forget(oldest, journal)
     }
 
     /// Whether this cgroup was killed and is waited for.
@@ -270,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_empty_is_stuck_once_and_never_killed_again() {
+    fn what_does_not_empty_is_stuck_once_and_not_killed_again_by_itself() {
         let fake = Fake::new("w");
         let ((mut kills, mut worker), mut book) = (kills(), Book::default());
         kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker).expect("it fits");
@@ -284,6 +299,28 @@ mod tests {
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
         assert!(matches!(kills.poll(ms(60_001), &mut book), Some(KillEvent::Emptied { .. })));
         assert!(book.is_clear());
+    }
+
+    #[test]
+    fn what_is_stuck_can_be_killed_anew_and_makes_room() {
+        let fakes = ["a", "b", "c"].map(Fake::new);
+        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        for (fake, at) in fakes.iter().zip([0, 1]) {
+            kills.begin(&fake.handle, None, ms(at), &mut book, &mut worker).expect("it fits");
+        }
+        assert!(kills.give_up(&mut book).is_none(), "both are hopeful");
+        while kills.poll(ms(501), &mut book).is_some() {}
+        assert_eq!(kills.hopeful(), 0);
+        // Somebody was started in it meanwhile.
+        fakes[0].write("cgroup.kill", "");
+        let again = kills.begin(&fakes[0].handle, None, ms(600), &mut book, &mut worker);
+        assert_eq!((again, fakes[0].text("cgroup.kill").as_str()), (Ok(Begun::Written), "1"));
+        assert_eq!((kills.count(), kills.hopeful()), (2, 1));
+        let again = kills.begin(&fakes[0].handle, None, ms(601), &mut book, &mut worker);
+        assert_eq!(again, Err(KillRefused::Already));
+        assert_eq!(kills.begin(&fakes[2].handle, None, ms(601), &mut book, &mut worker), Err(KillRefused::Full));
+        assert_eq!(kills.give_up(&mut book).map(|handle| handle.id()), Some(fakes[1].handle.id()));
+        assert_eq!(kills.begin(&fakes[2].handle, None, ms(601), &mut book, &mut worker), Ok(Begun::Written));
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub enum Protected {
 pub struct Going {
     /// Memory that it still holds and that comes back when it is gone.
     pub held: Bytes,
-    /// It does not end although it was killed: its memory is not counted on.
+    /// It does not end although it was killed, or could not be killed: its memory is not counted on.
     pub stuck: bool,
     /// It was asked to end and has time left; a hard threshold does not wait for that.
     pub gentle: bool,

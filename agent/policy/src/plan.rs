@@ -189,7 +189,7 @@ pub enum Fate {
     Protected(Protected),
     /// It is going already and its memory counts as coming back.
     Going,
-    /// It is going already, does not end, and its memory is not counted on.
+    /// It was killed and does not end, or could not be killed: its memory is not counted on.
     Stuck,
     /// It could not be read, and nobody is chosen blindly.
     NoStatistics,

@@ -117,6 +117,16 @@ impl Victims {
         self.times.get(self.next).copied().flatten().map(|oldest| oldest.after(MINUTE))
     }
 
+    /// Forgets the last one that was taken.
+    pub(crate) fn give_back(&mut self) {
+        let count = self.times.len();
+        let last = self.next.checked_sub(1).or(count.checked_sub(1));
+        if let Some(last) = last {
+            self.times[last] = None;
+            self.next = last;
+        }
+    }
+
     pub(crate) fn took(&mut self, now: MonotonicNs) {
         if let Some(oldest) = self.times.get_mut(self.next) {
             *oldest = Some(now);
@@ -143,10 +153,45 @@ impl State {
         }
     }
 
+    /// Takes one victim more off the bound of victims a minute, for whom the caller kills without a plan. False: there
+    /// is none left.
+    pub fn take_victim(&mut self, now: MonotonicNs) -> bool {
+        let left = self.victims.left(now) > 0;
+        if left {
+            self.victims.took(now);
+        }
+        left
+    }
+
+    /// The last one that was taken was not killed after all.
+    pub fn give_back_victim(&mut self) {
+        self.victims.give_back();
+    }
+
     pub(crate) fn scope(&mut self, scope: Scope) -> Option<(&mut ScopeState, &mut Victims)> {
         match scope {
             Scope::Node => Some((&mut self.node, &mut self.victims)),
             Scope::Slice(slice) => self.slices.get_mut(slice.0 as usize).map(|state| (state, &mut self.victims)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_back_can_be_taken_again() {
+        let config = Config { victims_per_minute: 2, ..Config::default() };
+        let mut state = State::with_capacity(&config, 1);
+        let at = |seconds: u64| MonotonicNs(seconds * 1_000_000_000);
+        assert!(state.take_victim(at(1)) && state.take_victim(at(2)) && !state.take_victim(at(3)));
+        state.give_back_victim();
+        assert!(state.take_victim(at(4)) && !state.take_victim(at(5)));
+        assert_eq!(state.victims.next_at(), Some(at(61)), "the first one still counts from its own time");
+        assert!(state.take_victim(at(61)) && !state.take_victim(at(62)));
+        let mut none = State::with_capacity(&Config { victims_per_minute: 0, ..config }, 1);
+        none.give_back_victim();
+        assert!(!none.take_victim(at(1)));
     }
 }

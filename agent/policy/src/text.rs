@@ -168,7 +168,7 @@ impl fmt::Display for Fate {
             Self::NotNeeded => "not needed",
             Self::Protected(why) => return write!(f, "never chosen: {why}"),
             Self::Going => "already going",
-            Self::Stuck => "already going, but stuck",
+            Self::Stuck => "could not be ended",
             Self::NoStatistics => "could not be read",
             Self::NothingToFree => "holds nothing",
             Self::OutsideScope => "outside the slice",

@@ -3,6 +3,7 @@
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
 //! privileges, and only then wait.
 
+mod episode;
 mod kernel_brake;
 mod levels;
 mod resume;

@@ -8,6 +8,9 @@ use plimsoll_policy::{Candidate, Going, Key, MemoryReading, SliceSet};
 use plimsoll_sense::{ANCESTOR_LEVELS, MAX_SLICES};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
+/// What was stuck and grows by this much is not what was killed.
+const REGROWN: Bytes = Bytes::mib(16);
+
 /// The most workloads that are watched at a time.
 pub(super) const SLOTS: usize = 4096;
 
@@ -57,12 +60,40 @@ pub(super) enum Update {
 pub(super) enum Leaving {
     /// Not at all.
     Stays,
-    /// It was asked to end by itself until then.
-    Asked(MonotonicNs),
+    /// It was asked to end by itself until then, by this plan.
+    Asked(MonotonicNs, u64),
     /// It was killed.
     Killed,
-    /// It was killed and does not end.
-    Stuck,
+    /// It was killed and does not end; the least that it has used since. Where it grows again somebody was started in
+    /// it, and it is as good as new.
+    Stuck(Bytes),
+    /// It could not be killed, and is left alone until then.
+    Refused(MonotonicNs),
+}
+
+impl Leaving {
+    /// What becomes of it, with what it uses at `now`.
+    fn seen(self, usage: Option<Bytes>, empty: bool, now: MonotonicNs) -> Self {
+        match self {
+            Self::Stuck(_) if empty => Self::Stays,
+            Self::Stuck(least) => match usage {
+                Some(usage) if usage > least.saturating_add(REGROWN) => Self::Stays,
+                usage => Self::Stuck(usage.map_or(least, |usage| usage.min(least))),
+            },
+            Self::Refused(until) if until <= now => Self::Stays,
+            other => other,
+        }
+    }
+
+    fn going(self, held: Bytes) -> Option<Going> {
+        let (stuck, gentle) = match self {
+            Self::Stays => return None,
+            Self::Asked(..) => (false, true),
+            Self::Killed => (false, false),
+            Self::Stuck(_) | Self::Refused(_) => (true, false),
+        };
+        Some(Going { held, stuck, gentle })
+    }
 }
 
 /// One workload.
@@ -144,20 +175,15 @@ impl Table {
         (0..).zip(&mut self.workloads[..self.end]).filter_map(|(slot, place)| Some((slot, place.as_mut()?)))
     }
 
-    /// Reads every workload's usage now, and gives them as candidates. `grace` is what each would want.
-    pub(super) fn observe(&mut self, grace: core::time::Duration) -> &[Candidate] {
+    /// Reads every workload's usage, and gives them as candidates. `grace` is what each would want.
+    pub(super) fn observe(&mut self, grace: core::time::Duration, now: MonotonicNs) -> &[Candidate] {
         self.candidates.clear();
-        for (slot, place) in (0..).zip(&self.workloads[..self.end]) {
+        for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
             let Some(Workload { facts, leaving }) = place else { continue };
             let usage = facts.handle.usage().ok().map(|usage| usage.saturating_sub(facts.inactive_file));
             let empty = facts.handle.populated() == Ok(false);
             let held = usage.filter(|_| !empty).unwrap_or(Bytes::ZERO);
-            let going = match leaving {
-                Leaving::Stays => None,
-                Leaving::Asked(_) => Some(Going { held, stuck: false, gentle: true }),
-                Leaving::Killed => Some(Going { held, stuck: false, gentle: false }),
-                Leaving::Stuck => Some(Going { held, stuck: true, gentle: false }),
-            };
+            *leaving = leaving.seen(usage, empty, now);
             self.candidates.push(Candidate {
                 key: Key { slot, id: facts.handle.id() },
                 usage,
@@ -165,7 +191,7 @@ impl Table {
                 reservation: facts.reservation,
                 priority: facts.priority,
                 protected: None,
-                going,
+                going: leaving.going(held),
                 started: facts.started,
                 slices: facts.slices,
                 grace,
@@ -195,13 +221,13 @@ impl Table {
         self.slices.iter().enumerate().filter_map(|(index, slice)| Some((index, slice.as_ref()?))).collect()
     }
 
-    /// The next time at which somebody who was asked to end is killed, and who.
-    pub(super) fn next_overdue(&self) -> Option<(MonotonicNs, Key)> {
+    /// The next time at which somebody who was asked to end is killed, who, and the plan that asked.
+    pub(super) fn next_overdue(&self) -> Option<(MonotonicNs, Key, u64)> {
         let asked = self.iter().filter_map(|(slot, workload)| match workload.leaving {
-            Leaving::Asked(until) => Some((until, Key { slot, id: workload.facts.handle.id() })),
+            Leaving::Asked(until, plan) => Some((until, Key { slot, id: workload.facts.handle.id() }, plan)),
             _ => None,
         });
-        asked.min_by_key(|(until, _)| *until)
+        asked.min_by_key(|(until, ..)| *until)
     }
 }
 
@@ -212,6 +238,8 @@ mod tests {
     use std::fs;
     use std::path::Path;
     use std::time::Duration;
+
+    const NOW: MonotonicNs = MonotonicNs(50);
 
     fn facts(tree: &Path, name: &str, usage: u64, inactive_file: u64) -> Facts {
         let folder = tree.join(name);
@@ -255,17 +283,18 @@ mod tests {
         let one = facts(tree.path(), "one", 1000, 300);
         let id = one.handle.id();
         table.take(Update::Workload(0, one));
-        assert_eq!(table.observe(Duration::ZERO)[0].usage, Some(Bytes(700)));
+        assert_eq!(table.observe(Duration::ZERO, NOW)[0].usage, Some(Bytes(700)));
         for (leaving, stuck, gentle) in [
-            (Leaving::Asked(MonotonicNs(9)), false, true),
+            (Leaving::Asked(MonotonicNs(9), 4), false, true),
             (Leaving::Killed, false, false),
-            (Leaving::Stuck, true, false),
+            (Leaving::Stuck(Bytes(700)), true, false),
+            (Leaving::Refused(MonotonicNs(NOW.0 + 1)), true, false),
         ] {
             table.set_leaving(id, leaving);
-            assert_eq!(table.observe(Duration::ZERO)[0].going, Some(Going { held: Bytes(700), stuck, gentle }));
+            assert_eq!(table.observe(Duration::ZERO, NOW)[0].going, Some(Going { held: Bytes(700), stuck, gentle }));
         }
-        table.set_leaving(id, Leaving::Asked(MonotonicNs(9)));
-        assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id })));
+        table.set_leaving(id, Leaving::Asked(MonotonicNs(9), 4));
+        assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id }, 4)));
     }
 
     #[test]
@@ -277,16 +306,34 @@ mod tests {
         let (id, events) = (one.handle.id(), tree.path().join("one/cgroup.events"));
         table.take(Update::Workload(0, one));
         fs::write(&events, "populated 0\n").expect("writable");
-        assert!(table.observe(Duration::ZERO)[0].empty);
-        table.set_leaving(id, Leaving::Asked(MonotonicNs(9)));
+        assert!(table.observe(Duration::ZERO, NOW)[0].empty);
+        table.set_leaving(id, Leaving::Asked(MonotonicNs(9), 4));
         assert_eq!(
-            table.observe(Duration::ZERO)[0].going,
+            table.observe(Duration::ZERO, NOW)[0].going,
             Some(Going { held: Bytes::ZERO, stuck: false, gentle: true }),
             "what is left is not coming back"
         );
         table.set_leaving(id, Leaving::Stays);
         fs::write(&events, "populated 1\n").expect("writable");
-        assert!(!table.observe(Duration::ZERO)[0].empty, "it was started again");
+        assert!(!table.observe(Duration::ZERO, NOW)[0].empty, "it was started again");
+    }
+
+    #[test]
+    fn what_could_not_be_ended_is_left_alone_until_that_changed() {
+        let stuck = |mib| Leaving::Stuck(Bytes::mib(mib));
+        for (before, usage, empty, after) in [
+            (stuck(100), Some(110), false, stuck(100)),
+            (stuck(100), Some(60), false, stuck(60)),
+            (stuck(100), None, false, stuck(100)),
+            (stuck(60), Some(76), false, stuck(60)),
+            (stuck(60), Some(77), false, Leaving::Stays),
+            (stuck(60), Some(60), true, Leaving::Stays),
+            (Leaving::Refused(MonotonicNs(NOW.0 + 1)), Some(1), false, Leaving::Refused(MonotonicNs(NOW.0 + 1))),
+            (Leaving::Refused(NOW), Some(1), false, Leaving::Stays),
+            (Leaving::Killed, Some(1000), false, Leaving::Killed),
+        ] {
+            assert_eq!(before.seen(usage.map(Bytes::mib), empty, NOW), after, "{before:?} {usage:?} {empty}");
+        }
     }
 
     #[test]
@@ -305,6 +352,6 @@ mod tests {
         assert!(table.get(Key { slot: 0, id }).is_none(), "a successor in the slot is not the one that was meant");
         assert_eq!(table.get(Key { slot: 0, id: other_id }).map(|workload| workload.leaving), Some(Leaving::Stays));
         assert!(table.take(Update::Gone(0)).is_some());
-        assert!(table.observe(Duration::ZERO).is_empty());
+        assert!(table.observe(Duration::ZERO, NOW).is_empty());
     }
 }

@@ -17,8 +17,8 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_policy::{
-    Action, Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId, SliceSet, Stall,
-    State, decide,
+    Action, Candidate, Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId,
+    SliceSet, Stall, State, decide,
 };
 use plimsoll_sense::{Interest, Kind, Lines, MAX_SLICES, Source, Wake, WakeList};
 use plimsoll_state::Record as RunRecord;
@@ -28,6 +28,7 @@ use rtrb::Consumer;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::episode::{Depth, Episodes, SCOPES, Told};
 use super::kernel_brake::KernelBrake;
 use super::levels::{self, Machine};
 use super::resume::Resumer;
@@ -47,6 +48,8 @@ const BELOW_PACE: Duration = Duration::from_millis(4);
 const BELOW_PACE_MOST: Duration = Duration::from_secs(1);
 /// A plan that stays the same is told again after this long.
 const TELL_AGAIN: Duration = Duration::from_secs(30);
+/// Who could not be killed is left alone for so long, and others have their turn.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 /// How many candidates are told beside those that are acted on.
 const TOLD: usize = 8;
 /// After the line of tasks rang, it is quiet for so long.
@@ -122,18 +125,21 @@ pub(super) struct Given {
     pub(super) may_act: Box<dyn FnMut() -> bool>,
 }
 
-/// One time below a line, from the first look that saw it to memory being back.
-#[derive(Clone, Copy, Debug)]
-struct Episode {
-    crossed: Option<MonotonicNs>,
-    past_line: Bytes,
-    stopped: bool,
-    acted: bool,
+/// Memory of the machine, then of each slice; absent where it could not be read.
+type Readings = [Option<MemoryReading>; SCOPES];
+
+/// What became of a kill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Struck {
+    /// The signal is out.
+    Yes,
+    /// There was nobody, or it was refused.
+    No,
 }
 
 /// What was told last of a scope.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Last {
     outcome: Outcome,
     pressure: bool,
     at: MonotonicNs,
@@ -170,10 +176,10 @@ pub(super) struct Watch {
     next_look: Option<MonotonicNs>,
     next_slow: Option<MonotonicNs>,
     below_pace: Duration,
-    episode: Option<Episode>,
-    told: [Option<Told>; 1 + MAX_SLICES],
+    episodes: Episodes,
+    told: [Option<Last>; SCOPES],
     /// When the last reclaim of each scope ended.
-    reclaimed: [Option<MonotonicNs>; 1 + MAX_SLICES],
+    reclaimed: [Option<MonotonicNs>; SCOPES],
     /// Reclaims under way, and for which scope.
     reclaiming: (usize, usize),
     stall: [(MonotonicNs, Duration); 2],
@@ -210,9 +216,9 @@ impl Watch {
             next_look: Some(now),
             next_slow: given.slow.map(|slow| now.after(slow)),
             below_pace: BELOW_PACE,
-            episode: None,
-            told: [None; 1 + MAX_SLICES],
-            reclaimed: [None; 1 + MAX_SLICES],
+            episodes: Episodes::default(),
+            told: [None; SCOPES],
+            reclaimed: [None; SCOPES],
             reclaiming: (0, 0),
             stall: [(now, Duration::ZERO); 2],
             kernel_brake: KernelBrake::default(),
@@ -256,7 +262,7 @@ impl Watch {
     fn timeout(&self) -> Option<rustix::time::Timespec> {
         let now = monotonic();
         let mut due =
-            [self.next_look, self.next_slow, self.table.next_overdue().map(|(at, _)| at)].into_iter().flatten().min();
+            [self.next_look, self.next_slow, self.table.next_overdue().map(|(at, ..)| at)].into_iter().flatten().min();
         let mut by = |at: MonotonicNs| due = Some(due.map_or(at, |earlier| earlier.min(at)));
         if let Some(hands) = &self.given.hands {
             hands.brakes.next_due().map(&mut by);
@@ -283,7 +289,7 @@ impl Watch {
                 TOKEN_SCOUT => {
                     clear(&self.given.news);
                     // Somebody who was not known may be the one that grows.
-                    if self.take_updates() && self.episode.is_some() {
+                    if self.take_updates() && self.episodes.is_open() {
                         rang.because(Cause::FollowUp);
                     }
                 }
@@ -402,10 +408,10 @@ impl Watch {
         if self.given.hands.is_none() {
             return;
         }
-        while let Some((at, key)) = self.table.next_overdue()
+        while let Some((at, key, plan)) = self.table.next_overdue()
             && at <= now
         {
-            self.kill(key, None, now);
+            self.kill(plan, key, None, now);
         }
         while let Some(event) = self.brake_event(now) {
             self.braked(event, now, rang);
@@ -473,16 +479,9 @@ impl Watch {
             BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held)),
             BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone),
             BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
-            BrakeEvent::StillGrows { handle, grown, .. } => {
+            BrakeEvent::StillGrows { handle, owner, grown } => {
                 self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what: Braked::StillGrows(grown) });
-                if self.is_short() {
-                    let slot = self.table.iter().find(|(_, other)| other.facts.handle.id() == handle.id());
-                    if let Some((slot, _)) = slot {
-                        self.kill(Key { slot, id: handle.id() }, None, now);
-                    }
-                } else {
-                    self.thaw(handle.id(), now);
-                }
+                self.still_grows(&handle, owner, now);
                 rang.because(Cause::FollowUp);
                 self.close(handle);
                 return;
@@ -493,13 +492,34 @@ impl Watch {
         self.close(handle);
     }
 
+    /// It stands still and takes memory nevertheless: killed at once, if what it was stopped for is still short.
+    fn still_grows(&mut self, handle: &Arc<Handle>, owner: Owner, now: MonotonicNs) {
+        let scope = owner.0 as usize;
+        if !self.reading(scope).is_some_and(|memory| self.is_short(scope, &memory)) {
+            return self.thaw(handle.id(), now);
+        }
+        let Some((slot, _)) = self.table.iter().find(|(_, other)| other.facts.handle.id() == handle.id()) else {
+            return;
+        };
+        if self.state.take_victim(now) {
+            if self.kill(0, Key { slot, id: handle.id() }, handle.usage().ok(), now) == Struck::No {
+                self.state.give_back_victim();
+            }
+        } else {
+            let what = Killed::Refused(Refused::Bounded);
+            self.tell(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
+        }
+    }
+
     fn killed(&mut self, event: KillEvent, now: MonotonicNs) {
         let (handle, what, leaving) = match event {
             KillEvent::Emptied { handle, took, left } => (handle, Killed::Emptied(took, left), Leaving::Stays),
-            KillEvent::Stuck { handle, left } => (handle, Killed::Stuck(left), Leaving::Stuck),
+            KillEvent::Stuck { handle, left } => {
+                (handle, Killed::Stuck(left), Leaving::Stuck(left.unwrap_or(Bytes(u64::MAX))))
+            }
         };
         let id = handle.id();
-        let stuck = leaving == Leaving::Stuck;
+        let stuck = leaving != Leaving::Stays;
         self.table.set_leaving(id, leaving);
         self.tell(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
         if let Some(hands) = &mut self.given.hands
@@ -529,17 +549,54 @@ impl Watch {
         Some((reading, memory))
     }
 
-    /// Whether the node is below a hard line by the kernel's own reading.
-    fn is_short(&self) -> bool {
-        self.read().is_some_and(|(_, memory)| {
-            self.hard_line(memory.capacity).0 > 0 && below(&memory, self.hard_line(memory.capacity))
-        })
+    /// Memory of a scope now.
+    fn reading(&self, scope: usize) -> Option<MemoryReading> {
+        match scope.checked_sub(1) {
+            None => self.read().map(|(_, memory)| memory),
+            Some(index) => self.table.slice_reading(index),
+        }
     }
 
-    /// The node's highest hard line.
-    fn hard_line(&self, capacity: Bytes) -> Bytes {
-        let hard = self.given.policy.thresholds.iter().filter(|threshold| threshold.is_hard());
+    fn readings(&self, memory: MemoryReading) -> Readings {
+        let mut readings = [None; SCOPES];
+        readings[0] = Some(memory);
+        for (index, reading) in readings[1..].iter_mut().enumerate().take(self.given.policy.slices.len()) {
+            *reading = self.table.slice_reading(index);
+        }
+        readings
+    }
+
+    /// Whether a scope is below a hard line by the kernel's own reading.
+    fn is_short(&self, scope: usize, memory: &MemoryReading) -> bool {
+        past(memory, self.hard_line(scope, memory.capacity)) > Bytes::ZERO
+    }
+
+    /// The highest hard line of a scope.
+    fn hard_line(&self, scope: usize, capacity: Bytes) -> Bytes {
+        let hard = self.given.policy.thresholds_in(scope_of(scope)).iter().filter(|threshold| threshold.is_hard());
         hard.map(|threshold| threshold.line.of(capacity)).max().unwrap_or(Bytes::ZERO)
+    }
+
+    /// How many lines of each scope memory is below, by either reading.
+    fn depth(&self, readings: &Readings) -> Depth {
+        let mut depth = [0; SCOPES];
+        for (scope, reading) in readings.iter().enumerate() {
+            let Some(memory) = reading else { continue };
+            let lowest = memory.kubelet_available.min(memory.honest_available.unwrap_or(memory.kubelet_available));
+            let lines = self.given.policy.thresholds_in(scope_of(scope)).iter();
+            let below = lines.filter(|threshold| lowest < threshold.line.of(memory.capacity)).count();
+            depth[scope] = u8::try_from(below).unwrap_or(u8::MAX);
+        }
+        depth
+    }
+
+    /// The most that any scope is below its hard line.
+    fn past_hard_line(&self, readings: &Readings) -> Bytes {
+        let each = readings.iter().enumerate().filter_map(|(scope, reading)| {
+            let memory = (*reading)?;
+            Some(past(&memory, self.hard_line(scope, memory.capacity)))
+        });
+        each.max().unwrap_or(Bytes::ZERO)
     }
 
     fn look(&mut self, rang: Rang, awake: MonotonicNs) {
@@ -551,23 +608,19 @@ impl Watch {
             self.next_look = Some(awake.after(BELOW_PACE_MOST));
             return;
         };
-        self.hold(&rang, &memory);
-        self.table.observe(self.given.policy.max_grace);
+        let readings = self.readings(memory);
+        self.episodes.look(self.depth(&readings), rang.crossed, taken);
+        self.hold(&rang, &readings);
         let now = monotonic();
+        self.table.observe(self.given.policy.max_grace, now);
         let mut hold_on = false;
         let mut quiet = true;
+        let mut met = false;
         for scope in 0..=self.given.policy.slices.len() {
-            let (name, reading) = match scope.checked_sub(1) {
-                None => (Scope::Node, Some(memory)),
-                Some(index) => {
-                    let id = SliceId(u8::try_from(index).unwrap_or(u8::MAX));
-                    (Scope::Slice(id), self.table.slice_reading(index))
-                }
-            };
             let observation = Observation {
                 taken,
-                scope: name,
-                memory: reading,
+                scope: scope_of(scope),
+                memory: readings[scope],
                 stall: self.stalled(now),
                 unattributed: None,
                 reclaimed: self.reclaimed[scope],
@@ -578,6 +631,7 @@ impl Watch {
             let outcome = self.plan.outcome;
             hold_on |= matches!(outcome, Outcome::Evict | Outcome::ComingBack);
             quiet &= matches!(outcome, Outcome::Calm | Outcome::NotObserved);
+            met |= self.plan.judged.iter().any(|judged| judged.met);
             self.carry_out(scope, now);
             self.tell_plan(scope, cause, rang.crossed, awake, now);
             if outcome == Outcome::Unattributed {
@@ -587,7 +641,10 @@ impl Watch {
                 self.look_by(at);
             }
         }
-        self.note_episode(&rang, &memory, quiet, now);
+        self.episodes.past(self.past_hard_line(&readings));
+        if !met && let Some(Told { crossed, past_line }) = self.episodes.over(quiet) {
+            self.tell(&Record::MemoryBack { crossed, at: now, past_line });
+        }
         if !hold_on {
             self.thaw_all(now);
         }
@@ -613,47 +670,49 @@ impl Watch {
         self.below_pace = (self.below_pace * 2).min(BELOW_PACE_MOST);
     }
 
-    /// Freezes what grows, before anything else is read, if memory is below a hard line by the kernel's own reading.
-    fn hold(&mut self, rang: &Rang, memory: &MemoryReading) {
+    /// Freezes what grows, before anything else is read, where memory is below a hard line by the kernel's own reading.
+    fn hold(&mut self, rang: &Rang, readings: &Readings) {
         if !self.given.hands.as_ref().is_some_and(|hands| hands.freeze) {
             return;
         }
-        let short = below(memory, self.hard_line(memory.capacity));
         for key in rang.growers.into_iter().flatten() {
-            let Some(workload) = self.table.get(key) else { continue };
-            if workload.leaving != Leaving::Stays {
+            let Some(workload) = self.table.get(key).filter(|workload| workload.leaving == Leaving::Stays) else {
                 continue;
-            }
+            };
+            let Some((scope, memory)) = self.short_scope(workload.facts.slices, readings) else { continue };
             let handle = Arc::clone(&workload.facts.handle);
-            let slices = workload.facts.slices;
-            let in_short_slice = || {
-                (0..self.given.policy.slices.len()).any(|index| {
-                    let id = SliceId(u8::try_from(index).unwrap_or(u8::MAX));
-                    slices.contains(id)
-                        && self.table.slice_reading(index).is_some_and(|reading| {
-                            let hard = self.given.policy.slices[index].thresholds.iter().filter(|it| it.is_hard());
-                            hard.map(|it| it.line.of(reading.capacity)).any(|line| reading.kubelet_available < line)
-                        })
-                })
-            };
-            if !short && !in_short_slice() {
-                continue;
-            }
-            let now = monotonic();
-            let Some(hands) = &mut self.given.hands else { return };
-            let what = match hands.brakes.brake(&handle, Owner(0), now, &mut hands.record) {
-                Ok(()) => Braked::Frozen,
-                Err(BrakeRefused::Already) => continue,
-                Err(BrakeRefused::ByOther) => Braked::Refused(Refused::ByOther),
-                Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => Braked::Refused(Refused::Full),
-                Err(BrakeRefused::Fault(Fault::Gone)) => Braked::Gone,
-                Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
-            };
-            if what == Braked::Frozen {
-                self.stopped(rang.crossed, past(memory, self.hard_line(memory.capacity)), now);
-            }
-            self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+            let past_line = past(&memory, self.hard_line(scope, memory.capacity));
+            self.freeze(&handle, scope, past_line);
         }
+    }
+
+    /// The first scope of somebody in these slices that is below a hard line.
+    fn short_scope(&self, slices: SliceSet, readings: &Readings) -> Option<(usize, MemoryReading)> {
+        readings.iter().enumerate().find_map(|(scope, reading)| {
+            let is_in = match scope_of(scope) {
+                Scope::Node => true,
+                Scope::Slice(slice) => slices.contains(slice),
+            };
+            reading.filter(|memory| is_in && self.is_short(scope, memory)).map(|memory| (scope, memory))
+        })
+    }
+
+    fn freeze(&mut self, handle: &Arc<Handle>, scope: usize, past_line: Bytes) {
+        let now = monotonic();
+        let Some(hands) = &mut self.given.hands else { return };
+        let owner = Owner(u32::try_from(scope).unwrap_or(0));
+        let what = match hands.brakes.brake(handle, owner, now, &mut hands.record) {
+            Ok(()) => Braked::Frozen,
+            Err(BrakeRefused::Already) => return,
+            Err(BrakeRefused::ByOther) => Braked::Refused(Refused::ByOther),
+            Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => Braked::Refused(Refused::Full),
+            Err(BrakeRefused::Fault(Fault::Gone)) => Braked::Gone,
+            Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
+        };
+        if what == Braked::Frozen {
+            self.stopped(past_line, now);
+        }
+        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
     }
 
     /// How far memory was below the line that the plan is about.
@@ -662,27 +721,11 @@ impl Watch {
         judged.line.saturating_sub(readings.honest.unwrap_or(readings.kubelet))
     }
 
-    /// Tells that what grew was stopped, the first time in an episode.
-    fn stopped(&mut self, crossed: Option<MonotonicNs>, past_line: Bytes, now: MonotonicNs) {
-        let episode = self.episode.get_or_insert(Episode { crossed, past_line, stopped: false, acted: false });
-        episode.acted = true;
-        if !std::mem::replace(&mut episode.stopped, true) {
-            let crossed = episode.crossed;
+    /// Tells that what grew was stopped, the first time after a crossing.
+    fn stopped(&mut self, past_line: Bytes, now: MonotonicNs) {
+        if let Some(Told { crossed, past_line }) = self.episodes.stopped(past_line, now) {
             self.tell(&Record::Stopped { crossed, at: now, past_line });
         }
-    }
-
-    fn note_episode(&mut self, rang: &Rang, memory: &MemoryReading, quiet: bool, now: MonotonicNs) {
-        if quiet {
-            if let Some(Episode { crossed, past_line, acted: true, .. }) = self.episode.take() {
-                self.tell(&Record::MemoryBack { crossed, at: now, past_line });
-            }
-            return;
-        }
-        let past_line = past(memory, self.hard_line(memory.capacity));
-        let crossed = rang.crossed;
-        let episode = self.episode.get_or_insert(Episode { crossed, past_line, stopped: false, acted: false });
-        episode.past_line = episode.past_line.max(past_line);
     }
 
     /// Does what the plan says.
@@ -692,57 +735,75 @@ impl Watch {
         }
         for index in 0..self.plan.actions.len() {
             match self.plan.actions[index] {
-                Action::Evict { candidate, grace, .. } if !grace.is_zero() => self.ask_to_end(candidate, grace, now),
-                Action::Evict { candidate, .. } | Action::Hasten { candidate, .. } => {
-                    let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { continue };
-                    self.kill(candidate.key, candidate.usage, now);
-                    let crossed = self.episode.and_then(|episode| episode.crossed);
-                    self.stopped(crossed, self.past_acting_line(), monotonic());
+                Action::Evict { candidate, grace, .. } => {
+                    if self.evict(candidate, grace, now) == Struck::No {
+                        self.state.give_back_victim();
+                    }
                 }
+                // The bound of victims counted it when it was asked.
+                Action::Hasten { candidate, .. } => _ = self.evict(candidate, Duration::ZERO, now),
                 Action::Reclaim { amount } => self.reclaim(scope, amount, now),
             }
         }
     }
 
-    fn ask_to_end(&mut self, candidate: u32, grace: Duration, now: MonotonicNs) {
-        let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { return };
-        let Some(workload) = self.table.get(candidate.key) else { return };
-        let handle = Arc::clone(&workload.facts.handle);
-        let Some(hands) = &mut self.given.hands else { return };
-        let asked = hands.release.submit(Job::Terminate(Arc::clone(&handle)));
-        if asked.is_err() {
-            // Nobody could ask: it is as if it had not answered.
-            return self.kill(candidate.key, candidate.usage, now);
+    fn evict(&mut self, candidate: u32, grace: Duration, now: MonotonicNs) -> Struck {
+        let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { return Struck::No };
+        if !grace.is_zero() && self.ask_to_end(&candidate, grace, now) {
+            return Struck::Yes;
         }
-        self.table.set_leaving(candidate.key.id, Leaving::Asked(now.after(grace)));
-        let what = Killed::Asked(grace);
-        self.tell(&Record::Kill {
-            plan: self.plans,
-            path: fitting(handle.path()),
-            usage: candidate.usage,
-            at: now,
-            what,
-        });
+        // Also where nobody could ask: it is as if it had not answered.
+        let struck = self.kill(self.plans, candidate.key, candidate.usage, now);
+        if struck == Struck::Yes {
+            self.stopped(self.past_acting_line(), monotonic());
+        }
+        struck
     }
 
-    fn kill(&mut self, key: Key, usage: Option<Bytes>, now: MonotonicNs) {
-        let Some(workload) = self.table.get(key) else { return };
+    /// False: nobody could ask.
+    fn ask_to_end(&mut self, candidate: &Candidate, grace: Duration, now: MonotonicNs) -> bool {
+        let Some(workload) = self.table.get(candidate.key) else { return false };
         let handle = Arc::clone(&workload.facts.handle);
-        let Some(hands) = &mut self.given.hands else { return };
-        let begun = hands.kills.begin(&handle, None, now, &mut hands.record, &mut hands.release);
-        let (what, leaving) = match begun {
-            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Leaving::Killed),
-            Ok(Begun::Gone) => (Killed::Gone, Leaving::Stays),
-            Err(KillRefused::Already) => (Killed::Refused(Refused::Already), Leaving::Killed),
-            Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => {
-                (Killed::Refused(Refused::Full), Leaving::Stays)
-            }
-            Err(KillRefused::Fault(fault)) => (Killed::Refused(Refused::Kernel(errno_of(fault))), Leaving::Stays),
+        let Some(hands) = &mut self.given.hands else { return false };
+        if hands.release.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
+            return false;
+        }
+        self.table.set_leaving(candidate.key.id, Leaving::Asked(now.after(grace), self.plans));
+        let (path, what) = (fitting(handle.path()), Killed::Asked(grace));
+        self.tell(&Record::Kill { plan: self.plans, path, usage: candidate.usage, at: now, what });
+        true
+    }
+
+    fn kill(&mut self, plan: u64, key: Key, usage: Option<Bytes>, now: MonotonicNs) -> Struck {
+        let Some(workload) = self.table.get(key) else { return Struck::No };
+        let handle = Arc::clone(&workload.facts.handle);
+        let Some(begun) = self.strike(&handle, now) else { return Struck::No };
+        let refused = |why| (Killed::Refused(why), Leaving::Refused(now.after(REFUSED_PAUSE)), Struck::No);
+        let (what, leaving, struck) = match begun {
+            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Leaving::Killed, Struck::Yes),
+            Ok(Begun::Gone) => (Killed::Gone, Leaving::Stays, Struck::No),
+            Err(KillRefused::Already) => (Killed::Refused(Refused::Already), Leaving::Killed, Struck::No),
+            Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => refused(Refused::Full),
+            Err(KillRefused::Fault(fault)) => refused(Refused::Kernel(errno_of(fault))),
         };
         self.table.set_leaving(key.id, leaving);
         // The signal is met while it is frozen, and memory is only given back when it goes on.
         self.thaw(key.id, now);
-        self.tell(&Record::Kill { plan: self.plans, path: fitting(handle.path()), usage, at: now, what });
+        self.tell(&Record::Kill { plan, path: fitting(handle.path()), usage, at: now, what });
+        struck
+    }
+
+    /// Kills, and makes room for that where all places are taken by those that do not end. `None` without hands.
+    fn strike(&mut self, handle: &Arc<Handle>, now: MonotonicNs) -> Option<Result<Begun, KillRefused>> {
+        let hands = self.given.hands.as_mut()?;
+        let begun = hands.kills.begin(handle, None, now, &mut hands.record, &mut hands.release);
+        if begun != Err(KillRefused::Full) {
+            return Some(begun);
+        }
+        let Some(stuck) = hands.kills.give_up(&mut hands.record) else { return Some(begun) };
+        let begun = hands.kills.begin(handle, None, now, &mut hands.record, &mut hands.release);
+        self.close(stuck);
+        Some(begun)
     }
 
     /// Asks for page cache of those over their reservation, in the order in which they would go.
@@ -812,7 +873,7 @@ impl Watch {
         if self.kernel_brake.holds() && !hold_on {
             self.continue_stopped();
         }
-        let line = self.hard_line(memory.capacity);
+        let line = self.hard_line(0, memory.capacity);
         if quiet && self.kernel_brake.set(&mut *self.given.source, line).is_err() {
             self.tell(&Record::Failed { what: "mark slices for the in-kernel brake", errno: None });
         }
@@ -899,7 +960,7 @@ impl Watch {
         if first_calm || idle && same && (calm || !stale) {
             return;
         }
-        self.told[scope] = Some(Told { outcome: plan.outcome, pressure, at: now });
+        self.told[scope] = Some(Last { outcome: plan.outcome, pressure, at: now });
         let queue = &mut self.given.queue;
         let mut tell = |record: Record<'_>| {
             record.send(queue);
@@ -946,14 +1007,17 @@ impl Watch {
     }
 }
 
-/// Whether memory is below `line` by the kernel's own reading, or by the only one there is.
-fn below(memory: &MemoryReading, line: Bytes) -> bool {
-    memory.honest_available.unwrap_or(memory.kubelet_available) < line
-}
-
-/// How far it is below.
+/// How far memory is below `line`, by the kernel's own reading or by the only one there is.
 fn past(memory: &MemoryReading, line: Bytes) -> Bytes {
     line.saturating_sub(memory.honest_available.unwrap_or(memory.kubelet_available))
+}
+
+/// The machine, then the slices in their order.
+fn scope_of(index: usize) -> Scope {
+    match index.checked_sub(1) {
+        None => Scope::Node,
+        Some(slice) => Scope::Slice(SliceId(u8::try_from(slice).unwrap_or(u8::MAX))),
+    }
 }
 
 fn errno_of(fault: Fault) -> Option<i32> {

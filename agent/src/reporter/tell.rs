@@ -407,6 +407,7 @@ fn refused(why: Refused) -> String {
     match why {
         Refused::Already => "that is under way already".into(),
         Refused::ByOther => "somebody else froze it".into(),
+        Refused::Bounded => "the bound of victims a minute is used up".into(),
         Refused::Full => "there is no room for another".into(),
         Refused::Kernel(None) => "the kernel refused".into(),
         Refused::Kernel(Some(errno)) => std::io::Error::from_raw_os_error(errno).to_string(),
