@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker};
+use plimsoll_act::{BrakeLimits, Brakes, Deed, Journal as _, KillLimits, Kills, Worker};
 use plimsoll_config::{BrakeMode, Configuration, Pattern, SourceChoice};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
@@ -35,7 +35,7 @@ use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, ladder};
 use plimsoll_state::queue::Producer;
 use plimsoll_state::{ActingLock, Found, PendingKill, Record as RunRecord, undo};
-use plimsoll_units::{MonotonicNs, Pages};
+use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
@@ -154,7 +154,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         policy: configuration.policy.clone(),
         slow: slow_look(source.kind(), &configuration),
         source,
-        hands: past.map(|past| hands(&configuration, past, &root)).transpose()?,
+        hands: past.map(|past| hands(&configuration, past, &root, &mut troubles)).transpose()?,
         meminfo,
         pressure: MemoryPressure::open().ok(),
         machine,
@@ -336,17 +336,15 @@ fn most_workloads() -> usize {
 }
 
 /// Brakes, kills and workers, with the kills of an earlier process taken over.
-fn hands(configuration: &Configuration, past: Past, root: &Root) -> anyhow::Result<Hands> {
+fn hands(
+    configuration: &Configuration,
+    mut past: Past,
+    root: &Root,
+    troubles: &mut Vec<String>,
+) -> anyhow::Result<Hands> {
     let limits = BrakeLimits { hold: configuration.brake.deadline, ..BrakeLimits::default() };
     let mut kills = Kills::with_capacity(KillLimits::default(), DEEDS);
-    let mut doubtful = Vec::with_capacity(DEEDS);
-    let now = monotonic();
-    for kill in &past.kills {
-        let Some(handle) = Handle::open(root, &kill.path)? else { continue };
-        if handle.id() == kill.cgroup && kills.adopt(&Arc::new(handle), kill.since, now) && !kill.written {
-            doubtful.push(kill.cgroup);
-        }
-    }
+    let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
     Ok(Hands {
         record: past.record,
         brakes: Brakes::with_capacity(limits, DEEDS),
@@ -356,4 +354,74 @@ fn hands(configuration: &Configuration, past: Past, root: &Root) -> anyhow::Resu
         reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
         freeze: configuration.brake.mode == BrakeMode::Freeze,
     })
+}
+
+/// Waits for the victims of an earlier process, and gives those that it had perhaps not killed. One that cannot be
+/// waited for is forgotten, and decided about again where it still matters.
+fn take_over(
+    past: &[PendingKill],
+    root: &Root,
+    kills: &mut Kills,
+    record: &mut RunRecord,
+    troubles: &mut Vec<String>,
+) -> Vec<CgroupId> {
+    let mut doubtful = Vec::with_capacity(DEEDS);
+    let now = monotonic();
+    for kill in past {
+        let taken = match Handle::open(root, &kill.path) {
+            Ok(Some(handle)) if handle.id() == kill.cgroup => kills.adopt(&Arc::new(handle), kill.since, now),
+            Ok(_) => false,
+            Err(error) => {
+                troubles.push(format!("cannot wait for the end of a victim: {error}"));
+                false
+            }
+        };
+        if !taken {
+            record.clear(kill.cgroup, Deed::Kill);
+        } else if !kill.written {
+            doubtful.push(kill.cgroup);
+        }
+    }
+    doubtful
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_act::{Intent, Step};
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    #[test]
+    fn victims_of_an_earlier_process_are_waited_for_or_forgotten() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let (mut record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
+        let mut kills = Kills::with_capacity(KillLimits::default(), 2);
+        let mut past = Vec::new();
+        for (name, whole, written) in
+            [("dying", true, true), ("broken", false, true), ("perhaps", true, false), ("too-many", true, true)]
+        {
+            let folder = tree.path().join(name);
+            fs::create_dir(&folder).expect("writable");
+            // A link to itself cannot be opened.
+            let procs = folder.join("cgroup.procs");
+            if whole { fs::write(procs, "") } else { std::os::unix::fs::symlink(&procs, &procs) }.expect("writable");
+            fs::write(folder.join("cgroup.events"), "populated 1\n").expect("writable");
+            let cgroup = CgroupId(fs::metadata(&folder).expect("it is there").ino());
+            past.push(PendingKill { cgroup, path: name.into(), since: MonotonicNs(1), written });
+        }
+        past.push(PendingKill { cgroup: CgroupId(3), path: b"gone".into(), since: MonotonicNs(1), written: true });
+        for kill in &past {
+            let (step, since) = (if kill.written { Step::KillWritten } else { Step::Killing }, kill.since);
+            record.write(Intent { step, cgroup: kill.cgroup, path: &kill.path, since }).expect("room");
+        }
+        let root = Root::open(tree.path()).expect("it is there");
+        let mut troubles = Vec::new();
+        let doubtful = take_over(&past, &root, &mut kills, &mut record, &mut troubles);
+        assert_eq!(doubtful, [past[2].cgroup]);
+        assert_eq!(troubles.len(), 1, "{troubles:?}");
+        let left: Vec<CgroupId> = record.entries().iter().map(|entry| entry.cgroup).collect();
+        assert_eq!(left, [past[0].cgroup, past[2].cgroup]);
+        assert!(kills.waits_for(past[0].cgroup) && kills.waits_for(past[2].cgroup));
+    }
 }
