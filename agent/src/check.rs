@@ -18,6 +18,7 @@ use plimsoll_units::Bytes;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
+use crate::acting::MACHINE;
 use crate::options::Options;
 
 /// Exit codes, as `--help` has them.
@@ -134,7 +135,7 @@ impl Facts {
                 .and_then(|file| file.read().ok())
                 .map(|reading| (reading.swap_total, reading.swap_free)),
             peers: peers(),
-            other_acts: is_locked(&configuration.state_directory.join("lock")),
+            other_acts: is_locked(MACHINE.as_ref()),
             wish: configuration.source,
             in_kernel: configuration.brake.in_kernel.len(),
         }

@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod acting;
 mod check;
 mod config_command;
 mod core;

@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
 
+use crate::acting::Locks;
 use crate::core;
 use crate::log::{self, Level};
 use crate::options::Options;
@@ -137,10 +138,7 @@ impl Ward {
 
 impl Supervisor {
     fn start(options: &Options, configuration: Configuration) -> anyhow::Result<Self> {
-        let directory = &configuration.state_directory;
-        std::fs::create_dir_all(directory).with_context(|| {
-            format!("cannot make the state directory {}; choose another with --state-directory", directory.display())
-        })?;
+        Locks::of(&configuration.state_directory).make_places()?;
         let (signals, write) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
         let term = Arc::new(AtomicBool::new(false));

@@ -11,8 +11,9 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::os::CGROUP_ROOT;
 use plimsoll_sense::stopped;
-use plimsoll_state::{ActingLock, Found, Record, undo};
+use plimsoll_state::{Found, Record, undo};
 
+use crate::acting::Locks;
 use crate::options::Options;
 
 /// Exit codes, as `--help` has them.
@@ -42,6 +43,21 @@ pub(crate) struct Summary {
     pub(crate) kills: usize,
 }
 
+impl Summary {
+    /// Continues what the kernel side stopped. That is recorded in a place of its own.
+    fn resume(&mut self, stopped_pin: &Path) {
+        match stopped::undo(stopped_pin) {
+            Ok(undone) => {
+                self.continued = undone.continued;
+                if undone.failed > 0 {
+                    self.failed.push(format!("{} stopped processes could not be continued", undone.failed));
+                }
+            }
+            Err(error) => self.failed.push(error.to_string()),
+        }
+    }
+}
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.other_acts {
@@ -61,35 +77,24 @@ impl fmt::Display for Summary {
 
 /// Undoes everything that is recorded, unless another agent acts. Safe to do again.
 pub(crate) fn undo_all(configuration: &Configuration) -> anyhow::Result<Summary> {
-    undo_in(&configuration.state_directory, &plimsoll_sense::Config::default().stopped_pin)
+    let directory = &configuration.state_directory;
+    undo_in(directory, &Locks::of(directory), &plimsoll_sense::Config::default().stopped_pin)
 }
 
-fn undo_in(directory: &Path, stopped_pin: &Path) -> anyhow::Result<Summary> {
+fn undo_in(directory: &Path, locks: &Locks, stopped_pin: &Path) -> anyhow::Result<Summary> {
     let mut summary = Summary::default();
-    // Where there is no directory nobody holds the lock in it. What the kernel side stopped is recorded elsewhere, and
-    // is undone whether the directory and the record are there or not.
-    let there = |path: &Path| std::fs::exists(path).with_context(|| format!("cannot look at {}", path.display()));
-    let _lock = if there(directory)? {
-        let Some(lock) = ActingLock::try_acquire(&directory.join("lock"))? else {
-            summary.other_acts = true;
-            return Ok(summary);
-        };
-        Some(lock)
-    } else {
-        None
-    };
-    // Before the record: a stopped process in a frozen cgroup goes on only when both are undone, in either order.
-    match stopped::undo(stopped_pin) {
-        Ok(undone) => {
-            summary.continued = undone.continued;
-            if undone.failed > 0 {
-                summary.failed.push(format!("{} stopped processes could not be continued", undone.failed));
-            }
-        }
-        Err(error) => summary.failed.push(error.to_string()),
+    let free = locks.free()?;
+    if !free.record {
+        summary.other_acts = true;
+        return Ok(summary);
+    }
+    // Where another agent acts it has undone that, and what is there now is its own. Before the record: a stopped
+    // process in a frozen cgroup goes on only when both are undone, in either order.
+    if free.stopped {
+        summary.resume(stopped_pin);
     }
     let path = directory.join("record");
-    if !there(&path)? {
+    if !std::fs::exists(&path).with_context(|| format!("cannot look at {}", path.display()))? {
         return Ok(summary);
     }
     let (mut record, found) = Record::open(&path, BootId::read()?)?;
@@ -127,7 +132,11 @@ mod tests {
 
         fn undo(&self, directory: &str) -> Summary {
             let pin = self.directory.path().join("stopped");
-            undo_in(&self.directory.path().join(directory), &pin).expect("readable")
+            undo_in(&self.directory.path().join(directory), &self.locks(directory), &pin).expect("readable")
+        }
+
+        fn locks(&self, directory: &str) -> Locks {
+            Locks::at(&self.directory.path().join("machine"), &self.directory.path().join(directory))
         }
     }
 
@@ -146,11 +155,14 @@ mod tests {
     fn what_another_agent_holds_is_left_alone() {
         let place = Place::new();
         fs::write(place.directory.path().join("stopped"), "no map").expect("writable");
-        let lock = ActingLock::try_acquire(&place.directory.path().join("lock")).expect("writable");
+        let lock = place.locks("").try_acquire().expect("writable");
         assert!(lock.is_some());
         let summary = place.undo("");
         assert!(summary.other_acts && summary.failed.is_empty(), "{summary}");
         assert!(summary.to_string().contains("another agent acts"));
+        // It keeps its state elsewhere: nothing here is its own, but what the kernel side stopped.
+        let summary = place.undo("elsewhere");
+        assert!(!summary.other_acts && summary.failed.is_empty(), "{summary}");
         // Once it is gone, also without a run record, what the kernel side stopped is looked at.
         drop(lock);
         let summary = place.undo("");

@@ -34,11 +34,12 @@ use plimsoll_node::{capabilities, lock, priority};
 use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, ladder};
 use plimsoll_state::queue::Producer;
-use plimsoll_state::{ActingLock, Found, PendingKill, Record as RunRecord, undo};
+use plimsoll_state::{Found, PendingKill, Record as RunRecord, undo};
 use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
+use crate::acting::Locks;
 use crate::options::Options;
 use crate::record::StartParts;
 use crate::{QueueNumbers, inherit};
@@ -101,9 +102,9 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let mode = CgroupMode::detect();
     let root = Root::open(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()))?;
-    let lock_path = configuration.state_directory.join("lock");
+    let locks = Locks::of(&configuration.state_directory);
     let unified = mode == CgroupMode::Unified;
-    let acting = if unified { ActingLock::try_acquire(&lock_path)? } else { None };
+    let acting = if unified { locks.try_acquire()? } else { None };
     let shadow = match (&acting, unified) {
         (Some(_), _) => None,
         (None, true) => Some("another agent acts on this machine; this one shadows it and takes over"),
@@ -166,7 +167,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         queue,
         term,
         parent,
-        may_act: Box::new(move || unified && matches!(ActingLock::try_acquire(&lock_path), Ok(Some(_)))),
+        may_act: Box::new(move || unified && matches!(locks.try_acquire(), Ok(Some(_)))),
     })?;
     watch.begin();
     start.armed = lap(begun);
