@@ -490,7 +490,6 @@ mod tests {
             kptr_restrict: Some(0),
             lockdown: None,
             psi: true,
-            cgroups: plimsoll_sense::probe::CgroupMode::V2,
             memory_controller: true,
             bpffs: true,
             tracing_programs: Ok(true),

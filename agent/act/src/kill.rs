@@ -6,7 +6,6 @@ use crate::worker::{Job, Worker};
 use core::time::Duration;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
-use plimsoll_node::process::OpenedProcesses;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::sync::Arc;
 
@@ -90,20 +89,18 @@ pub struct Kills {
     table: Vec<Kill>,
     /// Where the next `poll` looks, so that each call reads each victim once.
     next: usize,
-    unreleased: u64,
 }
 
 impl Kills {
     /// Room for `count` at a time.
     pub fn with_capacity(limits: KillLimits, count: usize) -> Self {
-        Self { limits, table: Vec::with_capacity(count), next: 0, unreleased: 0 }
+        Self { limits, table: Vec::with_capacity(count), next: 0 }
     }
 
     /// Kills all of a cgroup. If it is frozen by a brake, thaw it afterwards: the signal is met while it is frozen.
     pub fn begin(
         &mut self,
         handle: &Arc<Handle>,
-        processes: Option<&Arc<OpenedProcesses>>,
         now: MonotonicNs,
         journal: &mut impl Journal,
         worker: &mut Worker,
@@ -121,7 +118,7 @@ impl Kills {
         let intent = |step| Intent { step, cgroup: handle.id(), path: handle.path(), since: now };
         journal.write(intent(Step::Killing))?;
         reached(KillPoint::KillIntentWritten);
-        let begun = match self.strike(handle, processes, worker) {
+        let begun = match strike(handle, worker) {
             Ok(Begun::Gone) => {
                 journal.clear(handle.id(), Deed::Kill);
                 return Ok(Begun::Gone);
@@ -191,11 +188,6 @@ impl Kills {
         self.table.iter().filter(|kill| kill.patience.is_some()).count()
     }
 
-    /// Victims whose memory no worker took, because it had no room for the job: the kernel freed it as they exited.
-    pub fn unreleased(&self) -> u64 {
-        self.unreleased
-    }
-
     /// The next thing that happened up to `now`; call until `None`. Each victim's `cgroup.events` is read once.
     pub fn poll(&mut self, now: MonotonicNs, journal: &mut impl Journal) -> Option<KillEvent> {
         while let Some(kill) = self.table.get_mut(self.next) {
@@ -223,34 +215,27 @@ impl Kills {
         None
     }
 
-    fn strike(
-        &mut self,
-        handle: &Arc<Handle>,
-        processes: Option<&Arc<OpenedProcesses>>,
-        worker: &mut Worker,
-    ) -> Result<Begun, KillRefused> {
-        // Clones only: whatever is dropped here, the caller still holds, so nothing is closed on this thread.
-        let (victim, processes) = (Arc::clone(handle), processes.cloned());
-        match handle.kill() {
-            Ok(()) => {
-                // The signal is out; without a worker the memory only comes back a little later.
-                if worker.submit(Job::Release { handle: victim, processes }).is_err() {
-                    self.unreleased += 1;
-                }
-                Ok(Begun::Written)
-            }
-            Err(Fault::Gone) => Ok(Begun::Gone),
-            Err(Fault::Absent { .. }) => match worker.submit(Job::KillEach { handle: victim, processes }) {
-                Ok(()) => Ok(Begun::OneByOne),
-                Err(_) => Err(KillRefused::WorkerFull),
-            },
-            Err(fault) => Err(fault.into()),
-        }
-    }
-
     fn wait_for(&mut self, handle: &Arc<Handle>, since: MonotonicNs, now: MonotonicNs) {
         let patience = Some(now.after(self.limits.patience));
         self.table.push(Kill { handle: Arc::clone(handle), since, patience });
+    }
+}
+
+fn strike(handle: &Arc<Handle>, worker: &mut Worker) -> Result<Begun, KillRefused> {
+    // Clones only: whatever is dropped here, the caller still holds, so nothing is closed on this thread.
+    let victim = Arc::clone(handle);
+    match handle.kill() {
+        Ok(()) => {
+            // The signal is out; without room for the job the memory only comes back a little later.
+            let _ = worker.submit(Job::Release(victim));
+            Ok(Begun::Written)
+        }
+        Err(Fault::Gone) => Ok(Begun::Gone),
+        Err(Fault::Absent { .. }) => match worker.submit(Job::KillEach(victim)) {
+            Ok(()) => Ok(Begun::OneByOne),
+            Err(_) => Err(KillRefused::WorkerFull),
+        },
+        Err(fault) => Err(fault.into()),
     }
 }
 
@@ -268,12 +253,12 @@ mod tests {
     fn a_victim_is_written_down_killed_and_seen_to_be_empty() {
         let fake = Fake::new("w");
         let ((mut kills, mut worker), mut book) = (kills(), Book::default());
-        let begun = kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker);
+        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut worker);
         assert_eq!(begun, Ok(Begun::Written));
         assert_eq!(fake.text("cgroup.kill"), "1");
         assert_eq!(book.steps(), [Step::Killing, Step::KillWritten]);
         assert!(kills.poll(ms(499), &mut book).is_none());
-        let again = kills.begin(&fake.handle, None, ms(1), &mut book, &mut worker);
+        let again = kills.begin(&fake.handle, ms(1), &mut book, &mut worker);
         assert_eq!(again, Err(KillRefused::Already));
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
         fake.write("memory.current", "4096\n");
@@ -288,7 +273,7 @@ mod tests {
     fn what_does_not_empty_is_stuck_once_and_not_killed_again_by_itself() {
         let fake = Fake::new("w");
         let ((mut kills, mut worker), mut book) = (kills(), Book::default());
-        kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker).expect("it fits");
+        kills.begin(&fake.handle, ms(0), &mut book, &mut worker).expect("it fits");
         fake.write("cgroup.kill", "");
         assert!(matches!(kills.poll(ms(500), &mut book), Some(KillEvent::Stuck { left: Some(_), .. })));
         assert_eq!((kills.hopeful(), kills.count()), (0, 1));
@@ -306,21 +291,21 @@ mod tests {
         let fakes = ["a", "b", "c"].map(Fake::new);
         let ((mut kills, mut worker), mut book) = (kills(), Book::default());
         for (fake, at) in fakes.iter().zip([0, 1]) {
-            kills.begin(&fake.handle, None, ms(at), &mut book, &mut worker).expect("it fits");
+            kills.begin(&fake.handle, ms(at), &mut book, &mut worker).expect("it fits");
         }
         assert!(kills.give_up(&mut book).is_none(), "both are hopeful");
         while kills.poll(ms(501), &mut book).is_some() {}
         assert_eq!(kills.hopeful(), 0);
         // Somebody was started in it meanwhile.
         fakes[0].write("cgroup.kill", "");
-        let again = kills.begin(&fakes[0].handle, None, ms(600), &mut book, &mut worker);
+        let again = kills.begin(&fakes[0].handle, ms(600), &mut book, &mut worker);
         assert_eq!((again, fakes[0].text("cgroup.kill").as_str()), (Ok(Begun::Written), "1"));
         assert_eq!((kills.count(), kills.hopeful()), (2, 1));
-        let again = kills.begin(&fakes[0].handle, None, ms(601), &mut book, &mut worker);
+        let again = kills.begin(&fakes[0].handle, ms(601), &mut book, &mut worker);
         assert_eq!(again, Err(KillRefused::Already));
-        assert_eq!(kills.begin(&fakes[2].handle, None, ms(601), &mut book, &mut worker), Err(KillRefused::Full));
+        assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut worker), Err(KillRefused::Full));
         assert_eq!(kills.give_up(&mut book).map(|handle| handle.id()), Some(fakes[1].handle.id()));
-        assert_eq!(kills.begin(&fakes[2].handle, None, ms(601), &mut book, &mut worker), Ok(Begun::Written));
+        assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut worker), Ok(Begun::Written));
     }
 
     #[test]
@@ -329,7 +314,7 @@ mod tests {
         let ((mut kills, mut worker), mut book) = (kills(), Book::default());
         assert!(kills.adopt(&fake.handle, ms(0), ms(10_000)));
         assert_eq!(fake.text("cgroup.kill"), "");
-        let begun = kills.begin(&fake.handle, None, ms(10_001), &mut book, &mut worker);
+        let begun = kills.begin(&fake.handle, ms(10_001), &mut book, &mut worker);
         assert_eq!(begun, Err(KillRefused::Already));
         assert!(kills.poll(ms(10_499), &mut book).is_none());
         assert!(matches!(kills.poll(ms(10_500), &mut book), Some(KillEvent::Stuck { .. })));
@@ -341,7 +326,7 @@ mod tests {
     fn nothing_is_killed_that_is_not_written_down() {
         let fake = Fake::new("w");
         let ((mut kills, mut worker), mut book) = (kills(), Book::with_room(0));
-        let begun = kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker);
+        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut worker);
         assert_eq!(begun, Err(KillRefused::Journal(JournalFull)));
         assert_eq!(fake.text("cgroup.kill"), "");
     }
@@ -351,7 +336,7 @@ mod tests {
         let fake = Fake::new("w");
         let ((mut kills, mut worker), mut book) = (kills(), Book::default());
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
-        let begun = kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker);
+        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut worker);
         assert_eq!(begun, Ok(Begun::Gone));
         assert_eq!((fake.text("cgroup.kill").as_str(), kills.count(), book.steps().len()), ("", 0, 0));
     }
@@ -361,10 +346,10 @@ mod tests {
         let fakes = ["a", "b", "c"].map(Fake::new);
         let ((mut kills, mut worker), mut book) = (kills(), Book::default());
         for fake in &fakes[..2] {
-            kills.begin(&fake.handle, None, ms(0), &mut book, &mut worker).expect("it fits");
+            kills.begin(&fake.handle, ms(0), &mut book, &mut worker).expect("it fits");
             fake.write("cgroup.events", "populated 0\nfrozen 0\n");
         }
-        let begun = kills.begin(&fakes[2].handle, None, ms(0), &mut book, &mut worker);
+        let begun = kills.begin(&fakes[2].handle, ms(0), &mut book, &mut worker);
         assert_eq!(begun, Err(KillRefused::Full));
         for _ in 0..2 {
             assert!(matches!(kills.poll(ms(1), &mut book), Some(KillEvent::Emptied { .. })));

@@ -27,20 +27,10 @@ const STACK: usize = 256 << 10;
 /// Something to do.
 #[derive(Debug)]
 pub enum Job {
-    /// The cgroup was killed: take the memory of its processes while they die. Those opened beforehand come first.
-    Release {
-        /// The victim.
-        handle: Arc<Handle>,
-        /// Its processes, as they were in calm times.
-        processes: Option<Arc<OpenedProcesses>>,
-    },
+    /// The cgroup was killed: take the memory of its processes while they die.
+    Release(Arc<Handle>),
     /// There is no cgroup.kill: kill its processes one by one until none is left, then as for `Release`.
-    KillEach {
-        /// The victim.
-        handle: Arc<Handle>,
-        /// Its processes, as they were in calm times.
-        processes: Option<Arc<OpenedProcesses>>,
-    },
+    KillEach(Arc<Handle>),
     /// Ask each of a cgroup's processes to end by itself: SIGTERM.
     Terminate(Arc<Handle>),
     /// Ask the kernel to take back some of a cgroup's memory.
@@ -52,8 +42,6 @@ pub enum Job {
     },
     /// Close a cgroup's descriptors.
     Close(Arc<Handle>),
-    /// Close processes' descriptors.
-    CloseProcesses(Arc<OpenedProcesses>),
 }
 
 /// How reclaim ended.
@@ -149,8 +137,8 @@ fn work(mut jobs: Consumer<Job>, mut done: Producer<Done>, stop: &AtomicBool) {
 
 fn perform(job: Job) -> Option<Done> {
     match job {
-        Job::Release { handle, processes } => Some(release(&handle, processes.as_deref(), false)),
-        Job::KillEach { handle, processes } => Some(release(&handle, processes.as_deref(), true)),
+        Job::Release(handle) => Some(release(&handle, false)),
+        Job::KillEach(handle) => Some(release(&handle, true)),
         Job::Reclaim { handle, amount } => Some(Done::Reclaimed {
             cgroup: handle.id(),
             asked: amount,
@@ -160,7 +148,7 @@ fn perform(job: Job) -> Option<Done> {
             terminate(&handle);
             None
         }
-        Job::Close(_) | Job::CloseProcesses(_) => None,
+        Job::Close(_) => None,
     }
 }
 
@@ -210,11 +198,9 @@ impl Tally {
     }
 }
 
-fn release(handle: &Handle, processes: Option<&OpenedProcesses>, kill: bool) -> Done {
+fn release(handle: &Handle, kill: bool) -> Done {
     reached(KillPoint::ReleaseStarted);
     let mut tally = Tally::default();
-    // Those opened beforehand were members then; whom the kill did not meet is not dying and is left alone.
-    let mut left = processes.is_some_and(|opened| tally.take(opened, false));
     let mut unfinished = 0;
     for round in 0..ROUNDS {
         // A removed cgroup, or an empty one, has nothing left to take.
@@ -225,7 +211,7 @@ fn release(handle: &Handle, processes: Option<&OpenedProcesses>, kill: bool) -> 
             thread::sleep(PAUSE);
         }
         let Ok(opened) = handle.open_processes(AT_A_TIME) else { break };
-        left = tally.take(&opened, kill) | (left && processes.is_some_and(|opened| tally.take(opened, false)));
+        let left = tally.take(&opened, kill);
         unfinished = opened.processes.iter().filter(|one| !tally.over.contains(&one.pid)).count();
         if !left && !kill {
             break;
@@ -284,7 +270,7 @@ mod tests {
         let list: Vec<String> = children.iter().map(|child| child.id().to_string()).collect();
         fake.write("cgroup.procs", &(list.join("\n") + "\n"));
         let mut worker = Worker::start("test", 4).expect("a thread starts");
-        worker.submit(Job::KillEach { handle: Arc::clone(&fake.handle), processes: None }).expect("there is room");
+        worker.submit(Job::KillEach(Arc::clone(&fake.handle))).expect("there is room");
         for child in &mut children {
             let status = child.wait().expect("it is ours");
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));

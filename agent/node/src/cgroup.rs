@@ -97,9 +97,7 @@ pub struct Handle {
     low: Option<KeptFile>,
     min: Option<KeptFile>,
     max: Option<KeptFile>,
-    memory_events: Option<KeptFile>,
     pressure: Option<KeptFile>,
-    swap: Option<KeptFile>,
     reclaim: Option<KeptFile>,
     events: KeptFile,
     freeze: Option<KeptFile>,
@@ -121,17 +119,6 @@ pub struct Events {
     pub populated: bool,
     /// All of its processes stand still.
     pub frozen: bool,
-}
-
-/// What `memory.events` counts, in this cgroup and below.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryEvents {
-    /// Times that its usage met `memory.max`.
-    pub max: u64,
-    /// Times that it was about to be out of memory.
-    pub oom: u64,
-    /// Processes of it that some OOM killer killed.
-    pub oom_kill: u64,
 }
 
 impl Handle {
@@ -167,13 +154,11 @@ impl Handle {
             low: read("memory.low")?,
             min: read("memory.min")?,
             max: read("memory.max")?,
-            memory_events: read("memory.events")?,
             pressure: match read("memory.pressure") {
                 // The file is there and says so where PSI is off.
                 Err(Errno::OPNOTSUPP) => None,
                 other => other?,
             },
-            swap: read("memory.swap.current")?,
             reclaim: write("memory.reclaim")?,
             events: read("cgroup.events")?.ok_or(Errno::NOENT)?,
             freeze: KeptFile::open_below(at, "cgroup.freeze", OFlags::RDWR)?,
@@ -213,11 +198,6 @@ impl Handle {
         number(have(self.current.as_ref(), "memory.current")?)
     }
 
-    /// What of it is in swap.
-    pub fn swap_usage(&self) -> Result<Bytes, Fault> {
-        number(have(self.swap.as_ref(), "memory.swap.current")?)
-    }
-
     /// Page cache of it that reclaim looks at first. Up to two seconds old, and reading it makes the kernel add up its
     /// per-processor figures: for the slow tick, never between a wake and a kill.
     pub fn inactive_file(&self) -> Result<Bytes, Fault> {
@@ -240,15 +220,6 @@ impl Handle {
         Ok((max.0 != u64::MAX).then_some(max))
     }
 
-    /// How often it met its limit.
-    pub fn memory_events(&self) -> Result<MemoryEvents, Fault> {
-        let file = have(self.memory_events.as_ref(), "memory.events")?;
-        let mut buffer = [0; 512];
-        let text = file.read(&mut buffer)?;
-        let need = |name: &'static str| parse::field(text, name.as_bytes()).ok_or(file.malformed(name));
-        Ok(MemoryEvents { max: need("max")?, oom: need("oom")?, oom_kill: need("oom_kill")? })
-    }
-
     /// Whether it has live processes, and whether they stand still.
     pub fn events(&self) -> Result<Events, Fault> {
         let mut buffer = [0; 128];
@@ -256,11 +227,6 @@ impl Handle {
         let populated = parse::field(text, b"populated").ok_or(self.events.malformed("populated"))?;
         // Before 5.2 nothing can be frozen.
         Ok(Events { populated: populated != 0, frozen: parse::field(text, b"frozen") == Some(1) })
-    }
-
-    /// The descriptor of its `cgroup.events`, which polls as `PRI` and `ERR` when that changes.
-    pub fn events_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
     }
 
     /// Whether there is a live process in it or below it.
@@ -521,10 +487,8 @@ mod tests {
         assert_eq!(handle.reservation(), Ok(Bytes::mib(2)));
         assert_eq!(handle.max(), Ok(None));
         assert_eq!(handle.inactive_file(), Ok(Bytes(12_288)));
-        assert_eq!(handle.memory_events(), Ok(MemoryEvents { max: 4, oom: 2, oom_kill: 1 }));
         assert_eq!(handle.events(), Ok(Events { populated: false, frozen: true }));
         assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
-        assert_eq!(handle.swap_usage(), Err(Fault::Absent { file: "memory.swap.current" }));
     }
 
     #[test]

@@ -24,11 +24,6 @@ pub fn terminate(pidfd: impl AsFd) -> Result<(), Errno> {
     signal(pidfd, Signal::TERM)
 }
 
-/// Continues the process if it was stopped. One that is gone already is fine.
-pub fn sigcont(pidfd: impl AsFd) -> Result<(), Errno> {
-    signal(pidfd, Signal::CONT)
-}
-
 fn signal(pidfd: impl AsFd, signal: Signal) -> Result<(), Errno> {
     match rustix::process::pidfd_send_signal(pidfd, signal) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),
@@ -63,33 +58,6 @@ pub fn release(pidfd: impl AsFd) -> Released {
     }
 }
 
-/// What /proc/PID/stat says about a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcessStat {
-    /// `R`unning, `S`leeping, `D` in uninterruptible sleep, `Z`ombie, s`T`opped, ...
-    pub state: u8,
-    /// When it started, in clock ticks since boot: with the pid, this names one process of this boot.
-    pub start_ticks: u64,
-}
-
-/// Reads it; `None` where there is no such process. Opens a file: not for the way from a wake to a kill.
-pub fn stat(pid: Pid) -> Option<ProcessStat> {
-    let path = PathBuf::from(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    ProcessStat::parse(&file::read_all(&path).ok()?)
-}
-
-impl ProcessStat {
-    /// The name may hold blanks, parentheses and line ends, so fields are counted from the last closing parenthesis.
-    fn parse(text: &[u8]) -> Option<Self> {
-        let end = text.iter().rposition(|byte| *byte == b')')?;
-        let mut fields = text[end + 1..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-        let state = *fields.next()?.first()?;
-        // state is field 3, starttime field 22.
-        let start = fields.nth(18)?;
-        Some(Self { state, start_ticks: crate::parse::leading_u64(start)?.0 })
-    }
-}
-
 /// The cgroup v2 path of a process, from the root of the cgroup tree, without a slash at its beginning; empty for the
 /// root itself. `None` where there is no such process, or no cgroup v2.
 pub fn cgroup_path(pid: Option<Pid>) -> Option<Vec<u8>> {
@@ -102,7 +70,7 @@ pub fn cgroup_path(pid: Option<Pid>) -> Option<Vec<u8>> {
     Some(line.strip_suffix(b" (deleted)").unwrap_or(line).to_vec())
 }
 
-/// A process opened beforehand, so that its memory can be taken the moment it is killed.
+/// A process that is held: its number cannot be given to another one meanwhile.
 #[derive(Debug)]
 pub struct Opened {
     /// Its number when it was opened.
@@ -111,7 +79,7 @@ pub struct Opened {
     pub fd: OwnedFd,
 }
 
-/// Opened processes of one cgroup: made by a helper thread in calm times, read by others, never changed.
+/// Opened processes of one cgroup.
 #[derive(Debug)]
 pub struct OpenedProcesses {
     /// Whose processes they are.
@@ -128,40 +96,14 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn names_made_to_mislead_are_read_over() {
-        let tail = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1 2 3";
-        for name in ["sh", "a b", "x) R 2 (y", ") ) )", "new\nline"] {
-            let text = format!("17 ({name}) {tail}\n");
-            assert_eq!(
-                ProcessStat::parse(text.as_bytes()),
-                Some(ProcessStat { state: b'S', start_ticks: 4242 }),
-                "{name}"
-            );
-        }
-        for text in ["", "17 (sh", "17 (sh) S 1 1", "17 (sh) S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 x"] {
-            assert_eq!(ProcessStat::parse(text.as_bytes()), None, "{text}");
-        }
-    }
-
-    #[test]
     fn a_child_is_killed_once_and_then_gone() {
         let mut child = Command::new("sleep").arg("60").spawn().expect("sleep starts");
         let pid = Pid::from_child(&child);
         let pidfd = open(pid).expect("it runs");
         assert_eq!(release(&pidfd), Released::NotDying);
-        let started = stat(pid).expect("it runs").start_ticks;
-        assert!(started > 0);
         kill(&pidfd).expect("it is ours");
         child.wait().expect("it is ours");
         assert_eq!(kill(&pidfd), Ok(()));
-        assert_eq!(sigcont(&pidfd), Ok(()));
         assert_eq!(release(&pidfd), Released::Gone);
-        assert_ne!(stat(pid).map(|stat| stat.start_ticks), Some(started));
-    }
-
-    #[test]
-    fn this_process_has_a_start_and_a_state() {
-        let stat = stat(rustix::process::getpid()).expect("it runs");
-        assert!(b"RSD".contains(&stat.state));
     }
 }

@@ -23,6 +23,15 @@ pub struct Zones {
     pub min_watermark: Pages,
 }
 
+/// How far the two readings of available memory may be off, by the counters that they are summed from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// Anonymous, file and inactive file pages: three of the node.
+    pub kubelet: Pages,
+    /// Free pages of the zones; active file, inactive file, and two kinds of reclaimable kernel pages of the node.
+    pub honest: Pages,
+}
+
 impl Zones {
     /// Reads and adds up.
     pub fn read() -> Result<Self, NodeError> {
@@ -31,9 +40,10 @@ impl Zones {
         Self::parse(&text).ok_or_else(|| NodeError::Malformed { path: path.to_owned(), what: "zone" })
     }
 
-    /// How far free pages plus inactive file pages, each summed from the kernel's counters, may be off together.
-    pub fn drift_bound(&self) -> Pages {
-        Pages(self.zone_drift.0.saturating_add(self.node_drift.0))
+    /// How far available memory may be off, summed from the kernel's counters.
+    pub fn drift(&self) -> Drift {
+        let node = |counters: u64| self.node_drift.0.saturating_mul(counters);
+        Drift { kubelet: Pages(node(3)), honest: Pages(self.zone_drift.0.saturating_add(node(4))) }
     }
 
     /// What the kernel takes off in `MemAvailable` for its own reserves (watermarks and protection of lower zones): it
@@ -97,7 +107,7 @@ mod tests {
         // Thresholds 4, 24 and 28 on each of two processors; Movable and Device are empty.
         assert_eq!(zones.zone_drift, Pages(2 * (4 + 24 + 28)));
         assert_eq!(zones.node_drift, Pages(2 * 28));
-        assert_eq!(zones.drift_bound(), Pages(168));
+        assert_eq!(zones.drift(), Drift { kubelet: Pages(168), honest: Pages(112 + 4 * 56) });
         assert_eq!(zones.low_watermark, Pages(35 + 7146 + 13_937 + 32));
     }
 

@@ -332,10 +332,10 @@ impl Source for EbpfSource {
         let Lines { node, slices, tasks } = lines;
         self.set_slices(slices)?;
         let node_line = node.unwrap_or_default();
-        let NodeLine { kubelet, honest, total, reserve, low_watermark, drift } = node_line;
-        let early = |bytes: Bytes| if bytes == Bytes::ZERO { 0 } else { self.level(bytes) + drift.0 };
-        self.store(std::mem::offset_of!(LineTable, node_kubelet), early(kubelet));
-        self.store(std::mem::offset_of!(LineTable, node_honest), early(honest));
+        let NodeLine { kubelet, honest, total, reserve, low_watermark, kubelet_drift, honest_drift } = node_line;
+        let early = |bytes: Bytes, drift: Pages| if bytes == Bytes::ZERO { 0 } else { self.level(bytes) + drift.0 };
+        self.store(std::mem::offset_of!(LineTable, node_kubelet), early(kubelet, kubelet_drift));
+        self.store(std::mem::offset_of!(LineTable, node_honest), early(honest, honest_drift));
         self.store(std::mem::offset_of!(LineTable, total), total.0);
         self.store(std::mem::offset_of!(LineTable, reserve), reserve.0);
         self.store(std::mem::offset_of!(LineTable, low_watermark), low_watermark.0);

@@ -26,8 +26,10 @@ pub struct NodeLine {
     pub reserve: Pages,
     /// The sum of all zones' low watermarks.
     pub low_watermark: Pages,
-    /// By how much the kernel's global counters may be late: the ring comes this much earlier.
-    pub drift: Pages,
+    /// By how much the kernel's global counters may be late in the kubelet's reading: the ring comes this much earlier.
+    pub kubelet_drift: Pages,
+    /// The same in the honest reading.
+    pub honest_drift: Pages,
 }
 
 /// A slice's line: ring when what is charged to it reaches `usage`.

@@ -18,19 +18,6 @@ use crate::{
 /// Symbols whose addresses the programs need.
 const SYMBOLS: &[&str] = &["vm_zone_stat", "vm_node_stat", "nr_threads", "memory_cgrp_subsys"];
 
-/// How control groups are set up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CgroupMode {
-    /// The unified hierarchy alone.
-    V2,
-    /// Controllers on version 1, the unified hierarchy beside them.
-    Hybrid,
-    /// Version 1 alone.
-    V1,
-    /// None mounted.
-    None,
-}
-
 /// Addresses of kernel symbols, as far as the kernel shows them.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
@@ -94,8 +81,6 @@ pub struct KernelFacts {
     pub lockdown: Option<String>,
     /// Whether pressure is measured.
     pub psi: bool,
-    /// How control groups are set up.
-    pub cgroups: CgroupMode,
     /// Whether the memory controller is on the unified hierarchy.
     pub memory_controller: bool,
     /// Whether bpffs is mounted at `/sys/fs/bpf`.
@@ -169,7 +154,6 @@ pub(crate) fn gather(root: &Path) -> Found {
         kptr_restrict: text("proc/sys/kernel/kptr_restrict").and_then(|value| value.trim().parse().ok()),
         lockdown: text("sys/kernel/security/lockdown").and_then(|modes| chosen(&modes)),
         psi: root.join("proc/pressure/memory").exists() && text("proc/pressure/memory").is_some(),
-        cgroups: cgroup_mode(text("proc/self/mounts").as_deref().unwrap_or_default()),
         memory_controller: text("sys/fs/cgroup/cgroup.controllers")
             .is_some_and(|controllers| controllers.split_whitespace().any(|controller| controller == "memory")),
         bpffs: text("proc/self/mounts")
@@ -193,33 +177,9 @@ fn is_mount(line: &str, at: &str, kind: &str) -> bool {
     words.next() == Some(at) && words.next() == Some(kind)
 }
 
-fn cgroup_mode(mounts: &str) -> CgroupMode {
-    let has = |kind: &str| mounts.lines().any(|line| line.split(' ').nth(2) == Some(kind));
-    match (has("cgroup"), has("cgroup2")) {
-        (false, true) => CgroupMode::V2,
-        (true, true) => CgroupMode::Hybrid,
-        (true, false) => CgroupMode::V1,
-        (false, false) => CgroupMode::None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mounts_tell_the_cgroup_mode() {
-        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
-        let v1 = "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n";
-        for (mounts, mode) in [
-            (v2.to_owned(), CgroupMode::V2),
-            (v1.to_owned(), CgroupMode::V1),
-            (format!("{v1}{v2}"), CgroupMode::Hybrid),
-            ("proc /proc proc rw 0 0\n".to_owned(), CgroupMode::None),
-        ] {
-            assert_eq!(cgroup_mode(&mounts), mode, "{mounts}");
-        }
-    }
 
     #[test]
     fn the_chosen_lockdown_mode_is_in_brackets() {
@@ -251,7 +211,6 @@ mod tests {
         let Found { facts, layout } = gather(directory.path());
         assert!(facts.btf.is_err() && layout.is_none());
         assert!(!facts.psi && !facts.bpffs && !facts.symbols_visible && !facts.memory_controller);
-        assert_eq!(facts.cgroups, CgroupMode::None);
         assert!(!facts.has_function("page_counter_try_charge"));
     }
 }

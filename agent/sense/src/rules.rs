@@ -195,7 +195,7 @@ fn refusal(attachment: &Attachment, facts: &KernelFacts) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{btf::BtfError, probe::CgroupMode};
+    use crate::btf::BtfError;
 
     /// A kernel that has everything.
     fn full() -> KernelFacts {
@@ -211,7 +211,6 @@ mod tests {
             kptr_restrict: Some(0),
             lockdown: None,
             psi: true,
-            cgroups: CgroupMode::V2,
             memory_controller: true,
             bpffs: true,
             tracing_programs: Ok(true),

@@ -1,5 +1,6 @@
 //! Where to ring next, from the lines that are configured and what was read.
 
+use plimsoll_node::zoneinfo::Drift;
 use plimsoll_policy::{MemoryReading, Threshold};
 use plimsoll_sense::{NodeLine, SliceLine};
 use plimsoll_units::{Bytes, CgroupId, Pages};
@@ -12,7 +13,7 @@ const STEP: Bytes = Bytes::mib(4);
 pub(super) struct Machine {
     pub(super) reserve: Pages,
     pub(super) low_watermark: Pages,
-    pub(super) drift: Pages,
+    pub(super) drift: Drift,
     pub(super) page_bytes: u64,
 }
 
@@ -28,12 +29,12 @@ fn next(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Bytes {
 
 /// Whether a line that is watched is so near that the ring, early by the drift, would come again at once.
 pub(super) fn is_near(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> bool {
-    let drift = machine.drift.to_bytes(machine.page_bytes);
-    let near = |reading: Bytes| {
+    let near = |reading: Bytes, drift: Pages| {
         let line = next(thresholds, memory.capacity, reading);
-        reading < line.saturating_add(drift)
+        reading < line.saturating_add(drift.to_bytes(machine.page_bytes))
     };
-    near(memory.kubelet_available) || memory.honest_available.is_some_and(near)
+    near(memory.kubelet_available, machine.drift.kubelet)
+        || memory.honest_available.is_some_and(|honest| near(honest, machine.drift.honest))
 }
 
 /// The node's line. Where memory is so near to it that the drift would ring it at once, the drift is left out: the
@@ -42,7 +43,7 @@ pub(super) fn node(thresholds: &[Threshold], memory: &MemoryReading, machine: &M
     if thresholds.is_empty() {
         return None;
     }
-    let drift = if is_near(thresholds, memory, machine) { Pages(0) } else { machine.drift };
+    let drift = if is_near(thresholds, memory, machine) { Drift::default() } else { machine.drift };
     Some(NodeLine {
         kubelet: next(thresholds, memory.capacity, memory.kubelet_available),
         honest: memory.honest_available.map_or(Bytes::ZERO, |honest| next(thresholds, memory.capacity, honest)),
@@ -50,7 +51,8 @@ pub(super) fn node(thresholds: &[Threshold], memory: &MemoryReading, machine: &M
         total: Pages::from_bytes(memory.capacity, machine.page_bytes),
         reserve: machine.reserve,
         low_watermark: machine.low_watermark,
-        drift,
+        kubelet_drift: drift.kubelet,
+        honest_drift: drift.honest,
     })
 }
 
@@ -76,8 +78,12 @@ mod tests {
     use core::time::Duration;
     use plimsoll_policy::{Line, Signal};
 
-    const MACHINE: Machine =
-        Machine { reserve: Pages(0), low_watermark: Pages(0), drift: Pages(256), page_bytes: 4096 };
+    const MACHINE: Machine = Machine {
+        reserve: Pages(0),
+        low_watermark: Pages(0),
+        drift: Drift { kubelet: Pages(128), honest: Pages(256) },
+        page_bytes: 4096,
+    };
 
     fn thresholds() -> Vec<Threshold> {
         let hard = Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(100)));
@@ -112,9 +118,10 @@ mod tests {
     #[test]
     fn near_a_line_the_drift_is_left_out() {
         // 256 pages are one mebibyte.
-        for (honest, drift) in [(202, 256), (200, 0), (101, 256), (100, 0), (500, 256)] {
+        for (honest, is_near) in [(202, false), (200, true), (101, false), (100, true), (500, false)] {
             let line = node(&thresholds(), &memory(500, honest), &MACHINE).expect("there are lines");
-            assert_eq!(line.drift, Pages(drift), "{honest}");
+            let drift = if is_near { Drift::default() } else { MACHINE.drift };
+            assert_eq!((line.kubelet_drift, line.honest_drift), (drift.kubelet, drift.honest), "{honest}");
         }
     }
 

@@ -53,7 +53,7 @@ const SLOW_LOOK: Duration = Duration::from_secs(1);
 /// Who looks so often shows that it is alive.
 const OFTEN: Duration = Duration::from_secs(10);
 /// Descriptors that a workload's handle keeps open.
-const FILES_A_WORKLOAD: u64 = 16;
+const FILES_A_WORKLOAD: u64 = 12;
 /// Descriptors for everything else.
 const OTHER_FILES: u64 = 256;
 /// Jobs that a worker may have waiting.
@@ -159,7 +159,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         meminfo,
         pressure: MemoryPressure::open().ok(),
         machine,
-        task_limit: TaskLimits::open()?.read().ok().map(|reading| reading.limit()),
+        tasks: TaskLimits::open().ok(),
         updates,
         scout: bell.clone(),
         resumer: if brakes_in_kernel { resumer()? } else { None },
@@ -209,6 +209,9 @@ impl Past {
         let (mut record, found) = RunRecord::open(&path, BootId::read()?)?;
         if let Found::Broken { aside, why } = found {
             troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
+        }
+        if !record.is_locked() {
+            troubles.push("the run record is not locked in memory: writing to it may have to wait for a disk".into());
         }
         let before = undo(&mut record, root);
         let continued = stopped::undo(&stopped_pin()).unwrap_or_else(|error| {
@@ -314,7 +317,7 @@ fn machine(meminfo: &MemInfo) -> anyhow::Result<Machine> {
     Ok(Machine {
         reserve: Pages::from_bytes(zones.total_reserve(&reading, page_bytes), page_bytes),
         low_watermark: zones.low_watermark,
-        drift: zones.drift_bound(),
+        drift: zones.drift(),
         page_bytes,
     })
 }

@@ -94,7 +94,8 @@ fn ring(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }
 
-fn clear(fd: &OwnedFd) {
+/// Makes an eventfd wait for its next ring.
+pub(super) fn clear(fd: &OwnedFd) {
     let mut count = [0; 8];
     while let Err(Errno::INTR) = rustix::io::read(fd, &mut count) {}
 }

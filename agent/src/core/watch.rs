@@ -14,13 +14,14 @@ use plimsoll_act::{
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
+use plimsoll_node::limits::TaskLimits;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_policy::{
     Action, Candidate, Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId,
     SliceSet, Stall, State, decide,
 };
-use plimsoll_sense::{Interest, Kind, Lines, MAX_SLICES, Source, Wake, WakeList};
+use plimsoll_sense::{Interest, Kind, Lines, MAX_SLICES, Source, TaskLine, Wake, WakeList};
 use plimsoll_state::Record as RunRecord;
 use plimsoll_state::queue::Producer;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -106,8 +107,8 @@ pub(super) struct Given {
     pub(super) meminfo: MemInfo,
     pub(super) pressure: Option<MemoryPressure>,
     pub(super) machine: Machine,
-    /// The most tasks there can be.
-    pub(super) task_limit: Option<u64>,
+    /// How many tasks there can be; absent where the kernel does not say.
+    pub(super) tasks: Option<TaskLimits>,
     pub(super) updates: Consumer<Update>,
     pub(super) scout: Bell,
     /// Continues what the in-kernel brake stopped; absent where that stops nobody.
@@ -185,6 +186,8 @@ pub(super) struct Watch {
     stall: [(MonotonicNs, Duration); 2],
     kernel_brake: KernelBrake,
     tasks_quiet: Option<MonotonicNs>,
+    /// Where the line of tasks is.
+    task_line: Option<TaskLine>,
 }
 
 impl Watch {
@@ -223,6 +226,7 @@ impl Watch {
             stall: [(now, Duration::ZERO); 2],
             kernel_brake: KernelBrake::default(),
             tasks_quiet: None,
+            task_line: None,
             given,
         })
     }
@@ -231,6 +235,7 @@ impl Watch {
     pub(super) fn begin(&mut self) {
         self.take_updates();
         self.sample_stall(monotonic());
+        self.draw_task_line();
         let awake = monotonic();
         self.look(Rang { cause: Some(Cause::Timer), ..Rang::default() }, awake);
     }
@@ -287,7 +292,7 @@ impl Watch {
                 TOKEN_TERM => return Some(End::Asked),
                 TOKEN_PARENT => return Some(End::Orphaned),
                 TOKEN_SCOUT => {
-                    clear(&self.given.news);
+                    super::scout::clear(&self.given.news);
                     // Somebody who was not known may be the one that grows.
                     if self.take_updates() && self.episodes.is_open() {
                         rang.because(Cause::FollowUp);
@@ -301,6 +306,7 @@ impl Watch {
             self.next_slow = self.given.slow.map(|slow| awake.after(slow));
             self.sample_stall(awake);
             self.find_stopped();
+            self.draw_task_line();
             rang.because(Cause::Timer);
         }
         if self.next_look.is_some_and(|at| at <= awake) {
@@ -796,12 +802,12 @@ impl Watch {
     /// Kills, and makes room for that where all places are taken by those that do not end. `None` without hands.
     fn strike(&mut self, handle: &Arc<Handle>, now: MonotonicNs) -> Option<Result<Begun, KillRefused>> {
         let hands = self.given.hands.as_mut()?;
-        let begun = hands.kills.begin(handle, None, now, &mut hands.record, &mut hands.release);
+        let begun = hands.kills.begin(handle, now, &mut hands.record, &mut hands.release);
         if begun != Err(KillRefused::Full) {
             return Some(begun);
         }
         let Some(stuck) = hands.kills.give_up(&mut hands.record) else { return Some(begun) };
-        let begun = hands.kills.begin(handle, None, now, &mut hands.record, &mut hands.release);
+        let begun = hands.kills.begin(handle, now, &mut hands.record, &mut hands.release);
         self.close(stuck);
         Some(begun)
     }
@@ -899,8 +905,7 @@ impl Watch {
         }
         if self.tasks_quiet.is_none_or(|until| until <= now) {
             self.tasks_quiet = None;
-            let count = self.given.task_limit.map(|limit| u32::try_from(limit - limit / 20).unwrap_or(u32::MAX));
-            lines.tasks = count.map(|count| plimsoll_sense::TaskLine { count });
+            lines.tasks = self.task_line;
         }
         if near {
             self.look_by(now.after(NEAR_PACE));
@@ -920,6 +925,13 @@ impl Watch {
         {
             self.look_by(now);
         }
+    }
+
+    /// The limits can be changed at any time. Where they cannot be read, the line stays.
+    fn draw_task_line(&mut self) {
+        let Some(Ok(reading)) = self.given.tasks.as_ref().map(TaskLimits::read) else { return };
+        let limit = reading.limit();
+        self.task_line = Some(TaskLine { count: u32::try_from(limit - limit / 20).unwrap_or(u32::MAX) });
     }
 
     fn sample_stall(&mut self, now: MonotonicNs) {
@@ -1025,10 +1037,4 @@ fn errno_of(fault: Fault) -> Option<i32> {
         Fault::Read { errno, .. } | Fault::Write { errno, .. } => Some(errno.raw_os_error()),
         Fault::Gone | Fault::Absent { .. } | Fault::Malformed { .. } => None,
     }
-}
-
-/// Makes an eventfd wait for its next ring.
-fn clear(fd: &OwnedFd) {
-    let mut count = [0; 8];
-    while let Err(Errno::INTR) = rustix::io::read(fd, &mut count) {}
 }

@@ -65,7 +65,6 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
     }
     let root = Root::open(tree.path()).expect("it is there");
     let handle = Arc::new(Handle::open(&root, b"work.slice").expect("readable").expect("it is there"));
-    let opened = Arc::new(handle.open_processes(8).expect("readable"));
     let boot = BootId::read().expect("a boot id");
     let (mut record, _) = Record::open(&run.path().join("record"), boot).expect("writable");
     let mut queue = Producer::attach(Descriptors::create(4).expect("memory")).expect("a queue");
@@ -89,7 +88,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         handle.inactive_file().expect_err("there is no memory.stat");
         brakes.brake(&handle, Owner(1), now, &mut record).expect("room");
         assert!(brakes.poll(now.after(Duration::from_millis(5)), &mut record).is_none());
-        let begun = kills.begin(&handle, Some(&opened), now, &mut record, &mut worker);
+        let begun = kills.begin(&handle, now, &mut record, &mut worker);
         assert_eq!(begun, Ok(Begun::Written));
         let thawed = brakes.thaw(handle.id(), now, &mut record);
         assert!(matches!(thawed, Some(BrakeEvent::Thawed { .. })));

@@ -58,11 +58,10 @@ impl Hand {
         Ok(self.brakes.brake(handle, OWNER, clock::monotonic(), &mut self.record)?)
     }
 
-    /// Kills as the agent does: with processes opened beforehand, and thawing what it had braked.
+    /// Kills as the agent does, thawing what it had braked.
     fn kill(&mut self, handle: &Arc<Handle>) -> Result<Begun> {
-        let opened = Arc::new(handle.open_processes(64)?);
         let now = clock::monotonic();
-        let begun = self.kills.begin(handle, Some(&opened), now, &mut self.record, &mut self.reaper)?;
+        let begun = self.kills.begin(handle, now, &mut self.record, &mut self.reaper)?;
         if self.brakes.holds(handle.id()) {
             let thawed = self.brakes.thaw(handle.id(), now, &mut self.record);
             ensure!(matches!(thawed, Some(BrakeEvent::Thawed { .. })), "not thawed: {thawed:?}");
@@ -126,7 +125,7 @@ pub(crate) fn reads_this_kernel() -> Result<()> {
         &[
             ("derived_bytes", &reserve.0),
             ("from_zones_bytes", &(expected * meminfo::page_bytes())),
-            ("drift", &zones.drift_bound().0),
+            ("drift", &zones.drift().honest.0),
         ],
     );
     vmstat::VmStat::open()?.read()?;
@@ -160,7 +159,6 @@ pub(crate) fn discovers() -> Result<()> {
         handle.inactive_file()?;
         handle.reservation()?;
         ensure!(handle.max()?.is_none() && !handle.populated()?, "{one:?} has a limit or a process");
-        handle.memory_events()?;
         handle.pressure()?;
     }
     Ok(())
@@ -236,7 +234,7 @@ pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
     ensure!(handle.freeze(true) == Err(Fault::Gone));
     let braked = hand.brakes.brake(&handle, OWNER, clock::monotonic(), &mut hand.record);
     ensure!(braked == Err(BrakeRefused::Fault(Fault::Gone)), "{braked:?}");
-    let begun = hand.kills.begin(&handle, None, clock::monotonic(), &mut hand.record, &mut hand.reaper);
+    let begun = hand.kills.begin(&handle, clock::monotonic(), &mut hand.record, &mut hand.reaper);
     ensure!(begun == Ok(Begun::Gone), "{begun:?}");
     ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
     ensure!(cgroup.populated()?, "the newcomer died");

@@ -186,7 +186,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         cpus: thread::available_parallelism()?.get(),
         page_bytes: rustix::param::page_size(),
         memory_bytes: machine::meminfo("MemTotal")?,
-        drift_bytes: Zones::read()?.drift_bound().0 * u64::try_from(rustix::param::page_size())?,
+        drift_bytes: Zones::read()?.drift().honest.0 * u64::try_from(rustix::param::page_size())?,
         seed: arguments.seed,
         watchers: arguments.watchers.iter().map(|watcher| (*watcher, Watched::default())).collect(),
         processes: None,

@@ -47,7 +47,8 @@ impl Observer {
             total,
             reserve: self.reserve,
             low_watermark: self.low_watermark,
-            drift: Pages(0),
+            kubelet_drift: Pages(0),
+            honest_drift: Pages(0),
         };
         Ok(self.source.arm(&Lines { node: Some(node), ..Lines::default() })?)
     }

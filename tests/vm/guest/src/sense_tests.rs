@@ -101,7 +101,8 @@ fn node_line(room: u64) -> Result<NodeLine> {
         total: pages(machine::meminfo("MemTotal")?),
         reserve,
         low_watermark,
-        drift: Pages(125 * 2),
+        kubelet_drift: Pages(125 * 2),
+        honest_drift: Pages(125 * 2),
     })
 }
 
