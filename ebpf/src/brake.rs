@@ -8,16 +8,21 @@ use aya_ebpf::helpers::{
 };
 use plimsoll_abi::{StoppedRecord, StoppedSlot, counter, kind};
 
-use crate::{kernel, line::Readings, maps};
+use crate::{
+    kernel,
+    line::{DEPTH, Readings},
+    maps,
+};
 
 const SIGSTOP: u32 = 19;
 
 /// Marked slices are looked for at these levels below the root cgroup.
 const LEVELS: i32 = 8;
 
-/// Stops the running process if it is in a marked slice and memory is below that slice's line.
+/// Stops the running process if it is in a marked slice, memory is below that slice's line, and what is charged belongs
+/// to the same slice. A charge can be made for somebody else: in an interrupt, or for the owner of what is shared.
 #[inline(always)]
-pub fn apply(levels: u64, now: Readings) {
+pub fn apply(levels: u64, now: Readings, counter: u64) {
     for level in 1..=LEVELS {
         if levels & (1 << level) == 0 {
             continue;
@@ -32,10 +37,29 @@ pub fn apply(levels: u64, now: Readings) {
         let (kubelet, honest) =
             unsafe { (maps::peek(&raw const (*mark).kubelet), maps::peek(&raw const (*mark).honest)) };
         if now.kubelet < kubelet || now.honest < honest {
-            stop(slice);
+            if is_charged(counter, slice) {
+                stop(slice);
+            }
             return;
         }
     }
+}
+
+/// Whether the page counter belongs to the slice or to something in it. Where none is charged (reclaim, which may have
+/// begun in an interrupt) nobody is stopped: whoever goes on to charge is.
+#[inline(always)]
+fn is_charged(counter: u64, slice: u64) -> bool {
+    let mut at = counter;
+    for _ in 0..DEPTH {
+        if kernel::counter_cgroup(at) == Some(slice) {
+            return true;
+        }
+        at = match kernel::member(at, &kernel::COUNTER_PARENT) {
+            Some(parent) if parent != 0 => parent,
+            _ => return false,
+        };
+    }
+    false
 }
 
 #[inline(never)]

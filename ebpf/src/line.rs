@@ -14,7 +14,7 @@ use plimsoll_abi::{ABSENT, LineRecord, LineTable, SLICES as SLOTS, counter, kind
 use crate::{brake, kernel, maps};
 
 /// How far up from the charged cgroup a slice is looked for.
-const DEPTH: usize = 8;
+pub const DEPTH: usize = 8;
 
 /// Available memory in pages.
 #[derive(Clone, Copy)]
@@ -68,7 +68,7 @@ pub fn node(table: *mut LineTable, counter: u64) {
         }
     }
     if braking {
-        brake::apply(brake_levels, now);
+        brake::apply(brake_levels, now, counter);
     }
 }
 

@@ -457,6 +457,7 @@ pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
     // Above the line nothing is stopped, and below it nobody outside the marked slice.
     let mut free = Hog::start("anon", other.path(), 96, &[])?;
     free.wait_taken(96, LIMIT)?;
+    ensure!(watched.source.first_stopped().is_none(), "somebody was stopped above the line");
     let mut held = Hog::start("anon", leaf.path(), 96, &[])?;
     let pid = held.child.id();
     machine::wait_for("the brake stops the process", LIMIT, || Ok(machine::process_state(pid) == Some('T')))?;
@@ -466,6 +467,8 @@ pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
         _ => None,
     })?;
     ensure!(told == (pid, mark.slice), "{told:?}");
+    // Whoever does not hear of it finds it in the record.
+    ensure!(watched.source.first_stopped().is_some(), "the record does not have it");
     let health = watched.source.health();
     ensure!(health.brakes_applied == 1 && health.brakes_refused == 0, "{health:?}");
 
