@@ -622,11 +622,11 @@ impl Watch {
         let mut hold_on = false;
         let mut quiet = true;
         let mut met = false;
-        for scope in 0..=self.given.policy.slices.len() {
+        for (scope, reading) in readings.iter().enumerate().take(1 + self.given.policy.slices.len()) {
             let observation = Observation {
                 taken,
                 scope: scope_of(scope),
-                memory: readings[scope],
+                memory: *reading,
                 stall: self.stalled(now),
                 unattributed: None,
                 reclaimed: self.reclaimed[scope],
