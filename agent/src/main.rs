@@ -10,6 +10,7 @@ mod check;
 mod config_command;
 mod core;
 mod explain;
+mod handed;
 mod inherit;
 mod log;
 mod observe;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_config::{
-    ConfigError, Configuration, LogFormat, Overrides, Quantity, Report, SourceChoice, Sources, parse_duration,
+    ConfigError, Configuration, LogFormat, Overrides, Quantity, Report, Snapshot, SourceChoice, Sources, parse_duration,
 };
 use plimsoll_units::Bytes;
 
@@ -86,6 +86,17 @@ impl Options {
     /// Reads the files and puts these options before them. `own_cgroup` is the cgroup that is the agent's alone.
     pub(crate) fn load(&self, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
         plimsoll_config::load(&self.sources(), &self.overrides(own_cgroup))
+    }
+
+    /// The same, with all that was read.
+    pub(crate) fn load_and_keep(&self, own_cgroup: Option<String>) -> Result<(Configuration, Snapshot), ConfigError> {
+        let (report, kept) = plimsoll_config::examine_and_keep(&self.sources(), &self.overrides(own_cgroup));
+        if report.errors.is_empty() { Ok((report.configuration, kept)) } else { Err(ConfigError(report.errors)) }
+    }
+
+    /// Takes what was kept for the files.
+    pub(crate) fn load_kept(&self, kept: &Snapshot, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
+        plimsoll_config::load_kept(kept, &self.sources(), &self.overrides(own_cgroup))
     }
 
     /// The same, with all that is wrong beside what is not.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
-use plimsoll_config::{ConfigError, Configuration};
+use plimsoll_config::{ConfigError, Configuration, Snapshot};
 use plimsoll_node::discover::Protected;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_node::{lock, priority};
@@ -23,6 +23,7 @@ use serde_json::{Map, Value};
 
 use crate::acting::Locks;
 use crate::core;
+use crate::handed::Handed;
 use crate::log::{self, Level};
 use crate::options::Options;
 use crate::outlet::{self, Outlet, Written};
@@ -56,17 +57,18 @@ pub(crate) fn configuration(options: &Options) -> Result<Configuration, ConfigEr
 
 /// Runs until SIGTERM or SIGINT, and gives the exit code.
 pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
-    let configuration = configuration(options)?;
+    let (configuration, read) = options.load_and_keep(core::own_cgroup(&Protected::read()))?;
     if let Some(sentence) = CgroupMode::detect().refusal() {
         eprintln!("plimsoll: {sentence}");
         return Ok(NOT_HERE);
     }
-    Supervisor::start(options, configuration)?.serve()
+    Supervisor::start(options, configuration, &read)?.serve()
 }
 
 struct Supervisor {
     configuration: Configuration,
     arguments: Vec<std::ffi::OsString>,
+    handed: Handed,
     queue: Descriptors,
     slow: Descriptors,
     hello: OwnedFd,
@@ -137,7 +139,7 @@ impl Ward {
 }
 
 impl Supervisor {
-    fn start(options: &Options, configuration: Configuration) -> anyhow::Result<Self> {
+    fn start(options: &Options, configuration: Configuration, read: &Snapshot) -> anyhow::Result<Self> {
         Locks::of(&configuration.state_directory).make_places()?;
         let (signals, write) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
@@ -152,6 +154,7 @@ impl Supervisor {
         let (outlet, written) = outlet::start(std::io::stdout(), || {})?;
         let supervisor = Self {
             arguments: options.arguments(),
+            handed: Handed::new(read).context("cannot keep the configuration for the processes to be started")?,
             queue: Descriptors::create(QUEUE)?,
             slow: Descriptors::create(SLOW_QUEUE)?,
             hello: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK)?,
@@ -248,6 +251,7 @@ impl Supervisor {
         let mut command = Command::new(own);
         let pair = |queue: &Descriptors| format!("{},{}", queue.memory.as_raw_fd(), queue.wake.as_raw_fd());
         command.arg(part).args(&self.arguments);
+        command.arg("--handed").arg(self.handed.number().to_string());
         command.arg("--queue").arg(pair(&self.queue)).arg("--slow").arg(pair(&self.slow));
         // A core dies at a kill point once, not again and again.
         #[cfg(feature = "strict")]

@@ -26,6 +26,7 @@ mod pattern;
 mod pods;
 mod quantity;
 mod show;
+mod snapshot;
 mod sources;
 mod tree;
 
@@ -39,4 +40,5 @@ pub use pattern::{Pattern, PatternError};
 pub use pods::PodRules;
 pub use quantity::{Quantity, QuantityError};
 pub use show::{Row, rows};
-pub use sources::{Report, Sources, Text, Texts, examine, examine_texts, load, parse};
+pub use snapshot::Snapshot;
+pub use sources::{Report, Sources, Text, Texts, examine, examine_and_keep, examine_texts, load, load_kept, parse};

@@ -10,6 +10,7 @@ use crate::kubelet::settings::Settings;
 use crate::kubelet::words::command_line;
 use crate::load::{Overrides, Own};
 use crate::model::Configuration;
+use crate::snapshot::{Keeping, Snapshot};
 use crate::tree::Problems;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -84,11 +85,27 @@ pub fn parse(text: &str, file: &str) -> Result<Configuration, ConfigError> {
 
 /// Reads the files, and tells all that is wrong beside what is not.
 pub fn examine(sources: &Sources, overrides: &Overrides) -> Report {
+    examine_in(sources, overrides, &Disk)
+}
+
+/// The same, and keeps all that was read.
+pub fn examine_and_keep(sources: &Sources, overrides: &Overrides) -> (Report, Snapshot) {
+    let keeping = Keeping::default();
+    let report = examine_in(sources, overrides, &keeping);
+    (report, keeping.0.into_inner())
+}
+
+/// Reads what was kept instead of the files.
+pub fn load_kept(kept: &Snapshot, sources: &Sources, overrides: &Overrides) -> Result<Configuration, ConfigError> {
+    let Report { configuration, errors, .. } = examine_in(sources, overrides, kept);
+    if errors.is_empty() { Ok(configuration) } else { Err(ConfigError(errors)) }
+}
+
+fn examine_in(sources: &Sources, overrides: &Overrides, files: &dyn Files) -> Report {
     let mut problems = Problems::new("default");
-    let disk = Disk;
     let mut text = |path: &Option<PathBuf>| {
         let path = path.as_ref()?;
-        disk.text(path, &mut problems)
+        files.text(path, &mut problems)
     };
     let mut texts = Texts {
         own: text(&sources.own),
@@ -98,10 +115,10 @@ pub fn examine(sources: &Sources, overrides: &Overrides) -> Report {
         node_config: text(&sources.node_config),
         kubelet_command_line: Vec::new(),
     };
-    texts.drop_ins = sources.kubelet_config_dir.as_ref().map(|path| disk.drop_ins(path, &mut problems));
+    texts.drop_ins = sources.kubelet_config_dir.as_ref().map(|path| files.drop_ins(path, &mut problems));
     texts.kubelet_command_line =
-        sources.kubelet_command_line.iter().filter_map(|path| disk.text(path, &mut problems)).collect();
-    assemble(&texts, overrides, &disk, problems)
+        sources.kubelet_command_line.iter().filter_map(|path| files.text(path, &mut problems)).collect();
+    assemble(&texts, overrides, files, problems)
 }
 
 /// The same with texts that were read already. Files that they name are not read.
@@ -109,8 +126,8 @@ pub fn examine_texts(texts: &Texts, overrides: &Overrides) -> Report {
     assemble(texts, overrides, &Nowhere, Problems::new("default"))
 }
 
-/// Where files that a command line names are found.
-trait Files {
+/// Where files are found.
+pub(crate) trait Files {
     fn read(&self, path: &Path) -> io::Result<String>;
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
 
@@ -140,7 +157,7 @@ trait Files {
     }
 }
 
-struct Disk;
+pub(crate) struct Disk;
 
 impl Files for Disk {
     fn read(&self, path: &Path) -> io::Result<String> {

@@ -42,7 +42,7 @@ use rustix::event::{Timespec, poll};
 use crate::acting::Locks;
 use crate::options::Options;
 use crate::record::StartParts;
-use crate::{QueueNumbers, inherit};
+use crate::{QueueNumbers, handed, inherit};
 use levels::Machine;
 use resume::Resumer;
 use scout::{Bell, Introduction, Scout};
@@ -79,6 +79,9 @@ pub(crate) struct Arguments {
     /// Rung when the reporter is new.
     #[arg(long)]
     hello: i32,
+    /// The configuration as the supervisor read it.
+    #[arg(long)]
+    handed: Option<i32>,
 }
 
 /// Exit code: the right to act is free now; start again to take it.
@@ -97,7 +100,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let hello = inherit::take(arguments.hello)?;
     let term = term_descriptor()?;
     let protected = Protected::read();
-    let configuration = arguments.options.load(own_cgroup(&protected))?;
+    let configuration = handed::configuration(&arguments.options, arguments.handed, own_cgroup(&protected))?;
     start.configuration = lap(begun);
 
     let mode = CgroupMode::detect();

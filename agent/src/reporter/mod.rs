@@ -20,6 +20,7 @@ use landlock::{
     path_beneath_rules,
 };
 use plimsoll_node::capabilities;
+use plimsoll_node::discover::Protected;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_state::queue::{Consumer, FRAME};
 use plimsoll_units::Bytes;
@@ -29,6 +30,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::QueueNumbers;
+use crate::handed;
 use crate::log::{self, Level};
 use crate::observe::Observer;
 use crate::options::Options;
@@ -59,6 +61,9 @@ pub(crate) struct Arguments {
     /// The scout thread's queue.
     #[arg(long)]
     slow: QueueNumbers,
+    /// The configuration as the supervisor read it.
+    #[arg(long)]
+    handed: Option<i32>,
 }
 
 /// Runs until SIGTERM.
@@ -68,7 +73,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     let queue = Consumer::attach(arguments.queue.take()?)?;
     let slow = Consumer::attach(arguments.slow.take()?)?;
-    let configuration = crate::supervisor::configuration(&arguments.options)?;
+    let own_cgroup = crate::core::own_cgroup(&Protected::read());
+    let configuration = handed::configuration(&arguments.options, arguments.handed, own_cgroup)?;
     let address = configuration.metrics_address;
     let format = configuration.log_format;
     let (kernel_log, trouble) = match OpenOptions::new().write(true).open("/dev/kmsg") {
