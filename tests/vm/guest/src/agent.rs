@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
@@ -82,6 +82,7 @@ machine:
 /// An agent that is running, in a cgroup of its own.
 pub(crate) struct Agent {
     child: Child,
+    configuration: PathBuf,
     log: PathBuf,
     address: SocketAddr,
 }
@@ -114,7 +115,12 @@ impl Agent {
             .stderr(out)
             .spawn()
             .context("cannot start the agent")?;
-        Ok(Self { child, log, address: SocketAddr::from(([127, 0, 0, 1], settings.port)) })
+        Ok(Self { child, configuration: config, log, address: SocketAddr::from(([127, 0, 0, 1], settings.port)) })
+    }
+
+    /// The file that it was started with.
+    pub(crate) fn configuration(&self) -> &Path {
+        &self.configuration
     }
 
     /// Waits for readiness; its early end is an error that quotes the end of its log.

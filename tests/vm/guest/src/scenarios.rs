@@ -363,6 +363,8 @@ pub(crate) fn records_lost() -> Result<()> {
 
 pub(crate) fn core_dies() -> Result<()> {
     let mut scene = Scene::set(ROOM)?;
+    // Whoever is started again goes by what was read at the start, not by a mistake that somebody makes meanwhile.
+    std::fs::write(scene.agent.configuration(), "evictionHard: [")?;
     for part in ["reporter", "core"] {
         let pid = Pid::from_raw(i32::try_from(scene.agent.part(part)?)?).context("no process has the number zero")?;
         kill_process(pid, Signal::KILL)?;
