@@ -17,7 +17,8 @@ use plimsoll_node::discover::Protected;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_node::{lock, priority};
 use plimsoll_state::queue::Descriptors;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
 
@@ -157,7 +158,7 @@ impl Supervisor {
             handed: Handed::new(read).context("cannot keep the configuration for the processes to be started")?,
             queue: Descriptors::create(QUEUE)?,
             slow: Descriptors::create(SLOW_QUEUE)?,
-            hello: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK)?,
+            hello: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             signals,
             term,
             outlet,
@@ -240,7 +241,10 @@ impl Supervisor {
         if self.core.due.is_some_and(|due| due <= now) {
             let mut command = self.command("core")?;
             command.arg("--hello").arg(self.hello.as_raw_fd().to_string());
+            // The core's alone.
+            fcntl_setfd(&self.hello, FdFlags::empty())?;
             launch(&mut self.core, command);
+            fcntl_setfd(&self.hello, FdFlags::CLOEXEC)?;
             self.began = true;
         }
         Ok(())
@@ -251,6 +255,7 @@ impl Supervisor {
         let mut command = Command::new(own);
         let pair = |queue: &Descriptors| format!("{},{}", queue.memory.as_raw_fd(), queue.wake.as_raw_fd());
         command.arg(part).args(&self.arguments);
+        command.arg("--supervisor").arg(std::process::id().to_string());
         command.arg("--handed").arg(self.handed.number().to_string());
         command.arg("--queue").arg(pair(&self.queue)).arg("--slow").arg(pair(&self.slow));
         // A core dies at a kill point once, not again and again.

@@ -82,6 +82,9 @@ pub(crate) struct Arguments {
     /// The configuration as the supervisor read it.
     #[arg(long)]
     handed: Option<i32>,
+    /// The supervisor's process.
+    #[arg(long)]
+    supervisor: Option<i32>,
 }
 
 /// Exit code: the right to act is free now; start again to take it.
@@ -94,7 +97,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     crate::strict::arm_kill_point()?;
     let mut start = StartParts::default();
     let mut troubles = Vec::new();
-    let parent = open_parent()?;
+    let parent = open_parent(arguments.supervisor)?;
     let queue = Producer::attach(arguments.queue.take()?)?;
     let slow_queue = Producer::attach(arguments.slow.take()?)?;
     let hello = inherit::take(arguments.hello)?;
@@ -282,11 +285,18 @@ pub(crate) fn own_cgroup(protected: &Protected) -> Option<String> {
 }
 
 /// A descriptor of the supervisor, which is readable when that is gone.
-fn open_parent() -> anyhow::Result<OwnedFd> {
+fn open_parent(supervisor: Option<i32>) -> anyhow::Result<OwnedFd> {
     let parent = rustix::process::getppid().context("the supervisor is gone")?;
     let fd = plimsoll_node::process::open(parent).context("cannot open the supervisor's process")?;
-    anyhow::ensure!(rustix::process::getppid() == Some(parent), "the supervisor is gone");
+    ensure_child_of(supervisor.unwrap_or(parent.as_raw_pid()))?;
     Ok(fd)
+}
+
+/// Fails where the supervisor died already and this process was given to another parent: nobody would end it.
+pub(crate) fn ensure_child_of(supervisor: i32) -> anyhow::Result<()> {
+    let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
+    anyhow::ensure!(parent == Some(supervisor), "the supervisor is gone");
+    Ok(())
 }
 
 /// A descriptor that is readable when this process was asked to end.

@@ -64,6 +64,9 @@ pub(crate) struct Arguments {
     /// The configuration as the supervisor read it.
     #[arg(long)]
     handed: Option<i32>,
+    /// The supervisor's process.
+    #[arg(long)]
+    supervisor: Option<i32>,
 }
 
 /// Runs until SIGTERM.
@@ -71,6 +74,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
     capabilities::keep_only(&[])?;
     set_parent_process_death_signal(Some(Signal::TERM))?;
+    // One that died before that sends no signal.
+    arguments.supervisor.map(crate::core::ensure_child_of).transpose()?;
     let queue = Consumer::attach(arguments.queue.take()?)?;
     let slow = Consumer::attach(arguments.slow.take()?)?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());

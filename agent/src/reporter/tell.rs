@@ -69,7 +69,10 @@ impl Teller {
     /// All metrics as text, with the memory that is available now.
     pub(super) fn metrics(&self) -> String {
         if let Some(reading) = self.memory.as_ref().and_then(|memory| memory.read().ok()) {
-            for (name, bytes) in [("kubelet", reading.kubelet_available()), ("kernel", reading.honest_available())] {
+            // As it is decided by: the huge page pool is nobody's memory but its own.
+            let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
+            let kubelet = reading.kubelet_available().saturating_sub(pool);
+            for (name, bytes) in [("kubelet", kubelet), ("kernel", reading.honest_available())] {
                 self.metrics.available.get_or_create(&[("reading", name.into())]).set(gauge(bytes));
             }
         }
