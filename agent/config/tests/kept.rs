@@ -3,6 +3,9 @@
 use plimsoll_config::{Overrides, Snapshot, Sources, examine_and_keep, load_kept};
 use std::fs;
 
+/// Kubernetes' own head of a file.
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
 #[test]
 fn what_was_kept_says_the_same_when_the_files_are_gone_or_broken() {
     let place = tempfile::tempdir().expect("a directory");
@@ -12,7 +15,6 @@ fn what_was_kept_says_the_same_when_the_files_are_gone_or_broken() {
         fs::write(&path, text).expect("writable");
         path
     };
-    const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
     let named = file("named.yaml", &format!("{HEAD}evictionHard: {{memory.available: 300Mi}}\n"));
     let sources = Sources {
         own: Some(file("own.yaml", "machine: {workloads: [{match: work.slice/*}]}\n")),

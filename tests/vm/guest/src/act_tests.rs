@@ -296,7 +296,7 @@ pub(crate) fn reclaim_takes_what_it_can() -> Result<()> {
 
 pub(crate) fn next_one_undoes() -> Result<()> {
     let cgroup = Cgroup::create("work.slice/left")?;
-    let mut hog = Hog::start("anon", cgroup.path(), 200, &["--rate", "20", "--hold", "60"])?;
+    let mut hog = Hog::start("anon", cgroup.path(), 200, &["--rate", "4", "--hold", "60"])?;
     hog.wait_taken(4, PATIENCE)?;
     let victim = Cgroup::create("work.slice/dying")?;
     let device = Slow::create("undo", 16, Duration::from_secs(3))?;
