@@ -1038,3 +1038,6 @@ fn errno_of(fault: Fault) -> Option<i32> {
         Fault::Gone | Fault::Absent { .. } | Fault::Malformed { .. } => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

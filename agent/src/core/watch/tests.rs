@@ -1,0 +1,205 @@
+//! The watching thread's decisions carried out, on cgroups made of plain files: a slice with a limit of 100 MiB and a hard
+//! line at 10 MiB, and workloads in it.
+
+use super::super::scout::eventfd;
+use super::super::table::{Facts, SliceFacts};
+use super::*;
+use plimsoll_act::{BrakeLimits, KillLimits};
+use plimsoll_node::boot::BootId;
+use plimsoll_node::cgroup::Root;
+use plimsoll_policy::{Line, Signal, SliceLines, Threshold};
+use plimsoll_sense::Polling;
+use plimsoll_state::queue::{self, Descriptors};
+use plimsoll_units::Bytes;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+const SLICE: u64 = 100;
+const LINE: u64 = 10;
+
+struct Scene {
+    tree: tempfile::TempDir,
+    watch: Watch,
+    updates: rtrb::Producer<Update>,
+    /// What is told is never read here, but a queue has two ends.
+    _told: queue::Consumer,
+}
+
+impl Scene {
+    fn new(victims_per_minute: u32) -> Self {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
+        let worker = |name| Worker::start(name, 16).expect("a thread starts");
+        let hands = Hands {
+            record,
+            brakes: Brakes::with_capacity(BrakeLimits::default(), 4),
+            kills: Kills::with_capacity(KillLimits::default(), 4),
+            doubtful: Vec::new(),
+            release: worker("release"),
+            reclaim: worker("reclaim"),
+            freeze: true,
+        };
+        let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(LINE)))];
+        let made = Descriptors::create(256).expect("memory");
+        let again = Descriptors {
+            memory: made.memory.try_clone().expect("a descriptor more"),
+            wake: made.wake.try_clone().expect("a descriptor more"),
+        };
+        let (updates, take) = rtrb::RingBuffer::new(16);
+        let fd = || eventfd().expect("a descriptor");
+        let given = Given {
+            policy: Policy {
+                thresholds: Vec::new(),
+                slices: vec![SliceLines { thresholds }],
+                victims_per_minute,
+                ..Policy::default()
+            },
+            source: Box::new(Polling::new(Duration::from_mins(1), Duration::ZERO).expect("a period")),
+            hands: Some(hands),
+            meminfo: MemInfo::open().expect("this is Linux"),
+            pressure: None,
+            machine: Machine { page_bytes: 4096, ..Machine::default() },
+            tasks: None,
+            updates: take,
+            scout: Bell::new().expect("a descriptor"),
+            resumer: None,
+            news: fd(),
+            queue: Producer::attach(made).expect("a queue"),
+            slow: None,
+            term: fd(),
+            parent: fd(),
+            may_act: Box::new(|| false),
+        };
+        let mut scene = Self {
+            watch: Watch::new(given).expect("descriptors"),
+            updates,
+            _told: queue::Consumer::attach(again).expect("a queue"),
+            tree,
+        };
+        scene.cgroup("slice", 0);
+        let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
+        scene.update(Update::Slice(0, Some(SliceFacts { handle, max, inactive_file: Bytes::ZERO })));
+        scene
+    }
+
+    fn cgroup(&self, name: &str, mib: u64) {
+        fs::create_dir_all(self.tree.path().join(name)).expect("writable");
+        for (file, text) in
+            [("cgroup.events", "populated 1\n"), ("cgroup.procs", ""), ("cgroup.freeze", "0\n"), ("cgroup.kill", "")]
+        {
+            self.write(name, file, text);
+        }
+        self.uses(name, mib);
+    }
+
+    fn open(&self, name: &str) -> Arc<Handle> {
+        let root = Root::open(self.tree.path()).expect("it is there");
+        Arc::new(Handle::open(&root, name.as_bytes()).expect("readable").expect("it is there"))
+    }
+
+    fn update(&mut self, update: Update) {
+        self.updates.push(update).expect("room");
+        self.watch.take_updates();
+    }
+
+    /// A workload in the slice that `cgroup` made.
+    fn joins(&mut self, slot: u32, name: &str) -> Arc<Handle> {
+        let facts = Facts {
+            handle: self.open(name),
+            reservation: Bytes::ZERO,
+            inactive_file: Bytes::ZERO,
+            priority: 0,
+            started: MonotonicNs(1),
+            slices: SliceSet::NONE.with(SliceId(0)),
+        };
+        let handle = Arc::clone(&facts.handle);
+        self.update(Update::Workload(slot, facts));
+        handle
+    }
+
+    fn write(&self, name: &str, file: &str, text: &str) {
+        fs::write(self.tree.path().join(name).join(file), text).expect("writable");
+    }
+
+    fn uses(&self, name: &str, mib: u64) {
+        self.write(name, "memory.current", &format!("{}\n", mib << 20));
+    }
+
+    fn text(&self, name: &str, file: &str) -> String {
+        fs::read_to_string(self.tree.path().join(name).join(file)).expect("readable").trim_end().to_owned()
+    }
+
+    fn look(&mut self) {
+        self.watch.look(Rang::default(), monotonic());
+    }
+
+    fn leaving(&self, slot: u32, handle: &Handle) -> Option<Leaving> {
+        self.watch.table.get(Key { slot, id: handle.id() }).map(|workload| workload.leaving)
+    }
+}
+
+#[test]
+fn what_still_grows_is_killed_where_its_slice_is_short_and_else_goes_on() {
+    for (slice_mib, victims, killed, frozen) in
+        [(SLICE - LINE + 1, 1, "1", "0"), (SLICE - LINE, 1, "", "0"), (SLICE - LINE + 1, 0, "", "1")]
+    {
+        let mut scene = Scene::new(victims);
+        scene.cgroup("a", 50);
+        let handle = scene.joins(3, "a");
+        scene.watch.freeze(&handle, 1, Bytes::ZERO);
+        assert_eq!(scene.text("a", "cgroup.freeze"), "1");
+        scene.uses("slice", slice_mib);
+        let begun = monotonic();
+        for (after, mib) in [(5, 50), (20, 60)] {
+            scene.uses("a", mib);
+            scene.watch.follow_up(begun.after(Duration::from_millis(after + 1)), &mut Rang::default());
+        }
+        let found = (scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze"));
+        assert_eq!((found.0.as_str(), found.1.as_str()), (killed, frozen), "{slice_mib} MiB, {victims} victims");
+    }
+}
+
+#[test]
+fn who_cannot_be_killed_spends_nothing_and_does_not_keep_others_from_their_turn() {
+    let mut scene = Scene::new(1);
+    for (name, mib) in [("large", 60), ("small", 30)] {
+        scene.cgroup(name, mib);
+    }
+    let refusing = scene.tree.path().join("large/cgroup.kill");
+    fs::remove_file(&refusing).expect("it is there");
+    symlink("/dev/full", &refusing).expect("writable");
+    let (large, small) = (scene.joins(0, "large"), scene.joins(1, "small"));
+    scene.uses("slice", SLICE - 1);
+    scene.look();
+    assert!(matches!(scene.leaving(0, &large), Some(Leaving::Refused(_))), "{:?}", scene.leaving(0, &large));
+    assert_eq!(scene.text("small", "cgroup.kill"), "", "one was enough for the plan");
+    scene.look();
+    assert_eq!(scene.text("small", "cgroup.kill"), "1");
+    assert_eq!(scene.leaving(1, &small), Some(Leaving::Killed));
+}
+
+#[test]
+fn the_empty_is_nobodys_victim_and_the_stuck_is_one_again_once_it_grows() {
+    let mut scene = Scene::new(10);
+    for (name, mib) in [("left", 60), ("hog", 30)] {
+        scene.cgroup(name, mib);
+    }
+    scene.write("left", "cgroup.events", "populated 0\n");
+    let (left, hog) = (scene.joins(0, "left"), scene.joins(1, "hog"));
+    scene.uses("slice", SLICE - 1);
+    scene.look();
+    assert_eq!((scene.text("left", "cgroup.kill"), scene.leaving(0, &left)), (String::new(), Some(Leaving::Stays)));
+    assert_eq!(scene.text("hog", "cgroup.kill"), "1");
+    // It does not end.
+    scene.write("hog", "cgroup.kill", "");
+    scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Rang::default());
+    scene.look();
+    assert_eq!(
+        (scene.text("hog", "cgroup.kill"), scene.leaving(1, &hog)),
+        (String::new(), Some(Leaving::Stuck(Bytes::mib(30))))
+    );
+    // Somebody was started in it.
+    scene.uses("hog", 60);
+    scene.look();
+    assert_eq!((scene.text("hog", "cgroup.kill").as_str(), scene.leaving(1, &hog)), ("1", Some(Leaving::Killed)));
+}
