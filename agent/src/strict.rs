@@ -101,8 +101,8 @@ pub(crate) fn filter() -> anyhow::Result<()> {
     let exactly = u64::from(u32::MAX);
     let conditional = [
         (libc::SYS_futex, only(1, flags, &[u64::from(libc::FUTEX_WAKE.cast_unsigned())])?),
-        // Look up, change and take out values; nothing is made, loaded or attached.
-        (libc::SYS_bpf, only(0, exactly, &[1, 2, 3])?),
+        // Look up, change, take out and walk through values; nothing is made, loaded or attached.
+        (libc::SYS_bpf, only(0, exactly, &[1, 2, 3, 4])?),
         // To die at a kill point.
         (libc::SYS_kill, only(1, exactly, &[u64::from(libc::SIGKILL.cast_unsigned())])?),
     ];

@@ -62,7 +62,7 @@ const JOBS: usize = 1024;
 const DEEDS: usize = 32;
 /// The scout's stack, locked like all memory of this process.
 const SCOUT_STACK: usize = 512 << 10;
-/// How long the end waits for the scout.
+/// How long the end waits for the other threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What the supervisor starts the core with.
@@ -192,7 +192,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     bell.ask(scout::Ask::End);
     // Its last words; a file system that does not answer must not hold up the end.
     let asked = monotonic();
-    while !scouting.is_finished() && monotonic().since(asked) < LAST_WORDS {
+    while !(scouting.is_finished() && watch.has_released()) && monotonic().since(asked) < LAST_WORDS {
         let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
     }
     // Nothing is closed one by one: this thread may not, and the kernel does it all.

@@ -51,11 +51,14 @@ impl Resumer {
         self.put(CONTINUE);
     }
 
-    /// Has everybody continued for the last time, and waits until that is done.
-    pub(super) fn end(self) {
+    /// Asks for everybody to be continued for the last time.
+    pub(super) fn end(&self) {
         self.put(END);
-        // A thread that panicked cannot say more than that; the supervisor undoes what is left.
-        let _ = self.thread.join();
+    }
+
+    /// Whether that is done.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
     }
 
     fn put(&self, what: u32) {
@@ -85,7 +88,11 @@ mod tests {
             resumer.ask();
             heard.recv().expect("it is alive");
         }
+        assert!(!resumer.has_ended());
         resumer.end();
-        assert_eq!(heard.try_iter().count(), 1);
+        assert_eq!(heard.iter().count(), 1);
+        while !resumer.has_ended() {
+            thread::yield_now();
+        }
     }
 }

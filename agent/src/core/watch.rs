@@ -325,9 +325,14 @@ impl Watch {
         self.kernel_brake.let_go(&mut *self.given.source);
         let now = monotonic();
         self.thaw_all(now);
-        if let Some(resumer) = self.given.resumer.take() {
+        if let Some(resumer) = &self.given.resumer {
             resumer.end();
         }
+    }
+
+    /// Whether whoever was stopped goes on, after [`Self::release`].
+    pub(super) fn has_released(&self) -> bool {
+        self.given.resumer.as_ref().is_none_or(Resumer::has_ended)
     }
 
     fn drain(&mut self, token: u32, awake: MonotonicNs, rang: &mut Rang) {
