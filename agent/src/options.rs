@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// Where metrics and health are served.
     #[arg(long, env = "PLIMSOLL_METRICS_ADDRESS", value_name = "ADDRESS:PORT")]
     pub(crate) metrics_address: Option<SocketAddr>,
-    /// Where the run record and the lock are.
+    /// Where the run record is.
     #[arg(long, env = "PLIMSOLL_STATE_DIRECTORY", value_name = "DIRECTORY")]
     pub(crate) state_directory: Option<PathBuf>,
     /// How the log is written: for people, or one JSON object a line.

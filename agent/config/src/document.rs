@@ -217,7 +217,7 @@ pub(crate) struct Machine {
     /// Where metrics and health are served: an address with a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics_address: Option<String>,
-    /// Where the run record and the lock are: an absolute path that does not survive a boot.
+    /// Where the run record is: an absolute path that does not survive a boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(regex(pattern = "^/")))]
     state_directory: Option<String>,

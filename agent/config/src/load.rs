@@ -36,7 +36,7 @@ pub struct Overrides {
     pub poll_period: Option<Duration>,
     /// Where metrics and health are served.
     pub metrics_address: Option<SocketAddr>,
-    /// Where the run record and the lock are.
+    /// Where the run record is.
     pub state_directory: Option<PathBuf>,
     /// How the log is written.
     pub log_format: Option<LogFormat>,

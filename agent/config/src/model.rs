@@ -38,7 +38,7 @@ pub struct Configuration {
     pub poll_period: Duration,
     /// Where metrics and health are served.
     pub metrics_address: SocketAddr,
-    /// Where the run record and the lock are.
+    /// Where the run record is.
     pub state_directory: PathBuf,
     /// How the log is written.
     pub log_format: LogFormat,

@@ -16,6 +16,3 @@ pub use error::StateError;
 pub use lock::ActingLock;
 pub use record::{Entry, Found, Record};
 pub use undo::{PendingKill, Undone, undo};
-
-/// Where the record and the lock are, unless told otherwise.
-pub const RUN_DIRECTORY: &str = "/run/plimsoll";

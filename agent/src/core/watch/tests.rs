@@ -2,7 +2,7 @@
 //! line at 10 MiB, and workloads in it.
 
 use super::super::scout::eventfd;
-use super::super::table::{Facts, SliceFacts};
+use super::super::table::{Facts, Leaving, SliceFacts};
 use super::*;
 use plimsoll_act::{BrakeLimits, KillLimits};
 use plimsoll_node::boot::BootId;

@@ -1,0 +1,313 @@
+//! What the watching thread does to cgroups, and what becomes of it: hold, ask, kill, reclaim, let go.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use plimsoll_act::{Begun, BrakeEvent, BrakeRefused, Done, Job, KillEvent, KillRefused, Owner};
+use plimsoll_node::Fault;
+use plimsoll_node::cgroup::Handle;
+use plimsoll_node::clock::monotonic;
+use plimsoll_policy::{Action, Candidate, Key, MemoryReading, Scope, SliceSet};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+
+use super::super::episode::Told;
+use super::super::scout::Ask;
+use super::super::table::Leaving;
+use super::{Rang, Readings, Watch, past, scope_of};
+use crate::record::{Braked, Cause, Killed, Record, Refused, fitting};
+
+/// Who could not be killed is left alone for so long, and others have their turn.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+
+/// What became of a kill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Struck {
+    /// The signal is out.
+    Yes,
+    /// There was nobody, or it was refused.
+    No,
+}
+
+impl Watch {
+    pub(super) fn brake_event(&mut self, now: MonotonicNs) -> Option<BrakeEvent> {
+        let hands = self.given.hands.as_mut()?;
+        hands.brakes.poll(now, &mut hands.record)
+    }
+
+    pub(super) fn kill_event(&mut self, now: MonotonicNs) -> Option<KillEvent> {
+        let hands = self.given.hands.as_mut()?;
+        hands.kills.poll(now, &mut hands.record)
+    }
+
+    pub(super) fn job_done(&mut self) -> Option<Done> {
+        let hands = self.given.hands.as_mut()?;
+        hands.release.poll().or_else(|| hands.reclaim.poll())
+    }
+
+    pub(super) fn braked(&mut self, event: BrakeEvent, now: MonotonicNs, rang: &mut Rang) {
+        let (handle, what) = match event {
+            BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held)),
+            BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone),
+            BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
+            BrakeEvent::StillGrows { handle, owner, grown } => {
+                self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what: Braked::StillGrows(grown) });
+                self.still_grows(&handle, owner, now);
+                rang.because(Cause::FollowUp);
+                self.close(handle);
+                return;
+            }
+        };
+        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        rang.because(Cause::FollowUp);
+        self.close(handle);
+    }
+
+    /// It stands still and takes memory nevertheless: killed at once, if what it was stopped for is still short.
+    fn still_grows(&mut self, handle: &Arc<Handle>, owner: Owner, now: MonotonicNs) {
+        let scope = owner.0 as usize;
+        if !self.reading(scope).is_some_and(|memory| self.is_short(scope, &memory)) {
+            return self.thaw(handle.id(), now);
+        }
+        let Some((slot, _)) = self.table.iter().find(|(_, other)| other.facts.handle.id() == handle.id()) else {
+            return;
+        };
+        if self.state.take_victim(now) {
+            if self.kill(0, Key { slot, id: handle.id() }, handle.usage().ok(), now) == Struck::No {
+                self.state.give_back_victim();
+            }
+        } else {
+            let what = Killed::Refused(Refused::Bounded);
+            self.tell(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
+        }
+    }
+
+    pub(super) fn killed(&mut self, event: KillEvent, now: MonotonicNs) {
+        let (handle, what, leaving) = match event {
+            KillEvent::Emptied { handle, took, left } => (handle, Killed::Emptied(took, left), Leaving::Stays),
+            KillEvent::Stuck { handle, left } => {
+                (handle, Killed::Stuck(left), Leaving::Stuck(left.unwrap_or(Bytes(u64::MAX))))
+            }
+        };
+        let id = handle.id();
+        let stuck = leaving != Leaving::Stays;
+        self.table.set_leaving(id, leaving);
+        self.tell(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
+        if let Some(hands) = &mut self.given.hands
+            && stuck
+            && hands.doubtful.contains(&id)
+        {
+            // An earlier process may have died before it wrote the kill: it is as if it was never decided.
+            hands.doubtful.retain(|other| *other != id);
+            drop(hands.kills.forget(id, &mut hands.record));
+            self.table.set_leaving(id, Leaving::Stays);
+        }
+        if !stuck {
+            self.given.scout.ask(Ask::Discover);
+        }
+        self.close(handle);
+    }
+
+    /// Freezes what grows, before anything else is read, where memory is below a hard line by the kernel's own reading.
+    pub(super) fn hold(&mut self, rang: &Rang, readings: &Readings) {
+        if !self.given.hands.as_ref().is_some_and(|hands| hands.freeze) {
+            return;
+        }
+        for key in rang.growers.into_iter().flatten() {
+            let Some(workload) = self.table.get(key).filter(|workload| workload.leaving == Leaving::Stays) else {
+                continue;
+            };
+            let Some((scope, memory)) = self.short_scope(workload.facts.slices, readings) else { continue };
+            let handle = Arc::clone(&workload.facts.handle);
+            let past_line = past(&memory, self.hard_line(scope, memory.capacity));
+            self.freeze(&handle, scope, past_line);
+        }
+    }
+
+    /// The first scope of somebody in these slices that is below a hard line.
+    fn short_scope(&self, slices: SliceSet, readings: &Readings) -> Option<(usize, MemoryReading)> {
+        readings.iter().enumerate().find_map(|(scope, reading)| {
+            let is_in = match scope_of(scope) {
+                Scope::Node => true,
+                Scope::Slice(slice) => slices.contains(slice),
+            };
+            reading.filter(|memory| is_in && self.is_short(scope, memory)).map(|memory| (scope, memory))
+        })
+    }
+
+    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: usize, past_line: Bytes) {
+        let now = monotonic();
+        let Some(hands) = &mut self.given.hands else { return };
+        let owner = Owner(u32::try_from(scope).unwrap_or(0));
+        let what = match hands.brakes.brake(handle, owner, now, &mut hands.record) {
+            Ok(()) => Braked::Frozen,
+            Err(BrakeRefused::Already) => return,
+            Err(BrakeRefused::ByOther) => Braked::Refused(Refused::ByOther),
+            Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => Braked::Refused(Refused::Full),
+            Err(BrakeRefused::Fault(Fault::Gone)) => Braked::Gone,
+            Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
+        };
+        if what == Braked::Frozen {
+            self.stopped(past_line, now);
+        }
+        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+    }
+
+    /// How far memory was below the line that the plan is about.
+    fn past_acting_line(&self) -> Bytes {
+        let Some((readings, judged)) = self.plan.readings.zip(self.plan.acting()) else { return Bytes::ZERO };
+        judged.line.saturating_sub(readings.honest.unwrap_or(readings.kubelet))
+    }
+
+    /// Tells that what grew was stopped, the first time after a crossing.
+    fn stopped(&mut self, past_line: Bytes, now: MonotonicNs) {
+        if let Some(Told { crossed, past_line }) = self.episodes.stopped(past_line, now) {
+            self.tell(&Record::Stopped { crossed, at: now, past_line });
+        }
+    }
+
+    /// Does what the plan says.
+    pub(super) fn carry_out(&mut self, scope: usize, now: MonotonicNs) {
+        if self.given.hands.is_none() {
+            return;
+        }
+        for index in 0..self.plan.actions.len() {
+            match self.plan.actions[index] {
+                Action::Evict { candidate, grace, .. } => {
+                    if self.evict(candidate, grace, now) == Struck::No {
+                        self.state.give_back_victim();
+                    }
+                }
+                // The bound of victims counted it when it was asked.
+                Action::Hasten { candidate, .. } => _ = self.evict(candidate, Duration::ZERO, now),
+                Action::Reclaim { amount } => self.reclaim(scope, amount, now),
+            }
+        }
+    }
+
+    fn evict(&mut self, candidate: u32, grace: Duration, now: MonotonicNs) -> Struck {
+        let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { return Struck::No };
+        if !grace.is_zero() && self.ask_to_end(&candidate, grace, now) {
+            return Struck::Yes;
+        }
+        // Also where nobody could ask: it is as if it had not answered.
+        let struck = self.kill(self.plans, candidate.key, candidate.usage, now);
+        if struck == Struck::Yes {
+            self.stopped(self.past_acting_line(), monotonic());
+        }
+        struck
+    }
+
+    /// False: nobody could ask.
+    fn ask_to_end(&mut self, candidate: &Candidate, grace: Duration, now: MonotonicNs) -> bool {
+        let Some(workload) = self.table.get(candidate.key) else { return false };
+        let handle = Arc::clone(&workload.facts.handle);
+        let Some(hands) = &mut self.given.hands else { return false };
+        if hands.release.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
+            return false;
+        }
+        self.table.set_leaving(candidate.key.id, Leaving::Asked(now.after(grace), self.plans));
+        let (path, what) = (fitting(handle.path()), Killed::Asked(grace));
+        self.tell(&Record::Kill { plan: self.plans, path, usage: candidate.usage, at: now, what });
+        true
+    }
+
+    pub(super) fn kill(&mut self, plan: u64, key: Key, usage: Option<Bytes>, now: MonotonicNs) -> Struck {
+        let Some(workload) = self.table.get(key) else { return Struck::No };
+        let handle = Arc::clone(&workload.facts.handle);
+        let Some(begun) = self.strike(&handle, now) else { return Struck::No };
+        let refused = |why| (Killed::Refused(why), Leaving::Refused(now.after(REFUSED_PAUSE)), Struck::No);
+        let (what, leaving, struck) = match begun {
+            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Leaving::Killed, Struck::Yes),
+            Ok(Begun::Gone) => (Killed::Gone, Leaving::Stays, Struck::No),
+            Err(KillRefused::Already) => (Killed::Refused(Refused::Already), Leaving::Killed, Struck::No),
+            Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => refused(Refused::Full),
+            Err(KillRefused::Fault(fault)) => refused(Refused::Kernel(errno_of(fault))),
+        };
+        self.table.set_leaving(key.id, leaving);
+        // The signal is met while it is frozen, and memory is only given back when it goes on.
+        self.thaw(key.id, now);
+        self.tell(&Record::Kill { plan, path: fitting(handle.path()), usage, at: now, what });
+        struck
+    }
+
+    /// Kills, and makes room for that where all places are taken by those that do not end. `None` without hands.
+    fn strike(&mut self, handle: &Arc<Handle>, now: MonotonicNs) -> Option<Result<Begun, KillRefused>> {
+        let hands = self.given.hands.as_mut()?;
+        let begun = hands.kills.begin(handle, now, &mut hands.record, &mut hands.release);
+        if begun != Err(KillRefused::Full) {
+            return Some(begun);
+        }
+        let Some(stuck) = hands.kills.give_up(&mut hands.record) else { return Some(begun) };
+        let begun = hands.kills.begin(handle, now, &mut hands.record, &mut hands.release);
+        self.close(stuck);
+        Some(begun)
+    }
+
+    /// Asks for page cache of those over their reservation, in the order in which they would go.
+    fn reclaim(&mut self, scope: usize, amount: Bytes, now: MonotonicNs) {
+        if self.reclaiming.0 > 0 {
+            return;
+        }
+        let mut left = amount;
+        for index in 0..self.plan.ranked.len() {
+            let ranked = self.plan.ranked[index];
+            let over = ranked.usage.unwrap_or(Bytes::ZERO).saturating_sub(ranked.reservation);
+            let Some(workload) = self.table.get(ranked.key) else { continue };
+            let cache = workload.facts.inactive_file;
+            let ask = over.saturating_add(cache).min(left);
+            if ask == Bytes::ZERO {
+                continue;
+            }
+            let handle = Arc::clone(&workload.facts.handle);
+            let Some(hands) = &mut self.given.hands else { return };
+            if hands.reclaim.submit(Job::Reclaim { handle, amount: ask }).is_err() {
+                break;
+            }
+            self.reclaiming.0 += 1;
+            left = left.saturating_sub(ask);
+            if left == Bytes::ZERO {
+                break;
+            }
+        }
+        self.reclaiming.1 = scope;
+        if self.reclaiming.0 == 0 {
+            self.reclaimed[scope] = Some(now);
+        }
+    }
+
+    fn thaw(&mut self, id: CgroupId, now: MonotonicNs) {
+        let Some(hands) = &mut self.given.hands else { return };
+        if let Some(event) = hands.brakes.thaw(id, now, &mut hands.record) {
+            self.thawed(event, now);
+        }
+    }
+
+    pub(super) fn thaw_all(&mut self, now: MonotonicNs) {
+        while let Some(hands) = &mut self.given.hands
+            && let Some(event) = hands.brakes.thaw_any(now, &mut hands.record)
+        {
+            let refused = matches!(event, BrakeEvent::ThawFailed { .. });
+            self.thawed(event, now);
+            if refused {
+                return;
+            }
+        }
+    }
+
+    fn thawed(&mut self, event: BrakeEvent, now: MonotonicNs) {
+        let (handle, what) = match event {
+            BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held)),
+            BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
+            BrakeEvent::Gone { handle, .. } | BrakeEvent::StillGrows { handle, .. } => (handle, Braked::Gone),
+        };
+        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        self.close(handle);
+    }
+}
+
+fn errno_of(fault: Fault) -> Option<i32> {
+    match fault {
+        Fault::Read { errno, .. } | Fault::Write { errno, .. } => Some(errno.raw_os_error()),
+        Fault::Gone | Fault::Absent { .. } | Fault::Malformed { .. } => None,
+    }
+}
