@@ -48,13 +48,14 @@ impl Locks {
 
     /// Makes the directories that the locks are in.
     pub(crate) fn make_places(&self) -> anyhow::Result<()> {
-        for place in [&self.directory, &self.machine].into_iter().filter_map(|path| path.parent()) {
-            fs::create_dir_all(place).with_context(|| {
-                format!(
-                    "cannot make the directory {}; run as root, or choose another with --state-directory",
-                    place.display()
-                )
-            })?;
+        let places = [
+            (&self.directory, "choose another with --state-directory"),
+            (&self.machine, "the lock of the one that acts on this machine is there, and must be for all the same"),
+        ];
+        for (path, advice) in places {
+            let place = path.parent().unwrap_or(path);
+            fs::create_dir_all(place)
+                .with_context(|| format!("cannot make the directory {}; {advice}", place.display()))?;
         }
         Ok(())
     }

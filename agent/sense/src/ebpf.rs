@@ -428,6 +428,10 @@ impl Counts {
         self.malformed.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn stalls(&self) -> Vec<(CgroupId, u64)> {
+        self.stalls.iter().filter_map(Result::ok).map(|(id, [total, ..])| (CgroupId(id), total)).collect()
+    }
+
     pub(crate) fn read(&self) -> Health {
         let sum = |slot: u32| self.sums.get(&slot, 0).map_or(0, |each| each.iter().sum());
         let counted = self.stats.is_some()
@@ -437,7 +441,6 @@ impl Counts {
             malformed: self.malformed.load(Ordering::Relaxed),
             programs: self.programs.iter().map(|(name, fd)| program_stats(name, fd, counted)).collect(),
             hooks: self.hooks.clone(),
-            stalls: self.stalls.iter().filter_map(Result::ok).map(|(id, [total, ..])| (CgroupId(id), total)).collect(),
             brakes_applied: sum(counter::BRAKES_APPLIED),
             brakes_refused: sum(counter::BRAKES_REFUSED),
         }

@@ -105,8 +105,6 @@ pub struct Health {
     pub programs: Vec<ProgramStats>,
     /// What is attached and what is not.
     pub hooks: Vec<Hook>,
-    /// How long each cgroup's tasks waited for memory since the programs were loaded, in nanoseconds.
-    pub stalls: Vec<(CgroupId, u64)>,
     /// Processes that the in-kernel brake stopped.
     pub brakes_applied: u64,
     /// Brakes not applied because the record that undoes them could not be written.
@@ -161,5 +159,11 @@ impl HealthReader {
     /// How the source fares now.
     pub fn read(&self) -> Health {
         self.0.as_deref().map_or_else(Health::default, Counts::read)
+    }
+
+    /// How long each cgroup's tasks waited for memory since the programs were loaded, in nanoseconds. There may be
+    /// thousands.
+    pub fn stalls(&self) -> Vec<(CgroupId, u64)> {
+        self.0.as_deref().map_or_else(Vec::new, Counts::stalls)
     }
 }

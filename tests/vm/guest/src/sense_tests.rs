@@ -389,8 +389,8 @@ pub(crate) fn stall_is_added_up_and_bursts() -> Result<()> {
     ensure!(stalled >= 1_000_000, "burst at {stalled} ns");
     leaf.write("cgroup.kill", "1")?;
     machine::wait_for("it is empty", LIMIT, || Ok(!leaf.populated()?))?;
-    let health = watched.source.health();
-    let total = health.stalls.iter().find(|(cgroup, _)| *cgroup == id).context("the cgroup's stall is not added up")?.1;
+    let stalls = watched.source.health_reader().stalls();
+    let total = stalls.iter().find(|(cgroup, _)| *cgroup == id).context("the cgroup's stall is not added up")?.1;
     let pressure = leaf.read("memory.pressure")?;
     suite::figure("stall", &[("added_up_us", &(total / 1000)), ("pressure", &pressure.lines().next().unwrap_or(""))]);
     ensure!(total >= stalled, "{total} ns in all, {stalled} in one burst");
