@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Threshold};
 use crate::observation::{MemoryReading, Observation};
-use crate::plan::{Action, Attribution, Case, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Readings};
+use crate::plan::{Action, Attribution, Case, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Readings};
 use crate::rank::rank;
 use crate::state::{ScopeState, State, Victims, Watched};
 use core::time::Duration;
@@ -251,14 +251,19 @@ fn choose(
     }
     let spare =
         !config.evict_for_unattributed && plan.attribution.is_some_and(|attribution| !attribution.is_evictable());
+    let left_behind = left_behind(observation, plan);
     let mut left = victims.left(plan.made);
     let mut bounded = false;
     let mut innocent = false;
     for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.fate == Fate::NotNeeded) {
-        if deficit.uncovered() == Bytes::ZERO {
+        let uncovered = deficit.uncovered();
+        if uncovered == Bytes::ZERO {
             break;
         }
-        if spare {
+        // What the dead left comes back by ending nobody: for that much, only who grew pays.
+        let grew = ranked.grew.unwrap_or(Bytes::ZERO);
+        let bystander = uncovered <= left_behind && grew.0.saturating_mul(2) < uncovered.0;
+        if spare || bystander && !config.evict_for_unattributed {
             ranked.fate = Fate::Innocent;
             innocent = true;
         } else if left == 0 {
@@ -289,6 +294,14 @@ fn choose(
     if bounded && let Some(at) = victims.next_at() {
         plan.look_again_by(at);
     }
+}
+
+/// How much those grew of whom no process is left.
+fn left_behind(observation: &Observation<'_>, plan: &Plan) -> Bytes {
+    let empty =
+        |ranked: &&Ranked| observation.candidates[ranked.candidate as usize].empty && ranked.fate != Fate::OutsideScope;
+    let grew = plan.ranked.iter().filter(empty).map(|ranked| ranked.grew.unwrap_or(Bytes::ZERO));
+    grew.fold(Bytes::ZERO, Bytes::saturating_add)
 }
 
 fn why_nobody(plan: &Plan) -> NoVictim {

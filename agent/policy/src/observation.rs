@@ -22,7 +22,8 @@ pub struct MemoryReading {
     pub capacity: Bytes,
     /// By the kubelet's formula: capacity less (anonymous + file - inactive file).
     pub kubelet_available: Bytes,
-    /// By the kernel's own estimate (`MemAvailable`, huge page pool taken out). Absent in a slice.
+    /// By the kernel's own estimate (`MemAvailable`, huge page pool taken out); in a slice, its limit less what reclaim
+    /// could not drop. Absent where nobody could tell.
     pub honest_available: Option<Bytes>,
 }
 

@@ -377,6 +377,23 @@ fn what_the_dead_left_is_no_reason_to_choose_them_and_hides_nobody() {
 }
 
 #[test]
+fn for_what_the_dead_left_only_those_pay_who_grew() {
+    let left = |usage| Candidate { empty: true, ..candidate(0, usage) };
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    let calm = [candidate(0, 0), candidate(1, 10), candidate(2, 10)];
+    assert_eq!(rig.look(1, reading(200, 200), &calm).outcome, Outcome::Calm);
+    // Nobody lives who grew: the rest below the line is what the first one left.
+    let plan = rig.look(2, reading(95, 95), &[left(105), candidate(1, 10), candidate(2, 10)]);
+    assert_eq!((plan.outcome, victims(plan)), (Outcome::Unattributed, vec![]));
+    // One grows and goes; what is missing then is not asked of the other.
+    let plan = rig.look(3, reading(60, 60), &[left(105), candidate(1, 45), candidate(2, 10)]);
+    assert_eq!(victims(plan), [1]);
+    let plan = rig.look(4, reading(50, 50), &[left(105), candidate(1, 45), candidate(2, 10)]);
+    assert_eq!(victims(plan), [1]);
+    assert_eq!(rig.fate(2), Fate::Innocent);
+}
+
+#[test]
 fn growth_is_reckoned_from_when_memory_was_last_plentiful() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     // Three per cent of 1000 MiB above the line is plentiful; between that and the line nothing new is remembered, so
