@@ -152,6 +152,15 @@ pub(crate) enum Record<'a> {
         /// How far below the line memory was then.
         past_line: Bytes,
     },
+    /// The in-kernel brake stopped a process.
+    StoppedInKernel {
+        /// The process.
+        pid: u32,
+        /// The marked slice.
+        slice: CgroupId,
+        /// When, by the kernel.
+        at: MonotonicNs,
+    },
     /// Memory is above the line again after something was done.
     MemoryBack {
         /// When the line was crossed, by the kernel; absent where it did not ring.
@@ -283,7 +292,7 @@ pub(crate) enum Record<'a> {
         /// How often it was left out because it was running already.
         recursion_misses: Option<u64>,
     },
-    /// A process outside all workloads that holds much memory, named because nobody who may be evicted grew.
+    /// A process that holds much memory outside all workloads, or in huge pages, named because nobody who may be evicted grew.
     Suspect {
         /// The process.
         pid: u32,
@@ -291,6 +300,8 @@ pub(crate) enum Record<'a> {
         name: &'a [u8],
         /// What it has resident.
         resident: Bytes,
+        /// What it holds of the huge page pool, which is in no cgroup's usage.
+        huge_pages: Bytes,
     },
     /// Something in calm times did not work; the agent goes on.
     Trouble {

@@ -5,6 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use plimsoll_act::{KillPoint, on_reached};
@@ -13,8 +14,11 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// Names the step at which to die and who dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`.
+/// Names the step at which to die and who dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or, with
+/// `NAME:pause`, the step at which the core stands still until somebody continues it. That it was reached is said first.
 pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
+/// Set to anything: word that a line was crossed never comes.
+const LOSE_LINES: &str = "PLIMSOLL_LOSE_LINES";
 
 thread_local! {
     /// Allocations of this thread since its last wake; `None` where nobody counts.
@@ -103,8 +107,8 @@ pub(crate) fn filter() -> anyhow::Result<()> {
         (libc::SYS_futex, only(1, flags, &[u64::from(libc::FUTEX_WAKE.cast_unsigned())])?),
         // Look up, change, take out and walk through values; nothing is made, loaded or attached.
         (libc::SYS_bpf, only(0, exactly, &[1, 2, 3, 4])?),
-        // To die at a kill point.
-        (libc::SYS_kill, only(1, exactly, &[u64::from(libc::SIGKILL.cast_unsigned())])?),
+        // To die or to stand still at a kill point.
+        (libc::SYS_kill, only(1, exactly, &[libc::SIGKILL, libc::SIGSTOP].map(|it| u64::from(it.cast_unsigned())))?),
     ];
     let rules = whatever.into_iter().chain(waits).map(|call| (call, Vec::new())).chain(conditional).collect();
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
@@ -116,12 +120,15 @@ pub(crate) fn filter() -> anyhow::Result<()> {
 
 /// Arms the kill point that the environment names.
 pub(crate) fn arm_kill_point() -> anyhow::Result<()> {
+    LOSES_LINES.store(std::env::var_os(LOSE_LINES).is_some(), Ordering::Relaxed);
     let Ok(wanted) = std::env::var(KILL_POINT) else { return Ok(()) };
     let parsed =
         wanted.split_once(':').and_then(|(name, who)| Some((KillPoint::from_name(name)?, Who::from_name(who)?)));
-    let (point, who) = parsed.with_context(|| format!("{KILL_POINT}={wanted}: expected NAME:core|supervisor|all"))?;
+    let (point, who) =
+        parsed.with_context(|| format!("{KILL_POINT}={wanted}: expected NAME:core|supervisor|all|pause"))?;
     let reporter = if who == Who::All { sibling("reporter") } else { None };
-    WANTED.set((point, who, reporter)).ok().context("a kill point is armed already")?;
+    let marker = format!("plimsoll: strict: reached {}\n", point.name());
+    WANTED.set(Wanted { point, who, reporter, marker }).ok().context("a kill point is armed already")?;
     on_reached(reached);
     Ok(())
 }
@@ -131,6 +138,7 @@ enum Who {
     Core,
     Supervisor,
     All,
+    Pause,
 }
 
 impl Who {
@@ -139,28 +147,48 @@ impl Who {
             "core" => Some(Self::Core),
             "supervisor" => Some(Self::Supervisor),
             "all" => Some(Self::All),
+            "pause" => Some(Self::Pause),
             _ => None,
         }
     }
 }
 
-static WANTED: std::sync::OnceLock<(KillPoint, Who, Option<Pid>)> = std::sync::OnceLock::new();
+struct Wanted {
+    point: KillPoint,
+    who: Who,
+    reporter: Option<Pid>,
+    /// What is said, made beforehand.
+    marker: String,
+}
+
+static WANTED: std::sync::OnceLock<Wanted> = std::sync::OnceLock::new();
+static PASSED: AtomicBool = AtomicBool::new(false);
+static LOSES_LINES: AtomicBool = AtomicBool::new(false);
+
+/// Whether this wake is taken for one that never came.
+pub(crate) fn loses(wake: &plimsoll_sense::Wake) -> bool {
+    LOSES_LINES.load(Ordering::Relaxed) && matches!(wake, plimsoll_sense::Wake::LineCrossed { .. })
+}
 
 fn reached(point: KillPoint) {
-    let Some((wanted, who, reporter)) = WANTED.get() else { return };
-    if *wanted != point {
+    let Some(wanted) = WANTED.get() else { return };
+    if wanted.point != point || PASSED.swap(true, Ordering::Relaxed) {
         return;
     }
-    if *who != Who::Core
+    let _ = rustix::io::write(std::io::stderr(), wanted.marker.as_bytes());
+    let own = rustix::process::getpid();
+    if matches!(wanted.who, Who::Supervisor | Who::All)
         && let Some(supervisor) = rustix::process::getppid()
     {
         let _ = kill_process(supervisor, Signal::KILL);
     }
-    if let Some(reporter) = reporter {
-        let _ = kill_process(*reporter, Signal::KILL);
+    if let Some(reporter) = wanted.reporter {
+        let _ = kill_process(reporter, Signal::KILL);
     }
-    if *who != Who::Supervisor {
-        let _ = kill_process(rustix::process::getpid(), Signal::KILL);
+    match wanted.who {
+        Who::Core | Who::All => drop(kill_process(own, Signal::KILL)),
+        Who::Pause => drop(kill_process(own, Signal::STOP)),
+        Who::Supervisor => {}
     }
 }
 

@@ -19,7 +19,7 @@ mod worker;
 pub use brake::{BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Owner};
 pub use journal::{Deed, Intent, Journal, JournalFull, Step};
 pub use kill::{Begun, KillEvent, KillLimits, KillRefused, Kills};
-pub use point::KillPoint;
 #[cfg(feature = "kill-points")]
 pub use point::on_reached;
+pub use point::{KillPoint, reached};
 pub use worker::{Done, Job, Reclaimed, Worker};

@@ -1,4 +1,4 @@
-//! The steps of brake and kill, by name, so that a test can let the agent die at each.
+//! The steps of brake and kill, and of the brake in the kernel, by name, so that a test can let the agent die at each.
 
 /// A step that was just taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,11 +27,17 @@ pub enum KillPoint {
     VictimEmptied,
     /// The journal no longer has it.
     KillCleared,
+    /// Slices are marked for the brake in the kernel.
+    KernelMarked,
+    /// The kernel stopped a process, and that was heard.
+    KernelStopSeen,
+    /// Those whom the kernel stopped were continued.
+    KernelContinued,
 }
 
 impl KillPoint {
     /// All of them, in the order of a usual brake and kill.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::BrakeIntentWritten,
         Self::FreezeWritten,
         Self::FreezeRecorded,
@@ -44,6 +50,9 @@ impl KillPoint {
         Self::ReleaseFinished,
         Self::VictimEmptied,
         Self::KillCleared,
+        Self::KernelMarked,
+        Self::KernelStopSeen,
+        Self::KernelContinued,
     ];
 
     /// Its name, as the command line and the environment have it.
@@ -61,6 +70,9 @@ impl KillPoint {
             Self::ReleaseFinished => "release-finished",
             Self::VictimEmptied => "victim-emptied",
             Self::KillCleared => "kill-cleared",
+            Self::KernelMarked => "kernel-marked",
+            Self::KernelStopSeen => "kernel-stop-seen",
+            Self::KernelContinued => "kernel-continued",
         }
     }
 
@@ -83,7 +95,8 @@ mod hook {
         let _ = HOOK.set(hook);
     }
 
-    pub(crate) fn reached(point: KillPoint) {
+    /// Says that a step was taken.
+    pub fn reached(point: KillPoint) {
         if let Some(hook) = HOOK.get() {
             hook(point);
         }
@@ -91,14 +104,12 @@ mod hook {
 }
 
 #[cfg(feature = "kill-points")]
-pub use hook::on_reached;
-#[cfg(feature = "kill-points")]
-pub(crate) use hook::reached;
+pub use hook::{on_reached, reached};
 
 /// Nothing: this build has no hook.
 #[cfg(not(feature = "kill-points"))]
 #[inline]
-pub(crate) fn reached(_: KillPoint) {}
+pub fn reached(_: KillPoint) {}
 
 #[cfg(test)]
 mod tests {

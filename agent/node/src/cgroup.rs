@@ -207,6 +207,17 @@ impl Handle {
         parse::field(text, b"inactive_file").map(Bytes).ok_or(file.malformed("inactive_file"))
     }
 
+    /// What reclaim could take of it without ending or swapping anybody: page cache on either list, tmpfs not included, and
+    /// slab that can shrink. As old and as costly as [`Self::inactive_file`].
+    pub fn droppable(&self) -> Result<Bytes, Fault> {
+        let file = have(self.stat.as_ref(), "memory.stat")?;
+        let mut buffer = [0; 8192];
+        let text = file.read(&mut buffer)?;
+        let field = |name: &'static str| parse::field(text, name.as_bytes()).map(Bytes).ok_or(file.malformed(name));
+        let pages = field("active_file")?.saturating_add(field("inactive_file")?);
+        Ok(pages.saturating_add(field("slab_reclaimable")?))
+    }
+
     /// What it was promised: the larger of `memory.low` and `memory.min`; `max` is the largest amount there is.
     pub fn reservation(&self) -> Result<Bytes, Fault> {
         let low = limit(have(self.low.as_ref(), "memory.low")?)?;
@@ -478,7 +489,7 @@ mod tests {
                 ("memory.low", "1048576\n"),
                 ("memory.min", "2097152\n"),
                 ("memory.max", "max\n"),
-                ("memory.stat", "anon 1\nfile 2\ninactive_anon 3\ninactive_file 12288\n"),
+                ("memory.stat", "anon 1\nfile 2\ninactive_file 12288\nactive_file 4096\nslab_reclaimable 512\n"),
                 ("memory.events", "low 0\nhigh 0\nmax 4\noom 2\noom_kill 1\n"),
                 ("cgroup.events", "populated 0\nfrozen 1\n"),
             ],
@@ -487,6 +498,7 @@ mod tests {
         assert_eq!(handle.reservation(), Ok(Bytes::mib(2)));
         assert_eq!(handle.max(), Ok(None));
         assert_eq!(handle.inactive_file(), Ok(Bytes(12_288)));
+        assert_eq!(handle.droppable(), Ok(Bytes(12_288 + 4096 + 512)));
         assert_eq!(handle.events(), Ok(Events { populated: false, frozen: true }));
         assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
     }

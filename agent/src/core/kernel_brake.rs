@@ -4,6 +4,7 @@
 use core::time::Duration;
 
 use arrayvec::ArrayVec;
+use plimsoll_act::{KillPoint, reached};
 use plimsoll_sense::{BrakeMark, MAX_BRAKES, SenseError, Source};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
@@ -64,7 +65,9 @@ impl KernelBrake {
             .collect();
         // Once: what cannot be marked now cannot be marked in a second either.
         self.set = true;
-        source.set_brakes(&marks)
+        source.set_brakes(&marks)?;
+        reached(KillPoint::KernelMarked);
+        Ok(())
     }
 }
 

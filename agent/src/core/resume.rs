@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
+use plimsoll_act::{KillPoint, reached};
 use plimsoll_sense::stopped::{StoppedRecord, Undone};
 
 /// A map of stopped processes may be written just as it is read: it is read again until nothing was found.
@@ -72,6 +73,7 @@ fn resume_all(record: &mut StoppedRecord) {
         if record.undo() == Undone::default() {
             return;
         }
+        reached(KillPoint::KernelContinued);
     }
 }
 

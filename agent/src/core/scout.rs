@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::suspects;
-use super::table::{Facts, SLOTS, SliceFacts, Update};
+use super::table::{Facts, SLOTS, SliceFacts, SliceFigures, Update};
 use crate::record::{Record, StartParts};
 
 /// How often the slow figures are read and the reporter hears that the core lives.
@@ -149,7 +149,7 @@ pub(super) struct Scout {
     given: Given,
     known: HashMap<CgroupId, Known>,
     free: Vec<u32>,
-    slices: Vec<Option<(Arc<Handle>, Bytes, Bytes)>>,
+    slices: Vec<Option<(Arc<Handle>, SliceFigures)>>,
     marks: [Option<(CgroupId, u8)>; MAX_BRAKES],
     walk: u64,
     news: bool,
@@ -221,6 +221,7 @@ impl Scout {
                 pending = false;
                 self.discover();
             } else if is_asked(Ask::Refresh) {
+                self.find_slices();
                 self.refresh();
             }
             self.publish();
@@ -366,21 +367,17 @@ impl Scout {
             let now = handle.and_then(|handle| {
                 let max = handle.max().ok()??;
                 let inactive = handle.inactive_file().unwrap_or(Bytes::ZERO);
-                Some((handle, max, inactive))
+                let droppable = handle.droppable().ok();
+                Some((handle, SliceFigures { max, inactive_file: inactive, droppable }))
             });
             let same = match (&self.slices[index], &now) {
-                (Some(before), Some(after)) => {
-                    before.0.id() == after.0.id() && (before.1, before.2) == (after.1, after.2)
-                }
+                (Some(before), Some(after)) => before.0.id() == after.0.id() && before.1 == after.1,
                 (None, None) => true,
                 _ => false,
             };
             if !same {
-                let facts = now.as_ref().map(|(handle, max, inactive_file)| SliceFacts {
-                    handle: Arc::clone(handle),
-                    max: *max,
-                    inactive_file: *inactive_file,
-                });
+                let facts =
+                    now.as_ref().map(|(handle, figures)| SliceFacts { handle: Arc::clone(handle), figures: *figures });
                 self.slices[index] = now;
                 self.update(Update::Slice(u8::try_from(index).unwrap_or(u8::MAX), facts));
             }
@@ -413,7 +410,8 @@ impl Scout {
 
     fn name_suspects(&mut self) {
         for suspect in suspects::largest(&self.given.patterns, &self.given.root, &self.given.protected) {
-            let record = Record::Suspect { pid: suspect.pid, name: &suspect.name, resident: suspect.resident };
+            let suspects::Suspect { pid, name, resident, huge_pages } = &suspect;
+            let record = Record::Suspect { pid: *pid, name, resident: *resident, huge_pages: *huge_pages };
             record.send(&mut self.given.queue);
         }
     }

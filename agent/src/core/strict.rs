@@ -1,7 +1,7 @@
 //! What the watching thread must not do between a wake and its next wait, checked: in builds for tests only.
 
 #[cfg(feature = "strict")]
-pub(super) use crate::strict::{begin, end, filter};
+pub(super) use crate::strict::{begin, end, filter, loses};
 
 /// A wake: allocations count from here.
 #[cfg(not(feature = "strict"))]
@@ -12,6 +12,13 @@ pub(super) fn begin() {}
 #[cfg(not(feature = "strict"))]
 #[inline]
 pub(super) fn end() {}
+
+/// Whether a wake is taken for one that never came.
+#[cfg(not(feature = "strict"))]
+#[inline]
+pub(super) fn loses(_: &plimsoll_sense::Wake) -> bool {
+    false
+}
 
 /// Bars the calling thread from every system call that it does not need any more.
 #[cfg(not(feature = "strict"))]

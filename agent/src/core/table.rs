@@ -36,10 +36,19 @@ pub(super) struct Facts {
 pub(super) struct SliceFacts {
     /// Its descriptors.
     pub(super) handle: Arc<Handle>,
+    /// What the scout read.
+    pub(super) figures: SliceFigures,
+}
+
+/// The slow figures of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SliceFigures {
     /// Its `memory.max`.
     pub(super) max: Bytes,
     /// Page cache of it that reclaim looks at first.
     pub(super) inactive_file: Bytes,
+    /// What reclaim could take of it without ending or swapping anybody; absent where that could not be read.
+    pub(super) droppable: Option<Bytes>,
 }
 
 /// News from the scout.
@@ -208,11 +217,13 @@ impl Table {
     /// A slice's reading now; `None` where it has no limit or cannot be read.
     pub(super) fn slice_reading(&self, index: usize) -> Option<MemoryReading> {
         let slice = self.slices.get(index)?.as_ref()?;
-        let working_set = slice.handle.usage().ok()?.saturating_sub(slice.inactive_file);
+        let SliceFigures { max, inactive_file, droppable } = slice.figures;
+        let usage = slice.handle.usage().ok()?;
+        let without = |part: Bytes| max.saturating_sub(usage.saturating_sub(part));
         Some(MemoryReading {
-            capacity: slice.max,
-            kubelet_available: slice.max.saturating_sub(working_set),
-            honest_available: None,
+            capacity: max,
+            kubelet_available: without(inactive_file),
+            honest_available: droppable.map(without),
         })
     }
 

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use plimsoll_act::{Brakes, Done, Job, Kills, Reclaimed, Worker};
+use plimsoll_act::{Brakes, Done, Job, KillPoint, Kills, Reclaimed, Worker, reached};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
@@ -332,7 +332,9 @@ impl Watch {
             self.tell(&Record::Failed { what: "read the source", errno: None });
         }
         for wake in &wakes {
-            self.notice(wake, awake, rang);
+            if !super::strict::loses(wake) {
+                self.notice(wake, awake, rang);
+            }
         }
         self.wakes = wakes;
     }
@@ -373,8 +375,10 @@ impl Watch {
                 self.tell(&Record::Tasks { count, at, pid: tgid });
             }
             Wake::Cgroup { .. } => self.given.scout.ask(Ask::Discover),
-            Wake::Stopped { at, .. } => {
+            Wake::Stopped { tgid, slice, at } => {
                 self.kernel_brake.stopped(at);
+                reached(KillPoint::KernelStopSeen);
+                self.tell(&Record::StoppedInKernel { pid: tgid, slice, at });
                 rang.because(Cause::Line);
             }
         }
@@ -617,7 +621,7 @@ impl Watch {
         for (index, slice) in self.table.slices() {
             let Some(own) = self.given.policy.slices.get(index) else { continue };
             let Some(reading) = self.table.slice_reading(index) else { continue };
-            match levels::slice(slice.handle.id(), &own.thresholds, &reading, slice.inactive_file) {
+            match levels::slice(slice.handle.id(), &own.thresholds, &reading, slice.figures.inactive_file) {
                 Some(line) if slice.handle.usage().is_ok_and(|usage| usage < line.usage) => lines.slices.push(line),
                 Some(_) => near = true,
                 None => {}

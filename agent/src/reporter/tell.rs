@@ -147,6 +147,11 @@ impl Teller {
                 }
                 self.metrics.past_line.observe(float(past_line.0));
             }
+            Record::StoppedInKernel { pid, slice, at } => {
+                let message = format!("the kernel stopped process {pid} at the line");
+                let fields = json!({"pid": pid, "kernel_brake": "stopped", "slice_id": slice.0, "at_ns": at.0});
+                self.say(Level::Info, &message, fields);
+            }
             Record::MemoryBack { crossed, at, past_line } => {
                 let took = crossed.map(|crossed| at.since(crossed));
                 if let Some(took) = took {
@@ -244,10 +249,19 @@ impl Teller {
                     store(&self.metrics.program_recursion_misses, label, misses);
                 }
             }
-            Record::Suspect { pid, name, resident } => {
+            Record::Suspect { pid, name, resident, huge_pages } => {
                 let name = escaped(name);
-                let message = format!("process {pid} ({name}), outside all workloads, holds {resident}");
-                let fields = json!({"pid": pid, "name": name, "resident_bytes": resident.0});
+                let message = if huge_pages == Bytes::ZERO {
+                    format!("process {pid} ({name}), outside all workloads, holds {resident}")
+                } else {
+                    format!("process {pid} ({name}) holds {huge_pages} in huge pages, and {resident} beside them")
+                };
+                let fields = json!({
+                    "pid": pid,
+                    "name": name,
+                    "resident_bytes": resident.0,
+                    "huge_pages_bytes": huge_pages.0,
+                });
                 self.say(Level::Warn, &message, fields);
             }
             Record::Trouble { text } => self.say(Level::Warn, text, json!({})),
@@ -701,7 +715,7 @@ pub(super) mod tests {
                     6 => kill(Killed::Begun),
                     7 => kill(Killed::Refused(Refused::Kernel(Some(-1)))),
                     8 => Record::Brake { path, at, what: Braked::StillGrows(Bytes(1)) },
-                    9 => Record::Suspect { pid: 1, name: path, resident: Bytes(u64::MAX) },
+                    9 => Record::Suspect { pid: 1, name: path, resident: Bytes(u64::MAX), huge_pages: Bytes(1) },
                     10 => Record::Armed { pid: 1, source: "psi", shadow: None, workloads: 0, start },
                     11 => Record::MemoryBack { crossed: Some(MonotonicNs(9)), at, past_line: Bytes(u64::MAX) },
                     12 => Record::Failed { what: "arm the lines", errno: Some(i32::MIN) },

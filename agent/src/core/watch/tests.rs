@@ -2,7 +2,7 @@
 //! line at 10 MiB, and workloads in it.
 
 use super::super::scout::eventfd;
-use super::super::table::{Facts, Leaving, SliceFacts};
+use super::super::table::{Facts, Leaving, SliceFacts, SliceFigures};
 use super::*;
 use plimsoll_act::{BrakeLimits, KillLimits};
 use plimsoll_node::boot::BootId;
@@ -78,7 +78,8 @@ impl Scene {
         };
         scene.cgroup("slice", 0);
         let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
-        scene.update(Update::Slice(0, Some(SliceFacts { handle, max, inactive_file: Bytes::ZERO })));
+        let figures = SliceFigures { max, inactive_file: Bytes::ZERO, droppable: Some(Bytes::ZERO) };
+        scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
         scene
     }
 
