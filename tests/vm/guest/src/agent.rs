@@ -31,6 +31,10 @@ pub(crate) struct Settings {
     pub(crate) slice_line_bytes: Option<u64>,
     /// Let the kernel itself stop what grows past the line.
     pub(crate) kernel_brake: bool,
+    /// From how much stall on, in percent, page cache and slab are a reason to evict; the agent's own where absent.
+    pub(crate) stall_percent: Option<u8>,
+    /// The most victims within a minute.
+    pub(crate) victims_per_minute: u32,
     /// Where it listens; each agent of a test has its own.
     pub(crate) port: u16,
     /// The only capabilities that it has; all of them where absent.
@@ -47,14 +51,28 @@ impl Settings {
             source: "auto",
             slice_line_bytes: None,
             kernel_brake: false,
+            stall_percent: None,
+            victims_per_minute: 1000,
             port: 10_350,
             capabilities: None,
             environment: Vec::new(),
         }
     }
 
+    /// The cgroup of all of the agent's processes.
+    pub(crate) fn cgroup(&self) -> Result<Cgroup> {
+        Cgroup::create(&format!("agent.slice/plimsoll-{}", self.port))
+    }
+
+    /// The agent's file of configuration.
+    pub(crate) fn file(&self) -> PathBuf {
+        PathBuf::from(format!("/run/agent-{}.yaml", self.port))
+    }
+
     fn to_yaml(&self) -> String {
-        let Self { line_bytes, source, slice_line_bytes, kernel_brake, port, capabilities: _, environment: _ } = self;
+        let Self {
+            line_bytes, source, slice_line_bytes, kernel_brake, stall_percent, victims_per_minute, port, ..
+        } = self;
         let mut yaml = format!(
             "evictionHard: {{memory.available: \"{line_bytes}\"}}
 machine:
@@ -62,7 +80,7 @@ machine:
     - {{match: work.slice/high, priority: 1000}}
     - {{match: work.slice/low, priority: -1000}}
     - {{match: work.slice/*, priority: 0}}
-  victimsPerMinute: 1000
+  victimsPerMinute: {victims_per_minute}
   source: {source}
   pollPeriod: 10s
   metricsAddress: 127.0.0.1:{port}
@@ -71,6 +89,9 @@ machine:
         );
         if let Some(bytes) = slice_line_bytes {
             let _ = writeln!(yaml, "  slices: [{{path: work.slice, evictionHard: {{memory.available: \"{bytes}\"}}}}]");
+        }
+        if let Some(percent) = stall_percent {
+            let _ = writeln!(yaml, "  stallPercent: {percent}");
         }
         if *kernel_brake {
             yaml.push_str("  brake: {inKernel: [work.slice]}\n");
@@ -97,8 +118,8 @@ impl Agent {
 
     /// Starts it and does not wait.
     pub(crate) fn launch(settings: &Settings) -> Result<Self> {
-        let cgroup = Cgroup::create(&format!("agent.slice/plimsoll-{}", settings.port))?;
-        let config = PathBuf::from(format!("/run/agent-{}.yaml", settings.port));
+        let cgroup = settings.cgroup()?;
+        let config = settings.file();
         fs::write(&config, settings.to_yaml())?;
         let log = PathBuf::from(format!("/run/agent-{}.log", settings.port));
         let out = File::create(&log)?;
@@ -153,6 +174,11 @@ impl Agent {
         bail!("the agent has no process `{part}`")
     }
 
+    /// The same, to send it signals.
+    pub(crate) fn process(&self, part: &str) -> Result<Pid> {
+        Pid::from_raw(i32::try_from(self.part(part)?)?).context("no process has the number zero")
+    }
+
     /// All of its log so far.
     pub(crate) fn text(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
@@ -161,6 +187,21 @@ impl Agent {
     /// The lines of its log that are JSON.
     pub(crate) fn lines(&self) -> Vec<Value> {
         self.text().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The decisions that it told, oldest first.
+    pub(crate) fn plans(&self) -> Vec<Value> {
+        self.lines().into_iter().filter(|line| line["outcome"].is_string()).collect()
+    }
+
+    /// What it told of killing `cgroup`, oldest first: `begun`, `emptied`, `gone`, ...
+    pub(crate) fn kills(&self, cgroup: &str, what: &str) -> Vec<Value> {
+        self.lines().into_iter().filter(|line| line["cgroup"] == cgroup && line["kill"] == what).collect()
+    }
+
+    /// How many kills it told of, whoever it was.
+    pub(crate) fn killed(&self) -> usize {
+        self.lines().iter().filter(|line| line["kill"] == "begun").count()
     }
 
     /// What it answers at `path`.
@@ -216,6 +257,7 @@ mod tests {
             source: "psi",
             slice_line_bytes: Some(64 << 20),
             kernel_brake: true,
+            stall_percent: Some(100),
             ..Settings::with_line(100 << 20)
         };
         let read = plimsoll_config::parse(&settings.to_yaml(), "test.yaml").unwrap();

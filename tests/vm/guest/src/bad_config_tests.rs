@@ -5,17 +5,35 @@ use anyhow::{Context as _, Result, ensure};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A file, and what the error must name: the key, the value.
+/// A file, and what the error must name: the key, the value where there is one, and what was expected.
 const BAD: &[(&str, &[&str])] = &[
-    ("evictionHrad: {memory.available: 100Mi}\n", &["evictionHrad"]),
-    ("machine: {colour: red}\n", &["machine.colour"]),
-    ("evictionHard: {memory.available: 100Quux}\n", &["evictionHard", "memory.available", "100Quux"]),
-    ("evictionHard: {memory.available: -5Mi}\n", &["memory.available", "-5Mi"]),
-    ("evictionHard: {memory.available: 120%}\n", &["memory.available", "120%"]),
-    ("evictionSoft: {memory.available: 200Mi}\n", &["evictionSoftGracePeriod"]),
-    ("machine: {workloads: [{match: '**'}]}\n", &["machine.workloads", "**"]),
-    ("machine: {workloads: [{match: init.scope}]}\n", &["machine.workloads", "init.scope"]),
-    ("a: [1, 2\n", &["/run/bad.yaml"]),
+    ("evictionHrad: {memory.available: 100Mi}\n", &["evictionHrad: unknown key; expected ", "evictionHard, "]),
+    ("machine: {colour: red}\n", &["machine.colour: unknown key; expected ", "brake, "]),
+    (
+        "evictionHard: {memory.available: 100Quux}\n",
+        &["evictionHard.memory.available: \"100Quux\": expected a quantity such as 100Mi"],
+    ),
+    (
+        "evictionHard: {memory.available: -5Mi}\n",
+        &["evictionHard.memory.available: \"-5Mi\": expected a quantity that is not negative"],
+    ),
+    (
+        "evictionHard: {memory.available: 120%}\n",
+        &["evictionHard.memory.available: \"120%\": expected a percentage from 0% to 100%"],
+    ),
+    (
+        "evictionSoft: {memory.available: 200Mi}\n",
+        &["evictionSoftGracePeriod.memory.available: missing", "needs a grace period"],
+    ),
+    (
+        "machine: {workloads: [{match: '**'}]}\n",
+        &["machine.workloads[0].match: \"**\": it would include init", "expected a pattern such as"],
+    ),
+    (
+        "machine: {workloads: [{match: init.scope}]}\n",
+        &["machine.workloads[0].match: \"init.scope\": it would include init", "expected a pattern such as"],
+    ),
+    ("a: [1, 2\n", &["/run/bad.yaml:1", "not the YAML that was expected"]),
 ];
 
 pub(crate) fn refused() -> Result<()> {
@@ -24,8 +42,8 @@ pub(crate) fn refused() -> Result<()> {
         std::fs::write(file, text)?;
         check(file, named).with_context(|| format!("for {text:?}"))?;
     }
-    check(Path::new("/run/there-is-no-such-file.yaml"), &["/run/there-is-no-such-file.yaml"])
-        .context("for a missing file")
+    let missing = "/run/there-is-no-such-file.yaml";
+    check(Path::new(missing), &[missing, "name a file that exists"]).context("for a missing file")
 }
 
 fn check(file: &Path, named: &[&str]) -> Result<()> {

@@ -88,6 +88,13 @@ pub(crate) struct Arguments {
     /// Where files and directories are made, or the file or device that is read.
     #[arg(long, default_value = "/dev/shm")]
     path: PathBuf,
+    /// Read through a mapping, too: a page that is faulted in is in use from the first, one that is read only from the
+    /// second time on.
+    #[arg(long)]
+    mapped: bool,
+    /// Leave a file on tmpfs where it is: it outlives whoever wrote it.
+    #[arg(long)]
+    keep: bool,
 }
 
 #[derive(clap::Args)]
@@ -269,7 +276,10 @@ impl Filler {
             }
             Kind::Populate => Self::Mapped { pieces: Vec::with_capacity(share.div_ceil(chunk)), lock: false },
             Kind::Mlock => Self::Mapped { pieces: Vec::with_capacity(share.div_ceil(chunk)), lock: true },
-            Kind::Tmpfs => Self::Written { file: nameless(&name)?, zeros: vec![0; chunk] },
+            Kind::Tmpfs => {
+                let file = if arguments.keep { named(&name)? } else { nameless(&name)? };
+                Self::Written { file, zeros: vec![0; chunk] }
+            }
             Kind::Fallocate => Self::Allocated { file: nameless(&name)? },
             Kind::Dentries => Self::Remembered { next: 0 },
             Kind::Dirs => {
@@ -337,14 +347,15 @@ impl Filler {
 
 /// A new file that is gone with the last process that has it open, however that ends.
 fn nameless(path: &Path) -> Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .with_context(|| format!("cannot make {}", path.display()))?;
+    let file = named(path)?;
     std::fs::remove_file(path)?;
     Ok(file)
+}
+
+/// A new file that stays.
+fn named(path: &Path) -> Result<File> {
+    let options = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    options.with_context(|| format!("cannot make {}", path.display()))
 }
 
 /// A pipe of 1 MiB with every page of its buffer in use.
@@ -369,12 +380,16 @@ fn churn(arguments: &Arguments, until: Instant) -> Result<()> {
     } else {
         File::open(&arguments.path).with_context(|| format!("cannot open {}", arguments.path.display()))?
     };
+    let mapping = if arguments.mapped { Some(Mapping::readable(&file, bytes).context("cannot map")?) } else { None };
     let mut buffer = vec![0_u8; 1 << 20];
     let mut written = false;
     while Instant::now() < until {
         for at in (0..bytes).step_by(buffer.len()) {
             if own && (!written || at % (8 << 20) == 0) {
                 file.write_all_at(&buffer, at as u64).context("cannot write")?;
+            }
+            if let Some(mapping) = &mapping {
+                mapping.look(at, at + buffer.len(), page_size());
             }
             file.read_exact_at(&mut buffer, at as u64).context("cannot read")?;
             if Instant::now() >= until {

@@ -39,6 +39,13 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start).ok_or(rustix::io::Errno::NOMEM)?, bytes })
     }
 
+    /// Maps the first `bytes` of `file` for reading.
+    pub(crate) fn readable(file: impl AsFd, bytes: usize) -> Result<Self> {
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
+        Ok(Self { start: NonNull::new(start).ok_or(rustix::io::Errno::NOMEM)?, bytes })
+    }
+
     /// Asks for huge pages, or for none.
     pub(crate) fn huge(&self, wanted: bool) -> Result<()> {
         let advice = if wanted { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
@@ -63,6 +70,14 @@ impl Mapping {
         for at in (from..to.min(self.bytes)).step_by(step) {
             // SAFETY: `at` is below `bytes`, so the byte lies in this mapping, which is writable; the write is volatile.
             unsafe { self.start.as_ptr().cast::<u8>().wrapping_add(at).write_volatile(1) };
+        }
+    }
+
+    /// Reads one byte of each `step`-th byte of `from..to`.
+    pub(crate) fn look(&self, from: usize, to: usize, step: usize) {
+        for at in (from..to.min(self.bytes)).step_by(step) {
+            // SAFETY: `at` is below `bytes`, so the byte lies in this mapping, which is readable; the read is volatile.
+            let _ = unsafe { self.start.as_ptr().cast::<u8>().wrapping_add(at).read_volatile() };
         }
     }
 

@@ -1,15 +1,14 @@
 //! What grows, and what must come of it.
 
 use crate::agent::{Agent, Settings};
-use crate::block::{Slow, Swap};
+use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
-use crate::record;
 use crate::scene::{MIB, PATIENCE, Scene};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 use std::path::Path;
 use std::time::Duration;
@@ -67,68 +66,6 @@ pub(crate) fn pipes() -> Result<()> {
     met("pipes", &[])
 }
 
-pub(crate) fn hugetlb() -> Result<()> {
-    let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
-    machine::set(pages, "128")?;
-    let outcome = huge_pages();
-    machine::set(pages, "0")?;
-    outcome
-}
-
-/// Pages of hugetlb are charged to nobody's memory: nobody is known to have grown, so the crossing is told, whoever
-/// grew is named if anybody can be, and no innocent pays.
-fn huge_pages() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
-    let cgroup = Cgroup::create("work.slice/hog")?;
-    let before = scene.agent.lines().len();
-    let mut hog = Hog::start("hugetlb", cgroup.path(), 192, &["--rate", "60", "--hold", "60"])?;
-    hog.wait_taken(160, PATIENCE).or_else(|error| if hog.child.try_wait()?.is_some() { Ok(()) } else { Err(error) })?;
-    wait_for("the agent says something of the crossing", PATIENCE, || {
-        scene.check()?;
-        Ok(scene.agent.lines().len() > before)
-    })?;
-    scene.settled()?;
-    scene.end()
-}
-
-pub(crate) fn root_cgroup() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
-    let hog = Hog::start("anon", Path::new(crate::cgroup::ROOT), 128, &["--rate", "80", "--hold", "60"])?;
-    let pid = hog.child.id();
-    wait_for("the agent names the process in the root cgroup", PATIENCE, || {
-        scene.check()?;
-        Ok(scene.agent.lines().iter().any(|line| names(line, pid)))
-    })
-    .with_context(|| format!("process {pid}; the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    ensure!(machine::alive(pid), "the process in the root cgroup was killed");
-    scene.end()
-}
-
-/// Whether a value anywhere in a line of the log is this process.
-fn names(value: &serde_json::Value, pid: u32) -> bool {
-    match value {
-        serde_json::Value::Number(number) => number.as_u64() == Some(u64::from(pid)),
-        serde_json::Value::String(text) => {
-            text.split(|c: char| !c.is_ascii_digit()).any(|word| word.parse() == Ok(pid))
-        }
-        serde_json::Value::Array(values) => values.iter().any(|value| names(value, pid)),
-        serde_json::Value::Object(values) => values.values().any(|value| names(value, pid)),
-        serde_json::Value::Null | serde_json::Value::Bool(_) => false,
-    }
-}
-
-pub(crate) fn slab() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
-    let cgroup = Cgroup::create("work.slice/names")?;
-    let mut hog = Hog::start("dentries", cgroup.path(), 160, &["--hold", "60"])?;
-    hog.wait_taken(160, Duration::from_mins(2))?;
-    // Time for an answer, which must not be a kill: what grew can be taken back.
-    std::thread::sleep(Duration::from_secs(3));
-    scene.settled()?;
-    ensure!(hog.child.try_wait()?.is_none(), "a process was killed for slab that can be taken back");
-    scene.end()
-}
-
 pub(crate) fn nested() -> Result<()> {
     let mut scene = Scene::set(ROOM)?;
     let pod = Cgroup::create("work.slice/pod")?;
@@ -155,13 +92,6 @@ pub(crate) fn under_slice_limit() -> Result<()> {
     let events = slice.read("memory.events")?;
     ensure!(machine::named(&events, "oom_kill") == Some(0), "the kernel killed at the slice's limit first");
     scene.end()
-}
-
-pub(crate) fn with_swap() -> Result<()> {
-    let swap = Swap::start(128)?;
-    let outcome = met("anon", &[]);
-    drop(swap);
-    outcome
 }
 
 pub(crate) fn ten_small_ones() -> Result<()> {
@@ -214,30 +144,6 @@ pub(crate) fn disk_bound() -> Result<()> {
     scene.end()
 }
 
-pub(crate) fn page_cache() -> Result<()> {
-    let mib = machine::meminfo("MemTotal")? / MIB;
-    let device = Slow::create("cache", mib, Duration::from_micros(10))?;
-    let mut scene = Scene::set(ROOM)?;
-    let cgroup = Cgroup::create("work.slice/cache")?;
-    let mut reader = guest()
-        .args(["hog", "churn", "--mib", &mib.to_string(), "--hold", "120", "--cgroup"])
-        .arg(cgroup.path())
-        .arg("--path")
-        .arg(&device.device)
-        .spawn()?;
-    wait_for("page cache has filled what was free", Duration::from_mins(2), || {
-        scene.check()?;
-        ensure!(reader.try_wait()?.is_none(), "a process was killed for page cache that can be dropped");
-        Ok(machine::meminfo("MemFree")? < scene.settings.line_bytes / 4)
-    })?;
-    std::thread::sleep(Duration::from_secs(3));
-    scene.settled()?;
-    ensure!(reader.try_wait()?.is_none(), "a process was killed for page cache that can be dropped");
-    reader.kill()?;
-    reader.wait()?;
-    scene.end()
-}
-
 pub(crate) fn second_agent() -> Result<()> {
     let mut scene = Scene::set(ROOM)?;
     let other = Settings { port: scene.settings.port + 1, ..scene.settings.clone() };
@@ -249,7 +155,7 @@ pub(crate) fn second_agent() -> Result<()> {
     ensure!(second.text().contains("shadow"), "the second agent does not say that it shadows: {}", second.text());
     ensure!(second.running()?, "the second agent ended");
     // The first goes for good, all of it at once: the second acts from then on.
-    Cgroup::create(&format!("agent.slice/plimsoll-{}", scene.settings.port))?.write("cgroup.kill", "1")?;
+    scene.settings.cgroup()?.write("cgroup.kill", "1")?;
     scene.agent.wait_end(PATIENCE)?;
     std::mem::swap(&mut scene.agent, &mut second);
     let victim = Cgroup::create("work.slice/next")?;
@@ -315,42 +221,13 @@ pub(crate) fn fork_bomb() -> Result<()> {
     scene.end()
 }
 
-pub(crate) fn cgroup_gone() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
-    for round in 0..6 {
-        let cgroup = Cgroup::create(&format!("work.slice/gone-{round}"))?;
-        let mut hog = Hog::start("anon", cgroup.path(), HOG, &[])?;
-        // Around the moment at which it crosses, it and its cgroup go by themselves.
-        let past = usize::try_from(ROOM)? - 8 + round * 4;
-        let seen = wait_for("the hog comes close to the line", PATIENCE, || {
-            Ok(hog.taken()? >= past as u64 * MIB || hog.child.try_wait()?.is_some())
-        });
-        seen?;
-        hog.child.kill()?;
-        hog.child.wait()?;
-        cgroup.remove()?;
-        scene.settled()?;
-    }
-    let victim = Cgroup::create("work.slice/hog")?;
-    let mut hog = Hog::start("anon", victim.path(), HOG, &[])?;
-    scene.expect_killed(&mut hog, &victim)?;
-    scene.end()
-}
-
 pub(crate) fn records_lost() -> Result<()> {
     let mut scene = Scene::set(ROOM)?;
-    let core = scene.agent.part("core")?;
-    let core = Pid::from_raw(i32::try_from(core)?).context("no process has the number zero")?;
-    // While the core cannot read, cgroups come and go until every ring is full.
+    let core = scene.agent.process("core")?;
     kill_process(core, Signal::STOP)?;
-    let busy = (0..4000).try_for_each(|number| -> Result<()> {
-        let path = Path::new(crate::cgroup::ROOT).join(format!("work.slice/many-{number}"));
-        std::fs::create_dir(&path)?;
-        std::fs::remove_dir(&path)?;
-        Ok(())
-    });
+    let filled = fill_events();
     kill_process(core, Signal::CONT)?;
-    busy?;
+    filled?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &[])?;
     scene.expect_killed(&mut hog, &victim)?;
@@ -361,12 +238,34 @@ pub(crate) fn records_lost() -> Result<()> {
     scene.end()
 }
 
+/// While the core cannot read, cgroups come and go until the ring of events is full.
+pub(crate) fn fill_events() -> Result<()> {
+    for number in 0..4000 {
+        let path = Path::new(crate::cgroup::ROOT).join(format!("work.slice/many-{number}"));
+        std::fs::create_dir(&path)?;
+        std::fs::remove_dir(&path)?;
+    }
+    Ok(())
+}
+
+/// No word of any line comes: the slow timer looks all the same, later.
+pub(crate) fn lines_lost() -> Result<()> {
+    let mut scene = Scene::set_with(ROOM, |settings| settings.environment.push(("PLIMSOLL_LOSE_LINES", "1".into())))?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40", "--hold", "60"])?;
+    scene.expect_killed(&mut hog, &victim)?;
+    let plans = scene.agent.plans();
+    ensure!(plans.iter().all(|plan| plan["crossed_ns"].is_null()), "word of a line came");
+    ensure!(plans.iter().any(|plan| plan["outcome"] == "evict"), "no decision evicts");
+    scene.end()
+}
+
 pub(crate) fn core_dies() -> Result<()> {
     let mut scene = Scene::set(ROOM)?;
     // Whoever is started again goes by what was read at the start, not by a mistake that somebody makes meanwhile.
     std::fs::write(scene.agent.configuration(), "evictionHard: [")?;
     for part in ["reporter", "core"] {
-        let pid = Pid::from_raw(i32::try_from(scene.agent.part(part)?)?).context("no process has the number zero")?;
+        let pid = scene.agent.process(part)?;
         kill_process(pid, Signal::KILL)?;
         // Ready again, and by another process than before.
         wait_for(&format!("the {part} is started again"), PATIENCE, || {
@@ -381,24 +280,8 @@ pub(crate) fn core_dies() -> Result<()> {
 }
 
 /// The sum of the metrics whose lines begin so.
-fn counted(scene: &Scene, prefix: &str) -> Result<f64> {
+pub(crate) fn counted(scene: &Scene, prefix: &str) -> Result<f64> {
     let (_, metrics) = scene.agent.get("/metrics")?;
     let values = metrics.lines().filter(|line| line.starts_with(prefix));
     Ok(values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
-}
-
-pub(crate) fn kernel_brake() -> Result<()> {
-    let mut scene = Scene::set_with(ROOM, |settings| settings.kernel_brake = true)?;
-    for (name, threads) in [("one", "1"), ("two", "2")] {
-        let victim = Cgroup::create(&format!("work.slice/{name}"))?;
-        let mut hog = Hog::start("anon", victim.path(), HOG, &["--threads", threads])?;
-        scene.expect_killed(&mut hog, &victim)?;
-        let taken = record::read(&hog.record)?.last().map_or(0, |entry| entry.bytes);
-        figure("kernel-brake", &[("threads", &threads), ("taken_mib", &(taken / MIB)), ("room_mib", &ROOM)]);
-    }
-    wait_for("brakes of the kernel are counted", PATIENCE, || {
-        Ok(counted(&scene, "plimsoll_kernel_brakes_total{outcome=\"applied\"}")? > 0.0)
-    })
-    .context("the kernel stopped nobody")?;
-    scene.end()
 }

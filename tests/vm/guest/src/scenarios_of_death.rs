@@ -1,7 +1,8 @@
-//! The agent dies at each of its own steps, and nobody pays for it.
+//! The agent dies at each of its own steps, or its victim does, and nobody else pays for it.
 //!
-//! A build for tests knows its steps by name (`plimsoll kill-points` prints them) and kills itself, once, at the one
-//! that `PLIMSOLL_KILL_POINT` names: only the core, only the supervisor, or all of its processes.
+//! A build for tests knows its steps by name (`plimsoll kill-points` prints them). At the one that
+//! `PLIMSOLL_KILL_POINT` names it says so and, once, kills only the core, only the supervisor, or all of its processes,
+//! or has the core stand still.
 
 use crate::agent::{Agent, PROGRAM};
 use crate::cgroup::Cgroup;
@@ -9,50 +10,83 @@ use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
 use crate::scene::{PATIENCE, Scene, held};
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Signal, kill_process};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const WHO: &[&str] = &["core", "supervisor", "all"];
+/// The variable of the agent's environment that names a step, and who dies there.
+const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
 
-pub(crate) fn kill_points() -> Result<()> {
+/// What the hog takes, in MiB: so much that it is most of what is used, by which a new agent knows it; and little enough
+/// to be gone in the time after which a victim counts as stuck, although it grows on while no agent runs.
+const GROWN: usize = 224;
+
+pub(crate) fn core() -> Result<()> {
+    kill_points("core")
+}
+
+pub(crate) fn supervisor() -> Result<()> {
+    kill_points("supervisor")
+}
+
+pub(crate) fn all() -> Result<()> {
+    kill_points("all")
+}
+
+fn kill_points(who: &str) -> Result<()> {
     let output =
         Command::new(PROGRAM).arg("kill-points").stdin(Stdio::null()).output().context("cannot start the agent")?;
     ensure!(output.status.success(), "this agent has no kill points: it was not built for tests");
     let names = String::from_utf8(output.stdout)?;
     ensure!(names.lines().count() > 0, "the agent names no kill points");
     for name in names.lines() {
-        for who in WHO {
-            die(name, who).with_context(|| format!("kill point {name}, {who}"))?;
-        }
+        die(name, who).with_context(|| format!("kill point {name}, {who}"))?;
     }
-    crate::suite::figure("kill-points", &[("names", &names.lines().count()), ("ways", &WHO.len())]);
+    crate::suite::figure("kill-points", &[("names", &names.lines().count()), ("who", &who)]);
     Ok(())
 }
 
+/// Waits until the agent says that it came to its kill point: nothing else that ends it counts.
+fn wait_reached(scene: &Scene, name: &str) -> Result<()> {
+    let marker = format!("plimsoll: strict: reached {name}\n");
+    wait_for("the kill point is reached", PATIENCE, || Ok(scene.agent.text().contains(&marker)))
+        .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))
+}
+
 fn die(name: &str, who: &str) -> Result<()> {
-    let mut scene = Scene::set_with(96, |settings| {
-        settings.environment.push(("PLIMSOLL_KILL_POINT", format!("{name}:{who}")));
-        settings.kernel_brake = name.contains("kernel");
+    let mut scene = Scene::launch_with(96, |settings| {
+        settings.environment.push((KILL_POINT, format!("{name}:{who}")));
+        settings.kernel_brake = name.starts_with("kernel-");
     })?;
-    let core = scene.agent.part("core")?;
     let victim = Cgroup::create("work.slice/hog")?;
-    let mut hog = Hog::start("anon", victim.path(), 256, &["--hold", "60"])?;
-    // Reached is what shows: the process that was to die is gone.
-    let reached = wait_for("the kill point is reached", PATIENCE, || {
-        Ok(if who == "core" { !machine::alive(core) } else { !scene.agent.running()? })
-    });
-    reached.with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    if who == "core" {
-        wait_for("the core is started again", PATIENCE, || Ok(scene.agent.part("core").is_ok_and(|pid| pid != core)))?;
-        scene.agent.wait_ready(PATIENCE)?;
+    // Slices are marked before the agent is ready; all other steps need somebody who grows.
+    let (core, hog) = if name == "kernel-marked" {
+        (None, None)
     } else {
-        wait_for("nothing of the agent is left", PATIENCE, || Ok(!machine::alive(core)))?;
+        scene.agent.wait_ready(PATIENCE)?;
+        (Some(scene.agent.part("core")?), Some(Hog::start("anon", victim.path(), GROWN, &["--hold", "60"])?))
+    };
+    wait_reached(&scene, name)?;
+    if who == "core" {
+        wait_for("the core is started again", PATIENCE, || {
+            Ok(scene.agent.part("core").is_ok_and(|pid| Some(pid) != core))
+        })?;
+        scene.agent.wait_ready(PATIENCE)?;
+        ensure!(core.is_none_or(|pid| !machine::alive(pid)), "the core did not die");
+    } else {
+        let cgroup = scene.settings.cgroup()?;
+        scene.agent.wait_end(PATIENCE)?;
+        wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
         // What a service manager does.
         scene.settings.environment.clear();
         scene.agent = Agent::start(&scene.settings)?;
     }
     wait_for("nothing stays frozen or stopped", PATIENCE, || Ok(held().is_empty()))
         .with_context(|| format!("held: {}", held().join(", ")))?;
+    let mut hog = match hog {
+        Some(hog) => hog,
+        None => Hog::start("anon", victim.path(), GROWN, &["--hold", "60"])?,
+    };
     // The step may have been the kill itself, or one before it: in both cases it dies, once.
     scene.expect_killed(&mut hog, &victim)?;
     // Who comes into the same cgroup afterwards has done nothing.
@@ -61,5 +95,73 @@ fn die(name: &str, who: &str) -> Result<()> {
     ensure!(next.try_wait()?.is_none(), "the cgroup was killed twice");
     next.kill()?;
     next.wait()?;
+    scene.end()
+}
+
+/// All processes are killed at once while somebody stands still: `plimsoll undo` lets everybody go on.
+pub(crate) fn undone_by_command() -> Result<()> {
+    for (name, in_kernel) in [("freeze-recorded", false), ("kernel-stop-seen", true)] {
+        undo_after(name, in_kernel).with_context(|| format!("all killed at {name}"))?;
+    }
+    Ok(())
+}
+
+fn undo_after(name: &str, in_kernel: bool) -> Result<()> {
+    let mut scene = Scene::set_with(96, |settings| {
+        settings.environment.push((KILL_POINT, format!("{name}:pause")));
+        settings.kernel_brake = in_kernel;
+    })?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("anon", victim.path(), GROWN, &["--hold", "120"])?;
+    let pid = hog.child.id();
+    wait_reached(&scene, name)?;
+    let stands = || -> Result<bool> {
+        if in_kernel {
+            return Ok(machine::process_state(pid) == Some('T'));
+        }
+        Ok(victim.read("cgroup.freeze")?.trim() == "1")
+    };
+    wait_for("the hog stands still", PATIENCE, stands)?;
+    let cgroup = scene.settings.cgroup()?;
+    cgroup.write("cgroup.kill", "1")?;
+    scene.agent.wait_end(PATIENCE)?;
+    wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
+    ensure!(stands()?, "somebody let the hog go on before it was undone");
+    // Doing it again does no harm.
+    for _ in 0..2 {
+        let file = scene.settings.file();
+        let output = Command::new(PROGRAM).args(["undo", "--config"]).arg(&file).stdin(Stdio::null()).output()?;
+        let said = [output.stdout, output.stderr].concat();
+        ensure!(output.status.success(), "undo ended with {}: {}", output.status, String::from_utf8_lossy(&said));
+        ensure!(held().is_empty(), "after undo are held: {}", held().join(", "));
+    }
+    hog.wait_taken(GROWN, PATIENCE).context("it does not go on")?;
+    scene.settings.environment.clear();
+    scene.agent = Agent::start(&scene.settings)?;
+    scene.expect_killed(&mut hog, &victim)?;
+    scene.end()
+}
+
+/// The victim and its cgroup go by themselves when the kill is decided and written down, and not yet done.
+pub(crate) fn cgroup_gone() -> Result<()> {
+    let name = "kill-intent-written";
+    let pause = format!("{name}:pause");
+    let mut scene = Scene::set_with(96, |settings| settings.environment.push((KILL_POINT, pause)))?;
+    let cgroup = Cgroup::create("work.slice/gone")?;
+    let mut hog = Hog::start("anon", cgroup.path(), 256, &["--hold", "120"])?;
+    wait_reached(&scene, name)?;
+    let core = scene.agent.process("core")?;
+    ensure!(hog.child.try_wait()?.is_none(), "it was killed before its time");
+    hog.child.kill()?;
+    hog.child.wait()?;
+    cgroup.remove()?;
+    kill_process(core, Signal::CONT)?;
+    wait_for("that it was gone is told", PATIENCE, || Ok(!scene.agent.kills("work.slice/gone", "gone").is_empty()))
+        .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    scene.settled()?;
+    ensure!(scene.agent.killed() == 0, "somebody else was killed");
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("anon", victim.path(), 256, &[])?;
+    scene.expect_killed(&mut hog, &victim)?;
     scene.end()
 }

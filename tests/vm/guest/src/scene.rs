@@ -44,6 +44,13 @@ impl Scene {
 
     /// The same, with settings changed before the agent starts.
     pub(crate) fn set_with(room: u64, change: impl FnOnce(&mut Settings)) -> Result<Self> {
+        let mut scene = Self::launch_with(room, change)?;
+        scene.agent.wait_ready(Duration::from_mins(1))?;
+        Ok(scene)
+    }
+
+    /// The same, without waiting for the agent to be ready.
+    pub(crate) fn launch_with(room: u64, change: impl FnOnce(&mut Settings)) -> Result<Self> {
         let mut innocents = Vec::new();
         for name in INNOCENTS {
             let cgroup = Cgroup::create(name)?;
@@ -57,7 +64,7 @@ impl Scene {
         let agent_bytes = 24 * MIB;
         let mut settings = Settings::with_line(line_below(room)?.saturating_sub(agent_bytes));
         change(&mut settings);
-        let agent = Agent::start(&settings)?;
+        let agent = Agent::launch(&settings)?;
         Ok(Self { agent, settings, innocents, oom_kills: machine::oom_kills()? })
     }
 

@@ -1,0 +1,116 @@
+//! The brake in the kernel: how much it lets past, that it comes back after every hold, and that nobody is forgotten
+//! whom it stopped.
+
+use crate::cgroup::Cgroup;
+use crate::hog_tests::Hog;
+use crate::machine::{self, wait_for};
+use crate::record;
+use crate::scenarios::{counted, fill_events};
+use crate::scene::{MIB, PATIENCE, Scene};
+use crate::suite::figure;
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Signal, kill_process};
+use std::time::Duration;
+
+/// How far below what is available the line is drawn, in MiB.
+const ROOM: u64 = 96;
+/// What a hog would take if nobody met it, in MiB.
+const HOG: usize = 256;
+/// What each runnable thread may take after the kernel stopped its process.
+const PAST: u64 = 2 * MIB;
+
+fn scene() -> Result<Scene> {
+    Scene::set_with(ROOM, |settings| settings.kernel_brake = true)
+}
+
+/// When the kernel stopped this process, by the agent's log so far.
+fn told_stop(scene: &Scene, pid: u32) -> Option<u64> {
+    let lines = scene.agent.lines();
+    lines.iter().find(|line| line["kernel_brake"] == "stopped" && line["pid"] == pid)?["at_ns"].as_u64()
+}
+
+pub(crate) fn past_the_line() -> Result<()> {
+    let mut scene = scene()?;
+    for threads in [1_u64, 2, 4] {
+        // The agent's own look may come before the kernel's counters say the same: then nobody had to be stopped.
+        let mut tries = 0..6;
+        while !is_held_back(&mut scene, threads)? {
+            tries.next().with_context(|| format!("the kernel never stopped {threads} threads"))?;
+        }
+    }
+    wait_for("brakes of the kernel are counted", PATIENCE, || {
+        Ok(counted(&scene, "plimsoll_kernel_brakes_total{outcome=\"applied\"}")? >= 3.0)
+    })?;
+    scene.end()
+}
+
+/// Whether the kernel stopped a hog with so many threads, which then took little more.
+fn is_held_back(scene: &mut Scene, threads: u64) -> Result<bool> {
+    let victim = Cgroup::create(&format!("work.slice/threads-{threads}"))?;
+    let count = threads.to_string();
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--chunk", "64", "--threads", &count])?;
+    let pid = hog.child.id();
+    scene.expect_killed(&mut hog, &victim)?;
+    // Slices are marked again with a look above all lines, and all is told by then.
+    std::thread::sleep(Duration::from_secs(3));
+    let Some(stopped) = told_stop(scene, pid) else { return Ok(false) };
+    let filled = record::read(&hog.record)?;
+    let most = |until: u64| filled.iter().filter(|entry| entry.at_ns <= until).map(|entry| entry.bytes).max();
+    let before = most(stopped).context("nothing was taken before the stop")?;
+    let past = most(u64::MAX).unwrap_or(0) - before;
+    figure("kernel-brake", &[("threads", &threads), ("past_kib", &(past >> 10)), ("taken_mib", &(before / MIB))]);
+    ensure!(past <= PAST * threads, "{past} bytes were taken after the stop by {threads} threads");
+    Ok(true)
+}
+
+/// A hold is over by its time before anybody could look. The next one that grows is stopped again.
+pub(crate) fn holds_again() -> Result<()> {
+    let mut scene = scene()?;
+    let core = scene.agent.process("core")?;
+    for round in 0..2 {
+        let victim = Cgroup::create(&format!("work.slice/round-{round}"))?;
+        kill_process(core, Signal::STOP)?;
+        let mut hog = Hog::start("anon", victim.path(), HOG, &["--hold", "120"])?;
+        let pid = hog.child.id();
+        let seen = wait_for("the kernel stops it", PATIENCE, || Ok(machine::process_state(pid) == Some('T')));
+        // Longer than any hold may last.
+        std::thread::sleep(Duration::from_secs(3));
+        kill_process(core, Signal::CONT)?;
+        seen.with_context(|| format!("round {round}"))?;
+        scene.expect_killed(&mut hog, &victim)?;
+        wait_for("that the kernel stopped it is told", PATIENCE, || Ok(told_stop(&scene, pid).is_some()))
+            .with_context(|| format!("round {round}"))?;
+        wait_for("memory is back above the line", PATIENCE, || {
+            Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes + 64 * MIB)
+        })?;
+        // Marks come back with a look above all lines.
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    scene.end()
+}
+
+/// Word that the kernel stopped somebody is lost in a full ring: whoever it was goes on all the same.
+pub(crate) fn stop_lost() -> Result<()> {
+    let mut scene = scene()?;
+    let large = Cgroup::create("work.slice/large")?;
+    let mut pays = Hog::start("anon", large.path(), 88, &[])?;
+    pays.wait_taken(88, PATIENCE)?;
+    let small = Cgroup::create("work.slice/small")?;
+    // Within what it was promised: it is stopped, and somebody else pays.
+    small.write("memory.low", "128M")?;
+    wait_for("the agent knows both", PATIENCE, || Ok(counted(&scene, "plimsoll_workloads ")? >= 4.0))?;
+    let core = scene.agent.process("core")?;
+    kill_process(core, Signal::STOP)?;
+    let filled = fill_events();
+    let mut stopped = Hog::start("anon", small.path(), 64, &["--hold", "120"])?;
+    let pid = stopped.child.id();
+    let seen = wait_for("the kernel stops it", PATIENCE, || Ok(machine::process_state(pid) == Some('T')));
+    kill_process(core, Signal::CONT)?;
+    filled?;
+    seen?;
+    scene.expect_killed(&mut pays, &large)?;
+    stopped.wait_taken(64, PATIENCE).context("it was stopped, and the word of that was lost")?;
+    ensure!(told_stop(&scene, pid).is_none(), "word of the stop came after all");
+    wait_for("what was lost is counted", PATIENCE, || Ok(counted(&scene, "plimsoll_lost_records")? > 0.0))?;
+    scene.end()
+}

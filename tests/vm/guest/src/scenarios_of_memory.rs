@@ -1,0 +1,313 @@
+//! Memory that no kill brings back, or not a kill alone: swap, page cache, slab, files on tmpfs, huge pages, and what is
+//! charged to nobody. And a machine on which the OOM killer is next.
+
+use crate::block::{Slow, Swap};
+use crate::cgroup::{self, Cgroup};
+use crate::hog_tests::{Hog, guest, remove_leftovers};
+use crate::machine::{self, wait_for};
+use crate::record;
+use crate::scene::{MIB, PATIENCE, Scene, line_below};
+use crate::suite::figure;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+/// How far below what is available the line is drawn, in MiB.
+const ROOM: u64 = 96;
+/// How long what is slow without hardware virtualisation may take: filling caches, remembering names.
+const LONG: Duration = Duration::from_mins(3);
+
+/// Without an agent the OOM killer ends the hog; with one it has nothing to do.
+pub(crate) fn tight() -> Result<()> {
+    let mib = usize::try_from(machine::meminfo("MemTotal")? / MIB)?;
+    let before = machine::oom_kills()?;
+    let alone = Cgroup::create("work.slice/alone")?;
+    let mut hog = Hog::start("anon", alone.path(), mib, &["--hold", "60"])?;
+    wait_for("without an agent the OOM killer fires", PATIENCE, || {
+        let ended = hog.child.try_wait()?.is_some();
+        ensure!(!ended || machine::oom_kills()? > before, "the hog ended, and not by the OOM killer");
+        Ok(ended)
+    })?;
+    drop(hog);
+    alone.remove()?;
+
+    let mut scene = Scene::set_with(0, |settings| settings.line_bytes = 96 * MIB)?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let available = machine::meminfo("MemAvailable")?;
+    let mut hog = Hog::start("anon", victim.path(), mib, &["--hold", "60"])?;
+    scene.expect_killed(&mut hog, &victim)?;
+    in_order(&scene, &hog, &victim, available)?;
+    scene.end()
+}
+
+/// The line was crossed, then the agent woke, then it answered: by its own words, and by the hog's own record.
+fn in_order(scene: &Scene, hog: &Hog, victim: &Cgroup, available: u64) -> Result<()> {
+    let plans = scene.agent.plans();
+    let evicts = |plan: &&Value| {
+        let actions = plan["actions"].as_array().into_iter().flatten();
+        actions.into_iter().any(|action| action["action"] == "evict" && action["cgroup"] == victim.name())
+    };
+    let plan = plans.iter().find(evicts).context("no decision evicts the hog")?;
+    let kills = scene.agent.kills(victim.name(), "begun");
+    let answered = kills.first().and_then(|kill| kill["at_ns"].as_u64()).context("no word of the kill")?;
+    let rang = plan["crossed_ns"].as_u64().context("the decision was not made because the line rang")?;
+    let awake = plan["awake_ns"].as_u64().context("the decision has no wake")?;
+    ensure!(rang <= awake && awake <= answered, "rang at {rang}, awake at {awake}, answered at {answered}");
+    // What the hog itself had by then. Its own pages and batches of charges lie between this and the kernel's figure.
+    let filled = record::read(&hog.record)?;
+    let needed = available.saturating_sub(scene.settings.line_bytes).saturating_sub(16 * MIB);
+    let crossed = filled.iter().find(|entry| entry.bytes >= needed).context("the hog never came to the line")?.at_ns;
+    ensure!(crossed <= answered, "the answer at {answered} came before the hog was at the line at {crossed}");
+    let past = filled.last().map_or(0, |entry| entry.bytes).saturating_sub(needed);
+    figure("tight", &[("answered_after_us", &((answered - rang) / 1000)), ("taken_past_mib", &(past / MIB))]);
+    Ok(())
+}
+
+/// Swaps long before its line: remembered names can be had back, so they count as available, while free memory ends.
+pub(crate) fn with_swap() -> Result<()> {
+    let swap = Swap::start(64)?;
+    // The kernel rather swaps than forgets names, and begins where little is free: with huge pages it keeps so much
+    // free that nothing would be left to cross a line with.
+    let settings = [("/proc/sys/vm/vfs_cache_pressure", "5"), ("/proc/sys/vm/min_free_kbytes", "8192")];
+    let before = settings.map(|(file, _)| std::fs::read_to_string(file));
+    for (file, value) in settings {
+        machine::set(file, value)?;
+    }
+    let outcome = swapping();
+    for ((file, _), value) in settings.into_iter().zip(before) {
+        machine::set(file, value?.trim())?;
+    }
+    drop(swap);
+    outcome
+}
+
+fn swapping() -> Result<()> {
+    let names = Cgroup::create("other.slice/names")?;
+    let mut remembered = Hog::start("dentries", names.path(), 96, &["--hold", "600"])?;
+    remembered.wait_taken(96, LONG)?;
+    let mut scene = Scene::set_with(0, |settings| settings.line_bytes = 40 * MIB)?;
+    let before = machine::vmstat("pswpout")?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let available = machine::meminfo("MemAvailable")? / MIB;
+    // As fast as it can to where free memory is about to end, slowly from there.
+    let rush = (available - 160).to_string();
+    let mib = usize::try_from(available + 64)?;
+    let mut hog = Hog::start("anon", victim.path(), mib, &["--rush", &rush, "--rate", "30", "--hold", "120"])?;
+    let mut swapped = 0;
+    wait_for("the machine swaps before its line", PATIENCE, || {
+        ensure!(hog.child.try_wait()?.is_none(), "the hog was killed before anything was swapped");
+        swapped = machine::vmstat("pswpout")? - before;
+        Ok(swapped > 0)
+    })
+    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    let above = machine::meminfo("MemAvailable")?;
+    ensure!(scene.agent.killed() == 0, "somebody was killed before anything was swapped");
+    scene.expect_killed(&mut hog, &victim)?;
+    let pages = machine::vmstat("pswpout")? - before;
+    let above = above / MIB;
+    figure("swapped", &[("first_pages", &swapped), ("pages", &pages), ("available_then_mib", &above)]);
+    wait_for("memory is back above the line", PATIENCE, || {
+        Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes)
+    })?;
+    scene.end()
+}
+
+pub(crate) fn hugetlb() -> Result<()> {
+    let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
+    machine::set(pages, "128")?;
+    let outcome = huge_pages();
+    machine::set(pages, "0")?;
+    outcome
+}
+
+/// Pages of hugetlb are charged to nobody's memory, so no figure says whose they are, and nobody pays by rank: the
+/// crossing is told, and who holds such pages is named.
+fn huge_pages() -> Result<()> {
+    let mut scene = Scene::set(ROOM)?;
+    let cgroup = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("hugetlb", cgroup.path(), 192, &["--rate", "60", "--hold", "120"])?;
+    let pid = hog.child.id();
+    wait_for("the crossing is told, with most of the growth in nobody's memory", PATIENCE, || {
+        scene.check()?;
+        Ok(scene.agent.plans().iter().any(|plan| plan["outcome"] == "unattributed" && is_below(plan)))
+    })
+    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    wait_for("who holds the huge pages is named", PATIENCE, || {
+        scene.check()?;
+        let held = |line: &Value| line["huge_pages_bytes"].as_u64().is_some_and(|bytes| bytes >= 64 * MIB);
+        Ok(scene.agent.lines().iter().any(|line| line["pid"] == pid && held(line)))
+    })
+    .with_context(|| format!("process {pid}; the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    hog.wait_taken(192, PATIENCE)?;
+    scene.settled()?;
+    ensure!(hog.child.try_wait()?.is_none() && scene.agent.killed() == 0, "somebody was killed for huge pages");
+    scene.end()
+}
+
+/// Whether the kernel's own reading of a decision was below its line.
+fn is_below(plan: &Value) -> bool {
+    let honest = plan["readings"]["honest_bytes"].as_u64();
+    honest.zip(plan["line_bytes"].as_u64()).is_some_and(|(honest, line)| honest < line)
+}
+
+pub(crate) fn root_cgroup() -> Result<()> {
+    let mut scene = Scene::set(ROOM)?;
+    let hog = Hog::start("anon", Path::new(cgroup::ROOT), 128, &["--rate", "80", "--hold", "60"])?;
+    let pid = hog.child.id();
+    wait_for("the agent names the process in the root cgroup", PATIENCE, || {
+        scene.check()?;
+        let grown = |line: &Value| line["resident_bytes"].as_u64().is_some_and(|bytes| bytes >= 64 * MIB);
+        Ok(scene.agent.lines().iter().any(|line| line["pid"] == pid && grown(line)))
+    })
+    .with_context(|| format!("process {pid}; the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    ensure!(scene.agent.plans().iter().any(|plan| plan["outcome"] == "unattributed"), "no decision says why");
+    ensure!(machine::alive(pid), "the process in the root cgroup was killed");
+    ensure!(scene.agent.killed() == 0, "an innocent paid for the root cgroup");
+    scene.end()
+}
+
+/// A file on tmpfs stays when who wrote it dies, and so does its charge: the emptied cgroup is killed once, not again
+/// and again, nobody else pays for the file, and the next one that grows is met.
+pub(crate) fn kept_file() -> Result<()> {
+    let outcome = file_that_stays();
+    remove_leftovers()?;
+    outcome
+}
+
+fn file_that_stays() -> Result<()> {
+    let mut scene = Scene::set_with(ROOM, |settings| settings.victims_per_minute = 3)?;
+    let writer = Cgroup::create("work.slice/writer")?;
+    let mut hog = Hog::start("tmpfs", writer.path(), 256, &["--keep", "--rate", "100"])?;
+    scene.expect_killed(&mut hog, &writer)?;
+    let left = writer.current()?;
+    ensure!(left >= 64 * MIB, "only {left} bytes stayed charged to it");
+    // Many looks, each of which finds memory below the line.
+    std::thread::sleep(Duration::from_secs(5));
+    scene.settled()?;
+    stays(&scene, &writer)?;
+    let victim = Cgroup::create("work.slice/next")?;
+    let mut hog = Hog::start("anon", victim.path(), 256, &["--rate", "60"])?;
+    scene.expect_killed(&mut hog, &victim).context("after a file stayed")?;
+    figure("kept-file", &[("left_mib", &(left / MIB)), ("next_taken_mib", &(hog.taken()? / MIB))]);
+    scene.end()
+}
+
+/// What one kill could not free is told with its owner, who is dead, and is no reason to kill anybody else.
+fn stays(scene: &Scene, owner: &Cgroup) -> Result<()> {
+    let available = machine::meminfo("MemAvailable")?;
+    ensure!(available < scene.settings.line_bytes, "{available} bytes are available: memory came back after all");
+    let killed = scene.agent.killed();
+    ensure!(killed == 1, "{killed} kills where one was all that could be done");
+    let told = scene.agent.plans().iter().any(|plan| {
+        let mut candidates = plan["candidates"].as_array().into_iter().flatten();
+        candidates.any(|it| it["cgroup"] == owner.name() && it["fate"] == "nothing-to-free")
+    });
+    ensure!(told, "no decision names {} as what cannot be freed", owner.name());
+    let emptied = scene.agent.kills(owner.name(), "emptied");
+    let left = emptied.first().and_then(|kill| kill["left_bytes"].as_u64());
+    ensure!(left.is_some_and(|left| left >= 32 * MIB), "what is left was not told: {left:?}");
+    Ok(())
+}
+
+/// Directories on tmpfs stay when who made them dies: slab that neither reclaim nor a kill frees.
+pub(crate) fn pinned_slab() -> Result<()> {
+    let outcome = directories();
+    remove_leftovers()?;
+    outcome
+}
+
+fn directories() -> Result<()> {
+    let mut scene = Scene::set(32)?;
+    let cgroup = Cgroup::create("work.slice/directories")?;
+    let mut hog = Hog::start("dirs", cgroup.path(), 112, &["--hold", "120"])?;
+    wait_for("who makes directories is killed", LONG, || {
+        scene.check()?;
+        Ok(hog.child.try_wait()?.is_some())
+    })
+    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    std::thread::sleep(Duration::from_secs(5));
+    scene.settled()?;
+    stays(&scene, &cgroup)?;
+    scene.end()
+}
+
+/// Names that the kernel remembers, in a slice up to its line: a kill would free none of them, so they are asked back.
+pub(crate) fn slab() -> Result<()> {
+    let slice = Cgroup::create("work.slice")?;
+    let (max, line) = (192 * MIB, 96 * MIB);
+    slice.write("memory.max", &max.to_string())?;
+    let mut scene = Scene::set_with(0, |settings| {
+        settings.line_bytes = 32 * MIB;
+        settings.slice_line_bytes = Some(line);
+        // A slow machine stalls by itself.
+        settings.stall_percent = Some(100);
+    })?;
+    let cgroup = Cgroup::create("work.slice/names")?;
+    let mut hog = Hog::start("dentries", cgroup.path(), 160, &["--hold", "60"])?;
+    hog.wait_taken(160, LONG)
+        .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    let crossed = scene.agent.plans().into_iter().any(|plan| {
+        let reclaims = plan["actions"].as_array().into_iter().flatten().any(|action| action["action"] == "reclaim");
+        plan["slice"] == "work.slice" && plan["cause"] == "line" && reclaims
+    });
+    ensure!(crossed, "no decision asks for memory back because the slice's line rang");
+    let id = cgroup.id()?;
+    let asked = |line: &Value| line["cgroup_id"] == id && line["asked_bytes"].is_u64();
+    ensure!(scene.agent.lines().iter().any(asked), "nothing was asked back of who remembers names");
+    wait_for("the slice is above its line", PATIENCE, || {
+        scene.check()?;
+        Ok(slice.current()? <= max - line)
+    })?;
+    let taken = hog.taken()?;
+    let charged = machine::named(&cgroup.read("memory.stat")?, "slab_reclaimable");
+    let charged = charged.context("memory.stat has no slab_reclaimable")?;
+    figure("slab", &[("taken_mib", &(taken / MIB)), ("charged_mib", &(charged / MIB))]);
+    ensure!(charged + 32 * MIB < taken, "{charged} bytes of {taken} are still remembered");
+    scene.settled()?;
+    let killed = scene.agent.plans().into_iter().find(|plan| plan["outcome"] == "evict");
+    ensure!(killed.is_none(), "somebody was killed for slab that can be taken back: {killed:?}");
+    ensure!(hog.child.try_wait()?.is_none(), "the process that remembers names ended");
+    scene.end()
+}
+
+/// Page cache in active use: the kubelet's reading counts it as used up, the kernel's does not.
+pub(crate) fn page_cache() -> Result<()> {
+    let mib = machine::meminfo("MemAvailable")? / MIB - 128;
+    let device = Slow::create("cache", mib, Duration::from_micros(10))?;
+    let line = line_below(0)? / 2;
+    let mut scene = Scene::set_with(0, |settings| {
+        settings.line_bytes = line;
+        // A slow machine stalls by itself.
+        settings.stall_percent = Some(100);
+    })?;
+    let cgroup = Cgroup::create("work.slice/cache")?;
+    let mut reader = guest()
+        .args(["hog", "churn", "--mapped", "--mib", &mib.to_string(), "--hold", "300", "--cgroup"])
+        .arg(cgroup.path())
+        .arg("--path")
+        .arg(&device.device)
+        .spawn()?;
+    let only_the_kubelet = |plan: &Value| {
+        let thresholds = plan["thresholds"].as_array().into_iter().flatten();
+        thresholds.into_iter().any(|it| it["case"] == "kubelet-only" && it["acting"] == true)
+    };
+    wait_for("only the kubelet's reading is below the line", LONG, || {
+        scene.check()?;
+        ensure!(reader.try_wait()?.is_none(), "a process was killed for page cache that can be dropped");
+        Ok(scene.agent.plans().iter().any(only_the_kubelet))
+    })
+    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    // The answer is to ask for it back, again and again while it is read again and again.
+    wait_for("page cache is asked back", PATIENCE, || {
+        scene.check()?;
+        Ok(scene.agent.lines().iter().any(|line| line["cgroup_id"].is_u64() && line["asked_bytes"].is_u64()))
+    })?;
+    std::thread::sleep(Duration::from_secs(5));
+    scene.settled()?;
+    ensure!(reader.try_wait()?.is_none(), "a process was killed for page cache that can be dropped");
+    ensure!(scene.agent.killed() == 0, "somebody was killed for page cache that can be dropped");
+    reader.kill()?;
+    reader.wait()?;
+    scene.end()
+}
