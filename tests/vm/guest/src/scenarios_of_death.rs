@@ -116,10 +116,9 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<()> {
     let pid = hog.child.id();
     wait_reached(&scene, name)?;
     let stands = || -> Result<bool> {
-        if in_kernel {
-            return Ok(machine::process_state(pid) == Some('T'));
-        }
-        Ok(victim.read("cgroup.freeze")?.trim() == "1")
+        // Who is stopped by the kernel may have been frozen before that is heard: then it does not show as stopped.
+        let stopped = in_kernel && machine::process_state(pid) == Some('T');
+        Ok(stopped || victim.read("cgroup.freeze")?.trim() == "1")
     };
     wait_for("the hog stands still", PATIENCE, stands)?;
     let cgroup = scene.settings.cgroup()?;
