@@ -142,14 +142,13 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<()> {
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), GROWN, &["--hold", "120"])?;
-    let pid = hog.child.id();
     wait_reached(&scene, name)?;
+    // The kernel stops whoever was charged when the line was crossed, which need not be the hog.
     let stands = || -> Result<bool> {
-        // Who is stopped by the kernel may have been frozen before that is heard: then it does not show as stopped.
-        let stopped = in_kernel && machine::process_state(pid) == Some('T');
+        let stopped = in_kernel && workers().into_iter().any(|pid| machine::process_state(pid) == Some('T'));
         Ok(stopped || victim.read("cgroup.freeze")?.trim() == "1")
     };
-    wait_for("the hog stands still", PATIENCE, stands)?;
+    wait_for("somebody stands still", PATIENCE, stands)?;
     let cgroup = scene.settings.cgroup()?;
     cgroup.write("cgroup.kill", "1")?;
     scene.agent.wait_end(PATIENCE)?;
@@ -168,6 +167,16 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<()> {
     scene.agent = Agent::start(&scene.settings)?;
     scene.expect_killed(&mut hog, &victim)?;
     scene.end()
+}
+
+/// Processes of all workloads.
+fn workers() -> Vec<u32> {
+    let mut pids = Vec::new();
+    for path in crate::cgroup::all().into_iter().filter(|path| path.to_string_lossy().contains("/work.slice/")) {
+        let text = std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+        pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+    }
+    pids
 }
 
 /// The victim and its cgroup go by themselves when the kill is decided and written down, and not yet done.
