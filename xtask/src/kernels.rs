@@ -44,7 +44,7 @@ fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(place.join(folder))?;
     }
     let list = place.join("sources.list");
-    fs::write(&list, format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror()))?;
+    fs::write(&list, format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror()?))?;
     let apt = |program: &str| {
         let mut command = Command::new(program);
         for (key, value) in [
@@ -79,21 +79,18 @@ fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where Debian's packages are, if nothing nearer is known.
-const MIRROR: &str = "https://deb.debian.org/debian";
-
-/// `PLIMSOLL_DEBIAN_MIRROR`, else the mirror that this machine's own apt uses for Debian, else the public one. Whichever
-/// it is, apt checks Debian's signature.
-fn mirror() -> String {
+/// `PLIMSOLL_DEBIAN_MIRROR`, else the mirror that this machine's own apt uses for Debian. Whichever it is, apt checks
+/// Debian's signature.
+fn mirror() -> anyhow::Result<String> {
     if let Some(mirror) = std::env::var("PLIMSOLL_DEBIAN_MIRROR").ok().filter(|mirror| !mirror.is_empty()) {
-        return mirror;
+        return Ok(mirror);
     }
     // Other files in sources.list.d are of other repositories, some of which end in "/debian", too.
     ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"]
         .iter()
         .filter_map(|path| fs::read_to_string(path).ok())
         .find_map(|text| mirror_in(&text))
-        .unwrap_or_else(|| MIRROR.to_owned())
+        .context("this machine's apt names no Debian mirror: set PLIMSOLL_DEBIAN_MIRROR to the address of one")
 }
 
 /// The first address of a whole Debian archive in apt's list of sources, in either of its forms.
@@ -102,7 +99,7 @@ fn mirror_in(sources: &str) -> Option<String> {
     lines
         .flat_map(str::split_whitespace)
         .map(|word| word.trim_end_matches('/'))
-        .find(|word| word.starts_with("http") && word.ends_with("/debian") && !word.contains("download.docker.com"))
+        .find(|word| word.starts_with("http") && word.ends_with("/debian"))
         .map(str::to_owned)
 }
 
@@ -127,15 +124,14 @@ mod tests {
     #[test]
     fn only_a_debian_archive_is_a_mirror() {
         for (sources, expected) in [
-            ("Types: deb\nURIs: http://deb.debian.org/debian/\nSuites: trixie\n", Some("http://deb.debian.org/debian")),
+            ("Types: deb\nURIs: http://mirror.example/debian/\nSuites: trixie\n", Some("http://mirror.example/debian")),
             (
                 "deb [signed-by=/k.gpg] https://mirror.example/debian trixie main\n",
                 Some("https://mirror.example/debian"),
             ),
-            ("deb http://archive.ubuntu.com/ubuntu noble main\n", None),
-            ("deb https://download.docker.com/linux/debian trixie stable\n", None),
-            ("URIs: http://security.debian.org/debian-security\n", None),
-            ("# deb http://deb.debian.org/debian sid main\n", None),
+            ("deb http://mirror.example/ubuntu noble main\n", None),
+            ("URIs: http://mirror.example/debian-security\n", None),
+            ("# deb http://mirror.example/debian sid main\n", None),
         ] {
             assert_eq!(mirror_in(sources).as_deref(), expected, "{sources}");
         }
