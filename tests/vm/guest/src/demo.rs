@@ -12,6 +12,7 @@ use crate::observer::{Crossing, Observer};
 use crate::record::{self, Filled};
 use crate::scene::MIB;
 use anyhow::{Context as _, Result, bail, ensure};
+use plimsoll_node::priority::{Priority, raise_this_thread};
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_sense::bare::Bare;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -552,7 +553,15 @@ const PER_CPU_LISTS: &str = "/proc/sys/vm/percpu_pagelist_high_fraction";
 fn wakes(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
     let before = fs::read_to_string(PER_CPU_LISTS).with_context(|| format!("cannot read {PER_CPU_LISTS}"))?;
     machine::set(PER_CPU_LISTS, "1000")?;
-    let measured = breathe(observer, wanted);
+    let measured = thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            // As the agent's own thread waits; both kinds of wake are waited for by this one.
+            let got = raise_this_thread();
+            ensure!(got == Priority::RoundRobin, "the observer's thread cannot wait as the agent's does: {got:?}");
+            breathe(observer, wanted)
+        });
+        waiting.join().map_err(|_| anyhow::anyhow!("the observer's thread panicked"))?
+    });
     machine::set(PER_CPU_LISTS, before.trim())?;
     measured
 }

@@ -153,7 +153,7 @@ fn is_below(plan: &Value) -> bool {
 
 pub(crate) fn root_cgroup() -> Result<()> {
     let mut scene = Scene::set(ROOM)?;
-    let hog = Hog::start("anon", Path::new(cgroup::ROOT), 128, &["--rate", "80", "--hold", "60"])?;
+    let hog = Hog::start("anon", Path::new(cgroup::ROOT), 192, &["--rate", "80", "--hold", "60"])?;
     let pid = hog.child.id();
     wait_for("the agent names the process in the root cgroup", PATIENCE, || {
         scene.check()?;
@@ -226,9 +226,17 @@ fn directories() -> Result<()> {
         Ok(hog.child.try_wait()?.is_some())
     })
     .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    // How far past the line it came is up to how fast it was stopped, and what it held beside its directories is back.
+    // What is no workload keeps memory below the line, so that every further look finds a reason and nobody to kill.
+    let keeps = Cgroup::create("other.slice/keeps")?;
+    let mut ballast = Hog::start("anon", keeps.path(), 48, &["--hold", "120"])?;
+    ballast.wait_taken(48, PATIENCE)?;
     std::thread::sleep(Duration::from_secs(5));
     scene.settled()?;
     stays(&scene, &cgroup)?;
+    ensure!(ballast.child.try_wait()?.is_none(), "what is no workload was killed");
+    drop(ballast);
+    keeps.remove()?;
     scene.end()
 }
 
