@@ -130,12 +130,17 @@ fn die(name: &str, who: &str) -> Result<bool> {
 /// All processes are killed at once while somebody stands still: `plimsoll undo` lets everybody go on.
 pub(crate) fn undone_by_command() -> Result<()> {
     for (name, in_kernel) in [("freeze-recorded", false), ("kernel-stop-seen", true)] {
-        undo_after(name, in_kernel).with_context(|| format!("all killed at {name}"))?;
+        let mut tried = 0;
+        while !undo_after(name, in_kernel).with_context(|| format!("all killed at {name}"))? {
+            tried += 1;
+            ensure!(tried < TRIES, "all killed at {name}: the hog was dead already in {TRIES} rounds");
+        }
     }
     Ok(())
 }
 
-fn undo_after(name: &str, in_kernel: bool) -> Result<()> {
+/// One round. Gives whether somebody stood still at that step: where the line rang first, the hog may be dead by then.
+fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     let mut scene = Scene::set_with(96, |settings| {
         settings.environment.push((KILL_POINT, format!("{name}:pause")));
         settings.kernel_brake = in_kernel;
@@ -148,7 +153,18 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<()> {
         let stopped = in_kernel && workers().into_iter().any(|pid| machine::process_state(pid) == Some('T'));
         Ok(stopped || victim.read("cgroup.freeze")?.trim() == "1")
     };
-    wait_for("somebody stands still", PATIENCE, stands)?;
+    wait_for(
+        "somebody stands still, or the hog is dead",
+        PATIENCE,
+        || Ok(stands()? || hog.child.try_wait()?.is_some()),
+    )
+    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    if !stands()? {
+        kill_process(scene.agent.process("core")?, Signal::CONT)?;
+        scene.expect_killed(&mut hog, &victim)?;
+        scene.end()?;
+        return Ok(false);
+    }
     let cgroup = scene.settings.cgroup()?;
     cgroup.write("cgroup.kill", "1")?;
     scene.agent.wait_end(PATIENCE)?;
@@ -166,7 +182,8 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<()> {
     scene.settings.environment.clear();
     scene.agent = Agent::start(&scene.settings)?;
     scene.expect_killed(&mut hog, &victim)?;
-    scene.end()
+    scene.end()?;
+    Ok(true)
 }
 
 /// Processes of all workloads.
