@@ -88,12 +88,14 @@ struct Round {
     crossed_to_stopped_ns: Option<u64>,
     crossed_to_memory_back_ns: Option<u64>,
     killed_by: Option<String>,
-    #[serde(default)]
     oom_kills: u64,
     #[serde(default)]
     wanted_rate_bytes_per_s: u64,
     #[serde(default)]
     rate_bytes_per_s: Option<u64>,
+    /// What the process's own record has as filled at the crossing, less by how much available memory had fallen.
+    #[serde(default)]
+    filled_minus_fallen_bytes: Option<i64>,
     #[serde(default)]
     core_major_faults: Option<u64>,
     #[serde(default)]
@@ -171,7 +173,7 @@ fn full(arguments: &Arguments, mut all: Value) -> anyhow::Result<()> {
         }
         save(&file, &all)?;
     }
-    let claims = judge::Full::deserialize(&all).context("the guest measured something else")?.claims();
+    let claims = judge::Full::deserialize(&all).context("the guest measured something else")?.claims(arguments.native);
     all["claims"] = serde_json::to_value(&claims)?;
     save(&file, &all)?;
     print!("\n{}", judge::text(&claims));

@@ -14,7 +14,7 @@ pub(super) fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// A time difference as a number to draw.
+/// A difference as a number to draw or print.
 #[expect(clippy::cast_precision_loss, reason = "a picture has fewer digits")]
 pub(super) fn signed(value: i64) -> f64 {
     value as f64

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::chart::float;
+use super::chart::{float, signed};
 use super::{Measured, Round};
 
 /// A wake may take this many times the barest one there is.
@@ -15,8 +15,15 @@ const PAST_LINE: u64 = 16 << 20;
 const PAST_LINE_BRAKED: u64 = 2 << 20;
 /// The instruction counter is the clock there, two nanoseconds an instruction (`-icount shift=1`).
 const NS_PER_INSTRUCTION: u64 = 2;
+/// Rounds against the brake in the kernel, at least.
+const BRAKED_ROUNDS: usize = 5;
+/// What others take and give back while a process grows: its page tables, the measuring itself.
+const OTHERS: u64 = 4 << 20;
+/// The processors' own lists of free pages, which are not counted as available, hold at most this part of the memory
+/// between them, and may be full at the start and empty at the crossing or the other way round.
+const LISTS_PART: u64 = 8;
 
-/// All boots of a full run; what was not measured is absent.
+/// All boots of a full run; what was not measured is absent, and then does not hold.
 #[derive(Deserialize)]
 pub(super) struct Full {
     #[serde(flatten)]
@@ -36,23 +43,52 @@ pub(super) struct Claim {
 }
 
 impl Full {
-    /// Every claim about what was measured, in the order in which it was.
-    pub(super) fn claims(&self) -> Vec<Claim> {
-        let mut claims = Vec::new();
-        claims.extend(wake("a wake on several processors", &self.races, 1, "ns"));
-        claims.push(races(&self.races));
-        claims.extend(self.past_line());
-        claims.extend(self.ext4.as_ref().map(faults));
-        claims.extend(self.kernel_brake.as_ref().map(braked));
-        let icount = self.one_cpu_icount.as_ref();
-        claims.extend(icount.and_then(|one| wake("a wake on one", one, NS_PER_INSTRUCTION, "instructions")));
+    /// Every claim about what was measured, in the order in which it was. A machine that is measured `natively` has its
+    /// own root and its own processors, of which nothing is claimed.
+    pub(super) fn claims(&self, natively: bool) -> Vec<Claim> {
+        let mut claims = vec![
+            wake("a wake on several processors", Some(&self.races), 1, "ns"),
+            races(&self.races),
+            self.past_line(),
+            self.crossing(),
+            measured("in-kernel brake", self.kernel_brake.as_ref(), braked),
+        ];
+        if !natively {
+            claims.push(measured("from an ext4 root", self.ext4.as_ref(), faults));
+            claims.push(wake("a wake on one", self.one_cpu_icount.as_ref(), NS_PER_INSTRUCTION, "instructions"));
+        }
         claims
+    }
+
+    /// Where the kernel saw the crossing, what the process's own record has as filled is what available memory had
+    /// fallen by.
+    fn crossing(&self) -> Claim {
+        const WHAT: &str = "the crossing by the process's own record";
+        let boots = || [Some(&self.races), self.rates.as_ref()].into_iter().flatten();
+        let all = || boots().flat_map(|boot| boot.watchers.values()).flat_map(|watched| &watched.rounds);
+        let found = || all().filter_map(|round| round.filled_minus_fallen_bytes);
+        let (Some(least), Some(most)) = (found().min(), found().max()) else { return absent(WHAT) };
+        let bound = OTHERS + self.races.drift_bytes + self.races.memory_bytes / LISTS_PART;
+        Claim {
+            what: WHAT,
+            found: format!(
+                "filled less fallen is {:.1} to {:.1} MiB of a bound of {:.1}, in {} of {} rounds",
+                signed_mib(least),
+                signed_mib(most),
+                mib(bound),
+                found().count(),
+                all().count()
+            ),
+            holds: found().count() == all().count() && found().all(|bytes| bytes.unsigned_abs() <= bound),
+        }
     }
 
     /// The bound is the rate of growth, times the longest that any growing process ran on after the crossing, plus what
     /// the kernel's counters may be off by.
-    fn past_line(&self) -> Option<Claim> {
-        let slowest = stops(&self.races).chain(self.rates.iter().flat_map(stops)).max()?;
+    fn past_line(&self) -> Claim {
+        const WHAT: &str = "past the line";
+        let slowest = stops(&self.races).chain(self.rates.iter().flat_map(stops)).max();
+        let (Some(slowest), Some(_)) = (slowest, &self.rates) else { return absent(WHAT) };
         let rounds = || rounds(&self.races).chain(self.rates.iter().flat_map(rounds));
         let bound = |rate: u64| {
             u64::try_from(u128::from(rate) * u128::from(slowest) / 1_000_000_000).unwrap_or(u64::MAX)
@@ -68,7 +104,7 @@ impl Full {
             self.races.cpus,
             self.races.page_bytes
         );
-        let mut holds = true;
+        let mut holds = rounds().all(|round| round.past_line_bytes.is_some());
         for (index, wanted) in rates.iter().enumerate() {
             let of_rate = || rounds().filter(|round| round.wanted_rate_bytes_per_s == *wanted);
             let rate = of_rate().filter_map(|round| round.rate_bytes_per_s).max().unwrap_or(0);
@@ -84,8 +120,17 @@ impl Full {
                 mib(rate)
             );
         }
-        Some(Claim { what: "past the line", found, holds })
+        Claim { what: WHAT, found, holds }
     }
+}
+
+/// The claim about a boot, which does not hold where there was none.
+fn measured(what: &'static str, boot: Option<&Measured>, claim: fn(&'static str, &Measured) -> Claim) -> Claim {
+    boot.map_or_else(|| absent(what), |boot| claim(what, boot))
+}
+
+fn absent(what: &'static str) -> Claim {
+    Claim { what, found: "not measured".into(), holds: false }
 }
 
 /// Claims for people, a line each.
@@ -109,8 +154,8 @@ fn stops(measured: &Measured) -> impl Iterator<Item = u64> {
     rounds(measured).filter_map(|round| round.crossed_to_stopped_ns)
 }
 
-fn wake(what: &'static str, measured: &Measured, unit: u64, of: &str) -> Option<Claim> {
-    let wake = measured.watchers.get("ebpf")?.wake.as_ref()?;
+fn wake(what: &'static str, boot: Option<&Measured>, unit: u64, of: &str) -> Claim {
+    let Some(wake) = boot.and_then(|boot| boot.watchers.get("ebpf")?.wake.as_ref()) else { return absent(what) };
     let ratio = float(wake.p99_ns) / float(wake.bare_p99_ns.max(1));
     let found = format!(
         "{} crossings, p50 {} and p99 {} {of}, beside a bare ring's {} and {}: {ratio:.2} times its p99",
@@ -120,7 +165,7 @@ fn wake(what: &'static str, measured: &Measured, unit: u64, of: &str) -> Option<
         wake.bare_p50_ns / unit,
         wake.bare_p99_ns / unit,
     );
-    Some(Claim { what, found, holds: wake.n >= 500 && ratio <= WAKE })
+    Claim { what, found, holds: wake.n >= 500 && ratio <= WAKE }
 }
 
 fn races(measured: &Measured) -> Claim {
@@ -141,26 +186,31 @@ fn lost<'a>(rounds: impl Iterator<Item = &'a Round>) -> usize {
     rounds.filter(|round| round.oom_kills > 0).count()
 }
 
-fn faults(measured: &Measured) -> Claim {
+fn faults(what: &'static str, measured: &Measured) -> Claim {
     let faults: Vec<Option<u64>> = rounds(measured).map(|round| round.core_major_faults).collect();
     let sum: u64 = faults.iter().flatten().sum();
     let lost = lost(rounds(measured));
     Claim {
-        what: "from an ext4 root",
+        what,
         found: format!("{} rounds, {sum} major faults of the core in all, {lost} won by the OOM killer", faults.len()),
         holds: !faults.is_empty() && faults.iter().all(|one| *one == Some(0)) && lost == 0,
     }
 }
 
-fn braked(measured: &Measured) -> Claim {
-    let most = rounds(measured).filter_map(|round| round.past_line_bytes).max();
-    let count = rounds(measured).count();
-    let found = format!("{:.2} MiB past the line at most, one thread, {count} rounds", mib(most.unwrap_or(0)));
-    Claim { what: "in-kernel brake", found, holds: most.is_some_and(|most| most <= PAST_LINE_BRAKED) }
+fn braked(what: &'static str, measured: &Measured) -> Claim {
+    let past: Vec<Option<u64>> = rounds(measured).map(|round| round.past_line_bytes).collect();
+    let most = past.iter().copied().flatten().max().unwrap_or(0);
+    let found = format!("{:.2} MiB past the line at most, one thread, {} rounds", mib(most), past.len());
+    let holds = past.len() >= BRAKED_ROUNDS && past.iter().all(Option::is_some) && most <= PAST_LINE_BRAKED;
+    Claim { what, found, holds }
 }
 
 fn mib(bytes: u64) -> f64 {
     float(bytes) / 1_048_576.0
+}
+
+fn signed_mib(bytes: i64) -> f64 {
+    signed(bytes) / 1_048_576.0
 }
 
 #[cfg(test)]
@@ -171,7 +221,8 @@ mod tests {
     fn round(change: &dyn Fn(&mut Value)) -> Value {
         let mut round = json!({"line_bytes": 100 << 20, "past_line_bytes": 3 << 20, "crossed_to_awake_ns": 1_000_000,
             "crossed_to_stopped_ns": 20_000_000, "crossed_to_memory_back_ns": 40_000_000, "killed_by": "plimsoll",
-            "oom_kills": 0, "wanted_rate_bytes_per_s": 0, "rate_bytes_per_s": 200 << 20, "core_major_faults": 0});
+            "oom_kills": 0, "wanted_rate_bytes_per_s": 0, "rate_bytes_per_s": 200 << 20, "core_major_faults": 0,
+            "filled_minus_fallen_bytes": -(20 << 20)});
         change(&mut round);
         round
     }
@@ -185,7 +236,7 @@ mod tests {
 
     fn broken_of(value: Value) -> Vec<&'static str> {
         let full: Full = serde_json::from_value(value).expect("the shape of a full run");
-        broken(&full.claims())
+        broken(&full.claims(false))
     }
 
     fn full(n: usize, p99: u64, change: &dyn Fn(&mut Value)) -> Value {
@@ -193,7 +244,7 @@ mod tests {
         for name in ["rates", "ext4", "kernel_brake", "one_cpu_icount"] {
             all[name] = boot(n, p99, change);
         }
-        all["kernel_brake"] = boot(3, p99, &|round| round["past_line_bytes"] = json!(1 << 20));
+        all["kernel_brake"] = boot(5, p99, &|round| round["past_line_bytes"] = json!(1 << 20));
         all
     }
 
@@ -213,8 +264,47 @@ mod tests {
             ["past the line"]
         );
         let mut braked = full(20, 300, &|_| ());
-        braked["kernel_brake"] = boot(3, 300, &|round| round["past_line_bytes"] = json!(3 << 20));
+        braked["kernel_brake"] = boot(5, 300, &|round| round["past_line_bytes"] = json!(3 << 20));
+        assert_eq!(broken_of(braked.clone()), ["in-kernel brake"]);
+        braked["kernel_brake"] = boot(4, 300, &|round| round["past_line_bytes"] = json!(1 << 20));
         assert_eq!(broken_of(braked), ["in-kernel brake"]);
+        // An eighth of 1 GiB, 4 MiB, and 1 MiB of drift.
+        for (bytes, expected) in [(-(133 << 20), true), (133 << 20, true), (134 << 20, false), (-(134 << 20), false)] {
+            let found = broken_of(full(20, 300, &|round| round["filled_minus_fallen_bytes"] = json!(bytes)));
+            assert_eq!(found.is_empty(), expected, "{bytes}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_does_not_hold() {
+        let without = |name: &str| {
+            let mut all = full(20, 300, &|_| ());
+            all[name] = Value::Null;
+            broken_of(all)
+        };
+        assert_eq!(without("rates"), ["past the line"]);
+        assert_eq!(without("ext4"), ["from an ext4 root"]);
+        assert_eq!(without("kernel_brake"), ["in-kernel brake"]);
+        assert_eq!(without("one_cpu_icount"), ["a wake on one"]);
+        let mut all = full(20, 300, &|_| ());
+        all["watchers"]["ebpf"]["wake"] = Value::Null;
+        assert_eq!(broken_of(all), ["a wake on several processors"]);
+        let unseen = |round: &mut Value| round["filled_minus_fallen_bytes"] = Value::Null;
+        assert_eq!(broken_of(full(20, 300, &unseen)), ["the crossing by the process's own record"]);
+        let unknown = |round: &mut Value| round["past_line_bytes"] = Value::Null;
+        let mut all = full(20, 300, &|_| ());
+        all["rates"] = boot(9, 300, &unknown);
+        assert_eq!(broken_of(all), ["past the line"]);
+        // Who was killed by whom is never guessed.
+        let mut all = full(20, 300, &|_| ());
+        all["watchers"]["ebpf"]["rounds"][0].as_object_mut().expect("a round").remove("oom_kills");
+        assert!(serde_json::from_value::<Full>(all).is_err());
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_a_machines_own_root_and_processors() {
+        let full: Full = serde_json::from_value(full(20, 300, &|_| ())).expect("the shape of a full run");
+        assert!(full.claims(true).iter().all(|claim| !["from an ext4 root", "a wake on one"].contains(&claim.what)));
     }
 
     #[test]
