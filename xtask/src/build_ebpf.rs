@@ -22,16 +22,39 @@ const NAMES: [&str; 2] = ["plimsoll", "bare"];
 /// What every build of the kernel side is told.
 const OPTIONS: [&str; 5] = ["--locked", "--release", "--target", TARGET, "-Zbuild-std=core"];
 
+/// How to build it.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// With log lines from inside the kernel, for debugging; an agent built with `--features log` prints them. The next
+    /// build without it replaces them.
+    #[arg(long)]
+    log: bool,
+}
+
+/// Builds what was asked for.
+pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<()> {
+    objects(if arguments.log { &["--features", "log"] } else { &[] })
+}
+
 /// Builds both objects (the agent's, and the bare ring-buffer wake of the benchmarks) into `ebpf/target`, for each
 /// processor: kprobes read their arguments from its registers.
-pub(crate) fn run(mode: install::Mode) -> anyhow::Result<()> {
-    let linker = install::for_ebpf(mode)?;
-    PROCESSORS.into_iter().try_for_each(|processor| build(&linker, processor))
+pub(crate) fn run() -> anyhow::Result<()> {
+    objects(&[])
+}
+
+fn objects(features: &[&str]) -> anyhow::Result<()> {
+    let linker = linker()?;
+    PROCESSORS.into_iter().try_for_each(|processor| build(&linker, processor, features))
+}
+
+fn linker() -> anyhow::Result<PathBuf> {
+    install::all(&install::EBPF)?;
+    install::bpf_linker()
 }
 
 /// The linter's rules, for both programs, without and with what only logs.
-pub(crate) fn lints(mode: install::Mode) -> anyhow::Result<()> {
-    let linker = install::for_ebpf(mode)?;
+pub(crate) fn lints() -> anyhow::Result<()> {
+    let linker = linker()?;
     for features in [&[][..], &["--all-features"]] {
         run::shown(
             cargo(&linker, run::root(), &run::root().join("ebpf/target/lints"), PROCESSORS[0])?
@@ -45,8 +68,8 @@ pub(crate) fn lints(mode: install::Mode) -> anyhow::Result<()> {
 }
 
 /// The same sources built from nothing in another folder give the objects that [`run`] left here.
-pub(crate) fn reproducible(mode: install::Mode) -> anyhow::Result<()> {
-    let linker = install::for_ebpf(mode)?;
+pub(crate) fn reproducible() -> anyhow::Result<()> {
+    let linker = linker()?;
     let place = tempfile::tempdir()?;
     let root = place.path().join("another");
     copy(run::root(), &root)?;
@@ -104,9 +127,9 @@ fn cargo(linker: &Path, root: &Path, target: &Path, processor: &str) -> anyhow::
     Ok(command)
 }
 
-fn build(linker: &Path, processor: &str) -> anyhow::Result<()> {
+fn build(linker: &Path, processor: &str, features: &[&str]) -> anyhow::Result<()> {
     let target = run::root().join("ebpf/target").join(processor);
-    run::shown(cargo(linker, run::root(), &target, processor)?.arg("build").args(OPTIONS))?;
+    run::shown(cargo(linker, run::root(), &target, processor)?.arg("build").args(OPTIONS).args(features))?;
     for name in NAMES {
         let built = target.join(TARGET).join("release").join(name);
         let data = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;

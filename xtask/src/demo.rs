@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::progress::Progress;
-use crate::{install, run, vm};
+use crate::{build_ebpf, install, run, vm};
 
 /// Who is shown, in this order, and what it stands for.
 const WATCHERS: [(&str, &str); 3] = [
@@ -46,6 +46,17 @@ pub(crate) struct Arguments {
     /// watcher, because the others may let the OOM killer choose. A process will fill memory down to 100 MiB.
     #[arg(long)]
     native: bool,
+}
+
+impl Arguments {
+    /// What it needs: on this machine's own kernel, no machine.
+    pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
+        if self.native {
+            Ok([&install::EBPF[..], &install::PROGRAMS].concat())
+        } else {
+            install::machines(&[&self.kernel])
+        }
+    }
 }
 
 /// What the guest measured, as far as it is shown.
@@ -118,9 +129,15 @@ impl Boot {
 }
 
 /// Shows it, and writes what was asked for.
-pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let begun = Instant::now();
-    vm::prepare(mode, &[&arguments.kernel])?;
+    if arguments.native {
+        install::all(&arguments.needs()?)?;
+        build_ebpf::run()?;
+        vm::build(&[vm::PLAIN])?;
+    } else {
+        vm::prepare(&[&arguments.kernel])?;
+    }
     println!("built and ready after {} s", begun.elapsed().as_secs());
     let shown = Boot::of("shown", &["--rounds", "1", "--trace"], 280);
     let first = measure(arguments, &shown)?;
@@ -218,15 +235,9 @@ fn measure(arguments: &Arguments, boot: &Boot) -> anyhow::Result<Value> {
 
 /// On this machine's own kernel.
 fn native(more: &[&str], seed: &str, out: &Path) -> anyhow::Result<()> {
-    let program = run::root().join("target/vm/plain");
-    let agent = Path::new("/bin/plimsoll");
-    ensure!(
-        agent.exists(),
-        "put the agent where the measuring program looks for it first: cp {} {}",
-        program.join("plimsoll").display(),
-        agent.display()
-    );
-    let mut command = std::process::Command::new(program.join("plimsoll-guest"));
+    let place = run::root().join(vm::PLAIN.0);
+    let mut command = std::process::Command::new(place.join("plimsoll-guest"));
+    command.env("PLIMSOLL_PROGRAM", place.join("plimsoll"));
     command.args(["demo", "--seed", seed, "--out"]).arg(out.join("demo.json")).args(more);
     if !more.iter().any(|word| word.starts_with("--watchers")) {
         command.arg("--watchers=ebpf");

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
 use crate::{install, run};
 
@@ -11,7 +11,6 @@ const CORE: [&str; 6] =
     ["plimsoll-units", "plimsoll-node", "plimsoll-sense", "plimsoll-policy", "plimsoll-act", "plimsoll-state"];
 /// What has no place in them: runtimes, networks, TLS.
 const FORBIDDEN: [&str; 8] = ["tokio", "async-std", "smol", "hyper", "h2", "rustls", "openssl", "native-tls"];
-const CARGO_DENY: &str = "0.20.2";
 
 /// None of the core's rooms depends on a runtime, a network or TLS.
 pub(crate) fn core_is_small() -> anyhow::Result<()> {
@@ -29,29 +28,13 @@ pub(crate) fn core_is_small() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks licences, sources and bans. False where cargo-deny is missing and may not be installed.
+/// Checks licences, sources and bans.
 ///
 /// Advisories are left out: their database is fetched from a git host, which is not reachable everywhere.
-pub(crate) fn deny(mode: install::Mode) -> anyhow::Result<bool> {
-    let place = run::cache()?.join(format!("cargo-deny-{CARGO_DENY}"));
-    let program = place.join("bin/cargo-deny");
-    if !program.is_file() {
-        if mode == install::Mode::CheckOnly {
-            return Ok(false);
-        }
-        println!("installing cargo-deny {CARGO_DENY} into {} (several minutes)", place.display());
-        let version = format!("cargo-deny@{CARGO_DENY}");
-        run::shown(
-            Command::new("cargo")
-                .args(["install", "--locked", "--no-default-features", &version, "--root"])
-                .arg(&place),
-        )
-        .context("cannot install cargo-deny")?;
-    }
+pub(crate) fn deny() -> anyhow::Result<()> {
     run::shown(
-        Command::new(program)
+        Command::new(install::cargo_deny()?)
             .args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
             .current_dir(run::root()),
-    )?;
-    Ok(true)
+    )
 }

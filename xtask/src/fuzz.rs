@@ -43,10 +43,10 @@ struct Ran {
 }
 
 /// Builds the targets and runs them one after the other; a finding ends it with the file that holds the input.
-pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<()> {
-    install::for_fuzzing(mode)?;
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    install::all(&install::FUZZING)?;
     // The targets use rooms that embed the kernel side.
-    build_ebpf::run(mode)?;
+    build_ebpf::run()?;
     let folder = run::root().join("tests/fuzz");
     let all = targets(&folder)?;
     if let Some(unknown) = arguments.targets.iter().find(|name| !all.contains(name)) {

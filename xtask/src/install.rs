@@ -1,117 +1,194 @@
-//! What a build needs beside Rust itself: the standard library's sources and bpf-linker. Installs what is missing,
-//! saying so, and can be stopped and run again.
+//! What commands need beside Rust itself and a linker: says what is missing of it, or installs that, saying so. Can be
+//! stopped and run again.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 
-use crate::run;
+use crate::{kernels, run};
 
 /// The last bpf-linker that reads the bitcode of rustc's own LLVM; later ones need LLVM's libraries.
 const BPF_LINKER: &str = "0.10.3";
 /// The newest LLVM whose bitcode that bpf-linker reads.
 const NEWEST_LLVM: u32 = 22;
-
-/// Whether missing things may be installed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Install what is missing.
-    Install,
-    /// Only name what is missing.
-    CheckOnly,
-}
-
-/// Checks the toolchain, installs the rest, and returns the path of bpf-linker.
-pub(crate) fn for_ebpf(mode: Mode) -> anyhow::Result<PathBuf> {
-    llvm_fits(&run::text(Command::new("rustc").arg("-vV"))?)?;
-    let linker_root = run::cache()?.join(format!("bpf-linker-{BPF_LINKER}"));
-    let linker = linker_root.join("bin/bpf-linker");
-    let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
-    let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
-
-    let mut missing = Vec::new();
-    if !sources.is_file() {
-        missing.push(("rust-src of this toolchain", rust_src as fn(&Path) -> anyhow::Result<()>));
-    }
-    if !linker.is_file() {
-        missing.push(("bpf-linker", bpf_linker));
-    }
-    if mode == Mode::CheckOnly && !missing.is_empty() {
-        for (name, _) in &missing {
-            println!("missing: {name}");
-        }
-        bail!("{} missing; run again without --no-install", missing.len());
-    }
-    let count = missing.len();
-    for (index, (name, install)) in missing.into_iter().enumerate() {
-        println!("installing {name} ({} of {count})", index + 1);
-        install(&linker_root)?;
-    }
-    ensure!(sources.is_file(), "{} is not there after rust-src was installed", sources.display());
-    Ok(linker)
-}
-
-fn rust_src(_: &Path) -> anyhow::Result<()> {
-    run::shown(Command::new("rustup").args(["component", "add", "rust-src"])).context(
-        "rust-src is needed to build core for the kernel; without rustup, install the package rust-src of this \
-         rustc's own version",
-    )
-}
-
-fn bpf_linker(linker_root: &Path) -> anyhow::Result<()> {
-    println!("bpf-linker {BPF_LINKER} goes to {} (about two minutes)", linker_root.display());
-    let version = format!("bpf-linker@{BPF_LINKER}");
-    run::shown(Command::new("cargo").args(["install", "--locked", &version, "--root"]).arg(linker_root))
-}
-
+const CARGO_DENY: &str = "0.20.2";
 /// The other processor that the agent is built for, and not run on here.
 pub(crate) const AARCH64: &str = "aarch64-unknown-linux-musl";
 
-/// What machines need beside Rust: a program, and the package that has it.
-const PROGRAMS: [(&str, &str); 5] = [
-    ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
-    ("/bin/busybox", "busybox-static"),
-    ("/usr/bin/xz", "xz-utils"),
-    ("/sbin/mke2fs", "e2fsprogs"),
-    ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
-];
-
-/// Installs what virtual machines need: QEMU and a few tools through apt, and the target of static programs.
-pub(crate) fn for_machines(mode: Mode) -> anyhow::Result<()> {
-    let packages: Vec<&str> =
-        PROGRAMS.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package).collect();
-    let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
-    let targets: Vec<&str> = [crate::vm::TARGET, AARCH64]
-        .into_iter()
-        .filter(|target| !Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib").is_dir())
-        .collect();
-    if mode == Mode::CheckOnly && !(packages.is_empty() && targets.is_empty()) {
-        for package in &packages {
-            println!("missing: {package} (apt)");
-        }
-        for target in &targets {
-            println!("missing: {target} (rustup)");
-        }
-        bail!("{} missing; run again without --no-install", packages.len() + targets.len());
-    }
-    if !targets.is_empty() {
-        println!("installing {} through rustup", targets.join(", "));
-        run::shown(Command::new("rustup").args(["target", "add"]).args(targets))?;
-    }
-    if packages.is_empty() { Ok(()) } else { through_apt(&packages) }
+/// Something that a command needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A rustc whose bitcode bpf-linker reads.
+    FittingRust,
+    /// A package, which brings this file.
+    Package { name: &'static str, file: &'static str },
+    /// A component of the toolchain, which brings this file below its folder.
+    Component { name: &'static str, file: &'static str },
+    /// The standard library for a target.
+    Target(&'static str),
+    /// A program from crates.io, kept in the cache.
+    Tool { name: &'static str, version: &'static str, options: &'static [&'static str] },
+    /// The kernel of a Debian suite, kept in the cache.
+    Kernel(&'static str),
 }
 
-/// Installs what fuzzing needs: libFuzzer is C++.
-pub(crate) fn for_fuzzing(mode: Mode) -> anyhow::Result<()> {
-    if Path::new("/usr/bin/c++").exists() {
-        return Ok(());
+const fn package(name: &'static str, file: &'static str) -> Need {
+    Need::Package { name, file }
+}
+
+const LINKER: Need = Need::Tool { name: "bpf-linker", version: BPF_LINKER, options: &[] };
+const DENY: Need = Need::Tool { name: "cargo-deny", version: CARGO_DENY, options: &["--no-default-features"] };
+/// What names a Debian mirror where apt itself does not.
+const DEBOOTSTRAP: Need = package("debootstrap", kernels::DEBOOTSTRAP);
+
+/// For the kernel side.
+pub(crate) const EBPF: [Need; 3] =
+    [Need::FittingRust, Need::Component { name: "rust-src", file: "lib/rustlib/src/rust/library/Cargo.lock" }, LINKER];
+/// For static programs of this processor.
+pub(crate) const PROGRAMS: [Need; 1] = [Need::Target(crate::vm::TARGET)];
+/// For the tests that need no machine.
+pub(crate) const CHECKS: [Need; 5] = [
+    Need::Component { name: "rustfmt", file: "bin/cargo-fmt" },
+    Need::Component { name: "clippy", file: "bin/cargo-clippy" },
+    Need::Target(crate::vm::TARGET),
+    Need::Target(AARCH64),
+    DENY,
+];
+/// For virtual machines, beside their kernels.
+const MACHINES: [Need; 6] = [
+    package("qemu-system-x86", "/usr/bin/qemu-system-x86_64"),
+    package("busybox-static", "/bin/busybox"),
+    package("xz-utils", "/usr/bin/xz"),
+    package("e2fsprogs", "/sbin/mke2fs"),
+    package("debian-archive-keyring", kernels::KEYRING),
+    Need::Target(crate::vm::TARGET),
+];
+/// For fuzzing: libFuzzer is C++.
+pub(crate) const FUZZING: [Need; 1] = [package("g++", "/usr/bin/c++")];
+
+/// What machines with these kernels need, the kernel side included.
+pub(crate) fn machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
+    let mut needs = EBPF.to_vec();
+    needs.extend(MACHINES);
+    let suites = wanted.iter().map(|wanted| kernels::suite(wanted)).collect::<anyhow::Result<Vec<_>>>()?;
+    if suites.iter().any(|suite| !kernels::is_there(suite).unwrap_or(false)) && !kernels::apt_names_a_mirror() {
+        needs.push(DEBOOTSTRAP);
     }
-    if mode == Mode::CheckOnly {
-        println!("missing: g++ (apt)");
-        bail!("1 missing; run again without --no-install");
+    needs.extend(suites.into_iter().map(Need::Kernel));
+    Ok(needs)
+}
+
+/// Says what is missing, all of it, and changes nothing. An error where there is something.
+pub(crate) fn check(needs: &[Need]) -> anyhow::Result<()> {
+    let missing = missing(needs)?;
+    for need in &missing {
+        println!("missing: {need}");
     }
-    through_apt(&["g++"])
+    ensure!(missing.is_empty(), "{} missing; run again without --no-install", missing.len());
+    println!("nothing is missing");
+    Ok(())
+}
+
+/// Installs what is missing; how many things that were.
+pub(crate) fn all(needs: &[Need]) -> anyhow::Result<usize> {
+    let missing = missing(needs)?;
+    let packages: Vec<&str> = missing.iter().filter_map(Need::package).collect();
+    if !packages.is_empty() {
+        through_apt(&packages)?;
+    }
+    let others: Vec<&Need> = missing.iter().filter(|need| need.package().is_none()).collect();
+    for (index, need) in others.iter().enumerate() {
+        println!("installing {need} ({} of {})", index + 1, others.len());
+        need.install()?;
+        ensure!(need.is_there()?, "{need} is not there after it was installed");
+    }
+    Ok(missing.len())
+}
+
+/// Where bpf-linker is once [`EBPF`] is there.
+pub(crate) fn bpf_linker() -> anyhow::Result<PathBuf> {
+    tool("bpf-linker", BPF_LINKER)
+}
+
+/// Where cargo-deny is once [`CHECKS`] is there.
+pub(crate) fn cargo_deny() -> anyhow::Result<PathBuf> {
+    tool("cargo-deny", CARGO_DENY)
+}
+
+fn tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
+    Ok(run::cache()?.join(format!("{name}-{version}")).join("bin").join(name))
+}
+
+fn missing(needs: &[Need]) -> anyhow::Result<Vec<Need>> {
+    let mut missing = Vec::new();
+    for need in needs {
+        if !missing.contains(need) && !need.is_there()? {
+            missing.push(*need);
+        }
+    }
+    Ok(missing)
+}
+
+impl Need {
+    const fn package(&self) -> Option<&'static str> {
+        match self {
+            Self::Package { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    fn is_there(&self) -> anyhow::Result<bool> {
+        Ok(match self {
+            Self::FittingRust => llvm_fits(&rustc(&["-vV"])?).is_ok(),
+            Self::Package { file, .. } => Path::new(file).exists(),
+            Self::Component { file, .. } => sysroot()?.join(file).is_file(),
+            Self::Target(target) => sysroot()?.join("lib/rustlib").join(target).join("lib").is_dir(),
+            Self::Tool { name, version, .. } => tool(name, version)?.is_file(),
+            Self::Kernel(suite) => kernels::is_there(suite)?,
+        })
+    }
+
+    fn install(&self) -> anyhow::Result<()> {
+        match self {
+            Self::FittingRust => llvm_fits(&rustc(&["-vV"])?),
+            Self::Package { name, .. } => through_apt(&[name]),
+            Self::Component { name, .. } => run::shown(Command::new("rustup").args(["component", "add", name]))
+                .with_context(|| format!("without rustup, install the package of {name} of this rustc's own version")),
+            Self::Target(target) => run::shown(Command::new("rustup").args(["target", "add", target]))
+                .with_context(|| format!("without rustup, install this rustc's standard library for {target}")),
+            Self::Tool { name, version, options } => run::shown(
+                Command::new("cargo")
+                    .args(["install", "--locked", &format!("{name}@{version}")])
+                    .args(*options)
+                    .arg("--root")
+                    .arg(run::cache()?.join(format!("{name}-{version}"))),
+            ),
+            Self::Kernel(suite) => kernels::get(suite).map(drop),
+        }
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FittingRust => write!(f, "a rustc with LLVM {NEWEST_LLVM} or older (rustup default 1.95.0)"),
+            Self::Package { name, .. } => write!(f, "{name} (apt)"),
+            Self::Component { name, .. } => write!(f, "{name} of this toolchain (rustup)"),
+            Self::Target(target) => write!(f, "the target {target} (rustup)"),
+            Self::Tool { name, version, .. } => write!(f, "{name} {version} (cargo, some minutes, into the cache)"),
+            Self::Kernel(suite) => write!(f, "the kernel of Debian {suite} (apt download, into the cache)"),
+        }
+    }
+}
+
+fn rustc(arguments: &[&str]) -> anyhow::Result<String> {
+    run::text(Command::new("rustc").args(arguments))
+}
+
+fn sysroot() -> anyhow::Result<PathBuf> {
+    Ok(rustc(&["--print", "sysroot"])?.trim().into())
 }
 
 fn through_apt(packages: &[&str]) -> anyhow::Result<()> {
@@ -148,7 +225,35 @@ fn llvm_fits(version: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::llvm_fits;
+    use super::{CHECKS, EBPF, FUZZING, Need, PROGRAMS, check, llvm_fits, machines, missing};
+
+    const ABSENT: [Need; 2] =
+        [Need::Package { name: "one", file: "/nowhere/one" }, Need::Component { name: "two", file: "nowhere/two" }];
+
+    #[test]
+    fn all_that_is_missing_is_named_once_and_what_is_there_is_not() {
+        let there = Need::Package { name: "here", file: "/proc/self" };
+        let needs = [ABSENT[0], there, ABSENT[1], ABSENT[0]];
+        assert_eq!(missing(&needs).expect("a rustc"), ABSENT);
+        assert_eq!(check(&needs).expect_err("two").to_string(), "2 missing; run again without --no-install");
+        check(&[there]).expect("nothing is missing");
+    }
+
+    #[test]
+    fn machines_need_their_kernels_and_no_kernel_is_made_up() {
+        let needs = machines(&["6.1", "forky"]).expect("both are known");
+        let kernels: Vec<&Need> = needs.iter().filter(|need| matches!(need, Need::Kernel(_))).collect();
+        assert_eq!(kernels, [&Need::Kernel("bookworm"), &Need::Kernel("forky")]);
+        assert!(machines(&["5.10"]).is_err());
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_who_installs_it() {
+        for need in EBPF.iter().chain(&PROGRAMS).chain(&CHECKS).chain(&FUZZING) {
+            let text = need.to_string();
+            assert!(["(apt", "(rustup", "(cargo"].iter().any(|who| text.contains(who)), "{text}");
+        }
+    }
 
     #[test]
     fn a_toolchain_with_a_later_llvm_is_named_with_those_that_fit() {

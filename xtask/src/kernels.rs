@@ -4,13 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 
 use crate::run;
 
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// The keys of Debian's archive; Ubuntu's package of the same name has them at the same place.
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// The packages a kernel may be split into; those that a suite does not have are left out.
 const PARTS: [&str; 4] = ["linux-image", "linux-binary", "linux-modules", "linux-base"];
+/// Debian's own program to install Debian, which names a mirror.
+pub(crate) const DEBOOTSTRAP: &str = "/usr/sbin/debootstrap";
 /// A suite and the version of its kernel.
 pub(crate) const SUITES: [(&str, &str); 3] = [("bookworm", "6.1"), ("trixie", "6.12"), ("forky", "7.2")];
 
@@ -22,14 +25,29 @@ pub(crate) struct Kernel {
     pub(crate) unpacked: PathBuf,
 }
 
+/// The suite with this name, or whose kernel has this version.
+pub(crate) fn suite(wanted: &str) -> anyhow::Result<&'static str> {
+    let found = SUITES.into_iter().find(|(suite, version)| *suite == wanted || *version == wanted);
+    found
+        .map(|(suite, _)| suite)
+        .with_context(|| format!("no kernel {wanted}: choose a suite or a version of {SUITES:?}"))
+}
+
+/// Whether the kernel of a suite is in the cache, whole.
+pub(crate) fn is_there(suite: &str) -> anyhow::Result<bool> {
+    Ok(place(suite)?.join("complete").is_file())
+}
+
+fn place(suite: &str) -> anyhow::Result<PathBuf> {
+    Ok(run::cache()?.join("kernels").join(suite))
+}
+
 /// The kernel of a suite, named by the suite or by its version.
 pub(crate) fn get(wanted: &str) -> anyhow::Result<Kernel> {
-    let Some((suite, _)) = SUITES.into_iter().find(|(suite, version)| *suite == wanted || *version == wanted) else {
-        bail!("no kernel {wanted}: choose a suite or a version of {SUITES:?}");
-    };
-    let place = run::cache()?.join("kernels").join(suite);
+    let suite = suite(wanted)?;
+    let place = place(suite)?;
     let unpacked = place.join("unpacked");
-    if !place.join("complete").is_file() {
+    if !is_there(suite)? {
         download(suite, &place, &unpacked)?;
         fs::write(place.join("complete"), "")?;
     }
@@ -40,6 +58,15 @@ pub(crate) fn get(wanted: &str) -> anyhow::Result<Kernel> {
 fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
     println!("getting the kernel of {suite}");
     ensure!(Path::new(KEYRING).is_file(), "{KEYRING} is missing: install debian-archive-keyring");
+    // Of a download that was stopped, another version of the kernel may be there.
+    for folder in ["packages", "unpacked"] {
+        match fs::remove_dir_all(place.join(folder)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot clear {}", place.display()));
+            }
+            _ => {}
+        }
+    }
     for folder in ["lists/partial", "archives/partial", "packages", "unpacked"] {
         fs::create_dir_all(place.join(folder))?;
     }
@@ -79,28 +106,100 @@ fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `PLIMSOLL_DEBIAN_MIRROR`, else the mirror that this machine's own apt uses for Debian. Whichever it is, apt checks
-/// Debian's signature.
+/// `PLIMSOLL_DEBIAN_MIRROR`, else the mirror that this machine's own apt uses for Debian, else the one that Debian's
+/// installing program uses where it is told of none. Whichever it is, apt checks Debian's signature.
 fn mirror() -> anyhow::Result<String> {
+    mirror_of_apt()
+        .or_else(|| mirror_of_debootstrap(&fs::read_to_string(DEBOOTSTRAP).ok()?))
+        .context("neither apt nor debootstrap names a Debian mirror: set PLIMSOLL_DEBIAN_MIRROR to the address of one")
+}
+
+/// Whether a mirror is known without debootstrap.
+pub(crate) fn apt_names_a_mirror() -> bool {
+    mirror_of_apt().is_some()
+}
+
+fn mirror_of_apt() -> Option<String> {
     if let Some(mirror) = std::env::var("PLIMSOLL_DEBIAN_MIRROR").ok().filter(|mirror| !mirror.is_empty()) {
-        return Ok(mirror);
+        return Some(mirror);
     }
-    // Other files in sources.list.d are of other repositories, some of which end in "/debian", too.
+    // Other files in sources.list.d are of other repositories.
     ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"]
         .iter()
         .filter_map(|path| fs::read_to_string(path).ok())
-        .find_map(|text| mirror_in(&text))
-        .context("this machine's apt names no Debian mirror: set PLIMSOLL_DEBIAN_MIRROR to the address of one")
+        .find_map(|text| mirror_in(&text, &|path| fs::read_to_string(path).ok()))
 }
 
-/// The first address of a whole Debian archive in apt's list of sources, in either of its forms.
-fn mirror_in(sources: &str) -> Option<String> {
-    let lines = sources.lines().filter_map(|line| line.strip_prefix("URIs:").or_else(|| line.strip_prefix("deb ")));
-    lines
-        .flat_map(str::split_whitespace)
-        .map(|word| word.trim_end_matches('/'))
-        .find(|word| word.starts_with("http") && word.ends_with("/debian"))
-        .map(str::to_owned)
+/// Suites that are of Debian and of nobody else; those with security updates have other names.
+const DEBIAN: [&str; 9] = ["bullseye", "bookworm", "trixie", "forky", "duke", "sid", "stable", "testing", "unstable"];
+
+/// The first address of a whole Debian archive in apt's list of sources, in either of its forms. `read` gives the
+/// content of a list of mirrors.
+fn mirror_in(sources: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let entries = lines_of_one(sources).chain(stanzas(sources));
+    let whole = entries.filter(|Entry { suites, components, .. }| {
+        components.contains(&"main") && suites.iter().any(|suite| DEBIAN.contains(suite))
+    });
+    whole.flat_map(|entry| entry.addresses).find_map(|address| {
+        let address = match address.strip_prefix("mirror+file:") {
+            // The first of several; what follows an address on its line are its priority and its kinds.
+            Some(path) => {
+                let list = read(&format!("/{}", path.trim_start_matches('/')))?;
+                list.lines().find(|line| line.starts_with("http"))?.split_whitespace().next()?.to_owned()
+            }
+            None => address.to_owned(),
+        };
+        address.starts_with("http").then(|| address.trim_end_matches('/').to_owned())
+    })
+}
+
+/// One source of packages, as apt is told of it.
+struct Entry<'a> {
+    addresses: Vec<&'a str>,
+    suites: Vec<&'a str>,
+    components: Vec<&'a str>,
+}
+
+/// `deb [options] ADDRESS SUITE COMPONENT...`
+fn lines_of_one(sources: &str) -> impl Iterator<Item = Entry<'_>> {
+    sources.lines().filter_map(|line| {
+        let rest = line.strip_prefix("deb ")?.trim_start();
+        let rest = if rest.starts_with('[') { rest.split_once(']')?.1 } else { rest };
+        let mut words = rest.split_whitespace();
+        Some(Entry { addresses: vec![words.next()?], suites: vec![words.next()?], components: words.collect() })
+    })
+}
+
+/// Fields with a name, an entry in each group of lines. A line that begins with a blank goes on with the field before.
+fn stanzas(sources: &str) -> impl Iterator<Item = Entry<'_>> {
+    sources.split("\n\n").map(|stanza| {
+        let mut entry = Entry { addresses: Vec::new(), suites: Vec::new(), components: Vec::new() };
+        let mut field = "";
+        for line in stanza.lines().filter(|line| !line.starts_with('#')) {
+            let values = match line.split_once(':') {
+                Some((name, values)) if !line.starts_with([' ', '\t']) => {
+                    field = name;
+                    values
+                }
+                _ => line,
+            };
+            let into = match field {
+                "URIs" => &mut entry.addresses,
+                "Suites" => &mut entry.suites,
+                "Components" => &mut entry.components,
+                _ => continue,
+            };
+            into.extend(values.split_whitespace());
+        }
+        entry
+    })
+}
+
+/// What the shell program sets as its default.
+fn mirror_of_debootstrap(program: &str) -> Option<String> {
+    let value = program.lines().find_map(|line| line.trim().strip_prefix("DEF_MIRROR="))?;
+    let address = value.trim_matches(['"', '\'']).trim_end_matches('/');
+    (address.starts_with("http") && address.ends_with("/debian")).then(|| address.to_owned())
 }
 
 /// The first file below `folder` whose name begins with `prefix`.
@@ -119,21 +218,60 @@ fn find(folder: &Path, prefix: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::mirror_in;
+    use super::{mirror_in, mirror_of_debootstrap};
 
     #[test]
-    fn only_a_debian_archive_is_a_mirror() {
+    fn only_a_whole_debian_archive_is_a_mirror() {
+        let stanza = |address: &str, suites: &str, components: &str| {
+            format!(
+                "Types: deb\n# URIs: http://no.example.org\nURIs: {address}\nSuites: {suites}\nComponents: {components}\n"
+            )
+        };
+        let security = stanza("http://example.org/debian-security", "bookworm-security", "main");
         for (sources, expected) in [
-            ("Types: deb\nURIs: http://mirror.example/debian/\nSuites: trixie\n", Some("http://mirror.example/debian")),
+            (stanza("http://example.org/debian/", "trixie trixie-updates", "main"), Some("http://example.org/debian")),
+            (stanza("http://example.org/any", "bookworm", "main contrib"), Some("http://example.org/any")),
+            (stanza("http://example.org/ubuntu", "noble noble-updates", "main universe"), None),
+            (stanza("http://example.org/tool/debian", "bookworm", "stable"), None),
+            (security.clone(), None),
             (
-                "deb [signed-by=/k.gpg] https://mirror.example/debian trixie main\n",
-                Some("https://mirror.example/debian"),
+                security + "\n" + &stanza("http://example.org/debian", "bookworm", "main"),
+                Some("http://example.org/debian"),
             ),
-            ("deb http://mirror.example/ubuntu noble main\n", None),
-            ("URIs: http://mirror.example/debian-security\n", None),
-            ("# deb http://mirror.example/debian sid main\n", None),
+            (
+                "URIs:\n http://example.org/debian\nSuites: sid\nComponents: main\n".into(),
+                Some("http://example.org/debian"),
+            ),
+            (stanza("mirror+file:/etc/apt/mirrors/debian.list", "trixie", "main"), Some("https://example.org/first")),
+            (stanza("mirror+file:///etc/apt/mirrors/debian.list", "trixie", "main"), Some("https://example.org/first")),
+            (stanza("mirror+file:/etc/apt/mirrors/absent.list", "trixie", "main"), None),
+            (
+                "deb [arch=amd64 signed-by=/k.gpg] https://example.org/debian trixie main\n".into(),
+                Some("https://example.org/debian"),
+            ),
+            ("deb http://example.org/ubuntu noble main\n".into(), None),
+            ("# deb http://example.org/debian sid main\n".into(), None),
         ] {
-            assert_eq!(mirror_in(sources).as_deref(), expected, "{sources}");
+            let read = |path: &str| {
+                (path == "/etc/apt/mirrors/debian.list")
+                    .then(|| "# not http://no.example.org\nhttps://example.org/first/\tpriority:1\nhttps://example.org/second\n".into())
+            };
+            assert_eq!(mirror_in(&sources, &read).as_deref(), expected, "{sources}");
+        }
+    }
+
+    #[test]
+    fn debootstraps_default_is_a_mirror_where_it_is_debians() {
+        for (program, expected) in [
+            (
+                "#!/bin/sh\nDEF_MIRROR=\"http://example.org/debian\"\nDEF_HTTPS_MIRROR=x\n",
+                Some("http://example.org/debian"),
+            ),
+            ("DEF_MIRROR='http://example.org/debian/'\n", Some("http://example.org/debian")),
+            ("DEF_MIRROR=http://example.org/ubuntu\n", None),
+            ("MIRROR=http://example.org/debian\n", None),
+        ] {
+            assert_eq!(mirror_of_debootstrap(program).as_deref(), expected, "{program}");
         }
     }
 }

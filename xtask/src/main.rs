@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "cargo xtask")]
 struct Arguments {
-    /// Install nothing: print what is missing and stop.
+    /// Only check: print all that is missing, install and run nothing, and fail if anything is.
     #[arg(long, global = true)]
     no_install: bool,
     #[command(subcommand)]
@@ -31,7 +31,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Build the kernel programs with the stable toolchain and print each with its instruction count.
-    BuildEbpf,
+    BuildEbpf(build_ebpf::Arguments),
     /// Show the same growing process met by a poll, a pressure trigger and Plimsoll, on a real kernel.
     Demo(demo::Arguments),
     /// Run every parser against broken input, made by libFuzzer with the stable toolchain.
@@ -44,15 +44,31 @@ enum Command {
     Vm(vm::Arguments),
 }
 
+impl Command {
+    /// What has to be there before it can run.
+    fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
+        match self {
+            Self::BuildEbpf(_) => Ok(install::EBPF.to_vec()),
+            Self::Demo(arguments) => arguments.needs(),
+            Self::Fuzz(_) => Ok([&install::FUZZING[..], &install::EBPF].concat()),
+            Self::Test(arguments) => arguments.needs(),
+            Self::Vectors(_) => Ok(Vec::new()),
+            Self::Vm(machine) => machine.needs(),
+        }
+    }
+}
+
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let mode = if arguments.no_install { install::Mode::CheckOnly } else { install::Mode::Install };
+    if arguments.no_install {
+        return install::check(&arguments.command.needs()?);
+    }
     match arguments.command {
-        Command::BuildEbpf => build_ebpf::run(mode),
-        Command::Demo(arguments) => demo::run(mode, &arguments),
-        Command::Fuzz(arguments) => fuzz::run(mode, &arguments),
-        Command::Test(groups) => test::run(mode, &groups),
+        Command::BuildEbpf(arguments) => build_ebpf::command(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Test(arguments) => test::run(&arguments),
         Command::Vectors(arguments) => vectors::run(&arguments),
-        Command::Vm(machine) => std::process::exit(vm::run(mode, &machine)?),
+        Command::Vm(machine) => std::process::exit(vm::run(&machine)?),
     }
 }

@@ -51,6 +51,13 @@ enum Group {
 impl Group {
     const ALL: [Self; 2] = [Self::Unit, Self::Vm];
 
+    fn needs(self) -> anyhow::Result<Vec<install::Need>> {
+        match self {
+            Self::Unit => Ok(install::CHECKS.to_vec()),
+            Self::Vm => install::machines(&SUITES.map(|(_, version)| version)),
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Unit => "unit",
@@ -68,19 +75,34 @@ impl Group {
     }
 }
 
+impl Arguments {
+    /// What the groups need that were asked for.
+    pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
+        let mut needs = install::EBPF.to_vec();
+        for group in Group::ALL.into_iter().filter(|group| self.asks_for(*group)) {
+            needs.extend(group.needs()?);
+        }
+        Ok(needs)
+    }
+
+    fn asks_for(&self, group: Group) -> bool {
+        self.groups.is_empty() || self.groups.contains(&group)
+    }
+}
+
 /// Runs the groups and closes with a line of counts.
-pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut counts = Counts::default();
-    counts.step("build-ebpf", build_ebpf::run(mode));
+    counts.step("build-ebpf", build_ebpf::run());
     for group in Group::ALL {
-        if !arguments.groups.is_empty() && !arguments.groups.contains(&group) {
+        if !arguments.asks_for(group) {
             counts.not_run(&format!("group {}: not asked for", group.name()));
             continue;
         }
         let begin = Instant::now();
         match group {
-            Group::Unit => unit(mode, &mut counts)?,
-            Group::Vm => machines(mode, arguments.long, &mut counts)?,
+            Group::Unit => unit(&mut counts)?,
+            Group::Vm => machines(arguments.long, &mut counts)?,
         }
         let (took, budget) = (begin.elapsed(), group.budget(arguments.long));
         let verdict = if took > budget { "OVER its budget" } else { "within its budget" };
@@ -99,7 +121,8 @@ pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<
     Ok(())
 }
 
-fn unit(mode: install::Mode, counts: &mut Counts) -> anyhow::Result<()> {
+fn unit(counts: &mut Counts) -> anyhow::Result<()> {
+    counts.step("what the checks need", install::all(&install::CHECKS).map(drop));
     counts.step("format", run::shown(cargo().args(["fmt", "--all", "--check"])));
     let kernel_side = run::root().join("ebpf");
     counts.step("format of the kernel side", run::shown(cargo().args(["fmt", "--check"]).current_dir(kernel_side)));
@@ -110,19 +133,12 @@ fn unit(mode: install::Mode, counts: &mut Counts) -> anyhow::Result<()> {
     };
     counts.step("lints", clippy(&[]));
     counts.step("lints of the strict build", clippy(&["--features", "plimsoll/strict"]));
-    counts.step("lints of the kernel side", build_ebpf::lints(mode));
-    counts.step("another folder gives the same kernel objects", build_ebpf::reproducible(mode));
+    counts.step("lints of the kernel side", build_ebpf::lints());
+    counts.step("another folder gives the same kernel objects", build_ebpf::reproducible());
     counts.step("the core knows no runtime and no network", dependencies::core_is_small());
-    let other = || {
-        install::for_machines(mode)?;
-        run::shown(cargo().args(["build", "--locked", "--target", install::AARCH64, "-p", "plimsoll"]))
-    };
-    counts.step("the agent builds for aarch64, which is not run here", other());
-    match dependencies::deny(mode) {
-        Ok(true) => counts.step("licences and sources", Ok(())),
-        Ok(false) => counts.not_run("licences and sources: cargo-deny is not installed"),
-        Err(error) => counts.step("licences and sources", Err(error)),
-    }
+    let other = ["build", "--locked", "--target", install::AARCH64, "-p", "plimsoll"];
+    counts.step("the agent builds for aarch64, which is not run here", run::shown(cargo().args(other)));
+    counts.step("licences and sources", dependencies::deny());
     let (tests, result) = tests()?;
     counts.add(tests);
     if result.is_err() && tests.failed == 0 {
@@ -132,9 +148,9 @@ fn unit(mode: install::Mode, counts: &mut Counts) -> anyhow::Result<()> {
 }
 
 /// Boots each kernel and runs its tests there.
-fn machines(mode: install::Mode, long: bool, counts: &mut Counts) -> anyhow::Result<()> {
+fn machines(long: bool, counts: &mut Counts) -> anyhow::Result<()> {
     let kernels = SUITES.map(|(_, version)| version);
-    if let Err(error) = vm::prepare(mode, &kernels) {
+    if let Err(error) = vm::prepare(&kernels) {
         counts.step("what machines need", Err(error));
         return Ok(());
     }

@@ -15,7 +15,9 @@ use crate::{build_ebpf, install, kernels, run};
 
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-musl";
 /// How long a machine may take to boot and end where it is only tried whether hardware virtualisation works.
-const PROBE: Duration = Duration::from_secs(20);
+const PROBE: u64 = 20;
+/// How many seconds a machine may take that nobody said otherwise of.
+const TIMEOUT: u64 = 600;
 
 /// What to boot and what to run in it.
 #[derive(Clone, clap::Args)]
@@ -36,9 +38,9 @@ pub(crate) struct Arguments {
     /// Use hardware virtualisation, if a machine that boots with it ends within 20 seconds.
     #[arg(long, conflicts_with = "icount")]
     pub(crate) kvm: bool,
-    /// End the machine after so many seconds.
-    #[arg(long, default_value_t = 600)]
-    pub(crate) timeout: u64,
+    /// End the machine after so many seconds; 600 unless given, and no limit for a shell.
+    #[arg(long)]
+    timeout: Option<u64>,
     /// Run from an ext4 root on a disk instead of the initramfs, so that programs are backed by files.
     #[arg(long)]
     pub(crate) ext4: bool,
@@ -60,6 +62,16 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// What such a machine needs.
+    pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
+        install::machines(&[&self.kernel])
+    }
+
+    fn limit(&self) -> Option<Duration> {
+        let seconds = self.timeout.or((!self.shell).then_some(TIMEOUT));
+        seconds.map(Duration::from_secs)
+    }
+
     /// A machine with this kernel for one command, and the usual rest.
     pub(crate) fn of(kernel: &str, timeout: u64, command: &[&str]) -> Self {
         Self {
@@ -68,7 +80,7 @@ impl Arguments {
             cpus: 2,
             icount: false,
             kvm: false,
-            timeout,
+            timeout: Some(timeout),
             ext4: false,
             release_agent: false,
             file: Vec::new(),
@@ -80,24 +92,34 @@ impl Arguments {
 }
 
 /// Builds what goes into the machine, boots it and returns the command's exit code.
-pub(crate) fn run(mode: install::Mode, arguments: &Arguments) -> anyhow::Result<i32> {
-    prepare(mode, &[&arguments.kernel])?;
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
+    prepare(&[&arguments.kernel])?;
     boot(arguments, None)
 }
 
-/// Installs and builds what machines with these kernels need.
-pub(crate) fn prepare(mode: install::Mode, kernels: &[&str]) -> anyhow::Result<()> {
-    install::for_machines(mode)?;
-    build_ebpf::run(mode)?;
-    for kernel in kernels {
-        kernels::get(kernel)?;
-    }
-    for (place, features) in [("target/vm/strict", &["--features", "plimsoll/strict"][..]), ("target/vm/plain", &[])] {
+/// Installs and builds what machines with these kernels need; how many things were installed.
+pub(crate) fn prepare(kernels: &[&str]) -> anyhow::Result<usize> {
+    let installed = install::all(&install::machines(kernels)?)?;
+    build_ebpf::run()?;
+    build(&[STRICT, PLAIN])?;
+    Ok(installed)
+}
+
+/// Programs of one build: where they are left, and its features.
+pub(crate) type Build = (&'static str, &'static [&'static str]);
+/// With the checks that tests use.
+const STRICT: Build = ("target/vm/strict", &["--features", "plimsoll/strict"]);
+/// Without them.
+pub(crate) const PLAIN: Build = ("target/vm/plain", &[]);
+
+/// Builds the static programs, for which the kernel side must have been built.
+pub(crate) fn build(builds: &[Build]) -> anyhow::Result<()> {
+    for (place, features) in builds {
         run::shown(
             Command::new("cargo")
                 .args(["build", "--release", "--locked", "--target", TARGET])
                 .args(["-p", "plimsoll-init", "-p", "plimsoll-guest", "-p", "plimsoll"])
-                .args(features)
+                .args(*features)
                 .current_dir(run::root()),
         )?;
         let built = run::root().join("target").join(TARGET).join("release");
@@ -136,7 +158,7 @@ fn start(
         qemu.stdout(Stdio::piped());
     }
     let mut child = qemu.spawn().context("cannot start qemu-system-x86_64: install qemu-system-x86")?;
-    let limit = Duration::from_secs(arguments.timeout);
+    let limit = arguments.limit();
     let status = match (lines, child.stdout.take()) {
         (Some(lines), Some(stdout)) => {
             let (send, receive) = std::sync::mpsc::channel();
@@ -170,14 +192,18 @@ fn start(
     code.with_context(|| format!("the machine ended without an exit code; it said {said:?}"))
 }
 
-fn wait(child: &mut Child, limit: Duration, mut meanwhile: impl FnMut()) -> anyhow::Result<std::process::ExitStatus> {
+fn wait(
+    child: &mut Child,
+    limit: Option<Duration>,
+    mut meanwhile: impl FnMut(),
+) -> anyhow::Result<std::process::ExitStatus> {
     let begun = Instant::now();
     loop {
         meanwhile();
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if begun.elapsed() > limit {
+        if let Some(limit) = limit.filter(|limit| begun.elapsed() > *limit) {
             child.kill()?;
             child.wait()?;
             bail!("the machine was ended after {} s", limit.as_secs());
@@ -216,7 +242,7 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
 }
 
 fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
-    let place = run::root().join(if arguments.release_agent { "target/vm/plain" } else { "target/vm/strict" });
+    let place = run::root().join(if arguments.release_agent { PLAIN.0 } else { STRICT.0 });
     let mut files = Files::new();
     files.host("init", &place.join("plimsoll-init"))?;
     files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;
@@ -241,7 +267,7 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<bool> {
     }
     let probe = Arguments {
         command: vec!["/bin/busybox".into(), "true".into()],
-        timeout: PROBE.as_secs(),
+        timeout: Some(PROBE),
         shell: false,
         ext4: false,
         out: None,
@@ -258,6 +284,23 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<bool> {
         Err(error) => {
             println!("hardware virtualisation does not work here ({error:#}): the machine is emulated");
             Ok(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Arguments;
+
+    #[test]
+    fn only_a_shell_has_no_limit_unless_one_is_given() {
+        for (shell, timeout, expected) in
+            [(false, None, Some(600)), (false, Some(5), Some(5)), (true, None, None), (true, Some(5), Some(5))]
+        {
+            let arguments = Arguments { timeout, shell, ..Arguments::of("6.12", 1, &["true"]) };
+            assert_eq!(arguments.limit(), expected.map(Duration::from_secs), "{shell} {timeout:?}");
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::machine::wait_for;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::env;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -19,6 +21,11 @@ use std::time::Duration;
 
 /// Where the agent is in these machines.
 pub(crate) const PROGRAM: &str = "/bin/plimsoll";
+
+/// The agent to start: `PLIMSOLL_PROGRAM` where this is no such machine.
+fn program() -> OsString {
+    env::var_os("PLIMSOLL_PROGRAM").unwrap_or_else(|| PROGRAM.into())
+}
 
 /// What a test wants of the agent.
 #[derive(Clone, Debug)]
@@ -129,7 +136,9 @@ impl Agent {
             .args(capabilities)
             .arg("--cgroup")
             .arg(cgroup.path())
-            .args(["--", PROGRAM, "run", "--config"])
+            .arg("--")
+            .arg(program())
+            .args(["run", "--config"])
             .arg(&config)
             .envs(settings.environment.iter().map(|(key, value)| (key, value)))
             .stdout(out.try_clone()?)
