@@ -162,11 +162,12 @@ pub struct Config {
     pub thresholds: Vec<Threshold>,
     /// Slices with lines of their own, at most [`SliceSet::MAX_SLICES`]; [`SliceId`] is the index.
     pub slices: Vec<SliceLines>,
-    /// How long a condition stays after the last threshold behind it was met.
+    /// How long a condition stays after a line behind it was last crossed, in its grace or beyond.
     pub pressure_transition: Duration,
     /// The longest time that a victim of a soft threshold gets for an orderly end.
     pub max_grace: Duration,
-    /// At most this many victims within any sixty seconds.
+    /// At most this many victims of hard lines within any sixty seconds, and as many of soft ones: counted apart, so that
+    /// these never use up what hard ones need.
     pub victims_per_minute: u32,
     /// Evict by rank even where most of the growth was in nothing that may be evicted.
     pub evict_for_unattributed: bool,

@@ -4,7 +4,7 @@ use crate::config::{Config, Threshold};
 use crate::observation::{MemoryReading, Observation};
 use crate::plan::{Action, Attribution, Case, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Readings};
 use crate::rank::rank;
-use crate::state::{ScopeState, State, Victims, Watched};
+use crate::state::{LineKind, ScopeState, State, Watched};
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
 
@@ -15,7 +15,7 @@ use plimsoll_units::{Bytes, MonotonicNs};
 pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>, now: MonotonicNs, plan: &mut Plan) {
     plan.clear(observation.scope, observation.taken, now);
     let thresholds = config.thresholds_in(observation.scope);
-    let Some((scope, victims)) = state.scope(observation.scope) else {
+    let Some(scope) = state.scope(observation.scope) else {
         plan.outcome = Outcome::NotObserved;
         return;
     };
@@ -33,8 +33,9 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     });
     judge(thresholds, scope, &memory, now, plan);
     remember_calm(config, scope, &memory, observation, plan);
-    if plan.judged.iter().any(|judged| judged.met) {
-        scope.last_met = Some(now);
+    // A soft line in its grace is pressure too.
+    if plan.judged.iter().any(|judged| judged.case != Case::Neither) {
+        scope.last_crossed = Some(now);
     }
     plan.conditions.memory_pressure = pressure(config, scope, now);
     let fresh = scope.last_taken.is_none_or(|last| observation.taken > last);
@@ -51,15 +52,15 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     }
     rank(observation, &scope.baseline, plan);
     if fresh {
-        act(config, thresholds, scope, victims, &memory, observation, plan);
+        act(config, thresholds, state, &memory, observation, plan);
     } else {
         plan.outcome = Outcome::Stale;
     }
 }
 
 fn pressure(config: &Config, scope: &ScopeState, now: MonotonicNs) -> bool {
-    // Met right now counts even if the period is zero.
-    scope.last_met.is_some_and(|met| met == now || now.since(met) < config.pressure_transition)
+    // Crossed right now counts even if the period is zero.
+    scope.last_crossed.is_some_and(|last| last == now || now.since(last) < config.pressure_transition)
 }
 
 /// Holds every threshold of the scope against the readings.
@@ -144,23 +145,26 @@ fn wish(config: &Config, scope: &ScopeState, observation: &Observation<'_>, now:
 fn act(
     config: &Config,
     thresholds: &[Threshold],
-    scope: &mut ScopeState,
-    victims: &mut Victims,
+    state: &mut State,
     memory: &MemoryReading,
     observation: &Observation<'_>,
     plan: &mut Plan,
 ) {
     let now = plan.made;
-    // Evicting before reclaiming, hard before soft, the higher target first.
+    let Some(scope) = state.scope(observation.scope) else { return };
+    // What can be done before what is waited for; hard before soft, so that no soft line ever delays a hard one; evicting
+    // before reclaiming; the higher target first.
     let chosen = (0_u32..)
         .zip(&plan.judged)
         .filter(|(_, judged)| judged.met)
         .map(|(index, judged)| {
             let soft = !thresholds[judged.threshold as usize].is_hard();
-            (wish(config, scope, observation, now, judged.case), soft, core::cmp::Reverse(judged.target), index)
+            let wish = wish(config, scope, observation, now, judged.case);
+            let waits = matches!(wish, Wish::AwaitReclaim | Wish::LeaveCache);
+            (waits, soft, wish, core::cmp::Reverse(judged.target), index)
         })
         .min();
-    let Some((wish, soft, _, acting)) = chosen else { return };
+    let Some((_, soft, wish, _, acting)) = chosen else { return };
     plan.acting = Some(acting);
     let judged = plan.judged[acting as usize];
     let reading = match judged.case {
@@ -183,10 +187,11 @@ fn act(
             let honest = memory.honest_available == Some(reading);
             let fallen = scope.baseline.available(honest, memory.capacity).saturating_sub(reading);
             attribute(plan, observation, fallen);
-            choose(config, victims, observation, missing, soft, plan);
+            choose(config, state, observation, missing, soft, plan);
+            return;
         }
     }
-    if let (Outcome::Reclaiming | Outcome::CacheInUse, Some(asked)) = (plan.outcome, scope.reclaim_asked) {
+    if let Some(asked) = scope.reclaim_asked {
         plan.look_again_by(asked.after(config.reclaim_pause));
     }
 }
@@ -214,7 +219,7 @@ fn attribute(plan: &mut Plan, observation: &Observation<'_>, fallen: Bytes) {
 /// Takes victims in order until the missing memory is covered.
 fn choose(
     config: &Config,
-    victims: &mut Victims,
+    state: &mut State,
     observation: &Observation<'_>,
     missing: Bytes,
     soft: bool,
@@ -252,7 +257,8 @@ fn choose(
     let spare =
         !config.evict_for_unattributed && plan.attribution.is_some_and(|attribution| !attribution.is_evictable());
     let left_behind = left_behind(observation, plan);
-    let mut left = victims.left(plan.made);
+    let kind = if soft { LineKind::Soft } else { LineKind::Hard };
+    let mut left = state.victims_of(kind).left(plan.made);
     let mut bounded = false;
     let mut innocent = false;
     for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.fate == Fate::NotNeeded) {
@@ -271,7 +277,7 @@ fn choose(
             bounded = true;
         } else {
             left -= 1;
-            victims.took(plan.made);
+            state.took(kind, plan.made);
             ranked.fate = Fate::Evicted;
             deficit.taken = deficit.taken.saturating_add(ranked.usage.unwrap_or(Bytes::ZERO));
             let wanted = observation.candidates[ranked.candidate as usize].grace;
@@ -291,7 +297,7 @@ fn choose(
     } else {
         Outcome::NoVictim(why_nobody(plan))
     };
-    if bounded && let Some(at) = victims.next_at() {
+    if bounded && let Some(at) = state.victims_of(kind).next_at() {
         plan.look_again_by(at);
     }
 }

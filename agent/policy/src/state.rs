@@ -77,7 +77,7 @@ impl Baseline {
 pub(crate) struct ScopeState {
     pub(crate) watched: Vec<Watched>,
     pub(crate) last_taken: Option<MonotonicNs>,
-    pub(crate) last_met: Option<MonotonicNs>,
+    pub(crate) last_crossed: Option<MonotonicNs>,
     pub(crate) reclaim_asked: Option<MonotonicNs>,
     pub(crate) baseline: Baseline,
 }
@@ -87,7 +87,7 @@ impl ScopeState {
         Self {
             watched: vec![Watched::default(); thresholds],
             last_taken: None,
-            last_met: None,
+            last_crossed: None,
             reclaim_asked: None,
             baseline: Baseline { plentiful: false, available: None, usage: vec![None; slots] },
         }
@@ -140,7 +140,17 @@ impl Victims {
 pub struct State {
     node: ScopeState,
     slices: Vec<ScopeState>,
-    pub(crate) victims: Victims,
+    /// Each kind of line has its own, so that what a soft one took never stands in the way of a hard one.
+    victims: [Victims; 2],
+    /// Which of them took the last victim.
+    last_taken: LineKind,
+}
+
+/// Whether a line has a grace period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineKind {
+    Hard,
+    Soft,
 }
 
 impl State {
@@ -149,29 +159,42 @@ impl State {
         Self {
             node: ScopeState::new(config.thresholds.len(), slots),
             slices: config.slices.iter().map(|slice| ScopeState::new(slice.thresholds.len(), slots)).collect(),
-            victims: Victims::new(config.victims_per_minute),
+            victims: [(); 2].map(|()| Victims::new(config.victims_per_minute)),
+            last_taken: LineKind::Hard,
         }
     }
 
-    /// Takes one victim more off the bound of victims a minute, for whom the caller kills without a plan. False: there
-    /// is none left.
+    /// Takes one victim more off the bound of victims a minute, for whom the caller kills without a plan: as for a hard
+    /// line. False: there is none left.
     pub fn take_victim(&mut self, now: MonotonicNs) -> bool {
-        let left = self.victims.left(now) > 0;
+        let victims = self.victims_of(LineKind::Hard);
+        let left = victims.left(now) > 0;
         if left {
-            self.victims.took(now);
+            victims.took(now);
+            self.last_taken = LineKind::Hard;
         }
         left
     }
 
     /// The last one that was taken was not killed after all.
     pub fn give_back_victim(&mut self) {
-        self.victims.give_back();
+        self.victims_of(self.last_taken).give_back();
     }
 
-    pub(crate) fn scope(&mut self, scope: Scope) -> Option<(&mut ScopeState, &mut Victims)> {
+    pub(crate) const fn victims_of(&mut self, kind: LineKind) -> &mut Victims {
+        &mut self.victims[kind as usize]
+    }
+
+    /// Takes one for a line of this kind.
+    pub(crate) fn took(&mut self, kind: LineKind, now: MonotonicNs) {
+        self.victims_of(kind).took(now);
+        self.last_taken = kind;
+    }
+
+    pub(crate) fn scope(&mut self, scope: Scope) -> Option<&mut ScopeState> {
         match scope {
-            Scope::Node => Some((&mut self.node, &mut self.victims)),
-            Scope::Slice(slice) => self.slices.get_mut(slice.0 as usize).map(|state| (state, &mut self.victims)),
+            Scope::Node => Some(&mut self.node),
+            Scope::Slice(slice) => self.slices.get_mut(slice.0 as usize),
         }
     }
 }
@@ -188,8 +211,16 @@ mod tests {
         assert!(state.take_victim(at(1)) && state.take_victim(at(2)) && !state.take_victim(at(3)));
         state.give_back_victim();
         assert!(state.take_victim(at(4)) && !state.take_victim(at(5)));
-        assert_eq!(state.victims.next_at(), Some(at(61)), "the first one still counts from its own time");
+        assert_eq!(
+            state.victims_of(LineKind::Hard).next_at(),
+            Some(at(61)),
+            "the first one still counts from its own time"
+        );
         assert!(state.take_victim(at(61)) && !state.take_victim(at(62)));
+        // Each kind by itself.
+        state.took(LineKind::Soft, at(63));
+        state.give_back_victim();
+        assert_eq!((state.victims_of(LineKind::Soft).left(at(63)), state.take_victim(at(63))), (2, false));
         let mut none = State::with_capacity(&Config { victims_per_minute: 0, ..config }, 1);
         none.give_back_victim();
         assert!(!none.take_victim(at(1)));

@@ -224,7 +224,8 @@ fn soft_waits_for_its_grace_and_hard_does_not() {
     let patient = [Candidate { grace: Duration::from_mins(1), ..candidate(0, 800) }];
     let plan = rig.look(1, reading(150, 150), &patient);
     assert_eq!((plan.outcome, plan.look_again, plan.next_line), (Outcome::InGrace, Some(secs(31)), Some(mib(100))));
-    assert!(!plan.conditions.memory_pressure);
+    // Pressure is reported from the first moment on.
+    assert!(plan.conditions.memory_pressure);
     // A break starts the grace anew.
     rig.look(20, reading(250, 250), &patient);
     assert_eq!(rig.look(31, reading(150, 150), &patient).outcome, Outcome::InGrace);
@@ -283,6 +284,37 @@ fn conditions_last_for_the_transition_period() {
         assert!(rig.look(2, reading(50, 50), &[]).conditions.memory_pressure);
         assert_eq!(rig.look(at, reading(500, 500), &[]).conditions.memory_pressure, expected, "{period} {at}");
     }
+}
+
+#[test]
+fn soft_victims_do_not_use_up_what_hard_ones_need() {
+    let mut rig = Rig::new(Config {
+        thresholds: vec![threshold(100, 0, 0), threshold(500, 1, 0)],
+        victims_per_minute: 1,
+        evict_for_unattributed: true,
+        ..Config::default()
+    });
+    let candidates = [candidate(0, 20), candidate(1, 10)];
+    rig.look(1, reading(400, 400), &candidates);
+    assert_eq!(victims(rig.look(2, reading(400, 400), &candidates)), [0]);
+    let plan = rig.look(3, reading(400, 400), &candidates[1..]);
+    assert_eq!((plan.outcome, plan.look_again), (Outcome::Bounded, Some(secs(62))));
+    assert_eq!(victims(rig.look(4, reading(50, 50), &candidates[1..])), [0]);
+    assert_eq!(rig.look(5, reading(50, 50), &candidates[1..]).outcome, Outcome::Bounded);
+}
+
+#[test]
+fn a_soft_line_that_evicts_does_not_keep_a_hard_one_from_reclaiming() {
+    let mut rig = Rig::new(Config {
+        thresholds: vec![threshold(100, 0, 0), threshold(500, 1, 0)],
+        evict_for_unattributed: true,
+        ..Config::default()
+    });
+    rig.look(1, reading(400, 400), &[candidate(0, 20)]);
+    let plan = rig.look(2, reading(50, 400), &[candidate(0, 20)]);
+    assert_eq!(plan.actions, [Action::Reclaim { amount: mib(50) }]);
+    // While that is waited for the soft one acts.
+    assert_eq!(victims(rig.look(3, reading(50, 400), &[candidate(0, 20)])), [0]);
 }
 
 #[test]

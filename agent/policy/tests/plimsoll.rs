@@ -213,6 +213,14 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
     assert_eq!(rig.memory(39, 50, &[daemon(21), within]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));
     assert_eq!(rig.plan.ranked[0].returns, 2);
     assert_eq!(evicted(rig.memory(40, 50, &[daemon(21), within])), [0]);
+    // The API's start time is in whole seconds: it may seem to be from before the eviction. The very pod that was to go
+    // and is still there has not returned.
+    for (uid, started, returns) in [(1, 9, 1), (0, 9, 0), (1, 8, 0)] {
+        let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+        let daemon = |uid, started| Pod { uid: PodUid(uid), ..daemon(started) };
+        assert_eq!(evicted(rig.memory(10, 50, &[daemon(0, 1)])), [0]);
+        assert_eq!(rig.memory(11, 50, &[daemon(uid, started)]).ranked[0].returns, returns, "{uid} {started}");
+    }
     // One that came back later is like any other.
     assert_eq!(evicted(rig.memory(142, 50, &[daemon(141), within])), [0]);
 }

@@ -10,7 +10,7 @@ use plimsoll_config::{Configuration, PodRules, kubelet as config};
 use plimsoll_policy::kubelet::{
     self, Amount, Critical, DiskLayout, MemoryStats, NodeStats, PodStats, QosClass, Readings, StatsTime, Usage,
 };
-use plimsoll_policy::plimsoll::{self, Action, Going, PodUid};
+use plimsoll_policy::plimsoll::{self, Action, Going, PodUid, ReclaimOrder, Reclaimed};
 use plimsoll_policy::{Protected, RuleBook, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
 use std::collections::BTreeMap;
@@ -32,8 +32,18 @@ struct Frame<'a> {
 
 /// A rule book with what it remembers.
 enum Book {
-    Kubelet { config: kubelet::Config, state: kubelet::State, plan: kubelet::Plan },
-    Plimsoll { config: plimsoll::Config, state: Box<plimsoll::State>, plan: plimsoll::Plan },
+    Kubelet {
+        config: kubelet::Config,
+        state: kubelet::State,
+        plan: kubelet::Plan,
+    },
+    Plimsoll {
+        config: plimsoll::Config,
+        state: Box<plimsoll::State>,
+        plan: plimsoll::Plan,
+        /// The last clean-up. It ended when it was asked for, and brought nothing.
+        reclaimed: Option<Reclaimed>,
+    },
 }
 
 struct Run {
@@ -62,7 +72,7 @@ impl Run {
             PodRules::Plimsoll(config) => {
                 let state = Box::new(plimsoll::State::new(&config));
                 let plan = plimsoll::Plan::with_capacity(&config, pods, 0);
-                Book::Plimsoll { config, state, plan }
+                Book::Plimsoll { config, state, plan, reclaimed: None }
             }
         };
         Self { layout, book, taken: BTreeMap::new() }
@@ -82,13 +92,14 @@ impl Run {
                 gone.extend(plan.evictions.iter().map(|eviction| (eviction.pod, eviction.grace_seconds, false)));
                 Decided::Kubelet { config, plan, readings: &readings, conditions: state.conditions() }
             }
-            Book::Plimsoll { config, state, plan } => {
+            Book::Plimsoll { config, state, plan, reclaimed } => {
                 let observation = plimsoll::Observation {
                     layout: Some(self.layout),
                     node: Some(node),
                     honest_available: honest,
                     stall,
                     dead_containers: Some(0),
+                    reclaimed: *reclaimed,
                     pods: &pods,
                     ..plimsoll::Observation::default()
                 };
@@ -97,7 +108,10 @@ impl Run {
                     match *action {
                         Action::Evict { pod, grace_seconds, .. } => gone.push((pod, grace_seconds, grace_seconds > 1)),
                         Action::Hasten { pod, .. } => gone.push((pod, 0, false)),
-                        Action::Reclaim(_) => {}
+                        Action::Reclaim(ReclaimOrder { order, .. }) => {
+                            let at = StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX));
+                            *reclaimed = Some(Reclaimed { order, at });
+                        }
                     }
                 }
                 Decided::Plimsoll { config, plan }

@@ -83,6 +83,25 @@ fn a_trace_goes_through_every_rule_book() {
 }
 
 #[test]
+fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
+    let line = |text: &str| format!("{text}\n");
+    let look = |at: u64| {
+        line(&format!(
+            "{{\"look\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":52428800,\
+             \"honest_bytes\":524288000}},\"stall\":{{\"full_ns\":900000000,\"window_ns\":1000000000}},\"workloads\":\
+             [{{\"cgroup\":\"b/hog\",\"id\":12,\"usage_bytes\":720371712,\"started_ns\":6}}]}}}}"
+        ))
+    };
+    let trace = line("{\"plimsoll_trace\":1,\"agent\":\"x\"}") + &look(1) + &look(2) + &look(3);
+    let trace = read(trace.as_bytes()).expect("a trace");
+    for book in [None, Some(RuleBook::Plimsoll), Some(RuleBook::OpenShift3)] {
+        let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", book);
+        // Cache is in the way and tasks stall: it is reclaimed first, which brings nothing.
+        assert_eq!(evicted(&turns), [(1, "b/hog".to_owned())], "{book:?}: {turns:?}");
+    }
+}
+
+#[test]
 fn a_slice_of_the_configuration_is_decided_about() {
     let text = "machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}], evictForUnattributed: true}";
     let turns = turns(&read(MACHINE).expect("a trace"), text, None);

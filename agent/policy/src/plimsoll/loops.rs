@@ -5,12 +5,15 @@
 //! pause that doubles each time.
 
 use super::config::Config;
-use super::observation::{OwnerUid, Pod};
+use super::observation::{OwnerUid, Pod, PodUid};
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
 
 /// So soon after its eviction a pod has returned at once.
 const AT_ONCE: Duration = Duration::from_mins(1);
+/// The API tells starts in whole seconds, rounded down, and a `DaemonSet` needs far less than one to start anew: what
+/// seems to have been started so long before the eviction was started after it.
+const START_ROUNDING: Duration = Duration::from_secs(1);
 /// So many owners are remembered; of more, those evicted longest ago are forgotten.
 const ROOM: usize = 256;
 /// Doubled more often than this, any pause is beyond all bounds.
@@ -19,6 +22,7 @@ const MOST_DOUBLINGS: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 struct Evicted {
     owner: OwnerUid,
+    pod: PodUid,
     at: MonotonicNs,
     /// How often it had returned at once before that.
     returns: u32,
@@ -48,7 +52,7 @@ impl Loops {
     /// Remembers an eviction.
     pub(super) fn took(&mut self, pod: &Pod<'_>, at: MonotonicNs) {
         let Some(owner) = pod.daemon_set else { return };
-        let evicted = Evicted { owner, at, returns: self.returns(pod) };
+        let evicted = Evicted { owner, pod: pod.uid, at, returns: self.returns(pod) };
         let place = self.0.iter().position(|known| known.owner == owner);
         if let Some(place) = place {
             self.0[place] = evicted;
@@ -65,6 +69,7 @@ impl Loops {
         self.0
             .iter()
             .find(|known| known.owner == owner)
-            .filter(|known| pod.started >= known.at && pod.started.since(known.at) <= AT_ONCE)
+            .filter(|known| known.pod != pod.uid)
+            .filter(|known| pod.started.after(START_ROUNDING) >= known.at && pod.started.since(known.at) <= AT_ONCE)
     }
 }
