@@ -3,6 +3,8 @@
 mod chart;
 mod judge;
 
+pub(crate) use judge::Claim;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -139,8 +141,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         vm::prepare(&[&arguments.kernel])?;
     }
     println!("built and ready after {} s", begun.elapsed().as_secs());
-    let shown = Boot::of("shown", &["--rounds", "1", "--trace"], 280);
-    let first = measure(arguments, &shown)?;
+    let first = measure(arguments, &shown())?;
     let measured: Measured = serde_json::from_value(first.clone()).context("the guest measured something else")?;
     print!("\n{}", timeline(&measured));
     print!("{}", figures(&measured));
@@ -148,12 +149,28 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     chart::draw(&svg, &measured)?;
     println!("picture: {}", svg.display());
     if arguments.full {
-        return full(arguments, first);
+        let claims = full(arguments, first)?;
+        let broken = judge::broken(&claims);
+        ensure!(broken.is_empty(), "does not hold: {}", broken.join(", "));
+        return Ok(());
     }
     match &arguments.json {
         Some(file) => save(file, &first),
         None => Ok(()),
     }
+}
+
+/// The round that is shown.
+fn shown() -> Boot {
+    Boot::of("shown", &["--rounds", "1", "--trace"], 280)
+}
+
+/// The full measurement on this kernel, for which machines were prepared: what holds, and what does not.
+pub(crate) fn claims(kernel: &str) -> anyhow::Result<Vec<Claim>> {
+    let json = run::root().join(format!("target/demo-{kernel}.json"));
+    let arguments =
+        Arguments { kernel: kernel.into(), full: true, json: Some(json), svg: None, seed: 1, native: false };
+    full(&arguments, measure(&arguments, &shown())?)
 }
 
 fn save(file: &Path, measured: &Value) -> anyhow::Result<()> {
@@ -165,7 +182,7 @@ fn save(file: &Path, measured: &Value) -> anyhow::Result<()> {
 
 /// All that is published, boot by boot, in one object of the same shape with more beside it, and what has to hold. What
 /// was measured is saved after each boot.
-fn full(arguments: &Arguments, mut all: Value) -> anyhow::Result<()> {
+fn full(arguments: &Arguments, mut all: Value) -> anyhow::Result<Vec<Claim>> {
     let ebpf = "--watchers=ebpf";
     let mut boots = vec![
         Boot::of("races", &["--rounds", "20", "--wakes", "500", "--idle", "0"], 3600),
@@ -194,9 +211,7 @@ fn full(arguments: &Arguments, mut all: Value) -> anyhow::Result<()> {
     all["claims"] = serde_json::to_value(&claims)?;
     save(&file, &all)?;
     print!("\n{}", judge::text(&claims));
-    let broken = judge::broken(&claims);
-    ensure!(broken.is_empty(), "does not hold: {}", broken.join(", "));
-    Ok(())
+    Ok(claims)
 }
 
 /// Has the guest measure, in a machine or on this one.

@@ -36,10 +36,10 @@ pub(super) struct Full {
 
 /// One thing that has to hold.
 #[derive(Debug, Serialize, PartialEq)]
-pub(super) struct Claim {
-    what: &'static str,
-    found: String,
-    holds: bool,
+pub(crate) struct Claim {
+    pub(crate) what: &'static str,
+    pub(crate) found: String,
+    pub(crate) holds: bool,
 }
 
 impl Full {
