@@ -75,6 +75,33 @@ pub(crate) fn line(
     }
 }
 
+/// From now on, what the kernel side logs is a line on this process's standard error, in the form of the log. For
+/// debugging: it allocates and writes in the thread that watches.
+#[cfg(feature = "log")]
+pub(crate) fn print_kernel_side(format: LogFormat) {
+    // Only a second call fails, and there is one core in a process.
+    let _ = ::log::set_logger(Box::leak(Box::new(KernelSide(format))));
+}
+
+#[cfg(feature = "log")]
+struct KernelSide(LogFormat);
+
+#[cfg(feature = "log")]
+impl ::log::Log for KernelSide {
+    fn enabled(&self, _: &::log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &::log::Record<'_>) {
+        let fields = Map::from_iter([("program".to_owned(), Value::from(record.target()))]);
+        let text = line(self.0, SystemTime::now(), Level::Info, &record.args().to_string(), &fields) + "\n";
+        // Nobody may be listening.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+
+    fn flush(&self) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -105,6 +105,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let protected = Protected::read();
     let configuration = handed::configuration(&arguments.options, arguments.handed, own_cgroup(&protected))?;
     start.configuration = lap(begun);
+    #[cfg(feature = "log")]
+    crate::log::print_kernel_side(configuration.log_format);
 
     let mode = CgroupMode::detect();
     let root = Root::open(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()))?;
