@@ -1,12 +1,14 @@
 //! Statistics and pods as the API writes them, as far as decisions go by them.
 
+mod listed;
+
+pub use listed::{ListedContainer, ListedPod};
+
 use core::time::Duration;
 use jiff::Timestamp;
 use plimsoll_config::Quantity;
 use plimsoll_policy::Stall;
-use plimsoll_policy::kubelet::{
-    self, Amount, Amounts, DiskLayout, InitContainer, NodeStats, PodSpec, StatsTime, Usage,
-};
+use plimsoll_policy::kubelet::{self, Amount, Amounts, DiskLayout, NodeStats, StatsTime, Usage};
 use plimsoll_policy::plimsoll::{OwnerUid, PodUid};
 use plimsoll_units::MonotonicNs;
 use serde::de::{Error as _, IgnoredAny};
@@ -214,6 +216,19 @@ struct Owner {
 struct Status {
     phase: String,
     start_time: Option<Time>,
+    #[serde(deserialize_with = "nullable")]
+    container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "nullable")]
+    init_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerStatus {
+    name: String,
+    /// The runtime's name and the container's id there, `containerd://...`.
+    #[serde(rename = "containerID", deserialize_with = "nullable")]
+    container_id: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -226,6 +241,8 @@ struct Spec {
     #[serde(default, deserialize_with = "nullable")]
     init_containers: Vec<Container>,
     priority: Option<i32>,
+    #[serde(default, deserialize_with = "nullable")]
+    priority_class_name: String,
     #[serde(default, deserialize_with = "nullable")]
     overhead: Resources,
     resources: Option<Requirements>,
@@ -493,28 +510,10 @@ impl<'a> Seen<'a> {
             swapped,
             ..plimsoll_policy::plimsoll::Pod::default()
         };
-        let Some(Pod { metadata, spec, status: _ }) = self.pod else { return base };
-        let containers: Vec<_> = spec.containers.iter().map(|container| (&container.resources).into()).collect();
-        let init_containers: Vec<_> = spec
-            .init_containers
-            .iter()
-            .map(|container| InitContainer {
-                requirements: (&container.resources).into(),
-                is_sidecar: container.restart_policy.as_deref() == Some("Always"),
-            })
-            .collect();
-        let asked = PodSpec {
-            containers: &containers,
-            init_containers: &init_containers,
-            overhead: amounts(&spec.overhead),
-            pod_level: spec.resources.as_ref().map(Into::into),
-            priority: spec.priority,
-            source: metadata.annotations.get("kubernetes.io/config.source").map(String::as_str),
-            is_mirror: metadata.annotations.contains_key("kubernetes.io/config.mirror"),
-        };
+        let Some(pod @ Pod { metadata, spec, status: _ }) = self.pod else { return base };
         let daemon_set = metadata.owner_references.iter().find(|owner| owner.kind == "DaemonSet");
-        plimsoll_policy::plimsoll::Pod {
-            facts: kubelet::Pod {
+        let (qos, facts) = pod.with_spec(|asked| {
+            let facts = kubelet::Pod {
                 priority: spec.priority.unwrap_or(0),
                 critical: asked.critical(),
                 memory_request: asked.memory_request(),
@@ -522,8 +521,12 @@ impl<'a> Seen<'a> {
                 ephemeral_storage_limit: asked.ephemeral_storage_limit(),
                 grace_seconds: spec.termination_grace_period_seconds,
                 ..base.facts
-            },
-            qos: asked.qos(),
+            };
+            (asked.qos(), facts)
+        });
+        plimsoll_policy::plimsoll::Pod {
+            facts,
+            qos,
             daemon_set: daemon_set.map(|owner| OwnerUid(bits(&owner.uid))),
             // Its deletion is for the time at which its grace is over.
             going: metadata
