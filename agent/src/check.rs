@@ -458,8 +458,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
     let rows = rows(&Facts::gather(&configuration));
     match arguments.output {
-        Output::Text => print!("{}", text(&rows)),
-        Output::Json => println!("{}", serde_json::json!({ "code": code(&rows), "rows": rows })),
+        Output::Text => crate::log::print(&text(&rows)),
+        Output::Json => {
+            crate::log::print(&format!("{}\n", serde_json::json!({ "code": code(&rows), "rows": rows })));
+        }
     }
     Ok(code(&rows))
 }

@@ -18,6 +18,7 @@ use plimsoll_units::Bytes;
 use serde_json::{Value, json};
 
 use crate::core;
+use crate::log::{complain, print};
 use crate::options::Options;
 
 /// What to do with the configuration.
@@ -105,8 +106,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         Command::Show(show) => {
             let report = in_order(&show.options)?;
             match show.output {
-                Output::Text => print!("{}", text(&rows(&report.configuration))),
-                Output::Json => println!("{}", object(&report)),
+                Output::Text => print(&text(&rows(&report.configuration))),
+                Output::Json => print(&format!("{}\n", object(&report))),
             }
         }
         Command::Check(arguments) => return Ok(check_main(arguments)),
@@ -118,9 +119,9 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
                 To::Flags => Form::Flags,
             };
             let converted = convert(&report.configuration, form);
-            print!("{}", converted.text);
+            print(&converted.text);
             for lost in converted.lost {
-                eprintln!("plimsoll: left out: {}: {}", lost.key, lost.why);
+                complain(&format!("left out: {}: {}", lost.key, lost.why));
             }
         }
     }
@@ -135,7 +136,7 @@ fn examine(options: &Options) -> Report {
 fn in_order(options: &Options) -> Result<Report, ConfigError> {
     let report = examine(options);
     for warning in &report.warnings {
-        eprintln!("plimsoll: warning: {warning}");
+        complain(&format!("warning: {warning}"));
     }
     if report.errors.is_empty() { Ok(report) } else { Err(ConfigError(report.errors)) }
 }
@@ -157,16 +158,16 @@ fn check_main(arguments: &Check) -> u8 {
         (true, true) => 0,
     };
     match arguments.output {
-        Output::Text => print!("{}", check_text(&report, headroom.as_ref())),
-        Output::Json => println!(
-            "{}",
-            json!({
+        Output::Text => print(&check_text(&report, headroom.as_ref())),
+        Output::Json => {
+            let object = json!({
                 "code": code,
                 "errors": problems(&report.errors),
                 "warnings": problems(&report.warnings),
                 "headroom": headroom.as_ref().map(headroom_object),
-            })
-        ),
+            });
+            print(&format!("{object}\n"));
+        }
     }
     code
 }

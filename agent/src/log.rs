@@ -41,6 +41,11 @@ pub(crate) fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
+/// Says something beside an answer. Whether anybody listens makes no difference to the answer.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "plimsoll: {text}");
+}
+
 /// Renders one line, without its end. `now` is seconds and milliseconds since the epoch.
 pub(crate) fn line(
     format: LogFormat,

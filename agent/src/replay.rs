@@ -10,7 +10,7 @@ use plimsoll_policy::kubelet::DiskLayout;
 use plimsoll_replay::{Recording, Settings, Turn, printable, read, read_pods, run};
 use serde_json::json;
 
-use crate::log::print;
+use crate::log::{complain, print};
 use crate::options::Options;
 
 const CODES: &str = "Exit codes: 0 done; 1 the recording cannot be read; 2 wrong arguments or configuration.";
@@ -89,7 +89,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         }),
     };
     for note in notes(&recording, pods.is_some()) {
-        eprintln!("plimsoll: {note}");
+        complain(note);
     }
     let mut news = News::default();
     let mut turns = Vec::new();
@@ -110,7 +110,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, plimsoll_replay::ReadError>) -> anyhow::Result<T> {
+/// What stands in a file.
+pub(crate) fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, plimsoll_replay::ReadError>) -> anyhow::Result<T> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut bytes = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;

@@ -112,7 +112,7 @@ fn undo_in(directory: &Path, locks: &Locks, stopped_pin: &Path) -> anyhow::Resul
 /// Undoes, says what, and gives the exit code: 1 where something is left.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let summary = undo_all(&arguments.options.load(None)?)?;
-    println!("plimsoll: {summary}");
+    crate::log::print(&format!("plimsoll: {summary}\n"));
     Ok(u8::from(!summary.failed.is_empty()))
 }
 

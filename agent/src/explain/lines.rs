@@ -1,0 +1,325 @@
+//! How far this machine and its slices are from each line that is configured. A line whose figure cannot be read here is
+//! named with the reason.
+
+use std::fs;
+use std::path::PathBuf;
+
+use plimsoll_config::Configuration;
+use plimsoll_config::kubelet::{EvictionSignal, EvictionThreshold, Operator, ThresholdValue};
+use plimsoll_node::meminfo::MemReading;
+use plimsoll_policy::{MemoryReading, Threshold, kubelet};
+use plimsoll_replay::trace::Look;
+use plimsoll_units::Bytes;
+use serde::Serialize;
+
+use crate::observe::{Figures, Observer};
+
+/// Where a kubelet is that was not told otherwise.
+const KUBELET_FOLDER: &str = "/var/lib/kubelet";
+
+/// How far something is from a line on its memory; below zero: it is crossed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Distance {
+    /// The slice; absent for the machine.
+    pub(super) slice: Option<String>,
+    pub(super) hard: bool,
+    pub(super) line_bytes: Bytes,
+    pub(super) kubelet_bytes: i128,
+    pub(super) honest_bytes: Option<i128>,
+}
+
+/// What of a line's figure there is and what is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Amounts {
+    capacity: u64,
+    available: u64,
+}
+
+/// A line on something else, or one whose figure is not to be had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Other {
+    /// The signal, `swap`, or `memory.available of` a slice.
+    pub(super) signal: String,
+    pub(super) hard: bool,
+    /// In bytes, inodes or process numbers.
+    pub(super) is_bytes: bool,
+    pub(super) line: Option<u64>,
+    pub(super) distance: Option<i128>,
+    /// What was read, or why nothing was.
+    pub(super) source: String,
+}
+
+/// Where figures are read.
+pub(super) struct Places {
+    /// The file system of it is nodefs.
+    kubelet: PathBuf,
+    /// `/proc`, but for tests.
+    proc: PathBuf,
+    /// The cgroup of all pods, below the root of cgroups.
+    pods: Option<PathBuf>,
+}
+
+impl Places {
+    pub(super) fn new(configuration: &Configuration, observer: &Observer) -> Self {
+        let setting = |key: &str| configuration.kubelet.settings.scalar(key).map(|(text, _)| text);
+        let above = setting("cgroupRoot").unwrap_or("").trim_matches('/');
+        let pods = ["kubepods.slice", "kubepods"].into_iter().find_map(|name| {
+            let folder = observer.folder(above.as_bytes())?.join(name);
+            folder.is_dir().then_some(folder)
+        });
+        let kubelet = setting("root-dir").filter(|path| !path.is_empty()).unwrap_or(KUBELET_FOLDER);
+        Self { kubelet: kubelet.into(), proc: "/proc".into(), pods }
+    }
+
+    /// The figure of this signal and where it was read, or why it was not.
+    fn read(&self, signal: EvictionSignal) -> Result<(Amounts, String), String> {
+        match signal {
+            EvictionSignal::NodeFsAvailable => self.node_fs(|fs| Amounts {
+                capacity: fs.f_blocks.saturating_mul(fs.f_frsize),
+                available: fs.f_bavail.saturating_mul(fs.f_frsize),
+            }),
+            EvictionSignal::NodeFsInodesFree => {
+                self.node_fs(|fs| Amounts { capacity: fs.f_files, available: fs.f_ffree })
+            }
+            EvictionSignal::PidAvailable => self.pids(),
+            EvictionSignal::AllocatableMemoryAvailable => self.of_pods(),
+            EvictionSignal::ImageFsAvailable | EvictionSignal::ImageFsInodesFree => {
+                Err("only the container runtime knows where its images are".to_owned())
+            }
+            EvictionSignal::ContainerFsAvailable | EvictionSignal::ContainerFsInodesFree => {
+                Err("the kubelet takes the line of nodefs or imagefs in its place".to_owned())
+            }
+            EvictionSignal::MemoryAvailable => Err("/proc/meminfo cannot be read".to_owned()),
+        }
+    }
+
+    fn node_fs(&self, of: impl Fn(&rustix::fs::StatVfs) -> Amounts) -> Result<(Amounts, String), String> {
+        let place = self.kubelet.display();
+        let fs = rustix::fs::statvfs(&self.kubelet).map_err(|error| format!("{place}: {error}"))?;
+        Ok((of(&fs), format!("the file system of {place}")))
+    }
+
+    /// As the kubelet reckons: threads against the lesser of both bounds.
+    fn pids(&self) -> Result<(Amounts, String), String> {
+        let text = |name: &str| {
+            let path = self.proc.join(name);
+            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        let number = |name: &str| {
+            text(name)?.trim().parse::<u64>().map_err(|_| format!("{}: no number", self.proc.join(name).display()))
+        };
+        let capacity = number("sys/kernel/pid_max")?.min(number("sys/kernel/threads-max")?);
+        let load = text("loadavg")?;
+        let threads = load.split(' ').nth(3).and_then(|field| field.split_once('/')?.1.parse::<u64>().ok());
+        let threads =
+            threads.ok_or_else(|| format!("{}: no number of threads", self.proc.join("loadavg").display()))?;
+        let amounts = Amounts { capacity, available: capacity.saturating_sub(threads) };
+        Ok((amounts, "threads against the lesser of pid_max and threads-max".to_owned()))
+    }
+
+    /// As the kubelet reckons: the limit of all pods less their working set.
+    fn of_pods(&self) -> Result<(Amounts, String), String> {
+        let folder = self.pods.as_ref().ok_or("there is no kubepods cgroup here")?;
+        let figures = Figures::read(folder);
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let max = figures.max.ok_or_else(|| format!("{name} has no memory.max"))?;
+        let used = figures.working_set().ok_or_else(|| format!("memory.current of {name} cannot be read"))?;
+        let amounts = Amounts { capacity: max.0, available: max.saturating_sub(used).0 };
+        Ok((amounts, format!("memory.max of {name} less its working set")))
+    }
+}
+
+pub(super) fn distances(configuration: &Configuration, look: &Look) -> Vec<Distance> {
+    let of = |slice: Option<&str>, thresholds: &[Threshold], memory: MemoryReading| -> Vec<Distance> {
+        let distance = |threshold: &Threshold| {
+            let line = threshold.line.of(memory.capacity);
+            let from = |available: Bytes| i128::from(available.0) - i128::from(line.0);
+            Distance {
+                slice: slice.map(str::to_owned),
+                hard: threshold.is_hard(),
+                line_bytes: line,
+                kubelet_bytes: from(memory.kubelet_available),
+                honest_bytes: memory.honest_available.map(from),
+            }
+        };
+        thresholds.iter().map(distance).collect()
+    };
+    let node = look.memory.map(|memory| of(None, &configuration.policy.thresholds, memory.into()));
+    let slices = configuration.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, lines)| {
+        let reading = slice_memory(look, slice.path.as_str())?;
+        Some(of(Some(slice.path.as_str()), &lines.thresholds, reading))
+    });
+    node.into_iter().chain(slices).flatten().collect()
+}
+
+/// The memory of a slice below its own limit.
+pub(super) fn slice_memory(look: &Look, path: &str) -> Option<MemoryReading> {
+    let seen = look.slices.iter().find(|seen| seen.path == path)?;
+    Some(MemoryReading {
+        capacity: seen.capacity_bytes,
+        kubelet_available: seen.available_bytes,
+        honest_available: None,
+    })
+}
+
+/// Every line that [`distances`] does not tell.
+pub(super) fn others(
+    configuration: &Configuration,
+    look: &Look,
+    reading: &MemReading,
+    places: &Places,
+    observer: &Observer,
+) -> Vec<Other> {
+    let of_kubelet = configuration.kubelet.thresholds.iter().filter(|threshold| {
+        threshold.operator == Operator::LessThan
+            && (threshold.signal != EvictionSignal::MemoryAvailable || look.memory.is_none())
+    });
+    let mut others: Vec<Other> = of_kubelet.map(|threshold| other(threshold, places)).collect();
+    if let Some(swap) = configuration.swap {
+        others.push(of_swap(swap.free, swap.grace.is_zero(), reading));
+    }
+    for (slice, lines) in configuration.slices.iter().zip(&configuration.policy.slices) {
+        let path = slice.path.as_str();
+        if slice_memory(look, path).is_some() {
+            continue;
+        }
+        let is_there = observer.folder(path.as_bytes()).is_some_and(|folder| folder.is_dir());
+        let why = if is_there { "it has no memory.max, or it cannot be read" } else { "there is no such cgroup here" };
+        others.extend(lines.thresholds.iter().map(|threshold| Other {
+            signal: format!("memory.available of {path}"),
+            hard: threshold.is_hard(),
+            is_bytes: true,
+            line: None,
+            distance: None,
+            source: why.to_owned(),
+        }));
+    }
+    others
+}
+
+fn other(threshold: &EvictionThreshold, places: &Places) -> Other {
+    let at = |capacity: u64| {
+        let line = threshold.value.of(i64::try_from(capacity).unwrap_or(i64::MAX));
+        // Below zero it is never reached; beyond what there can be, always crossed.
+        if line.is_negative() { 0 } else { line.bytes().map_or(u64::MAX, |line| line.0) }
+    };
+    let (line, distance, source) = match places.read(threshold.signal) {
+        Ok((Amounts { capacity, available }, source)) => {
+            let line = at(capacity);
+            (Some(line), Some(i128::from(available) - i128::from(line)), source)
+        }
+        Err(why) => {
+            let is_absolute = matches!(threshold.value, ThresholdValue::Quantity(_));
+            (is_absolute.then(|| at(0)), None, why)
+        }
+    };
+    Other {
+        signal: threshold.signal.to_string(),
+        hard: threshold.is_hard(),
+        is_bytes: !matches!(
+            threshold.signal,
+            EvictionSignal::NodeFsInodesFree
+                | EvictionSignal::ImageFsInodesFree
+                | EvictionSignal::ContainerFsInodesFree
+                | EvictionSignal::PidAvailable
+        ),
+        line,
+        distance,
+        source,
+    }
+}
+
+fn of_swap(free: kubelet::Line, hard: bool, reading: &MemReading) -> Other {
+    let line = free.of(i64::try_from(reading.swap_total.0).unwrap_or(i64::MAX)).rounded_up().max(0);
+    let line = u64::try_from(line).unwrap_or(u64::MAX);
+    let has_swap = reading.swap_total > Bytes::ZERO;
+    Other {
+        signal: "swap.free".to_owned(),
+        hard,
+        is_bytes: true,
+        line: has_swap.then_some(line),
+        distance: has_swap.then(|| i128::from(reading.swap_free.0) - i128::from(line)),
+        source: if has_swap { "/proc/meminfo" } else { "there is no swap here" }.to_owned(),
+    }
+}
+
+/// Places that are not this machine's.
+#[cfg(test)]
+pub(super) fn places(kubelet: &std::path::Path, proc: &std::path::Path, pods: Option<PathBuf>) -> Places {
+    Places { kubelet: kubelet.to_owned(), proc: proc.to_owned(), pods }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::tests::tree;
+
+    const TEXT: &str = "evictionHard: {memory.available: 1Mi, nodefs.available: 1Ki, nodefs.inodesFree: 0.0001%, \
+                        imagefs.available: 15%, containerfs.available: 1Gi, pid.available: 10%}\n\
+                        evictionSoft: {pid.available: 90%}\nevictionSoftGracePeriod: {pid.available: 1m}\n\
+                        swap: {free: 1Mi}\n\
+                        machine: {slices: [{path: none.slice, evictionHard: {memory.available: 1Mi}}, \
+                        {path: a.slice, evictionHard: {memory.available: 1Mi}}]}";
+
+    #[test]
+    fn every_line_is_told_or_named_with_the_reason() {
+        let cgroups = tree(&[("kubepods", 700, 0, 100, 0, 1000), ("a.slice", 5, 0, 0, 0, 0)]);
+        let proc = tempfile::tempdir().expect("a temporary directory");
+        fs::create_dir_all(proc.path().join("sys/kernel")).expect("writable");
+        for (name, text) in [
+            ("sys/kernel/pid_max", "4000\n"),
+            ("sys/kernel/threads-max", "1000\n"),
+            ("loadavg", "0.1 0.2 0.3 1/200 77\n"),
+        ] {
+            fs::write(proc.path().join(name), text).expect("writable");
+        }
+        let configuration = plimsoll_config::parse(TEXT, "f").expect("it is in order");
+        let mut observer = Observer::new(&configuration, Some(cgroups.path()));
+        let look = observer.look();
+        let mut reading = observer.memory().expect("this machine's memory");
+        (reading.swap_total, reading.swap_free) = (Bytes::mib(4), Bytes::mib(3));
+        let pods = cgroups.path().join("kubepods");
+        let places = places(proc.path(), proc.path(), Some(pods));
+        let others = others(&configuration, &look, &reading, &places, &observer);
+        let told = |signal: &str, hard: bool| {
+            let mut all = others.iter().filter(|it| it.signal == signal && it.hard == hard);
+            all.next().unwrap_or_else(|| panic!("{signal}: {others:?}"))
+        };
+        for (signal, hard, line, distance) in [
+            ("pid.available", true, Some(100), Some(700)),
+            // The nearest to nine tenths in 32 bits is below it.
+            ("pid.available", false, Some(899), Some(-99)),
+            ("allocatableMemory.available", true, Some(1 << 20), Some(400 - (1 << 20))),
+            ("imagefs.available", true, None, None),
+            ("containerfs.available", true, Some(1 << 30), None),
+            ("swap.free", false, Some(1 << 20), Some(2 << 20)),
+            ("memory.available of none.slice", true, None, None),
+            ("memory.available of a.slice", true, None, None),
+        ] {
+            let found = told(signal, hard);
+            assert_eq!((found.line, found.distance), (line, distance), "{signal} {}", found.source);
+            assert!(!found.source.is_empty());
+        }
+        let node_fs = told("nodefs.available", true);
+        assert!(node_fs.is_bytes && node_fs.line == Some(1024) && node_fs.distance.is_some(), "{node_fs:?}");
+        assert!(!told("nodefs.inodesFree", true).is_bytes);
+        assert!(told("nodefs.inodesFree", true).distance.is_some());
+        assert!(others.iter().all(|it| it.signal != "memory.available"), "the machine's own is told elsewhere");
+        assert_eq!(distances(&configuration, &look).len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        let nowhere = std::path::Path::new("/nowhere at all");
+        let places = places(nowhere, nowhere, None);
+        for (signal, why) in [
+            (EvictionSignal::NodeFsAvailable, "/nowhere at all: No such file"),
+            (EvictionSignal::NodeFsInodesFree, "/nowhere at all: No such file"),
+            (EvictionSignal::PidAvailable, "/nowhere at all/sys/kernel/pid_max: No such file"),
+            (EvictionSignal::AllocatableMemoryAvailable, "there is no kubepods cgroup here"),
+        ] {
+            let refused = places.read(signal).expect_err("there is nothing");
+            assert!(refused.starts_with(why), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Whose page cache pushes the kubelet's figure, who is above its reservation, and what of the machine is promised.
+
+use std::collections::BTreeMap;
+
+use plimsoll_config::Configuration;
+use plimsoll_node::meminfo::MemReading;
+use plimsoll_policy::kubelet::QosClass;
+use plimsoll_replay::trace::Look;
+use plimsoll_units::Bytes;
+use serde::Serialize;
+
+use super::oom::class_of;
+use super::pods::{Answer as Pods, Cgroup, Listed};
+use crate::observe::{Figures, Observer};
+
+/// Less active cache than this in a cgroup pushes nobody's figure.
+const CACHE: Bytes = Bytes::mib(16);
+
+/// What to do about page cache that counts as used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Advice {
+    /// A pod whose request is its limit already.
+    RequestIsLimit,
+    /// A pod that asks for less than it may use.
+    RaiseRequest,
+    /// A pod without requests and limits.
+    SetBoth,
+    /// A pod of which neither request nor limit is known.
+    RequestUnknown,
+    /// A service whose promise is its limit already.
+    PromiseIsLimit,
+    /// A service that was promised less than it may use.
+    RaisePromise,
+    /// Several of them together.
+    LookInside,
+}
+
+/// A cgroup with much page cache in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Cache {
+    pub(super) cgroup: String,
+    pub(super) pod: Option<String>,
+    pub(super) active_file_bytes: Bytes,
+    pub(super) working_set_bytes: Bytes,
+    pub(super) peak_bytes: Option<Bytes>,
+    pub(super) max_bytes: Option<Bytes>,
+    pub(super) advice: Advice,
+}
+
+/// A cgroup next to what is reserved for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Kept {
+    pub(super) cgroup: String,
+    /// By what: `memory.low and memory.min`, `systemReserved`, `kubeReserved`.
+    pub(super) by: &'static str,
+    pub(super) reserved_bytes: Bytes,
+    pub(super) working_set_bytes: Bytes,
+}
+
+/// What the machine has and what of it is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Capacity {
+    #[serde(rename = "capacity_bytes")]
+    pub(super) whole: Bytes,
+    /// The capacity less what is reserved and the hard line.
+    #[serde(rename = "allocatable_bytes")]
+    pub(super) allocatable: Bytes,
+    /// What pods here ask for together; not known without a list of them.
+    #[serde(rename = "requests_bytes")]
+    pub(super) requests: Option<Bytes>,
+    /// The sum of what workloads were promised by `memory.low` and `memory.min`.
+    #[serde(rename = "promised_bytes")]
+    pub(super) promised: Bytes,
+}
+
+/// Names of folders at the top of the tree.
+fn top(observer: &Observer) -> Vec<String> {
+    let Some(root) = observer.folder(b"") else { return Vec::new() };
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut names: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Workloads, pods, and what stands at the top of the tree: most first.
+pub(super) fn cache(observer: &Observer, look: &Look, pods: &[Cgroup], listed: &Listed) -> Vec<Cache> {
+    let of = |path: &str| Figures::read(&observer.folder(path.as_bytes()).unwrap_or_default());
+    let mut all: BTreeMap<String, (Figures, Advice)> = BTreeMap::new();
+    for name in top(observer) {
+        all.insert(name.clone(), (of(&name), Advice::LookInside));
+    }
+    for workload in &look.workloads {
+        let figures = of(&workload.cgroup);
+        let is_limit = figures.max.is_some_and(|max| figures.reservation.is_some_and(|promise| promise >= max));
+        let advice = match (listed.of_path(&workload.cgroup), class_of(&workload.cgroup)) {
+            (None, None) if is_limit => Advice::PromiseIsLimit,
+            (None, None) => Advice::RaisePromise,
+            (_, class) => of_pod(listed, &workload.cgroup, class),
+        };
+        all.insert(workload.cgroup.clone(), (figures, advice));
+    }
+    for Cgroup { path, figures } in pods {
+        all.insert(path.clone(), (*figures, of_pod(listed, path, class_of(path))));
+    }
+    let told = |(cgroup, (figures, advice)): (String, (Figures, Advice))| {
+        Some(Cache {
+            active_file_bytes: figures.active_file.filter(|active| *active >= CACHE)?,
+            working_set_bytes: figures.working_set()?,
+            peak_bytes: figures.peak,
+            max_bytes: figures.max,
+            pod: listed.of_path(&cgroup).map(|pod| pod.name.clone()),
+            advice,
+            cgroup,
+        })
+    };
+    let mut cache: Vec<Cache> = all.into_iter().filter_map(told).collect();
+    cache.sort_by_key(|cache| std::cmp::Reverse(cache.active_file_bytes));
+    cache
+}
+
+/// By the list where the pod is on it; without, only a guaranteed pod is known to ask for just what it may use.
+fn of_pod(listed: &Listed, path: &str, class: Option<QosClass>) -> Advice {
+    match (listed.of_path(path), class) {
+        (Some(pod), _) if pod.request_is_limit => Advice::RequestIsLimit,
+        (Some(pod), _) if pod.qos == QosClass::BestEffort => Advice::SetBoth,
+        (Some(_), _) => Advice::RaiseRequest,
+        // The slices of the classes hold many pods.
+        (None, _) if !super::pods::is_in_pod(path) => Advice::LookInside,
+        (None, Some(QosClass::Guaranteed)) => Advice::RequestIsLimit,
+        (None, Some(QosClass::BestEffort)) => Advice::SetBoth,
+        (None, Some(QosClass::Burstable) | None) => Advice::RequestUnknown,
+    }
+}
+
+/// Slices at the top of the tree that have something reserved, and what a kubelet's configuration reserves.
+pub(super) fn reserved(configuration: &Configuration, observer: &Observer) -> Vec<Kept> {
+    let mut reserved = Vec::new();
+    let mut add = |cgroup: &str, by: &'static str, bytes: Option<Bytes>| {
+        let Some(folder) = observer.folder(cgroup.trim_matches('/').as_bytes()) else { return };
+        let figures = Figures::read(&folder);
+        let promised = bytes.or(figures.reservation).filter(|bytes| *bytes > Bytes::ZERO);
+        if let (Some(reserved_bytes), Some(working_set_bytes)) = (promised, figures.working_set()) {
+            reserved.push(Kept { cgroup: cgroup.to_owned(), by, reserved_bytes, working_set_bytes });
+        }
+    };
+    for name in &top(observer) {
+        add(name, "memory.low and memory.min", None);
+    }
+    let kubelet = &configuration.kubelet;
+    for (by, key, usual, amounts) in [
+        ("systemReserved", "systemReservedCgroup", "system.slice", &kubelet.system_reserved),
+        ("kubeReserved", "kubeReservedCgroup", "", &kubelet.kube_reserved),
+    ] {
+        let cgroup = kubelet.settings.scalar(key).map_or(usual, |(path, _)| path);
+        let bytes = amounts.get("memory").and_then(plimsoll_config::Quantity::bytes);
+        if let (Some(bytes), false) = (bytes, cgroup.is_empty()) {
+            add(cgroup, by, Some(bytes));
+        }
+    }
+    reserved
+}
+
+pub(super) fn capacity(
+    configuration: &Configuration,
+    look: &Look,
+    reading: &MemReading,
+    pods: Option<&Pods>,
+) -> Capacity {
+    let kubelet = &configuration.kubelet;
+    let kept = [&kubelet.kube_reserved, &kubelet.system_reserved].into_iter();
+    let kept = kept.filter_map(|amounts| amounts.get("memory")?.bytes()).fold(Bytes::ZERO, Bytes::saturating_add);
+    let capacity = look.memory.map_or(reading.total, |memory| memory.capacity_bytes);
+    let hard = configuration.policy.thresholds.iter().filter(|threshold| threshold.is_hard());
+    let hard = hard.map(|threshold| threshold.line.of(capacity)).max().unwrap_or(Bytes::ZERO);
+    let hard = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
+    // `max` promises all there is.
+    let promised = look.workloads.iter().map(|workload| workload.reservation_bytes.min(capacity));
+    Capacity {
+        whole: capacity,
+        allocatable: capacity.saturating_sub(kept).saturating_sub(hard),
+        requests: pods.map(|pods| pods.requests_bytes),
+        promised: promised.fold(Bytes::ZERO, Bytes::saturating_add),
+    }
+}

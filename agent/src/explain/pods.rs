@@ -1,0 +1,296 @@
+//! Pods: which cgroup is whose, who of them would go first, and why one is passed over.
+
+use std::path::Path;
+
+use plimsoll_config::Configuration;
+use plimsoll_policy::{Candidate, Key, Observation, Plan, Protected, Ranked, ranking};
+use plimsoll_replay::trace::Look;
+use plimsoll_replay::{ListedPod, Pod};
+use plimsoll_units::{Bytes, CgroupId};
+use serde::Serialize;
+
+use crate::observe::{Figures, Observer};
+
+/// No kubelet puts pods further down.
+const DEEPEST: usize = 8;
+
+/// The UID in the name of a pod's cgroup, `pod` and the UID, or `kubepods-...-pod` and the UID with underscores.
+fn uid_of(name: &str) -> Option<String> {
+    let uid = match name.strip_suffix(".slice") {
+        Some(name) => name.rsplit_once("-pod")?.1.replace('_', "-"),
+        None => name.strip_prefix("pod")?.to_owned(),
+    };
+    // A UUID, or the hash of a static pod's file.
+    let is_uid = matches!(uid.len(), 32 | 36) && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_uid.then_some(uid)
+}
+
+/// Whether this is a pod's cgroup or inside of one.
+pub(super) fn is_in_pod(cgroup: &str) -> bool {
+    cgroup.split('/').any(|name| uid_of(name).is_some())
+}
+
+/// The pods of a list.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pods: Vec<ListedPod>,
+    /// There is a list.
+    pub(super) is_given: bool,
+}
+
+impl Listed {
+    pub(super) fn of(pods: Option<Vec<Pod>>) -> Self {
+        let is_given = pods.is_some();
+        Self { pods: pods.unwrap_or_default().iter().map(Pod::listed).collect(), is_given }
+    }
+
+    /// The pod in whose cgroup this one is.
+    pub(super) fn of_path(&self, cgroup: &str) -> Option<&ListedPod> {
+        let uid = cgroup.split('/').find_map(uid_of)?;
+        self.pods.iter().find(|pod| pod.uids.contains(&uid))
+    }
+}
+
+/// A pod's cgroup on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cgroup {
+    /// Below the root.
+    pub(super) path: String,
+    pub(super) figures: Figures,
+}
+
+/// Every pod's cgroup, by path.
+pub(super) fn cgroups(observer: &Observer) -> Vec<Cgroup> {
+    fn walk(folder: &Path, path: &str, depth: usize, found: &mut Vec<Cgroup>) {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            if uid_of(&name).is_some() {
+                found.push(Cgroup { path, figures: Figures::read(&entry.path()) });
+            } else if depth < DEEPEST {
+                walk(&entry.path(), &path, depth + 1, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    if let Some(root) = observer.folder(b"") {
+        walk(&root, "", 1, &mut found);
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
+}
+
+/// A listed pod beside what is measured of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Told {
+    /// `namespace/name`.
+    pub(super) pod: String,
+    pub(super) cgroup: String,
+    pub(super) priority: i32,
+    pub(super) qos: &'static str,
+    pub(super) request_bytes: Bytes,
+    pub(super) usage_bytes: Option<Bytes>,
+    /// Why it is never chosen.
+    pub(super) protected: Option<Protected>,
+    /// What the kubelet writes for its containers, from the last to be taken to the first.
+    pub(super) oom_score_adj: Option<(i32, i32)>,
+    /// `machine.workloads` means it or a part of it although it is protected: `run` knows no pods.
+    pub(super) is_exposed: bool,
+    #[serde(skip)]
+    pub(super) ranked: Option<Ranked>,
+}
+
+/// All pods of the list that are here, who would go first is first, and what they ask for together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Answer {
+    /// Those with a cgroup here.
+    pub(super) pods: Vec<Told>,
+    /// How many are on this node, those that have no cgroup yet too.
+    pub(super) count: usize,
+    /// What they ask for together.
+    pub(super) requests_bytes: Bytes,
+    /// Cgroups of pods that the list does not have.
+    pub(super) unlisted: Vec<String>,
+}
+
+/// Holds the list against the cgroups that are here; nothing without a list.
+pub(super) fn answer(
+    configuration: &Configuration,
+    listed: &Listed,
+    cgroups: &[Cgroup],
+    look: &Look,
+    machine: Bytes,
+) -> Option<Answer> {
+    if !listed.is_given {
+        return None;
+    }
+    let found: Vec<(&Cgroup, &ListedPod)> =
+        cgroups.iter().filter_map(|cgroup| Some((cgroup, listed.of_path(&cgroup.path)?))).collect();
+    let unlisted = cgroups.iter().filter(|cgroup| listed.of_path(&cgroup.path).is_none());
+    let is_found = |pod: &ListedPod| found.iter().any(|(_, other)| std::ptr::eq(*other, pod));
+    let is_same_node = |pod: &ListedPod| !pod.node.is_empty() && found.iter().any(|(_, other)| other.node == pod.node);
+    let here: Vec<&ListedPod> =
+        listed.pods.iter().filter(|pod| !pod.has_ended && (is_found(pod) || is_same_node(pod))).collect();
+    let mut pods: Vec<Option<Told>> =
+        found.iter().map(|(cgroup, pod)| Some(told(cgroup, pod, look, machine))).collect();
+    let order = order(configuration, &found, look);
+    let in_order = |ranked: Ranked| {
+        let told = pods.get_mut(ranked.candidate as usize)?.take()?;
+        Some(Told { ranked: Some(ranked), ..told })
+    };
+    Some(Answer {
+        pods: order.into_iter().filter_map(in_order).collect(),
+        count: here.len(),
+        requests_bytes: here.iter().map(|pod| pod.memory_request).fold(Bytes::ZERO, Bytes::saturating_add),
+        unlisted: unlisted.map(|cgroup| cgroup.path.clone()).collect(),
+    })
+}
+
+fn told(cgroup: &Cgroup, pod: &ListedPod, look: &Look, machine: Bytes) -> Told {
+    let scores = || pod.containers.iter().map(|container| pod.oom_score_adj(container, machine));
+    let holds =
+        |inner: &str| inner.strip_prefix(&cgroup.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let within = |outer: &str| cgroup.path.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
+    let mut taken = look.workloads.iter().filter(|workload| workload.protected.is_none());
+    Told {
+        pod: pod.name.clone(),
+        cgroup: cgroup.path.clone(),
+        priority: pod.priority,
+        qos: pod.qos.name(),
+        request_bytes: pod.memory_request,
+        usage_bytes: cgroup.figures.working_set(),
+        protected: pod.protected,
+        oom_score_adj: scores().min().zip(scores().max()),
+        is_exposed: pod.protected.is_some() && taken.any(|it| holds(&it.cgroup) || within(&it.cgroup)),
+        ranked: None,
+    }
+}
+
+/// Over its request, then by priority, then by how far it is over: what rule books over pods go by.
+fn order(configuration: &Configuration, found: &[(&Cgroup, &ListedPod)], look: &Look) -> Vec<Ranked> {
+    let candidate = |(slot, (cgroup, pod)): (u32, &(&Cgroup, &ListedPod))| Candidate {
+        key: Key { slot, id: CgroupId(slot.into()) },
+        usage: cgroup.figures.working_set(),
+        empty: cgroup.figures.is_empty,
+        reservation: pod.memory_request,
+        priority: pod.priority,
+        protected: pod.protected,
+        ..Candidate::default()
+    };
+    let candidates: Vec<Candidate> = (0..).zip(found).map(candidate).collect();
+    let observation = Observation { taken: look.at_ns, candidates: &candidates, ..Observation::default() };
+    let mut plan = Plan::with_capacity(&configuration.policy, candidates.len());
+    ranking(&observation, &mut plan);
+    plan.ranked
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::observe::tests::tree;
+
+    pub(crate) const UID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+    const MIB: u64 = 1 << 20;
+
+    /// A list of one pod whose container has this id: `abc`.
+    pub(crate) fn listed(requests: &str, limits: &str) -> Listed {
+        listed_pods(&format!(
+            "[{}]",
+            pod("a", UID, "null", 0, &format!("\"requests\": {{{requests}}}, \"limits\": {{{limits}}}"))
+        ))
+    }
+
+    pub(crate) fn pod(name: &str, uid: &str, annotations: &str, priority: i32, resources: &str) -> String {
+        format!(
+            r#"{{"metadata": {{"name": "{name}", "namespace": "n", "uid": "{uid}", "annotations": {annotations}}},
+            "spec": {{"nodeName": "here", "priority": {priority},
+                      "containers": [{{"name": "c", "resources": {{{resources}}}}}]}},
+            "status": {{"containerStatuses": [{{"name": "c", "containerID": "containerd://abc"}}]}}}}"#
+        )
+    }
+
+    pub(crate) fn listed_pods(items: &str) -> Listed {
+        let text = format!(r#"{{"items": {items}}}"#);
+        Listed::of(Some(plimsoll_replay::read_pods(text.as_bytes()).expect("it is a list")))
+    }
+
+    #[test]
+    fn a_pod_is_known_by_its_cgroup_under_both_drivers() {
+        let pods = listed("", "");
+        let underscored = UID.replace('-', "_");
+        for (path, is_known) in [
+            (format!("kubepods/burstable/pod{UID}"), true),
+            (format!("kubepods/pod{UID}/abc"), true),
+            (format!("kubepods.slice/kubepods-pod{underscored}.slice"), true),
+            (
+                format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{underscored}.slice/c.scope"),
+                true,
+            ),
+            (format!("outer-kubepods.slice/outer-kubepods-pod{underscored}.slice"), true),
+            (format!("kubepods/pod{HASH}"), false),
+            ("kubepods/podman".to_owned(), false),
+            ("kubepods.slice".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(pods.of_path(&path).is_some(), is_known, "{path}");
+        }
+    }
+
+    #[test]
+    fn pods_are_ranked_and_who_is_passed_over_is_told_why() {
+        let uid = |last: char| format!("{}{last}", &UID[..35]);
+        let path = |last: char| format!("kubepods.slice/kubepods-pod{}.slice", uid(last).replace('-', "_"));
+        let static_path = format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{HASH}.slice");
+        let dir = tree(&[
+            (&path('1'), 300 * MIB, 0, 0, 0, 0),
+            (&path('2'), 400 * MIB, 0, 100 * MIB, 0, 0),
+            (&path('3'), 50 * MIB, 0, 0, 0, 0),
+            (&path('4'), 5 * MIB, 0, 0, 0, 0),
+            (&static_path, 60 * MIB, 0, 0, 0, 0),
+        ]);
+        let asks = |memory: &str| format!(r#""requests": {{"memory": "{memory}"}}"#);
+        let mirror = format!(
+            r#"{{"kubernetes.io/config.mirror": "{HASH}", "kubernetes.io/config.hash": "{HASH}",
+                                  "kubernetes.io/config.source": "file"}}"#
+        );
+        let listed = listed_pods(&format!(
+            "[{}, {}, {}, {}, {}, {}]",
+            pod("within", &uid('1'), "null", 0, &asks("500Mi")),
+            pod("over", &uid('2'), "null", 9, &asks("100Mi")),
+            pod("critical", &uid('3'), "null", 2_000_000_000, &asks("10Mi")),
+            pod("static", "ffffffff-0000-0000-0000-000000000000", &mirror, 0, &asks("20Mi")),
+            pod("pending", &uid('5'), "null", 0, &asks("1Mi")),
+            pod("elsewhere", &uid('6'), "null", 0, &asks("7Gi")).replace("here", "there"),
+        ));
+        let text = "machine: {workloads: [{match: 'kubepods.slice/**'}]}";
+        let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
+        let mut observer = Observer::new(&configuration, Some(dir.path()));
+        let look = observer.look();
+        let cgroups = cgroups(&observer);
+        assert_eq!(cgroups.len(), 5);
+        let answer =
+            super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB)).expect("there is a list");
+        let told: Vec<_> = answer
+            .pods
+            .iter()
+            .map(|it| (it.pod.as_str(), it.protected, it.usage_bytes, it.oom_score_adj, it.is_exposed))
+            .collect();
+        let mib = |mib: u64| Some(Bytes(mib * MIB));
+        assert_eq!(
+            told,
+            [
+                ("n/static", Some(Protected::Static), mib(60), Some((980, 980)), true),
+                ("n/over", None, mib(300), Some((900, 900)), false),
+                ("n/critical", Some(Protected::Critical), mib(50), Some((990, 990)), true),
+                ("n/within", None, mib(300), Some((500, 500)), false),
+            ]
+        );
+        assert_eq!((answer.count, answer.requests_bytes), (5, Bytes(631 * MIB)));
+        assert_eq!(answer.unlisted, [path('4')]);
+        assert_eq!(super::answer(&configuration, &Listed::default(), &cgroups, &look, Bytes(1)), None);
+    }
+}

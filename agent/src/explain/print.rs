@@ -1,0 +1,222 @@
+//! The answer for people.
+
+use std::fmt::{Result, Write as _};
+
+use plimsoll_policy::{Fate, Plan, Ranked, text};
+use plimsoll_replay::printable;
+use plimsoll_units::Bytes;
+
+use super::lines::{Distance, Other};
+use super::memory::{Advice, Cache, Capacity, Kept};
+use super::oom::Victim;
+use super::{Answer, pods};
+
+/// So many of each kind are printed.
+const MOST: usize = 10;
+
+/// A distance in words.
+fn far(amount: i128, is_bytes: bool) -> String {
+    let number = u64::try_from(amount.unsigned_abs()).unwrap_or(u64::MAX);
+    let text = figure(number, is_bytes);
+    if amount < 0 { format!("crossed by {text}") } else { format!("{text} away") }
+}
+
+fn figure(number: u64, is_bytes: bool) -> String {
+    if is_bytes { Bytes(number).to_string() } else { number.to_string() }
+}
+
+const fn kind(hard: bool) -> &'static str {
+    if hard { "hard" } else { "soft" }
+}
+
+impl Answer<'_> {
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a String does not fail.
+        let _ = self.write(&mut text);
+        text
+    }
+
+    fn write(&self, f: &mut String) -> Result {
+        writeln!(f, "now: {}", text::line(self.policy, &self.plan, |candidate| self.name(candidate)))?;
+        self.lines(f)?;
+        self.capacity(f)?;
+        writeln!(f, "\nwho would go first:")?;
+        self.ranked(f, &self.plan, "    nobody: there are no workloads (machine.workloads)")?;
+        for (path, plan) in &self.slices {
+            let line = text::line(self.policy, plan, |candidate| self.name(candidate));
+            writeln!(f, "\nwho would go first in {}, now: {line}", printable(path))?;
+            self.ranked(f, plan, "    nobody: there are no workloads in it (machine.workloads)")?;
+        }
+        if let Some(pods) = &self.pods {
+            write_pods(f, pods)?;
+        }
+        writeln!(f, "\nwhom the OOM killer would take instead:")?;
+        for victim in &self.oom {
+            write_victim(f, victim)?;
+        }
+        self.cache(f)?;
+        let above = self.reserved.iter().filter(|it| it.working_set_bytes > it.reserved_bytes);
+        let mut lines = String::new();
+        for Kept { cgroup, by, reserved_bytes, working_set_bytes } in above {
+            writeln!(lines, "    {}: uses {working_set_bytes} of {reserved_bytes} ({by})", printable(cgroup))?;
+        }
+        if !lines.is_empty() {
+            write!(f, "\nwho is above its reservation:\n{lines}")?;
+        }
+        Ok(())
+    }
+
+    fn lines(&self, f: &mut String) -> Result {
+        if self.distances.is_empty() && self.others.is_empty() {
+            writeln!(f, "there is no line")?;
+        }
+        for Distance { slice, hard, line_bytes, kubelet_bytes, honest_bytes } in &self.distances {
+            let of = printable(slice.as_deref().unwrap_or("the machine"));
+            let kubelet = far(*kubelet_bytes, true);
+            write!(f, "{} line of {of}, {line_bytes}: {kubelet} by the kubelet's reading", kind(*hard))?;
+            match honest_bytes {
+                Some(honest) => writeln!(f, ", {} by the kernel's", far(*honest, true))?,
+                None => writeln!(f)?,
+            }
+        }
+        for Other { signal, hard, is_bytes, line, distance, source } in &self.others {
+            let at = line.map_or_else(String::new, |line| format!(", {}", figure(line, *is_bytes)));
+            write!(f, "{} line of {}{at}: ", kind(*hard), printable(signal))?;
+            match distance {
+                Some(distance) => writeln!(f, "{} ({})", far(*distance, *is_bytes), printable(source))?,
+                None => writeln!(f, "not read, because {}", printable(source))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn capacity(&self, f: &mut String) -> Result {
+        let Capacity { whole, allocatable, requests, promised } = self.capacity;
+        write!(f, "capacity {whole}, allocatable {allocatable} (less reservations and the hard line), ")?;
+        match (requests, self.pods.as_ref().map_or(0, |pods| pods.count)) {
+            (Some(requests), 1) => write!(f, "1 pod asks for {requests}, ")?,
+            (Some(requests), count) => write!(f, "{count} pods ask for {requests} together, ")?,
+            (None, _) => write!(f, "what pods ask for is not known without --pods, ")?,
+        }
+        writeln!(f, "promised to workloads by memory.low and memory.min {promised}")
+    }
+
+    fn ranked(&self, f: &mut String, plan: &Plan, nobody: &str) -> Result {
+        if plan.ranked.is_empty() {
+            writeln!(f, "{nobody}")?;
+        }
+        for ranked in plan.ranked.iter().take(MOST) {
+            let fate = fate(ranked, plan.actions.is_empty());
+            writeln!(f, "    {}: {fate}; {}", self.name(ranked.candidate), text::Keys(ranked))?;
+        }
+        and_more(f, plan.ranked.len())
+    }
+
+    fn cache(&self, f: &mut String) -> Result {
+        if self.cache.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nwhose page cache in use counts as used in the kubelet's figure:")?;
+        for Cache { cgroup, pod, active_file_bytes, working_set_bytes, peak_bytes, max_bytes: _, advice } in
+            self.cache.iter().take(MOST)
+        {
+            write!(f, "    {}", printable(cgroup))?;
+            if let Some(pod) = pod {
+                write!(f, " (pod {})", printable(pod))?;
+            }
+            let advice = match advice {
+                Advice::RequestIsLimit => "its request is its limit, as it should be",
+                Advice::RaiseRequest => "give it a request equal to its limit",
+                Advice::SetBoth => "it has neither: give it a request and a limit that are equal",
+                Advice::RequestUnknown => {
+                    "request and limit are not known without --pods; give it a request equal to its limit if it has none"
+                }
+                Advice::PromiseIsLimit => "what it was promised is its limit, as it should be",
+                Advice::RaisePromise => "give it a memory.low equal to its memory.max",
+                Advice::LookInside => "all that is in it together",
+            };
+            let measured = peak_bytes.unwrap_or(*working_set_bytes);
+            writeln!(
+                f,
+                ": {active_file_bytes} of {working_set_bytes}; {advice}; the most that was measured is {measured}"
+            )?;
+        }
+        and_more(f, self.cache.len())
+    }
+}
+
+fn fate(ranked: &Ranked, is_calm: bool) -> String {
+    match ranked.fate {
+        Fate::NotNeeded if is_calm => "may be evicted".to_owned(),
+        fate => fate.to_string(),
+    }
+}
+
+fn and_more(f: &mut String, count: usize) -> Result {
+    if count > MOST { writeln!(f, "    and {} more; --output json has them all", count - MOST) } else { Ok(()) }
+}
+
+/// Whoever is never chosen is told whatever the rank: why is what users ask.
+fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
+    writeln!(f, "\nwhich pods would go first by requests and priority, and who never:")?;
+    if pods.pods.is_empty() {
+        writeln!(f, "    none of the listed pods has a cgroup here")?;
+    }
+    let mut open = 0;
+    for pod in &pods.pods {
+        if pod.protected.is_none() {
+            open += 1;
+            if open > MOST {
+                continue;
+            }
+        }
+        let fate = pod.ranked.as_ref().map_or_else(String::new, |ranked| fate(ranked, true));
+        let uses = pod.usage_bytes.map_or_else(|| "it is not known what it uses".to_owned(), |it| format!("uses {it}"));
+        write!(
+            f,
+            "    {} ({}, priority {}): {fate}; {uses}, asks for {}",
+            printable(&pod.pod),
+            pod.qos,
+            pod.priority,
+            pod.request_bytes
+        )?;
+        match pod.oom_score_adj {
+            None => {}
+            Some((least, most)) if least == most => write!(f, ", expected oom_score_adj {least}")?,
+            Some((least, most)) => write!(f, ", expected oom_score_adj {least} to {most}")?,
+        }
+        if pod.is_exposed {
+            write!(f, "; but machine.workloads means it, and `run` knows no pods: name it in machine.never")?;
+        }
+        writeln!(f)?;
+    }
+    and_more(f, open)?;
+    for cgroup in pods.unlisted.iter().take(MOST) {
+        writeln!(f, "    {}: a pod that is not in the list", printable(cgroup))?;
+    }
+    and_more(f, pods.unlisted.len())
+}
+
+fn write_victim(f: &mut String, victim: &Victim) -> Result {
+    let Victim { pid, name, cgroup, pod, score, is_computed, resident_bytes, swapped_bytes } = victim;
+    let how = if *is_computed { "score, computed," } else { "score" };
+    let place = cgroup.as_deref().map_or_else(String::new, |path| format!(" in /{}", printable(path)));
+    let pod = pod.as_deref().map_or_else(String::new, |pod| format!(" of pod {}", printable(pod)));
+    writeln!(
+        f,
+        "    {name} (process {pid}){place}{pod}: {how} {score}, {resident_bytes} resident, {swapped_bytes} in swap"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_read_as_words() {
+        assert_eq!(far(5 << 20, true), "5.0 MiB away");
+        assert_eq!(far(-(1 << 20), true), "crossed by 1.0 MiB");
+        assert_eq!(far(-7, false), "crossed by 7");
+    }
+}

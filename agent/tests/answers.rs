@@ -1,0 +1,103 @@
+//! `explain` and `replay` as processes, and every command whose reader has left: it ends in order, and says so.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn plimsoll(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(arguments).current_dir(directory);
+    // What the caller's environment says is not what is tested.
+    for name in ["PLIMSOLL_CONFIG", "PLIMSOLL_KUBELET_CONFIG", "PLIMSOLL_KUBELET_CONFIG_DIR", "PLIMSOLL_NODE_CONFIG"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Files that the tests name.
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = "{\"plimsoll_trace\":1,\"agent\":\"0\"}\n\
+                 {\"look\":{\"at_ns\":1,\"memory\":{\"capacity_bytes\":1000,\"kubelet_bytes\":10,\"honest_bytes\":10},\
+                 \"workloads\":[{\"cgroup\":\"a.slice/hog\",\"id\":7,\"usage_bytes\":600}]}}\n";
+    for (name, text) in [
+        ("good.yaml", "evictionHard: {memory.available: 5%, pid.available: 10%}\nswap: {free: 10%}\n"),
+        ("bad.yaml", "colour: red\n"),
+        ("pods.json", "{\"items\": []}"),
+        ("no-pods.json", "[]"),
+        ("trace.jsonl", trace),
+        ("broken.jsonl", "{\"plimsoll_trace\":1}\n"),
+    ] {
+        std::fs::write(directory.path().join(name), text).expect("written");
+    }
+    directory
+}
+
+fn text(output: &Output) -> (String, String) {
+    let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (of(&output.stdout), of(&output.stderr))
+}
+
+/// On this very machine, whatever cgroups it has: without version 2 it says so and tells the rest.
+#[test]
+fn explain_and_replay_answer_with_the_documented_exit_codes() {
+    let directory = directory();
+    for (arguments, code, stdout, stderr) in [
+        (&["explain"][..], 0, "capacity ", ""),
+        (&["explain", "--config", "good.yaml"], 0, "hard line of pid.available, ", ""),
+        (&["explain", "--config", "good.yaml"], 0, "soft line of swap.free", ""),
+        (&["explain", "--config", "good.yaml"], 0, "what pods ask for is not known without --pods", ""),
+        (&["explain", "--pods", "pods.json"], 0, "0 pods ask for 0 B together", ""),
+        (&["explain", "--output", "json"], 0, "\"oom\":[{", ""),
+        (&["explain", "--pods", "no-pods.json"], 1, "", "no-pods.json:1"),
+        (&["explain", "--pods", "none.json"], 1, "", "cannot open none.json"),
+        (&["explain", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
+        (&["explain", "--colour"], 2, "", "--colour"),
+        (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "    a.slice/hog: evicted; ", ""),
+        (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "1 decisions, 1 of them with something to do\n", ""),
+        (&["replay", "trace.jsonl", "--config", "good.yaml", "--output", "json"], 0, "\"acted\":1", ""),
+        (&["replay", "broken.jsonl"], 1, "", "broken.jsonl:1"),
+        (&["replay", "none.jsonl"], 1, "", "cannot open none.jsonl"),
+        (&["replay", "trace.jsonl", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
+        (&["replay"], 2, "", "<FILE>"),
+    ] {
+        let output = plimsoll(directory.path(), arguments).output().expect("it runs");
+        let (said, told) = text(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}{told}");
+        assert!(said.contains(stdout), "{arguments:?}: {said}");
+        assert!(told.contains(stderr), "{arguments:?}: {told}");
+    }
+}
+
+/// A pipe that nobody reads any more.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn a_reader_that_has_left_changes_no_exit_code() {
+    let directory = directory();
+    for arguments in [
+        &["check"][..],
+        &["check", "--output", "json"],
+        &["config", "show"],
+        &["config", "show", "--output", "json"],
+        &["config", "check", "--capacity", "10Gi"],
+        &["config", "check", "--capacity", "10Gi", "--output", "json"],
+        &["config", "check", "--config", "bad.yaml"],
+        &["config", "convert", "--to", "flags"],
+        &["explain"],
+        &["explain", "--output", "json"],
+        &["replay", "trace.jsonl"],
+        &["replay", "trace.jsonl", "--output", "json"],
+    ] {
+        let heard = plimsoll(directory.path(), arguments).output().expect("it runs");
+        let unheard = plimsoll(directory.path(), arguments).stdout(closed()).output().expect("it runs");
+        assert!(!heard.stdout.is_empty(), "{arguments:?} answers");
+        assert_eq!(unheard.status.code(), heard.status.code(), "{arguments:?}: {}", text(&unheard).1);
+        assert!(!text(&unheard).1.contains("panicked"), "{arguments:?}: {}", text(&unheard).1);
+        let deaf = plimsoll(directory.path(), arguments).stdout(closed()).stderr(closed()).status().expect("it runs");
+        assert_eq!(deaf.code(), heard.status.code(), "{arguments:?}");
+    }
+}
