@@ -176,5 +176,15 @@ fn rule_books_over_pods_allocate_nothing_however_many_there_are() {
         kubelet::decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
         assert_eq!(calls() - before, 0, "{count} pods");
         assert_eq!(plan.evictions.len(), usize::from(count > 0));
+
+        // A turn of two parts.
+        let config = kubelet::Config { thresholds: thresholds()[..1].to_vec(), ..config };
+        let mut state = kubelet::State::new(&config);
+        let before = calls();
+        kubelet::decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
+        assert_eq!(plan.outcome, kubelet::Outcome::Reclaim);
+        kubelet::after_reclaim(&config, &state, &observation, Some(&crowded(2)), &mut plan);
+        assert_eq!(calls() - before, 0, "{count} pods");
+        assert_eq!(plan.evictions.len(), usize::from(count > 0));
     }
 }

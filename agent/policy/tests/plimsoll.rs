@@ -249,6 +249,65 @@ fn memory_is_judged_by_two_readings_in_four_cases() {
 }
 
 #[test]
+fn memory_of_pods_is_judged_by_two_readings_too() {
+    use Case::{Both, HonestOnly, KubeletOnly, Neither};
+    // (what pods have by the kubelet's figure and by the kernel's, the same of the machine, the case, the outcome)
+    for (pods, own, machine, honest, case, outcome) in [
+        // Page cache of the pods, and the machine has enough.
+        (50, Some(200), 500, Some(500), KubeletOnly, Outcome::Reclaiming),
+        (50, Some(50), 500, Some(500), Both, Outcome::Evict),
+        (200, Some(50), 500, Some(500), HonestOnly, Outcome::Evict),
+        // Nobody read it of the pods: all cache of the machine could be theirs.
+        (50, None, 400, Some(500), KubeletOnly, Outcome::Reclaiming),
+        // Even with all of it they are below.
+        (50, None, 460, Some(500), Both, Outcome::Evict),
+        // The machine is below as well.
+        (50, None, 20, Some(90), Both, Outcome::Evict),
+        // That the machine is below says nothing of the pods.
+        (200, None, 200, Some(50), Neither, Outcome::Evict),
+        (50, None, 500, None, Both, Outcome::Evict),
+    ] {
+        let mut rig = Rig::with(&[hard(Signal::AllocatableMemoryAvailable, 100), hard(Signal::MemoryAvailable, 100)]);
+        let node = NodeStats { memory: Some(memory(machine, 1)), pods: Some(memory(pods, 1)), ..NodeStats::default() };
+        let observation = Observation {
+            node: Some(node),
+            honest_available: honest.map(Bytes::mib),
+            pods_honest_available: own.map(Bytes::mib),
+            pods: &[pod(1, 100, 0)],
+            ..Observation::default()
+        };
+        let plan = rig.observe(1, &observation);
+        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{pods} {own:?} {machine} {honest:?}");
+    }
+}
+
+#[test]
+fn a_condition_names_its_case() {
+    let mut rig = Rig::with(&[hard(Signal::AllocatableMemoryAvailable, 100), hard(Signal::MemoryAvailable, 100)]);
+    for (second, (pods, own), (machine, honest), case, text) in [
+        (1, (500, 500), (50, 500), Some(Case::KubeletOnly), "MemoryPressure (by the kubelet's reading only)"),
+        (2, (500, 500), (500, 50), Some(Case::HonestOnly), "MemoryPressure (by the kernel's reading only)"),
+        (3, (50, 500), (50, 500), Some(Case::KubeletOnly), "MemoryPressure (by the kubelet's reading only)"),
+        (4, (50, 500), (500, 50), Some(Case::Both), "MemoryPressure"),
+        (5, (500, 500), (50, 50), Some(Case::Both), "MemoryPressure"),
+        // It stays for its transition period.
+        (6, (500, 500), (500, 500), None, "MemoryPressure"),
+    ] {
+        let (memory, pods) = (Some(memory(machine, second)), Some(memory(pods, second)));
+        let observation = Observation {
+            node: Some(NodeStats { memory, pods, ..NodeStats::default() }),
+            honest_available: Some(Bytes::mib(honest)),
+            pods_honest_available: Some(Bytes::mib(own)),
+            ..Observation::default()
+        };
+        assert!(rig.observe(second, &observation).conditions.has(Condition::MemoryPressure));
+        assert_eq!(rig.plan.condition_case(&rig.config, Condition::MemoryPressure), case, "{second}");
+        assert_eq!(text::condition(&rig.config, &rig.plan, Condition::MemoryPressure), text, "{second}");
+        assert_eq!(rig.plan.condition_case(&rig.config, Condition::DiskPressure), None);
+    }
+}
+
+#[test]
 fn cache_in_the_way_is_reclaimed_and_only_a_stall_evicts() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     let pods = [pod(1, 100, 0)];
@@ -540,6 +599,28 @@ fn pods_over_limits_of_their_own_go_but_not_twice() {
     assert_eq!(rig.memory(1, 95, &[pod(2, 10, 0), over]).outcome, Outcome::OverLimits);
     assert_eq!(evicted(&rig.plan), [1]);
     assert_eq!(evicted(rig.memory(2, 80, &[pod(2, 10, 0), going(&over, false, false)])), [0]);
+}
+
+#[test]
+fn limits_of_pods_delay_no_hard_line() {
+    let mut over = pod(1, 60, 0);
+    over.facts.ephemeral_storage_limit = Some(mib(1));
+    over.facts.stats.as_mut().expect("some").ephemeral_storage = Some(2 * MIB);
+    let pods = [pod(2, 40, 0), over];
+    let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::MemoryAvailable, 100)]);
+    // What it holds is enough for the hard line, and the soft one waits.
+    assert_eq!(rig.memory(1, 50, &pods).outcome, Outcome::OverLimits);
+    assert_eq!((evicted(&rig.plan), rig.plan.acting), (vec![1], None));
+    // Its kill failed: it is not counted on a second time.
+    let plan = rig.memory(2, 50, &pods);
+    assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
+    assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(1)));
+    assert_eq!((rig.fate(1), rig.fate(0)), (Fate::OverLimit, Fate::Evicted));
+    // Not enough for the hard line: others go in the same turn.
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    let plan = rig.memory(1, 20, &pods);
+    assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
+    assert_eq!(plan.deficit.map(|deficit| (deficit.coming, deficit.taken)), Some((mib(60), mib(40))));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use plimsoll_policy::kubelet::{
     Origin, PidStats, QosClass, Signal, StatsTime, Threshold, Usage,
 };
 use plimsoll_policy::plimsoll::{
-    self, Action, Config, Fate, Going, Image, MemoryOrder, Observation, Outcome, OwnerUid, Plan, Pod, PodUid,
-    Reclaimed, State, Swap, SwapLine, Why,
+    self, Action, Config, Fate, Going, Image, MemoryOrder, Observation, OwnerUid, Plan, Pod, PodUid, Reclaimed, State,
+    Swap, SwapLine, Why,
 };
 use plimsoll_units::{Bytes, MonotonicNs};
 use proptest::prelude::*;
@@ -156,14 +156,18 @@ fn threshold(graces: impl Strategy<Value = u64>) -> impl Strategy<Value = Thresh
 
 fn config(memory_order: MemoryOrder) -> impl Strategy<Value = Config> {
     let thresholds = prop::collection::vec(threshold(prop_oneof![Just(0_u64), 0_u64..60]), 1..5);
-    (thresholds, 0_u32..12, 0_u32..12, any::<bool>()).prop_map(move |(thresholds, hard, soft, swap)| Config {
-        thresholds,
-        swap: swap.then_some(SwapLine { free: Line::At(Amount::whole(100)), grace: Duration::ZERO }),
-        memory_order,
-        max_pod_grace_seconds: 30,
-        hard_victims_per_minute: hard,
-        soft_victims_per_minute: soft,
-        ..Config::default()
+    let period = prop::sample::select(vec![0_u64, 10, 30, 300]);
+    (thresholds, 0_u32..12, 0_u32..12, any::<bool>(), period).prop_map(move |(thresholds, hard, soft, swap, period)| {
+        Config {
+            thresholds,
+            swap: swap.then_some(SwapLine { free: Line::At(Amount::whole(100)), grace: Duration::ZERO }),
+            memory_order,
+            pressure_transition: Duration::from_secs(period),
+            max_pod_grace_seconds: 30,
+            hard_victims_per_minute: hard,
+            soft_victims_per_minute: soft,
+            ..Config::default()
+        }
     })
 }
 
@@ -266,9 +270,19 @@ fn layout() -> impl Strategy<Value = DiskLayout> {
     prop::sample::select(LAYOUTS.to_vec())
 }
 
+/// Whom a plan evicts because something is short.
+fn victims(plan: &Plan) -> impl Iterator<Item = u32> + '_ {
+    plan.actions.iter().filter_map(|action| match *action {
+        Action::Evict { pod, why: Why::Threshold(_) | Why::Swap, .. } => Some(pod),
+        Action::Evict { .. } | Action::Hasten { .. } | Action::Reclaim(_) => None,
+    })
+}
+
 /// Checks that a condition is true exactly within the period after a line behind it was last crossed.
 struct Steady {
     period: Duration,
+    /// A line that is crossed right now counts even if the period is zero.
+    counts_now: bool,
     last: [Option<MonotonicNs>; 3],
 }
 
@@ -279,7 +293,8 @@ impl Steady {
             if crossed(condition) {
                 *last = Some(now);
             }
-            assert_eq!(conditions.has(condition), last.is_some_and(|last| now.since(last) < self.period));
+            let holds = |last: MonotonicNs| (self.counts_now && last == now) || now.since(last) < self.period;
+            assert_eq!(conditions.has(condition), last.is_some_and(holds));
         }
     }
 }
@@ -323,7 +338,7 @@ proptest! {
     ) {
         play(&config, layout, &steps, |_, plan| {
             let Some(deficit) = plan.deficit else { return };
-            let Some(last) = plan.evicted().last().or(plan.hastened().last()) else { return };
+            let Some(last) = victims(plan).last().or(plan.hastened().last()) else { return };
             let frees = plan.ranked.iter().find(|ranked| ranked.pod == last).expect("ranked").frees;
             assert!(deficit.coming + deficit.taken - frees < deficit.missing, "{deficit:?}");
         });
@@ -427,21 +442,19 @@ proptest! {
         for step in &mut turned {
             step.workloads.reverse();
         }
-        let victims = |steps: &[Step]| {
+        let all_victims = |steps: &[Step]| {
             let mut all = Vec::new();
             play(&config, layout, steps, |seen, plan| {
-                if plan.outcome != Outcome::OverLimits {
-                    all.push(plan.evicted().map(|pod| seen.pods[pod as usize].uid).collect::<Vec<_>>());
-                }
+                all.push(victims(plan).map(|pod| seen.pods[pod as usize].uid).collect::<Vec<_>>());
             });
             all
         };
-        assert_eq!(victims(&steps), victims(&turned));
+        assert_eq!(all_victims(&steps), all_victims(&turned));
     }
 
     #[test]
     fn no_condition_flaps_inside_the_transition_period(config in ours(), layout in layout(), steps in steps()) {
-        let mut steady = Steady { period: config.pressure_transition, last: [None; 3] };
+        let mut steady = Steady { period: config.pressure_transition, counts_now: true, last: [None; 3] };
         play(&config, layout, &steps, |seen, plan| {
             // Without statistics everything stays as it was.
             if seen.node.is_some() {
@@ -452,7 +465,8 @@ proptest! {
                 steady.look(crossed, plan.conditions, seen.now);
             }
         });
-        let mut steady = Steady { period: config.pressure_transition, last: [None; 3] };
+        // The kubelet reports none with a period of zero.
+        let mut steady = Steady { period: config.pressure_transition, counts_now: false, last: [None; 3] };
         play_kubelet(&config, layout, &steps, |_, state, plan, now| {
             if plan.outcome != kubelet::Outcome::NoStatistics {
                 let crossed = |condition| (0_u32..).zip(&config.thresholds).any(|(index, threshold)| {
@@ -467,10 +481,7 @@ proptest! {
     fn victims_a_minute_are_bounded(config in ours(), layout in layout(), steps in steps()) {
         let mut times: Vec<MonotonicNs> = Vec::new();
         play(&config, layout, &steps, |seen, plan| {
-            let taken = plan.actions.iter().filter(|action| {
-                matches!(action, Action::Evict { why: Why::Threshold(_) | Why::Swap, .. })
-            });
-            times.extend(taken.map(|_| seen.now));
+            times.extend(victims(plan).map(|_| seen.now));
             let recent = times.iter().filter(|time| seen.now.since(**time) < Duration::from_mins(1)).count();
             assert!(recent <= (config.hard_victims_per_minute + config.soft_victims_per_minute) as usize);
         });

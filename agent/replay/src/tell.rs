@@ -85,8 +85,16 @@ impl Turn<'_> {
             Decided::Kubelet { config, plan, readings, .. } => kubelet::text::line(config, readings, plan, name),
             Decided::Plimsoll { config, plan } => plimsoll::text::line(config, plan, name),
         };
-        let conditions: Vec<&str> = self.conditions().iter().map(Condition::name).collect();
+        let conditions: Vec<String> = self.conditions().iter().map(|condition| self.condition(condition)).collect();
         if conditions.is_empty() { line } else { format!("{line}; conditions {}", conditions.join(", ")) }
+    }
+
+    /// A condition with its case, where there are two readings.
+    fn condition(&self, condition: Condition) -> String {
+        match &self.decided {
+            Decided::Plimsoll { config, plan } => plimsoll::text::condition(config, plan, condition),
+            Decided::Machine { .. } | Decided::Kubelet { .. } => condition.name().to_owned(),
+        }
     }
 
     fn conditions(&self) -> Conditions {
@@ -220,6 +228,10 @@ impl Turn<'_> {
                 "returns": ranked.returns,
             })
         });
+        let case = |condition: Condition| {
+            let case = plan.condition_case(config, condition);
+            (condition.name().to_owned(), case.map(|case| variant(&case).0).into())
+        };
         object(json!({
             "rule_book": match config.memory_order {
                 plimsoll::MemoryOrder::Plimsoll => "plimsoll",
@@ -227,6 +239,7 @@ impl Turn<'_> {
             },
             "outcome": plan.outcome.to_string(),
             "conditions": self.conditions().iter().map(Condition::name).collect::<Vec<_>>(),
+            "condition_cases": self.conditions().iter().map(case).collect::<Map<_, _>>(),
             "thresholds": thresholds.collect::<Vec<_>>(),
             "acting": plan.acting,
             "deficit": plan.deficit.map(|plimsoll::Deficit { missing, coming, taken }| json!({

@@ -98,6 +98,7 @@ fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
         let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", book);
         // Cache is in the way and tasks stall: it is reclaimed first, which brings nothing.
         assert_eq!(evicted(&turns), [(1, "b/hog".to_owned())], "{book:?}: {turns:?}");
+        assert!(book.is_none() || turns[0].1.ends_with("conditions MemoryPressure (by the kubelet's reading only)"));
     }
 }
 
@@ -118,7 +119,7 @@ fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
              conditions MemoryPressure",
             [
                 "shop/web: evicted; 472.0 MiB over its request, priority 0",
-                "kube-system/etcd-node-1: not needed, one goes a turn; 200.0 MiB over its request, priority 2000001000",
+                "kube-system/etcd-node-1: never evicted: a static pod; 200.0 MiB over its request, priority 2000001000",
                 "shop/db: not needed, one goes a turn; within its request, priority 1000",
             ],
         ),

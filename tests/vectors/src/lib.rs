@@ -150,11 +150,21 @@ impl Runner {
             let part = |key: &str| value.get(key).and_then(serde_json::Value::as_str);
             let case = [part("kind"), Some(part("name").unwrap_or("(no name)"))];
             let case = case.into_iter().flatten().collect::<Vec<_>>().join(": ");
-            let text = (self.check)(value).unwrap_or_else(|error| Some(format!("not understood: {error}")));
+            // A case may be odd in ways that nobody thought of: that is its own failure, and the others are still run.
+            let text = match std::panic::catch_unwind(|| (self.check)(value)) {
+                Ok(checked) => checked.unwrap_or_else(|error| Some(format!("not understood: {error}"))),
+                Err(panic) => Some(format!("not understood: {}", message_of(panic.as_ref()))),
+            };
             report.differences.extend(text.map(|text| Difference { case, text }));
         }
         Ok(report)
     }
+}
+
+/// What a panic says.
+fn message_of(panic: &(dyn core::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }
 
 fn read(path: &Path) -> Result<String, VectorsError> {

@@ -80,15 +80,24 @@ fn what_differs_and_what_is_not_understood_is_told() {
             {{"kind":"preferred","name":"wrong","node":{node},"preferred":null,"score":7}},
             {{"kind":"unheard of","name":"odd"}}]}}"#
     );
-    for (file, text) in [("selector.json", cases.as_str()), ("else.json", "{}"), ("parse.json", r#"{"cases":[]}"#)] {
+    // Its pod is in no list.
+    let odd = r#"{"admission_pods":{},"thresholds":null,"pods":[],"config":{"dedicated_image_fs":false,
+        "dedicated_container_fs":false,"local_storage_capacity_isolation":true,"max_pod_grace_period_seconds":0,
+        "pressure_transition_period_ns":0},"steps":[{"advance_ns":1,"active":["who"],"state":{}}]}"#;
+    let odd = format!(r#"{{"cases":[{odd},{{"name":"odd too"}}]}}"#);
+    let files = [("selector.json", cases.as_str()), ("else.json", "{}"), ("parse.json", r#"{"cases":[]}"#)];
+    for (file, text) in files.into_iter().chain([("traces.json", odd.as_str())]) {
         std::fs::write(directory.path().join(file), text).expect("a file");
     }
     let found = find(directory.path()).expect("a directory");
     let runners: Vec<_> = found.iter().map(|found| found.runner.map(|runner| runner.file)).collect();
-    assert_eq!(runners, [None, Some("parse.json"), Some("selector.json")]);
+    assert_eq!(runners, [None, Some("parse.json"), Some("selector.json"), Some("traces.json")]);
     let run = |index: usize| found[index].runner.expect("known").run(&found[index].path);
     assert!(run(1).expect_err("an empty file").to_string().ends_with("has no cases"));
     let report = run(2).expect("cases");
     let named: Vec<_> = report.differences.iter().map(|one| one.case.as_str()).collect();
     assert_eq!((report.passed(), named), (1, vec!["preferred: wrong", "unheard of: odd"]));
+    let report = run(3).expect("cases");
+    let texts: Vec<_> = report.differences.iter().map(|one| one.text.as_str()).collect();
+    assert!(matches!(texts[..], ["not understood: a pod of the case", _]), "{texts:?}");
 }

@@ -304,19 +304,103 @@ fn evict(config: &Config, layout: DiskLayout, pods: &[Pod<'_>], plan: &mut Plan)
         return;
     }
     rank(threshold.signal, layout, pods, &mut plan.ranked);
+    plan.outcome = Outcome::AllCritical;
     for ranked in &mut plan.ranked {
         let pod = &pods[ranked.pod as usize];
-        if pod.critical.is_some() {
-            ranked.fate = Fate::PassedOver;
-            continue;
+        if let Some(why) = pod.critical {
+            ranked.fate = Fate::PassedOver(why);
+        } else if plan.outcome != Outcome::Evict {
+            ranked.fate = Fate::Evicted;
+            let most = config.max_pod_grace_seconds;
+            let grace_seconds =
+                if threshold.is_hard() { AT_ONCE_SECONDS } else { pod.grace_seconds.map_or(most, |own| own.min(most)) };
+            plan.evictions.push(Eviction { pod: ranked.pod, why: Why::Threshold(acting), grace_seconds });
+            plan.outcome = Outcome::Evict;
         }
-        ranked.fate = Fate::Evicted;
-        let most = config.max_pod_grace_seconds;
-        let grace_seconds =
-            if threshold.is_hard() { AT_ONCE_SECONDS } else { pod.grace_seconds.map_or(most, |own| own.min(most)) };
-        plan.evictions.push(Eviction { pod: ranked.pod, why: Why::Threshold(acting), grace_seconds });
-        plan.outcome = Outcome::Evict;
-        return;
     }
-    plan.outcome = Outcome::AllCritical;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signals::{FsStats, MemoryStats, Signal, StatsTime};
+    use super::super::threshold::Line;
+    use super::*;
+    use crate::kubelet::{Amount, Critical};
+
+    fn threshold(signal: Signal, grace: u64) -> Threshold {
+        Threshold {
+            signal,
+            line: Some(Line::At(Amount::whole(100))),
+            grace: Duration::from_secs(grace),
+            min_reclaim: None,
+            origin: Origin::Configured,
+        }
+    }
+
+    fn node(second: i64) -> NodeStats {
+        let time = Some(StatsTime(second));
+        NodeStats {
+            memory: Some(MemoryStats { available: Some(50), working_set: Some(950), time }),
+            node_fs: Some(FsStats {
+                available: Some(50),
+                capacity: Some(1000),
+                inodes_free: Some(50),
+                inodes: Some(1000),
+                time,
+            }),
+            ..NodeStats::default()
+        }
+    }
+
+    /// The threshold that is acted on once all of them are met.
+    fn acting(thresholds: &[Threshold]) -> Option<u32> {
+        let config = Config { thresholds: thresholds.to_vec(), ..Config::default() };
+        let (mut state, mut plan) = (State::new(&config), Plan::with_capacity(0));
+        for second in [1, 100] {
+            let layout = Some(DiskLayout::Single);
+            let observation = Observation { layout, node: Some(node(second)), pods: &[] };
+            let now = MonotonicNs(u64::try_from(second).expect("positive") * 1_000_000_000);
+            decide(&config, &mut state, &observation, now, &mut plan);
+        }
+        plan.acting
+    }
+
+    #[test]
+    fn memory_goes_first_then_hard_before_soft_then_the_order_of_the_configuration() {
+        use Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree};
+        for (lines, first) in [
+            (&[(NodeFsAvailable, 10), (NodeFsAvailable, 0)][..], 1),
+            (&[(NodeFsAvailable, 0), (NodeFsAvailable, 10)], 0),
+            (&[(NodeFsAvailable, 10), (NodeFsInodesFree, 0)], 1),
+            (&[(MemoryAvailable, 10), (MemoryAvailable, 0)], 1),
+            (&[(NodeFsInodesFree, 0), (NodeFsAvailable, 0)], 0),
+            // What the kubelet does not leave to chance: memory, even if only a soft line says so.
+            (&[(NodeFsAvailable, 0), (MemoryAvailable, 10)], 1),
+        ] {
+            let thresholds: Vec<_> = lines.iter().map(|(signal, grace)| threshold(*signal, *grace)).collect();
+            assert_eq!(acting(&thresholds), Some(first), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_never_evicted_is_told_so_wherever_it_ranks() {
+        let pods = [Some(Critical::Static), None, None, Some(Critical::Mirror), Some(Critical::Priority)];
+        let pods: Vec<Pod<'_>> =
+            (0..).zip(pods).map(|(priority, critical)| Pod { priority, critical, ..Pod::default() }).collect();
+        let config = Config { thresholds: vec![threshold(Signal::MemoryAvailable, 0)], ..Config::default() };
+        let (mut state, mut plan) = (State::new(&config), Plan::with_capacity(8));
+        let observation = Observation { layout: Some(DiskLayout::Single), node: Some(node(1)), pods: &pods };
+        decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
+        let fates: Vec<_> = plan.ranked.iter().map(|ranked| ranked.fate).collect();
+        assert_eq!(
+            fates,
+            [
+                Fate::PassedOver(Critical::Static),
+                Fate::Evicted,
+                Fate::NotNeeded,
+                Fate::PassedOver(Critical::Mirror),
+                Fate::PassedOver(Critical::Priority)
+            ]
+        );
+    }
 }

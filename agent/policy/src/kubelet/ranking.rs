@@ -1,7 +1,7 @@
 //! Who would go first.
 
 use super::amount::Amount;
-use super::pod::{Pod, PodStats, Usage};
+use super::pod::{Critical, Pod, PodStats, Usage};
 use super::signals::{Resource, Signal};
 use core::cmp::{Ordering, Reverse};
 
@@ -87,8 +87,8 @@ impl Measured {
 pub enum Fate {
     /// It is evicted.
     Evicted,
-    /// It would have been next, and is never evicted.
-    PassedOver,
+    /// It is never evicted, wherever it ranks.
+    PassedOver(Critical),
     /// Those before it are enough.
     NotNeeded,
 }

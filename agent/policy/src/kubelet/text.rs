@@ -86,7 +86,7 @@ impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Evicted => "evicted",
-            Self::PassedOver => "never evicted: static, a mirror or critical",
+            Self::PassedOver(why) => return write!(f, "never evicted: {why}"),
             Self::NotNeeded => "not needed, one goes a turn",
         })
     }

@@ -3,8 +3,8 @@
 use super::config::Config;
 use super::judge::judge;
 use super::observation::{Observation, Pod};
-use super::plan::{Action, Outcome, Plan, Stage, Why};
-use super::ranking::{Short, coming, rank};
+use super::plan::{Action, Limited, Outcome, Plan, Stage, Why};
+use super::ranking::{Short, coming, coming_by_limits, rank};
 use super::reclaim::{Step, choose_images, step, unused};
 use super::state::State;
 use super::victims::{Need, take};
@@ -35,12 +35,18 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     let seen = observation.pods.len().min(plan.room);
     plan.overlooked = observation.pods.len() - seen;
     let observation = Observation { pods: &observation.pods[..seen], ..*observation };
-    if config.local_storage_isolation && enforce_limits(observation.pods, layout, plan) {
-        plan.outcome = Outcome::OverLimits;
-        return;
+    if config.local_storage_isolation {
+        enforce_limits(observation.pods, layout, state, plan);
     }
+    let for_limits = plan.actions.len();
     let mut turn = Turn { config, state, observation: &observation, readings: &readings, last: &last, layout, now };
     turn.act(plan);
+    if for_limits > 0 && plan.actions.len() == for_limits {
+        plan.outcome = Outcome::OverLimits;
+        plan.acting = None;
+        plan.deficit = None;
+        plan.ranked.clear();
+    }
 }
 
 /// A clean-up counts for as long as some line on its signal is crossed.
@@ -64,14 +70,17 @@ fn short(config: &Config, line: Why) -> Option<Short> {
     }
 }
 
-/// Evicts pods over limits of their own. Says whether there are any.
-fn enforce_limits(pods: &[Pod<'_>], layout: DiskLayout, plan: &mut Plan) -> bool {
+/// Evicts pods over limits of their own.
+fn enforce_limits(pods: &[Pod<'_>], layout: DiskLayout, state: &mut State, plan: &mut Plan) {
     for (index, pod) in (0_u32..).zip(pods).filter(|(_, pod)| pod.going.is_none()) {
         if let Some(limit) = over_limit(&pod.facts, layout) {
+            plan.limited.push(Limited { pod: index, counts: !state.over_limits.contains(&pod.uid) });
             plan.actions.push(Action::Evict { pod: index, why: Why::Limit(limit), grace_seconds: AT_ONCE_SECONDS });
         }
     }
-    !plan.actions.is_empty()
+    state.over_limits.clear();
+    let room = state.over_limits.capacity();
+    state.over_limits.extend(plan.limited.iter().take(room).map(|limited| pods[limited.pod as usize].uid));
 }
 
 /// In which order crossed lines are acted on: those that can do something first; hard before soft, so that no soft line
@@ -95,10 +104,11 @@ impl Turn<'_> {
         let mut before = None;
         let mut without_victim = None;
         let mut waiting = None;
+        let for_limits = plan.actions.len();
         while let Some(turns) = self.next_after(before, plan) {
             before = Some(turns);
             let outcome = self.act_on(turns.3, plan);
-            if !plan.actions.is_empty() {
+            if plan.actions.len() > for_limits {
                 plan.outcome = outcome;
                 plan.acting = Some(turns.3);
                 return;
@@ -125,6 +135,10 @@ impl Turn<'_> {
         let met = (0_u32..).zip(&plan.judged).filter(|(_, judged)| judged.is_met);
         met.filter_map(|(index, judged)| {
             let short = short(self.config, judged.line)?;
+            // While pods go for limits of their own, soft lines wait and hard ones do not.
+            if self.is_soft(judged.line) && !plan.limited.is_empty() {
+                return None;
+            }
             let is_passive = match self.step(index, short, plan) {
                 Some(Step::Evict | Step::Reclaim(_)) => false,
                 Some(Step::Await | Step::ComingBack | Step::LeaveCache) | None => true,
@@ -150,7 +164,10 @@ impl Turn<'_> {
             return None;
         }
         let judged = &plan.judged[index as usize];
-        let is_covered = || coming(observation.pods, short, *layout, self.is_soft(judged.line)) >= judged.missing;
+        let is_covered = || {
+            let going = coming(observation.pods, short, *layout, self.is_soft(judged.line));
+            going + coming_by_limits(plan, observation.pods, short, *layout) >= judged.missing
+        };
         Some(match step(config, state, *layout, (signal, judged), (readings, observation), *now) {
             // Nothing is cleaned up for what comes back by itself.
             Step::Reclaim(_) if is_covered() => Step::ComingBack,
@@ -177,8 +194,13 @@ impl Turn<'_> {
                 Outcome::Reclaiming
             }
             (Some(Step::Evict), _) | (Some(Step::Reclaim(_)), Short::Swap) => {
-                let need =
-                    Need { line: judged.line, short, missing: judged.missing, is_soft: self.is_soft(judged.line) };
+                let need = Need {
+                    line: judged.line,
+                    short,
+                    missing: judged.missing,
+                    coming: coming_by_limits(plan, self.observation.pods, short, self.layout),
+                    is_soft: self.is_soft(judged.line),
+                };
                 rank(
                     self.observation.pods,
                     short,

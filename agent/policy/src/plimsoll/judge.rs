@@ -13,7 +13,7 @@ use plimsoll_units::MonotonicNs;
 #[derive(Clone, Copy)]
 struct Available {
     kubelet: Amount,
-    /// By the kernel's own estimate; of the node's memory alone.
+    /// By the kernel's own estimate; of memory alone.
     honest: Option<Amount>,
     capacity: i64,
 }
@@ -22,15 +22,23 @@ impl Available {
     /// A signal as it was seen. Huge pages that were set aside are no memory that anybody else could have.
     fn of(signal: Signal, readings: &Readings, observation: &Observation<'_>) -> Option<Self> {
         let Reading { available, capacity, time: _ } = readings.get(signal)?;
-        if signal != Signal::MemoryAvailable {
-            return Some(Self { kubelet: Amount::whole(available), honest: None, capacity });
+        let kubelet = Amount::whole(available);
+        match signal {
+            Signal::MemoryAvailable => {
+                let pool = observation.huge_page_pool.0.cast_signed();
+                Some(Self {
+                    kubelet: kubelet - Amount::whole(pool),
+                    honest: observation.honest_available.map(|bytes| Amount::counted(bytes.0)),
+                    capacity: capacity.saturating_sub(pool),
+                })
+            }
+            Signal::AllocatableMemoryAvailable => {
+                let own = observation.pods_honest_available.map(|bytes| Amount::counted(bytes.0));
+                let honest = own.or_else(|| most_for_pods(kubelet, readings, observation));
+                Some(Self { kubelet, honest, capacity })
+            }
+            _ => Some(Self { kubelet, honest: None, capacity }),
         }
-        let pool = observation.huge_page_pool.0.cast_signed();
-        Some(Self {
-            kubelet: Amount::whole(available) - Amount::whole(pool),
-            honest: observation.honest_available.map(|bytes| Amount::counted(bytes.0)),
-            capacity: capacity.saturating_sub(pool),
-        })
     }
 
     fn case(&self, bar: Amount) -> Case {
@@ -46,6 +54,15 @@ impl Available {
         };
         (target - available).max(Amount::ZERO)
     }
+}
+
+/// What pods may have at most by the kernel's estimate, where nobody read that: all cache of the machine that the
+/// kubelet's figure leaves out could be theirs, but they have no more than the machine has.
+fn most_for_pods(kubelet: Amount, readings: &Readings, observation: &Observation<'_>) -> Option<Amount> {
+    let machine = Available::of(Signal::MemoryAvailable, readings, observation)?;
+    let honest = machine.honest?;
+    let cache = (honest - machine.kubelet).max(Amount::ZERO);
+    Some((kubelet + cache).min(honest).max(kubelet))
 }
 
 /// Whether a threshold is one to go by: those derived are so from the first turn on, and those they replaced never.

@@ -83,6 +83,9 @@ pub struct Observation<'a> {
     pub node: Option<NodeStats>,
     /// Available memory by the kernel's own estimate, without the huge page pool.
     pub honest_available: Option<Bytes>,
+    /// What is available to pods together by the same estimate: their limit less what reclaim could not drop; absent if
+    /// nobody could tell.
+    pub pods_honest_available: Option<Bytes>,
     /// Memory set aside for huge pages, which the kubelet takes for available.
     pub huge_page_pool: Bytes,
     /// Stall of the machine; absent if the kernel does not tell.

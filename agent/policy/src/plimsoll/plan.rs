@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::observation::{PodUid, Reclaimed};
-use crate::kubelet::{Amount, Conditions, Critical, Limit, QosClass};
+use crate::kubelet::{Amount, Condition, Conditions, Critical, Limit, QosClass};
 use crate::plan::Case;
 use plimsoll_units::MonotonicNs;
 
@@ -28,7 +28,7 @@ pub struct Judged {
     pub target: Amount,
     /// What is missing to the target, by the lowest reading that is below.
     pub missing: Amount,
-    /// Which readings are below. Only memory of the node has two.
+    /// Which readings are below. Only memory has two.
     pub case: Case,
     /// Since when without a break; absent above the line.
     pub since: Option<MonotonicNs>,
@@ -131,7 +131,7 @@ pub enum Outcome {
     NoLayout,
     /// There are no statistics: everything stays as it was.
     NoStatistics,
-    /// Pods over limits of their own go; pressure waits for the next turn.
+    /// Pods over limits of their own go, and no hard line asks for more; soft ones wait for the next turn.
     OverLimits,
     /// Only soft lines are crossed, and their grace is not over.
     InGrace,
@@ -159,6 +159,8 @@ pub enum Fate {
     Evicted,
     /// It was going gently and is killed at once.
     Hastened,
+    /// It is evicted in any case: it is over a limit of its own.
+    OverLimit,
     /// Those before it are enough.
     NotNeeded,
     /// It is never taken.
@@ -210,12 +212,22 @@ pub struct Ranked {
     pub fate: Fate,
 }
 
+/// A pod over a limit of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limited {
+    pub(super) pod: u32,
+    /// What it holds counts as coming back. Not so if it was to go last turn already and nobody saw it going.
+    pub(super) counts: bool,
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     pub(super) room: usize,
     /// In one word.
     pub outcome: Outcome,
+    /// Who goes for limits of its own, in the order of the observation.
+    pub(super) limited: Vec<Limited>,
     /// What is to be done, in order.
     pub actions: Vec<Action>,
     /// Images that are to be removed, in order.
@@ -241,6 +253,7 @@ impl Plan {
     pub fn with_capacity(config: &Config, pods: usize, images: usize) -> Self {
         Self {
             room: pods,
+            limited: Vec::with_capacity(pods),
             // One clean-up beside everybody.
             actions: Vec::with_capacity(pods + 1),
             images: Vec::with_capacity(images),
@@ -254,6 +267,19 @@ impl Plan {
     /// The line that the outcome is about.
     pub fn acting(&self) -> Option<&Judged> {
         self.judged.get(self.acting? as usize)
+    }
+
+    /// By which readings the lines behind a condition are crossed right now; absent if none of them is.
+    pub fn condition_case(&self, config: &Config, condition: Condition) -> Option<Case> {
+        let is_behind = |line| match line {
+            Why::Threshold(index) => {
+                config.thresholds.get(index as usize).is_some_and(|line| line.signal.condition() == condition)
+            }
+            Why::Swap => condition == Condition::MemoryPressure,
+            Why::Limit(_) => false,
+        };
+        let crossed = self.judged.iter().filter(|judged| judged.since.is_some() && is_behind(judged.line));
+        crossed.map(|judged| judged.case).reduce(Case::with)
     }
 
     /// Indices of pods that are evicted, in order.
@@ -282,6 +308,7 @@ impl Plan {
 
     pub(super) fn clear(&mut self) {
         self.outcome = Outcome::default();
+        self.limited.clear();
         self.actions.clear();
         self.images.clear();
         self.judged.clear();

@@ -82,6 +82,12 @@ pub(super) fn coming(pods: &[Pod<'_>], short: Short, layout: DiskLayout, is_soft
         .sum()
 }
 
+/// What comes back from those who go for limits of their own.
+pub(super) fn coming_by_limits(plan: &Plan, pods: &[Pod<'_>], short: Short, layout: DiskLayout) -> Amount {
+    let counted = plan.limited.iter().filter(|limited| limited.counts);
+    counted.filter_map(|limited| Share::of(&pods[limited.pod as usize], short, layout)).map(|share| share.frees).sum()
+}
+
 /// What is known of a pod before anybody is taken.
 fn first_fate(pod: &Pod<'_>, share: Option<Share>) -> Fate {
     match (pod.facts.critical, pod.going, share) {
@@ -131,6 +137,9 @@ pub(super) fn rank(
             fate: first_fate(pod, share),
         }
     }));
+    for limited in &plan.limited {
+        plan.ranked[limited.pod as usize].fate = Fate::OverLimit;
+    }
     let order = match (short.resource(), memory_order) {
         (Resource::Memory, MemoryOrder::OpenShift3) => openshift3::order,
         _ => order,

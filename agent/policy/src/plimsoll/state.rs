@@ -2,10 +2,14 @@
 
 use super::config::Config;
 use super::loops::Loops;
+use super::observation::PodUid;
 use super::plan::{ReclaimOrder, Stage, Why};
 use crate::kubelet::{Condition, Conditions, DiskLayout, Readings, Signal};
 use crate::state::Victims;
 use plimsoll_units::MonotonicNs;
+
+/// Of so many pods over limits of their own it is remembered that they were to go.
+const OVER_LIMITS: usize = 64;
 
 /// One line's memory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +62,8 @@ pub struct State {
     pub(super) orders: u64,
     pub(super) hard: Taken,
     pub(super) soft: Taken,
+    /// Who was to go last turn for a limit of its own.
+    pub(super) over_limits: Vec<PodUid>,
 }
 
 impl State {
@@ -74,6 +80,7 @@ impl State {
             orders: 0,
             hard: Taken::new(config.hard_victims_per_minute),
             soft: Taken::new(config.soft_victims_per_minute),
+            over_limits: Vec::with_capacity(OVER_LIMITS),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::plan::{Action, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Stage, Why};
-use crate::kubelet::{Critical, Limit};
+use crate::kubelet::{Condition, Critical, Limit};
 use crate::plan::Case;
 use crate::reason::{Measured, Reason};
 use core::fmt::{self, Write as _};
@@ -59,6 +59,22 @@ fn is_bytes(config: &Config, line: Why) -> bool {
     }
 }
 
+/// A condition as it is told: with the reading that says so, where only one does.
+pub fn condition(config: &Config, plan: &Plan, condition: Condition) -> String {
+    match plan.condition_case(config, condition).and_then(one_reading) {
+        Some(reading) => format!("{} ({reading})", condition.name()),
+        None => condition.name().to_owned(),
+    }
+}
+
+const fn one_reading(case: Case) -> Option<&'static str> {
+    match case {
+        Case::KubeletOnly => Some("by the kubelet's reading only"),
+        Case::HonestOnly => Some("by the kernel's reading only"),
+        Case::Both | Case::Neither => None,
+    }
+}
+
 /// A line that is crossed.
 struct Line<'a> {
     config: &'a Config,
@@ -80,10 +96,8 @@ impl fmt::Display for Line<'_> {
             Why::Swap => write!(f, "free swap below its line {}, pages come back and tasks stall", of(judged.at))?,
             Why::Limit(_) => return Ok(()),
         }
-        match judged.case {
-            Case::KubeletOnly => f.write_str(" by the kubelet's reading only")?,
-            Case::HonestOnly => f.write_str(" by the kernel's reading only")?,
-            Case::Both | Case::Neither => {}
+        if let Some(reading) = one_reading(judged.case) {
+            write!(f, " {reading}")?;
         }
         write!(f, "; missing {}", of(judged.missing))
     }
@@ -134,10 +148,9 @@ impl fmt::Display for Fate {
         f.write_str(match self {
             Self::Evicted => "evicted",
             Self::Hastened => "was going gently, is killed now",
+            Self::OverLimit => "evicted: over a limit of its own",
             Self::NotNeeded => "not needed, those before it are enough",
-            Self::Protected(Critical::Static) => "never evicted: a static pod",
-            Self::Protected(Critical::Mirror) => "never evicted: the mirror of a static pod",
-            Self::Protected(Critical::Priority) => "never evicted: critical priority",
+            Self::Protected(why) => return write!(f, "never evicted: {why}"),
             Self::Going => "going already, counted as coming back",
             Self::Stuck => "going already, but stuck",
             Self::NoStatistics => "no statistics, and nobody is taken blindly",
@@ -146,6 +159,16 @@ impl fmt::Display for Fate {
             Self::SparedByLoop => "spared: within its request, it does not pay for one that returns at once",
             Self::ClassRemains => "spared: guaranteed, while another class remains",
             Self::Bounded => "spared by the bound of victims a minute",
+        })
+    }
+}
+
+impl fmt::Display for Critical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Static => "a static pod",
+            Self::Mirror => "the mirror of a static pod",
+            Self::Priority => "critical priority",
         })
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Need {
     pub(super) line: Why,
     pub(super) short: Short,
     pub(super) missing: Amount,
+    /// Comes back from those who go for limits of their own.
+    pub(super) coming: Amount,
     pub(super) is_soft: bool,
 }
 
@@ -28,7 +30,8 @@ pub(super) fn take(
 ) -> Outcome {
     let pods = observation.pods;
     let is_hastened = |pod: u32| !need.is_soft && pods[pod as usize].going.is_some_and(|going| going.is_gentle);
-    let mut deficit = Deficit { missing: need.missing, ..Deficit::default() };
+    let for_limits = plan.actions.len();
+    let mut deficit = Deficit { missing: need.missing, coming: need.coming, ..Deficit::default() };
     for ranked in plan.ranked.iter().filter(|ranked| ranked.fate == Fate::Going && !is_hastened(ranked.pod)) {
         deficit.coming = deficit.coming + ranked.frees;
     }
@@ -48,7 +51,7 @@ pub(super) fn take(
         is_bounded = choose(config, state, pods, need, now, &mut deficit, plan);
     }
     plan.deficit = Some(deficit);
-    if !plan.actions.is_empty() {
+    if plan.actions.len() > for_limits {
         Outcome::Evict
     } else if deficit.is_covered() {
         Outcome::ComingBack
