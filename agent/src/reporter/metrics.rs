@@ -39,6 +39,7 @@ pub(super) struct Metrics {
     pub(super) program_runs: Family<Label, Counter>,
     pub(super) program_recursion_misses: Family<Label, Counter>,
     pub(super) source: Family<Label, Gauge>,
+    pub(super) reporter_confined: Gauge,
     pub(super) acting: Gauge,
     pub(super) available: Family<Label, Gauge>,
     pub(super) memory_pressure: Gauge,
@@ -126,6 +127,7 @@ impl Metrics {
                 "How often each kernel program was left out because it was running already"
             ),
             source: registered!("source", "1 for the source in use"),
+            reporter_confined: registered!("reporter_confined", "1 where the reporter is refused files, as it must be"),
             acting: registered!("acting", "1 where this agent acts, 0 where it shadows"),
             available: registered!(
                 "memory_available",
@@ -224,6 +226,7 @@ mod tests {
             ("program_recursion_misses", "counter"),
             ("source", "gauge"),
             ("acting", "gauge"),
+            ("reporter_confined", "gauge"),
             ("memory_available_bytes", "gauge"),
             ("memory_pressure", "gauge"),
             ("workloads", "gauge"),

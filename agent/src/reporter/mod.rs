@@ -8,7 +8,8 @@ mod server;
 mod tell;
 mod trace;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +22,7 @@ use landlock::{
 };
 use plimsoll_node::capabilities;
 use plimsoll_node::discover::Protected;
+use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_state::queue::{Consumer, FRAME};
 use plimsoll_units::Bytes;
@@ -86,6 +88,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(file) => (Some(file), None),
         Err(error) => (None, Some(format!("kills are not told in the kernel's log: cannot open /dev/kmsg: {error}"))),
     };
+    // Without it the gauges are absent.
+    let memory = MemInfo::open().ok();
     let mode = CgroupMode::detect();
     let tracing = arguments.options.trace.as_ref().map(|folder| {
         let observer = Observer::new(&configuration, mode.unified());
@@ -95,12 +99,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let confined = confine(arguments.options.trace.as_deref(), mode.unified());
     let tracing = tracing.map(|opened| opened.and_then(Trace::start)).transpose();
     let metrics = Metrics::new();
+    metrics.reporter_confined.set(is_confined().into());
     let lost = metrics.lost_log_lines.clone();
     let (outlet, written) = outlet::start(std::io::stdout(), move || _ = lost.inc())?;
     let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
         outlet.offer(log::line(format, SystemTime::now(), level, message, fields) + "\n")
     });
-    let mut teller = Teller::new(configuration, metrics, out, kernel_log);
+    let mut teller = Teller::new(configuration, metrics, out, kernel_log, memory);
     let untraced = match tracing {
         Ok(plans) => {
             if let Some(plans) = plans {
@@ -146,6 +151,11 @@ fn confine(trace: Option<&Path>, cgroups: Option<&Path>) -> Result<(), String> {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("the reporter is not barred from files: {error}")),
     }
+}
+
+/// Whether this thread is refused a file that is nobody's secret, and not by its mode.
+fn is_confined() -> bool {
+    File::open("/proc/self/status").is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 /// Tells what comes through the queues and serves, until `end`; then tells what is left.

@@ -39,15 +39,20 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    pub(super) fn new(configuration: Configuration, metrics: Metrics, out: Out, kernel_log: Option<File>) -> Self {
+    pub(super) fn new(
+        configuration: Configuration,
+        metrics: Metrics,
+        out: Out,
+        kernel_log: Option<File>,
+        memory: Option<MemInfo>,
+    ) -> Self {
         Self {
             configuration,
             out,
             unsaid: 0,
             kernel_log: KernelLog::new(kernel_log),
             clock: monotonic,
-            // Without it the gauges are absent.
-            memory: MemInfo::open().ok(),
+            memory,
             metrics,
             health: Health::default(),
             draft: None,
@@ -457,7 +462,7 @@ pub(super) mod tests {
             kept.lock().expect("no panic").push((level, message.to_owned(), fields.clone()));
             true
         });
-        (Teller::new(configuration, Metrics::new(), out, kernel_log), lines)
+        (Teller::new(configuration, Metrics::new(), out, kernel_log, MemInfo::open().ok()), lines)
     }
 
     const JSON: &str = "machine: {logFormat: json}";
