@@ -10,6 +10,9 @@ use plimsoll_abi::{ABSENT, NO_OFFSET, OomRecord, counter, kind, scope};
 
 use crate::{kernel, maps};
 
+/// A whole process is exiting, of `signal_struct.flags`.
+const SIGNAL_GROUP_EXIT: u32 = 4;
+
 #[fentry(function = "oom_kill_process")]
 pub fn oom_fentry(ctx: FEntryContext) -> i32 {
     #[cfg(feature = "log")]
@@ -34,6 +37,13 @@ fn killed(control: u64) {
     // the compiler copies along unwritten.
     let victim = kernel::or_zero(kernel::member(control, &kernel::OC_CHOSEN));
     if victim == 0 {
+        return;
+    }
+    // Whoever is dying already is only helped along: nobody is killed, and the kernel does not count it either.
+    let signal = kernel::or_zero(kernel::member(victim, &kernel::TASK_SIGNAL));
+    if let Some(flags) = kernel::half_member(signal, &kernel::SIGNAL_FLAGS)
+        && flags & SIGNAL_GROUP_EXIT != 0
+    {
         return;
     }
     let set = kernel::or_zero(kernel::member(victim, &kernel::TASK_CSS_SET));

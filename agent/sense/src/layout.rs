@@ -54,6 +54,8 @@ const MEMBERS: &[Member] = &[
     ("CSS_SET_CGROUP", &[("css_set", "dfl_cgrp")]),
     ("TASK_MM", &[("task_struct", "mm")]),
     ("MM_TOTAL_VM", &[("mm_struct", "total_vm")]),
+    ("TASK_SIGNAL", &[("task_struct", "signal")]),
+    ("SIGNAL_FLAGS", &[("signal_struct", "flags")]),
     ("OC_CHOSEN", &[("oom_control", "chosen")]),
     ("OC_CONSTRAINT", &[("oom_control", "constraint")]),
     ("OC_MEMCG", &[("oom_control", "memcg")]),
