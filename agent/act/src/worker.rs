@@ -1,4 +1,4 @@
-//! A thread for what blocks: taking a dying process's memory, reclaim, killing one by one, closing descriptors.
+//! A thread for what blocks: taking a dying process's memory, reclaim, killing one by one.
 //!
 //! Jobs go in and results come out through bounded queues; neither side ever waits for the other.
 
@@ -40,8 +40,6 @@ pub enum Job {
         /// How much.
         amount: Bytes,
     },
-    /// Close a cgroup's descriptors.
-    Close(Arc<Handle>),
 }
 
 /// How reclaim ended.
@@ -148,7 +146,6 @@ fn perform(job: Job) -> Option<Done> {
             terminate(&handle);
             None
         }
-        Job::Close(_) => None,
     }
 }
 
@@ -304,7 +301,7 @@ mod tests {
         let (_give, done) = RingBuffer::new(1);
         let stop = Arc::new(AtomicBool::new(false));
         let mut worker = Worker { jobs, done, thread: thread::current(), stop };
-        assert!(worker.submit(Job::Close(Arc::clone(&fake.handle))).is_ok());
-        assert!(matches!(worker.submit(Job::Close(Arc::clone(&fake.handle))), Err(Job::Close(_))));
+        assert!(worker.submit(Job::Release(Arc::clone(&fake.handle))).is_ok());
+        assert!(matches!(worker.submit(Job::Release(Arc::clone(&fake.handle))), Err(Job::Release(_))));
     }
 }

@@ -1,6 +1,6 @@
 //! /proc/zoneinfo: how far the kernel's cheap counters may be off, and what it keeps for itself.
 //!
-//! Read when the agent starts and when processors or memory come and go: it is long, so this allocates.
+//! Read when the agent starts and every few seconds, off the watching thread: it is long, so this allocates.
 
 use crate::meminfo::MemReading;
 use crate::{NodeError, file, parse};

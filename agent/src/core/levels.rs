@@ -9,12 +9,28 @@ use plimsoll_units::{Bytes, CgroupId, Pages};
 const STEP: Bytes = Bytes::mib(4);
 
 /// What the kernel's programs need to know of the machine.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     pub(super) reserve: Pages,
     pub(super) low_watermark: Pages,
     pub(super) drift: Drift,
     pub(super) page_bytes: u64,
+}
+
+impl Machine {
+    /// What to go by after it was read again; `None`: as before.
+    ///
+    /// The drift only grows: the kernel lets its counters drift less while kswapd is awake, and more again without a
+    /// word. The reserve is reckoned from figures that move while they are read, so it alone is no news: it changes with
+    /// the watermarks, except where `vm.lowmem_reserve_ratio` is set.
+    pub(super) fn renewed(&self, read: Self) -> Option<Self> {
+        let drift = Drift {
+            kubelet: self.drift.kubelet.max(read.drift.kubelet),
+            honest: self.drift.honest.max(read.drift.honest),
+        };
+        let same = drift == self.drift && read.low_watermark == self.low_watermark;
+        (!same).then_some(Self { drift, ..read })
+    }
 }
 
 /// The highest line that `reading` is not below; below all of them, a step further down.
@@ -113,6 +129,21 @@ mod tests {
             assert!(within_a_mib(line.honest, expected.1), "{kubelet} {honest}: {:?}", line.honest);
         }
         assert!(node(&[], &memory(1, 1), &MACHINE).is_none());
+    }
+
+    #[test]
+    fn what_was_read_again_counts_where_watermarks_moved_or_the_drift_grew() {
+        let drift = |kubelet, honest| Drift { kubelet: Pages(kubelet), honest: Pages(honest) };
+        let read =
+            |reserve, low, drift| Machine { reserve: Pages(reserve), low_watermark: Pages(low), drift, ..MACHINE };
+        for (read, expected) in [
+            (read(9, 0, drift(128, 256)), None),
+            (read(9, 0, drift(12, 25)), None),
+            (read(9, 7, drift(12, 25)), Some(read(9, 7, drift(128, 256)))),
+            (read(9, 0, drift(130, 25)), Some(read(9, 0, drift(130, 256)))),
+        ] {
+            assert_eq!(MACHINE.renewed(read), expected, "{read:?}");
+        }
     }
 
     #[test]

@@ -56,6 +56,8 @@ const OFTEN: Duration = Duration::from_secs(10);
 const FILES_A_WORKLOAD: u64 = 12;
 /// Descriptors for everything else.
 const OTHER_FILES: u64 = 256;
+/// Room for news of the scout, and for the handles that come back for them: twice for each workload.
+const UPDATES: usize = 2 * table::SLOTS;
 /// Jobs that a worker may have waiting.
 const JOBS: usize = 1024;
 /// Brakes and kills at a time: as many as the run record has room for.
@@ -130,9 +132,9 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let now = monotonic();
     let brakes_in_kernel = acting.is_some() && !configuration.brake.in_kernel.is_empty();
-    let (give, updates) = RingBuffer::new(2 * table::SLOTS);
-    let bell = Bell::new()?;
-    let news = scout::eventfd()?;
+    let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(UPDATES));
+    let machine = machine()?;
+    let (bell, news) = (Bell::new()?, scout::eventfd()?);
     let mut scout = Scout::new(scout::Given {
         root: Root::open(root.path())?,
         patterns: patterns(configuration.workloads.iter().map(|workload| &workload.pattern), &configuration)?,
@@ -142,6 +144,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         brakes: brakes_in_kernel.then(|| patterns(configuration.brake.in_kernel.iter(), &configuration)).transpose()?,
         health: source.health_reader(),
         updates: give,
+        returned,
+        machine,
         news: news.try_clone()?,
         bell: bell.clone(),
         hello,
@@ -153,8 +157,6 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.workloads = lap(now);
 
     let now = monotonic();
-    let meminfo = MemInfo::open()?;
-    let machine = machine(&meminfo)?;
     settle(&mut troubles)?;
     start.lock = lap(now);
 
@@ -164,11 +166,12 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         slow: slow_look(source.kind(), &configuration),
         source,
         hands: past.map(|past| hands(&configuration, past, &root, &mut troubles)).transpose()?,
-        meminfo,
+        meminfo: MemInfo::open()?,
         pressure: MemoryPressure::open().ok(),
         machine,
         tasks: TaskLimits::open().ok(),
         updates,
+        give_back,
         scout: bell.clone(),
         resumer: if brakes_in_kernel { resumer()? } else { None },
         news,
@@ -325,9 +328,9 @@ fn source_config(configuration: &Configuration, acting: bool) -> plimsoll_sense:
     }
 }
 
-fn machine(meminfo: &MemInfo) -> anyhow::Result<Machine> {
+fn machine() -> anyhow::Result<Machine> {
     let zones = Zones::read()?;
-    let reading = meminfo.read()?;
+    let reading = MemInfo::open()?.read()?;
     let page_bytes = page_bytes();
     Ok(Machine {
         reserve: Pages::from_bytes(zones.total_reserve(&reading, page_bytes), page_bytes),

@@ -1,6 +1,7 @@
 //! The thread that walks directories, opens files and allocates, so that the watching thread need not.
 //!
-//! It finds workloads and opens their handles, reads the slow figures (page cache, reservations), names who grew outside all workloads, and tells the reporter how the source fares.
+//! It finds workloads and opens their handles, reads the slow figures (page cache, reservations, watermarks), closes
+//! what is gone, names who grew outside all workloads, and tells the reporter how the source fares.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,10 +18,11 @@ use plimsoll_policy::{SliceId, SliceSet};
 use plimsoll_sense::{HealthReader, Hook, HookState, MAX_BRAKES, Rung};
 use plimsoll_state::queue::Producer;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
-use rtrb::Producer as Updates;
+use rtrb::{Consumer, Producer as Updates};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::levels::Machine;
 use super::suspects;
 use super::table::{Facts, SLOTS, SliceFacts, SliceFigures, Update};
 use crate::record::{Record, StartParts};
@@ -123,6 +125,10 @@ pub(super) struct Given {
     pub(super) slices: Vec<Pattern>,
     pub(super) health: HealthReader,
     pub(super) updates: Updates<Update>,
+    /// Handles that the watching thread does not need any more.
+    pub(super) returned: Consumer<Arc<Handle>>,
+    /// As it was read at the start.
+    pub(super) machine: Machine,
     /// Rung when there are updates.
     pub(super) news: OwnedFd,
     pub(super) bell: Bell,
@@ -216,7 +222,9 @@ impl Scout {
             let slow = next <= now;
             if slow {
                 next = now.after(PACE);
+                self.read_machine();
             }
+            self.close_returned();
             if (pending || slow) && self.next_discovery <= now {
                 pending = false;
                 self.discover();
@@ -249,13 +257,33 @@ impl Scout {
     fn update(&mut self, update: Update) {
         let mut update = update;
         self.news = true;
+        self.close_returned();
         while let Err(rtrb::PushError::Full(back)) = self.given.updates.push(update) {
             if self.given.updates.is_abandoned() {
                 return;
             }
             update = back;
             ring(&self.given.news);
+            self.close_returned();
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Closes what the watching thread gave back.
+    fn close_returned(&mut self) {
+        while self.given.returned.pop().is_ok() {}
+    }
+
+    /// Watermarks and the drift of counters change with `vm.min_free_kbytes`, processors and memory.
+    fn read_machine(&mut self) {
+        match super::machine() {
+            Ok(read) => {
+                if let Some(machine) = self.given.machine.renewed(read) {
+                    self.given.machine = machine;
+                    self.update(Update::Machine(machine));
+                }
+            }
+            Err(error) => self.complain("machine", format!("the lines go by older figures: {error:#}")),
         }
     }
 

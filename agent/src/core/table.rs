@@ -8,6 +8,8 @@ use plimsoll_policy::{Candidate, Going, Key, MemoryReading, SliceSet};
 use plimsoll_sense::{ANCESTOR_LEVELS, MAX_SLICES};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
+use super::levels::Machine;
+
 /// What was stuck and grows by this much is not what was killed.
 const REGROWN: Bytes = Bytes::mib(16);
 
@@ -60,6 +62,8 @@ pub(super) enum Update {
     Gone(u32),
     /// A slice that the kernel itself brakes, by place, with its depth below the root.
     Mark(u8, Option<(CgroupId, u8)>),
+    /// What the lines are reckoned with has changed.
+    Machine(Machine),
     /// A slice that is new or changed; `None`: it is not there, or has no limit.
     Slice(u8, Option<SliceFacts>),
 }
@@ -147,7 +151,7 @@ impl Table {
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
             // Not of this table.
-            Update::Mark(..) => None,
+            Update::Mark(..) | Update::Machine(_) => None,
             Update::Slice(index, slice) => {
                 let place = self.slices.get_mut(usize::from(index))?;
                 std::mem::replace(place, slice).map(|old| old.handle)

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use plimsoll_act::{Brakes, Done, Job, KillPoint, Kills, Reclaimed, Worker, reached};
+use plimsoll_act::{Brakes, Done, KillPoint, Kills, Reclaimed, Worker, reached};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
@@ -109,6 +109,8 @@ pub(super) struct Given {
     /// How many tasks there can be; absent where the kernel does not say.
     pub(super) tasks: Option<TaskLimits>,
     pub(super) updates: Consumer<Update>,
+    /// Handles that are not needed any more.
+    pub(super) give_back: rtrb::Producer<Arc<Handle>>,
     pub(super) scout: Bell,
     /// Continues what the in-kernel brake stopped; absent where that stops nobody.
     pub(super) resumer: Option<Resumer>,
@@ -393,6 +395,12 @@ impl Watch {
                 self.kernel_brake.mark(index, mark);
                 continue;
             }
+            if let Update::Machine(machine) = update {
+                self.given.machine = machine;
+                // The line is where it was by the old figures until the next look.
+                self.look_by(MonotonicNs(0));
+                continue;
+            }
             if let Some(old) = self.table.take(update) {
                 self.close(old);
             }
@@ -400,12 +408,10 @@ impl Watch {
         any
     }
 
-    /// Has a handle closed elsewhere: closing can block.
+    /// Gives a handle back to the scout, who opened it: this may be the last one, and closing can block.
     fn close(&mut self, handle: Arc<Handle>) {
-        if let Some(hands) = &mut self.given.hands {
-            // Where the queue is full, it is closed here after all.
-            let _ = hands.reclaim.submit(Job::Close(handle));
-        }
+        // There is room: the scout takes them whenever it sends news, and most come of that.
+        let _ = self.given.give_back.push(handle);
     }
 
     /// What became of brakes, kills and jobs.

@@ -21,6 +21,7 @@ struct Scene {
     tree: tempfile::TempDir,
     watch: Watch,
     updates: rtrb::Producer<Update>,
+    returned: rtrb::Consumer<Arc<Handle>>,
     /// What is told is never read here, but a queue has two ends.
     _told: queue::Consumer,
 }
@@ -46,6 +47,7 @@ impl Scene {
             wake: made.wake.try_clone().expect("a descriptor more"),
         };
         let (updates, take) = rtrb::RingBuffer::new(16);
+        let (give_back, returned) = rtrb::RingBuffer::new(16);
         let fd = || eventfd().expect("a descriptor");
         let given = Given {
             policy: Policy {
@@ -61,6 +63,7 @@ impl Scene {
             machine: Machine { page_bytes: 4096, ..Machine::default() },
             tasks: None,
             updates: take,
+            give_back,
             scout: Bell::new().expect("a descriptor"),
             resumer: None,
             news: fd(),
@@ -73,6 +76,7 @@ impl Scene {
         let mut scene = Self {
             watch: Watch::new(given).expect("descriptors"),
             updates,
+            returned,
             _told: queue::Consumer::attach(again).expect("a queue"),
             tree,
         };
@@ -203,4 +207,26 @@ fn the_empty_is_nobodys_victim_and_the_stuck_is_one_again_once_it_grows() {
     scene.uses("hog", 60);
     scene.look();
     assert_eq!((scene.text("hog", "cgroup.kill").as_str(), scene.leaving(1, &hog)), ("1", Some(Leaving::Killed)));
+}
+
+#[test]
+fn who_shadows_closes_nothing_itself_either() {
+    let mut scene = Scene::new(1);
+    scene.watch.given.hands = None;
+    scene.cgroup("a", 1);
+    let handle = Arc::downgrade(&scene.joins(0, "a"));
+    scene.update(Update::Gone(0));
+    assert_eq!(handle.strong_count(), 1, "the watching thread dropped the last one");
+    assert!(scene.returned.pop().is_ok_and(|returned| returned.path() == b"a"));
+}
+
+#[test]
+fn a_machine_that_changed_is_looked_at_with_its_new_figures() {
+    let mut scene = Scene::new(1);
+    scene.look();
+    assert_eq!(scene.watch.next_look, None);
+    let machine = Machine { low_watermark: plimsoll_units::Pages(7), ..scene.watch.given.machine };
+    scene.update(Update::Machine(machine));
+    assert_eq!(scene.watch.given.machine, machine);
+    assert!(scene.watch.next_look.is_some_and(|at| at <= monotonic()));
 }
