@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 /// Where the agent is in these machines.
@@ -126,12 +126,9 @@ impl Agent {
     /// Starts it and does not wait.
     pub(crate) fn launch(settings: &Settings) -> Result<Self> {
         let cgroup = settings.cgroup()?;
-        let config = settings.file();
-        fs::write(&config, settings.to_yaml())?;
-        let log = PathBuf::from(format!("/run/agent-{}.log", settings.port));
-        let out = File::create(&log)?;
         let capabilities = settings.capabilities.iter().flat_map(|all| ["--capabilities".to_owned(), all.join(",")]);
-        let child = guest()
+        let mut command = guest();
+        command
             .arg("within")
             .args(capabilities)
             .arg("--cgroup")
@@ -139,12 +136,18 @@ impl Agent {
             .arg("--")
             .arg(program())
             .args(["run", "--config"])
-            .arg(&config)
-            .envs(settings.environment.iter().map(|(key, value)| (key, value)))
-            .stdout(out.try_clone()?)
-            .stderr(out)
-            .spawn()
-            .context("cannot start the agent")?;
+            .arg(settings.file())
+            .envs(settings.environment.iter().map(|(key, value)| (key, value)));
+        Self::launch_by(settings, command)
+    }
+
+    /// Has `command` become the agent, with its file of configuration in place.
+    pub(crate) fn launch_by(settings: &Settings, mut command: Command) -> Result<Self> {
+        let config = settings.file();
+        fs::write(&config, settings.to_yaml())?;
+        let log = PathBuf::from(format!("/run/agent-{}.log", settings.port));
+        let out = File::create(&log)?;
+        let child = command.stdout(out.try_clone()?).stderr(out).spawn().context("cannot start the agent")?;
         Ok(Self { child, configuration: config, log, address: SocketAddr::from(([127, 0, 0, 1], settings.port)) })
     }
 

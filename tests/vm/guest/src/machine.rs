@@ -1,10 +1,13 @@
 //! What this machine says about itself in /proc: memory, counters, clocks, processes.
 //!
-//! Reads only. The agent reads the same files with code of its own; that these two do not share code is on purpose.
+//! The agent reads the same files with code of its own; that these two do not share code is on purpose.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -113,6 +116,42 @@ pub(crate) fn wait_for(what: &str, limit: Duration, mut ready: impl FnMut() -> R
         }
         anyhow::ensure!(started.elapsed() < limit, "{what}: not within {} s", limit.as_secs_f32());
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What comes into the kernel's own log.
+pub(crate) struct KernelLog(File);
+
+impl KernelLog {
+    /// From its end on.
+    pub(crate) fn from_now() -> Result<Self> {
+        let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(nonblock).open("/dev/kmsg");
+        let mut file = file.context("cannot open /dev/kmsg")?;
+        file.seek(SeekFrom::End(0)).context("cannot go to the end of /dev/kmsg")?;
+        Ok(Self(file))
+    }
+
+    /// An error unless a line that came since begins so.
+    pub(crate) fn expect(&mut self, beginning: &str) -> Result<()> {
+        let mut record = [0; 8192];
+        loop {
+            match self.0.read(&mut record) {
+                // Its numbers end with a semicolon.
+                Ok(length) => {
+                    let text = String::from_utf8_lossy(&record[..length]);
+                    if text.split_once(';').is_some_and(|(_, line)| line.starts_with(beginning)) {
+                        return Ok(());
+                    }
+                }
+                // Some were overwritten before they were read.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    bail!("no line of the kernel's log begins with {beginning:?}")
+                }
+                Err(error) => return Err(error).context("cannot read /dev/kmsg"),
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::agent::{Agent, Settings};
 use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
-use crate::machine::{self, wait_for};
+use crate::machine::{self, KernelLog, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
@@ -31,7 +31,9 @@ fn met(kind: &str, more: &[&str]) -> Result<()> {
 }
 
 pub(crate) fn anon() -> Result<()> {
-    met("anon", &[])
+    let mut log = KernelLog::from_now()?;
+    met("anon", &[])?;
+    log.expect("plimsoll: killed work.slice/hog: usage ")
 }
 
 pub(crate) fn threads() -> Result<()> {
@@ -221,6 +223,9 @@ pub(crate) fn fork_bomb() -> Result<()> {
     scene.end()
 }
 
+/// Records for which the kernel found no room in its ring of events; the agent's own queues have others.
+pub(crate) const LOST_EVENTS: &str = "plimsoll_lost_records_total{ring=\"events\"}";
+
 pub(crate) fn records_lost() -> Result<()> {
     let mut scene = Scene::set(ROOM)?;
     let core = scene.agent.process("core")?;
@@ -233,7 +238,7 @@ pub(crate) fn records_lost() -> Result<()> {
     scene.expect_killed(&mut hog, &victim)?;
     // The core looks at the kernel's own counters every few seconds.
     wait_for("records that were made while nobody read are counted as lost", PATIENCE, || {
-        Ok(counted(&scene, "plimsoll_lost_records")? > 0.0)
+        Ok(counted(&scene, LOST_EVENTS)? > 0.0)
     })?;
     scene.end()
 }

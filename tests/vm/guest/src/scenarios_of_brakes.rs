@@ -5,7 +5,7 @@ use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
 use crate::machine::{self, wait_for};
 use crate::record;
-use crate::scenarios::{counted, fill_events};
+use crate::scenarios::{LOST_EVENTS, counted, fill_events};
 use crate::scene::{MIB, PATIENCE, Scene};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
@@ -111,6 +111,6 @@ pub(crate) fn stop_lost() -> Result<()> {
     scene.expect_killed(&mut pays, &large)?;
     stopped.wait_taken(64, PATIENCE).context("it was stopped, and the word of that was lost")?;
     ensure!(told_stop(&scene, pid).is_none(), "word of the stop came after all");
-    wait_for("what was lost is counted", PATIENCE, || Ok(counted(&scene, "plimsoll_lost_records")? > 0.0))?;
+    wait_for("what was lost is counted", PATIENCE, || Ok(counted(&scene, LOST_EVENTS)? > 0.0))?;
     scene.end()
 }

@@ -1,15 +1,15 @@
 //! Machines that are not as the agent would like them: fewer privileges, hidden symbols, older cgroups.
 
-use crate::agent::{Agent, PROGRAM, Settings};
+use crate::agent::{Agent, PROGRAM, Settings, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
-use crate::machine::{self, wait_for};
-use crate::scene::{MIB, PATIENCE, Scene};
+use crate::machine::{self, KernelLog, wait_for};
+use crate::scene::{MIB, PATIENCE, Scene, held, line_below};
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The unit that is shipped.
 const UNIT: &str = include_str!("../../../../agent/deploy/plimsoll.service");
@@ -30,16 +30,29 @@ pub(crate) fn least_privilege() -> Result<()> {
     ensure!(ready.contains("source ebpf"), "with the unit's capabilities the agent is {ready}");
     ensure!(!ready.contains("without hook"), "with the unit's capabilities the agent is {ready}");
     for part in ["core", "reporter"] {
-        let status = fs::read_to_string(format!("/proc/{}/status", scene.agent.part(part)?))?;
-        let held = status.lines().find_map(|line| line.strip_prefix("CapPrm:")).context("no CapPrm")?.trim();
         // CAP_DAC_OVERRIDE is bit 1, CAP_KILL bit 5.
         let expected = if part == "core" { "0000000000000022" } else { "0000000000000000" };
-        ensure!(held == expected, "the {part} holds {held}, not {expected}");
+        let tasks = fs::read_dir(format!("/proc/{}/task", scene.agent.part(part)?))?;
+        for task in tasks.collect::<std::io::Result<Vec<_>>>()? {
+            let status = fs::read_to_string(task.path().join("status"))?;
+            let held = status.lines().find_map(|line| line.strip_prefix("CapPrm:")).context("no CapPrm")?.trim();
+            let name = fs::read_to_string(task.path().join("comm"))?;
+            ensure!(held == expected, "thread {} of the {part} holds {held}, not {expected}", name.trim());
+        }
     }
+    let (_, metrics) = scene.agent.get("/metrics")?;
+    ensure!(metrics.contains("plimsoll_reporter_confined 1\n"), "the reporter can open files: {metrics}");
+    // Read through a descriptor that was open before.
+    for reading in ["kubelet", "kernel"] {
+        let gauge = format!("plimsoll_memory_available_bytes{{reading=\"{reading}\"}} ");
+        ensure!(metrics.contains(&gauge), "no {gauge}in {metrics}");
+    }
+    let mut log = KernelLog::from_now()?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), 256, &[])?;
     scene.expect_killed(&mut hog, &victim)?;
-    scene.end()
+    scene.end()?;
+    log.expect("plimsoll: killed work.slice/hog: usage ")
 }
 
 /// What `plimsoll check` says, as JSON, and its exit code.
@@ -104,22 +117,29 @@ pub(crate) fn version_1() -> Result<()> {
 }
 
 pub(crate) fn hybrid() -> Result<()> {
-    let log = "/run/hybrid.log";
+    const HOG: usize = 160;
+    let settings = Settings::with_line(line_below(96)?);
     let mounts = format!("{VERSION_1} && mkdir /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified");
-    let out = File::create(log)?;
-    let mut child = elsewhere(&mounts, &format!("exec {PROGRAM} run --metrics-address 127.0.0.1:10399"))
-        .stderr(out.try_clone()?)
-        .stdout(out)
-        .spawn()?;
-    let watched = wait_for("it says that it can only watch", PATIENCE, || {
-        ensure!(child.try_wait()?.is_none(), "it ended: {}", fs::read_to_string(log)?);
-        Ok(fs::read_to_string(log)?.contains("can only be watched"))
-    });
-    kill_process(Pid::from_child(&child), Signal::TERM)?;
-    let status = child.wait()?;
-    watched?;
-    ensure!(status.success(), "it ended with {status}: {}", fs::read_to_string(log)?);
-    Ok(())
+    let run = format!("exec {PROGRAM} run --config {}", settings.file().display());
+    let mut agent = Agent::launch_by(&settings, elsewhere(&mounts, &run))?;
+    agent.wait_ready(PATIENCE)?;
+    let (_, ready) = agent.get("/readyz")?;
+    ensure!(ready.contains("can only be watched"), "it is {ready}");
+    let oom_kills = machine::oom_kills()?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--hold", "60"])?;
+    hog.wait_taken(HOG, PATIENCE)?;
+    wait_for("it says whom it would evict", PATIENCE, || {
+        Ok(agent.plans().iter().any(|plan| plan["outcome"] == "evict" && plan["shadow"] == true))
+    })
+    .with_context(|| format!("the log ends with: {}", tail(&agent.text())))?;
+    // Whoever acts has acted by then.
+    std::thread::sleep(Duration::from_secs(2));
+    ensure!(hog.child.try_wait()?.is_none(), "the hog is dead where nobody was to act");
+    ensure!(agent.killed() == 0 && held().is_empty(), "it acted: {}, {}", held().join(", "), tail(&agent.text()));
+    ensure!(machine::oom_kills()? == oom_kills, "the OOM killer fired");
+    drop(hog);
+    agent.stop()
 }
 
 #[cfg(test)]
