@@ -15,8 +15,22 @@ pub const EVENT_TYPE: &str = "Warning";
 pub const DISRUPTION_CONDITION: &str = "DisruptionTarget";
 /// See [`DISRUPTION_CONDITION`].
 pub const DISRUPTION_REASON: &str = "TerminationByKubelet";
+/// See [`DISRUPTION_CONDITION`].
+pub const DISRUPTION_STATUS: &str = "True";
+/// The phase of a pod that was evicted.
+pub const PHASE: &str = "Failed";
 /// The label of the eviction metrics that holds the signal's name.
 pub const SIGNAL_LABEL: &str = "eviction_signal";
+
+/// The error of a turn in which the runtime did not tell which disks there are, with its cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DisksUnknown<'a>(pub &'a str);
+
+impl fmt::Display for DisksUnknown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "eviction manager: failed to get HasDedicatedImageFs: {}", self.0)
+    }
+}
 
 /// A 64-bit number as a Kubernetes quantity with binary suffixes prints: `1500Mi`, `1073741825`, `1k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

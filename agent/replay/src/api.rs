@@ -142,7 +142,8 @@ impl Summary {
         of_fs.chain([memory.and_then(|memory| memory.time), rlimit.and_then(|limit| limit.time)]).flatten().max()
     }
 
-    pub(crate) fn node_stats(&self) -> NodeStats {
+    /// What it says of the node.
+    pub fn node_stats(&self) -> NodeStats {
         let Node { memory, system_containers, fs, runtime, rlimit, name: _ } = &self.node;
         let pods = system_containers.iter().find(|container| container.name == "pods");
         NodeStats {

@@ -1,8 +1,8 @@
 //! Messages and annotations of pods evicted because the node is low on something.
 
-use crate::api::Node;
+use crate::api::OfNode;
 use plimsoll_config::Quantity;
-use plimsoll_policy::kubelet::{Amount, NodeStats, Readings, Resource, Signal};
+use plimsoll_policy::kubelet::{Amount, Readings, Resource, Signal};
 use plimsoll_policy::message::{Asked, Line, Met, NodeLow, Used, Victim, VictimUsage, Written};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -95,7 +95,8 @@ fn written(quantity: &Quantity) -> Written {
 
 #[derive(Deserialize)]
 struct Summary {
-    node: Node,
+    #[serde(flatten)]
+    of_node: OfNode,
     pods: Option<Vec<PodStats>>,
 }
 
@@ -200,7 +201,7 @@ impl crate::Case for Case {
         };
         let lines: Vec<(Signal, Line)> =
             thresholds.iter().flatten().map(|threshold| (threshold.signal, Line::from(&threshold.value))).collect();
-        let readings = Readings::of(&NodeStats::from(&summary.node));
+        let readings = Readings::of(&summary.of_node.0);
         let met = Met::first(resource, lines.iter().map(|(signal, line)| (*signal, line)), |it| readings.get(it));
         let low = NodeLow::of(resource, met, &victim);
         let ours_annotations: BTreeMap<String, String> =

@@ -1,15 +1,15 @@
 //! What is seen of a summary.
 
-use crate::api::Summary;
+use crate::api::OfNode;
 use jiff::Timestamp;
 use plimsoll_config::Quantity;
-use plimsoll_policy::kubelet::{NodeStats, Readings, Signal, StatsTime};
+use plimsoll_policy::kubelet::{Readings, Signal, StatsTime};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
 pub(crate) struct Case {
-    summary: Summary,
+    summary: OfNode,
     observations: BTreeMap<String, Observed>,
 }
 
@@ -28,7 +28,7 @@ fn timestamp(time: StatsTime) -> Timestamp {
 
 impl crate::Case for Case {
     fn difference(self) -> Option<String> {
-        let readings = Readings::of(&NodeStats::from(&self.summary.node));
+        let readings = Readings::of(&self.summary.0);
         let mut ours = BTreeMap::new();
         for signal in Signal::ALL {
             let Some(reading) = readings.get(signal) else { continue };

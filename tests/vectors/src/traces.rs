@@ -1,12 +1,13 @@
 //! Whole runs of the eviction manager.
 
-use crate::api::{Lists, Pod, PodStats, Summary, amount};
+use crate::api::{Lists, OfNode, Pod, PodStats, amount};
 use core::time::Duration;
 use plimsoll_config::Quantity;
+use plimsoll_config::kubelet::{self as configured, EvictionSettings, Kubelet, parse_thresholds};
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
 use plimsoll_policy::kubelet::{
-    Condition, Config, DiskLayout, Eviction, Limit, Line, NodeStats, Observation, Origin, Outcome, Plan, Readings,
-    Signal, State, Threshold, Why, after_reclaim, decide,
+    Condition, Config, DiskLayout, Eviction, Limit, Line, Observation, Origin, Outcome, Plan, Readings, Signal, State,
+    Threshold, Why, after_reclaim, decide,
 };
 use plimsoll_policy::message::{self, Asked, Attempting, Met, NodeLow, OverLimit, Used, Victim, VictimUsage, Written};
 use plimsoll_units::MonotonicNs;
@@ -27,6 +28,16 @@ pub(crate) struct Case {
 
 #[derive(Deserialize)]
 struct Settings {
+    #[serde(default)]
+    enforce_node_allocatable: Vec<String>,
+    #[serde(default)]
+    eviction_hard: BTreeMap<String, String>,
+    #[serde(default)]
+    eviction_soft: BTreeMap<String, String>,
+    #[serde(default)]
+    eviction_soft_grace_period: BTreeMap<String, String>,
+    #[serde(default)]
+    eviction_minimum_reclaim: BTreeMap<String, String>,
     dedicated_image_fs: bool,
     dedicated_container_fs: bool,
     local_storage_capacity_isolation: bool,
@@ -68,7 +79,7 @@ struct Step {
 #[derive(Deserialize)]
 struct Stats {
     #[serde(flatten)]
-    summary: Summary,
+    of_node: OfNode,
     #[serde(default)]
     pods: Vec<PodStats>,
 }
@@ -202,6 +213,37 @@ impl Case {
         }
     }
 
+    /// Where the thresholds of the case are not those that our own configuration makes of its maps.
+    fn drawn_otherwise(&self, config: &Config) -> Option<String> {
+        let Settings { eviction_hard, eviction_soft, eviction_soft_grace_period, eviction_minimum_reclaim, .. } =
+            &self.config;
+        let settings = EvictionSettings {
+            hard: eviction_hard.clone(),
+            soft: eviction_soft.clone(),
+            soft_grace: eviction_soft_grace_period.clone(),
+            min_reclaim: eviction_minimum_reclaim.clone(),
+            enforce_node_allocatable: self.config.enforce_node_allocatable.clone(),
+        };
+        let thresholds = match parse_thresholds(&settings) {
+            Ok(thresholds) => thresholds,
+            Err(error) => return Some(format!("its thresholds: {error}")),
+        };
+        let disks = configured::DiskLayout {
+            dedicated_image_fs: self.config.dedicated_image_fs,
+            split_container_fs: self.is_split(self.steps.iter().find(|step| step.tells_disks())),
+        };
+        // The order is left to chance, and what is never looked at or never met need not be there.
+        let sorted = |thresholds: &[Threshold]| {
+            let matters = |threshold: &&Threshold| threshold.origin != Origin::Replaced && threshold.line.is_some();
+            let mut texts: Vec<String> = thresholds.iter().filter(matters).map(|it| format!("{it:?}")).collect();
+            texts.sort_unstable();
+            texts
+        };
+        let ours = sorted(&Kubelet { thresholds, ..Kubelet::default() }.thresholds_on(disks));
+        let theirs = sorted(&config.thresholds);
+        (ours != theirs).then(|| format!("thresholds:\n{}", crate::both(&ours, &theirs)))
+    }
+
     fn known(&self, config: &Config, state: &State, error: Option<String>) -> Known {
         let indices = 0..u32::try_from(config.thresholds.len()).expect("few");
         let conditions: Vec<Condition> = state.conditions().iter().collect();
@@ -238,7 +280,7 @@ impl Case {
                             low.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
                         let condition = PodCondition {
                             kind: message::DISRUPTION_CONDITION.to_owned(),
-                            status: "True".to_owned(),
+                            status: message::DISRUPTION_STATUS.to_owned(),
                             reason: message::DISRUPTION_REASON.to_owned(),
                             message: None,
                         };
@@ -280,7 +322,7 @@ impl Case {
                 let kill = Kill {
                     pod: pod.metadata.name.clone(),
                     grace_seconds: eviction.grace_seconds,
-                    phase: "Failed".to_owned(),
+                    phase: message::PHASE.to_owned(),
                     reason: message::EVICTED.to_owned(),
                     message,
                     condition,
@@ -293,7 +335,7 @@ impl Case {
     fn low(&self, step: &Step, config: &Config, index: u32, pod: &Pod, stats: Option<&PodStats>) -> NodeLow {
         let threshold = &config.thresholds[index as usize];
         let resource = threshold.signal.resource();
-        let readings = step.stats.as_ref().map(|stats| Readings::of(&NodeStats::from(&stats.summary.node)));
+        let readings = step.stats.as_ref().map(|stats| Readings::of(&stats.of_node.0));
         let lines = self.thresholds.as_deref().unwrap_or_default();
         let met = readings.and_then(|readings| readings.get(threshold.signal)).map(|reading| Met {
             signal: threshold.signal,
@@ -368,6 +410,9 @@ fn admit(pod: &Pod, conditions: &[Condition]) -> Result<(), admission::Refused> 
 impl crate::Case for Case {
     fn difference(self) -> Option<String> {
         let config = self.config();
+        if let Some(difference) = self.drawn_otherwise(&config) {
+            return Some(difference);
+        }
         let mut state = State::new(&config);
         let mut plan = Plan::with_capacity(self.pods.len());
         let mut elapsed = 0;
@@ -381,7 +426,7 @@ impl crate::Case for Case {
             let seen = step.stats.as_ref();
             let lists: Vec<_> = active.iter().map(|pod| Lists::new(pod, seen.map_or(&[], |seen| &seen.pods))).collect();
             let pods: Vec<_> = lists.iter().map(Lists::pod).collect();
-            let node = |stats: Option<&Stats>| stats.map(|stats| NodeStats::from(&stats.summary.node));
+            let node = |stats: Option<&Stats>| stats.map(|stats| stats.of_node.0);
             let layout = || DiskLayout::of(self.config.dedicated_image_fs, self.is_split(Some(step)));
             let observation = Observation {
                 layout: step.tells_disks().then(layout),
@@ -417,7 +462,7 @@ impl crate::Case for Case {
             }
             let error = (plan.outcome == Outcome::NoLayout).then(|| {
                 let cause = step.fail.get("imageFs").map_or("", String::as_str);
-                format!("eviction manager: failed to get HasDedicatedImageFs: {cause}")
+                message::DisksUnknown(cause).to_string()
             });
             let known = self.known(&config, &state, error);
             if known != step.state {
