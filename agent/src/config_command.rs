@@ -324,6 +324,7 @@ fn text(rows: &[Row]) -> String {
             };
             let role = match row.role {
                 Role::Used => "",
+                Role::Offline => " (replay and explain only)",
                 Role::Shown => " (shown only)",
             };
             [row.key.clone(), value, format!("{}{role}", row.origin)]
@@ -351,6 +352,11 @@ fn object(report: &Report) -> Value {
             "file": file,
             "line": line,
             "used": row.role == Role::Used,
+            "role": match row.role {
+                Role::Used => "used",
+                Role::Offline => "replay and explain only",
+                Role::Shown => "shown only",
+            },
         })
     });
     json!({ "rows": rows.collect::<Vec<_>>(), "warnings": problems(&report.warnings) })
@@ -383,7 +389,8 @@ mod tests {
             "evictionHard.memory.available     500Mi               kubeletArguments.eviction-hard in node-config.yaml:2",
             "evictionSoft                      -                   default",
             "systemReserved.memory             1.5Gi               kubeletArguments.system-reserved in \
-             node-config.yaml:3",
+             node-config.yaml:3 (replay and explain only)",
+            "ruleBook                          plimsoll            default (replay and explain only)",
             "failSwapOn                        true                default (shown only)",
             "machine.brake.mode                freeze              default",
         ] {
@@ -439,6 +446,7 @@ mod tests {
                 "file": "node-config.yaml",
                 "line": 2,
                 "used": true,
+                "role": "used",
             })
         );
         assert_eq!(object["warnings"][0]["key"], "kubeletArguments.system-reserved");

@@ -19,6 +19,10 @@ fn exit_codes_are_the_documented_ones() {
     let kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
     for (name, text) in [
         ("good.yaml", "evictionHard: {memory.available: 5%}\nsystemReserved: {memory: 2Gi}\n".to_owned()),
+        (
+            "idle.yaml",
+            "evictionHard: {memory.available: 5%, pid.available: 5%}\nsystemReserved: {memory: 2Gi}\n".to_owned(),
+        ),
         ("bad.yaml", "evictionHard: {memory.available: lots}\ncolour: red\n".to_owned()),
         (
             "kubelet.yaml",
@@ -37,6 +41,13 @@ fn exit_codes_are_the_documented_ones() {
         (&["show"][..], 0, "evictionHard.memory.available", ""),
         (&["show", "--config", "good.yaml"], 0, "good.yaml:1", ""),
         (&["show", "--config", "good.yaml", "--output", "json"], 0, "\"used\":true", ""),
+        (
+            &["show", "--config", "idle.yaml"],
+            0,
+            "idle.yaml:1 (replay and explain only)",
+            "pid.available: \"5%\": `run` does",
+        ),
+        (&["check", "--capacity", "10Gi", "--config", "idle.yaml"], 4, "pid.available: \"5%\": `run` does nothing", ""),
         (&["show", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
         (&["show", "--config", "none.yaml"], 2, "", "none.yaml: the file: it cannot be read"),
         (&["convert", "--config", "good.yaml", "--to", "flags"], 0, "--eviction-hard=memory.available<5%", ""),

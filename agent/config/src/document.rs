@@ -33,28 +33,28 @@ macro_rules! by_signal {
             /// Memory of the machine, or of the slice.
             #[serde(rename = "memory.available", skip_serializing_if = "Option::is_none")]
             memory_available: Option<$value>,
-            /// Memory that pods together may have.
+            /// Memory that pods together may have. For replay and explain only.
             #[serde(rename = "allocatableMemory.available", skip_serializing_if = "Option::is_none")]
             allocatable_memory_available: Option<$value>,
-            /// Bytes of the file system of the kubelet's directory.
+            /// Bytes of the file system of the kubelet's directory. For replay and explain only.
             #[serde(rename = "nodefs.available", skip_serializing_if = "Option::is_none")]
             node_fs_available: Option<$value>,
-            /// Its inodes.
+            /// Its inodes. For replay and explain only.
             #[serde(rename = "nodefs.inodesFree", skip_serializing_if = "Option::is_none")]
             node_fs_inodes_free: Option<$value>,
-            /// Bytes of the file system of images.
+            /// Bytes of the file system of images. For replay and explain only.
             #[serde(rename = "imagefs.available", skip_serializing_if = "Option::is_none")]
             image_fs_available: Option<$value>,
-            /// Its inodes.
+            /// Its inodes. For replay and explain only.
             #[serde(rename = "imagefs.inodesFree", skip_serializing_if = "Option::is_none")]
             image_fs_inodes_free: Option<$value>,
-            /// Bytes of the file system of containers' writable layers. The kubelet derives it.
+            /// Bytes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only.
             #[serde(rename = "containerfs.available", skip_serializing_if = "Option::is_none")]
             container_fs_available: Option<$value>,
-            /// Its inodes. The kubelet derives it.
+            /// Its inodes. The kubelet derives it. For replay and explain only.
             #[serde(rename = "containerfs.inodesFree", skip_serializing_if = "Option::is_none")]
             container_fs_inodes_free: Option<$value>,
-            /// Process numbers.
+            /// Process numbers. For replay and explain only.
             #[serde(rename = "pid.available", skip_serializing_if = "Option::is_none")]
             pid_available: Option<$value>,
         }
@@ -127,10 +127,11 @@ pub(crate) struct Document {
     /// What is kept for everything else of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     system_reserved: Option<Reservations>,
-    /// Which rules decide about pods. plimsoll by default.
+    /// Which rules decide about pods. plimsoll by default. For replay and explain: run knows no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_book: Option<Book>,
-    /// When swap counts as pressure on pods: short, pages coming back from it, and all tasks stalling. Never by default.
+    /// When swap counts as pressure on pods: short, pages coming back from it, and all tasks stalling. Never by default. For
+    /// replay and explain: run knows no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     swap: Option<Swap>,
     /// What is the machine's own.

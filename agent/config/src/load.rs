@@ -1,14 +1,14 @@
 //! Plimsoll's own file: reading, checking, filling in defaults.
 
 use crate::duration::parse_duration;
+use crate::idle;
 use crate::kubelet::read::{Dialect, mapping, repeated};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::typed::{place, typed};
 use crate::kubelet::{KEYS, Kubelet, Role, parse_float32};
-use crate::model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Workload};
+use crate::model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Text, Workload};
 use crate::pattern::Pattern;
 use crate::quantity::Quantity;
-use crate::sources::Text;
 use crate::tree::{Item, Problems, Section, Value, any_of, read};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Where the service unit of this project puts the agent.
-const USUAL_OWN_CGROUP: &str = "system.slice/plimsoll.service";
+const USUAL_OWN_CGROUP: &str = "plimsoll.slice/plimsoll.service";
 /// Where init is on a machine with systemd.
 const INIT_CGROUP: &str = "init.scope";
 /// How long swap must be short, unless configured otherwise.
@@ -100,25 +100,36 @@ impl Own<'_> {
         let rule_book = reader.one_of(&mut root, "ruleBook", RuleBook::default(), &books);
         let swap = reader.swap(&mut root);
         let configuration = Configuration { rule_book, swap, ..reader.machine(machine, policy, kubelet, overrides) };
-        Configuration { origins: reader.origins, ..configuration }
+        let origins = reader.origins;
+        idle::warn(&configuration.kubelet, rule_book, &origins, file, problems);
+        Configuration { origins, ..configuration }
     }
 }
 
-/// The lines on memory that are decided by. What is wrong with them as thresholds was told already.
+/// The lines on memory that are decided by. What is wrong with them as thresholds was told already. What a kubelet takes
+/// although no machine has as much is taken here, too, as what comes to the same.
 fn lines(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
     let signal = Signal::MemoryAvailable;
     let mut line = |map: &'static str, zero_will_do| {
         let (_, entry) = kubelet.settings.map(map).find(|(name, _)| *name == signal.name())?;
-        line_of(&entry.text, zero_will_do).unwrap_or_else(|refused| {
-            let (file, line) = entry.origin.place();
-            problems.turn_to(file);
-            let key = place(map, Some(signal.name()), &entry.origin);
-            // A threshold that is wrong for the kubelet too was told with the kubelet's words.
-            if !problems.has(line, &key) {
-                problems.add(line, &key, Some(&entry.text), &refused);
+        let (file, line) = entry.origin.place();
+        let key = || place(map, Some(signal.name()), &entry.origin);
+        match line_of(&entry.text, zero_will_do) {
+            Ok(Found::Plain(found)) => found,
+            Ok(Found::Odd(found, why)) => {
+                problems.turn_to(file);
+                problems.warn(line, &key(), Some(&entry.text), why);
+                found
             }
-            None
-        })
+            Err(refused) => {
+                problems.turn_to(file);
+                // A threshold that is wrong for the kubelet too was told with the kubelet's words.
+                if !problems.has(line, &key()) {
+                    problems.add(line, &key(), Some(&entry.text), refused);
+                }
+                None
+            }
+        }
     };
     let (hard, soft) = (line("evictionHard", false), line("evictionSoft", false));
     let min_reclaim = line("evictionMinimumReclaim", true).unwrap_or(Line::ZERO);
@@ -130,28 +141,49 @@ fn lines(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
         .collect()
 }
 
+/// What a text says of a line; nothing where it switches the line off.
+enum Found {
+    /// It means what it says.
+    Plain(Option<Line>),
+    /// No machine has this: what it comes to, and why that is hardly meant.
+    Odd(Option<Line>, &'static str),
+}
+
 /// A quantity or a percentage, or what was expected. `0%` and `100%` switch a threshold off, as they do in the kubelet.
-fn line_of(text: &str, zero_will_do: bool) -> Result<Option<Line>, String> {
+fn line_of(text: &str, zero_will_do: bool) -> Result<Found, &'static str> {
     let expected = "expected a quantity such as 100Mi or a percentage such as 5%";
     if matches!(text, "0%" | "100%") && !zero_will_do {
-        return Ok(None);
+        return Ok(Found::Plain(None));
     }
     if text.ends_with('%') {
-        let percent = parse_float32(text.trim_end_matches('%')).map_err(|_| expected.to_owned())?;
-        let percentage = Percentage::new(percent).map_err(|_| "expected a percentage from 0% to 100%".to_owned())?;
-        return Ok(Some(Line::Percentage(percentage)));
+        let percent = parse_float32(text.trim_end_matches('%')).map_err(|_| expected)?;
+        if percent.is_nan() {
+            return Ok(Found::Odd(
+                None,
+                "it is no number, which the kubelet takes all the same: nothing follows from it",
+            ));
+        }
+        let most = Percentage::new(100.0).map(Line::Percentage).ok();
+        return match Percentage::new(percent) {
+            Ok(percentage) => Ok(Found::Plain(Some(Line::Percentage(percentage)))),
+            Err(_) if zero_will_do && percent > 100.0 => {
+                Ok(Found::Odd(most, "more than there is, and the kubelet takes it all the same; taken for 100%"))
+            }
+            Err(_) => Err("expected a percentage from 0% to 100%"),
+        };
     }
-    let quantity = Quantity::parse(text).map_err(|_| expected.to_owned())?;
+    let quantity = Quantity::parse(text).map_err(|_| expected)?;
     if quantity.is_negative() {
-        return Err("expected a quantity that is not negative".to_owned());
+        return Err("expected a quantity that is not negative");
     }
     if quantity.is_zero() && !zero_will_do {
-        return Err("expected a quantity above zero".to_owned());
+        return Err("expected a quantity above zero");
     }
-    quantity
-        .bytes()
-        .map(|bytes| Some(Line::Quantity(bytes)))
-        .ok_or_else(|| format!("expected at most {} bytes", u64::MAX))
+    let most = Line::Quantity(plimsoll_units::Bytes(u64::MAX));
+    Ok(quantity.bytes().map_or(
+        Found::Odd(Some(most), "more than any machine has, and the kubelet takes it all the same: it is always short"),
+        |bytes| Found::Plain(Some(Line::Quantity(bytes))),
+    ))
 }
 
 /// Walks the document, collects problems and origins.
@@ -504,10 +536,13 @@ impl Reader<'_> {
     fn line(&mut self, key: &str, item: &Item<'_>, zero_will_do: bool) -> Option<Line> {
         let expected = "expected a quantity such as 100Mi or a percentage such as 5%";
         let text = item.text(key, expected, self.problems)?;
-        line_of(text, zero_will_do).unwrap_or_else(|refused| {
-            item.refuse(key, &refused, self.problems);
-            None
-        })
+        match line_of(text, zero_will_do) {
+            Ok(Found::Plain(line)) => return line,
+            // No kubelet ever took it.
+            Ok(Found::Odd(..)) => item.refuse(key, expected, self.problems),
+            Err(refused) => item.refuse(key, refused, self.problems),
+        }
+        None
     }
 }
 

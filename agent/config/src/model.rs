@@ -11,6 +11,15 @@ use plimsoll_policy::plimsoll::SwapLine;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// A text, and how problems and origins call it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text {
+    /// The file's name.
+    pub file: String,
+    /// What stands in it.
+    pub text: String,
+}
+
 /// Everything `plimsoll run` goes by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {

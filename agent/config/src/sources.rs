@@ -9,7 +9,7 @@ use crate::kubelet::read::{Dialect, document};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::words::command_line;
 use crate::load::{Overrides, Own};
-use crate::model::Configuration;
+use crate::model::{Configuration, Text};
 use crate::snapshot::{Keeping, Snapshot};
 use crate::tree::Problems;
 use std::io;
@@ -31,15 +31,6 @@ pub struct Sources {
     /// A kubelet's command line: `/proc/PID/cmdline`, a unit with its drop-ins, `kubeadm-flags.env`. The files that it
     /// names are read too, unless they are given here.
     pub kubelet_command_line: Vec<PathBuf>,
-}
-
-/// A text, and how problems and origins call it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Text {
-    /// The file's name.
-    pub file: String,
-    /// What stands in it.
-    pub text: String,
 }
 
 /// The same as [`Sources`], read already.

@@ -255,12 +255,12 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
         (
             "machine: {workloads: [{match: '*.slice'}]}",
             "test.yaml:1: machine.workloads[0].match: \"*.slice\": it would include this agent \
-             (system.slice/plimsoll.service); expected a pattern such as system.slice/*",
+             (plimsoll.slice/plimsoll.service); expected a pattern such as system.slice/*",
         ),
         (
-            "machine: {workloads: [{match: system.slice/plimsoll.service}]}",
-            "test.yaml:1: machine.workloads[0].match: \"system.slice/plimsoll.service\": it would include this agent \
-             (system.slice/plimsoll.service); expected a pattern such as system.slice/*",
+            "machine: {workloads: [{match: plimsoll.slice/plimsoll.service}]}",
+            "test.yaml:1: machine.workloads[0].match: \"plimsoll.slice/plimsoll.service\": it would include this agent \
+             (plimsoll.slice/plimsoll.service); expected a pattern such as system.slice/*",
         ),
         (
             "machine: {workloads: [{priority: 1}]}",
@@ -405,4 +405,33 @@ fn what_is_not_yaml_or_not_there_is_told() {
         "/nonexistent/plimsoll.yaml: the file: it cannot be read: No such file or directory (os error 2); name a file \
          that exists and may be read"
     );
+}
+
+/// A kubelet that runs with such lines is not to be refused because of them.
+#[test]
+fn what_the_kubelet_takes_although_no_machine_has_it_is_taken_and_warned_of() {
+    let all = Line::Percentage(Percentage::new(100.0).expect("a percentage"));
+    let (plain, most) = (Line::Quantity(Bytes::mib(100)), Line::Quantity(Bytes(u64::MAX)));
+    for (hard, reclaim, expected, warned) in [
+        ("100Mi", "0", Some((plain, Line::ZERO)), 0),
+        ("100Mi", "150%", Some((plain, all)), 1),
+        ("100Mi", "+Inf%", Some((plain, all)), 1),
+        ("100Mi", "NaN%", Some((plain, Line::ZERO)), 1),
+        ("100Mi", "1000E", Some((plain, most)), 1),
+        ("1000E", "0", Some((most, Line::ZERO)), 1),
+        ("18446744073709551616", "0", Some((most, Line::ZERO)), 1),
+        ("NaN%", "0", None, 1),
+    ] {
+        let text = format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             evictionHard: {{memory.available: '{hard}'}}\nevictionMinimumReclaim: {{memory.available: '{reclaim}'}}\n"
+        );
+        let kubelet_config = Some(plimsoll_config::Text { file: "kubelet.yaml".to_owned(), text });
+        let texts = plimsoll_config::Texts { kubelet_config, ..Default::default() };
+        let report = plimsoll_config::examine_texts(&texts, &plimsoll_config::Overrides::default());
+        assert_eq!(report.errors, [], "{hard} {reclaim}");
+        assert_eq!(report.warnings.len(), warned, "{hard} {reclaim}: {:?}", report.warnings);
+        let lines = &report.configuration.policy.thresholds;
+        assert_eq!(lines.first().map(|line| (line.line, line.min_reclaim)), expected, "{hard} {reclaim}");
+    }
 }

@@ -26,6 +26,8 @@ pub enum Shape {
 pub enum Role {
     /// It decides by it.
     Used,
+    /// `replay` and `explain` go by it; `run` does not, because it knows cgroups and no pods.
+    Offline,
     /// It shows it, checks it against others, and hands it on when one form is turned into another.
     Shown,
 }

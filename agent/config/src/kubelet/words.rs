@@ -2,7 +2,7 @@
 //! files, `kubeadm-flags.env`, or the plain words as `ps` prints them.
 
 use super::arguments::Word;
-use crate::sources::Text;
+use crate::model::Text;
 use crate::tree::Problems;
 use std::collections::BTreeMap;
 

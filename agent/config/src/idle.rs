@@ -1,0 +1,77 @@
+//! What Plimsoll's own file says although `plimsoll run` does nothing by it: whoever wrote it should know.
+
+use crate::kubelet::{DEFAULT_EVICTION_HARD, EvictionSignal, Kubelet};
+use crate::model::Origin;
+use crate::show::LINES;
+use crate::tree::Problems;
+use plimsoll_policy::RuleBook;
+use std::collections::BTreeMap;
+
+/// Warns of each. A kubelet's own files are left alone: the kubelet goes by them. So is what is the default anyhow.
+pub(crate) fn warn(
+    kubelet: &Kubelet,
+    rule_book: RuleBook,
+    origins: &BTreeMap<String, Origin>,
+    own: &str,
+    problems: &mut Problems,
+) {
+    problems.turn_to(own);
+    let why = "`run` does nothing by it, because it knows cgroups and no pods; `replay` and `explain` go by it";
+    let line = |origin: &Origin| match origin {
+        Origin::File { file, line } if file == own => Some(*line),
+        _ => None,
+    };
+    for map in LINES {
+        for (name, entry) in kubelet.settings.map(map) {
+            let is_default = map == "evictionHard" && DEFAULT_EVICTION_HARD.contains(&(name, &entry.text));
+            if let (Some(line), false) =
+                (line(&entry.origin), is_default || name == EvictionSignal::MemoryAvailable.name())
+            {
+                problems.warn(Some(line), &format!("{map}.{name}"), Some(&entry.text), why);
+            }
+        }
+    }
+    if rule_book != RuleBook::default()
+        && let Some(line) = origins.get("ruleBook").and_then(line)
+    {
+        problems.warn(Some(line), "ruleBook", Some(rule_book.name()), why);
+    }
+    if let Some(line) = origins.get("swap").and_then(line) {
+        problems.warn(Some(line), "swap", None, why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Overrides, Text, Texts, examine_texts};
+
+    fn warned(texts: &Texts) -> Vec<String> {
+        examine_texts(texts, &Overrides::default())
+            .warnings
+            .iter()
+            .map(|it| format!("{:?} {}", it.line, it.key))
+            .collect()
+    }
+
+    #[test]
+    fn whoever_writes_what_run_does_nothing_by_is_told() {
+        let own = |text: &str| {
+            warned(&Texts { own: Some(Text { file: "f".to_owned(), text: text.to_owned() }), ..Texts::default() })
+        };
+        assert_eq!(own("evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\nruleBook: plimsoll\n"), [""; 0]);
+        assert_eq!(
+            own(
+                "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 11%\nruleBook: kubelet\nswap: {free: 10%}\n"
+            ),
+            ["Some(3) evictionHard.nodefs.available", "Some(4) ruleBook", "Some(5) swap"]
+        );
+        assert_eq!(
+            own("evictionSoft: {pid.available: 10%}\nevictionSoftGracePeriod: {pid.available: 1m}\n"),
+            ["Some(1) evictionSoft.pid.available", "Some(2) evictionSoftGracePeriod.pid.available"]
+        );
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+                    evictionHard: {nodefs.available: 11%}\n";
+        let of_kubelet = Text { file: "k".to_owned(), text: text.to_owned() };
+        assert_eq!(warned(&Texts { kubelet_config: Some(of_kubelet), ..Texts::default() }), [""; 0]);
+    }
+}
