@@ -2,7 +2,8 @@
 //!
 //! In every round the crossing is taken in the kernel by the guest's own observer, what the process had filled comes
 //! from its own record, and when memory was back from a look at /proc/meminfo every few milliseconds. The agent's own
-//! word is taken for one thing only: when it was awake.
+//! word is taken for three things only: when it was awake, when the line that woke it was crossed, and that a kill was its
+//! own.
 
 use crate::agent::{Agent, Settings, tail};
 use crate::cgroup::Cgroup;
@@ -16,10 +17,12 @@ use plimsoll_node::priority::{Priority, raise_this_thread};
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_sense::bare::Bare;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -143,6 +146,8 @@ struct Round {
     /// check of one against the other. Above zero by what came from the CPUs' own lists of free pages, which nobody
     /// counts as available; below by what others took, page tables among them.
     filled_minus_fallen_bytes: Option<i64>,
+    /// Major faults of the whole machine over the same time: how much it thrashed.
+    major_faults: u64,
     /// Major faults of the agent's core, all threads, from before the growth to after the kill.
     core_major_faults: Option<u64>,
     /// From the start of the agent to its readiness.
@@ -243,6 +248,8 @@ fn report(number: usize, watcher: Watcher, round: &Round) {
 
 /// How long a round may take from the start of the growth.
 const ROUND_LIMIT: Duration = Duration::from_secs(45);
+/// How long the agent's word of a kill is waited for.
+const TOLD_LIMIT: Duration = Duration::from_secs(5);
 /// How often the process notes what it has filled.
 const CHUNK_KIB: u64 = 64;
 /// What a paced process takes at its rate before it is at the line.
@@ -271,6 +278,7 @@ fn round(
     thread::sleep(phase);
     let core = agent.part("core").ok();
     let faults_before = core.and_then(major_faults);
+    let all_faults_before = machine::vmstat("pgmajfault")?;
 
     let available = machine::meminfo("MemAvailable")?;
     let more = 512;
@@ -288,8 +296,16 @@ fn round(
         Ok((crossing, seen, hog))
     })?;
     let oom_kills = machine::oom_kills()? - oom_before;
-    let dead = hog.child.try_wait()?.is_some();
+    let ended = hog.child.try_wait()?;
+    let dead = ended.is_some();
     let faults_after = core.and_then(major_faults);
+    let all_faults = machine::vmstat("pgmajfault")?.saturating_sub(all_faults_before);
+    let told = || !agent.kills(work.name(), "begun").is_empty();
+    if dead && oom_kills == 0 {
+        // It kills first and tells later. What it never tells it did not do.
+        let _ = wait_for("the kill is told", TOLD_LIMIT, || Ok(told()));
+    }
+    let killed_by = killed_by(oom_kills, ended.and_then(|status| status.signal()), told());
     let filled = record::read(&hog.record)?;
     let lines = agent.lines();
     let log = (!dead || crossing.is_none()).then(|| tail(&agent.text()));
@@ -313,17 +329,14 @@ fn round(
         crossed_to_awake_ns: woke.and_then(|woke| after(woke.at_ns)),
         crossed_to_stopped_ns: filled.last().filter(|_| dead).and_then(|last| after(last.at_ns)),
         crossed_to_memory_back_ns: crossed_ns.and_then(|crossed| back(&samples, crossed, line_bytes)).and_then(after),
-        killed_by: match (oom_kills, dead) {
-            (0, true) => Some("plimsoll"),
-            (0, false) => None,
-            (1.., _) => Some("oom-killer"),
-        },
+        killed_by,
         victim: dead.then(|| work.name().to_owned()),
         oom_kills,
         wanted_rate_bytes_per_s: rate * MIB,
         phase_ns: u64::try_from(phase.as_nanos())?,
         lowest_available_bytes: samples.iter().map(|sample| sample.bytes).min(),
         filled_minus_fallen_bytes: crossing.and_then(|crossing| disagreement(&filled, available, crossing)),
+        major_faults: all_faults,
         core_major_faults: faults_after.zip(faults_before).map(|(after, before)| after.saturating_sub(before)),
         start_to_ready_ns,
         trace: if arguments.trace {
@@ -333,6 +346,16 @@ fn round(
         },
         log,
     })
+}
+
+/// Who killed the process, by the signal that it died of and whether the agent told of it; nobody, where it lives or
+/// something else ended it.
+fn killed_by(oom_kills: u64, signal: Option<i32>, told: bool) -> Option<&'static str> {
+    match (oom_kills, signal) {
+        (1.., _) => Some("oom-killer"),
+        (0, Some(signal)) if signal == Signal::KILL.as_raw() && told => Some("plimsoll"),
+        (0, _) => None,
+    }
 }
 
 /// Lets the process grow until it is dead and memory is back, or the time is up.
@@ -659,6 +682,20 @@ mod tests {
         assert_eq!(disagreement(RECORD, 100, crossing(2500)), Some(18));
         assert_eq!(disagreement(RECORD, 100, crossing(1000)), Some(-2));
         assert_eq!(disagreement(RECORD, 100, crossing(1)), None);
+    }
+
+    #[test]
+    fn only_a_kill_that_was_told_is_the_agents() {
+        for (oom_kills, signal, told, expected) in [
+            (0, Some(9), true, Some("plimsoll")),
+            (0, Some(9), false, None),
+            (0, Some(11), true, None),
+            (0, None, true, None),
+            (2, Some(9), true, Some("oom-killer")),
+            (1, None, false, Some("oom-killer")),
+        ] {
+            assert_eq!(killed_by(oom_kills, signal, told), expected, "{oom_kills} {signal:?} {told}");
+        }
     }
 
     #[test]
