@@ -105,6 +105,11 @@ fn die(name: &str, who: &str) -> Result<bool> {
         let cgroup = scene.settings.cgroup()?;
         scene.agent.wait_end(PATIENCE)?;
         wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
+        if who == "supervisor" {
+            // The core lives a moment longer, and lets everybody go on before it ends.
+            wait_for("the core lets go without a supervisor", PATIENCE, || Ok(held().is_empty()))
+                .with_context(|| format!("held: {}", held().join(", ")))?;
+        }
         // What a service manager does.
         scene.settings.environment.clear();
         scene.agent = Agent::start(&scene.settings)?;
