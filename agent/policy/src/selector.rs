@@ -218,31 +218,42 @@ impl fmt::Display for SelectorError {
 
 impl core::error::Error for SelectorError {}
 
+/// A text between quotes, with the escapes that all of Go has; `other` writes every other character.
+fn quoted(
+    f: &mut fmt::Formatter<'_>,
+    text: &str,
+    other: impl Fn(&mut fmt::Formatter<'_>, char) -> fmt::Result,
+) -> fmt::Result {
+    f.write_str("\"")?;
+    for character in text.chars() {
+        match character {
+            '"' => f.write_str("\\\"")?,
+            '\\' => f.write_str("\\\\")?,
+            '\x08' => f.write_str("\\b")?,
+            '\x0c' => f.write_str("\\f")?,
+            '\n' => f.write_str("\\n")?,
+            '\r' => f.write_str("\\r")?,
+            '\t' => f.write_str("\\t")?,
+            character => other(f, character)?,
+        }
+    }
+    f.write_str("\"")
+}
+
 /// A text as Go's `%q` prints it.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"")?;
-        for character in self.0.chars() {
-            match character {
-                '"' => f.write_str("\\\"")?,
-                '\\' => f.write_str("\\\\")?,
-                '\x07' => f.write_str("\\a")?,
-                '\x08' => f.write_str("\\b")?,
-                '\x0c' => f.write_str("\\f")?,
-                '\n' => f.write_str("\\n")?,
-                '\r' => f.write_str("\\r")?,
-                '\t' => f.write_str("\\t")?,
-                '\x0b' => f.write_str("\\v")?,
-                '\0'..' ' | '\x7f' => write!(f, "\\x{:02x}", u32::from(character))?,
-                '\u{80}'..'\u{a1}' | '\u{ad}' | '\u{2028}' | '\u{2029}' | '\u{feff}' => {
-                    write!(f, "\\u{:04x}", u32::from(character))?;
-                }
-                other => write!(f, "{other}")?,
+        quoted(f, self.0, |f, character| match character {
+            '\x07' => f.write_str("\\a"),
+            '\x0b' => f.write_str("\\v"),
+            '\0'..' ' | '\x7f' => write!(f, "\\x{:02x}", u32::from(character)),
+            '\u{80}'..'\u{a1}' | '\u{ad}' | '\u{2028}' | '\u{2029}' | '\u{feff}' => {
+                write!(f, "\\u{:04x}", u32::from(character))
             }
-        }
-        f.write_str("\"")
+            other => write!(f, "{other}"),
+        })
     }
 }
 
@@ -251,21 +262,10 @@ struct Json<'a>(&'a str);
 
 impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"")?;
-        for character in self.0.chars() {
-            match character {
-                '"' => f.write_str("\\\"")?,
-                '\\' => f.write_str("\\\\")?,
-                '\x08' => f.write_str("\\b")?,
-                '\x0c' => f.write_str("\\f")?,
-                '\n' => f.write_str("\\n")?,
-                '\r' => f.write_str("\\r")?,
-                '\t' => f.write_str("\\t")?,
-                '\0'..' ' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => write!(f, "\\u{:04x}", u32::from(character))?,
-                other => write!(f, "{other}")?,
-            }
-        }
-        f.write_str("\"")
+        quoted(f, self.0, |f, character| match character {
+            '\0'..' ' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => write!(f, "\\u{:04x}", u32::from(character)),
+            other => write!(f, "{other}"),
+        })
     }
 }
 

@@ -156,16 +156,9 @@ impl Turn<'_> {
                 "available": reading.map(|reading| reading.available),
             })
         });
-        let evictions = plan
-            .evictions
-            .iter()
-            .map(|eviction| json!({ "pod": self.name(eviction.pod), "grace_seconds": eviction.grace_seconds }));
-        let rows = self.candidates();
-        let candidates = plan.ranked.iter().zip(&rows).map(|(ranked, [name, fate, reason])| {
+        let evictions = plan.evictions.iter().map(|eviction| (eviction.pod, eviction.grace_seconds));
+        let keys = plan.ranked.iter().map(|ranked| {
             json!({
-                "pod": name,
-                "fate": fate,
-                "reason": reason,
                 "measured": ranked.is_measured,
                 "exceeds": ranked.exceeds,
                 "priority": ranked.priority,
@@ -181,10 +174,28 @@ impl Turn<'_> {
             "acting": plan.acting,
             "reclaim_containers": plan.reclaim.containers,
             "reclaim_images": plan.reclaim.images,
-            "evictions": evictions.collect::<Vec<_>>(),
-            "candidates": candidates.collect::<Vec<_>>(),
+            "evictions": self.evictions(evictions),
+            "candidates": self.with_fates(keys),
             "overlooked": plan.overlooked,
         }))
+    }
+
+    /// Who goes, and how long each has for an orderly end.
+    fn evictions(&self, evictions: impl Iterator<Item = (u32, i64)>) -> Vec<Value> {
+        let told = |(pod, grace_seconds)| json!({ "pod": self.name(pod), "grace_seconds": grace_seconds });
+        evictions.map(told).collect()
+    }
+
+    /// Every candidate: the keys that ranked it, with its name and what becomes of it.
+    fn with_fates(&self, keys: impl Iterator<Item = Value>) -> Vec<Value> {
+        let told = |(keys, [name, fate, reason]): (Value, [String; 3])| {
+            let mut fields = object(keys);
+            fields.extend(
+                [("pod", name), ("fate", fate), ("reason", reason)].map(|(key, it)| (key.to_owned(), it.into())),
+            );
+            Value::Object(fields)
+        };
+        keys.zip(self.candidates()).map(told).collect()
     }
 
     fn plimsoll_plan(&self, config: &plimsoll::Config, plan: &plimsoll::Plan) -> Map<String, Value> {
@@ -209,14 +220,8 @@ impl Turn<'_> {
             plimsoll::Action::Hasten { pod, .. } => Some((pod, 0)),
             plimsoll::Action::Reclaim(_) => None,
         });
-        let evictions =
-            evictions.map(|(pod, grace_seconds)| json!({ "pod": self.name(pod), "grace_seconds": grace_seconds }));
-        let rows = self.candidates();
-        let candidates = plan.ranked.iter().zip(&rows).map(|(ranked, [name, fate, reason])| {
+        let keys = plan.ranked.iter().map(|ranked| {
             json!({
-                "pod": name,
-                "fate": fate,
-                "reason": reason,
                 "measured": ranked.is_measured,
                 "exceeds": ranked.exceeds,
                 "priority": ranked.priority,
@@ -247,8 +252,8 @@ impl Turn<'_> {
                 "coming": whole(coming),
                 "taken": whole(taken),
             })),
-            "evictions": evictions.collect::<Vec<_>>(),
-            "candidates": candidates.collect::<Vec<_>>(),
+            "evictions": self.evictions(evictions),
+            "candidates": self.with_fates(keys),
             "overlooked": plan.overlooked,
         }))
     }

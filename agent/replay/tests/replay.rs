@@ -146,6 +146,33 @@ fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
 }
 
 #[test]
+fn programs_get_names_fates_and_cases() {
+    let trace = read(MACHINE).expect("a trace");
+    let configuration = configuration("evictionHard: {memory.available: 100Mi}");
+    for (book, turn, cases) in [
+        (RuleBook::Kubelet, 2, None),
+        (RuleBook::Plimsoll, 1, Some("honest-only")),
+        (RuleBook::OpenShift3, 1, Some("honest-only")),
+    ] {
+        let settings = Settings { configuration: &configuration, rule_book: Some(book), layout: None };
+        let mut turns = Vec::new();
+        run(&trace, None, &settings, &mut |turn: &Turn<'_>| turns.push(turn.json()));
+        let plan = &turns[turn];
+        assert_eq!((&plan["rule_book"], &plan["conditions"][0]), (&book.name().into(), &"MemoryPressure".into()));
+        assert_eq!(plan["condition_cases"]["MemoryPressure"].as_str(), cases, "{book}");
+        let victim = &plan["candidates"][0];
+        assert_eq!(
+            (&victim["pod"], &victim["fate"], &victim["measured"]),
+            (&"b/hog".into(), &"evicted".into(), &true.into())
+        );
+        assert!(victim["reason"].as_str().is_some_and(|reason| reason.contains("over its request")), "{victim}");
+        assert_eq!(plan["candidates"].as_array().map(Vec::len), Some(3));
+        let eviction = &plan["evictions"][0];
+        assert_eq!((&eviction["pod"], &eviction["grace_seconds"]), (&"b/hog".into(), &1.into()));
+    }
+}
+
+#[test]
 fn summaries_may_follow_one_another() {
     let later = String::from_utf8_lossy(SUMMARY).replace("03:04:05Z", "03:04:25Z");
     let both = [SUMMARY, later.as_bytes()].concat();
