@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicU64;
 
+use plimsoll_policy::{Fate, Plan, Protected};
+use plimsoll_replay::variant;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -30,6 +32,7 @@ pub(super) struct Metrics {
     pub(super) brakes: Family<Label, Counter>,
     pub(super) kernel_brakes: Family<Label, Counter>,
     pub(super) decisions: Family<Label, Counter>,
+    pub(super) candidates: Family<Label, Counter>,
     pub(super) lost_records: Family<Label, Counter>,
     pub(super) lost_log_lines: Counter,
     pub(super) malformed_records: Family<Label, Counter>,
@@ -111,6 +114,10 @@ impl Metrics {
             brakes: registered!("brakes", "Freezes and thaws, by what became of them"),
             kernel_brakes: registered!("kernel_brakes", "In-kernel brakes of the running core, by what became of them"),
             decisions: registered!("decisions", "Plans that were told, by their outcome"),
+            candidates: registered!(
+                "candidates",
+                "Candidates of plans that were told, by why they were or were not taken"
+            ),
             lost_records: registered!("lost_records", "Records that found a ring or queue full"),
             lost_log_lines: registered!("lost_log_lines", "Lines of the log that nobody took in time"),
             malformed_records: registered!("malformed_records", "Records that were none of those agreed on"),
@@ -143,20 +150,27 @@ impl Metrics {
             ),
             registry,
         };
-        // What an alert looks for is there before it first happens.
+        metrics.begin();
+        metrics
+    }
+
+    /// What an alert looks for is there before it first happens.
+    fn begin(&self) {
         let known: [(&Family<Label, Counter>, _, &[&str]); 5] = [
-            (&metrics.oom_kills, "scope", &["global", "cgroup", "cpuset", "numa-node"]),
-            (&metrics.brakes, "outcome", &["frozen", "thawed", "still-grows", "gone", "refused", "thaw-failed"]),
-            (&metrics.kernel_brakes, "outcome", &["applied", "refused"]),
-            (&metrics.lost_records, "ring", &["watch-queue", "scout-queue"]),
-            (&metrics.malformed_records, "side", &["agent", "kernel"]),
+            (&self.oom_kills, "scope", &["global", "cgroup", "cpuset", "numa-node"]),
+            (&self.brakes, "outcome", &["frozen", "thawed", "still-grows", "gone", "refused", "thaw-failed"]),
+            (&self.kernel_brakes, "outcome", &["applied", "refused"]),
+            (&self.lost_records, "ring", &["watch-queue", "scout-queue"]),
+            (&self.malformed_records, "side", &["agent", "kernel"]),
         ];
+        for fate in fates() {
+            let _ = self.candidates.get_or_create(&[("fate", name_of(fate))]);
+        }
         for (family, label, values) in known {
             for value in values {
                 let _ = family.get_or_create(&[(label, (*value).into())]);
             }
         }
-        metrics
     }
 
     /// All of them as text.
@@ -165,6 +179,46 @@ impl Metrics {
         // Writing into a String does not fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+}
+
+/// All that can become of a candidate.
+fn fates() -> impl Iterator<Item = Fate> {
+    let protected = [
+        Protected::Init,
+        Protected::Agent,
+        Protected::Listed,
+        Protected::Critical,
+        Protected::Static,
+        Protected::Mirror,
+    ];
+    let others = [
+        Fate::Evicted,
+        Fate::Hastened,
+        Fate::NotNeeded,
+        Fate::Going,
+        Fate::Stuck,
+        Fate::NoStatistics,
+        Fate::NothingToFree,
+        Fate::OutsideScope,
+        Fate::Bounded,
+        Fate::Innocent,
+    ];
+    others.into_iter().chain(protected.map(Fate::Protected))
+}
+
+/// A fate as a label: `not-needed`, `protected-static`.
+fn name_of(fate: Fate) -> String {
+    match fate {
+        Fate::Protected(why) => format!("protected-{}", variant(&why).0),
+        fate => variant(&fate).0,
+    }
+}
+
+/// Counts what became of each candidate of a plan that was told.
+pub(super) fn count_candidates(metrics: &Metrics, plan: &Plan) {
+    for ranked in &plan.ranked {
+        count(&metrics.candidates, ("fate", &name_of(ranked.fate)));
     }
 }
 
@@ -216,6 +270,7 @@ mod tests {
             ("brakes", "counter"),
             ("kernel_brakes", "counter"),
             ("decisions", "counter"),
+            ("candidates", "counter"),
             ("lost_records", "counter"),
             ("lost_log_lines", "counter"),
             ("malformed_records", "counter"),
@@ -239,6 +294,33 @@ mod tests {
         assert!(text.contains("# UNIT plimsoll_past_line_bytes bytes\n"), "{text}");
         assert!(text.contains("plimsoll_program_runs_total{program=\"charge\"} 3\n"), "{text}");
         assert!(text.contains("plimsoll_kernel_brakes_total{outcome=\"refused\"} 0\n"), "{text}");
+        for fate in ["evicted", "not-needed", "no-statistics", "protected-listed", "protected-init"] {
+            assert!(text.contains(&format!("plimsoll_candidates_total{{fate=\"{fate}\"}} 0\n")), "{fate} in {text}");
+        }
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn why_each_candidate_was_or_was_not_taken_is_counted() {
+        let metrics = Metrics::new();
+        let candidate = |protected, usage| plimsoll_policy::Candidate {
+            usage: Some(plimsoll_units::Bytes(usage)),
+            protected,
+            ..plimsoll_policy::Candidate::default()
+        };
+        let candidates = [candidate(None, 5), candidate(None, 0), candidate(Some(Protected::Static), 7)];
+        let observation =
+            plimsoll_policy::Observation { candidates: &candidates, ..plimsoll_policy::Observation::default() };
+        let mut plan = Plan::with_capacity(&plimsoll_policy::Config::default(), candidates.len());
+        plimsoll_policy::ranking(&observation, &mut plan);
+        count_candidates(&metrics, &plan);
+        count_candidates(&metrics, &plan);
+        let text = metrics.text();
+        for (fate, times) in
+            [("not-needed", 2), ("nothing-to-free", 2), ("protected-static", 2), ("protected-mirror", 0)]
+        {
+            let line = format!("plimsoll_candidates_total{{fate=\"{fate}\"}} {times}\n");
+            assert!(text.contains(&line), "{line} in {text}");
+        }
     }
 }

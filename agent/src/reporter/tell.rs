@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::health::{self, Health};
 use super::kernel_log::KernelLog;
-use super::metrics::{Metrics, count, gauge, store};
+use super::metrics::{Metrics, count, count_candidates, gauge, store};
 use super::plan::{Draft, ns, variant};
 use super::trace::Plans;
 use crate::log::{Level, escaped};
@@ -313,6 +313,7 @@ impl Teller {
         }
         self.kernel_log.plan(draft.number(), draft.figures().as_ref());
         count(&self.metrics.decisions, ("outcome", &variant(&draft.plan.outcome).0));
+        count_candidates(&self.metrics, &draft.plan);
         if draft.plan.scope == Scope::Node {
             self.metrics.memory_pressure.set(draft.plan.conditions.memory_pressure.into());
         }
@@ -549,6 +550,7 @@ pub(super) mod tests {
         assert!(!message.contains("shadow"));
         let text = teller.metrics();
         assert!(text.contains("plimsoll_decisions_total{outcome=\"evict\"} 1"), "{text}");
+        assert!(text.contains("plimsoll_candidates_total{fate=\"evicted\"} 1"), "{text}");
         assert!(text.contains("plimsoll_memory_pressure 1\n"), "{text}");
         for reading in ["kubelet", "kernel"] {
             assert!(text.contains(&format!("plimsoll_memory_available_bytes{{reading=\"{reading}\"}} ")), "{text}");

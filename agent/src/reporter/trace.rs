@@ -41,9 +41,9 @@ impl Ring {
     fn open(folder: &Path, size: Bytes, header: &Header) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let header = serde_json::to_string(header)? + "\n";
-        let (file, written) = begin(folder, &header)?;
-        let folder = folder.to_owned();
-        Ok(Self { folder, most: size.0 / u64::from(FILES), header, file, written, last: MonotonicNs(0) })
+        let most = size.0 / u64::from(FILES);
+        let (file, written) = begin(folder, most, &header)?;
+        Ok(Self { folder: folder.to_owned(), most, header, file, written, last: MonotonicNs(0) })
     }
 
     fn write(&mut self, mut entry: Entry) -> io::Result<()> {
@@ -60,7 +60,7 @@ impl Ring {
             return Err(io::Error::other("one line is longer than a file may be; give it more room with --trace-size"));
         }
         if self.written + length > self.most {
-            (self.file, self.written) = begin(&self.folder, &self.header)?;
+            (self.file, self.written) = begin(&self.folder, self.most, &self.header)?;
         }
         self.file.write_all(line.as_bytes())?;
         self.written += length;
@@ -68,13 +68,23 @@ impl Ring {
     }
 }
 
-/// Moves the files on by one and begins a new one.
-fn begin(folder: &Path, header: &str) -> io::Result<(File, u64)> {
+/// Moves the files on by one and begins a new one. `most` is what it may come to.
+fn begin(folder: &Path, most: u64, header: &str) -> io::Result<(File, u64)> {
     for age in (1..FILES).rev() {
         match fs::rename(path(folder, age - 1), path(folder, age)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
+    }
+    // Files of an earlier run may be larger than those of this one: the oldest go until there is room for the new one.
+    let mut room = most.saturating_mul(u64::from(FILES - 1));
+    for age in 1..FILES {
+        let path = path(folder, age);
+        let Ok(length) = fs::metadata(&path).map(|file| file.len()) else { continue };
+        if length > room {
+            fs::remove_file(&path)?;
+        }
+        room = room.saturating_sub(length);
     }
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path(folder, 0))?;
     file.write_all(header.as_bytes())?;
@@ -163,6 +173,28 @@ mod tests {
         let all: Vec<u64> = (0..FILES).rev().flat_map(|age| entries(folder.path(), age)).map(|it| it.at().0).collect();
         let first = all[0];
         assert_eq!(all, (first..100).collect::<Vec<_>>(), "nothing between is missing");
+    }
+
+    #[test]
+    fn a_ring_that_was_larger_shrinks_and_keeps_the_newest() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let length = |age| fs::metadata(path(folder.path(), age)).map_or(0, |file| file.len());
+        let total = || (0..FILES).map(length).sum::<u64>();
+        let look = |at| Entry::Look(Look { at_ns: MonotonicNs(at), ..Look::default() });
+        let mut ring = Ring::open(folder.path(), Bytes(8000), &header()).expect("writable");
+        for at in 0..400 {
+            ring.write(look(at)).expect("writable");
+        }
+        assert!(total() > 6000, "{}", total());
+        drop(ring);
+        let size = 3200;
+        let mut ring = Ring::open(folder.path(), Bytes(size), &header()).expect("writable");
+        assert_eq!(entries(folder.path(), 1).last().map(|entry| entry.at().0), Some(399), "the newest is kept");
+        for at in 400..500 {
+            assert!(total() <= size, "{}", total());
+            ring.write(look(at)).expect("writable");
+        }
+        assert!(total() <= size, "{}", total());
     }
 
     #[test]
