@@ -113,7 +113,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("plimsoll: {error:#}");
+            log::complain(&format!("{error:#}"));
             // What is wrong with a configuration is said before anything is opened.
             if error.is::<plimsoll_config::ConfigError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }

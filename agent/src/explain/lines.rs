@@ -43,6 +43,8 @@ pub(super) struct Other {
     pub(super) hard: bool,
     /// In bytes, inodes or process numbers.
     pub(super) is_bytes: bool,
+    /// The line as somebody wrote it.
+    pub(super) written: Option<String>,
     pub(super) line: Option<u64>,
     pub(super) distance: Option<i128>,
     /// What was read, or why nothing was.
@@ -174,7 +176,9 @@ pub(super) fn others(
         threshold.operator == Operator::LessThan
             && (threshold.signal != EvictionSignal::MemoryAvailable || look.memory.is_none())
     });
-    let mut others: Vec<Other> = of_kubelet.map(|threshold| other(threshold, places)).collect();
+    let of_kubelet =
+        of_kubelet.map(|threshold| Other { written: written(configuration, threshold), ..other(threshold, places) });
+    let mut others: Vec<Other> = of_kubelet.collect();
     if let Some(swap) = configuration.swap {
         others.push(of_swap(swap.free, swap.grace.is_zero(), reading));
     }
@@ -189,6 +193,7 @@ pub(super) fn others(
             signal: format!("memory.available of {path}"),
             hard: threshold.is_hard(),
             is_bytes: true,
+            written: None,
             line: None,
             distance: None,
             source: why.to_owned(),
@@ -223,10 +228,20 @@ fn other(threshold: &EvictionThreshold, places: &Places) -> Other {
                 | EvictionSignal::ContainerFsInodesFree
                 | EvictionSignal::PidAvailable
         ),
+        written: None,
         line,
         distance,
         source,
     }
+}
+
+/// The text behind a threshold; that on pods' memory follows from the machine's.
+fn written(configuration: &Configuration, threshold: &EvictionThreshold) -> Option<String> {
+    let settings = &configuration.kubelet.eviction;
+    let texts = if threshold.is_hard() { &settings.hard } else { &settings.soft };
+    let follows = threshold.signal == EvictionSignal::AllocatableMemoryAvailable;
+    let signal = if follows { EvictionSignal::MemoryAvailable } else { threshold.signal };
+    texts.get(signal.name()).cloned()
 }
 
 fn of_swap(free: kubelet::Line, hard: bool, reading: &MemReading) -> Other {
@@ -237,6 +252,7 @@ fn of_swap(free: kubelet::Line, hard: bool, reading: &MemReading) -> Other {
         signal: "swap.free".to_owned(),
         hard,
         is_bytes: true,
+        written: None,
         line: has_swap.then_some(line),
         distance: has_swap.then(|| i128::from(reading.swap_free.0) - i128::from(line)),
         source: if has_swap { "/proc/meminfo" } else { "there is no swap here" }.to_owned(),
@@ -304,6 +320,9 @@ mod tests {
         assert!(node_fs.is_bytes && node_fs.line == Some(1024) && node_fs.distance.is_some(), "{node_fs:?}");
         assert!(!told("nodefs.inodesFree", true).is_bytes);
         assert!(told("nodefs.inodesFree", true).distance.is_some());
+        assert_eq!(told("imagefs.available", true).written.as_deref(), Some("15%"));
+        assert_eq!(told("pid.available", false).written.as_deref(), Some("90%"));
+        assert_eq!(told("allocatableMemory.available", true).written.as_deref(), Some("1Mi"));
         assert!(others.iter().all(|it| it.signal != "memory.available"), "the machine's own is told elsewhere");
         assert_eq!(distances(&configuration, &look).len(), 1);
     }

@@ -80,8 +80,9 @@ impl Answer<'_> {
                 None => writeln!(f)?,
             }
         }
-        for Other { signal, hard, is_bytes, line, distance, source } in &self.others {
-            let at = line.map_or_else(String::new, |line| format!(", {}", figure(line, *is_bytes)));
+        for Other { signal, hard, is_bytes, written, line, distance, source } in &self.others {
+            let known = line.map(|line| figure(line, *is_bytes)).or_else(|| written.as_deref().map(printable));
+            let at = known.map_or_else(String::new, |line| format!(", {line}"));
             write!(f, "{} line of {}{at}: ", kind(*hard), printable(signal))?;
             match distance {
                 Some(distance) => writeln!(f, "{} ({})", far(*distance, *is_bytes), printable(source))?,
