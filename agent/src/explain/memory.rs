@@ -66,7 +66,7 @@ pub(super) struct Capacity {
     /// The capacity less what is reserved and the hard line.
     #[serde(rename = "allocatable_bytes")]
     pub(super) allocatable: Bytes,
-    /// What pods here ask for together; not known without a list of them.
+    /// What pods here ask for together; not known without a list that has some.
     #[serde(rename = "requests_bytes")]
     pub(super) requests: Option<Bytes>,
     /// The sum of what workloads were promised by `memory.low` and `memory.min`.
@@ -180,7 +180,7 @@ pub(super) fn capacity(
     Capacity {
         whole: capacity,
         allocatable: capacity.saturating_sub(kept).saturating_sub(hard),
-        requests: pods.map(|pods| pods.requests_bytes),
+        requests: pods.filter(|pods| pods.count > 0).map(|pods| pods.requests_bytes),
         promised: promised.fold(Bytes::ZERO, Bytes::saturating_add),
     }
 }

@@ -95,10 +95,11 @@ impl Answer<'_> {
     fn capacity(&self, f: &mut String) -> Result {
         let Capacity { whole, allocatable, requests, promised } = self.capacity;
         write!(f, "capacity {whole}, allocatable {allocatable} (less reservations and the hard line), ")?;
-        match (requests, self.pods.as_ref().map_or(0, |pods| pods.count)) {
-            (Some(requests), 1) => write!(f, "1 pod asks for {requests}, ")?,
-            (Some(requests), count) => write!(f, "{count} pods ask for {requests} together, ")?,
-            (None, _) => write!(f, "what pods ask for is not known without --pods, ")?,
+        match (requests, self.pods.as_ref().map(|pods| pods.count)) {
+            (Some(requests), Some(1)) => write!(f, "1 pod asks for {requests}, ")?,
+            (Some(requests), count) => write!(f, "{} pods ask for {requests} together, ", count.unwrap_or(0))?,
+            (None, Some(_)) => write!(f, "none of the listed pods has a cgroup here, ")?,
+            (None, None) => write!(f, "what pods ask for is not known without --pods, ")?,
         }
         writeln!(f, "promised to workloads by memory.low and memory.min {promised}")
     }
