@@ -32,7 +32,7 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
         honest: memory.honest_available,
     });
     judge(thresholds, scope, &memory, now, plan);
-    remember_calm(config, scope, &memory, observation, plan);
+    remember_calm(config, thresholds, scope, &memory, observation, plan);
     // A soft line in its grace is pressure too.
     if plan.judged.iter().any(|judged| judged.case != Case::Neither) {
         scope.last_crossed = Some(now);
@@ -42,17 +42,21 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     if fresh {
         scope.last_taken = Some(observation.taken);
     }
+    for kind in LineKind::BOTH {
+        if relevant(thresholds, plan, kind).all(|judged| judged.case == Case::Neither) {
+            scope.reclaim_asked[kind as usize] = None;
+        }
+    }
     if plan.judged.iter().all(|judged| judged.case == Case::Neither) {
-        scope.reclaim_asked = None;
         return;
     }
-    if !plan.judged.iter().any(|judged| judged.met) {
+    let Some(turn) = choose_line(config, thresholds, scope, observation, plan) else {
         plan.outcome = Outcome::InGrace;
         return;
-    }
-    rank(observation, &scope.baseline, plan);
+    };
+    rank(observation, &scope.baselines[turn.kind as usize], plan);
     if fresh {
-        act(config, thresholds, state, &memory, observation, plan);
+        act(config, state, turn, &memory, observation, plan);
     } else {
         plan.outcome = Outcome::Stale;
     }
@@ -89,24 +93,34 @@ fn judge(thresholds: &[Threshold], scope: &mut ScopeState, memory: &MemoryReadin
     }
 }
 
-/// Remembers who has how much while memory is plentiful, or at least for the first time above all lines.
+/// The lines that what is remembered for a kind of line goes by: hard lines go by themselves alone, so that no soft one
+/// beside them changes what they do.
+fn relevant<'a>(thresholds: &'a [Threshold], plan: &'a Plan, kind: LineKind) -> impl Iterator<Item = &'a Judged> {
+    plan.judged.iter().filter(move |judged| LineKind::of(&thresholds[judged.threshold as usize]) <= kind)
+}
+
+/// Remembers who has how much while memory is plentiful, or at least for the first time above all lines; for each kind
+/// of line by itself.
 fn remember_calm(
     config: &Config,
+    thresholds: &[Threshold],
     scope: &mut ScopeState,
     memory: &MemoryReading,
     observation: &Observation<'_>,
     plan: &Plan,
 ) {
-    if plan.judged.iter().any(|judged| judged.case != Case::Neither) {
-        return;
-    }
-    let highest = plan.judged.iter().map(|judged| judged.target).max().unwrap_or(Bytes::ZERO);
-    let plentiful = highest.saturating_add(config.plentiful.of(memory.capacity));
     let lowest =
         memory.honest_available.map_or(memory.kubelet_available, |honest| honest.min(memory.kubelet_available));
-    let is_plentiful = lowest >= plentiful;
-    if scope.baseline.is_wanted(is_plentiful) {
-        scope.baseline.take(is_plentiful, memory.kubelet_available, memory.honest_available, observation.candidates);
+    for (kind, baseline) in LineKind::BOTH.into_iter().zip(&mut scope.baselines) {
+        let is_needed = thresholds.iter().any(|threshold| LineKind::of(threshold) == kind);
+        if !is_needed || relevant(thresholds, plan, kind).any(|judged| judged.case != Case::Neither) {
+            continue;
+        }
+        let highest = relevant(thresholds, plan, kind).map(|judged| judged.target).max().unwrap_or(Bytes::ZERO);
+        let is_plentiful = lowest >= highest.saturating_add(config.plentiful.of(memory.capacity));
+        if baseline.is_wanted(is_plentiful) {
+            baseline.take(is_plentiful, memory.kubelet_available, memory.honest_available, observation.candidates);
+        }
     }
 }
 
@@ -119,12 +133,18 @@ enum Wish {
     LeaveCache,
 }
 
-fn wish(config: &Config, scope: &ScopeState, observation: &Observation<'_>, now: MonotonicNs, case: Case) -> Wish {
+fn wish(
+    config: &Config,
+    asked: Option<MonotonicNs>,
+    observation: &Observation<'_>,
+    now: MonotonicNs,
+    case: Case,
+) -> Wish {
     match case {
         Case::Both | Case::HonestOnly => Wish::Evict,
         // Never met; kept so that a new case cannot be forgotten.
         Case::Neither => Wish::LeaveCache,
-        Case::KubeletOnly => match scope.reclaim_asked {
+        Case::KubeletOnly => match asked {
             None => Wish::Reclaim,
             Some(asked) => {
                 let tried = observation.reclaimed.is_some_and(|ended| ended >= asked && observation.taken >= ended);
@@ -142,29 +162,48 @@ fn wish(config: &Config, scope: &ScopeState, observation: &Observation<'_>, now:
     }
 }
 
-fn act(
+/// The line to act on, and what it asks for.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// Its index in [`Plan::judged`].
+    acting: u32,
+    kind: LineKind,
+    wish: Wish,
+}
+
+/// Chooses among the lines that are met: what can be done before what is waited for; hard before soft, so that no soft
+/// line ever delays a hard one; evicting before reclaiming; the higher target first.
+fn choose_line(
     config: &Config,
     thresholds: &[Threshold],
+    scope: &ScopeState,
+    observation: &Observation<'_>,
+    plan: &Plan,
+) -> Option<Turn> {
+    (0_u32..)
+        .zip(&plan.judged)
+        .filter(|(_, judged)| judged.met)
+        .map(|(index, judged)| {
+            let kind = LineKind::of(&thresholds[judged.threshold as usize]);
+            let wish = wish(config, scope.reclaim_asked[kind as usize], observation, plan.made, judged.case);
+            let waits = matches!(wish, Wish::AwaitReclaim | Wish::LeaveCache);
+            (waits, kind, wish, core::cmp::Reverse(judged.target), index)
+        })
+        .min()
+        .map(|(_, kind, wish, _, acting)| Turn { acting, kind, wish })
+}
+
+fn act(
+    config: &Config,
     state: &mut State,
+    turn: Turn,
     memory: &MemoryReading,
     observation: &Observation<'_>,
     plan: &mut Plan,
 ) {
+    let Turn { acting, kind, wish } = turn;
     let now = plan.made;
     let Some(scope) = state.scope(observation.scope) else { return };
-    // What can be done before what is waited for; hard before soft, so that no soft line ever delays a hard one; evicting
-    // before reclaiming; the higher target first.
-    let chosen = (0_u32..)
-        .zip(&plan.judged)
-        .filter(|(_, judged)| judged.met)
-        .map(|(index, judged)| {
-            let soft = !thresholds[judged.threshold as usize].is_hard();
-            let wish = wish(config, scope, observation, now, judged.case);
-            let waits = matches!(wish, Wish::AwaitReclaim | Wish::LeaveCache);
-            (waits, soft, wish, core::cmp::Reverse(judged.target), index)
-        })
-        .min();
-    let Some((_, soft, wish, _, acting)) = chosen else { return };
     plan.acting = Some(acting);
     let judged = plan.judged[acting as usize];
     let reading = match judged.case {
@@ -175,9 +214,18 @@ fn act(
         }
     };
     let missing = judged.target.saturating_sub(reading);
+    if wish == Wish::Reclaim {
+        scope.reclaim_asked[kind as usize..].fill(Some(now));
+    }
+    // A line that waits meanwhile may ask anew then.
+    for asked in scope.reclaim_asked.into_iter().flatten() {
+        let again = asked.after(config.reclaim_pause);
+        if again > now {
+            plan.look_again_by(again);
+        }
+    }
     match wish {
         Wish::Reclaim => {
-            scope.reclaim_asked = Some(now);
             plan.actions.push(Action::Reclaim { amount: missing });
             plan.outcome = Outcome::Reclaiming;
         }
@@ -185,14 +233,10 @@ fn act(
         Wish::LeaveCache => plan.outcome = Outcome::CacheInUse,
         Wish::Evict => {
             let honest = memory.honest_available == Some(reading);
-            let fallen = scope.baseline.available(honest, memory.capacity).saturating_sub(reading);
-            attribute(plan, observation, fallen);
-            choose(config, state, observation, missing, soft, plan);
-            return;
+            let baseline = &scope.baselines[kind as usize];
+            attribute(plan, observation, baseline.available(honest, memory.capacity).saturating_sub(reading));
+            choose(config, state, observation, missing, kind, plan);
         }
-    }
-    if let Some(asked) = scope.reclaim_asked {
-        plan.look_again_by(asked.after(config.reclaim_pause));
     }
 }
 
@@ -222,9 +266,10 @@ fn choose(
     state: &mut State,
     observation: &Observation<'_>,
     missing: Bytes,
-    soft: bool,
+    kind: LineKind,
     plan: &mut Plan,
 ) {
+    let soft = kind == LineKind::Soft;
     let threshold = plan.acting().map_or(0, |judged| judged.threshold);
     let mut deficit = Deficit { missing, ..Deficit::default() };
     for ranked in &plan.ranked {
@@ -257,7 +302,6 @@ fn choose(
     let spare =
         !config.evict_for_unattributed && plan.attribution.is_some_and(|attribution| !attribution.is_evictable());
     let left_behind = left_behind(observation, plan);
-    let kind = if soft { LineKind::Soft } else { LineKind::Hard };
     let mut left = state.victims_of(kind).left(plan.made);
     let mut bounded = false;
     let mut innocent = false;

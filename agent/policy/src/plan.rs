@@ -95,7 +95,7 @@ impl Deficit {
 /// [`Config::evict_for_unattributed`](crate::Config::evict_for_unattributed) is set.
 ///
 /// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more than the highest
-/// line available. Where there was none since the start, it is the first observation above all lines; where there was
+/// line available, or for a hard line than the highest hard one: it goes by no soft one beside it. Where there was none since the start, it is the first observation above all lines; where there was
 /// none of that either, everything in use counts as grown. Who has no reading counts as not grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {

@@ -1,6 +1,6 @@
 //! What is remembered from one decision to the next: since when lines are crossed, what was done, who had how much.
 
-use crate::config::Config;
+use crate::config::{Config, Threshold};
 use crate::observation::{Candidate, Key, Scope};
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -78,8 +78,10 @@ pub(crate) struct ScopeState {
     pub(crate) watched: Vec<Watched>,
     pub(crate) last_taken: Option<MonotonicNs>,
     pub(crate) last_crossed: Option<MonotonicNs>,
-    pub(crate) reclaim_asked: Option<MonotonicNs>,
-    pub(crate) baseline: Baseline,
+    /// When reclaim was last asked for, for lines of each kind. What is asked for a hard one serves the soft ones too.
+    pub(crate) reclaim_asked: [Option<MonotonicNs>; 2],
+    /// A hard line has its own, that soft lines do not keep old.
+    pub(crate) baselines: [Baseline; 2],
 }
 
 impl ScopeState {
@@ -88,8 +90,8 @@ impl ScopeState {
             watched: vec![Watched::default(); thresholds],
             last_taken: None,
             last_crossed: None,
-            reclaim_asked: None,
-            baseline: Baseline { plentiful: false, available: None, usage: vec![None; slots] },
+            reclaim_asked: [None; 2],
+            baselines: [(); 2].map(|()| Baseline { usage: vec![None; slots], ..Baseline::none() }),
         }
     }
 }
@@ -146,11 +148,19 @@ pub struct State {
     last_taken: LineKind,
 }
 
-/// Whether a line has a grace period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a line has a grace period. The hard one is less: it acts first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LineKind {
     Hard,
     Soft,
+}
+
+impl LineKind {
+    pub(crate) const BOTH: [Self; 2] = [Self::Hard, Self::Soft];
+
+    pub(crate) const fn of(threshold: &Threshold) -> Self {
+        if threshold.is_hard() { Self::Hard } else { Self::Soft }
+    }
 }
 
 impl State {

@@ -313,8 +313,44 @@ fn a_soft_line_that_evicts_does_not_keep_a_hard_one_from_reclaiming() {
     rig.look(1, reading(400, 400), &[candidate(0, 20)]);
     let plan = rig.look(2, reading(50, 400), &[candidate(0, 20)]);
     assert_eq!(plan.actions, [Action::Reclaim { amount: mib(50) }]);
-    // While that is waited for the soft one acts.
-    assert_eq!(victims(rig.look(3, reading(50, 400), &[candidate(0, 20)])), [0]);
+    // While that is waited for the soft one acts, and the hard one asks again in its own time.
+    let plan = rig.look(3, reading(50, 400), &[candidate(0, 20)]);
+    assert_eq!((victims(plan), plan.look_again), (vec![0], Some(secs(12))));
+    let plan = rig.look(12, reading(50, 400), &[candidate(0, 20)]);
+    assert_eq!(plan.actions, [Action::Reclaim { amount: mib(50) }]);
+    // Both readings are below by now: nothing waits any more, and nothing is looked at for what is over.
+    let plan = rig.look(30, reading(50, 50), &[candidate(0, 20)]);
+    assert_eq!((victims(plan), plan.look_again), (vec![0], None));
+}
+
+#[test]
+fn a_soft_line_in_its_grace_hides_nobody_from_a_hard_one() {
+    for thresholds in [&[threshold(100, 0, 0)][..], &[threshold(100, 0, 0), threshold(300, 60, 0)]] {
+        let mut rig = Rig::with(thresholds);
+        rig.look(1, reading(900, 900), &[candidate(0, 10)]);
+        // First somebody else takes much, which ends above the hard line; then one takes the rest.
+        rig.look(2, reading(250, 250), &[candidate(0, 10)]);
+        let plan = rig.look(3, reading(90, 90), &[candidate(0, 170)]);
+        assert_eq!(plan.attribution.expect("reckoned").fallen, mib(160), "{thresholds:?}");
+        assert_eq!(victims(plan), [0], "{thresholds:?}");
+    }
+    // A soft line itself reckons from when memory was above all lines.
+    let mut rig = Rig::with(&[threshold(100, 0, 0), threshold(300, 1, 0)]);
+    for (at, available, usage) in [(1, 900, 10), (2, 250, 10), (3, 200, 60)] {
+        rig.look(at, reading(available, available), &[candidate(0, usage)]);
+    }
+    assert_eq!((rig.plan.outcome, rig.plan.attribution.expect("reckoned").fallen), (Outcome::Unattributed, mib(700)));
+}
+
+#[test]
+fn what_a_soft_line_had_reclaimed_is_not_the_hard_ones() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0), threshold(300, 1, 0)]);
+    rig.look(1, reading(250, 400), &[candidate(0, 20)]);
+    let reclaimed = |plan: &Plan| plan.actions.contains(&Action::Reclaim { amount: mib(50) });
+    assert!(reclaimed(rig.look(2, reading(250, 400), &[candidate(0, 20)])));
+    assert!(reclaimed(rig.look(3, reading(50, 400), &[candidate(0, 20)])), "for the hard line, without its pause");
+    // What was asked for the hard line serves the soft one too.
+    assert_eq!(rig.look(4, reading(50, 400), &[candidate(0, 20)]).actions, []);
 }
 
 #[test]

@@ -206,8 +206,6 @@ proptest! {
     fn hard_is_not_later_for_a_soft_threshold_beside_it(
         hard in config(), steps in steps(), line in 0_u64..900, grace in 1_u64..60
     ) {
-        // Who grew since memory was plentiful is another matter: a soft line is one more below which it is not.
-        let hard = Config { evict_for_unattributed: true, ..hard };
         let mut both = hard.clone();
         both.thresholds.push(soft(line, grace));
         let first_kill = |config: &Config| {
