@@ -39,10 +39,14 @@ fn killed(control: u64) {
     if victim == 0 {
         return;
     }
-    // Whoever is dying already is only helped along: nobody is killed, and the kernel does not count it either.
+    // Whoever is dying already is only helped along: nobody is killed, and the kernel does not count it either. Who is
+    // dumping core is killed all the same. So is who shares its memory with a process that lives on, which is not looked
+    // for here.
     let signal = kernel::or_zero(kernel::member(victim, &kernel::TASK_SIGNAL));
+    let dumps = kernel::or_zero(kernel::member(signal, &kernel::SIGNAL_CORE)) != 0;
     if let Some(flags) = kernel::half_member(signal, &kernel::SIGNAL_FLAGS)
         && flags & SIGNAL_GROUP_EXIT != 0
+        && !dumps
     {
         return;
     }

@@ -17,6 +17,9 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 -Clink-dead-code";
 
+/// The row of a target that has no result.
+const NOT_RUN: &str = "| NOT RUN | | | | |";
+
 /// What to fuzz, and for how long.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -67,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         rows.push(row(target, &ran, begun.elapsed()));
     }
     if arguments.record {
-        record(&rows)?;
+        record(&rows, &all)?;
     }
     Ok(())
 }
@@ -134,17 +137,18 @@ fn row(target: &str, ran: &Ran, took: Duration) -> (String, String) {
     (target.to_owned(), format!("{executions} | {edges} | {features} | {} s", took.as_secs()))
 }
 
-/// Replaces the rows of those that ran; the rest stays.
-fn record(rows: &[(String, String)]) -> anyhow::Result<()> {
+/// Replaces the rows of those that ran; the rest stays. `all` are the targets that there are.
+fn record(rows: &[(String, String)], all: &[String]) -> anyhow::Result<()> {
     let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
     let file = run::root().join(RESULTS);
     let before = fs::read_to_string(&file).unwrap_or_default();
-    fs::write(&file, merged(&before, rows, date.trim())).with_context(|| format!("cannot write {}", file.display()))
+    fs::write(&file, merged(&before, rows, all, date.trim()))
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn merged(before: &str, rows: &[(String, String)], date: &str) -> String {
+fn merged(before: &str, rows: &[(String, String)], all: &[String], date: &str) -> String {
     let head = "# Results of `cargo xtask fuzz --record`\n\n\
-                No finding in any of them. Edges and features are what libFuzzer counts as reached.\n\n\
+                No finding in any that ran. Edges and features are what libFuzzer counts as reached.\n\n\
                 | target | executions | edges | features | took | on |\n|---|---|---|---|---|---|\n";
     let mut lines: Vec<String> = before
         .lines()
@@ -153,6 +157,11 @@ fn merged(before: &str, rows: &[(String, String)], date: &str) -> String {
         .map(str::to_owned)
         .collect();
     lines.extend(rows.iter().map(|(target, row)| format!("| {target} | {row} | {date} |")));
+    lines.retain(|line| !line.contains(NOT_RUN));
+    let has_row = |target: &str| lines.iter().any(|line| line.starts_with(&format!("| {target} |")));
+    let missing: Vec<String> =
+        all.iter().filter(|target| !has_row(target)).map(|target| format!("| {target} {NOT_RUN}")).collect();
+    lines.extend(missing);
     lines.sort();
     format!("{head}{}\n", lines.join("\n"))
 }
@@ -171,9 +180,11 @@ mod tests {
 
     #[test]
     fn the_table_keeps_the_rows_of_others() {
-        let first = merged("", &[("b".into(), "1 | 2 | 3 | 4 s".into())], "2026-01-02");
-        let second = merged(&first, &[("a".into(), "5 | 6 | 7 | 8 s".into())], "2026-01-03");
-        let third = merged(&second, &[("b".into(), "9 | 9 | 9 | 9 s".into())], "2026-01-04");
+        let all = ["a".to_owned(), "b".to_owned()];
+        let first = merged("", &[("b".into(), "1 | 2 | 3 | 4 s".into())], &all, "2026-01-02");
+        assert!(first.ends_with("| a | NOT RUN | | | | |\n| b | 1 | 2 | 3 | 4 s | 2026-01-02 |\n"), "{first}");
+        let second = merged(&first, &[("a".into(), "5 | 6 | 7 | 8 s".into())], &all, "2026-01-03");
+        let third = merged(&second, &[("b".into(), "9 | 9 | 9 | 9 s".into())], &all, "2026-01-04");
         assert!(
             third.ends_with("| a | 5 | 6 | 7 | 8 s | 2026-01-03 |\n| b | 9 | 9 | 9 | 9 s | 2026-01-04 |\n"),
             "{third}"

@@ -28,7 +28,7 @@ pub(crate) enum Need {
     Component { name: &'static str, file: &'static str },
     /// The standard library for a target.
     Target(&'static str),
-    /// A program from crates.io, kept in the cache.
+    /// A program that cargo installs, kept in the cache.
     Tool { name: &'static str, version: &'static str, options: &'static [&'static str] },
     /// The kernel of a Debian suite, kept in the cache.
     Kernel(&'static str),

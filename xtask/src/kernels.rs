@@ -172,10 +172,13 @@ fn lines_of_one(sources: &str) -> impl Iterator<Item = Entry<'_>> {
 
 /// Fields with a name, an entry in each group of lines. A line that begins with a blank goes on with the field before.
 fn stanzas(sources: &str) -> impl Iterator<Item = Entry<'_>> {
-    sources.split("\n\n").map(|stanza| {
+    let lines: Vec<&str> = sources.lines().collect();
+    let groups: Vec<Vec<&str>> = lines.split(|line| line.trim().is_empty()).map(<[&str]>::to_vec).collect();
+    groups.into_iter().filter_map(|stanza| {
         let mut entry = Entry { addresses: Vec::new(), suites: Vec::new(), components: Vec::new() };
+        let (mut types, mut enabled) = (Vec::new(), Vec::new());
         let mut field = "";
-        for line in stanza.lines().filter(|line| !line.starts_with('#')) {
+        for line in stanza.into_iter().filter(|line| !line.starts_with('#')) {
             let values = match line.split_once(':') {
                 Some((name, values)) if !line.starts_with([' ', '\t']) => {
                     field = name;
@@ -187,11 +190,15 @@ fn stanzas(sources: &str) -> impl Iterator<Item = Entry<'_>> {
                 "URIs" => &mut entry.addresses,
                 "Suites" => &mut entry.suites,
                 "Components" => &mut entry.components,
+                "Types" => &mut types,
+                "Enabled" => &mut enabled,
                 _ => continue,
             };
             into.extend(values.split_whitespace());
         }
-        entry
+        // Switched off, as apt reads it, or of sources only.
+        let off = enabled.iter().any(|word| ["no", "false", "without", "off", "disable", "0"].contains(word));
+        (types.contains(&"deb") && !off).then_some(entry)
     })
 }
 
@@ -239,7 +246,14 @@ mod tests {
                 Some("http://example.org/debian"),
             ),
             (
-                "URIs:\n http://example.org/debian\nSuites: sid\nComponents: main\n".into(),
+                "Types: deb deb-src\nURIs:\n http://example.org/debian\nSuites: sid\nComponents: main\n".into(),
+                Some("http://example.org/debian"),
+            ),
+            (
+                "Enabled: no\n".to_owned()
+                    + &stanza("http://example.org/off", "trixie", "main")
+                    + " \nTypes: deb-src\nURIs: http://example.org/source\nSuites: trixie\nComponents: main\n\n"
+                    + &stanza("http://example.org/debian", "trixie", "main"),
                 Some("http://example.org/debian"),
             ),
             (stanza("mirror+file:/etc/apt/mirrors/debian.list", "trixie", "main"), Some("https://example.org/first")),

@@ -56,6 +56,7 @@ const MEMBERS: &[Member] = &[
     ("MM_TOTAL_VM", &[("mm_struct", "total_vm")]),
     ("TASK_SIGNAL", &[("task_struct", "signal")]),
     ("SIGNAL_FLAGS", &[("signal_struct", "flags")]),
+    ("SIGNAL_CORE", &[("signal_struct", "core_state")]),
     ("OC_CHOSEN", &[("oom_control", "chosen")]),
     ("OC_CONSTRAINT", &[("oom_control", "constraint")]),
     ("OC_MEMCG", &[("oom_control", "memcg")]),

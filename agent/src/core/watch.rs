@@ -410,7 +410,8 @@ impl Watch {
 
     /// Gives a handle back to the scout, who opened it: this may be the last one, and closing can block.
     fn close(&mut self, handle: Arc<Handle>) {
-        // There is room: the scout takes them whenever it sends news, and most come of that.
+        // The scout takes them whenever it sends news, of which most come. Only where it stands still for long, because
+        // a directory does not answer, is there no room, and then it is closed here after all.
         let _ = self.given.give_back.push(handle);
     }
 
