@@ -116,10 +116,10 @@ fn lines(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
         let key = || place(map, Some(signal.name()), &entry.origin);
         match line_of(&entry.text, zero_will_do) {
             Ok(Found::Plain(found)) => found,
-            Ok(Found::Odd(found, why)) => {
+            Ok(Found::Odd { comes_to, why, expected: _ }) => {
                 problems.turn_to(file);
                 problems.warn(line, &key(), Some(&entry.text), why);
-                found
+                comes_to
             }
             Err(refused) => {
                 problems.turn_to(file);
@@ -145,31 +145,34 @@ fn lines(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
 enum Found {
     /// It means what it says.
     Plain(Option<Line>),
-    /// No machine has this: what it comes to, and why that is hardly meant.
-    Odd(Option<Line>, &'static str),
+    /// No machine has this: what it comes to, why that is hardly meant, and what would be in its place.
+    Odd { comes_to: Option<Line>, why: &'static str, expected: &'static str },
 }
 
 /// A quantity or a percentage, or what was expected. `0%` and `100%` switch a threshold off, as they do in the kubelet.
 fn line_of(text: &str, zero_will_do: bool) -> Result<Found, &'static str> {
     let expected = "expected a quantity such as 100Mi or a percentage such as 5%";
+    let expected_share = "expected a percentage from 0% to 100%";
     if matches!(text, "0%" | "100%") && !zero_will_do {
         return Ok(Found::Plain(None));
     }
     if text.ends_with('%') {
         let percent = parse_float32(text.trim_end_matches('%')).map_err(|_| expected)?;
         if percent.is_nan() {
-            return Ok(Found::Odd(
-                None,
-                "it is no number, which the kubelet takes all the same: nothing follows from it",
-            ));
+            return Ok(Found::Odd {
+                comes_to: None,
+                why: "it is no number, which the kubelet takes all the same: nothing follows from it",
+                expected: expected_share,
+            });
         }
         let most = Percentage::new(100.0).map(Line::Percentage).ok();
         return match Percentage::new(percent) {
             Ok(percentage) => Ok(Found::Plain(Some(Line::Percentage(percentage)))),
             Err(_) if zero_will_do && percent > 100.0 => {
-                Ok(Found::Odd(most, "more than there is, and the kubelet takes it all the same; taken for 100%"))
+                let why = "more than there is, and the kubelet takes it all the same; taken for 100%";
+                Ok(Found::Odd { comes_to: most, why, expected: expected_share })
             }
-            Err(_) => Err("expected a percentage from 0% to 100%"),
+            Err(_) => Err(expected_share),
         };
     }
     let quantity = Quantity::parse(text).map_err(|_| expected)?;
@@ -181,7 +184,11 @@ fn line_of(text: &str, zero_will_do: bool) -> Result<Found, &'static str> {
     }
     let most = Line::Quantity(plimsoll_units::Bytes(u64::MAX));
     Ok(quantity.bytes().map_or(
-        Found::Odd(Some(most), "more than any machine has, and the kubelet takes it all the same: it is always short"),
+        Found::Odd {
+            comes_to: Some(most),
+            why: "more than any machine has, and the kubelet takes it all the same: it is always short",
+            expected: "expected a quantity of at most 18446744073709551615 bytes",
+        },
         |bytes| Found::Plain(Some(Line::Quantity(bytes))),
     ))
 }
@@ -539,7 +546,7 @@ impl Reader<'_> {
         match line_of(text, zero_will_do) {
             Ok(Found::Plain(line)) => return line,
             // No kubelet ever took it.
-            Ok(Found::Odd(..)) => item.refuse(key, expected, self.problems),
+            Ok(Found::Odd { expected, .. }) => item.refuse(key, expected, self.problems),
             Err(refused) => item.refuse(key, refused, self.problems),
         }
         None

@@ -279,6 +279,20 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
             "test.yaml:1: machine.never[0]: \"a/../b\": a path below the cgroup root, without empty parts, `.` and \
              `..`, is expected",
         ),
+        // A kubelet may run with these, but no kubelet ever took a slice's own line.
+        (
+            "machine: {slices: [{path: a, evictionHard: {memory.available: 1000E}}]}",
+            "test.yaml:1: machine.slices[0].evictionHard.memory.available: \"1000E\": expected a quantity of at most \
+             18446744073709551615 bytes\n\
+             test.yaml:1: machine.slices[0].evictionHard: missing; a slice is listed for the lines it has",
+        ),
+        (
+            "machine: {slices: [{path: a, evictionHard: {memory.available: 1Gi}, \
+             evictionMinimumReclaim: {memory.available: 150%}}]}",
+            "test.yaml:1: machine.slices[0].evictionMinimumReclaim.memory.available: \"150%\": expected a percentage \
+             from 0% to 100%",
+        ),
+        ("swap: {free: NaN%}", "test.yaml:1: swap.free: \"NaN%\": expected a percentage from 0% to 100%"),
         ("machine: {brake: {mode: stop}}", "test.yaml:1: machine.brake.mode: \"stop\": expected freeze or none"),
         (
             "machine: {brake: {deadline: 3s}}",
