@@ -46,7 +46,7 @@ fn explain_and_replay_answer_with_the_documented_exit_codes() {
         (&["explain", "--config", "good.yaml"], 0, "hard line of pid.available, ", ""),
         (&["explain", "--config", "good.yaml"], 0, "soft line of swap.free", ""),
         (&["explain", "--config", "good.yaml"], 0, "what pods ask for is not known without --pods", ""),
-        (&["explain", "--pods", "pods.json"], 0, "none of the listed pods has a cgroup here, ", ""),
+        (&["explain", "--pods", "pods.json"], 0, "no pod of the list runs here, ", ""),
         (&["explain", "--output", "json"], 0, "\"oom\":[{", ""),
         (&["explain", "--pods", "no-pods.json"], 1, "", "no-pods.json:1"),
         (&["explain", "--pods", "none.json"], 1, "", "cannot open none.json"),

@@ -106,7 +106,7 @@ pub(super) struct Told {
 /// All pods of the list that are here, who would go first is first, and what they ask for together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Answer {
-    /// Those with a cgroup here.
+    /// Those that run and have a cgroup here.
     pub(super) pods: Vec<Told>,
     /// How many are on this node, those that have no cgroup yet too.
     pub(super) count: usize,
@@ -127,11 +127,12 @@ pub(super) fn answer(
     if !listed.is_given {
         return None;
     }
-    let found: Vec<(&Cgroup, &ListedPod)> =
-        cgroups.iter().filter_map(|cgroup| Some((cgroup, listed.of_path(&cgroup.path)?))).collect();
+    let all = || cgroups.iter().filter_map(|cgroup| Some((cgroup, listed.of_path(&cgroup.path)?)));
+    // What is left of the cgroup of a pod that has ended holds nobody who could go.
+    let found: Vec<(&Cgroup, &ListedPod)> = all().filter(|(_, pod)| !pod.has_ended).collect();
     let unlisted = cgroups.iter().filter(|cgroup| listed.of_path(&cgroup.path).is_none());
     let is_found = |pod: &ListedPod| found.iter().any(|(_, other)| std::ptr::eq(*other, pod));
-    let is_same_node = |pod: &ListedPod| !pod.node.is_empty() && found.iter().any(|(_, other)| other.node == pod.node);
+    let is_same_node = |pod: &ListedPod| !pod.node.is_empty() && all().any(|(_, other)| other.node == pod.node);
     let here: Vec<&ListedPod> =
         listed.pods.iter().filter(|pod| !pod.has_ended && (is_found(pod) || is_same_node(pod))).collect();
     let mut pods: Vec<Option<Told>> =
@@ -250,6 +251,7 @@ pub(super) mod tests {
             (&path('2'), 400 * MIB, 0, 100 * MIB, 0, 0),
             (&path('3'), 50 * MIB, 0, 0, 0, 0),
             (&path('4'), 5 * MIB, 0, 0, 0, 0),
+            (&path('7'), 700 * MIB, 0, 0, 0, 0),
             (&static_path, 60 * MIB, 0, 0, 0, 0),
         ]);
         let asks = |memory: &str| format!(r#""requests": {{"memory": "{memory}"}}"#);
@@ -258,12 +260,14 @@ pub(super) mod tests {
                                   "kubernetes.io/config.source": "file"}}"#
         );
         let listed = listed_pods(&format!(
-            "[{}, {}, {}, {}, {}, {}]",
+            "[{}, {}, {}, {}, {}, {}, {}]",
             pod("within", &uid('1'), "null", 0, &asks("500Mi")),
             pod("over", &uid('2'), "null", 9, &asks("100Mi")),
             pod("critical", &uid('3'), "null", 2_000_000_000, &asks("10Mi")),
             pod("static", "ffffffff-0000-0000-0000-000000000000", &mirror, 0, &asks("20Mi")),
             pod("pending", &uid('5'), "null", 0, &asks("1Mi")),
+            pod("over already", &uid('7'), "null", 0, &asks("1Mi"))
+                .replace("\"status\": {", "\"status\": {\"phase\": \"Failed\", "),
             pod("elsewhere", &uid('6'), "null", 0, &asks("7Gi")).replace("here", "there"),
         ));
         let text = "machine: {workloads: [{match: 'kubepods.slice/**'}]}";
@@ -271,7 +275,7 @@ pub(super) mod tests {
         let mut observer = Observer::new(&configuration, Some(dir.path()));
         let look = observer.look();
         let cgroups = cgroups(&observer);
-        assert_eq!(cgroups.len(), 5);
+        assert_eq!(cgroups.len(), 6);
         let answer =
             super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB)).expect("there is a list");
         let told: Vec<_> = answer

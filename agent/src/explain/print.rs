@@ -98,7 +98,7 @@ impl Answer<'_> {
         match (requests, self.pods.as_ref().map(|pods| pods.count)) {
             (Some(requests), Some(1)) => write!(f, "1 pod asks for {requests}, ")?,
             (Some(requests), count) => write!(f, "{} pods ask for {requests} together, ", count.unwrap_or(0))?,
-            (None, Some(_)) => write!(f, "none of the listed pods has a cgroup here, ")?,
+            (None, Some(_)) => write!(f, "no pod of the list runs here, ")?,
             (None, None) => write!(f, "what pods ask for is not known without --pods, ")?,
         }
         writeln!(f, "promised to workloads by memory.low and memory.min {promised}")
@@ -163,7 +163,7 @@ fn and_more(f: &mut String, count: usize) -> Result {
 fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
     writeln!(f, "\nwhich pods would go first by requests and priority, and who never:")?;
     if pods.pods.is_empty() {
-        writeln!(f, "    none of the listed pods has a cgroup here")?;
+        writeln!(f, "    no pod of the list runs here")?;
     }
     let mut open = 0;
     for pod in &pods.pods {
