@@ -325,6 +325,7 @@ fn text(rows: &[Row]) -> String {
             let role = match row.role {
                 Role::Used => "",
                 Role::Offline => " (replay and explain only)",
+                Role::Replay => " (replay only)",
                 Role::Shown => " (shown only)",
             };
             [row.key.clone(), value, format!("{}{role}", row.origin)]
@@ -355,6 +356,7 @@ fn object(report: &Report) -> Value {
             "role": match row.role {
                 Role::Used => "used",
                 Role::Offline => "replay and explain only",
+                Role::Replay => "replay only",
                 Role::Shown => "shown only",
             },
         })
@@ -390,7 +392,7 @@ mod tests {
             "evictionSoft                      -                   default",
             "systemReserved.memory             1.5Gi               kubeletArguments.system-reserved in \
              node-config.yaml:3 (replay and explain only)",
-            "ruleBook                          plimsoll            default (replay and explain only)",
+            "ruleBook                          plimsoll            default (replay only)",
             "failSwapOn                        true                default (shown only)",
             "machine.brake.mode                freeze              default",
         ] {

@@ -127,7 +127,7 @@ pub(crate) struct Document {
     /// What is kept for everything else of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     system_reserved: Option<Reservations>,
-    /// Which rules decide about pods. plimsoll by default. For replay and explain: run knows no pods.
+    /// Which rules decide about pods. plimsoll by default. For replay: run knows no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_book: Option<Book>,
     /// When swap counts as pressure on pods: short, pages coming back from it, and all tasks stalling. Never by default. For

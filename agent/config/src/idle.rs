@@ -17,6 +17,7 @@ pub(crate) fn warn(
 ) {
     problems.turn_to(own);
     let why = "`run` does nothing by it, because it knows cgroups and no pods; `replay` and `explain` go by it";
+    let why_book = "`run` does nothing by it, because it knows cgroups and no pods; `replay` goes by it";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
@@ -34,7 +35,7 @@ pub(crate) fn warn(
     if rule_book != RuleBook::default()
         && let Some(line) = origins.get("ruleBook").and_then(line)
     {
-        problems.warn(Some(line), "ruleBook", Some(rule_book.name()), why);
+        problems.warn(Some(line), "ruleBook", Some(rule_book.name()), why_book);
     }
     if let Some(line) = origins.get("swap").and_then(line) {
         problems.warn(Some(line), "swap", None, why);
@@ -69,6 +70,13 @@ mod tests {
             own("evictionSoft: {pid.available: 10%}\nevictionSoftGracePeriod: {pid.available: 1m}\n"),
             ["Some(1) evictionSoft.pid.available", "Some(2) evictionSoftGracePeriod.pid.available"]
         );
+        let texts = Texts {
+            own: Some(Text { file: "f".to_owned(), text: "ruleBook: kubelet\nswap: {free: 10%}\n".to_owned() }),
+            ..Texts::default()
+        };
+        let warnings = examine_texts(&texts, &Overrides::default()).warnings;
+        let explains: Vec<_> = warnings.iter().map(|it| it.to_string().contains("`explain`")).collect();
+        assert_eq!(explains, [false, true], "it shows swap's line, and goes by no rule book");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
                     evictionHard: {nodefs.available: 11%}\n";
         let of_kubelet = Text { file: "k".to_owned(), text: text.to_owned() };

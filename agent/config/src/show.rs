@@ -50,12 +50,12 @@ pub fn rows(configuration: &Configuration) -> Vec<Row> {
         }
     }
     let ours = [
-        ("ruleBook", Value::String(configuration.rule_book.to_string())),
-        ("swap", serde_json::to_value(Swap::of(configuration)).unwrap_or_default()),
+        ("ruleBook", Value::String(configuration.rule_book.to_string()), Role::Replay),
+        ("swap", serde_json::to_value(Swap::of(configuration)).unwrap_or_default(), Role::Offline),
     ];
-    for (key, value) in ours {
+    for (key, value, role) in ours {
         let origin = configuration.origins.get(key).cloned().unwrap_or(Origin::Default);
-        rows.push(Row { key: key.to_owned(), value, origin, role: Role::Offline });
+        rows.push(Row { key: key.to_owned(), value, origin, role });
     }
     let machine = serde_json::to_value(Document::machine(configuration)).unwrap_or_default();
     flatten("machine", &machine, configuration, &mut rows);
@@ -103,7 +103,7 @@ mod tests {
             ("enforceNodeAllocatable", Role::Offline),
             ("kubeReserved.memory", Role::Offline),
             ("systemReserved", Role::Offline),
-            ("ruleBook", Role::Offline),
+            ("ruleBook", Role::Replay),
             ("swap", Role::Offline),
             ("failSwapOn", Role::Shown),
             ("machine.brake.mode", Role::Used),

@@ -28,6 +28,8 @@ pub enum Role {
     Used,
     /// `replay` and `explain` go by it; `run` does not, because it knows cgroups and no pods.
     Offline,
+    /// `replay` alone goes by it.
+    Replay,
     /// It shows it, checks it against others, and hands it on when one form is turned into another.
     Shown,
 }
