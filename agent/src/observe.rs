@@ -27,6 +27,7 @@ pub(crate) struct Figures {
     pub(crate) peak: Option<Bytes>,
     pub(crate) active_file: Option<Bytes>,
     pub(crate) inactive_file: Option<Bytes>,
+    pub(crate) slab_reclaimable: Option<Bytes>,
     /// The larger of `memory.low` and `memory.min`.
     pub(crate) reservation: Option<Bytes>,
     /// `memory.max`, if it is a limit.
@@ -51,6 +52,7 @@ impl Figures {
             peak: limit("memory.peak"),
             active_file: of_stat("active_file"),
             inactive_file: of_stat("inactive_file"),
+            slab_reclaimable: of_stat("slab_reclaimable"),
             reservation: promised,
             max: limit("memory.max").filter(|max| max.0 != u64::MAX),
             is_empty: field(&events, "populated") == Some(0),
@@ -60,6 +62,11 @@ impl Figures {
     /// Usage without the page cache that reclaim looks at first.
     pub(crate) fn working_set(&self) -> Option<Bytes> {
         Some(self.usage?.saturating_sub(self.inactive_file.unwrap_or(Bytes::ZERO)))
+    }
+
+    /// What reclaim could take without ending or swapping anybody, as the core reckons it.
+    fn droppable(&self) -> Option<Bytes> {
+        Some(self.active_file?.saturating_add(self.inactive_file?).saturating_add(self.slab_reclaimable?))
     }
 }
 
@@ -138,7 +145,9 @@ impl Observer {
             let figures = Figures::read(&self.folder(pattern.as_str().as_bytes())?);
             let max = figures.max?;
             let available_bytes = max.saturating_sub(figures.working_set()?);
-            Some(Slice { path: pattern.as_str().to_owned(), capacity_bytes: max, available_bytes })
+            let usage = figures.usage?;
+            let honest_bytes = figures.droppable().map(|droppable| max.saturating_sub(usage.saturating_sub(droppable)));
+            Some(Slice { path: pattern.as_str().to_owned(), capacity_bytes: max, available_bytes, honest_bytes })
         };
         self.slices.iter().filter_map(slice).collect()
     }
@@ -197,7 +206,10 @@ pub(crate) mod tests {
             let max = if *max == 0 { "max".to_owned() } else { max.to_string() };
             for (name, text) in [
                 ("memory.current", usage.to_string()),
-                ("memory.stat", format!("anon 1\ninactive_file {inactive}\nactive_file {active}\n")),
+                (
+                    "memory.stat",
+                    format!("anon 1\ninactive_file {inactive}\nactive_file {active}\nslab_reclaimable 7\n"),
+                ),
                 ("memory.low", low.to_string()),
                 ("memory.min", "0\n".to_owned()),
                 ("memory.max", max),
@@ -213,7 +225,7 @@ pub(crate) mod tests {
     #[test]
     fn a_look_finds_workloads_slices_and_who_is_never_taken() {
         let dir = tree(&[
-            ("a.slice", 900, 0, 100, 0, 1000),
+            ("a.slice", 900, 50, 100, 0, 1000),
             ("a.slice/x.service", 500, 50, 100, 300, 0),
             ("a.slice/db.service", 400, 0, 0, 0, 0),
         ]);
@@ -224,7 +236,12 @@ pub(crate) mod tests {
         let first = observer.look();
         assert_eq!(
             first.slices,
-            [Slice { path: "a.slice".into(), capacity_bytes: Bytes(1000), available_bytes: Bytes(200) }]
+            [Slice {
+                path: "a.slice".into(),
+                capacity_bytes: Bytes(1000),
+                available_bytes: Bytes(200),
+                honest_bytes: Some(Bytes(257))
+            }]
         );
         let told: Vec<_> = first
             .workloads

@@ -22,14 +22,6 @@ pub enum Case {
 }
 
 impl Case {
-    /// The case of two lines together: a reading that is below one of them is below.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        let kubelet = matches!(self, Self::Both | Self::KubeletOnly) || matches!(other, Self::Both | Self::KubeletOnly);
-        let honest = matches!(self, Self::Both | Self::HonestOnly) || matches!(other, Self::Both | Self::HonestOnly);
-        Self::of(kubelet, Some(honest))
-    }
-
     /// The case of two readings, where the honest one may be missing.
     pub const fn of(kubelet_below: bool, honest_below: Option<bool>) -> Self {
         match (kubelet_below, honest_below) {

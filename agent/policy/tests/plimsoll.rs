@@ -6,8 +6,8 @@ use plimsoll_policy::kubelet::{
     PidStats, QosClass, Signal, StatsTime, Threshold, Usage,
 };
 use plimsoll_policy::plimsoll::{
-    Action, Config, Fate, Going, Image, MemoryOrder, NoVictim, Observation, Outcome, OwnerUid, Plan, Pod, PodUid,
-    Reclaimed, Stage, State, Swap, SwapLine, Why, decide, text,
+    Action, ConditionCase, Config, Fate, Going, Image, MemoryOrder, NoVictim, Observation, Outcome, OwnerUid, Plan,
+    Pod, PodUid, Reclaimed, Stage, State, Swap, SwapLine, Why, decide, text,
 };
 use plimsoll_policy::{Case, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -257,10 +257,8 @@ fn memory_of_pods_is_judged_by_two_readings_too() {
         (50, Some(200), 500, Some(500), KubeletOnly, Outcome::Reclaiming),
         (50, Some(50), 500, Some(500), Both, Outcome::Evict),
         (200, Some(50), 500, Some(500), HonestOnly, Outcome::Evict),
-        // Nobody read it of the pods: all cache of the machine could be theirs.
-        (50, None, 400, Some(500), KubeletOnly, Outcome::Reclaiming),
-        // Even with all of it they are below.
-        (50, None, 460, Some(500), Both, Outcome::Evict),
+        // Nobody read it of the pods: whose the machine's cache is cannot be told, and the kubelet's reading stands alone.
+        (50, None, 400, Some(500), Both, Outcome::Evict),
         // The machine is below as well.
         (50, None, 20, Some(90), Both, Outcome::Evict),
         // That the machine is below says nothing of the pods.
@@ -285,11 +283,18 @@ fn memory_of_pods_is_judged_by_two_readings_too() {
 fn a_condition_names_its_case() {
     let mut rig = Rig::with(&[hard(Signal::AllocatableMemoryAvailable, 100), hard(Signal::MemoryAvailable, 100)]);
     for (second, (pods, own), (machine, honest), case, text) in [
-        (1, (500, 500), (50, 500), Some(Case::KubeletOnly), "MemoryPressure (by the kubelet's reading only)"),
-        (2, (500, 500), (500, 50), Some(Case::HonestOnly), "MemoryPressure (by the kernel's reading only)"),
-        (3, (50, 500), (50, 500), Some(Case::KubeletOnly), "MemoryPressure (by the kubelet's reading only)"),
-        (4, (50, 500), (500, 50), Some(Case::Both), "MemoryPressure"),
-        (5, (500, 500), (50, 50), Some(Case::Both), "MemoryPressure"),
+        (1, (500, 500), (50, 500), Some(ConditionCase::KubeletOnly), "MemoryPressure (by the kubelet's reading only)"),
+        (2, (500, 500), (500, 50), Some(ConditionCase::HonestOnly), "MemoryPressure (by the kernel's reading only)"),
+        (3, (50, 500), (50, 500), Some(ConditionCase::KubeletOnly), "MemoryPressure (by the kubelet's reading only)"),
+        // Nothing is below by both.
+        (
+            4,
+            (50, 500),
+            (500, 50),
+            Some(ConditionCase::Mixed),
+            "MemoryPressure (one line by the kubelet's reading only, another by the kernel's only)",
+        ),
+        (5, (50, 500), (50, 50), Some(ConditionCase::Both), "MemoryPressure"),
         // It stays for its transition period.
         (6, (500, 500), (500, 500), None, "MemoryPressure"),
     ] {

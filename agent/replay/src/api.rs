@@ -8,9 +8,9 @@ use core::time::Duration;
 use jiff::Timestamp;
 use plimsoll_config::Quantity;
 use plimsoll_policy::Stall;
-use plimsoll_policy::kubelet::{self, Amount, Amounts, DiskLayout, NodeStats, StatsTime, Usage};
+use plimsoll_policy::kubelet::{self, Amount, Amounts, DiskLayout, NodeStats, Readings, Signal, StatsTime, Usage};
 use plimsoll_policy::plimsoll::{OwnerUid, PodUid};
-use plimsoll_units::MonotonicNs;
+use plimsoll_units::{Bytes, MonotonicNs};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -54,6 +54,7 @@ pub(crate) struct Memory {
     time: Option<Time>,
     available_bytes: Option<u64>,
     pub(crate) working_set_bytes: Option<u64>,
+    rss_bytes: Option<u64>,
     psi: Option<Psi>,
 }
 
@@ -417,6 +418,24 @@ pub(crate) struct Seen<'a> {
     volume_stats: Vec<kubelet::VolumeStats<'a>>,
 }
 
+impl PodStats {
+    /// Memory of no file.
+    fn rss(&self) -> Option<Bytes> {
+        self.memory?.rss_bytes.map(Bytes)
+    }
+}
+
+impl Summary {
+    /// What is available to pods together, if all their cache could be dropped: allocatable memory less what is no cache.
+    /// Absent if that of any pod was not told.
+    pub(crate) fn pods_honest_available(&self) -> Option<Bytes> {
+        let reading = Readings::of(&self.node_stats()).get(Signal::AllocatableMemoryAvailable)?;
+        let held = self.pods.iter().try_fold(Bytes::ZERO, |sum, pod| Some(sum.saturating_add(pod.rss()?)))?;
+        let allocatable = Bytes(u64::try_from(reading.capacity).ok()?);
+        (!self.pods.is_empty()).then(|| allocatable.saturating_sub(held))
+    }
+}
+
 /// Pods that are seen: those of the list that run on this node, or, without a list, those that the summary knows.
 pub(crate) fn seen<'a>(summary: &'a Summary, pods: Option<&'a [Pod]>) -> Vec<Seen<'a>> {
     match pods {
@@ -448,6 +467,11 @@ pub(crate) fn seen<'a>(summary: &'a Summary, pods: Option<&'a [Pod]>) -> Vec<See
 }
 
 impl<'a> Seen<'a> {
+    /// Memory of no file; nothing where that was not told.
+    pub(crate) fn rss(&self) -> Bytes {
+        self.stats.and_then(PodStats::rss).unwrap_or(Bytes::ZERO)
+    }
+
     fn of(name: String, uid: &str, pod: Option<&'a Pod>, stats: Option<&'a PodStats>) -> Self {
         let containers = pod.into_iter().flat_map(|pod| &pod.spec.containers);
         let volumes = pod.into_iter().flat_map(|pod| &pod.spec.volumes);

@@ -160,7 +160,7 @@ impl Run<'_> {
                     let reading = seen.map(|slice| MemoryReading {
                         capacity: slice.capacity_bytes,
                         kubelet_available: slice.available_bytes,
-                        honest_available: None,
+                        honest_available: slice.honest_bytes,
                     });
                     (Scope::Slice(SliceId(u8::try_from(index).unwrap_or(u8::MAX))), path, reading)
                 }
@@ -210,10 +210,12 @@ impl Run<'_> {
                     ..*memory
                 };
             }
-            for Slice { path, capacity_bytes, available_bytes } in slices.iter_mut() {
+            for Slice { path, capacity_bytes, available_bytes, honest_bytes } in slices.iter_mut() {
                 let inside = gone.cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'));
                 if inside {
-                    *available_bytes = available_bytes.saturating_add(held).min(*capacity_bytes);
+                    for available in [available_bytes].into_iter().chain(honest_bytes) {
+                        *available = available.saturating_add(held).min(*capacity_bytes);
+                    }
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Statistics through a rule book over pods.
 
 use crate::Settings;
-use crate::api::{Pod, Summary, seen};
+use crate::api::{Pod, Seen, Summary, seen};
 use crate::machine::{judged_anew, looks, most_workloads, stall};
 use crate::tell::{Decided, Turn};
 use crate::trace::{Look, Memory, Told, Trace, Workload};
@@ -25,9 +25,13 @@ struct Frame<'a> {
     told: Option<&'a str>,
     node: NodeStats,
     honest: Option<Bytes>,
+    /// What pods together have if all their cache could be dropped.
+    pods_honest: Option<Bytes>,
     stall: Option<Stall>,
     names: Vec<String>,
     pods: Vec<plimsoll::Pod<'a>>,
+    /// What of each pod's memory is no cache.
+    rss: Vec<Bytes>,
 }
 
 /// A rule book with what it remembers.
@@ -80,7 +84,7 @@ impl Run {
 
     fn turn(&mut self, mut frame: Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
         self.take_out(&mut frame);
-        let Frame { at, epoch_ns, told, node, honest, stall, names, pods } = frame;
+        let Frame { at, epoch_ns, told, node, honest, pods_honest, stall, names, pods, rss: _ } = frame;
         let mut gone = Vec::new();
         let readings = Readings::of(&node);
         let decided = match &mut self.book {
@@ -97,6 +101,7 @@ impl Run {
                     layout: Some(self.layout),
                     node: Some(node),
                     honest_available: honest,
+                    pods_honest_available: pods_honest,
                     stall,
                     dead_containers: Some(0),
                     reclaimed: *reclaimed,
@@ -130,10 +135,12 @@ impl Run {
     fn take_out(&self, frame: &mut Frame<'_>) {
         let waits = matches!(self.book, Book::Kubelet { .. });
         let (names, pods) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.pods));
-        for (name, mut pod) in names.into_iter().zip(pods) {
+        let rss = core::mem::take(&mut frame.rss);
+        for ((name, mut pod), rss) in names.into_iter().zip(pods).zip(rss) {
             match self.taken.get(&pod.uid) {
                 Some((until, _)) if waits || *until <= frame.at => {
                     give_back(&mut frame.node, &mut frame.honest, &pod, self.layout);
+                    frame.pods_honest = frame.pods_honest.map(|honest| honest.saturating_add(rss));
                     continue;
                 }
                 Some((_, is_gentle)) => pod.going = Some(Going { is_stuck: false, is_gentle: *is_gentle }),
@@ -215,9 +222,11 @@ pub(crate) fn run_summaries(
             told: None,
             node: summary.node_stats(),
             honest: None,
+            pods_honest: summary.pods_honest_available(),
             stall: summary.stall(),
             names: seen.iter().map(|seen| seen.name.clone()).collect(),
             pods: seen.iter().map(|seen| seen.pod(at)).collect(),
+            rss: seen.iter().map(Seen::rss).collect(),
         };
         run.turn(frame, each);
     }
@@ -240,9 +249,11 @@ pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, 
             told: told.map(|told: &Told| told.line.as_str()),
             node: NodeStats { memory: memory.as_ref().map(of_memory), ..NodeStats::default() },
             honest: memory.and_then(|memory| memory.honest_bytes),
+            pods_honest: None,
             stall: stall(&look),
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             pods: workloads.iter().map(|workload| as_pod(workload, settings)).collect(),
+            rss: vec![Bytes::ZERO; workloads.len()],
         };
         run.turn(frame, each);
     }

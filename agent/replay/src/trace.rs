@@ -123,6 +123,9 @@ pub struct Slice {
     pub capacity_bytes: Bytes,
     /// The limit less its working set.
     pub available_bytes: Bytes,
+    /// The limit less what reclaim could not take of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub honest_bytes: Option<Bytes>,
 }
 
 /// A workload.

@@ -110,6 +110,66 @@ fn a_slice_of_the_configuration_is_decided_about() {
 }
 
 #[test]
+fn cache_of_pods_is_told_from_what_they_hold_where_statistics_say_so() {
+    // Of 1000 MiB that pods may have 80 are left by the kubelet's figure.
+    let of = |web: &str, db: &str| {
+        let pod = |name: &str, uid: char, memory: &str| {
+            format!(
+                "{{\"podRef\":{{\"name\":\"{name}\",\"namespace\":\"shop\",\
+                 \"uid\":\"0b5f3d0e-5d39-4a43-9d3c-1b1e3f5a000{uid}\"}},\
+                 \"memory\":{{\"workingSetBytes\":482344960{memory}}}}}"
+            )
+        };
+        format!(
+            "{{\"node\":{{\"nodeName\":\"node-1\",\
+             \"memory\":{{\"time\":\"2026-01-02T03:04:05Z\",\"availableBytes\":4294967296,\"workingSetBytes\":964689920}},\
+             \"systemContainers\":[{{\"name\":\"pods\",\"memory\":{{\"time\":\"2026-01-02T03:04:05Z\",\
+             \"availableBytes\":83886080,\"workingSetBytes\":964689920}}}}]}},\"pods\":[{},{}]}}",
+            pod("web", '1', web),
+            pod("db", '2', db)
+        )
+    };
+    let rss = |mib: u64| format!(",\"rssBytes\":{}", mib << 20);
+    let configuration = configuration("evictionHard: {memory.available: 100Mi}");
+    for (web, db, case, is_evicted) in [
+        (rss(100), rss(300), "kubelet-only", false),
+        (rss(450), rss(460), "both", true),
+        // Of one it is not known.
+        (rss(100), String::new(), "both", true),
+    ] {
+        let recording = read(of(&web, &db).as_bytes()).expect("a summary");
+        let settings = Settings { configuration: &configuration, rule_book: Some(RuleBook::Plimsoll), layout: None };
+        let mut turns = Vec::new();
+        run(&recording, None, &settings, &mut |turn: &Turn<'_>| turns.push((turn.json(), turn.line())));
+        let (json, line) = &turns[0];
+        assert_eq!(json["condition_cases"]["MemoryPressure"], case, "{web} {db}: {line}");
+        assert_eq!(line.contains("evict shop/"), is_evicted, "{web} {db}: {line}");
+    }
+}
+
+#[test]
+fn cache_of_a_slice_is_reclaimed_and_costs_nobody() {
+    let text = "evictionHard: {memory.available: 0%}\n\
+                machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}]}";
+    let look = |honest: &str| {
+        format!(
+            "{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{{\"look\":{{\"at_ns\":1,\"slices\":[{{\"path\":\"a\",\
+             \"capacity_bytes\":1048576000,\"available_bytes\":209715200{honest}}}],\"workloads\":[{{\"cgroup\":\"a/db\",\
+             \"id\":12,\"usage_bytes\":838860800,\"started_ns\":0}}]}}}}\n"
+        )
+    };
+    for (honest, gone) in [
+        ("", vec![(1, "a/db".to_owned())]),
+        (",\"honest_bytes\":209715200", vec![(1, "a/db".to_owned())]),
+        (",\"honest_bytes\":734003200", vec![]),
+    ] {
+        let turns = turns(&read(look(honest).as_bytes()).expect("a trace"), text, None);
+        assert_eq!(evicted(&turns), gone, "{honest}: {turns:?}");
+        assert_eq!(turns.iter().any(|(_, line, _)| line.starts_with("reclaiming")), gone.is_empty(), "{turns:?}");
+    }
+}
+
+#[test]
 fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
     let recording = read(SUMMARY).expect("a summary");
     let table = [

@@ -160,7 +160,7 @@ pub(super) fn slice_memory(look: &Look, path: &str) -> Option<MemoryReading> {
     Some(MemoryReading {
         capacity: seen.capacity_bytes,
         kubelet_available: seen.available_bytes,
-        honest_available: None,
+        honest_available: seen.honest_bytes,
     })
 }
 
@@ -269,6 +269,7 @@ pub(super) fn places(kubelet: &std::path::Path, proc: &std::path::Path, pods: Op
 mod tests {
     use super::*;
     use crate::observe::tests::tree;
+    use plimsoll_replay::trace::Slice;
 
     const TEXT: &str = "evictionHard: {memory.available: 1Mi, nodefs.available: 1Ki, nodefs.inodesFree: 0.0001%, \
                         imagefs.available: 15%, containerfs.available: 1Gi, pid.available: 10%}\n\
@@ -325,6 +326,20 @@ mod tests {
         assert_eq!(told("allocatableMemory.available", true).written.as_deref(), Some("1Mi"));
         assert!(others.iter().all(|it| it.signal != "memory.available"), "the machine's own is told elsewhere");
         assert_eq!(distances(&configuration, &look).len(), 1);
+    }
+
+    #[test]
+    fn a_slice_is_judged_by_both_readings_as_the_core_does() {
+        let text = "machine: {slices: [{path: a, evictionHard: {memory.available: 300}}]}";
+        let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
+        for (honest_bytes, told) in [(None, None), (Some(Bytes(700)), Some(400))] {
+            let (capacity_bytes, available_bytes) = (Bytes(1000), Bytes(200));
+            let slice = Slice { path: "a".to_owned(), capacity_bytes, available_bytes, honest_bytes };
+            let look = Look { slices: vec![slice], ..Look::default() };
+            let distances = distances(&configuration, &look);
+            let of_slice = distances.iter().find(|it| it.slice.is_some()).expect("it has a line");
+            assert_eq!((of_slice.kubelet_bytes, of_slice.honest_bytes), (-100, told));
+        }
     }
 
     #[test]

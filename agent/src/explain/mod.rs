@@ -241,7 +241,7 @@ mod tests {
              most that was measured is 200.0 MiB",
             "    system.slice: uses 700.0 MiB of 500.0 MiB (systemReserved)",
             "    user.slice: uses 90.0 MiB of 64.0 MiB (memory.low and memory.min)",
-            "hard line of user.slice, 1.0 MiB: 9.0 MiB away by the kubelet's reading",
+            "hard line of user.slice, 1.0 MiB: 9.0 MiB away by the kubelet's reading, 9.0 MiB away by the kernel's",
             "hard line of imagefs.available, 15%: not read, because only the container runtime knows where its images are",
             "    user.slice/a.scope: may be evicted; uses 80.0 MiB, 80.0 MiB over its reservation, priority 0",
         ] {

@@ -33,8 +33,7 @@ impl Available {
                 })
             }
             Signal::AllocatableMemoryAvailable => {
-                let own = observation.pods_honest_available.map(|bytes| Amount::counted(bytes.0));
-                let honest = own.or_else(|| most_for_pods(kubelet, readings, observation));
+                let honest = observation.pods_honest_available.map(|bytes| Amount::counted(bytes.0));
                 Some(Self { kubelet, honest, capacity })
             }
             _ => Some(Self { kubelet, honest: None, capacity }),
@@ -54,15 +53,6 @@ impl Available {
         };
         (target - available).max(Amount::ZERO)
     }
-}
-
-/// What pods may have at most by the kernel's estimate, where nobody read that: all cache of the machine that the
-/// kubelet's figure leaves out could be theirs, but they have no more than the machine has.
-fn most_for_pods(kubelet: Amount, readings: &Readings, observation: &Observation<'_>) -> Option<Amount> {
-    let machine = Available::of(Signal::MemoryAvailable, readings, observation)?;
-    let honest = machine.honest?;
-    let cache = (honest - machine.kubelet).max(Amount::ZERO);
-    Some((kubelet + cache).min(honest).max(kubelet))
 }
 
 /// Whether a threshold is one to go by: those derived are so from the first turn on, and those they replaced never.

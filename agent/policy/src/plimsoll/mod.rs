@@ -28,5 +28,7 @@ mod victims;
 pub use config::{Config, MemoryOrder, SwapLine};
 pub use decide::decide;
 pub use observation::{Going, Image, Observation, OwnerUid, Pod, PodUid, Reclaimed, Swap};
-pub use plan::{Action, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage, Why};
+pub use plan::{
+    Action, ConditionCase, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage, Why,
+};
 pub use state::State;

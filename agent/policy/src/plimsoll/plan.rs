@@ -5,6 +5,7 @@ use super::observation::{PodUid, Reclaimed};
 use crate::kubelet::{Amount, Condition, Conditions, Critical, Limit, QosClass};
 use crate::plan::Case;
 use plimsoll_units::MonotonicNs;
+use serde::Serialize;
 
 /// What is decided on: a line that is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +105,19 @@ pub enum Action {
         /// Seconds for an orderly end; below one they become one when it is killed.
         grace_seconds: i64,
     },
+}
+
+/// By which readings the lines behind a condition are crossed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum ConditionCase {
+    /// At least one line by both, or by the only one that there is.
+    Both,
+    /// All by the kubelet's alone.
+    KubeletOnly,
+    /// All by the honest one alone.
+    HonestOnly,
+    /// Some by the kubelet's alone and others by the honest one alone: nothing is below by both.
+    Mixed,
 }
 
 /// Why nobody could be taken although somebody was needed.
@@ -270,7 +284,7 @@ impl Plan {
     }
 
     /// By which readings the lines behind a condition are crossed right now; absent if none of them is.
-    pub fn condition_case(&self, config: &Config, condition: Condition) -> Option<Case> {
+    pub fn condition_case(&self, config: &Config, condition: Condition) -> Option<ConditionCase> {
         let is_behind = |line| match line {
             Why::Threshold(index) => {
                 config.thresholds.get(index as usize).is_some_and(|line| line.signal.condition() == condition)
@@ -278,8 +292,17 @@ impl Plan {
             Why::Swap => condition == Condition::MemoryPressure,
             Why::Limit(_) => false,
         };
-        let crossed = self.judged.iter().filter(|judged| judged.since.is_some() && is_behind(judged.line));
-        crossed.map(|judged| judged.case).reduce(Case::with)
+        let has = |case| {
+            let mut crossed = self.judged.iter().filter(|judged| judged.since.is_some() && is_behind(judged.line));
+            crossed.any(|judged| judged.case == case)
+        };
+        match (has(Case::Both), has(Case::KubeletOnly), has(Case::HonestOnly)) {
+            (true, _, _) => Some(ConditionCase::Both),
+            (false, true, true) => Some(ConditionCase::Mixed),
+            (false, true, false) => Some(ConditionCase::KubeletOnly),
+            (false, false, true) => Some(ConditionCase::HonestOnly),
+            (false, false, false) => None,
+        }
     }
 
     /// Indices of pods that are evicted, in order.

@@ -1,7 +1,7 @@
 //! Plans in words, for the log, for events and for `explain`. Allocates as it likes; never called while deciding.
 
 use super::config::Config;
-use super::plan::{Action, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Stage, Why};
+use super::plan::{Action, ConditionCase, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Stage, Why};
 use crate::kubelet::{Condition, Critical, Limit};
 use crate::plan::Case;
 use crate::reason::{Measured, Reason};
@@ -61,8 +61,14 @@ fn is_bytes(config: &Config, line: Why) -> bool {
 
 /// A condition as it is told: with the reading that says so, where only one does.
 pub fn condition(config: &Config, plan: &Plan, condition: Condition) -> String {
-    match plan.condition_case(config, condition).and_then(one_reading) {
-        Some(reading) => format!("{} ({reading})", condition.name()),
+    let readings = match plan.condition_case(config, condition) {
+        Some(ConditionCase::KubeletOnly) => one_reading(Case::KubeletOnly),
+        Some(ConditionCase::HonestOnly) => one_reading(Case::HonestOnly),
+        Some(ConditionCase::Mixed) => Some("one line by the kubelet's reading only, another by the kernel's only"),
+        Some(ConditionCase::Both) | None => None,
+    };
+    match readings {
+        Some(readings) => format!("{} ({readings})", condition.name()),
         None => condition.name().to_owned(),
     }
 }
