@@ -6,8 +6,8 @@ use plimsoll_config::Quantity;
 use plimsoll_config::kubelet::{self as configured, EvictionSettings, Kubelet, parse_thresholds};
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
 use plimsoll_policy::kubelet::{
-    Condition, Config, DiskLayout, Eviction, Limit, Line, Observation, Origin, Outcome, Plan, Readings, Signal, State,
-    Threshold, Why, after_reclaim, decide,
+    Condition, Config, DiskLayout, Eviction, Limit, Line, Observation, Origin, Outcome, Plan, Readings, Resource,
+    Signal, State, Threshold, Why, after_reclaim, decide,
 };
 use plimsoll_policy::message::{self, Asked, Attempting, Met, NodeLow, OverLimit, Used, Victim, VictimUsage, Written};
 use plimsoll_units::MonotonicNs;
@@ -407,6 +407,25 @@ fn admit(pod: &Pod, conditions: &[Condition]) -> Result<(), admission::Refused> 
     admission::admit(&applicant, conditions)
 }
 
+/// Where the kubelet leaves it to chance whether a hard or a soft line acts, it is the hard one here: whether a soft one
+/// acts although a hard one of the same turn could. Only memory goes before the rest.
+fn puts_soft_before_hard(
+    config: &Config,
+    state: &State,
+    (readings, last): (&Readings, &Readings),
+    plan: &Plan,
+) -> bool {
+    let Some(acting) = plan.acting.map(|index| &config.thresholds[index as usize]) else { return false };
+    let is_memory = |threshold: &Threshold| threshold.signal.resource() == Resource::Memory;
+    let mut hard = (0..).zip(&config.thresholds).filter(|(_, threshold)| threshold.is_hard());
+    !acting.is_hard()
+        && hard.any(|(index, threshold)| {
+            state.is_met(index)
+                && is_memory(threshold) == is_memory(acting)
+                && readings.is_fresh(threshold.signal, last)
+        })
+}
+
 impl crate::Case for Case {
     fn difference(self) -> Option<String> {
         let config = self.config();
@@ -416,6 +435,7 @@ impl crate::Case for Case {
         let mut state = State::new(&config);
         let mut plan = Plan::with_capacity(self.pods.len());
         let mut elapsed = 0;
+        let mut last = Readings::default();
         for (index, step) in self.steps.iter().enumerate() {
             elapsed += step.advance_ns;
             let active: Vec<&Pod> = step
@@ -434,6 +454,9 @@ impl crate::Case for Case {
                 pods: &pods,
             };
             decide(&config, &mut state, &observation, MonotonicNs(elapsed), &mut plan);
+            // Where nothing was read, what was read before stays the last.
+            let is_read = !matches!(plan.outcome, Outcome::Idle | Outcome::NoLayout | Outcome::NoStatistics);
+            let readings = observation.node.as_ref().filter(|_| is_read).map_or(last, Readings::of);
             let mut done = Done {
                 stats_calls: u32::from(!matches!(plan.outcome, Outcome::Idle | Outcome::NoLayout)),
                 ..Done::default()
@@ -470,13 +493,10 @@ impl crate::Case for Case {
             }
             let nothing = [Done::default()];
             let outcomes = step.outcomes.as_deref().unwrap_or(&nothing);
-            // Where the kubelet leaves it to chance whether a hard or a soft line acts, it is the hard one here. Its victim
-            // has no grace.
-            let at_once = |done: &Done| done.kills.iter().any(|kill| kill.grace_seconds == 1);
-            let is_soft = !done.kills.is_empty() && !at_once(&done) && outcomes.iter().any(at_once);
-            if is_soft || !outcomes.contains(&done) {
+            if puts_soft_before_hard(&config, &state, (&readings, &last), &plan) || !outcomes.contains(&done) {
                 return Some(format!("step {index}:\n{}", crate::both(&done, &outcomes)));
             }
+            last = readings;
         }
         None
     }
