@@ -101,7 +101,8 @@ pub(crate) fn ten_small_ones() -> Result<()> {
     let mut hogs = Vec::new();
     for number in 0..10 {
         let cgroup = Cgroup::create(&format!("work.slice/small-{number}"))?;
-        hogs.push(Hog::start("anon", cgroup.path(), 24, &["--rate", "8", "--hold", "60"])?);
+        // Together well past the line, and half of them well above it.
+        hogs.push(Hog::start("anon", cgroup.path(), 16, &["--rate", "8", "--hold", "60"])?);
     }
     wait_for("one of ten is killed", PATIENCE, || {
         scene.check()?;
