@@ -19,7 +19,7 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::acting::MACHINE;
-use crate::options::Options;
+use crate::options::{Options, Output};
 
 /// Exit codes, as `--help` has them.
 const CODES: &str = "Exit codes: 0 everything that the agent can use is there; 2 wrong arguments or configuration; \
@@ -40,12 +40,6 @@ pub(crate) struct Arguments {
     /// For people, or one JSON object.
     #[arg(long, default_value = "text")]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 /// How one thing stands.

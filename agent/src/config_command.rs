@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::core;
 use crate::log::{complain, print};
-use crate::options::Options;
+use crate::options::{Options, Output};
 
 /// What to do with the configuration.
 #[derive(Debug, clap::Args)]
@@ -85,12 +85,6 @@ struct Check {
     /// For people, or one JSON object.
     #[arg(long, default_value = "text")]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

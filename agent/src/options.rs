@@ -10,6 +10,13 @@ use plimsoll_config::{
 };
 use plimsoll_units::Bytes;
 
+/// How a command prints its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Output {
+    Text,
+    Json,
+}
+
 /// The options of `run`, handed on unchanged to the processes that it starts.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Options {

@@ -11,7 +11,7 @@ use plimsoll_replay::{Recording, Settings, Turn, printable, read, read_pods, run
 use serde_json::json;
 
 use crate::log::{complain, print};
-use crate::options::Options;
+use crate::options::{Options, Output};
 
 const CODES: &str = "Exit codes: 0 done; 1 the recording cannot be read; 2 wrong arguments or configuration.";
 /// A recording is held in memory as a whole; larger ones are refused.
@@ -61,12 +61,6 @@ enum Disks {
     Images,
     /// Images on their own, writable layers on the node's.
     Split,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 /// Replays, prints, and gives the exit code.

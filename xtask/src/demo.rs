@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "6.12")]
     kernel: String,
     /// Measure: 500 wakes, 20 rounds of each watcher, three rates, one processor with counted instructions, an ext4
-    /// root, the in-kernel brake. Takes about an hour.
+    /// root, the in-kernel brake. Takes about a quarter of an hour once built.
     #[arg(long)]
     full: bool,
     /// Where the measurements are written, as JSON.

@@ -20,7 +20,7 @@ use plimsoll_replay::{machine_candidates, machine_plan, printable, read_pods};
 use serde_json::json;
 
 use crate::observe::Observer;
-use crate::options::Options;
+use crate::options::{Options, Output};
 
 const CODES: &str = "Exit codes: 0 done; 1 this machine's memory or the list of pods cannot be read; 2 wrong arguments or \
 configuration.";
@@ -38,12 +38,6 @@ pub(crate) struct Arguments {
     /// For people, or one JSON object.
     #[arg(long, default_value = "text")]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 /// The whole answer.
