@@ -8,7 +8,7 @@
 use crate::agent::{Agent, Settings, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
-use crate::machine::{self, Dice, now_ns, wait_for};
+use crate::machine::{self, Dice, ShortLists, now_ns, wait_for};
 use crate::observer::{Crossing, Observer};
 use crate::record::{self, Filled};
 use crate::scene::MIB;
@@ -568,15 +568,11 @@ impl Drop for Breathing {
 const BREATH_MIB: u64 = 16;
 const BELOW_MIB: u64 = 6;
 
-/// How much of the memory may lie on the CPUs' own lists of free pages: one part in so many, the fewest there can be.
-const PER_CPU_LISTS: &str = "/proc/sys/vm/percpu_pagelist_high_fraction";
-
-/// Newer kernels let these lists grow to what one breath gives back, and then the next one takes it from there without
-/// what is available having changed at all. So they are kept short meanwhile.
+/// What one breath gives back must not lie on a CPU's own list, where the next one would take it from without what is
+/// available having changed at all.
 fn wakes(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
-    let before = fs::read_to_string(PER_CPU_LISTS).with_context(|| format!("cannot read {PER_CPU_LISTS}"))?;
-    machine::set(PER_CPU_LISTS, "1000")?;
-    let measured = thread::scope(|scope| {
+    let _lists = ShortLists::begin()?;
+    thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             // As the agent's own thread waits; both kinds of wake are waited for by this one.
             let got = raise_this_thread();
@@ -584,9 +580,7 @@ fn wakes(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
             breathe(observer, wanted)
         });
         waiting.join().map_err(|_| anyhow::anyhow!("the observer's thread panicked"))?
-    });
-    machine::set(PER_CPU_LISTS, before.trim())?;
-    measured
+    })
 }
 
 fn breathe(observer: &mut Observer, wanted: usize) -> Result<Wakes> {

@@ -4,7 +4,7 @@
 use crate::block::{Slow, Swap};
 use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::{Hog, guest, remove_leftovers};
-use crate::machine::{self, wait_for};
+use crate::machine::{self, ShortLists, wait_for};
 use crate::record;
 use crate::scene::{MIB, PATIENCE, Scene, line_below};
 use crate::suite::figure;
@@ -20,6 +20,7 @@ const LONG: Duration = Duration::from_mins(3);
 
 /// Without an agent the OOM killer ends the hog; with one it has nothing to do.
 pub(crate) fn tight() -> Result<()> {
+    let _lists = ShortLists::begin()?;
     let mib = usize::try_from(machine::meminfo("MemTotal")? / MIB)?;
     let before = machine::oom_kills()?;
     let alone = Cgroup::create("work.slice/alone")?;
@@ -57,7 +58,11 @@ fn in_order(scene: &Scene, hog: &Hog, victim: &Cgroup, available: u64) -> Result
     // What the hog itself had by then. Its own pages and batches of charges lie between this and the kernel's figure.
     let filled = record::read(&hog.record)?;
     let needed = available.saturating_sub(scene.settings.line_bytes).saturating_sub(16 * MIB);
-    let crossed = filled.iter().find(|entry| entry.bytes >= needed).context("the hog never came to the line")?.at_ns;
+    let most = filled.iter().map(|entry| entry.bytes).max().unwrap_or(0);
+    let crossed = filled.iter().find(|entry| entry.bytes >= needed).with_context(|| {
+        format!("the hog never came to the line: it had {most} bytes of the {needed} between it and the line")
+    })?;
+    let crossed = crossed.at_ns;
     ensure!(crossed <= answered, "the answer at {answered} came before the hog was at the line at {crossed}");
     let past = filled.last().map_or(0, |entry| entry.bytes).saturating_sub(needed);
     figure("tight", &[("answered_after_us", &((answered - rang) / 1000)), ("taken_past_mib", &(past / MIB))]);
