@@ -122,9 +122,10 @@ fn die(name: &str, who: &str) -> Result<bool> {
     };
     // The step may have been the kill itself, or one before it: in both cases it dies, once.
     scene.expect_killed(&mut hog, &victim)?;
-    // Who comes into the same cgroup afterwards has done nothing.
+    // Who comes into the same cgroup afterwards has done nothing. An agent that kills once more does so when the victim
+    // is not empty after half a second.
     let mut next = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(victim.path()).spawn()?;
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(1));
     ensure!(next.try_wait()?.is_none(), "the cgroup was killed twice");
     next.kill()?;
     next.wait()?;
