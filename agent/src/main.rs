@@ -1,121 +1,16 @@
-//! `plimsoll`: sees memory pressure the moment it happens, and stops the right one before the OOM killer stops another.
-//!
-//! One binary, three processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts and
-//! must never stall, and the reporter, which logs and serves metrics and may.
+//! `plimsoll`, the program. All of it is in the library, which is for Linux; on another system it says so and ends.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-mod acting;
-mod check;
-mod config_command;
-mod core;
-mod explain;
-mod handed;
-mod inherit;
-mod log;
-mod observe;
-mod options;
-mod outlet;
-mod record;
-mod replay;
-mod reporter;
-#[cfg(feature = "strict")]
-mod strict;
-mod supervisor;
-mod undo;
+#[cfg(any(test, not(target_os = "linux")))]
+mod elsewhere;
 
-use std::process::ExitCode;
+#[cfg(target_os = "linux")]
+use plimsoll::main as program;
 
-use clap::{Parser, Subcommand};
+#[cfg(not(target_os = "linux"))]
+use elsewhere::main as program;
 
-use crate::options::Options;
-
-/// Watches memory and evicts before the OOM killer does.
-#[derive(Parser)]
-#[command(name = "plimsoll", version, after_help = EXIT_CODES)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed while running; 2 wrong arguments or configuration, nothing was \
-opened; 3 this machine cannot be served, and a sentence says why.";
-
-#[derive(Subcommand)]
-enum Command {
-    /// Watch this machine, and act when a line is crossed, until SIGTERM.
-    Run(Options),
-    /// Print what this machine can and cannot do, why, and what is lost. Changes nothing.
-    Check(check::Arguments),
-    /// Print a configuration with where each value came from, turn one form of it into another, or check it. Changes
-    /// nothing.
-    Config(config_command::Arguments),
-    /// Print how far this machine is from each line, who would go first and why, and whom the OOM killer would take
-    /// instead. Changes nothing.
-    Explain(explain::Arguments),
-    /// Run what was recorded through a configuration and print what would have been decided. Changes nothing.
-    Replay(replay::Arguments),
-    /// Let go of whatever an agent held that was killed as a whole: thaw, and continue what was stopped.
-    Undo(undo::Arguments),
-    /// Print the names of all kill points, one a line.
-    #[cfg(feature = "strict")]
-    KillPoints,
-    /// Sense, decide, act. Started by `run`.
-    #[command(hide = true)]
-    Core(core::Arguments),
-    /// Hand what the core tells to logs and metrics. Started by `run`.
-    #[command(hide = true)]
-    Reporter(reporter::Arguments),
-}
-
-/// The descriptors of a queue, as `MEMORY,WAKE`.
-#[derive(Clone, Copy, Debug)]
-struct QueueNumbers {
-    memory: i32,
-    wake: i32,
-}
-
-impl std::str::FromStr for QueueNumbers {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once(',').and_then(|(memory, wake)| Some((memory.parse().ok()?, wake.parse().ok()?)));
-        parts
-            .map(|(memory, wake)| Self { memory, wake })
-            .ok_or_else(|| "two descriptors are expected: MEMORY,WAKE".into())
-    }
-}
-
-impl QueueNumbers {
-    fn take(self) -> anyhow::Result<plimsoll_state::queue::Descriptors> {
-        Ok(plimsoll_state::queue::Descriptors { memory: inherit::take(self.memory)?, wake: inherit::take(self.wake)? })
-    }
-}
-
-fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Run(options) => supervisor::main(&options),
-        Command::Check(arguments) => check::main(&arguments),
-        Command::Config(arguments) => config_command::main(&arguments),
-        Command::Explain(arguments) => explain::main(&arguments),
-        Command::Replay(arguments) => replay::main(&arguments),
-        Command::Undo(arguments) => undo::main(&arguments),
-        #[cfg(feature = "strict")]
-        Command::KillPoints => {
-            for point in plimsoll_act::KillPoint::ALL {
-                println!("{}", point.name());
-            }
-            Ok(0)
-        }
-        Command::Core(arguments) => core::main(&arguments),
-        Command::Reporter(arguments) => reporter::main(&arguments).map(|()| 0),
-    };
-    match result {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            log::complain(&format!("{error:#}"));
-            // What is wrong with a configuration is said before anything is opened.
-            if error.is::<plimsoll_config::ConfigError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
-        }
-    }
+fn main() -> std::process::ExitCode {
+    program()
 }

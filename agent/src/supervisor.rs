@@ -48,8 +48,6 @@ const REPORTER_GRACE: Duration = Duration::from_secs(2);
 const LAST_LINES: Duration = Duration::from_secs(1);
 /// The OOM killer's view of the three processes: last of all but what must never die.
 const OOM_SCORE: i16 = -999;
-/// Exit code: this machine cannot be served.
-const NOT_HERE: u8 = 3;
 
 /// Reads the configuration with what the machine says of this process's own place.
 pub(crate) fn configuration(options: &Options) -> Result<Configuration, ConfigError> {
@@ -61,7 +59,7 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
     let (configuration, read) = options.load_and_keep(core::own_cgroup(&Protected::read()))?;
     if let Some(sentence) = CgroupMode::detect().refusal() {
         eprintln!("plimsoll: {sentence}");
-        return Ok(NOT_HERE);
+        return Ok(crate::NOT_HERE);
     }
     Supervisor::start(options, configuration, &read)?.serve()
 }

@@ -16,6 +16,8 @@ const NEWEST_LLVM: u32 = 22;
 const CARGO_DENY: &str = "0.20.2";
 /// The other processor that the agent is built for, and not run on here.
 pub(crate) const AARCH64: &str = "aarch64-unknown-linux-musl";
+/// A system that is not Linux, for which the agent is checked and not linked.
+pub(crate) const OTHER_SYSTEM: &str = "x86_64-unknown-freebsd";
 
 /// Something that a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +51,12 @@ pub(crate) const EBPF: [Need; 3] =
 /// For static programs of this processor.
 pub(crate) const PROGRAMS: [Need; 1] = [Need::Target(crate::vm::TARGET)];
 /// For the tests that need no machine.
-pub(crate) const CHECKS: [Need; 5] = [
+pub(crate) const CHECKS: [Need; 6] = [
     Need::Component { name: "rustfmt", file: "bin/cargo-fmt" },
     Need::Component { name: "clippy", file: "bin/cargo-clippy" },
     Need::Target(crate::vm::TARGET),
     Need::Target(AARCH64),
+    Need::Target(OTHER_SYSTEM),
     DENY,
 ];
 /// For virtual machines, beside their kernels.

@@ -155,6 +155,8 @@ fn unit(counts: &mut Counts) -> anyhow::Result<usize> {
     counts.step("the core knows no runtime and no network", dependencies::core_is_small());
     let other = ["build", "--locked", "--target", install::AARCH64, "-p", "plimsoll"];
     counts.step("the agent builds for aarch64, which is not run here", run::shown(cargo().args(other)));
+    let elsewhere = ["check", "--locked", "--target", install::OTHER_SYSTEM, "-p", "plimsoll"];
+    counts.step("the agent compiles where there is no Linux, to say so", run::shown(cargo().args(elsewhere)));
     counts.step("licences and sources", dependencies::deny());
     let (tests, result) = tests()?;
     counts.add(tests);
