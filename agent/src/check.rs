@@ -312,7 +312,8 @@ fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
         Ok(good) => (*good, there(*good).to_owned()),
         Err(why) => (false, why.clone()),
     };
-    let (tracing, tracing_found) = programs(&kernel.tracing_programs);
+    let (trampolines, trampolines_found) = programs(&kernel.trampolines);
+    let (tracepoints, tracepoints_found) = programs(&kernel.raw_tracepoints);
     let (kprobes, kprobes_found) = programs(&kernel.kprobe_programs);
     let btf = kernel.btf.as_ref().err().map(ToString::to_string);
     vec![
@@ -347,8 +348,9 @@ fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
             there(kernel.bpffs),
             "no in-kernel brake, for what it stops could not be undone: mount bpffs at /sys/fs/bpf",
         ),
-        row("tracing programs", tracing, tracing_found, "kprobes carry what they can; some hooks are left out"),
-        row("kprobe programs", kprobes, kprobes_found, "without tracing programs there is no eBPF source"),
+        row("fentry programs", trampolines, trampolines_found, "kprobes carry what they can; some hooks are left out"),
+        row("tracepoint programs", tracepoints, tracepoints_found, "hooks on tracepoints are left out"),
+        row("kprobe programs", kprobes, kprobes_found, "without fentry programs there is no eBPF source"),
     ]
 }
 
@@ -370,16 +372,10 @@ fn hook_rows(kernel: &KernelFacts) -> Vec<Row> {
 
 /// Why a hook's programs cannot be loaded, as far as one program of each type tells it; `None` where they can.
 fn refused(kernel: &KernelFacts, way: &[rules::Attachment]) -> Option<String> {
-    way.iter().find_map(|it| {
-        let programs = match it.way {
-            rules::Way::Kprobe => &kernel.kprobe_programs,
-            rules::Way::Fentry | rules::Way::Fexit | rules::Way::Tracepoint => &kernel.tracing_programs,
-        };
-        match programs {
-            Ok(true) => None,
-            Ok(false) => Some(format!("this kernel cannot attach {} programs", it.way.name())),
-            Err(why) => Some(why.clone()),
-        }
+    way.iter().find_map(|it| match it.way.programs(kernel) {
+        Ok(true) => None,
+        Ok(false) => Some(format!("this kernel cannot attach {} programs", it.way.name())),
+        Err(why) => Some(why.clone()),
     })
 }
 
@@ -488,7 +484,8 @@ mod tests {
             psi: true,
             memory_controller: true,
             bpffs: true,
-            tracing_programs: Ok(true),
+            trampolines: Ok(true),
+            raw_tracepoints: Ok(true),
             kprobe_programs: Ok(true),
         };
         Facts {
@@ -531,7 +528,7 @@ mod tests {
     fn each_thing_that_is_missing_is_a_row_with_what_follows() {
         type Break = fn(&mut Facts);
         let lower: &[&str] = &["in-kernel brake", "source"];
-        let table: [(&[&str], Break); 22] = [
+        let table: [(&[&str], Break); 23] = [
             (&["memory controller"], |facts| facts.kernel.memory_controller = false),
             (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
             (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
@@ -561,12 +558,10 @@ mod tests {
             (&["other agent"], |facts| facts.other_acts = Some(true)),
             (&["other agent"], |facts| facts.other_acts = None),
             (&["in-kernel brake", "source"], |facts| facts.wish = SourceChoice::Psi),
-            (
-                &["tracing programs", "hook kswapd", "hook direct reclaim", "hook stall", "hook tasks", "hook cgroups"],
-                |facts| {
-                    facts.kernel.tracing_programs = Ok(false);
-                },
-            ),
+            (&["fentry programs", "hook stall"], |facts| facts.kernel.trampolines = Ok(false)),
+            (&["tracepoint programs", "hook kswapd", "hook direct reclaim", "hook tasks", "hook cgroups"], |facts| {
+                facts.kernel.raw_tracepoints = Ok(false);
+            }),
         ];
         let without_ebpf = ["kernel symbols", "lockdown", "CAP_BPF", "CAP_PERFMON"];
         for (index, (expected, spoil)) in table.into_iter().enumerate() {
@@ -590,7 +585,8 @@ mod tests {
         facts.kernel.btf = plimsoll_sense::btf::Btf::parse(Vec::new()).map(drop);
         let no_types = troubles(&facts);
         let mut facts = good();
-        facts.kernel.tracing_programs = Err("not permitted".into());
+        facts.kernel.trampolines = Err("not permitted".into());
+        facts.kernel.raw_tracepoints = Err("not permitted".into());
         facts.kernel.kprobe_programs = Err("not permitted".into());
         let no_programs = troubles(&facts);
         for found in [no_types, no_programs] {
@@ -620,9 +616,9 @@ mod tests {
             assert_eq!(source(&facts), expected, "{ebpf} {psi} {wish:?}");
             assert_eq!(code(&rows(&facts)) == CANNOT, expected.is_none(), "{ebpf} {psi} {wish:?}");
         }
-        // A kprobe carries the line where tracing programs cannot be had.
+        // A kprobe carries the line where there are no trampolines.
         let mut facts = good();
-        facts.kernel.tracing_programs = Ok(false);
+        facts.kernel.trampolines = Ok(false);
         assert_eq!(source(&facts), Some(Kind::Ebpf));
     }
 

@@ -87,8 +87,8 @@ impl EbpfSource {
     /// Probes this kernel, loads the programs and attaches what it allows. Without the line hook it does not stand.
     pub fn new(config: &Config) -> Result<Self, SenseError> {
         let Found { mut facts, layout } = probe::gather(Path::new("/"));
-        if config.no_tracing {
-            facts.tracing_programs = Ok(false);
+        if config.no_trampolines {
+            facts.trampolines = Ok(false);
         }
         let plan = rules::plan(&facts);
         let unusable = plan.iter().find(|planned| planned.family.name == LINE && planned.ways.is_empty());

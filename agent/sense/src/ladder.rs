@@ -28,8 +28,8 @@ pub struct Config {
     pub stopped_pin: PathBuf,
     /// Load the in-kernel brake at all. Off: the programs that could stop a task are told so before they are verified.
     pub kernel_brake: bool,
-    /// Do without tracing programs, as a kernel must that cannot attach them: kprobes carry what they can.
-    pub no_tracing: bool,
+    /// Do without trampolines, as a kernel must that has none: kprobes and tracepoints carry what they can.
+    pub no_trampolines: bool,
     /// A cgroup's stall that rings: this long, summed over its tasks, within one second.
     pub stall_burst: Duration,
 }
@@ -43,7 +43,7 @@ impl Default for Config {
             trigger: TriggerSpec::default(),
             stopped_pin: PathBuf::from("/sys/fs/bpf/plimsoll/stopped"),
             kernel_brake: false,
-            no_tracing: false,
+            no_trampolines: false,
             stall_burst: Duration::from_millis(100),
         }
     }

@@ -85,8 +85,11 @@ pub struct KernelFacts {
     pub memory_controller: bool,
     /// Whether bpffs is mounted at `/sys/fs/bpf`.
     pub bpffs: bool,
-    /// Whether tracing programs (fentry, fexit, typed tracepoints) can be loaded and attached, or why it cannot be said.
-    pub tracing_programs: Result<bool, String>,
+    /// Whether programs can be attached to functions by trampolines (fentry, fexit), or why it cannot be said.
+    pub trampolines: Result<bool, String>,
+    /// Whether programs on raw tracepoints can be loaded, likewise. Those with typed arguments need the kernel's type
+    /// information besides, and no trampoline.
+    pub raw_tracepoints: Result<bool, String>,
     /// Whether kprobe programs can be loaded, likewise.
     pub kprobe_programs: Result<bool, String>,
 }
@@ -102,7 +105,9 @@ impl KernelFacts {
     pub fn gather() -> Self {
         let mut facts = gather(Path::new("/")).facts;
         let usable = |kind| is_program_supported(kind).map_err(|error| with_sources(&error));
-        facts.tracing_programs = usable(ProgramType::Tracing);
+        // Attached to a function for a moment, the others only loaded.
+        facts.trampolines = usable(ProgramType::Tracing);
+        facts.raw_tracepoints = usable(ProgramType::RawTracePoint);
         facts.kprobe_programs = usable(ProgramType::KProbe);
         facts
     }
@@ -158,7 +163,8 @@ pub(crate) fn gather(root: &Path) -> Found {
             .is_some_and(|controllers| controllers.split_whitespace().any(|controller| controller == "memory")),
         bpffs: text("proc/self/mounts")
             .is_some_and(|mounts| mounts.lines().any(|line| is_mount(line, "/sys/fs/bpf", "bpf"))),
-        tracing_programs: Err("not asked".into()),
+        trampolines: Err("not asked".into()),
+        raw_tracepoints: Err("not asked".into()),
         kprobe_programs: Err("not asked".into()),
         btf: btf.map(drop),
     };

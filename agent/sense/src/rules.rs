@@ -25,6 +25,15 @@ impl Way {
             Self::Kprobe => "kprobe",
         }
     }
+
+    /// Whether this kernel takes such programs at all, or why it cannot be said.
+    pub const fn programs(self, facts: &KernelFacts) -> &Result<bool, String> {
+        match self {
+            Self::Fentry | Self::Fexit => &facts.trampolines,
+            Self::Tracepoint => &facts.raw_tracepoints,
+            Self::Kprobe => &facts.kprobe_programs,
+        }
+    }
 }
 
 /// One program and where it hangs.
@@ -181,15 +190,14 @@ fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
 /// Why an attachment cannot be; `None` where nothing speaks against trying.
 fn refusal(attachment: &Attachment, facts: &KernelFacts) -> Option<String> {
     let Attachment { program: _, way, target } = attachment;
-    let (there, usable) = match way {
-        Way::Fentry | Way::Fexit => (facts.has_function(target), &facts.tracing_programs),
-        Way::Kprobe => (facts.has_function(target), &facts.kprobe_programs),
-        Way::Tracepoint => (facts.has_tracepoint(target), &facts.tracing_programs),
+    let there = match way {
+        Way::Fentry | Way::Fexit | Way::Kprobe => facts.has_function(target),
+        Way::Tracepoint => facts.has_tracepoint(target),
     };
     if !there {
         return Some(format!("this kernel has no {target}"));
     }
-    (*usable == Ok(false)).then(|| format!("this kernel cannot attach {} programs", way.name()))
+    (*way.programs(facts) == Ok(false)).then(|| format!("this kernel cannot attach {} programs", way.name()))
 }
 
 #[cfg(test)]
@@ -213,7 +221,8 @@ mod tests {
             psi: true,
             memory_controller: true,
             bpffs: true,
-            tracing_programs: Ok(true),
+            trampolines: Ok(true),
+            raw_tracepoints: Ok(true),
             kprobe_programs: Ok(true),
         }
     }
@@ -228,11 +237,16 @@ mod tests {
     fn what_is_missing_costs_only_what_it_carries() {
         type Change = fn(&mut KernelFacts);
         let lose_function = |facts: &mut KernelFacts| facts.functions.retain(|(name, _)| *name != "psi_memstall_leave");
-        let rows: [(Change, [Option<Way>; 4]); 8] = [
+        let rows: [(Change, [Option<Way>; 4]); 10] = [
             (|_| {}, [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), Some(Way::Tracepoint)]),
-            (|facts| facts.tracing_programs = Ok(false), [Some(Way::Kprobe), None, Some(Way::Kprobe), None]),
             (
-                |facts| facts.tracing_programs = Err("EPERM".into()),
+                |facts| facts.trampolines = Ok(false),
+                [Some(Way::Kprobe), None, Some(Way::Kprobe), Some(Way::Tracepoint)],
+            ),
+            (|facts| facts.raw_tracepoints = Ok(false), [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), None]),
+            (|facts| facts.tracepoints.clear(), [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), None]),
+            (
+                |facts| (facts.trampolines, facts.raw_tracepoints) = (Err("EPERM".into()), Err("EPERM".into())),
                 [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), Some(Way::Tracepoint)],
             ),
             (lose_function, [Some(Way::Fentry), None, Some(Way::Fentry), Some(Way::Tracepoint)]),

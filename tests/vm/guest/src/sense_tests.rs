@@ -150,16 +150,25 @@ pub(crate) fn bare_wake_rings() -> Result<()> {
     Ok(())
 }
 
-/// Where no tracing program can be attached, a kprobe with the same body watches the line.
+/// Where there are no trampolines, a kprobe with the same body watches the line, and only what has neither a kprobe nor a
+/// tracepoint is left out.
 pub(crate) fn kprobe_carries_the_line() -> Result<()> {
     let leaf = Cgroup::create("work.slice/probed")?;
     leaf.write("memory.max", "32M")?;
-    let mut watched = Watched::new(&Config { no_tracing: true, ..Config::default() })?;
+    let mut watched = Watched::new(&Config { no_trampolines: true, ..Config::default() })?;
     let health = watched.source.health();
     for hook in &health.hooks {
         suite::figure("hook", &[("family", &hook.name), ("state", &format!("{:?}", hook.state))]);
-        let attached = matches!(&hook.state, HookState::Attached(how) if how.starts_with("kprobe"));
-        ensure!(attached == matches!(hook.name, "line" | "oom"), "{hook:?}");
+        let way = match hook.name {
+            "line" | "oom" => "kprobe ",
+            "stall" => "",
+            _ => "tp_btf ",
+        };
+        let expected = match &hook.state {
+            HookState::Attached(how) => !way.is_empty() && how.starts_with(way),
+            HookState::Missing(_) => way.is_empty(),
+        };
+        ensure!(expected, "{hook:?}");
     }
     let generation = watched.source.arm(&Lines { node: Some(node_line(16 * MIB)?), ..Lines::default() })?;
     let hog = Hog::start("anon", leaf.path(), 64, &[])?;
@@ -517,7 +526,8 @@ pub(crate) fn facts() -> Result<()> {
     ];
     suite::figure("facts", &shown);
     ensure!(facts.btf.is_ok() && facts.symbols_visible && facts.line_blind.is_none(), "{facts:?}");
-    ensure!(facts.tracing_programs == Ok(true) && facts.kprobe_programs == Ok(true), "{facts:?}");
+    let programs = [&facts.trampolines, &facts.raw_tracepoints, &facts.kprobe_programs];
+    ensure!(programs.iter().all(|programs| **programs == Ok(true)), "{facts:?}");
     ensure!(facts.psi && facts.memory_controller && facts.bpffs, "{facts:?}");
     for planned in plimsoll_sense::rules::plan(&facts) {
         ensure!(!planned.ways.is_empty(), "{planned:?}");
