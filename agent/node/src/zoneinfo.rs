@@ -21,6 +21,9 @@ pub struct Zones {
     pub low_watermark: Pages,
     /// The sum of the zones' minimum watermarks, below which allocations reclaim by themselves.
     pub min_watermark: Pages,
+    /// What the zones keep: each its high watermark and the most that it withholds from allocations that could go to a
+    /// higher zone, but never more than it has.
+    pub kept: Pages,
 }
 
 /// How far the two readings of available memory may be off, by the counters that they are summed from.
@@ -64,10 +67,13 @@ impl Zones {
         // Thresholds of the node at hand, one a processor: the largest over the node's zones.
         let mut largest: Vec<u64> = Vec::new();
         let mut processor = 0;
+        // Of the zone at hand.
+        let (mut high, mut managed) = (0, 0);
         for line in parse::lines(text) {
             let line = line.trim_ascii_start();
             if let Some(rest) = line.strip_prefix(b"Node ") {
                 let (number, _) = parse::leading_u64(rest)?;
+                (high, managed) = (0, 0);
                 if node != Some(number) {
                     zones.node_drift.0 += largest.drain(..).sum::<u64>();
                     node = Some(number);
@@ -85,12 +91,25 @@ impl Zones {
                 zones.low_watermark.0 = zones.low_watermark.0.checked_add(parse::u64_after_blanks(rest)?)?;
             } else if let Some(rest) = watermark(line, b"min") {
                 zones.min_watermark.0 = zones.min_watermark.0.checked_add(parse::u64_after_blanks(rest)?)?;
+            } else if let Some(rest) = watermark(line, b"high") {
+                high = parse::u64_after_blanks(rest)?;
+            } else if let Some(rest) = watermark(line, b"managed") {
+                managed = parse::u64_after_blanks(rest)?;
+            } else if let Some(rest) = line.strip_prefix(b"protection: (") {
+                let kept = most(rest)?.saturating_add(high).min(managed);
+                zones.kept.0 = zones.kept.0.checked_add(kept)?;
             }
         }
         node?;
         zones.node_drift.0 += largest.iter().sum::<u64>();
         Some(zones)
     }
+}
+
+/// The largest number of a list such as `0, 3019, 8907)`.
+fn most(list: &[u8]) -> Option<u64> {
+    let mut numbers = list.split(|byte| *byte == b',').map(parse::u64_after_blanks);
+    numbers.try_fold(0, |most, number| Some(most.max(number?)))
 }
 
 fn watermark<'t>(line: &'t [u8], name: &[u8]) -> Option<&'t [u8]> {
@@ -109,6 +128,8 @@ mod tests {
         assert_eq!(zones.node_drift, Pages(2 * 28));
         assert_eq!(zones.drift(), Drift { kubelet: Pages(168), honest: Pages(112 + 4 * 56) });
         assert_eq!(zones.low_watermark, Pages(35 + 7146 + 13_937 + 32));
+        // The first would keep 42 + 8907 pages and has fewer; Movable would keep 32 and has none.
+        assert_eq!(zones.kept, Pages(3840 + (8575 + 5888) + 16_724));
     }
 
     #[test]

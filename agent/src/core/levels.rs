@@ -13,6 +13,8 @@ const STEP: Bytes = Bytes::mib(4);
 pub(super) struct Machine {
     pub(super) reserve: Pages,
     pub(super) low_watermark: Pages,
+    /// What the zones say that they keep: the reserve follows it.
+    pub(super) kept: Pages,
     pub(super) drift: Drift,
     pub(super) page_bytes: u64,
 }
@@ -22,13 +24,13 @@ impl Machine {
     ///
     /// The drift only grows: the kernel lets its counters drift less while kswapd is awake, and more again without a
     /// word. The reserve is reckoned from figures that move while they are read, so it alone is no news: it changes with
-    /// the watermarks, except where `vm.lowmem_reserve_ratio` is set.
+    /// the watermarks and, where `vm.lowmem_reserve_ratio` is set, with what the zones keep.
     pub(super) fn renewed(&self, read: Self) -> Option<Self> {
         let drift = Drift {
             kubelet: self.drift.kubelet.max(read.drift.kubelet),
             honest: self.drift.honest.max(read.drift.honest),
         };
-        let same = drift == self.drift && read.low_watermark == self.low_watermark;
+        let same = drift == self.drift && (read.low_watermark, read.kept) == (self.low_watermark, self.kept);
         (!same).then_some(Self { drift, ..read })
     }
 }
@@ -97,6 +99,7 @@ mod tests {
     const MACHINE: Machine = Machine {
         reserve: Pages(0),
         low_watermark: Pages(0),
+        kept: Pages(0),
         drift: Drift { kubelet: Pages(128), honest: Pages(256) },
         page_bytes: 4096,
     };
@@ -132,14 +135,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_again_counts_where_watermarks_moved_or_the_drift_grew() {
+    fn what_was_read_again_counts_where_watermarks_or_what_zones_keep_moved_or_the_drift_grew() {
         let drift = |kubelet, honest| Drift { kubelet: Pages(kubelet), honest: Pages(honest) };
         let read =
             |reserve, low, drift| Machine { reserve: Pages(reserve), low_watermark: Pages(low), drift, ..MACHINE };
+        let keeping = |kept, drift| Machine { kept: Pages(kept), ..read(9, 0, drift) };
         for (read, expected) in [
             (read(9, 0, drift(128, 256)), None),
             (read(9, 0, drift(12, 25)), None),
             (read(9, 7, drift(12, 25)), Some(read(9, 7, drift(128, 256)))),
+            (keeping(5, drift(12, 25)), Some(keeping(5, drift(128, 256)))),
             (read(9, 0, drift(130, 25)), Some(read(9, 0, drift(130, 256)))),
         ] {
             assert_eq!(MACHINE.renewed(read), expected, "{read:?}");

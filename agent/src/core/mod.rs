@@ -335,6 +335,7 @@ fn machine() -> anyhow::Result<Machine> {
     Ok(Machine {
         reserve: Pages::from_bytes(zones.total_reserve(&reading, page_bytes), page_bytes),
         low_watermark: zones.low_watermark,
+        kept: zones.kept,
         drift: zones.drift(),
         page_bytes,
     })
