@@ -44,6 +44,12 @@ pub(crate) struct Arguments {
     /// Run from an ext4 root on a disk instead of the initramfs, so that programs are backed by files.
     #[arg(long)]
     pub(crate) ext4: bool,
+    /// Split the memory and the processors over two NUMA nodes.
+    #[arg(long, conflicts_with = "icount")]
+    pub(crate) numa: bool,
+    /// More words for the kernel's command line, such as `psi=0`; the last word on a matter counts.
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    pub(crate) append: Option<String>,
     /// Put the agent in without the checks that tests use (kill points, counted allocations, barred system calls).
     #[arg(long)]
     pub(crate) release_agent: bool,
@@ -82,6 +88,8 @@ impl Arguments {
             kvm: false,
             timeout: Some(timeout),
             ext4: false,
+            numa: false,
+            append: None,
             release_agent: false,
             file: Vec::new(),
             out: None,
@@ -230,6 +238,9 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
             qemu.args(["-accel", "tcg,thread=multi", "-smp", &arguments.cpus.to_string()]);
         }
     }
+    if arguments.numa {
+        qemu.args(nodes(&arguments.memory, arguments.cpus)?);
+    }
     qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
     let mut append = "console=ttyS0 psi=1 panic=-1 quiet mitigations=off".to_owned();
     if arguments.ext4 {
@@ -237,8 +248,32 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
         qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw,cache=unsafe", image.display()));
         append.push_str(" plimsoll.root=/dev/vda");
     }
+    if let Some(more) = &arguments.append {
+        append.push(' ');
+        append.push_str(more);
+    }
     qemu.args(["-append", &append, "-serial", "stdio"]);
     Ok(qemu)
+}
+
+/// QEMU's words for two nodes, each with one half of the memory and of the processors.
+fn nodes(memory: &str, cpus: u32) -> anyhow::Result<Vec<String>> {
+    let half = mebibytes(memory).filter(|all| all % 2 == 0).map(|all| all / 2);
+    let half = half.with_context(|| format!("two nodes need an even number of MiB, such as 1G, not {memory}"))?;
+    ensure!(cpus > 1, "two nodes need two processors, not {cpus}");
+    let mut words = Vec::new();
+    for (node, first, last) in [(0, 0, cpus / 2 - 1), (1, cpus / 2, cpus - 1)] {
+        words.extend(["-object".into(), format!("memory-backend-ram,id=memory{node},size={half}M")]);
+        words.extend(["-numa".into(), format!("node,nodeid={node},cpus={first}-{last},memdev=memory{node}")]);
+    }
+    Ok(words)
+}
+
+/// QEMU's way to write an amount of memory: MiB unless the unit is named.
+fn mebibytes(memory: &str) -> Option<u64> {
+    let gibibytes = memory.strip_suffix(['G', 'g']);
+    let number = gibibytes.or_else(|| memory.strip_suffix(['M', 'm'])).unwrap_or(memory);
+    number.parse::<u64>().ok()?.checked_mul(if gibibytes.is_some() { 1024 } else { 1 })
 }
 
 fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
@@ -292,7 +327,21 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<bool> {
 mod tests {
     use std::time::Duration;
 
-    use super::Arguments;
+    use super::{Arguments, nodes};
+
+    #[test]
+    fn two_nodes_have_one_half_each() {
+        let words = nodes("1G", 2).expect("halves").join(" ");
+        assert_eq!(
+            words,
+            "-object memory-backend-ram,id=memory0,size=512M -numa node,nodeid=0,cpus=0-0,memdev=memory0 \
+             -object memory-backend-ram,id=memory1,size=512M -numa node,nodeid=1,cpus=1-1,memdev=memory1"
+        );
+        assert_eq!(nodes("768", 3).expect("halves")[3], "node,nodeid=0,cpus=0-0,memdev=memory0");
+        for (memory, cpus) in [("1G", 1), ("3", 2), ("1T", 2), ("G", 2)] {
+            assert!(nodes(memory, cpus).is_err(), "{memory} {cpus}");
+        }
+    }
 
     #[test]
     fn only_a_shell_has_no_limit_unless_one_is_given() {
