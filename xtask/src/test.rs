@@ -29,6 +29,13 @@ const EVERYWHERE: [&str; 9] = [
 /// What runs once more from an ext4 root, on the kernel on which everything runs: there the agent's own program and
 /// libraries are pages of a file, which the kernel may drop when memory is short.
 const FROM_EXT4: [&str; 1] = ["is-before-the-oom-killer"];
+/// What runs on machines that are booted in a special way, on the kernel on which everything runs: the words on its
+/// command line, whether it has two nodes, and the tests that belong there and run nowhere else.
+const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
+    (Some("psi=0"), false, &["without-pressure-polls"]),
+    (Some("cgroup_disable=memory"), false, &["without-memory-controller"]),
+    (None, true, &["sense-oom-in-a-cpuset-is-named"]),
+];
 /// How long all groups together may take with everything cached, without what `--long` adds.
 const TOTAL: Duration = Duration::from_mins(15);
 /// A machine that has not ended by then hangs.
@@ -173,6 +180,10 @@ struct Boot {
     /// The tests by name; none means all there are.
     names: &'static [&'static str],
     ext4: bool,
+    /// More words on the kernel's command line.
+    append: Option<&'static str>,
+    /// With two NUMA nodes.
+    numa: bool,
 }
 
 /// Every machine, in the order in which they run.
@@ -180,17 +191,30 @@ fn boots(long: bool) -> Vec<Boot> {
     let mut boots = Vec::new();
     for (_, kernel) in SUITES {
         let names = if long || kernel == WHOLE { &[] } else { &EVERYWHERE[..] };
-        boots.push(Boot { kernel, names, ext4: false });
+        boots.push(Boot { kernel, names, ext4: false, append: None, numa: false });
         if kernel == WHOLE {
-            boots.push(Boot { kernel, names: &FROM_EXT4, ext4: true });
+            boots.push(Boot { kernel, names: &FROM_EXT4, ext4: true, append: None, numa: false });
+            let special = |(append, numa, names)| Boot { kernel, names, ext4: false, append, numa };
+            boots.extend(SPECIAL.map(special));
         }
     }
     boots
 }
 
 impl Boot {
-    const fn root(&self) -> &'static str {
-        if self.ext4 { " from an ext4 root" } else { "" }
+    /// What is special about it, to be said after the kernel's or a test's name.
+    fn special(&self) -> String {
+        let mut text = String::new();
+        if self.ext4 {
+            text.push_str(" from an ext4 root");
+        }
+        if let Some(words) = self.append {
+            text = text + " with " + words;
+        }
+        if self.numa {
+            text.push_str(" with two nodes");
+        }
+        text
     }
 
     fn machine(&self) -> vm::Arguments {
@@ -198,6 +222,8 @@ impl Boot {
         command.extend(self.names.iter().flat_map(|name| ["--only", name]));
         let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
         machine.ext4 = self.ext4;
+        machine.append = self.append.map(str::to_owned);
+        machine.numa = self.numa;
         machine
     }
 
@@ -228,7 +254,7 @@ fn machines(long: bool, counts: &mut Counts) -> anyhow::Result<usize> {
     let mut results = Results::default();
     for boot in boots(long) {
         let kernel = boot.kernel;
-        let on = format!("{kernel}{}", boot.root());
+        let on = format!("{kernel}{}", boot.special());
         let mut heard = Heard::new(&on);
         let ended = vm::boot(&boot.machine(), Some(&mut |line| heard.line(line)));
         for (name, outcome) in &heard.tests {
@@ -244,7 +270,7 @@ fn machines(long: bool, counts: &mut Counts) -> anyhow::Result<usize> {
             counts.not_run_many(left_out, &what);
         }
         counts.step(&format!("all that was asked for ran on {on}"), boot.verdict(&heard, ended));
-        let tests = heard.tests.into_iter().map(|(name, outcome)| (name + boot.root(), outcome));
+        let tests = heard.tests.into_iter().map(|(name, outcome)| (name + &boot.special(), outcome));
         results.tests.entry(kernel).or_default().extend(tests);
         if long {
             results.save(&kernels)?;
@@ -477,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_named_test_that_is_no_more_fails_the_suite() {
-        let boot = Boot { kernel: "6.1", names: &["a", "b"], ext4: false };
+        let boot = Boot { kernel: "6.1", names: &["a", "b"], ext4: false, append: None, numa: false };
         for (lines, code, passes) in [
             (&["PLAN 2 of 9", "PASS a (3 s)", "PASS b (3 s)", "2 passed, 0 failed, 0 not run"][..], 0, true),
             (&["PLAN 1 of 9", "PASS a (3 s)", "1 passed, 0 failed, 0 not run"], 0, false),
@@ -493,14 +519,21 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_boots_and_one_of_them_from_ext4_too() {
-        let shown = |long| -> Vec<(&str, bool, bool)> {
-            boots(long).iter().map(|boot| (boot.kernel, boot.ext4, boot.names.is_empty())).collect()
+    fn every_kernel_boots_and_one_of_them_in_special_ways_too() {
+        let shown = |long| -> Vec<(&str, String, bool)> {
+            boots(long).iter().map(|boot| (boot.kernel, boot.special(), boot.names.is_empty())).collect()
         };
-        let ext4 = ("6.12", true, false);
-        assert_eq!(shown(false), [("6.1", false, false), ("6.12", false, true), ext4, ("7.2", false, false)]);
-        assert_eq!(shown(true), [("6.1", false, true), ("6.12", false, true), ext4, ("7.2", false, true)]);
-        assert!(boots(false)[2].machine().ext4);
+        let special =
+            [" from an ext4 root", " with psi=0", " with cgroup_disable=memory", " with two nodes"].map(str::to_owned);
+        for long in [false, true] {
+            let mut expected = vec![("6.1", String::new(), long), ("6.12", String::new(), true)];
+            expected.extend(special.clone().map(|special| ("6.12", special, false)));
+            expected.push(("7.2", String::new(), long));
+            assert_eq!(shown(long), expected);
+        }
+        let machines: Vec<_> = boots(false).iter().map(super::Boot::machine).collect();
+        assert!(machines[2].ext4 && machines[5].numa);
+        assert_eq!(machines[3].append.as_deref(), Some("psi=0"));
     }
 
     #[test]

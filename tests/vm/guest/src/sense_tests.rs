@@ -385,6 +385,25 @@ pub(crate) fn oom_in_a_cgroup_is_named() -> Result<()> {
     Ok(())
 }
 
+/// On a machine with two nodes, where one has not room enough for the hog and both together have.
+pub(crate) fn oom_in_a_cpuset_is_named() -> Result<()> {
+    const HOG: usize = 600;
+    ensure!(machine::meminfo("MemAvailable")? > (HOG as u64 + 64) * MIB, "both nodes together have no room for it");
+    let leaf = Cgroup::create("work.slice/bound")?;
+    for parent in [ROOT.into(), Path::new(ROOT).join("work.slice")] {
+        machine::set(parent.join("cgroup.subtree_control"), "+cpuset")?;
+    }
+    leaf.write("cpuset.mems", "0")?;
+    let mut watched = Watched::new(&Config::default())?;
+    let mut hog = Hog::start("anon", leaf.path(), HOG, &[])?;
+    let wake = watched.wait("the OOM killer", |wake| matches!(wake, Wake::Oom { .. }).then_some(*wake))?;
+    let Wake::Oom { victim, victim_cgroup, scope, .. } = wake else { bail!("{wake:?}") };
+    ensure!(victim == hog.child.id() && victim_cgroup == Some(CgroupId(leaf.id()?)), "{wake:?}");
+    ensure!(scope == OomScope::Cpuset, "{wake:?}");
+    hog.child.wait()?;
+    Ok(())
+}
+
 pub(crate) fn stall_is_added_up_and_bursts() -> Result<()> {
     let leaf = Cgroup::create("work.slice/stalls")?;
     leaf.write("memory.high", "8M")?;

@@ -22,6 +22,42 @@ struct Test {
     run: fn() -> Result<()>,
     limit: Duration,
     needs: &'static [Need],
+    machine: Machine,
+}
+
+/// How a machine was booted. A test belongs to one kind of boot and is not known to a suite on another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Machine {
+    /// With nothing special.
+    Usual,
+    /// With `psi=0`.
+    WithoutPressure,
+    /// With `cgroup_disable=memory`.
+    WithoutMemoryController,
+    /// With two NUMA nodes.
+    TwoNodes,
+}
+
+impl Machine {
+    /// This one.
+    fn here() -> Result<Self> {
+        let line = fs::read_to_string("/proc/cmdline").context("cannot read /proc/cmdline")?;
+        Ok(Self::of(&line, Path::new("/sys/devices/system/node/node1").exists()))
+    }
+
+    fn of(line: &str, second_node: bool) -> Self {
+        let words = || line.split_ascii_whitespace();
+        // As for the kernel, the last word on a matter counts.
+        if words().rfind(|word| word.starts_with("psi=")) == Some("psi=0") {
+            Self::WithoutPressure
+        } else if words().any(|word| word == "cgroup_disable=memory") {
+            Self::WithoutMemoryController
+        } else if second_node {
+            Self::TwoNodes
+        } else {
+            Self::Usual
+        }
+    }
 }
 
 /// What must be there for a test to mean anything. Where it is missing, the test is not run, and that is said.
@@ -32,7 +68,11 @@ pub(crate) enum Need {
 }
 
 const fn test(name: &'static str, run: fn() -> Result<()>, seconds: u64, needs: &'static [Need]) -> Test {
-    Test { name, run, limit: Duration::from_secs(seconds), needs }
+    Test { name, run, limit: Duration::from_secs(seconds), needs, machine: Machine::Usual }
+}
+
+const fn on(machine: Machine, name: &'static str, run: fn() -> Result<()>, seconds: u64) -> Test {
+    Test { machine, ..test(name, run, seconds, &[]) }
 }
 
 const HUGETLB: Need = Need::Kernel("/sys/kernel/mm/hugepages/hugepages-2048kB", "2 MiB pages of hugetlb");
@@ -114,6 +154,9 @@ const TESTS: &[Test] = &[
     test("sense-kernel-brake-is-undone", sense_tests::kernel_brake_stops_and_is_undone, 180, &[]),
     test("sense-psi-trigger-fires", sense_tests::psi_trigger_fires, 180, &[]),
     test("sense-root-cgroup-is-seen", sense_tests::root_cgroup_is_seen, 180, &[]),
+    on(Machine::WithoutPressure, "without-pressure-polls", surroundings_tests::without_pressure, 180),
+    on(Machine::WithoutMemoryController, "without-memory-controller", surroundings_tests::without_controller, 180),
+    on(Machine::TwoNodes, "sense-oom-in-a-cpuset-is-named", sense_tests::oom_in_a_cpuset_is_named, 240),
 ];
 
 #[derive(clap::Args)]
@@ -181,15 +224,21 @@ pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
     if tests.is_empty() {
         bail!("no test's name contains any of {:?}; `suite --list` prints them", arguments.only);
     }
-    run_all(&tests)
+    let here = Machine::here()?;
+    let tests: Vec<&Test> = tests.into_iter().filter(|test| test.machine == here).collect();
+    if tests.is_empty() {
+        bail!("none of the tests that {:?} names belongs to a machine such as this: {here:?}", arguments.only);
+    }
+    let known = TESTS.iter().filter(|test| test.machine == here).count();
+    run_all(&tests, known)
 }
 
-fn run_all(tests: &[&Test]) -> Result<ExitCode> {
+fn run_all(tests: &[&Test], known: usize) -> Result<ExitCode> {
     if !Path::new(cgroup::ROOT).join("cgroup.controllers").exists() {
         bail!("cgroup v2 is not mounted at {}: run this inside a test machine", cgroup::ROOT);
     }
     set_child_subreaper(Some(getpid())).context("cannot become the parent of what tests leave behind")?;
-    println!("PLAN {} of {}", tests.len(), TESTS.len());
+    println!("PLAN {} of {}", tests.len(), known);
     let (mut passed, mut failed, mut not_run) = (0, 0, 0);
     for test in tests {
         let started = Instant::now();
@@ -318,6 +367,19 @@ mod tests {
         assert_eq!(names.len(), TESTS.len());
         for name in names {
             assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_known_by_its_command_line_and_its_nodes() {
+        for (line, second_node, machine) in [
+            ("quiet psi=1\n", false, Machine::Usual),
+            ("quiet psi=1 psi=0\n", false, Machine::WithoutPressure),
+            ("psi=0 psi=1", false, Machine::Usual),
+            ("psi=1 cgroup_disable=memory", false, Machine::WithoutMemoryController),
+            ("psi=1", true, Machine::TwoNodes),
+        ] {
+            assert_eq!(Machine::of(line, second_node), machine, "{line}");
         }
     }
 

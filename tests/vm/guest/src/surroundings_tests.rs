@@ -1,13 +1,14 @@
 //! Machines that are not as the agent would like them: fewer privileges, hidden symbols, older cgroups.
 
 use crate::agent::{Agent, PROGRAM, Settings, tail};
-use crate::cgroup::Cgroup;
+use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::Hog;
 use crate::machine::{self, KernelLog, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene, held, line_below};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -77,10 +78,15 @@ pub(crate) fn check_finds_all() -> Result<()> {
 }
 
 pub(crate) fn hidden_symbols() -> Result<()> {
+    hiding_symbols(without_symbols)
+}
+
+/// Hides the kernel's symbols for as long as `then` takes.
+fn hiding_symbols(then: impl FnOnce() -> Result<()>) -> Result<()> {
     let setting = "/proc/sys/kernel/kptr_restrict";
     let before = fs::read_to_string(setting)?;
     machine::set(setting, "2")?;
-    let outcome = without_symbols();
+    let outcome = then();
     machine::set(setting, before.trim())?;
     outcome
 }
@@ -94,6 +100,49 @@ fn without_symbols() -> Result<()> {
     let agent = Agent::start(&Settings::with_line(64 * MIB))?;
     let (_, ready) = agent.get("/readyz")?;
     ensure!(ready.contains("source psi") && ready.contains("not ebpf: "), "where symbols are hidden it is {ready}");
+    agent.stop()
+}
+
+/// On a machine without pressure: with symbols hidden as well, only looking every so often is left.
+pub(crate) fn without_pressure() -> Result<()> {
+    let (code, value) = check()?;
+    ensure!(code == Some(4), "check ends with {code:?} where pressure is off: {value}");
+    ensure!(state_of(&value, "pressure (PSI)").as_deref() == Some("degraded"), "{value}");
+    hiding_symbols(|| {
+        let mut scene = Scene::set(96)?;
+        let (_, ready) = scene.agent.get("/readyz")?;
+        for part in ["source poll", "not ebpf: ", "not psi: "] {
+            ensure!(ready.contains(part), "without pressure and symbols it is {ready}");
+        }
+        let victim = Cgroup::create("work.slice/hog")?;
+        // It crosses the line after 6 s, takes 160 MiB between two looks, and has some hundreds of MiB left by then.
+        let mut hog = Hog::start("anon", victim.path(), 320, &["--rate", "16", "--hold", "60"])?;
+        scene.expect_killed(&mut hog, &victim)?;
+        scene.end()
+    })
+}
+
+/// On a machine without the memory controller: nobody has a usage of its own, so nobody is evicted.
+pub(crate) fn without_controller() -> Result<()> {
+    let (code, value) = check()?;
+    ensure!(code == Some(4), "check ends with {code:?} without the memory controller: {value}");
+    ensure!(state_of(&value, "memory controller").as_deref() == Some("degraded"), "{value}");
+    ensure!(value.to_string().contains("remove cgroup_disable=memory from the kernel's"), "{value}");
+    let settings = Settings::with_line(line_below(96)?);
+    let mut command = Command::new(PROGRAM);
+    command.args(["run", "--config"]).arg(settings.file()).stdin(Stdio::null());
+    let mut agent = Agent::launch_by(&settings, command)?;
+    agent.wait_ready(PATIENCE)?;
+    // Without the files of the memory controller it is made here.
+    let place = Path::new(cgroup::ROOT).join("work.slice/hog");
+    fs::create_dir_all(&place)?;
+    let mut hog = Hog::start("anon", &place, 160, &["--hold", "60"])?;
+    hog.wait_taken(160, PATIENCE)?;
+    // Whoever acts has acted by then.
+    std::thread::sleep(Duration::from_secs(2));
+    ensure!(hog.child.try_wait()?.is_none(), "the hog is dead where nobody could be chosen");
+    ensure!(agent.killed() == 0 && held().is_empty(), "it acted: {}, {}", held().join(", "), tail(&agent.text()));
+    drop(hog);
     agent.stop()
 }
 
