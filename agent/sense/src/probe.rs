@@ -153,7 +153,10 @@ pub(crate) fn gather(root: &Path) -> Found {
         missing_members: layout.as_ref().map_or(Vec::new(), |layout| {
             layout.offsets.iter().map(|(name, _)| *name).filter(|name| layout.offset(name).is_none()).collect()
         }),
-        line_blind: layout.as_ref().and_then(|layout| layout.blind.clone()),
+        line_blind: text("proc/cmdline")
+            .filter(|line| memory_disabled(line))
+            .map(|_| "cgroup_disable=memory is on the kernel's command line, so nothing is charged to a cgroup".into())
+            .or_else(|| layout.as_ref().and_then(|layout| layout.blind.clone())),
         task_count: layout.as_ref().is_some_and(|layout| layout.address("NR_THREADS").is_some()),
         symbols_visible: !symbols.addresses.is_empty() && !symbols.hidden(),
         kptr_restrict: text("proc/sys/kernel/kptr_restrict").and_then(|value| value.trim().parse().ok()),
@@ -169,6 +172,12 @@ pub(crate) fn gather(root: &Path) -> Found {
         btf: btf.map(drop),
     };
     Found { facts, layout }
+}
+
+/// Whether the kernel was told to leave out the memory controller: `cgroup_disable=` takes a list.
+fn memory_disabled(command_line: &str) -> bool {
+    let lists = command_line.split_whitespace().filter_map(|word| word.strip_prefix("cgroup_disable="));
+    lists.flat_map(|list| list.split(',')).any(|controller| controller == "memory")
 }
 
 /// The bracketed word of `none [integrity] confidentiality`.
@@ -191,6 +200,18 @@ mod tests {
     fn the_chosen_lockdown_mode_is_in_brackets() {
         assert_eq!(chosen("none [integrity] confidentiality\n").as_deref(), Some("integrity"));
         assert_eq!(chosen("none\n"), None);
+    }
+
+    #[test]
+    fn a_memory_controller_that_is_left_out_is_known() {
+        for (line, disabled) in [
+            ("quiet cgroup_disable=memory panic=1\n", true),
+            ("cgroup_disable=cpu,memory", true),
+            ("cgroup_disable=cpu cgroup_enable=memory", false),
+            ("xcgroup_disable=memory cgroup_disable=memory_recursiveprot", false),
+        ] {
+            assert_eq!(memory_disabled(line), disabled, "{line}");
+        }
     }
 
     #[test]

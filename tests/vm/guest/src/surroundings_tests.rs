@@ -133,11 +133,15 @@ pub(crate) fn without_controller() -> Result<()> {
     command.args(["run", "--config"]).arg(settings.file()).stdin(Stdio::null());
     let mut agent = Agent::launch_by(&settings, command)?;
     agent.wait_ready(PATIENCE)?;
+    let (_, ready) = agent.get("/readyz")?;
+    ensure!(ready.contains("source psi") && ready.contains("nothing is charged"), "it is {ready}");
     // Without the files of the memory controller it is made here.
     let place = Path::new(cgroup::ROOT).join("work.slice/hog");
     fs::create_dir_all(&place)?;
     let mut hog = Hog::start("anon", &place, 160, &["--hold", "60"])?;
     hog.wait_taken(160, PATIENCE)?;
+    wait_for("that memory is below the line is told", PATIENCE, || Ok(!agent.plans().is_empty()))
+        .with_context(|| format!("the log ends with: {}", tail(&agent.text())))?;
     // Whoever acts has acted by then.
     std::thread::sleep(Duration::from_secs(2));
     ensure!(hog.child.try_wait()?.is_none(), "the hog is dead where nobody could be chosen");
