@@ -7,7 +7,8 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use anyhow::Context as _;
 use plimsoll_config::{Configuration, Snapshot};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use plimsoll_state::queue::plain_memory;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 
 use crate::inherit;
 use crate::options::Options;
@@ -20,7 +21,7 @@ impl Handed {
     /// Writes it there.
     pub(crate) fn new(snapshot: &Snapshot) -> anyhow::Result<Self> {
         // Inherited: it stays open in whatever is started.
-        let mut memory = File::from(memfd_create("plimsoll-configuration", MemfdFlags::ALLOW_SEALING)?);
+        let mut memory = File::from(plain_memory("plimsoll-configuration", MemfdFlags::ALLOW_SEALING)?);
         memory.write_all(&serde_json::to_vec(snapshot)?)?;
         let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&memory, seals)?;

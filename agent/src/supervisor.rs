@@ -6,6 +6,8 @@
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -189,11 +191,18 @@ impl Supervisor {
     }
 
     fn serve(mut self) -> anyhow::Result<u8> {
+        let mut first = true;
         while !self.term.load(Ordering::Relaxed) {
             self.start_due()?;
             self.wait()?;
             if let Some(status) = self.core.ended()? {
                 self.undo();
+                if first && status.code() == Some(i32::from(crate::NOT_HERE)) {
+                    // What this machine lacks it will lack in a second, too. The core said what it is.
+                    self.reporter.stop(REPORTER_GRACE);
+                    return Ok(crate::NOT_HERE);
+                }
+                first = false;
                 let takes_over = status.code() == Some(i32::from(core::MAY_ACT));
                 self.core.again(takes_over);
                 if !takes_over {
@@ -231,26 +240,35 @@ impl Supervisor {
     fn start_due(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.reporter.due.is_some_and(|due| due <= now) {
-            let command = self.command("reporter")?;
-            launch(&mut self.reporter, command);
+            let command = self.command("reporter");
+            let launched = launch(&mut self.reporter, command);
+            self.tell_launch("reporter", launched);
             // The core says again what a new reporter cannot know.
             let _ = rustix::io::write(&self.hello, &1_u64.to_ne_bytes());
         }
         if self.core.due.is_some_and(|due| due <= now) {
-            let mut command = self.command("core")?;
+            let mut command = self.command("core");
             command.arg("--hello").arg(self.hello.as_raw_fd().to_string());
             // The core's alone.
             fcntl_setfd(&self.hello, FdFlags::empty())?;
-            launch(&mut self.core, command);
+            let launched = launch(&mut self.core, command);
             fcntl_setfd(&self.hello, FdFlags::CLOEXEC)?;
-            self.began = true;
+            self.began |= launched.is_ok();
+            self.tell_launch("core", launched);
         }
         Ok(())
     }
 
-    fn command(&self, part: &str) -> anyhow::Result<Command> {
-        let own = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut command = Command::new(own);
+    fn tell_launch(&self, part: &str, launched: std::io::Result<()>) {
+        if let Err(error) = launched {
+            let fields = [("error", error.to_string().into())];
+            self.say(Level::Warn, &format!("the {part} could not be started; it is tried again"), &fields);
+        }
+    }
+
+    fn command(&self, part: &str) -> Command {
+        let mut command = Command::new(own_program());
+        command.arg0("plimsoll");
         let pair = |queue: &Descriptors| format!("{},{}", queue.memory.as_raw_fd(), queue.wake.as_raw_fd());
         command.arg(part).args(&self.arguments);
         command.arg("--supervisor").arg(std::process::id().to_string());
@@ -262,7 +280,7 @@ impl Supervisor {
             command.env_remove(crate::strict::KILL_POINT);
         }
         command.stdin(std::process::Stdio::null());
-        Ok(command)
+        command
     }
 
     /// Undoes what the core held.
@@ -275,14 +293,25 @@ impl Supervisor {
     }
 }
 
-fn launch(ward: &mut Ward, mut command: Command) {
+/// This program's file; where an upgrade put another in its place, this program as the kernel still has it. The
+/// processes speak with each other, so all of them have to be of the same build.
+fn own_program() -> PathBuf {
+    let file = std::env::current_exe().ok().filter(|file| file.exists());
+    file.unwrap_or_else(|| "/proc/self/exe".into())
+}
+
+fn launch(ward: &mut Ward, mut command: Command) -> std::io::Result<()> {
     ward.due = None;
     match command.spawn() {
         Ok(child) => {
             ward.child = Some(child);
             ward.started = Instant::now();
+            Ok(())
         }
         // Too many processes, or no memory just now: later.
-        Err(_) => ward.again(false),
+        Err(error) => {
+            ward.again(false);
+            Err(error)
+        }
     }
 }

@@ -92,6 +92,11 @@ fn stop(slice: u64) -> i32 {
         maps::count(counter::BRAKES_REFUSED);
         return 0;
     }
+    // Whoever undoes may have continued it and taken the record away just before the signal: nobody stays stopped without
+    // a record. Should it go on already, the next one to undo finds a process that needs nothing.
+    if maps::STOPPED.get_ptr(tgid).is_none() {
+        let _ = maps::STOPPED.insert(tgid, StoppedSlot { start_ns, slice, at_ns }, 0);
+    }
     maps::count(counter::BRAKES_APPLIED);
     if let Some(mut entry) = maps::EVENT_RING.reserve::<StoppedRecord>(0) {
         entry.write(StoppedRecord { kind: kind::STOPPED, tgid, at_ns, slice });

@@ -107,7 +107,7 @@ fn slices(table: *mut LineTable, counter: u64, pages: u64) {
     if mask == 0 {
         return;
     }
-    let unresolved = mask & !resolved != 0;
+    let unresolved = mask & !resolved;
     let mut at = counter;
     for _ in 0..DEPTH {
         if at == 0 {
@@ -123,17 +123,22 @@ fn slices(table: *mut LineTable, counter: u64, pages: u64) {
     }
 }
 
-/// The slot of the slice that owns the page counter at `at`. Known by address once it was found by id.
+/// The slot of the slice that owns the page counter at `at`. Known by address once it was found by id; `unresolved` are
+/// the slots that were not found since the lines were armed.
 #[inline(always)]
-fn slot_of(table: *mut LineTable, at: u64, epoch: u64, unresolved: bool) -> Option<u64> {
+fn slot_of(table: *mut LineTable, at: u64, epoch: u64, unresolved: u64) -> Option<u64> {
     if let Some(known) = maps::COUNTERS.get_ptr(at) {
         // SAFETY: the value of a map.
         let [slot, in_epoch] = unsafe { *known };
         if in_epoch == epoch {
+            if unresolved & bit(slot) != 0 {
+                // SAFETY: `table` is the value of a map; only the address of a field is taken.
+                maps::set_bits(unsafe { &raw mut (*table).resolved_mask }, bit(slot));
+            }
             return Some(slot);
         }
     }
-    if !unresolved {
+    if unresolved == 0 {
         return None;
     }
     let id = kernel::counter_cgroup(at)?;
@@ -144,9 +149,14 @@ fn slot_of(table: *mut LineTable, at: u64, epoch: u64, unresolved: bool) -> Opti
     }
     if maps::COUNTERS.insert(at, [slot, epoch], 0).is_ok() {
         // SAFETY: `table` is the value of a map; only the address of a field is taken.
-        maps::set_bits(unsafe { &raw mut (*table).resolved_mask }, 1 << slot);
+        maps::set_bits(unsafe { &raw mut (*table).resolved_mask }, bit(slot));
     }
     Some(slot)
+}
+
+#[inline(always)]
+fn bit(slot: u64) -> u64 {
+    1 << (slot & (SLOTS as u64 - 1))
 }
 
 #[inline(always)]

@@ -12,7 +12,9 @@ use std::sync::Arc;
 /// How kills behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillLimits {
-    /// What has not emptied after this long is stuck: its memory is not counted on any more.
+    /// What has not emptied after this long, and gave back less than an eighth of what it had meanwhile, is stuck: its
+    /// memory is not counted on any more. One that gives back has the same time again: on a slow machine a large
+    /// process takes longer to end, and somebody else would pay for it.
     pub patience: Duration,
 }
 
@@ -78,8 +80,23 @@ pub enum KillEvent {
 struct Kill {
     handle: Arc<Handle>,
     since: MonotonicNs,
-    /// When it counts as stuck; `None` once it was told.
+    /// When it counts as stuck unless it gives back; `None` once it was told.
     patience: Option<MonotonicNs>,
+    /// What was charged to it when its patience began; absent where that cannot be read.
+    had: Option<Bytes>,
+}
+
+impl Kill {
+    /// Gives it its patience from `now`.
+    fn begin(&mut self, now: MonotonicNs, patience: Duration) {
+        self.patience = Some(now.after(patience));
+        self.had = self.handle.usage().ok();
+    }
+
+    fn gives_back(&self) -> bool {
+        let left = self.handle.usage().ok();
+        self.had.zip(left).is_some_and(|(had, left)| had.saturating_sub(left).0 > had.0 / 8)
+    }
 }
 
 /// All victims that are waited for.
@@ -137,7 +154,7 @@ impl Kills {
             // It was stuck, and is killed anew.
             Some(index) => {
                 self.table[index].since = now;
-                self.table[index].patience = Some(now.after(self.limits.patience));
+                self.table[index].begin(now, self.limits.patience);
             }
             None => self.wait_for(handle, now, now),
         }
@@ -207,6 +224,10 @@ impl Kills {
             }
             self.next += 1;
             if kill.patience.is_some_and(|patience| patience <= now) {
+                if kill.gives_back() {
+                    kill.begin(now, self.limits.patience);
+                    continue;
+                }
                 kill.patience = None;
                 return Some(KillEvent::Stuck { handle: Arc::clone(&kill.handle), left: kill.handle.usage().ok() });
             }
@@ -216,8 +237,9 @@ impl Kills {
     }
 
     fn wait_for(&mut self, handle: &Arc<Handle>, since: MonotonicNs, now: MonotonicNs) {
-        let patience = Some(now.after(self.limits.patience));
-        self.table.push(Kill { handle: Arc::clone(handle), since, patience });
+        let mut kill = Kill { handle: Arc::clone(handle), since, patience: None, had: None };
+        kill.begin(now, self.limits.patience);
+        self.table.push(kill);
     }
 }
 
@@ -284,6 +306,25 @@ mod tests {
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
         assert!(matches!(kills.poll(ms(60_001), &mut book), Some(KillEvent::Emptied { .. })));
         assert!(book.is_clear());
+    }
+
+    #[test]
+    fn a_victim_that_gives_back_is_not_stuck_and_one_that_hardly_does_is() {
+        let fake = Fake::new("w");
+        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        fake.write("memory.current", "800000\n");
+        kills.begin(&fake.handle, ms(0), &mut book, &mut worker).expect("it fits");
+        for (at, left) in [(500, "699999\n"), (1000, "600000\n")] {
+            fake.write("memory.current", left);
+            assert!(kills.poll(ms(at), &mut book).is_none(), "{at}");
+            assert!(kills.poll(ms(at + 499), &mut book).is_none(), "{at}");
+            assert_eq!(kills.hopeful(), 1);
+        }
+        // Exactly an eighth is too little.
+        fake.write("memory.current", "525000\n");
+        let event = kills.poll(ms(1500), &mut book);
+        assert!(matches!(event, Some(KillEvent::Stuck { left: Some(Bytes(525_000)), .. })), "{event:?}");
+        assert_eq!(kills.hopeful(), 0);
     }
 
     #[test]

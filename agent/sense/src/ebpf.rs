@@ -202,7 +202,6 @@ impl EbpfSource {
             self.slices.push(line.cgroup);
         }
         self.store(std::mem::offset_of!(LineTable, slice_epoch), self.epoch);
-        self.store(std::mem::offset_of!(LineTable, resolved_mask), 0);
         self.store(std::mem::offset_of!(LineTable, slice_mask), (1 << slices.len()) - 1);
         Ok(())
     }
@@ -330,7 +329,11 @@ impl Source for EbpfSource {
 
     fn arm(&mut self, lines: &Lines) -> Result<Generation, SenseError> {
         let Lines { node, slices, tasks } = lines;
-        self.set_slices(slices)?;
+        // Slices that the kernel does not take cost only their own lines.
+        let taken = self.set_slices(slices);
+        let slices = if taken.is_ok() { &slices[..] } else { &[] };
+        // Found again as charges pass: one that was found just as the slots changed may have been forgotten since.
+        self.store(std::mem::offset_of!(LineTable, resolved_mask), 0);
         let node_line = node.unwrap_or_default();
         let NodeLine { kubelet, honest, total, reserve, low_watermark, kubelet_drift, honest_drift } = node_line;
         let early = |bytes: Bytes, drift: Pages| if bytes == Bytes::ZERO { 0 } else { self.level(bytes) + drift.0 };
@@ -354,7 +357,7 @@ impl Source for EbpfSource {
         self.store(std::mem::offset_of!(LineTable, reclaim_generation), generation);
         self.store(std::mem::offset_of!(LineTable, task_generation), armed(tasks.is_some()));
         self.store(std::mem::offset_of!(LineTable, node_generation), armed(node.is_some()));
-        Ok(self.generation)
+        taken.map(|()| self.generation)
     }
 
     fn disarm(&mut self) -> Result<(), SenseError> {
@@ -465,6 +468,12 @@ fn map_errno(error: &aya::maps::MapError) -> io::Error {
     }
 }
 
+/// The programs see the machine's process numbers. The first PID namespace has a number that is part of the kernel's
+/// interface (`PROC_PID_INIT_INO`).
+fn is_initial_pid_namespace(link: &Path) -> bool {
+    fs::read_link(link).is_ok_and(|to| to.as_os_str() == "pid:[4026531836]")
+}
+
 /// The brake needs its record on bpffs; without one it must not stop anything.
 fn brake_possible(config: &Config, bpffs: bool) -> Result<(), String> {
     if !config.kernel_brake {
@@ -472,6 +481,9 @@ fn brake_possible(config: &Config, bpffs: bool) -> Result<(), String> {
     }
     if !bpffs {
         return Err("bpffs is not mounted at /sys/fs/bpf, so what it stops could not be undone".into());
+    }
+    if !is_initial_pid_namespace(Path::new("/proc/self/ns/pid")) {
+        return Err("this is not the machine's own PID namespace (hostPID), so what it stops could not be found".into());
     }
     let directory = config.stopped_pin.parent().unwrap_or(Path::new("/sys/fs/bpf"));
     fs::create_dir_all(directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))

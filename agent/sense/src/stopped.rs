@@ -79,6 +79,9 @@ impl StoppedRecord {
                 }
             }
             let _ = self.map.remove(&stopped.pid);
+            // The kernel writes the record first and stops then: what came between the two must not stay stopped. From
+            // here on it finds no record and writes a new one.
+            let _ = resume(stopped);
         }
         undone
     }

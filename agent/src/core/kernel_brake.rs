@@ -8,25 +8,29 @@ use plimsoll_act::{KillPoint, reached};
 use plimsoll_sense::{BrakeMark, MAX_BRAKES, SenseError, Source};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
-/// No hold is longer.
-const HOLD: Duration = Duration::from_secs(2);
-
 /// What is marked, and since when somebody is held.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct KernelBrake {
+    /// No hold is longer.
+    most: Duration,
     /// Slices with their depth below the root, by place.
     marks: [Option<(CgroupId, u8)>; MAX_BRAKES],
-    /// The kernel has them.
-    set: bool,
+    /// The line below which the kernel has them; it has none otherwise.
+    set: Option<Bytes>,
     held: Option<MonotonicNs>,
 }
 
 impl KernelBrake {
+    /// Nothing is marked, and no hold will be longer than `most`.
+    pub(super) const fn new(most: Duration) -> Self {
+        Self { most, marks: [None; MAX_BRAKES], set: None, held: None }
+    }
+
     /// A slice to be marked from the next [`Self::set`] on.
     pub(super) fn mark(&mut self, index: u8, mark: Option<(CgroupId, u8)>) {
         if let Some(place) = self.marks.get_mut(usize::from(index)) {
             *place = mark;
-            self.set = false;
+            self.set = None;
         }
     }
 
@@ -42,21 +46,21 @@ impl KernelBrake {
 
     /// When whoever is held goes on at the latest.
     pub(super) fn due(&self) -> Option<MonotonicNs> {
-        self.held.map(|since| since.after(HOLD))
+        self.held.map(|since| since.after(self.most))
     }
 
     /// Takes the marks off. Whoever is held is to be continued now; the marks come back with the next [`Self::set`].
     pub(super) fn let_go(&mut self, source: &mut dyn Source) {
         self.held = None;
-        self.set = false;
+        self.set = None;
         // Where they could not be taken off, whoever goes on is stopped again, and that hold ends as this one.
         let _ = source.set_brakes(&[]);
     }
 
-    /// Marks the slices, where they are not marked yet. `honest` is the line, by the kernel's own reading only: page
+    /// Marks the slices, where they are not marked for this line yet. `honest` is the line, by the kernel's own reading only: page
     /// cache in the way is no reason to stop anybody.
     pub(super) fn set(&mut self, source: &mut dyn Source, honest: Bytes) -> Result<(), SenseError> {
-        if self.set || self.marks.iter().all(Option::is_none) {
+        if self.set == Some(honest) || self.marks.iter().all(Option::is_none) {
             return Ok(());
         }
         let marked = self.marks.iter().flatten();
@@ -64,7 +68,7 @@ impl KernelBrake {
             .map(|(slice, level)| BrakeMark { slice: *slice, level: *level, kubelet: Bytes::ZERO, honest })
             .collect();
         // Once: what cannot be marked now cannot be marked in a second either.
-        self.set = true;
+        self.set = Some(honest);
         source.set_brakes(&marks)?;
         reached(KillPoint::KernelMarked);
         Ok(())
@@ -113,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_marks_come_back_after_every_hold() {
-        let (mut brake, mut source) = (KernelBrake::default(), Marked::default());
+        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(2)), Marked::default());
         assert!(brake.set(&mut source, Bytes::mib(1)).is_ok() && source.0.is_empty(), "nothing is to be marked");
         brake.mark(3, Some((CgroupId(7), 1)));
         for hold in 0..2 {
@@ -134,8 +138,18 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_moved_is_marked_anew() {
+        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1)), Marked::default());
+        brake.mark(0, Some((CgroupId(7), 1)));
+        for (mib, times) in [(100, 1), (100, 1), (90, 2), (90, 2), (100, 3)] {
+            brake.set(&mut source, Bytes::mib(mib)).expect("it takes them");
+            assert_eq!(source.0.len(), times, "{mib}");
+        }
+    }
+
+    #[test]
     fn a_slice_that_comes_or_goes_is_marked_anew() {
-        let (mut brake, mut source) = (KernelBrake::default(), Marked::default());
+        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1)), Marked::default());
         for (index, mark, expected) in [
             (0, Some((CgroupId(7), 1)), vec![7]),
             (1, Some((CgroupId(8), 2)), vec![7, 8]),

@@ -1,4 +1,5 @@
-//! The core: senses, decides, acts. One thread that watches, one that scouts, two that do what blocks; no async runtime.
+//! The core: senses, decides, acts. One thread that watches, one that scouts, two that do what blocks, and with the
+//! in-kernel brake one that continues whom it stopped; no async runtime.
 //!
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
 //! privileges, and only then wait.
@@ -32,7 +33,7 @@ use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{capabilities, lock, priority};
 use plimsoll_sense::stopped::{self, StoppedRecord};
-use plimsoll_sense::{Kind, ladder};
+use plimsoll_sense::{Kind, Rung, Source, ladder};
 use plimsoll_state::queue::Producer;
 use plimsoll_state::{Found, PendingKill, Record as RunRecord, undo};
 use plimsoll_units::{CgroupId, MonotonicNs, Pages};
@@ -115,11 +116,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let locks = Locks::of(&configuration.state_directory);
     let unified = mode == CgroupMode::Unified;
     let acting = if unified { locks.try_acquire()? } else { None };
-    let shadow = match (&acting, unified) {
-        (Some(_), _) => None,
-        (None, true) => Some("another agent acts on this machine; this one shadows it and takes over"),
-        (None, false) => Some("version 1 holds the memory controller; this machine can only be watched (shadow)"),
-    };
+    let shadow = shadow(acting.is_some(), unified);
 
     let now = monotonic();
     let past = if acting.is_some() { Some(Past::undo(&configuration, &root, &mut troubles)?) } else { None };
@@ -127,7 +124,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let now = monotonic();
     raise_open_files(&mut troubles);
-    let (source, rungs) = ladder(&source_config(&configuration, acting.is_some()))?;
+    let Some((source, rungs)) = stand(&configuration, acting.is_some()) else { return Ok(crate::NOT_HERE) };
     start.source = lap(now);
 
     let now = monotonic();
@@ -174,6 +171,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         give_back,
         scout: bell.clone(),
         resumer: if brakes_in_kernel { resumer()? } else { None },
+        hold: configuration.brake.deadline,
         news,
         queue,
         term,
@@ -287,6 +285,20 @@ fn lap(from: MonotonicNs) -> Duration {
 /// The agent's own cgroup, for the check that no workload holds it; absent in the root cgroup.
 pub(crate) fn own_cgroup(protected: &Protected) -> Option<String> {
     (!protected.own.is_empty()).then(|| String::from_utf8_lossy(&protected.own).into_owned())
+}
+
+/// Why this agent only watches, if it does.
+const fn shadow(acting: bool, unified: bool) -> Option<&'static str> {
+    match (acting, unified) {
+        (true, _) => None,
+        (false, true) => Some("another agent acts on this machine; this one shadows it and takes over"),
+        (false, false) => Some("version 1 holds the memory controller; this machine can only be watched (shadow)"),
+    }
+}
+
+/// The best source that stands here. `None` only where the configuration allows one and no other; why is said.
+fn stand(configuration: &Configuration, acting: bool) -> Option<(Box<dyn Source>, Vec<Rung>)> {
+    ladder(&source_config(configuration, acting)).inspect_err(|error| eprintln!("plimsoll: {error:#}")).ok()
 }
 
 /// A descriptor of the supervisor, which is readable when that is gone.

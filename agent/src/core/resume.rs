@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use plimsoll_act::{KillPoint, reached};
@@ -21,6 +21,7 @@ const END: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Resumer {
     asked: Arc<AtomicU32>,
+    failed: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
@@ -30,13 +31,14 @@ impl Resumer {
         Self::with(move || resume_all(&mut record))
     }
 
-    fn with(mut resume: impl FnMut() + Send + 'static) -> io::Result<Self> {
-        let asked = Arc::new(AtomicU32::new(0));
-        let seen = Arc::clone(&asked);
+    /// `resume` says whether all could be continued.
+    fn with(mut resume: impl FnMut() -> bool + Send + 'static) -> io::Result<Self> {
+        let (asked, failed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let (seen, failing) = (Arc::clone(&asked), Arc::clone(&failed));
         let serve = move || loop {
             let now = seen.swap(0, Ordering::AcqRel);
-            if now != 0 {
-                resume();
+            if now != 0 && !resume() {
+                failing.store(true, Ordering::Release);
             }
             if now & END != 0 {
                 return;
@@ -44,7 +46,7 @@ impl Resumer {
             thread::park();
         };
         let thread = thread::Builder::new().name("resume".into()).stack_size(STACK).spawn(serve)?;
-        Ok(Self { asked, thread })
+        Ok(Self { asked, failed, thread })
     }
 
     /// Asks for everybody to be continued, and does not wait.
@@ -62,19 +64,28 @@ impl Resumer {
         self.thread.is_finished()
     }
 
+    /// Whether somebody could not be continued since this was last asked.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.swap(false, Ordering::AcqRel)
+    }
+
     fn put(&self, what: u32) {
         self.asked.fetch_or(what, Ordering::AcqRel);
         self.thread.thread().unpark();
     }
 }
 
-fn resume_all(record: &mut StoppedRecord) {
+fn resume_all(record: &mut StoppedRecord) -> bool {
+    let mut failed = 0;
     for _ in 0..ROUNDS {
-        if record.undo() == Undone::default() {
-            return;
+        let undone = record.undo();
+        if undone == Undone::default() {
+            return true;
         }
+        failed = undone.failed;
         reached(KillPoint::KernelContinued);
     }
+    failed == 0
 }
 
 #[cfg(test)]
@@ -85,7 +96,14 @@ mod tests {
     #[test]
     fn each_request_is_answered_and_the_last_one_is_waited_for() {
         let (told, heard) = channel();
-        let resumer = Resumer::with(move || told.send(()).expect("somebody listens")).expect("a thread starts");
+        let mut round = 0;
+        let resume = move || {
+            round += 1;
+            told.send(()).expect("somebody listens");
+            round != 2
+        };
+        let resumer = Resumer::with(resume).expect("a thread starts");
+        let mut failures = 0;
         for _ in 0..3 {
             resumer.ask();
             heard.recv().expect("it is alive");
@@ -96,5 +114,9 @@ mod tests {
         while !resumer.has_ended() {
             thread::yield_now();
         }
+        for _ in 0..2 {
+            failures += u32::from(resumer.has_failed());
+        }
+        assert_eq!(failures, 1, "told once");
     }
 }

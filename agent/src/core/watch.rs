@@ -44,6 +44,8 @@ const KILL_PACE: Duration = Duration::from_millis(2);
 const RECLAIM_PACE: Duration = Duration::from_millis(20);
 /// So near to a line that the ring would come at once, how often to look.
 const NEAR_PACE: Duration = Duration::from_millis(20);
+/// The shortest time between two looks because tasks stall: each cgroup may say so once a second, and there are many.
+const STALL_PACE: Duration = Duration::from_millis(20);
 /// Below a line with nothing left to do, the pace of looking begins here and doubles,
 const BELOW_PACE: Duration = Duration::from_millis(4);
 /// up to this.
@@ -114,6 +116,8 @@ pub(super) struct Given {
     pub(super) scout: Bell,
     /// Continues what the in-kernel brake stopped; absent where that stops nobody.
     pub(super) resumer: Option<Resumer>,
+    /// How long the in-kernel brake may hold anybody.
+    pub(super) hold: Duration,
     /// Rung by the scout when there is news.
     pub(super) news: OwnedFd,
     pub(super) queue: Producer,
@@ -176,6 +180,8 @@ pub(super) struct Watch {
     /// Reclaims under way, and for which scope.
     reclaiming: (usize, usize),
     stall: [(MonotonicNs, Duration); 2],
+    /// When the thread last looked because tasks stalled.
+    stall_look: Option<MonotonicNs>,
     kernel_brake: KernelBrake,
     tasks_quiet: Option<MonotonicNs>,
     /// Where the line of tasks is.
@@ -216,7 +222,8 @@ impl Watch {
             reclaimed: [None; SCOPES],
             reclaiming: (0, 0),
             stall: [(now, Duration::ZERO); 2],
-            kernel_brake: KernelBrake::default(),
+            stall_look: None,
+            kernel_brake: KernelBrake::new(given.hold),
             tasks_quiet: None,
             task_line: None,
             given,
@@ -298,6 +305,7 @@ impl Watch {
             self.next_slow = self.given.slow.map(|slow| awake.after(slow));
             self.sample_stall(awake);
             self.find_stopped();
+            self.tell_unresumed();
             self.draw_task_line();
             rang.because(Cause::Timer);
         }
@@ -356,7 +364,13 @@ impl Watch {
                 self.tell(&Record::Crossed { crossed, awake });
             }
             Wake::ReclaimStarted { .. } => rang.because(Cause::Reclaim),
-            Wake::StallBurst { .. } | Wake::Psi { .. } => rang.because(Cause::Psi),
+            Wake::StallBurst { .. } | Wake::Psi { .. } => match self.stall_look.map(|at| at.after(STALL_PACE)) {
+                Some(next) if awake < next => self.look_by(next),
+                _ => {
+                    self.stall_look = Some(awake);
+                    rang.because(Cause::Psi);
+                }
+            },
             Wake::Tick { .. } => {
                 self.sample_stall(awake);
                 rang.because(Cause::Poll);
@@ -461,6 +475,13 @@ impl Watch {
             && let Some(at) = self.given.source.first_stopped()
         {
             self.kernel_brake.stopped(at);
+        }
+    }
+
+    /// What the thread could not continue it keeps in its record, for the next time.
+    fn tell_unresumed(&mut self) {
+        if self.given.resumer.as_ref().is_some_and(Resumer::has_failed) {
+            self.tell(&Record::Failed { what: "continue a process that the kernel stopped", errno: None });
         }
     }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use landlock::{
     ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus,
-    path_beneath_rules,
+    Scope, path_beneath_rules,
 };
 use plimsoll_node::capabilities;
 use plimsoll_node::discover::Protected;
@@ -140,6 +140,8 @@ fn confine(trace: Option<&Path>, cgroups: Option<&Path>) -> Result<(), String> {
     let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
     let barred = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V5))
+        // From Linux 6.12 on it cannot signal the core or the supervisor either.
+        .and_then(|rules| rules.scope(Scope::Signal))
         .and_then(Ruleset::create)
         .and_then(|rules| rules.add_rules(read))
         .and_then(|rules| rules.add_rules(path_beneath_rules(trace, write)))

@@ -2,8 +2,9 @@
 //!
 //! The writer never waits: where the reader is slow, dead or not there yet, frames are dropped and counted. Either side
 //! may die at any instruction and be replaced by another that attaches to the same descriptors. The reader has fewer
-//! rights than the writer, so the writer trusts nothing that the reader can change: the worst that it can do is to lose
-//! frames. A frame that the reader had taken out when it died is lost; one that it was about to take out is read again.
+//! rights than the writer, so the writer trusts nothing that the reader can change in the memory: the worst that it can do
+//! there is to lose frames. (Whoever holds an eventfd can make it one that waits, and fill it. There is no other kind of
+//! wake that neither allocates nor shares its flags.) A frame that the reader had taken out when it died is lost; one that it was about to take out is read again.
 
 use crate::error::StateError;
 use crate::shared::Shared;
@@ -41,8 +42,8 @@ impl Descriptors {
     /// Makes a queue with room for `slots` frames.
     pub fn create(slots: usize) -> Result<Self, StateError> {
         let fail = |what| move |source| StateError::Memory { what, source };
-        let memory = memfd_create("plimsoll-queue", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(fail("make memory"))?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = plain_memory("plimsoll-queue", flags).map_err(fail("make memory"))?;
         let words = HEADER + slots * SLOT;
         ftruncate(&memory, 8 * words as u64).map_err(fail("size memory"))?;
         // Cut off by the one side, it would kill the other.
@@ -61,6 +62,15 @@ impl Descriptors {
             fcntl_setfd(fd, flags).map_err(|source| StateError::Memory { what: "hand down descriptors", source })?;
         }
         Ok(())
+    }
+}
+
+/// Memory that can never be executed: with `vm.memfd_noexec=2` the kernel gives no other. Before Linux 6.3 it does not know
+/// the difference.
+pub fn plain_memory(name: &str, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(name, flags),
+        made => made,
     }
 }
 

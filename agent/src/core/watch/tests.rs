@@ -66,6 +66,7 @@ impl Scene {
             give_back,
             scout: Bell::new().expect("a descriptor"),
             resumer: None,
+            hold: Duration::from_secs(2),
             news: fd(),
             queue: Producer::attach(made).expect("a queue"),
             slow: None,
