@@ -1,7 +1,7 @@
 //! Plimsoll's own file as it is written: for `convert`, and for the schema that editors check it by.
 
 use crate::duration::written;
-use crate::kubelet::{Role, Setting, Settings};
+use crate::kubelet::{Setting, Settings};
 use crate::model::{BrakeMode, Configuration, LogFormat, Origin, SourceChoice};
 use crate::quantity::Quantity;
 use plimsoll_policy::plimsoll::SwapLine;
@@ -127,6 +127,9 @@ pub(crate) struct Document {
     /// What is kept for everything else of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     system_reserved: Option<Reservations>,
+    /// Pods over their limits of local storage are evicted for it. By default they are. For replay: run knows no pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_storage_capacity_isolation: Option<bool>,
     /// Which rules decide about pods. plimsoll by default. For replay: run knows no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_book: Option<Book>,
@@ -349,6 +352,8 @@ impl Document {
                 .map(|_| settings.list("enforceNodeAllocatable").to_vec()),
             kube_reserved: reserved("kubeReserved"),
             system_reserved: reserved("systemReserved"),
+            local_storage_capacity_isolation: is_said("localStorageCapacityIsolation")
+                .map(|_| configuration.kubelet.local_storage_isolation),
             rule_book: said_here("ruleBook").then(|| Book::from(configuration.rule_book)),
             swap: Swap::of(configuration),
             machine: Machine::of(configuration, false),
@@ -363,7 +368,7 @@ impl Document {
     /// What is said of a kubelet and does not stand in this document, by its names.
     pub(crate) fn leaves_out(settings: &Settings) -> Vec<&'static str> {
         let said = settings.iter().filter(|(_, setting)| setting.origin != Origin::Default);
-        said.filter(|(key, _)| key.role == Role::Shown).map(|(key, _)| key.name).collect()
+        said.filter(|(key, _)| !key.is_own()).map(|(key, _)| key.name).collect()
     }
 }
 
@@ -632,8 +637,8 @@ mod schema {
             assert_eq!(error, known);
             assert_eq!(schema["additionalProperties"], Value::Bool(false));
         }
-        let used = KEYS.iter().filter(|key| key.role == crate::kubelet::Role::Used).count();
-        assert_eq!(names(&root).len(), used + 3, "and machine, ruleBook, swap");
+        let own = KEYS.iter().filter(|key| key.is_own()).count();
+        assert_eq!(names(&root).len(), own + 3, "and machine, ruleBook, swap");
         for map in ["evictionHard", "evictionSoftGracePeriod"] {
             let signals = at(&root["properties"][map], &root)["properties"].as_object().map(serde_json::Map::len);
             assert_eq!(signals, Some(crate::kubelet::EvictionSignal::ALL.len()), "{map}");

@@ -32,6 +32,12 @@ pub(crate) fn warn(
             }
         }
     }
+    let isolation = "localStorageCapacityIsolation";
+    if let Some((text, origin)) = kubelet.settings.scalar(isolation)
+        && let (Some(line), false) = (line(origin), kubelet.local_storage_isolation)
+    {
+        problems.warn(Some(line), isolation, Some(text), why_book);
+    }
     if rule_book != RuleBook::default()
         && let Some(line) = origins.get("ruleBook").and_then(line)
     {
@@ -60,6 +66,8 @@ mod tests {
             warned(&Texts { own: Some(Text { file: "f".to_owned(), text: text.to_owned() }), ..Texts::default() })
         };
         assert_eq!(own("evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\nruleBook: plimsoll\n"), [""; 0]);
+        assert_eq!(own("localStorageCapacityIsolation: true\n"), [""; 0]);
+        assert_eq!(own("\nlocalStorageCapacityIsolation: false\n"), ["Some(2) localStorageCapacityIsolation"]);
         assert_eq!(
             own(
                 "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 11%\nruleBook: kubelet\nswap: {free: 10%}\n"

@@ -5,7 +5,7 @@ use crate::idle;
 use crate::kubelet::read::{Dialect, mapping, repeated};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::typed::{place, typed};
-use crate::kubelet::{KEYS, Kubelet, Role, parse_float32};
+use crate::kubelet::{KEYS, Kubelet, parse_float32};
 use crate::model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Text, Workload};
 use crate::pattern::Pattern;
 use crate::quantity::Quantity;
@@ -72,11 +72,8 @@ impl Own<'_> {
             settings.default_eviction_hard();
         }
         settings.defaults();
-        let mut origins: BTreeMap<String, Origin> = KEYS
-            .iter()
-            .filter(|key| key.role == Role::Used)
-            .map(|key| (key.name.to_owned(), Origin::Default))
-            .collect();
+        let mut origins: BTreeMap<String, Origin> =
+            KEYS.iter().filter(|key| key.is_own()).map(|key| (key.name.to_owned(), Origin::Default)).collect();
         for (key, setting) in settings.iter() {
             origins.insert(key.name.to_owned(), setting.origin.clone());
             for (name, entry) in settings.map(key.name) {

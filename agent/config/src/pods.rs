@@ -108,7 +108,7 @@ mod tests {
     fn each_rule_book_gets_what_it_goes_by() {
         let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\n\
                     evictionMinimumReclaim: {memory.available: 500Mi}\nevictionMaxPodGracePeriod: 7\n\
-                    enforceNodeAllocatable: [none]\nswap: {free: 25%}\nmachine: {victimsPerMinute: 3, stallPercent: 50}\n";
+                    enforceNodeAllocatable: [none]\nlocalStorageCapacityIsolation: false\nswap: {free: 25%}\nmachine: {victimsPerMinute: 3, stallPercent: 50}\n";
         let mib = |mib: i64| Line::At(Amount::whole(mib << 20));
         let threshold = |signal, line, min_reclaim, origin| Threshold {
             signal,
@@ -128,12 +128,13 @@ mod tests {
             let thresholds = match &rules {
                 PodRules::Kubelet(config) => {
                     assert_eq!((book, config.max_pod_grace_seconds), (RuleBook::Kubelet, 7));
-                    assert!(config.local_storage_isolation);
+                    assert!(!config.local_storage_isolation);
                     &config.thresholds
                 }
                 PodRules::Plimsoll(config) => {
                     assert_eq!(Some(config.memory_order), book.memory_order());
                     assert_eq!((config.hard_victims_per_minute, config.stall_percent), (3, 50));
+                    assert!(!config.local_storage_isolation);
                     let swap = config.swap.expect("it is configured");
                     assert_eq!((swap.free, swap.grace), (Line::Share(0.25), Duration::from_secs(30)));
                     &config.thresholds

@@ -103,6 +103,7 @@ mod tests {
             ("enforceNodeAllocatable", Role::Offline),
             ("kubeReserved.memory", Role::Offline),
             ("systemReserved", Role::Offline),
+            ("localStorageCapacityIsolation", Role::Replay),
             ("ruleBook", Role::Replay),
             ("swap", Role::Offline),
             ("failSwapOn", Role::Shown),

@@ -57,6 +57,10 @@ fn each_form_turned_into_each_other_means_the_same() {
             ),
         ),
         ("flags", texts(Form::Flags, "kubelet --eviction-max-pod-grace-period=-1 --eviction-hard=memory.available<5%")),
+        (
+            "limits of local storage that nobody enforces",
+            texts(Form::Kubelet, &format!("{HEAD}localStorageCapacityIsolation: false")),
+        ),
         ("a reservation without its resource", node_config("kubeletArguments: {system-reserved: ['1.5Gi']}")),
         (
             "our own",
@@ -73,6 +77,8 @@ fn each_form_turned_into_each_other_means_the_same() {
             let converted = convert(&first, form);
             let again = read(&texts(form, &converted.text));
             assert_eq!(meaning(&again), meaning(&first), "{name} to {form:?}:\n{}", converted.text);
+            let is_lost = converted.lost.iter().any(|lost| lost.key == "localStorageCapacityIsolation");
+            assert!(!is_lost, "{name} to {form:?}: every form can say it");
             if form == Form::Plimsoll {
                 assert_eq!(again.policy, first.policy, "{name}:\n{}", converted.text);
                 let machine = |configuration: &Configuration| {

@@ -166,7 +166,8 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
             "evictionHardd: {}",
             "test.yaml:1: evictionHardd: unknown key; expected enforceNodeAllocatable, evictionHard, \
              evictionMaxPodGracePeriod, evictionMinimumReclaim, evictionPressureTransitionPeriod, evictionSoft, \
-             evictionSoftGracePeriod, kubeReserved, machine, mergeDefaultEvictionSettings, ruleBook, swap or systemReserved",
+             evictionSoftGracePeriod, kubeReserved, localStorageCapacityIsolation, machine, mergeDefaultEvictionSettings, \
+             ruleBook, swap or systemReserved",
         ),
         (
             "evictionHard: {memory.free: 1Gi}",

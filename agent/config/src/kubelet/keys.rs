@@ -60,6 +60,11 @@ impl Key {
         KEYS.iter().find(|key| key.in_file && key.name == name)
     }
 
+    /// Whether Plimsoll's own file may hold it: it holds what anything is decided by.
+    pub fn is_own(&self) -> bool {
+        self.role != Role::Shown
+    }
+
     /// What this flag says. The kubelet takes an underscore for a dash.
     pub fn of_flag(flag: &str) -> Option<&'static Self> {
         KEYS.iter().find(|key| key.flag == Some(flag))
@@ -92,10 +97,10 @@ const fn part(name: &'static str, flag: &'static str, shape: Shape) -> Key {
 const DEAD_CONTAINERS: &str = "it lost its purpose once logs are kept outside of a container's context; thresholds in \
                                evictionHard or evictionSoft do its work";
 
-use Role::{Shown, Used};
+use Role::{Replay, Shown, Used};
 use Shape::{Any, Bool, Duration, List, Map, Number, Switches, Text};
 
-/// All of them. The first ten decide, and are the ones that Plimsoll's own file may hold.
+/// All of them. By the first eleven something is decided, and they are the ones that Plimsoll's own file may hold.
 pub const KEYS: &[Key] = &[
     key("evictionHard", "eviction-hard", Map('<'), Used),
     key("evictionSoft", "eviction-soft", Map('<'), Used),
@@ -107,8 +112,8 @@ pub const KEYS: &[Key] = &[
     key("enforceNodeAllocatable", "enforce-node-allocatable", List, Used).and("pods"),
     key("kubeReserved", "kube-reserved", Map('='), Used),
     key("systemReserved", "system-reserved", Map('='), Used),
-    // What pods are decided about by, and what is checked against others.
-    key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Shown).and("true"),
+    key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Replay).and("true"),
+    // What is checked against others.
     key("failSwapOn", "fail-swap-on", Bool, Shown).and("true"),
     key("kernelMemcgNotification", "kernel-memcg-notification", Bool, Shown).and("false"),
     key("memorySwap", "", Any, Shown),
@@ -288,6 +293,7 @@ mod tests {
             assert!(key.in_file || key.role == Role::Shown, "{} could not be converted", key.name);
         }
         assert!(KEYS[..10].iter().all(|key| key.role == Role::Used));
-        assert!(KEYS[10..].iter().all(|key| key.role == Role::Shown));
+        assert_eq!((KEYS[10].name, KEYS[10].role), ("localStorageCapacityIsolation", Role::Replay));
+        assert!(KEYS.iter().enumerate().all(|(at, key)| key.is_own() == (at < 11)));
     }
 }

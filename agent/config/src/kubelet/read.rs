@@ -2,7 +2,7 @@
 //! which uses the same names.
 
 use super::arguments::{WITHOUT_RESOURCE, is_reservation};
-use super::keys::{KEYS, Key, Role, Shape};
+use super::keys::{KEYS, Key, Shape};
 use super::settings::{Entry, Layer, Patch, PatchValue};
 use crate::model::Origin;
 use crate::quantity::Quantity;
@@ -94,7 +94,7 @@ pub(crate) fn mapping(
 ) -> Layer {
     let mut layer = Layer::new();
     for (name, value) in entries.iter().filter(|(name, _)| !others.contains(&name.value.as_str())) {
-        let known = Key::named(&name.value).filter(|key| dialect != Dialect::Own || key.role == Role::Used);
+        let known = Key::named(&name.value).filter(|key| dialect != Dialect::Own || key.is_own());
         let Some(key) = known else {
             unknown(name, dialect, others, problems);
             continue;
@@ -119,12 +119,8 @@ pub(crate) fn mapping(
 fn unknown(name: &Spanned<String>, dialect: Dialect, others: &[&str], problems: &mut Problems) {
     let line = Some(name.referenced.line());
     if dialect == Dialect::Own {
-        let mut names: Vec<&str> = KEYS
-            .iter()
-            .filter(|key| key.role == Role::Used)
-            .map(|key| key.name)
-            .chain(others.iter().copied())
-            .collect();
+        let mut names: Vec<&str> =
+            KEYS.iter().filter(|key| key.is_own()).map(|key| key.name).chain(others.iter().copied()).collect();
         names.sort_unstable();
         problems.add(line, &name.value, None, &format!("unknown key; expected {}", any_of(&names)));
     } else {
