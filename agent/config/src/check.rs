@@ -2,12 +2,14 @@
 //!
 //! Everything it looks at is handed to it, so that a configuration can be checked far from the node it is for.
 
+use crate::document;
 use crate::error::Problem;
 use crate::kubelet::typed::place;
 use crate::kubelet::{EvictionSignal, EvictionThreshold, Kubelet, Operator, ThresholdValue};
 use crate::model::{Configuration, Origin};
 use crate::quantity::Quantity;
 use crate::tree::{Item, Problems, Value, read};
+use plimsoll_policy::Line;
 use plimsoll_units::Bytes;
 use std::collections::BTreeMap;
 
@@ -159,6 +161,7 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
     let kubelet = &configuration.kubelet;
     let mut told = Told { kubelet, errors: Vec::new(), warnings: Vec::new() };
     told.soft_lines(node);
+    told.soft_lines_of_slices(configuration);
     let headroom = if node.has_kubelet { Headroom::of(kubelet, node) } else { None };
     if let Some(headroom) = &headroom {
         told.headroom(headroom);
@@ -222,9 +225,33 @@ impl Told<'_> {
             }
             let text = |map: &BTreeMap<String, String>| map.get(name).cloned().unwrap_or_default();
             let hard = text(&self.kubelet.eviction.hard);
-            let why = format!("not above the hard line of {hard}, which acts first; expected more");
             let soft = text(&self.kubelet.eviction.soft);
-            self.warn("evictionSoft", Some(name), &soft, &why);
+            self.warn("evictionSoft", Some(name), &soft, &not_above(&hard));
+        }
+    }
+
+    /// The same of slices with lines of their own. Their limits are not known here, so that a share and an amount are
+    /// not held against each other.
+    fn soft_lines_of_slices(&mut self, configuration: &Configuration) {
+        let Some(origin) = configuration.origins.get("machine.slices") else { return };
+        let (file, line) = origin.place();
+        for (index, slice) in configuration.policy.slices.iter().enumerate() {
+            let found = |is_hard| slice.thresholds.iter().find(|threshold| threshold.is_hard() == is_hard);
+            let (Some(soft), Some(hard)) = (found(false), found(true)) else { continue };
+            let is_above = match (soft.line, hard.line) {
+                (Line::Quantity(soft), Line::Quantity(hard)) => soft > hard,
+                (Line::Percentage(soft), Line::Percentage(hard)) => soft.fraction() > hard.fraction(),
+                (Line::Quantity(_), Line::Percentage(_)) | (Line::Percentage(_), Line::Quantity(_)) => continue,
+            };
+            if !is_above {
+                self.warnings.push(Problem {
+                    file: file.to_owned(),
+                    line,
+                    key: format!("machine.slices[{index}].evictionSoft.{}", soft.signal.name()),
+                    value: Some(document::text(soft.line)),
+                    expected: not_above(&document::text(hard.line)),
+                });
+            }
         }
     }
 
@@ -298,6 +325,11 @@ impl Told<'_> {
             });
         }
     }
+}
+
+/// What is said of a soft line that is not above the hard one.
+fn not_above(hard: &str) -> String {
+    format!("not above the hard line of {hard}, which acts first; expected more")
 }
 
 /// Whether a soft line is above a hard one; not known where one is a share of something whose size is not known.

@@ -496,10 +496,15 @@ impl Slice {
 }
 
 fn amount(line: Line) -> Amount {
-    Amount(match line {
+    Amount(text(line))
+}
+
+/// A line as it is written.
+pub(crate) fn text(line: Line) -> String {
+    match line {
         Line::Quantity(bytes) => Quantity::binary(bytes.0.into()).to_string(),
         Line::Percentage(percentage) => percent(percentage.fraction()),
-    })
+    }
 }
 
 fn percent(fraction: f32) -> String {

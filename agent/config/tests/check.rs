@@ -187,6 +187,34 @@ fn a_soft_line_belongs_above_the_hard_one() {
 }
 
 #[test]
+fn a_soft_line_of_a_slice_belongs_above_its_hard_one() {
+    let below = |soft: &str, hard: &str| {
+        vec![format!(
+            "f:3: machine.slices[1].evictionSoft.memory.available: {soft:?}: not above the hard line of {hard}, which acts \
+             first; expected more"
+        )]
+    };
+    for (hard, soft, told) in [
+        ("evictionHard: {memory.available: 64Mi}", "64Mi", below("64Mi", "64Mi")),
+        ("evictionHard: {memory.available: 1Gi}", "1000Mi", below("1000Mi", "1Gi")),
+        ("evictionHard: {memory.available: 10%}", "5%", below("5%", "10%")),
+        ("evictionHard: {memory.available: 64Mi}", "65Mi", vec![]),
+        ("evictionHard: {memory.available: 5%}", "10%", vec![]),
+        // The limits of slices are not known here.
+        ("evictionHard: {memory.available: 90%}", "1Mi", vec![]),
+        ("evictionHard: {memory.available: 1Gi}", "1%", vec![]),
+        ("evictionMinimumReclaim: {memory.available: 1Gi}", "1Mi", vec![]),
+    ] {
+        let body = format!(
+            "evictionHard: {{memory.available: 500Mi}}\nmachine:\n  slices: [{{path: a, evictionHard: {{memory.available: \
+             64Mi}}}}, {{path: b, {hard}, evictionSoft: {{memory.available: {soft}}}, evictionSoftGracePeriod: \
+             {{memory.available: 1m}}}}]"
+        );
+        assert_eq!(warnings(&own(&body), &Node::default()), told, "{body}");
+    }
+}
+
+#[test]
 fn what_the_node_does_not_do_is_told() {
     let file = |body: &str| Texts { kubelet_config: Some(text("k", &format!("{HEAD}{body}"))), ..Texts::default() };
     let swap = Node { has_kubelet: true, swaps: vec!["/dev/sda2".to_owned()], ..Node::default() };
