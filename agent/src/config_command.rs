@@ -73,6 +73,9 @@ struct Check {
     /// The memory of the node that the configuration is for. Then nothing of this machine is looked at.
     #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
     capacity: Option<Bytes>,
+    /// What of that memory is set aside for huge pages. Read on this machine.
+    #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
+    huge_pages: Option<Bytes>,
     /// What that node uses outside of pods. Measured on this machine, if it is one with pods.
     #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
     system_uses: Option<Bytes>,
@@ -168,7 +171,7 @@ fn check_main(arguments: &Check) -> u8 {
 
 /// What is known of the node that the configuration is for.
 fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> Node {
-    let Check { options, capacity, system_uses, pods, manifests, output: _ } = arguments;
+    let Check { options, capacity, huge_pages, system_uses, pods, manifests, output: _ } = arguments;
     let pods = pods.as_deref().and_then(|path| {
         let parse = |text: &str| parse_pods(text, &path.display().to_string()).map_err(|problem| vec![problem]);
         told(read(path).and_then(|text| parse(&text)), errors)
@@ -176,6 +179,7 @@ fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> 
     let mut node = Node {
         has_kubelet: options.tells_of_kubelet() || capacity.is_some(),
         memory: *capacity,
+        huge_pages: huge_pages.unwrap_or_default(),
         system_uses: *system_uses,
         pods: pods.unwrap_or_default(),
         ..Node::default()
@@ -186,6 +190,8 @@ fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> 
         let pods = pods_use();
         node.has_kubelet |= pods.is_some();
         node.memory = reading.map(|reading| reading.total);
+        let huge_pages = huge_pages.or_else(|| reading?.hugetlb);
+        node.huge_pages = huge_pages.unwrap_or_default();
         node.system_uses = system_uses.or_else(|| {
             let reading = reading?;
             Some(reading.total.saturating_sub(reading.kubelet_available()).saturating_sub(pods?))
@@ -271,15 +277,20 @@ fn check_text(report: &Report, headroom: Option<&Headroom>) -> String {
 }
 
 /// Each figure with its name, and how it is reckoned.
-fn figures(headroom: &Headroom) -> [(&'static str, Option<Bytes>, &'static str); 10] {
+fn figures(headroom: &Headroom) -> [(&'static str, Option<Bytes>, &'static str); 11] {
     [
         ("capacity", Some(headroom.capacity), ""),
+        ("huge pages", Some(headroom.huge_pages), "set aside, and no use to anybody else"),
         ("kubeReserved", Some(headroom.kube_reserved), ""),
         ("systemReserved", Some(headroom.system_reserved), ""),
         ("hard line", Some(headroom.hard), ""),
         ("soft line", Some(headroom.soft), ""),
         ("greater of both", Some(headroom.line()), ""),
-        ("allocatable", Some(headroom.allocatable), "capacity less reservations and hard line: what pods can request"),
+        (
+            "allocatable",
+            Some(headroom.allocatable),
+            "capacity less reservations, hard line and huge pages: what pods can request",
+        ),
         ("less reservations", Some(headroom.less_reservations), "what older documents call allocatable"),
         ("system may use", Some(headroom.system_may_use()), "before pods within their requests reach the greater line"),
         ("system uses", headroom.system_uses, "outside of pods"),
@@ -289,6 +300,7 @@ fn figures(headroom: &Headroom) -> [(&'static str, Option<Bytes>, &'static str);
 fn headroom_object(headroom: &Headroom) -> Value {
     json!({
         "capacity": headroom.capacity.0,
+        "hugePages": headroom.huge_pages.0,
         "kubeReserved": headroom.kube_reserved.0,
         "systemReserved": headroom.system_reserved.0,
         "hard": headroom.hard.0,
@@ -397,7 +409,8 @@ mod tests {
 
     #[test]
     fn errors_warnings_and_figures_are_printed() {
-        let node = Node { has_kubelet: true, memory: Some(Bytes::mib(10 * 1024)), ..Node::default() };
+        let (memory, huge_pages) = (Some(Bytes::mib(10 * 1024)), Bytes::mib(1024));
+        let node = Node { has_kubelet: true, memory, huge_pages, ..Node::default() };
         let mut report = report();
         let findings = check(&report.configuration, &node);
         report.errors.extend(parse_static_pod("", "manifest.yaml").expect_err("it is none"));
@@ -408,7 +421,8 @@ mod tests {
              refuses it; taken for memory, as `plimsoll config convert` writes it",
             "  systemReserved          1536Mi  ",
             "  greater of both          500Mi  ",
-            "  allocatable             8204Mi  capacity less reservations and hard line: what pods can request",
+            "  huge pages                 1Gi  set aside, and no use to anybody else",
+            "  allocatable             7180Mi  capacity less reservations, hard line and huge pages: what pods can request",
             "  system may use          1536Mi  before pods within their requests reach the greater line",
             "  system uses          not known  outside of pods",
         ] {

@@ -66,6 +66,12 @@ fn exit_codes_are_the_documented_ones() {
             "can reach the line of 500Mi",
             "",
         ),
+        (
+            &["check", "--kubelet-config", "kubelet.yaml", "--capacity", "10Gi", "--huge-pages", "1Gi"],
+            0,
+            "allocatable             6668Mi",
+            "",
+        ),
         (&["check", "--node-config", "node-config.yaml", "--capacity", "10Gi"], 4, "a resource is missing", ""),
         (
             &["check", "--capacity", "10Gi", "--config", "good.yaml", "--manifests", "static.yaml"],

@@ -20,6 +20,9 @@ pub struct Node {
     pub has_kubelet: bool,
     /// All its memory.
     pub memory: Option<Bytes>,
+    /// What of that is set aside for huge pages. Pods get it by name alone, and the kubelet takes it off what they can
+    /// request otherwise.
+    pub huge_pages: Bytes,
     /// What it uses of that outside of pods.
     pub system_uses: Option<Bytes>,
     /// Whether cgroups are version 2.
@@ -61,6 +64,8 @@ pub struct StaticPod {
 pub struct Headroom {
     /// All memory.
     pub capacity: Bytes,
+    /// What of that is set aside for huge pages.
+    pub huge_pages: Bytes,
     /// `kubeReserved`.
     pub kube_reserved: Bytes,
     /// `systemReserved`.
@@ -69,9 +74,9 @@ pub struct Headroom {
     pub hard: Bytes,
     /// The soft line; zero where there is none.
     pub soft: Bytes,
-    /// What pods can request: the capacity less the reservations and the hard line.
+    /// What pods can request: the capacity less the reservations, the hard line and what is set aside for huge pages.
     pub allocatable: Bytes,
-    /// The same without taking the hard line off, as older documents reckon.
+    /// The capacity less the reservations alone, as older documents reckon.
     pub less_reservations: Bytes,
     /// What the system uses outside of pods, where it is known.
     pub system_uses: Option<Bytes>,
@@ -101,11 +106,12 @@ impl Headroom {
         let taken = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
         Some(Self {
             capacity,
+            huge_pages: node.huge_pages,
             kube_reserved,
             system_reserved,
             hard,
             soft: line(false),
-            allocatable: less_reservations.saturating_sub(taken),
+            allocatable: less_reservations.saturating_sub(taken).saturating_sub(node.huge_pages),
             less_reservations,
             system_uses: node.system_uses,
         })
@@ -116,9 +122,15 @@ impl Headroom {
         self.hard.max(self.soft)
     }
 
-    /// What the system may use outside of pods before pods within their requests reach the line.
+    /// What the system may use outside of pods before pods within their requests reach the line. What is set aside for
+    /// huge pages serves neither.
     pub fn system_may_use(&self) -> Bytes {
-        self.capacity.saturating_sub(self.allocatable).saturating_sub(self.line())
+        self.divided().saturating_sub(self.allocatable).saturating_sub(self.line())
+    }
+
+    /// What pods and the system have between them.
+    fn divided(&self) -> Bytes {
+        self.capacity.saturating_sub(self.huge_pages)
     }
 
     /// How much more would have to be reserved, so that pods within their requests do not reach the line. Where nothing
@@ -129,7 +141,7 @@ impl Headroom {
             Some(uses) if uses > may_use => Some(uses.saturating_sub(may_use)),
             // Of a line above all that is kept back, the part that nothing covers.
             None if may_use == Bytes::ZERO => {
-                Some((self.allocatable.saturating_add(self.line())).saturating_sub(self.capacity))
+                Some((self.allocatable.saturating_add(self.line())).saturating_sub(self.divided()))
             }
             Some(_) | None => None,
         }

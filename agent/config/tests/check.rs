@@ -154,6 +154,42 @@ fn pods_within_their_requests_that_reach_a_line_are_told() {
     assert!(Headroom::of(&too_much.configuration.kubelet, &Node::default()).is_none());
 }
 
+/// As the kubelet reckons what pods can request: the pool is theirs by name, and is no memory of anybody else's.
+#[test]
+fn what_is_set_aside_for_huge_pages_is_taken_off_what_pods_can_request() {
+    let of = |body: &str, huge_pages: &str| {
+        let report = examine_texts(&own(body), &Overrides::default());
+        assert_eq!(report.errors, [], "{body}");
+        let node =
+            Node { has_kubelet: true, memory: Some(bytes("10Gi")), huge_pages: bytes(huge_pages), ..Node::default() };
+        let findings = check(&report.configuration, &node);
+        assert!(findings.errors.is_empty(), "{body}");
+        findings.headroom.expect("the capacity is known")
+    };
+    for (body, allocatable, may_use, missing) in [
+        ("evictionHard: {memory.available: 500Mi}\nsystemReserved: {memory: 1Gi}", "6668Mi", "1Gi", None),
+        // A percentage is one of all memory, as in the kubelet.
+        ("evictionHard: {memory.available: 5%}\nsystemReserved: {memory: 1Gi}", "6979321848", "1Gi", None),
+        (
+            "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}\n\
+             systemReserved: {memory: 512Mi}",
+            "7680Mi",
+            "0",
+            Some("512Mi"),
+        ),
+    ] {
+        let (without, with) = (of(body, "0"), of(body, "2Gi"));
+        assert_eq!(with.huge_pages, bytes("2Gi"));
+        assert_eq!(with.allocatable, bytes(allocatable), "{body}");
+        assert_eq!(with.allocatable, without.allocatable.saturating_sub(bytes("2Gi")), "{body}");
+        for headroom in [with, without] {
+            assert_eq!(headroom.system_may_use(), bytes(may_use), "{body}");
+            assert_eq!(headroom.missing(), missing.map(bytes), "{body}");
+        }
+    }
+    assert_eq!(of("evictionHard: {memory.available: 500Mi}", "10Gi").allocatable, Bytes::ZERO, "nothing below it");
+}
+
 #[test]
 fn a_soft_line_belongs_above_the_hard_one() {
     let grace = "evictionSoftGracePeriod: {memory.available: 1m, nodefs.available: 1m}";
