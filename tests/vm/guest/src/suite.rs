@@ -133,6 +133,7 @@ const TESTS: &[Test] = &[
     test("all-killed-and-undone", scenarios_of_death::undone_by_command, 240, &[]),
     test("least-privilege", surroundings_tests::least_privilege, 180, &[]),
     test("check-finds-all", surroundings_tests::check_finds_all, 60, &[]),
+    test("an-upgrade-takes-its-program-away", surroundings_tests::replaced, 120, &[]),
     test("hidden-symbols-fall-to-pressure", surroundings_tests::hidden_symbols, 120, &[]),
     test("cgroup-version-1-is-refused", surroundings_tests::version_1, 60, &[]),
     test("hybrid-cgroups-are-watched-only", surroundings_tests::hybrid, 120, &[]),

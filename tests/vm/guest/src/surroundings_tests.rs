@@ -6,6 +6,7 @@ use crate::hog_tests::Hog;
 use crate::machine::{self, KernelLog, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene, held, line_below};
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -100,6 +101,34 @@ fn without_symbols() -> Result<()> {
     let agent = Agent::start(&Settings::with_line(64 * MIB))?;
     let (_, ready) = agent.get("/readyz")?;
     ensure!(ready.contains("source psi") && ready.contains("not ebpf: "), "where symbols are hidden it is {ready}");
+    agent.stop()?;
+    // Where no other is allowed, it says so and ends.
+    let mut settings = Settings::with_line(64 * MIB);
+    settings.source = "ebpf";
+    let mut agent = Agent::launch(&settings)?;
+    let ended = agent.wait_end(PATIENCE)?;
+    ensure!(ended.code() == Some(3), "with a source that cannot be had it ends with {ended}: {}", tail(&agent.text()));
+    ensure!(agent.text().contains("kallsyms"), "it does not say why: {}", tail(&agent.text()));
+    Ok(())
+}
+
+/// An upgrade takes the running agent's program away: what dies is started again all the same.
+pub(crate) fn replaced() -> Result<()> {
+    let copy = Path::new("/run/plimsoll-before-upgrade");
+    fs::copy(PROGRAM, copy)?;
+    let settings = Settings::with_line(64 * MIB);
+    let mut command = Command::new(copy);
+    command.args(["run", "--config"]).arg(settings.file()).stdin(Stdio::null());
+    let mut agent = Agent::launch_by(&settings, command)?;
+    agent.wait_ready(PATIENCE)?;
+    fs::remove_file(copy)?;
+    for part in ["core", "reporter"] {
+        let before = agent.process(part)?;
+        kill_process(before, Signal::KILL)?;
+        wait_for("what died is started again", PATIENCE, || Ok(agent.process(part).is_ok_and(|pid| pid != before)))
+            .with_context(|| format!("{part}; the log ends with: {}", tail(&agent.text())))?;
+        agent.wait_ready(PATIENCE)?;
+    }
     agent.stop()
 }
 
