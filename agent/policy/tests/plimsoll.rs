@@ -178,12 +178,32 @@ fn soft_victims_do_not_use_up_what_hard_ones_need() {
 
 #[test]
 fn what_terminating_pods_hold_comes_back_unless_they_are_stuck() {
-    for (is_stuck, outcome, victims) in [(false, Outcome::ComingBack, &[][..]), (true, Outcome::Evict, &[1][..])] {
+    // (whether it is critical, stuck, and has time left; the outcome, who goes and who is hastened)
+    for (critical, is_stuck, is_gentle, outcome, victims, hastened) in [
+        (None, false, false, Outcome::ComingBack, &[][..], &[][..]),
+        (None, true, false, Outcome::Evict, &[1], &[]),
+        (None, false, true, Outcome::Evict, &[], &[0]),
+        // Somebody deleted one that is never evicted.
+        (Some(Critical::Priority), false, false, Outcome::ComingBack, &[], &[]),
+        (Some(Critical::Static), false, false, Outcome::ComingBack, &[], &[]),
+        (Some(Critical::Mirror), true, false, Outcome::Evict, &[1], &[]),
+        // Nobody takes the rest of its time from it, and a hard line does not wait for that.
+        (Some(Critical::Priority), false, true, Outcome::Evict, &[1], &[]),
+    ] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-        let pods = [going(&pod(1, 60, 0), is_stuck, false), pod(2, 60, 0)];
-        assert_eq!(rig.memory(1, 50, &pods).outcome, outcome);
-        assert_eq!(evicted(&rig.plan), victims);
+        let mut pods = [going(&pod(1, 60, 0), is_stuck, is_gentle), pod(2, 60, 0)];
+        pods[0].facts.critical = critical;
+        assert_eq!(rig.memory(1, 50, &pods).outcome, outcome, "{critical:?} {is_stuck} {is_gentle}");
+        assert_eq!((&evicted(&rig.plan)[..], &rig.plan.hastened().collect::<Vec<_>>()[..]), (victims, hastened));
+        let coming = if is_stuck || is_gentle { 0 } else { 60 };
+        assert_eq!(rig.plan.deficit.map(|deficit| deficit.coming), Some(mib(coming)), "{critical:?}");
+        assert_eq!(critical.is_some(), matches!(rig.fate(0), Fate::Protected(_)));
     }
+    // Without statistics of anybody the next waits for it too.
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    let mut unread = going(&Pod { uid: PodUid(1), ..Pod::default() }, false, false);
+    unread.facts.critical = Some(Critical::Priority);
+    assert_eq!(evicted(rig.memory(1, 50, &[unread, Pod { uid: PodUid(2), ..Pod::default() }])), [] as [u32; 0]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::ranking::{Short, coming, coming_by_limits, rank};
 use super::reclaim::{Step, choose_images, step, unused};
 use super::state::State;
 use super::victims::{Need, take};
-use crate::kubelet::{AT_ONCE_SECONDS, DiskLayout, Readings, Resource, Signal, over_limit};
+use crate::kubelet::{AT_ONCE_SECONDS, Amount, DiskLayout, Readings, Resource, Signal, over_limit};
 use plimsoll_units::MonotonicNs;
 
 /// Decides what to do about `observation`, at `now`, and writes it into `plan`.
@@ -164,15 +164,18 @@ impl Turn<'_> {
             return None;
         }
         let judged = &plan.judged[index as usize];
-        let is_covered = || {
-            let going = coming(observation.pods, short, *layout, self.is_soft(judged.line));
-            going + coming_by_limits(plan, observation.pods, short, *layout) >= judged.missing
-        };
+        let is_covered = || self.coming(judged.line, short, plan) >= judged.missing;
         Some(match step(config, state, *layout, (signal, judged), (readings, observation), *now) {
             // Nothing is cleaned up for what comes back by itself.
             Step::Reclaim(_) if is_covered() => Step::ComingBack,
             step => step,
         })
+    }
+
+    /// What comes back of what is short by itself.
+    fn coming(&self, line: Why, short: Short, plan: &Plan) -> Amount {
+        let Self { observation: Observation { pods, .. }, layout, .. } = self;
+        coming(pods, short, *layout, self.is_soft(line)) + coming_by_limits(plan, pods, short, *layout)
     }
 
     fn act_on(&mut self, index: u32, plan: &mut Plan) -> Outcome {
@@ -198,7 +201,7 @@ impl Turn<'_> {
                     line: judged.line,
                     short,
                     missing: judged.missing,
-                    coming: coming_by_limits(plan, self.observation.pods, short, self.layout),
+                    coming: self.coming(judged.line, short, plan),
                     is_soft: self.is_soft(judged.line),
                 };
                 rank(

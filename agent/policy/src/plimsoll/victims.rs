@@ -2,7 +2,7 @@
 
 use super::config::{Config, MemoryOrder};
 use super::observation::{Observation, Pod};
-use super::plan::{Action, Deficit, Fate, NoVictim, Outcome, Plan, Why};
+use super::plan::{Action, Deficit, Fate, NoVictim, Outcome, Plan, Ranked, Why};
 use super::ranking::Short;
 use super::state::{State, Taken};
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, QosClass, Resource};
@@ -14,7 +14,7 @@ pub(super) struct Need {
     pub(super) line: Why,
     pub(super) short: Short,
     pub(super) missing: Amount,
-    /// Comes back from those who go for limits of their own.
+    /// Comes back from those who are going, critical ones too, and from those who go for limits of their own.
     pub(super) coming: Amount,
     pub(super) is_soft: bool,
 }
@@ -32,9 +32,6 @@ pub(super) fn take(
     let is_hastened = |pod: u32| !need.is_soft && pods[pod as usize].going.is_some_and(|going| going.is_gentle);
     let for_limits = plan.actions.len();
     let mut deficit = Deficit { missing: need.missing, coming: need.coming, ..Deficit::default() };
-    for ranked in plan.ranked.iter().filter(|ranked| ranked.fate == Fate::Going && !is_hastened(ranked.pod)) {
-        deficit.coming = deficit.coming + ranked.frees;
-    }
     // A hard line does not wait for the grace of those a soft one chose; they were chosen already.
     for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.fate == Fate::Going && is_hastened(ranked.pod)) {
         if deficit.is_covered() {
@@ -75,7 +72,7 @@ fn choose(
     plan: &mut Plan,
 ) -> bool {
     let classes_count = need.short.resource() == Resource::Memory && config.memory_order == MemoryOrder::OpenShift3;
-    let blind = picks_blindly(need.short, plan);
+    let blind = picks_blindly(pods, need.short, plan);
     let Taken { victims, loops } = state.taken(need.is_soft);
     let mut left = victims.left(now);
     let (mut is_bounded, mut one_loops, mut lesser_class_remains) = (false, false, false);
@@ -129,8 +126,9 @@ fn choose(
 
 /// Whether somebody is taken without statistics: only of memory and processes, when nobody at all has any, and nobody is
 /// going already. A disk that nothing is known about costs nobody.
-fn picks_blindly(short: Short, plan: &Plan) -> bool {
-    let is_known = plan.ranked.iter().any(|ranked| ranked.is_measured || matches!(ranked.fate, Fate::Going));
+fn picks_blindly(pods: &[Pod<'_>], short: Short, plan: &Plan) -> bool {
+    let is_coming = |ranked: &Ranked| pods[ranked.pod as usize].going.is_some_and(|going| !going.is_stuck);
+    let is_known = plan.ranked.iter().any(|ranked| ranked.is_measured || is_coming(ranked));
     !is_known && matches!(short.resource(), Resource::Memory | Resource::Pids)
 }
 
