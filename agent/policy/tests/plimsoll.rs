@@ -465,6 +465,11 @@ fn a_failed_reading_after_a_clean_up_costs_nobody() {
     // A clean-up that is never heard of again is not waited for for ever.
     assert_eq!(rig.observe(30, &look(Some(disks(50, 900, 30)), ended(1, 4))).outcome, Outcome::Reclaiming);
     assert_eq!(evicted(rig.observe(37, &look(Some(disks(50, 900, 37)), ended(1, 4)))), [0]);
+    // One that is known to have ended is: file systems are looked at seldom.
+    assert_eq!(stage(rig.observe(38, &look(Some(disks(50, 900, 38)), ended(1, 4)))), Some(Stage::Containers));
+    let ended = ended(3, 57);
+    assert_eq!(rig.observe(68, &look(Some(disks(50, 900, 56)), ended)).outcome, Outcome::Reclaiming);
+    assert_eq!(evicted(rig.observe(78, &look(Some(disks(50, 900, 58)), ended))), [0]);
 }
 
 #[test]

@@ -64,7 +64,11 @@ pub(super) fn step(
         },
         (Case::Both | Case::HonestOnly, Resource::Memory | Resource::Pids) => Step::Evict,
         (Case::Both | Case::HonestOnly, Resource::EphemeralStorage | Resource::Inodes) => {
-            if asked.is_some_and(|asked| !is_seen && now.since(asked.at) < config.reclaim_patience) {
+            // Once it is known to have ended only newer figures count, however long they take.
+            if asked.is_some_and(|asked| {
+                let has_ended = asked.order.has_ended(observation.reclaimed);
+                !is_seen && (has_ended || now.since(asked.at) < config.reclaim_patience)
+            }) {
                 return Step::Await;
             }
             next_stage(asked, cleanable(signal, layout), observation).map_or(Step::Evict, Step::Reclaim)
