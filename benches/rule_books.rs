@@ -207,7 +207,7 @@ fn decision(book: RuleBook, crossed: Crossed, pods: &[plimsoll::Pod<'_>]) -> Dur
         });
     };
     let config = plimsoll::Config { thresholds: thresholds(), memory_order, ..plimsoll::Config::default() };
-    let mut state = plimsoll::State::new(&config);
+    let mut state = plimsoll::State::with_capacity(&config, pods.len());
     let mut plan = plimsoll::Plan::with_capacity(&config, pods.len(), 0);
     middle_decision(|turn| {
         let observation = plimsoll::Observation {

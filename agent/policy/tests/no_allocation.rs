@@ -147,7 +147,7 @@ fn rule_books_over_pods_allocate_nothing_however_many_there_are() {
                 hard_victims_per_minute: 1000,
                 ..plimsoll::Config::default()
             };
-            let mut state = plimsoll::State::new(&config);
+            let mut state = plimsoll::State::with_capacity(&config, count as usize);
             let mut plan = plimsoll::Plan::with_capacity(&config, count as usize, 2);
             let before = calls();
             let mut evicted = 0;

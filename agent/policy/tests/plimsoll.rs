@@ -15,6 +15,8 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const CAPACITY: u64 = 1000;
+/// So many pods at most.
+const PODS: usize = 100;
 
 const fn secs(n: u64) -> MonotonicNs {
     MonotonicNs(n * 1_000_000_000)
@@ -89,8 +91,8 @@ struct Rig {
 
 impl Rig {
     fn new(config: Config) -> Self {
-        let state = State::new(&config);
-        let plan = Plan::with_capacity(&config, 32, 32);
+        let state = State::with_capacity(&config, PODS);
+        let plan = Plan::with_capacity(&config, PODS, 32);
         Self { config, state, plan }
     }
 
@@ -646,6 +648,17 @@ fn limits_of_pods_delay_no_hard_line() {
     assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
     assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(1)));
     assert_eq!((rig.fate(1), rig.fate(0)), (Fate::OverLimit, Fate::Evicted));
+    // Soft lines do not wait for it for ever either.
+    let plan = rig.memory(3, 150, &pods);
+    assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
+    assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(0)));
+    // However many they are.
+    let many: Vec<Pod<'_>> = (10..109).map(|uid| Pod { uid: PodUid(uid), ..over }).chain([pod(2, 40, 0)]).collect();
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    assert_eq!(rig.memory(1, 50, &many).outcome, Outcome::OverLimits);
+    let plan = rig.memory(2, 50, &many);
+    assert_eq!((plan.outcome, evicted(plan).last()), (Outcome::Evict, Some(&99)));
+    assert_eq!(plan.deficit.map(|deficit| deficit.coming), Some(Amount::ZERO));
     // Not enough for the hard line: others go in the same turn.
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     let plan = rig.memory(1, 20, &pods);

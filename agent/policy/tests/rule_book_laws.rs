@@ -213,7 +213,7 @@ struct Seen<'a> {
 /// Plays the steps, in a world that does not answer, and gives each plan away with what was seen. Every clean-up has
 /// ended half a second before the next look.
 fn play(config: &Config, layout: DiskLayout, steps: &[Step], mut each: impl FnMut(&Seen<'_>, &Plan)) {
-    let mut state = State::new(config);
+    let mut state = State::with_capacity(config, 10);
     let mut plan = Plan::with_capacity(config, 10, 5);
     let mut second = 0;
     for (refaults, step) in (0_u64..).zip(steps) {
@@ -525,7 +525,7 @@ fn relieve(config: &Config, usages: &[u64], mut available: u64) -> (u64, Vec<u64
             Pod { uid: PodUid(uid), facts, ..Pod::default() }
         })
         .collect();
-    let mut state = State::new(config);
+    let mut state = State::with_capacity(config, usages.len());
     let mut plan = Plan::with_capacity(config, usages.len(), 0);
     let mut victims = Vec::new();
     for second in 1_u32..8 {

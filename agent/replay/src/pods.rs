@@ -74,7 +74,7 @@ impl Run {
                 Book::Kubelet { config, state, plan }
             }
             PodRules::Plimsoll(config) => {
-                let state = Box::new(plimsoll::State::new(&config));
+                let state = Box::new(plimsoll::State::with_capacity(&config, pods));
                 let plan = plimsoll::Plan::with_capacity(&config, pods, 0);
                 Book::Plimsoll { config, state, plan, reclaimed: None }
             }

@@ -79,6 +79,7 @@ fn enforce_limits(pods: &[Pod<'_>], layout: DiskLayout, state: &mut State, plan:
         }
     }
     state.over_limits.clear();
+    // Never more than there is room for, if the plan has more of it than the state.
     let room = state.over_limits.capacity();
     state.over_limits.extend(plan.limited.iter().take(room).map(|limited| pods[limited.pod as usize].uid));
 }
@@ -135,8 +136,8 @@ impl Turn<'_> {
         let met = (0_u32..).zip(&plan.judged).filter(|(_, judged)| judged.is_met);
         met.filter_map(|(index, judged)| {
             let short = short(self.config, judged.line)?;
-            // While pods go for limits of their own, soft lines wait and hard ones do not.
-            if self.is_soft(judged.line) && !plan.limited.is_empty() {
+            // While pods go for limits of their own, soft lines wait and hard ones do not; but not for one whose kill failed.
+            if self.is_soft(judged.line) && plan.limited.iter().any(|limited| limited.counts) {
                 return None;
             }
             let is_passive = match self.step(index, short, plan) {

@@ -8,9 +8,6 @@ use crate::kubelet::{Condition, Conditions, DiskLayout, Readings, Signal};
 use crate::state::Victims;
 use plimsoll_units::MonotonicNs;
 
-/// Of so many pods over limits of their own it is remembered that they were to go.
-const OVER_LIMITS: usize = 64;
-
 /// One line's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Watched {
@@ -67,8 +64,9 @@ pub struct State {
 }
 
 impl State {
-    /// A state for a configuration, which needs a new one when it changes. Nothing allocates later.
-    pub fn new(config: &Config) -> Self {
+    /// A state for a configuration, which needs a new one when it changes, and for up to so many pods, as the plan.
+    /// Nothing allocates later.
+    pub fn with_capacity(config: &Config, pods: usize) -> Self {
         Self {
             layout: None,
             watched: vec![Watched::default(); config.thresholds.len() + 1],
@@ -80,7 +78,7 @@ impl State {
             orders: 0,
             hard: Taken::new(config.hard_victims_per_minute),
             soft: Taken::new(config.soft_victims_per_minute),
-            over_limits: Vec::with_capacity(OVER_LIMITS),
+            over_limits: Vec::with_capacity(pods),
         }
     }
 
