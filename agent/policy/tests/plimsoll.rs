@@ -164,6 +164,36 @@ fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
 }
 
 #[test]
+fn a_clean_up_for_a_soft_line_delays_no_hard_one() {
+    let (soft, hard) = (threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::MemoryAvailable, 100));
+    let pods = [pod(1, 100, 0)];
+    // When a hard line evicts: cache grows past the soft line, past the hard one from the eleventh second on, and all
+    // tasks stall from the thirteenth on. A clean-up takes three seconds.
+    let evicts_at = |thresholds: &[Threshold]| {
+        let mut rig = Rig::with(thresholds);
+        let mut asked: Vec<Reclaimed> = Vec::new();
+        (1..30).find(|&second| {
+            let available = if second < 11 { 400 } else { 50 };
+            let stalled = if second < 13 { 0 } else { 900 };
+            let observation = Observation {
+                node: Some(NodeStats { memory: Some(memory(available, second)), ..NodeStats::default() }),
+                honest_available: Some(Bytes::mib(800)),
+                stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
+                reclaimed: asked.iter().rfind(|reclaimed| reclaimed.at <= time(second)).copied(),
+                pods: &pods,
+                ..Observation::default()
+            };
+            let plan = rig.observe(second, &observation);
+            asked.extend(plan.reclaim().map(|order| Reclaimed { order: order.order, at: time(second + 3) }));
+            plan.outcome == Outcome::Evict
+        })
+    };
+    assert_eq!(evicts_at(&[hard]), Some(15));
+    assert_eq!(evicts_at(&[soft, hard]), Some(15));
+    assert_eq!(evicts_at(&[hard, soft]), Some(15));
+}
+
+#[test]
 fn soft_victims_do_not_use_up_what_hard_ones_need() {
     let thresholds = vec![threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::MemoryAvailable, 100)];
     let mut rig =
@@ -457,7 +487,7 @@ fn a_failed_reading_after_a_clean_up_costs_nobody() {
     let look = |node, reclaimed| Observation { node, reclaimed, pods: &pods, ..Observation::default() };
     let ended = |order, second| Some(Reclaimed { order, at: time(second) });
     assert_eq!(stage(rig.observe(1, &look(Some(disks(50, 900, 1)), None))), Some(Stage::Containers));
-    assert_eq!(rig.observe(2, &look(None, ended(1, 2))).outcome, Outcome::NoStatistics);
+    assert_eq!(rig.observe(4, &look(None, ended(1, 4))).outcome, Outcome::NoStatistics);
     assert!(rig.plan.conditions.has(Condition::DiskPressure));
     // Figures from before it ended, though newer than the last, do not count either.
     assert_eq!(rig.observe(5, &look(Some(disks(50, 900, 4)), ended(1, 4))).outcome, Outcome::Reclaiming);

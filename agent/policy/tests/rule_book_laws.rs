@@ -177,7 +177,7 @@ fn ours() -> impl Strategy<Value = Config> {
 }
 
 fn node(step: &Step, second: u64) -> NodeStats {
-    let time = Some(StatsTime(i64::try_from(second).expect("small")));
+    let time = Some(stats_time(second));
     let [available, allocatable, node_fs, inodes, image_fs, pids] = step.left;
     let memory =
         |left: Option<u64>| MemoryStats { available: left, working_set: left.map(|left| CAPACITY - left), time };
@@ -210,9 +210,27 @@ struct Seen<'a> {
     node: Option<NodeStats>,
 }
 
-/// Plays the steps, in a world that does not answer, and gives each plan away with what was seen. Every clean-up has
-/// ended half a second before the next look.
-fn play(config: &Config, layout: DiskLayout, steps: &[Step], mut each: impl FnMut(&Seen<'_>, &Plan)) {
+/// What is the same throughout.
+#[derive(Clone, Copy, Debug)]
+struct World {
+    layout: DiskLayout,
+    /// For so many seconds and a half a clean-up goes on. Of some nobody ever hears again.
+    cleans_for: Option<u64>,
+}
+
+fn world() -> impl Strategy<Value = World> {
+    let cleans_for = prop_oneof![Just(Some(0_u64)), (0_u64..60).prop_map(Some), Just(None)];
+    (prop::sample::select(LAYOUTS.to_vec()), cleans_for).prop_map(|(layout, cleans_for)| World { layout, cleans_for })
+}
+
+/// A time in seconds, on the clock of statistics: there it is in halves of one.
+fn stats_time(second: u64) -> StatsTime {
+    StatsTime(i64::try_from(second * 2).expect("small"))
+}
+
+/// Plays the steps, in a world that does not answer, and gives each plan away with what was seen.
+fn play(config: &Config, world: World, steps: &[Step], mut each: impl FnMut(&Seen<'_>, &Plan)) {
+    let mut cleaned: Vec<Reclaimed> = Vec::new();
     let mut state = State::with_capacity(config, 10);
     let mut plan = Plan::with_capacity(config, 10, 5);
     let mut second = 0;
@@ -222,17 +240,21 @@ fn play(config: &Config, layout: DiskLayout, steps: &[Step], mut each: impl FnMu
         let now = MonotonicNs(second * 1_000_000_000);
         let node = step.has_statistics.then(|| node(step, second));
         let observation = Observation {
-            layout: Some(layout),
+            layout: Some(world.layout),
             node,
             honest_available: step.honest.map(Bytes),
             stall: Some(Stall { full: Duration::from_millis(step.stalled), window: Duration::from_secs(1) }),
             swap: Some(Swap { total: Bytes(CAPACITY), free: Bytes(step.swap_free), refaults: refaults / 2 }),
             images: &step.images,
-            reclaimed: Some(Reclaimed { order: u64::MAX, at: StatsTime(i64::try_from(second).expect("small") - 1) }),
+            reclaimed: cleaned.iter().rfind(|reclaimed| reclaimed.at <= stats_time(second)).copied(),
             pods: &pods,
             ..Observation::default()
         };
         plimsoll::decide(config, &mut state, &observation, now, &mut plan);
+        if let (Some(order), Some(cleans_for)) = (plan.reclaim(), world.cleans_for) {
+            let StatsTime(at) = stats_time(second + cleans_for);
+            cleaned.push(Reclaimed { order: order.order, at: StatsTime(at + 1) });
+        }
         each(&Seen { pods: &pods, now, node }, &plan);
     }
 }
@@ -240,7 +262,7 @@ fn play(config: &Config, layout: DiskLayout, steps: &[Step], mut each: impl FnMu
 /// Plays the kubelet's turns, where no clean-up helps.
 fn play_kubelet(
     config: &Config,
-    layout: DiskLayout,
+    world: World,
     steps: &[Step],
     mut each: impl FnMut(&[kubelet::Pod<'_>], &kubelet::State, &kubelet::Plan, MonotonicNs),
 ) {
@@ -258,16 +280,12 @@ fn play_kubelet(
         let owned: Vec<_> = step.workloads.iter().map(Workload::pod).collect();
         let pods: Vec<_> = owned.iter().map(|pod| pod.facts).collect();
         let node = step.has_statistics.then(|| node(step, second));
-        let observation = kubelet::Observation { layout: Some(layout), node, pods: &pods };
+        let observation = kubelet::Observation { layout: Some(world.layout), node, pods: &pods };
         let now = MonotonicNs(second * 1_000_000_000);
         kubelet::decide(&config, &mut state, &observation, now, &mut plan);
         kubelet::after_reclaim(&config, &state, &observation, None, &mut plan);
         each(&pods, &state, &plan, now);
     }
-}
-
-fn layout() -> impl Strategy<Value = DiskLayout> {
-    prop::sample::select(LAYOUTS.to_vec())
 }
 
 /// Whom a plan evicts because something is short.
@@ -301,13 +319,13 @@ impl Steady {
 
 proptest! {
     #[test]
-    fn a_critical_pod_is_never_chosen(config in ours(), layout in layout(), steps in steps()) {
-        play(&config, layout, &steps, |seen, plan| {
+    fn a_critical_pod_is_never_chosen(config in ours(), world in world(), steps in steps()) {
+        play(&config, world, &steps, |seen, plan| {
             for pod in plan.evicted().chain(plan.hastened()) {
                 assert_eq!(seen.pods[pod as usize].facts.critical, None);
             }
         });
-        play_kubelet(&config, layout, &steps, |pods, _, plan, _| {
+        play_kubelet(&config, world, &steps, |pods, _, plan, _| {
             for eviction in &plan.evictions {
                 assert_eq!(pods[eviction.pod as usize].critical, None);
             }
@@ -315,8 +333,8 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_never_names_a_pod_that_is_already_going(config in ours(), layout in layout(), steps in steps()) {
-        play(&config, layout, &steps, |seen, plan| {
+    fn a_plan_never_names_a_pod_that_is_already_going(config in ours(), world in world(), steps in steps()) {
+        play(&config, world, &steps, |seen, plan| {
             for pod in plan.evicted() {
                 assert_eq!(seen.pods[pod as usize].going, None);
             }
@@ -334,64 +352,68 @@ proptest! {
 
     #[test]
     fn no_more_is_taken_than_the_deficit_needs_but_for_the_last(
-        config in ours(), layout in layout(), steps in steps()
+        config in ours(), world in world(), steps in steps()
     ) {
-        play(&config, layout, &steps, |_, plan| {
+        play(&config, world, &steps, |_, plan| {
             let Some(deficit) = plan.deficit else { return };
             let Some(last) = victims(plan).last().or(plan.hastened().last()) else { return };
             let frees = plan.ranked.iter().find(|ranked| ranked.pod == last).expect("ranked").frees;
             assert!(deficit.coming + deficit.taken - frees < deficit.missing, "{deficit:?}");
         });
-        play_kubelet(&config, layout, &steps, |_, _, plan, _| {
+        play_kubelet(&config, world, &steps, |_, _, plan, _| {
             assert!(plan.outcome == kubelet::Outcome::OverLimits || plan.evictions.len() <= 1);
         });
     }
 
     #[test]
     fn hard_is_never_later_with_a_soft_threshold_than_without(
-        config in ours(), soft in prop::collection::vec(threshold(1_u64..60), 1..4), layout in layout(),
+        config in ours(), soft in prop::collection::vec((threshold(1_u64..30), 0_usize..3), 1..4), world in world(),
         steps in steps()
     ) {
         let mut alone = config;
         alone.thresholds.retain(Threshold::is_hard);
         let mut beside = alone.clone();
-        beside.thresholds.extend(soft);
-        let first_kill = |config: &Config| {
-            let mut first = None;
-            play(config, layout, &steps, |seen, plan| {
+        // Most are on what a hard one is on as well.
+        beside.thresholds.extend(soft.into_iter().map(|(soft, of)| match alone.thresholds.get(of) {
+            Some(hard) => Threshold { signal: hard.signal, ..soft },
+            None => soft,
+        }));
+        // What hard lines do, look by look, is what they would do alone.
+        let done = |config: &Config| {
+            let mut all = Vec::new();
+            play(config, world, &steps, |_, plan| {
                 let is_hard = |why| match why {
                     Why::Threshold(index) => config.thresholds[index as usize].is_hard(),
                     Why::Swap => true,
                     Why::Limit(_) => false,
                 };
-                let kills = plan.actions.iter().any(|action| match *action {
-                    Action::Evict { why, .. } | Action::Hasten { why, .. } => is_hard(why),
-                    Action::Reclaim(_) => false,
+                let of_hard = plan.actions.iter().filter_map(|action| match *action {
+                    Action::Evict { why, pod, .. } | Action::Hasten { why, pod } if is_hard(why) => Some((why, Ok(pod))),
+                    Action::Reclaim(order) if is_hard(order.line) => Some((order.line, Err(order.stage))),
+                    Action::Evict { .. } | Action::Hasten { .. } | Action::Reclaim(_) => None,
                 });
-                first = first.or(kills.then_some(seen.now));
+                all.push(of_hard.collect::<Vec<_>>());
             });
-            first
+            all
         };
-        if let Some(alone) = first_kill(&alone) {
-            assert!(first_kill(&beside).is_some_and(|beside| beside <= alone));
-        }
+        assert_eq!(done(&alone), done(&beside));
     }
 
     #[test]
     fn nobody_within_its_request_goes_while_one_above_remains(
-        config in config(MemoryOrder::Plimsoll), layout in layout(), mut steps in steps()
+        config in config(MemoryOrder::Plimsoll), world in world(), mut steps in steps()
     ) {
         // With statistics for all.
         for step in &mut steps {
             step.workloads.retain(|workload| workload.pod.facts.stats.is_some());
         }
-        play(&config, layout, &steps, |_, plan| {
+        play(&config, world, &steps, |_, plan| {
             let is_evictable = |fate| matches!(fate, Fate::NotNeeded | Fate::Bounded | Fate::Looping(_));
             let above_remains = plan.ranked.iter().any(|ranked| ranked.exceeds && is_evictable(ranked.fate));
             let within_goes = plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.fate == Fate::Evicted);
             assert!(!(above_remains && within_goes));
         });
-        play_kubelet(&config, layout, &steps, |_, _, plan, _| {
+        play_kubelet(&config, world, &steps, |_, _, plan, _| {
             // Of processes nothing is promised.
             let above_remains =
                 plan.ranked.iter().any(|ranked| ranked.exceeds && ranked.fate == kubelet::Fate::NotNeeded);
@@ -403,9 +425,9 @@ proptest! {
 
     #[test]
     fn in_openshift3_no_guaranteed_pod_goes_while_another_class_remains(
-        config in config(MemoryOrder::OpenShift3), layout in layout(), steps in steps()
+        config in config(MemoryOrder::OpenShift3), world in world(), steps in steps()
     ) {
-        play(&config, layout, &steps, |_, plan| {
+        play(&config, world, &steps, |_, plan| {
             let is_memory = plan.acting().is_some_and(|judged| match judged.line {
                 Why::Threshold(index) => {
                     config.thresholds[index as usize].signal.condition() == Condition::MemoryPressure
@@ -426,25 +448,25 @@ proptest! {
     }
 
     #[test]
-    fn the_same_input_gives_the_same_plan(config in ours(), layout in layout(), steps in steps()) {
+    fn the_same_input_gives_the_same_plan(config in ours(), world in world(), steps in steps()) {
         let plans = || {
             let mut all = Vec::new();
-            play(&config, layout, &steps, |_, plan| all.push(format!("{plan:?}")));
-            play_kubelet(&config, layout, &steps, |_, _, plan, _| all.push(format!("{plan:?}")));
+            play(&config, world, &steps, |_, plan| all.push(format!("{plan:?}")));
+            play_kubelet(&config, world, &steps, |_, _, plan, _| all.push(format!("{plan:?}")));
             all
         };
         assert_eq!(plans(), plans());
     }
 
     #[test]
-    fn the_order_of_the_list_does_not_matter(config in ours(), layout in layout(), steps in steps()) {
+    fn the_order_of_the_list_does_not_matter(config in ours(), world in world(), steps in steps()) {
         let mut turned = steps.clone();
         for step in &mut turned {
             step.workloads.reverse();
         }
         let all_victims = |steps: &[Step]| {
             let mut all = Vec::new();
-            play(&config, layout, steps, |seen, plan| {
+            play(&config, world, steps, |seen, plan| {
                 all.push(victims(plan).map(|pod| seen.pods[pod as usize].uid).collect::<Vec<_>>());
             });
             all
@@ -453,9 +475,9 @@ proptest! {
     }
 
     #[test]
-    fn no_condition_flaps_inside_the_transition_period(config in ours(), layout in layout(), steps in steps()) {
+    fn no_condition_flaps_inside_the_transition_period(config in ours(), world in world(), steps in steps()) {
         let mut steady = Steady { period: config.pressure_transition, counts_now: true, last: [None; 3] };
-        play(&config, layout, &steps, |seen, plan| {
+        play(&config, world, &steps, |seen, plan| {
             // Without statistics everything stays as it was.
             if seen.node.is_some() {
                 let crossed = |condition| plan.judged.iter().any(|judged| judged.since.is_some() && match judged.line {
@@ -467,7 +489,7 @@ proptest! {
         });
         // The kubelet reports none with a period of zero.
         let mut steady = Steady { period: config.pressure_transition, counts_now: false, last: [None; 3] };
-        play_kubelet(&config, layout, &steps, |_, state, plan, now| {
+        play_kubelet(&config, world, &steps, |_, state, plan, now| {
             if plan.outcome != kubelet::Outcome::NoStatistics {
                 let crossed = |condition| (0_u32..).zip(&config.thresholds).any(|(index, threshold)| {
                     threshold.signal.condition() == condition && state.observed_since(index).is_some()
@@ -478,9 +500,9 @@ proptest! {
     }
 
     #[test]
-    fn victims_a_minute_are_bounded(config in ours(), layout in layout(), steps in steps()) {
+    fn victims_a_minute_are_bounded(config in ours(), world in world(), steps in steps()) {
         let mut times: Vec<MonotonicNs> = Vec::new();
-        play(&config, layout, &steps, |seen, plan| {
+        play(&config, world, &steps, |seen, plan| {
             times.extend(victims(plan).map(|_| seen.now));
             let recent = times.iter().filter(|time| seen.now.since(**time) < Duration::from_mins(1)).count();
             assert!(recent <= (config.hard_victims_per_minute + config.soft_victims_per_minute) as usize);

@@ -18,6 +18,7 @@ use plimsoll_units::MonotonicNs;
 pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>, now: MonotonicNs, plan: &mut Plan) {
     plan.clear();
     plan.conditions = state.conditions;
+    state.hear(observation.reclaimed);
     let Some(layout) = state.layout.or(observation.layout) else {
         plan.outcome = Outcome::NoLayout;
         return;
@@ -49,15 +50,29 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     }
 }
 
-/// A clean-up counts for as long as some line on its signal is crossed.
+/// A clean-up counts for as long as some line on its signal is crossed; for hard lines, as long as a hard one is.
 fn forget_clean_ups(config: &Config, state: &mut State, plan: &Plan) {
     for signal in Signal::ALL {
-        let is_crossed = plan.judged.iter().any(|judged| {
-            judged.since.is_some() && matches!(short(config, judged.line), Some(Short::Signal(own)) if own == signal)
-        });
-        if !is_crossed {
-            state.asked[signal as usize] = None;
+        let is_crossed = |of_soft: bool| {
+            plan.judged.iter().any(|judged| {
+                judged.since.is_some()
+                    && matches!(short(config, judged.line), Some(Short::Signal(own)) if own == signal)
+                    && (of_soft || !is_soft(config, judged.line))
+            })
+        };
+        for of_soft in [false, true] {
+            if !is_crossed(of_soft) {
+                state.forget(signal, of_soft);
+            }
         }
+    }
+}
+
+/// Whether a line has a grace period.
+fn is_soft(config: &Config, line: Why) -> bool {
+    match line {
+        Why::Threshold(index) => config.thresholds.get(index as usize).is_some_and(|threshold| !threshold.is_hard()),
+        Why::Swap | Why::Limit(_) => false,
     }
 }
 
@@ -151,10 +166,7 @@ impl Turn<'_> {
     }
 
     fn is_soft(&self, line: Why) -> bool {
-        match line {
-            Why::Threshold(index) => !self.config.thresholds[index as usize].is_hard(),
-            Why::Swap | Why::Limit(_) => false,
-        }
+        is_soft(self.config, line)
     }
 
     /// What a line asks for; nothing on figures that are not newer than the last turn's.
@@ -166,7 +178,8 @@ impl Turn<'_> {
         }
         let judged = &plan.judged[index as usize];
         let is_covered = || self.coming(judged.line, short, plan) >= judged.missing;
-        Some(match step(config, state, *layout, (signal, judged), (readings, observation), *now) {
+        let is_soft = self.is_soft(judged.line);
+        Some(match step(config, state, *layout, (signal, is_soft, judged), (readings, observation), *now) {
             // Nothing is cleaned up for what comes back by itself.
             Step::Reclaim(_) if is_covered() => Step::ComingBack,
             step => step,
@@ -192,7 +205,8 @@ impl Turn<'_> {
                 if stage == Stage::Images {
                     choose_images(short.resource(), judged.missing, images, plan);
                 }
-                let order = self.state.ask(signal, stage, judged.line, unused(images), self.now);
+                let is_soft = self.is_soft(judged.line);
+                let order = self.state.ask(signal, is_soft, stage, judged.line, unused(images), self.now);
                 plan.actions.push(Action::Reclaim(order));
                 plan.look_again_by(self.now.after(self.config.reclaim_pause));
                 Outcome::Reclaiming
@@ -216,7 +230,10 @@ impl Turn<'_> {
                 let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
                 // What victims leave behind can be cleaned up before others have to go.
                 if let (Outcome::Evict, Short::Signal(signal)) = (outcome, short) {
-                    self.state.asked[signal as usize] = None;
+                    self.state.forget(signal, true);
+                    if !need.is_soft {
+                        self.state.forget(signal, false);
+                    }
                 }
                 outcome
             }

@@ -39,18 +39,15 @@ pub(super) fn step(
     config: &Config,
     state: &State,
     layout: DiskLayout,
-    (signal, judged): (Signal, &Judged),
+    (signal, is_soft, judged): (Signal, bool, &Judged),
     (readings, observation): (&Readings, &Observation<'_>),
     now: MonotonicNs,
 ) -> Step {
-    let asked = state.asked[signal as usize];
+    let asked = state.asked(signal, is_soft);
     // It ended, and something was read since.
-    let is_seen = asked.is_some_and(|asked| {
-        asked.order.has_ended(observation.reclaimed)
-            && observation.reclaimed.is_some_and(|ended| {
-                readings.get(signal).is_some_and(|reading| reading.time.is_none_or(|time| time > ended.at))
-            })
-    });
+    let is_seen = asked
+        .and_then(|asked| asked.ended)
+        .is_some_and(|ended| readings.get(signal).is_some_and(|reading| reading.time.is_none_or(|time| time > ended)));
     match (judged.case, signal.resource()) {
         (Case::Neither, _) => Step::LeaveCache,
         (Case::KubeletOnly, _) => match asked {
@@ -66,8 +63,7 @@ pub(super) fn step(
         (Case::Both | Case::HonestOnly, Resource::EphemeralStorage | Resource::Inodes) => {
             // Once it is known to have ended only newer figures count, however long they take.
             if asked.is_some_and(|asked| {
-                let has_ended = asked.order.has_ended(observation.reclaimed);
-                !is_seen && (has_ended || now.since(asked.at) < config.reclaim_patience)
+                !is_seen && (asked.ended.is_some() || now.since(asked.at) < config.reclaim_patience)
             }) {
                 return Step::Await;
             }

@@ -2,9 +2,9 @@
 
 use super::config::Config;
 use super::loops::Loops;
-use super::observation::PodUid;
+use super::observation::{PodUid, Reclaimed};
 use super::plan::{ReclaimOrder, Stage, Why};
-use crate::kubelet::{Condition, Conditions, DiskLayout, Readings, Signal};
+use crate::kubelet::{Condition, Conditions, DiskLayout, Readings, Signal, StatsTime};
 use crate::state::Victims;
 use plimsoll_units::MonotonicNs;
 
@@ -26,6 +26,8 @@ pub(super) struct Asked {
     pub(super) at: MonotonicNs,
     /// How many unused images there were then.
     pub(super) unused_images: usize,
+    /// When it ended, or the first later one that was heard of; absent until then.
+    pub(super) ended: Option<StatsTime>,
 }
 
 /// Who was taken lately. Hard and soft lines each have their own, so that what a soft one took never stands in the way of
@@ -54,8 +56,9 @@ pub struct State {
     /// The last turn's.
     pub(super) last: Readings,
     pub(super) refaults: Option<u64>,
-    /// The last clean-up for each signal, while a line on it is crossed.
-    pub(super) asked: [Option<Asked>; Signal::ALL.len()],
+    /// The last clean-up for each signal, while a line on it is crossed; for hard lines, then for soft ones. What is asked
+    /// for a hard one serves the soft ones too, and never the other way.
+    asked: [[Option<Asked>; Signal::ALL.len()]; 2],
     pub(super) orders: u64,
     pub(super) hard: Taken,
     pub(super) soft: Taken,
@@ -74,7 +77,7 @@ impl State {
             conditions: Conditions::default(),
             last: Readings::default(),
             refaults: None,
-            asked: [None; Signal::ALL.len()],
+            asked: [[None; Signal::ALL.len()]; 2],
             orders: 0,
             hard: Taken::new(config.hard_victims_per_minute),
             soft: Taken::new(config.soft_victims_per_minute),
@@ -95,6 +98,7 @@ impl State {
     pub(super) fn ask(
         &mut self,
         signal: Signal,
+        is_soft: bool,
         stage: Stage,
         line: Why,
         unused_images: usize,
@@ -102,7 +106,28 @@ impl State {
     ) -> ReclaimOrder {
         self.orders += 1;
         let order = ReclaimOrder { order: self.orders, stage, line };
-        self.asked[signal as usize] = Some(Asked { order, at, unused_images });
+        for asked in &mut self.asked[usize::from(is_soft)..] {
+            asked[signal as usize] = Some(Asked { order, at, unused_images, ended: None });
+        }
         order
+    }
+
+    /// The last clean-up for lines of this kind on a signal.
+    pub(super) const fn asked(&self, signal: Signal, is_soft: bool) -> Option<Asked> {
+        self.asked[is_soft as usize][signal as usize]
+    }
+
+    /// Forgets it. Another is asked for before anybody goes.
+    pub(super) const fn forget(&mut self, signal: Signal, is_soft: bool) {
+        self.asked[is_soft as usize][signal as usize] = None;
+    }
+
+    /// Remembers when clean-ups ended: of a later one nothing can be told of those before.
+    pub(super) fn hear(&mut self, reclaimed: Option<Reclaimed>) {
+        for asked in self.asked.iter_mut().flatten().flatten() {
+            if asked.ended.is_none() && asked.order.has_ended(reclaimed) {
+                asked.ended = reclaimed.map(|reclaimed| reclaimed.at);
+            }
+        }
     }
 }
