@@ -631,6 +631,51 @@ fn unused_images_go_oldest_first_until_it_is_enough() {
 }
 
 #[test]
+fn what_dies_while_nobody_can_go_is_cleaned_up_too() {
+    let image = Image { is_unused: true, ..Image::default() };
+    let mut critical = on_disk(1, const { &[container(100, 0, 1)] });
+    critical.facts.critical = Some(Critical::Priority);
+    let evictable = on_disk(2, const { &[container(100, 0, 1)] });
+    let [one, both] = [&[critical][..], &[critical, evictable]];
+    let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
+    let mut look = |second, dead, images: usize, ended: Option<u64>, pods| {
+        let observation = Observation {
+            node: Some(disks(50, 900, second)),
+            dead_containers: Some(dead),
+            images: &[image; 9][..images],
+            // Each ended in the second before.
+            reclaimed: ended.map(|order| Reclaimed { order, at: time(second - 1) }),
+            pods,
+            ..Observation::default()
+        };
+        let plan = rig.observe(second, &observation);
+        (plan.outcome, stage(plan), evicted(plan), plan.look_again)
+    };
+    let nobody = |again: Option<u64>| (Outcome::NoVictim(NoVictim::AllProtected), None, vec![], again.map(secs));
+    let cleans = |second: u64, stage| (Outcome::Reclaiming, Some(stage), vec![], Some(secs(second + 10)));
+    let evicts = |pod| (Outcome::Evict, None, vec![pod], None);
+    assert_eq!(look(1, 2, 3, None, one), cleans(1, Stage::Containers));
+    assert_eq!(look(3, 0, 3, Some(1), one), cleans(3, Stage::Images));
+    assert_eq!(look(5, 0, 0, Some(2), one), nobody(Some(15)));
+    assert_eq!(look(6, 0, 0, Some(2), one), nobody(Some(15)));
+    // More images than before are left without a user: they go before anybody does.
+    assert_eq!(look(7, 0, 5, Some(2), both), cleans(7, Stage::Images));
+    // They could not be removed, and somebody can go.
+    assert_eq!(look(9, 0, 5, Some(3), both), evicts(1));
+    // Dead containers likewise.
+    assert_eq!(look(10, 1, 0, Some(3), one), cleans(10, Stage::Containers));
+    assert_eq!(look(12, 1, 0, Some(4), one), nobody(Some(22)));
+    assert_eq!(look(13, 2, 0, Some(4), both), cleans(13, Stage::Containers));
+    // As many as before are tried again after a while, and not sooner.
+    assert_eq!(look(15, 2, 1, Some(5), one), cleans(15, Stage::Images));
+    assert_eq!(look(17, 2, 1, Some(6), one), nobody(Some(27)));
+    assert_eq!(look(26, 2, 1, Some(6), one), nobody(Some(27)));
+    assert_eq!(look(27, 2, 1, Some(6), one), cleans(27, Stage::Containers));
+    // Nobody is spared by what could not be removed before.
+    assert_eq!(look(29, 2, 0, Some(7), both), evicts(1));
+}
+
+#[test]
 fn derived_thresholds_hold_from_the_first_turn() {
     for (origin, outcome) in [
         (Origin::Derived, Outcome::Reclaiming),

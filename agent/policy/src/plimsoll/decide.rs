@@ -6,7 +6,7 @@ use super::observation::{Observation, Pod};
 use super::plan::{Action, Limited, Outcome, Plan, Stage, Why};
 use super::ranking::{Short, coming, coming_by_limits, rank};
 use super::reclaim::{Step, choose_images, step, unused};
-use super::state::State;
+use super::state::{InVain, State};
 use super::victims::{Need, take};
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, DiskLayout, Readings, Resource, Signal, over_limit};
 use plimsoll_units::MonotonicNs;
@@ -228,14 +228,30 @@ impl Turn<'_> {
                     plan,
                 );
                 let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
-                // What victims leave behind can be cleaned up before others have to go.
-                if let (Outcome::Evict, Short::Signal(signal)) = (outcome, short) {
-                    self.state.forget(signal, true);
-                    if !need.is_soft {
-                        self.state.forget(signal, false);
-                    }
+                if let Short::Signal(signal) = short {
+                    self.after(outcome, signal, need.is_soft, plan);
                 }
                 outcome
+            }
+        }
+    }
+
+    /// What somebody had to be looked for means for clean-ups on the signal.
+    fn after(&mut self, outcome: Outcome, signal: Signal, is_soft: bool, plan: &mut Plan) {
+        let Self { config, state, observation, now, .. } = self;
+        if outcome == Outcome::Evict {
+            // What victims leave behind can be cleaned up before others have to go.
+            state.forget(signal, true);
+            if !is_soft {
+                state.forget(signal, false);
+            }
+        } else if matches!(signal.resource(), Resource::EphemeralStorage | Resource::Inodes) {
+            // What dies or is left unused meanwhile can be cleaned up as long as nobody goes.
+            let unused_images = unused(observation.images);
+            let in_vain = InVain { at: *now, dead_containers: observation.dead_containers, unused_images };
+            let again = state.was_in_vain(signal, is_soft, in_vain).map(|at| at.after(config.reclaim_pause));
+            if let Some(again) = again.filter(|again| again > now) {
+                plan.look_again_by(again);
             }
         }
     }

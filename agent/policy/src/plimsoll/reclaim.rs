@@ -6,7 +6,7 @@
 use super::config::Config;
 use super::observation::{Image, Observation};
 use super::plan::{Judged, Plan, Stage};
-use super::state::{Asked, State};
+use super::state::{Asked, InVain, State};
 use crate::kubelet::{Amount, DiskLayout, Readings, Reclaim, Resource, Signal};
 use crate::plan::Case;
 use plimsoll_units::MonotonicNs;
@@ -67,9 +67,19 @@ pub(super) fn step(
             }) {
                 return Step::Await;
             }
+            let asked = asked.filter(|asked| !begins_anew(config, asked, observation, now));
             next_stage(asked, cleanable(signal, layout), observation).map_or(Step::Evict, Step::Reclaim)
         }
     }
+}
+
+/// Whether all of it is tried again: nobody could go after it, and since then there is more to clean up, or time went by.
+/// Never for as long as somebody goes: else what is cleaned up again and again would spare everybody.
+fn begins_anew(config: &Config, asked: &Asked, observation: &Observation<'_>, now: MonotonicNs) -> bool {
+    asked.in_vain.is_some_and(|InVain { at, dead_containers, unused_images }| {
+        let is_more = observation.dead_containers > dead_containers || unused(observation.images) > unused_images;
+        now > at && (is_more || now.since(at) >= config.reclaim_pause)
+    })
 }
 
 /// What is cleaned up after what was. Images are gone through again as long as fewer of them are left each time.

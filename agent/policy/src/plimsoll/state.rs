@@ -28,6 +28,16 @@ pub(super) struct Asked {
     pub(super) unused_images: usize,
     /// When it ended, or the first later one that was heard of; absent until then.
     pub(super) ended: Option<StatsTime>,
+    /// It did not help, and then nobody could go.
+    pub(super) in_vain: Option<InVain>,
+}
+
+/// What there was to clean up when nobody could go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InVain {
+    pub(super) at: MonotonicNs,
+    pub(super) dead_containers: Option<u32>,
+    pub(super) unused_images: usize,
 }
 
 /// Who was taken lately. Hard and soft lines each have their own, so that what a soft one took never stands in the way of
@@ -107,7 +117,7 @@ impl State {
         self.orders += 1;
         let order = ReclaimOrder { order: self.orders, stage, line };
         for asked in &mut self.asked[usize::from(is_soft)..] {
-            asked[signal as usize] = Some(Asked { order, at, unused_images, ended: None });
+            asked[signal as usize] = Some(Asked { order, at, unused_images, ended: None, in_vain: None });
         }
         order
     }
@@ -120,6 +130,12 @@ impl State {
     /// Forgets it. Another is asked for before anybody goes.
     pub(super) const fn forget(&mut self, signal: Signal, is_soft: bool) {
         self.asked[is_soft as usize][signal as usize] = None;
+    }
+
+    /// Remembers that nobody could go after it, and gives when that was first so.
+    pub(super) fn was_in_vain(&mut self, signal: Signal, is_soft: bool, now: InVain) -> Option<MonotonicNs> {
+        let asked = self.asked[usize::from(is_soft)][signal as usize].as_mut()?;
+        Some(asked.in_vain.get_or_insert(now).at)
     }
 
     /// Remembers when clean-ups ended: of a later one nothing can be told of those before.
