@@ -22,14 +22,29 @@ impl fmt::Display for Measured {
     }
 }
 
+/// What somebody was promised of what is short.
+pub(crate) enum Promise {
+    /// One that its usage can be held against.
+    Of {
+        /// What it is called.
+        name: &'static str,
+        /// By how much the usage is over it.
+        over: Measured,
+        /// Whether it is at all.
+        exceeds: bool,
+    },
+    /// None, for nobody can request inodes; the kubelet takes the bytes of requested storage from their number all the same.
+    InodesLessBytes(Measured),
+}
+
 /// What ranked somebody. What a rule book does not know of is absent.
 pub(crate) struct Reason {
     /// What is known of it says what it uses of what is short.
     pub(crate) is_measured: bool,
     /// What it uses.
     pub(crate) usage: Option<Measured>,
-    /// What its promise is called, by how much its usage is over it, and whether it is at all.
-    pub(crate) promise: Option<(&'static str, Measured, bool)>,
+    /// What it was promised.
+    pub(crate) promise: Option<Promise>,
     pub(crate) priority: i32,
     pub(crate) qos: Option<QosClass>,
     /// By how much it grew since memory was plentiful.
@@ -46,8 +61,11 @@ impl fmt::Display for Reason {
                 write!(f, "uses {usage}, ")?;
             }
             match promise {
-                Some((name, over, true)) => write!(f, "{over} over its {name}, ")?,
-                Some((name, _, false)) => write!(f, "within its {name}, ")?,
+                Some(Promise::Of { name, over, exceeds: true }) => write!(f, "{over} over its {name}, ")?,
+                Some(Promise::Of { name, over: _, exceeds: false }) => write!(f, "within its {name}, ")?,
+                Some(Promise::InodesLessBytes(less)) => {
+                    write!(f, "{less} inodes less the bytes of storage that it requests, ")?;
+                }
                 None => {}
             }
         } else {

@@ -4,7 +4,7 @@ use crate::config::{Config, Signal};
 use crate::kubelet::Amount;
 use crate::observation::{Protected, Scope};
 use crate::plan::{Action, Case, Fate, Judged, NoVictim, Outcome, Plan, Ranked};
-use crate::reason::{Measured, Reason};
+use crate::reason::{Measured, Promise, Reason};
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 
@@ -150,7 +150,7 @@ impl fmt::Display for Keys<'_> {
         let reason = Reason {
             is_measured: ranked.usage.is_some(),
             usage: ranked.usage.map(|usage| of(Amount::nanos(i128::from(usage.0) * 1_000_000_000))),
-            promise: Some(("reservation", of(over), ranked.exceeds)),
+            promise: Some(Promise::Of { name: "reservation", over: of(over), exceeds: ranked.exceeds }),
             priority: ranked.priority,
             qos: None,
             grew: ranked.grew,

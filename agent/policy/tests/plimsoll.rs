@@ -817,6 +817,62 @@ fn plans_read_as_words() {
 }
 
 #[test]
+fn words_tell_of_promises_only_where_there_can_be_some() {
+    let mut pod = on_disk(1, const { &[container(50, 0, 100)] });
+    pod.facts.ephemeral_storage_request = mib(100);
+    pod.facts.stats.as_mut().expect("some").processes = Some(7);
+    pod.own_images = Usage { bytes: Some(3 * MIB), inodes: Some(5) };
+    let node = NodeStats {
+        pids: Some(PidStats { max: Some(1000), running: Some(995), time: Some(time(1)) }),
+        ..disks(50, 50, 1)
+    };
+    let name = |_| "web";
+    for (signal, layout, keys, kubelet_keys) in [
+        (
+            Signal::NodeFsAvailable,
+            DiskLayout::Single,
+            "uses 50.0 MiB, within its request, priority 0",
+            "within its request, priority 0",
+        ),
+        (
+            Signal::NodeFsInodesFree,
+            DiskLayout::Single,
+            "uses 100, priority 0",
+            "-104857500 inodes less the bytes of storage that it requests, priority 0",
+        ),
+        (Signal::PidAvailable, DiskLayout::Single, "uses 7, priority 0", "uses 7, priority 0"),
+        (
+            Signal::ImageFsAvailable,
+            DiskLayout::SplitImageFs,
+            "uses 3.0 MiB, priority 0",
+            "within its request, priority 0",
+        ),
+        (
+            Signal::ImageFsInodesFree,
+            DiskLayout::SplitImageFs,
+            "uses 5, priority 0",
+            "-104857600 inodes less the bytes of storage that it requests, priority 0",
+        ),
+    ] {
+        let mut rig = Rig::with(&[hard(signal, 100)]);
+        let (layout, node) = (Some(layout), Some(node));
+        let observation =
+            Observation { layout, node, dead_containers: Some(0), pods: &[pod], ..Observation::default() };
+        rig.observe(1, &observation);
+        let words = text::ranking(&rig.config, &rig.plan, name);
+        assert_eq!(words, format!("web: evicted; {keys}, BestEffort\n"), "{signal}");
+
+        let config = kubelet::Config { thresholds: rig.config.thresholds.clone(), ..kubelet::Config::default() };
+        let (mut state, mut plan) = (kubelet::State::new(&config), kubelet::Plan::with_capacity(1));
+        let observation = kubelet::Observation { layout, node, pods: &[pod.facts] };
+        kubelet::decide(&config, &mut state, &observation, secs(1), &mut plan);
+        kubelet::after_reclaim(&config, &state, &observation, node.as_ref(), &mut plan);
+        let words = kubelet::text::ranking(&config, &plan, name);
+        assert_eq!(words, format!("web: evicted; {kubelet_keys}\n"), "{signal}");
+    }
+}
+
+#[test]
 fn each_difference_that_the_documents_tell_of_has_the_tests_they_name() {
     let document = include_str!("../../docs/rule-books.md");
     let here = include_str!("plimsoll.rs");

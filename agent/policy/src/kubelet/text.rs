@@ -4,7 +4,7 @@ use super::amount::Amount;
 use super::manager::{Config, Outcome, Plan, Why};
 use super::ranking::{Fate, Ranked};
 use super::signals::{Reading, Readings, Resource, Signal};
-use crate::reason::{Measured, Reason};
+use crate::reason::{Measured, Promise, Reason};
 use core::fmt::{self, Write as _};
 
 /// The turn as one line, with what was read of what is short; `name` gives a pod's name from its index.
@@ -54,10 +54,15 @@ pub fn keys(config: &Config, plan: &Plan, ranked: &Ranked) -> impl fmt::Display 
     let Ranked { pod: _, is_measured, exceeds, priority, over, processes, fate: _ } = *ranked;
     let of = |amount| Measured { amount, is_bytes: signal.is_bytes() };
     let counts = signal.resource() == Resource::Pids;
+    let promise = match signal.resource() {
+        Resource::Memory | Resource::EphemeralStorage => Some(Promise::Of { name: "request", over: of(over), exceeds }),
+        Resource::Inodes => Some(Promise::InodesLessBytes(of(over))),
+        Resource::Pids => None,
+    };
     Reason {
         is_measured,
         usage: counts.then(|| of(Amount::counted(processes))),
-        promise: (!counts).then(|| ("request", of(over), exceeds)),
+        promise,
         priority,
         qos: None,
         grew: None,

@@ -208,7 +208,9 @@ pub struct Ranked {
     pub qos: QosClass,
     /// What is known of it says what it uses of what is short.
     pub is_measured: bool,
-    /// It uses more than it was promised.
+    /// What it was promised of what is short; absent where nothing can be promised, or nothing is known.
+    pub request: Option<Amount>,
+    /// It uses more than it was promised, or anything where nothing can be promised.
     pub exceeds: bool,
     /// Its priority.
     pub priority: i32,

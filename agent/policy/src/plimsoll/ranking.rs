@@ -121,16 +121,17 @@ pub(super) fn rank(
         let share = Share::of(pod, short, layout);
         let Share { usage, request, frees } =
             share.unwrap_or(Share { usage: Amount::ZERO, request: None, frees: Amount::ZERO });
-        let request = request.unwrap_or_default();
+        let promised = request.unwrap_or_default();
         Ranked {
             pod: index,
             uid: pod.uid,
             qos: pod.qos,
             is_measured: share.is_some(),
-            exceeds: usage > request,
+            request,
+            exceeds: usage > promised,
             priority: pod.facts.priority,
             usage,
-            over: usage - request,
+            over: usage - promised,
             frees,
             started: pod.started,
             returns: loops.returns(pod),

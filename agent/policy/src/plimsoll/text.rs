@@ -4,7 +4,7 @@ use super::config::Config;
 use super::plan::{Action, ConditionCase, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Stage, Why};
 use crate::kubelet::{Condition, Critical, Limit};
 use crate::plan::Case;
-use crate::reason::{Measured, Reason};
+use crate::reason::{Measured, Promise, Reason};
 use core::fmt::{self, Write as _};
 
 /// The plan as one line; `name` gives a pod's name from its index in the observation.
@@ -116,7 +116,11 @@ pub fn keys(config: &Config, plan: &Plan, ranked: &Ranked) -> impl fmt::Display 
     Reason {
         is_measured: ranked.is_measured,
         usage: Some(of(ranked.usage)),
-        promise: Some(("request", of(ranked.over), ranked.exceeds)),
+        promise: ranked.request.map(|_| Promise::Of {
+            name: "request",
+            over: of(ranked.over),
+            exceeds: ranked.exceeds,
+        }),
         priority: ranked.priority,
         qos: Some(ranked.qos),
         grew: None,
