@@ -301,6 +301,38 @@ fn memory_is_judged_by_two_readings_in_four_cases() {
 }
 
 #[test]
+fn the_kernels_reading_does_not_wait_for_the_kubelets_statistics() {
+    // (what the kubelet and the kernel say in the second turn, the times of both, the outcome of it)
+    for (kubelet, honest, kubelet_time, honest_time, outcome) in [
+        (200, 50, 1, Some(2), Outcome::Evict),
+        (50, 50, 1, Some(2), Outcome::Evict),
+        // Nothing new, or nobody knows.
+        (200, 50, 1, Some(1), Outcome::Stale),
+        (200, 50, 1, None, Outcome::Stale),
+        // The kubelet's alone says so, and that is old.
+        (50, 500, 1, Some(2), Outcome::Stale),
+        // The kubelet's is new.
+        (200, 50, 2, Some(1), Outcome::Evict),
+        (50, 500, 2, Some(1), Outcome::Reclaiming),
+    ] {
+        let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+        let pods = [pod(1, 100, 0)];
+        let mut look = |second, available, seen, honest, honest_time: Option<u64>| {
+            let observation = Observation {
+                node: Some(NodeStats { memory: Some(memory(available, seen)), ..NodeStats::default() }),
+                honest_available: Some(Bytes::mib(honest)),
+                honest_time: honest_time.map(time),
+                pods: &pods,
+                ..Observation::default()
+            };
+            rig.observe(second, &observation).outcome
+        };
+        assert_eq!(look(1, 500, 1, 500, Some(1)), Outcome::Calm);
+        assert_eq!(look(2, kubelet, kubelet_time, honest, honest_time), outcome, "{kubelet} {honest} {honest_time:?}");
+    }
+}
+
+#[test]
 fn memory_of_pods_is_judged_by_two_readings_too() {
     use Case::{Both, HonestOnly, KubeletOnly, Neither};
     // (what pods have by the kubelet's figure and by the kernel's, the same of the machine, the case, the outcome)

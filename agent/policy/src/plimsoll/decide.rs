@@ -9,6 +9,7 @@ use super::reclaim::{Step, choose_images, step, unused};
 use super::state::{InVain, State};
 use super::victims::{Need, take};
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, DiskLayout, Readings, Resource, Signal, over_limit};
+use crate::plan::Case;
 use plimsoll_units::MonotonicNs;
 
 /// Decides what to do about `observation`, at `now`, and writes it into `plan`.
@@ -31,6 +32,8 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     let readings = Readings::of(node);
     judge(config, state, &readings, observation, now, plan);
     let last = core::mem::replace(&mut state.last, readings);
+    let honest_time = observation.honest_available.and(observation.honest_time);
+    let last_honest = core::mem::replace(&mut state.last_honest, honest_time);
     forget_clean_ups(config, state, plan);
 
     let seen = observation.pods.len().min(plan.room);
@@ -40,7 +43,16 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
         enforce_limits(observation.pods, layout, state, plan);
     }
     let for_limits = plan.actions.len();
-    let mut turn = Turn { config, state, observation: &observation, readings: &readings, last: &last, layout, now };
+    let mut turn = Turn {
+        config,
+        state,
+        observation: &observation,
+        readings: &readings,
+        last: &last,
+        has_fresh_honest: honest_time > last_honest,
+        layout,
+        now,
+    };
     turn.act(plan);
     if for_limits > 0 && plan.actions.len() == for_limits {
         plan.outcome = Outcome::OverLimits;
@@ -110,6 +122,8 @@ struct Turn<'a> {
     observation: &'a Observation<'a>,
     readings: &'a Readings,
     last: &'a Readings,
+    /// The kernel's own estimate of memory has a time, and it is newer than the last turn's.
+    has_fresh_honest: bool,
     layout: DiskLayout,
     now: MonotonicNs,
 }
@@ -169,14 +183,21 @@ impl Turn<'_> {
         is_soft(self.config, line)
     }
 
+    /// Whether what a signal is judged by is newer than the last turn's. Of memory that is below by the kernel's estimate that
+    /// one is enough: the kernel does not wait for the kubelet's statistics.
+    fn is_fresh(&self, signal: Signal, case: Case) -> bool {
+        let goes_by_honest = signal == Signal::MemoryAvailable && matches!(case, Case::HonestOnly | Case::Both);
+        self.readings.is_fresh(signal, self.last) || goes_by_honest && self.has_fresh_honest
+    }
+
     /// What a line asks for; nothing on figures that are not newer than the last turn's.
     fn step(&self, index: u32, short: Short, plan: &Plan) -> Option<Step> {
-        let Self { config, state, observation, readings, last, layout, now } = self;
+        let Self { config, state, observation, readings, layout, now, .. } = self;
         let Short::Signal(signal) = short else { return Some(Step::Evict) };
-        if !readings.is_fresh(signal, last) {
+        let judged = &plan.judged[index as usize];
+        if !self.is_fresh(signal, judged.case) {
             return None;
         }
-        let judged = &plan.judged[index as usize];
         let is_covered = || self.coming(judged.line, short, plan) >= judged.missing;
         let is_soft = self.is_soft(judged.line);
         Some(match step(config, state, *layout, (signal, is_soft, judged), (readings, observation), *now) {

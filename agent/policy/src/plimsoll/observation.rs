@@ -83,6 +83,8 @@ pub struct Observation<'a> {
     pub node: Option<NodeStats>,
     /// Available memory by the kernel's own estimate, without the huge page pool.
     pub honest_available: Option<Bytes>,
+    /// When it was read, on the clock of the statistics; absent if it came with these.
+    pub honest_time: Option<StatsTime>,
     /// What is available to pods together by the same estimate: their limit less what reclaim could not drop; absent if
     /// nobody could tell.
     pub pods_honest_available: Option<Bytes>,

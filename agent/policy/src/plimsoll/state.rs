@@ -65,6 +65,7 @@ pub struct State {
     pub(super) conditions: Conditions,
     /// The last turn's.
     pub(super) last: Readings,
+    pub(super) last_honest: Option<StatsTime>,
     pub(super) refaults: Option<u64>,
     /// The last clean-up for each signal, while a line on it is crossed; for hard lines, then for soft ones. What is asked
     /// for a hard one serves the soft ones too, and never the other way.
@@ -86,6 +87,7 @@ impl State {
             last_observed: [None; Condition::ALL.len()],
             conditions: Conditions::default(),
             last: Readings::default(),
+            last_honest: None,
             refaults: None,
             asked: [[None; Signal::ALL.len()]; 2],
             orders: 0,
