@@ -801,6 +801,11 @@ fn openshift3_goes_by_class() {
     let order: Vec<u128> = rig.memory(1, 1, &pods).ranked.iter().map(|ranked| ranked.uid.0).collect();
     assert_eq!(order, [7, 6, 5, 4, 8, 3, 9, 2, 1]);
 
+    // One that holds nothing is passed over, whatever its class.
+    let mut rig = Rig::new(config.clone());
+    rig.memory(1, 1, &[of(1, QosClass::Guaranteed, 50, 50, 0), of(2, QosClass::BestEffort, 0, 0, 0)]);
+    assert_eq!((rig.fate(0), rig.fate(1)), (Fate::Evicted, Fate::NothingToFree));
+
     // Guaranteed ones wait for whoever could not be read.
     let unread = Pod { uid: PodUid(10), qos: QosClass::Burstable, ..Pod::default() };
     let mut rig = Rig::new(config.clone());

@@ -15,14 +15,6 @@ use std::time::Duration;
 
 const CAPACITY: u64 = 1000;
 const LAYOUTS: [DiskLayout; 3] = [DiskLayout::Single, DiskLayout::DedicatedImageFs, DiskLayout::SplitImageFs];
-const SIGNALS: [Signal; 6] = [
-    Signal::MemoryAvailable,
-    Signal::AllocatableMemoryAvailable,
-    Signal::NodeFsAvailable,
-    Signal::NodeFsInodesFree,
-    Signal::ImageFsAvailable,
-    Signal::PidAvailable,
-];
 
 /// A pod that owns what [`Pod`] borrows.
 #[derive(Clone, Debug)]
@@ -99,10 +91,16 @@ fn workload() -> impl Strategy<Value = Workload> {
 #[derive(Clone, Debug)]
 struct Step {
     after: u64,
-    /// Memory, allocatable memory, the node's disk, its inodes, the images' disk, processes: what is left of 1000 each.
-    left: [Option<u64>; 6],
+    /// What is left of 1000 each, by signal.
+    left: [Option<u64>; Signal::ALL.len()],
     has_statistics: bool,
+    /// The statistics are those of the step before.
+    is_old: bool,
     honest: Option<u64>,
+    /// The kernel's reading has a time of its own.
+    has_honest_time: bool,
+    pods_honest: Option<u64>,
+    huge_pages: u64,
     stalled: u64,
     swap_free: u64,
     images: Vec<Image>,
@@ -115,7 +113,7 @@ fn step() -> impl Strategy<Value = Step> {
         last_used: MonotonicNs(used),
         usage: Usage { bytes, inodes: bytes },
     });
-    let left = prop::array::uniform6(prop::option::weighted(0.95, 0..CAPACITY));
+    let left = prop::array::uniform9(prop::option::weighted(0.95, 0..CAPACITY));
     let workloads = prop::collection::vec(workload(), 0..10).prop_map(|mut workloads| {
         for (uid, workload) in (1_u128..).zip(&mut workloads) {
             workload.pod.uid = PodUid(uid);
@@ -123,18 +121,26 @@ fn step() -> impl Strategy<Value = Step> {
         workloads
     });
     (
-        (1_u64..40, left, prop::bool::weighted(0.95), prop::option::of(0..CAPACITY)),
+        (1_u64..40, left, prop::bool::weighted(0.95), prop::bool::weighted(0.1)),
+        (prop::option::of(0..CAPACITY), any::<bool>(), prop::option::of(0..CAPACITY), prop_oneof![Just(0), 0_u64..300]),
         (0_u64..1000, 0_u64..200, prop::collection::vec(image, 0..5), workloads),
     )
-        .prop_map(|((after, left, has_statistics, honest), (stalled, swap_free, images, workloads))| Step {
-            after,
-            left,
-            has_statistics,
-            honest,
-            stalled,
-            swap_free,
-            images,
-            workloads,
+        .prop_map(|((after, left, has_statistics, is_old), memory, (stalled, swap_free, images, workloads))| {
+            let (honest, has_honest_time, pods_honest, huge_pages) = memory;
+            Step {
+                after,
+                left,
+                has_statistics,
+                is_old,
+                honest,
+                has_honest_time,
+                pods_honest,
+                huge_pages,
+                stalled,
+                swap_free,
+                images,
+                workloads,
+            }
         })
 }
 
@@ -142,14 +148,32 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..10)
 }
 
+/// So many hundredths of what there is, said in one way or the other.
+fn line(hundredths: core::ops::Range<u16>) -> impl Strategy<Value = Line> {
+    (hundredths, any::<bool>()).prop_map(|(hundredths, is_share)| {
+        if is_share {
+            Line::Share(f32::from(hundredths) / 100.0)
+        } else {
+            Line::At(Amount::whole(i64::from(hundredths) * 10))
+        }
+    })
+}
+
 fn threshold(graces: impl Strategy<Value = u64>) -> impl Strategy<Value = Threshold> {
-    (prop::sample::select(SIGNALS.to_vec()), 50_i64..700, graces, prop::option::of(0_i64..300)).prop_map(
-        |(signal, line, grace, min_reclaim)| Threshold {
+    let origins =
+        [Origin::Configured, Origin::Derived, Origin::DerivedInPlace, Origin::Replaced, Origin::ReplacedInCopy];
+    let kind = (prop::sample::select(Signal::ALL.to_vec()), prop::sample::select(origins.to_vec()));
+    (kind, line(5..70), graces, prop::option::of(line(0..30))).prop_map(
+        |((signal, origin), line, grace, min_reclaim)| Threshold {
             signal,
-            line: Some(Line::At(Amount::whole(line))),
+            line: Some(line),
             grace: Duration::from_secs(grace),
-            min_reclaim: min_reclaim.map(|line| Line::At(Amount::whole(line))),
-            origin: Origin::Configured,
+            min_reclaim,
+            // Only those on the disk of writable layers are ever derived.
+            origin: match signal {
+                Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree => origin,
+                _ => Origin::Configured,
+            },
         },
     )
 }
@@ -178,23 +202,25 @@ fn ours() -> impl Strategy<Value = Config> {
 
 fn node(step: &Step, second: u64) -> NodeStats {
     let time = Some(stats_time(second));
-    let [available, allocatable, node_fs, inodes, image_fs, pids] = step.left;
+    let left = |signal: Signal| step.left[signal as usize];
     let memory =
         |left: Option<u64>| MemoryStats { available: left, working_set: left.map(|left| CAPACITY - left), time };
-    let disk = |available, inodes_free| FsStats {
-        available,
-        capacity: Some(CAPACITY),
-        inodes_free,
-        inodes: Some(CAPACITY),
-        time,
+    let disk = |bytes, inodes| {
+        Some(FsStats {
+            available: left(bytes),
+            capacity: Some(CAPACITY),
+            inodes_free: left(inodes),
+            inodes: Some(CAPACITY),
+            time,
+        })
     };
     NodeStats {
-        memory: Some(memory(available)),
-        pods: Some(memory(allocatable)),
-        node_fs: Some(disk(node_fs, inodes)),
-        image_fs: Some(disk(image_fs, inodes)),
-        container_fs: None,
-        pids: pids.map(|left| PidStats {
+        memory: Some(memory(left(Signal::MemoryAvailable))),
+        pods: Some(memory(left(Signal::AllocatableMemoryAvailable))),
+        node_fs: disk(Signal::NodeFsAvailable, Signal::NodeFsInodesFree),
+        image_fs: disk(Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
+        container_fs: disk(Signal::ContainerFsAvailable, Signal::ContainerFsInodesFree),
+        pids: left(Signal::PidAvailable).map(|left| PidStats {
             max: Some(1000),
             running: Some(1000 - i64::try_from(left).expect("small")),
             time,
@@ -235,14 +261,18 @@ fn play(config: &Config, world: World, steps: &[Step], mut each: impl FnMut(&See
     let mut plan = Plan::with_capacity(config, 10, 5);
     let mut second = 0;
     for (refaults, step) in (0_u64..).zip(steps) {
+        let before = second;
         second += step.after;
         let pods: Vec<_> = step.workloads.iter().map(Workload::pod).collect();
         let now = MonotonicNs(second * 1_000_000_000);
-        let node = step.has_statistics.then(|| node(step, second));
+        let node = step.has_statistics.then(|| node(step, if step.is_old { before } else { second }));
         let observation = Observation {
             layout: Some(world.layout),
             node,
             honest_available: step.honest.map(Bytes),
+            honest_time: step.has_honest_time.then(|| stats_time(second)),
+            pods_honest_available: step.pods_honest.map(Bytes),
+            huge_page_pool: Bytes(step.huge_pages),
             stall: Some(Stall { full: Duration::from_millis(step.stalled), window: Duration::from_secs(1) }),
             swap: Some(Swap { total: Bytes(CAPACITY), free: Bytes(step.swap_free), refaults: refaults / 2 }),
             images: &step.images,
@@ -366,6 +396,29 @@ proptest! {
     }
 
     #[test]
+    fn what_comes_back_is_what_those_hold_who_go(config in ours(), world in world(), steps in steps()) {
+        play(&config, world, &steps, |seen, plan| {
+            let (Some(deficit), Some(acting)) = (plan.deficit, plan.acting()) else { return };
+            // What those hold who go for limits of their own counts but once.
+            if plan.ranked.iter().any(|ranked| ranked.fate == Fate::OverLimit) {
+                return;
+            }
+            let is_soft = match acting.line {
+                Why::Threshold(index) => !config.thresholds[index as usize].is_hard(),
+                Why::Swap | Why::Limit(_) => false,
+            };
+            let is_coming = |going: Going| !going.is_stuck && (is_soft || !going.is_gentle);
+            let held: Amount = plan
+                .ranked
+                .iter()
+                .filter(|ranked| seen.pods[ranked.pod as usize].going.is_some_and(is_coming))
+                .map(|ranked| ranked.frees)
+                .sum();
+            assert_eq!(deficit.coming, held);
+        });
+    }
+
+    #[test]
     fn hard_is_never_later_with_a_soft_threshold_than_without(
         config in ours(), soft in prop::collection::vec((threshold(1_u64..30), 0_usize..3), 1..4), world in world(),
         steps in steps()
@@ -436,6 +489,7 @@ proptest! {
             });
             let guaranteed_goes =
                 plan.ranked.iter().any(|r| r.qos == QosClass::Guaranteed && r.fate == Fate::Evicted);
+            // One that holds nothing of what is short would help nobody.
             let other_remains = plan.ranked.iter().any(|r| {
                 r.qos != QosClass::Guaranteed
                     && matches!(
