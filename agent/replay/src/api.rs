@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use plimsoll_config::Quantity;
 use plimsoll_policy::Stall;
 use plimsoll_policy::kubelet::{self, Amount, Amounts, DiskLayout, NodeStats, Readings, Signal, StatsTime, Usage};
-use plimsoll_policy::plimsoll::{OwnerUid, PodUid};
+use plimsoll_policy::plimsoll::{Going, OwnerUid, PodUid};
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
@@ -405,6 +405,15 @@ fn full_name(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
+/// How long a pod may take to be gone once its grace is over and it is killed; whoever takes longer is stuck.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A pod whose deletion is for this time, at which its grace is over.
+fn going(end: Time, now: MonotonicNs) -> Going {
+    let end = end.monotonic();
+    Going { is_stuck: now > end.after(KILL_PATIENCE), is_gentle: end > now }
+}
+
 /// What a summary tells of pods, and what a list of pods adds to it.
 pub(crate) struct Seen<'a> {
     pub(crate) name: String,
@@ -553,10 +562,7 @@ impl<'a> Seen<'a> {
             facts,
             qos,
             daemon_set: daemon_set.map(|owner| OwnerUid(bits(&owner.uid))),
-            // Its deletion is for the time at which its grace is over.
-            going: metadata
-                .deletion_timestamp
-                .map(|end| plimsoll_policy::plimsoll::Going { is_stuck: false, is_gentle: end.monotonic() > now }),
+            going: metadata.deletion_timestamp.map(|end| going(end, now)),
             ..base
         }
     }

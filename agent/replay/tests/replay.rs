@@ -15,9 +15,19 @@ fn configuration(text: &str) -> Configuration {
 
 /// Each turn as time, line, and candidates with their fates.
 fn turns(recording: &Recording, text: &str, rule_book: Option<RuleBook>) -> Vec<(String, String, Vec<String>)> {
+    turns_with(recording, PODS, text, rule_book)
+}
+
+/// The same with another list of pods.
+fn turns_with(
+    recording: &Recording,
+    pods: &[u8],
+    text: &str,
+    rule_book: Option<RuleBook>,
+) -> Vec<(String, String, Vec<String>)> {
     let configuration = configuration(text);
     let settings = Settings { configuration: &configuration, rule_book, layout: None };
-    let pods = read_pods(PODS).expect("a list of pods");
+    let pods = read_pods(pods).expect("a list of pods");
     let mut turns = Vec::new();
     run(recording, Some(&pods), &settings, &mut |turn: &Turn<'_>| {
         let candidates = turn.candidates().into_iter().map(|[name, fate, keys]| format!("{name}: {fate}; {keys}"));
@@ -202,6 +212,31 @@ fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
             turns,
             [("2026-01-02T03:04:05.000Z".to_owned(), line.to_owned(), candidates.map(str::to_owned).to_vec())]
         );
+    }
+}
+
+#[test]
+fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
+    let recording = read(SUMMARY).expect("a summary, of 03:04:05");
+    for (deleted, fate, gone) in [
+        // Its grace is not over, which a hard line does not wait for.
+        ("03:04:20", "was going gently, is killed now", vec![]),
+        ("03:04:00", "going already, counted as coming back", vec![]),
+        ("03:03:35", "going already, counted as coming back", vec![]),
+        ("03:03:34", "going already, but stuck", vec![(0, "shop/db".to_owned())]),
+        ("00:00:00", "going already, but stuck", vec![(0, "shop/db".to_owned())]),
+    ] {
+        let pods = String::from_utf8_lossy(PODS).replace(
+            r#""creationTimestamp": "2026-01-01T10:00:00Z""#,
+            &format!(r#""deletionTimestamp": "2026-01-02T{deleted}Z""#),
+        );
+        for book in [RuleBook::Plimsoll, RuleBook::OpenShift3] {
+            let turns = turns_with(&recording, pods.as_bytes(), "", Some(book));
+            let (_, line, candidates) = &turns[0];
+            assert_eq!(evicted(&turns), gone, "{deleted} {book}: {line}");
+            let told = candidates.iter().any(|told| told.starts_with(&format!("shop/web: {fate};")));
+            assert!(told, "{deleted} {book}: {candidates:?}");
+        }
     }
 }
 
