@@ -16,8 +16,9 @@ use plimsoll_node::discover::{Bounds, Protected, discover};
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_node::patterns::Patterns;
 use plimsoll_node::pressure::MemoryPressure;
+use plimsoll_node::vmstat::VmStat;
 use plimsoll_policy::Protected as Why;
-use plimsoll_replay::trace::{Look, Memory, Slice, Stall, Workload};
+use plimsoll_replay::trace::{Look, Memory, Slice, Stall, Swap, Workload};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 /// What a cgroup's files say of its memory. What is not there or cannot be read is absent.
@@ -25,6 +26,7 @@ use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 pub(crate) struct Figures {
     pub(crate) usage: Option<Bytes>,
     pub(crate) peak: Option<Bytes>,
+    pub(crate) swapped: Option<Bytes>,
     pub(crate) active_file: Option<Bytes>,
     pub(crate) inactive_file: Option<Bytes>,
     pub(crate) slab_reclaimable: Option<Bytes>,
@@ -50,6 +52,7 @@ impl Figures {
         Self {
             usage: limit("memory.current"),
             peak: limit("memory.peak"),
+            swapped: limit("memory.swap.current"),
             active_file: of_stat("active_file"),
             inactive_file: of_stat("inactive_file"),
             slab_reclaimable: of_stat("slab_reclaimable"),
@@ -83,6 +86,7 @@ pub(crate) struct Observer {
     protected: Protected,
     slices: Vec<Pattern>,
     memory: Option<MemInfo>,
+    counters: Option<VmStat>,
     pressure: Option<MemoryPressure>,
     /// Full stall so far, and when that was read.
     stalled: Option<(MonotonicNs, Duration)>,
@@ -102,6 +106,7 @@ impl Observer {
             protected: Protected::read(),
             slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
             memory: MemInfo::open().ok(),
+            counters: VmStat::open().ok(),
             pressure: MemoryPressure::open().ok(),
             stalled: None,
             seen: BTreeMap::new(),
@@ -121,7 +126,9 @@ impl Observer {
     /// Everything now.
     pub(crate) fn look(&mut self) -> Look {
         let at_ns = monotonic();
-        let memory = self.memory().map(|reading| {
+        let reading = self.memory();
+        let swap = reading.as_ref().and_then(|reading| self.swap(reading));
+        let memory = reading.map(|reading| {
             let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
             Memory {
                 capacity_bytes: reading.total.saturating_sub(pool),
@@ -129,7 +136,14 @@ impl Observer {
                 honest_bytes: Some(reading.honest_available()),
             }
         });
-        Look { at_ns, memory, stall: self.stall(at_ns), slices: self.slices(), workloads: self.workloads(at_ns) }
+        Look { at_ns, memory, stall: self.stall(at_ns), swap, slices: self.slices(), workloads: self.workloads(at_ns) }
+    }
+
+    /// Swap, where there is any and the kernel counts what comes back from it.
+    fn swap(&self, reading: &MemReading) -> Option<Swap> {
+        let refaults = self.counters.as_ref()?.read().ok()?.refaulted_anon?;
+        let swap = Swap { total_bytes: reading.swap_total, free_bytes: reading.swap_free, refaults };
+        (reading.swap_total > Bytes::ZERO).then_some(swap)
     }
 
     /// Full stall since the last look.
@@ -170,6 +184,7 @@ impl Observer {
                 cgroup: String::from_utf8_lossy(path).into_owned(),
                 id,
                 usage_bytes: figures.working_set(),
+                swapped_bytes: figures.swapped,
                 empty: figures.is_empty,
                 reservation_bytes: figures.reservation.unwrap_or(Bytes::ZERO),
                 priority: priority.copied().unwrap_or(0),
@@ -210,6 +225,7 @@ pub(crate) mod tests {
                     "memory.stat",
                     format!("anon 1\ninactive_file {inactive}\nactive_file {active}\nslab_reclaimable 7\n"),
                 ),
+                ("memory.swap.current", "9\n".to_owned()),
                 ("memory.low", low.to_string()),
                 ("memory.min", "0\n".to_owned()),
                 ("memory.max", max),
@@ -255,7 +271,14 @@ pub(crate) mod tests {
                 ("a.slice/db.service", Some(Bytes(400)), Bytes(0), 0, Some(Why::Listed)),
             ]
         );
+        assert!(first.workloads.iter().all(|it| it.swapped_bytes == Some(Bytes(9))));
         assert!(first.memory.is_some_and(|memory| memory.capacity_bytes > memory.kubelet_bytes));
+        // With swap of its own the machine would have it told; without any it is absent, and never zero.
+        let reading = MemReading { swap_total: Bytes(8), swap_free: Bytes(3), ..observer.memory().expect("readable") };
+        let counts = observer.counters.as_ref().and_then(|counters| counters.read().ok()?.refaulted_anon).is_some();
+        let told = observer.swap(&reading).map(|swap| (swap.total_bytes, swap.free_bytes));
+        assert_eq!(told, counts.then_some((Bytes(8), Bytes(3))));
+        assert_eq!(observer.swap(&MemReading { swap_total: Bytes::ZERO, ..reading }), None);
         let second = observer.look();
         assert_eq!(second.workloads[0].started_ns, first.workloads[0].started_ns);
     }

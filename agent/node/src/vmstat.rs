@@ -29,6 +29,8 @@ pub struct VmCounters {
     pub scanned_direct: u64,
     /// Pages that were dropped and soon needed again: page cache that thrashes. Absent before Linux 5.9.
     pub refaulted_file: Option<u64>,
+    /// Pages that came back from swap soon after they went there. Absent before Linux 5.9.
+    pub refaulted_anon: Option<u64>,
 }
 
 impl VmStat {
@@ -55,6 +57,7 @@ impl VmCounters {
             swapped_out: need("pswpout")?,
             scanned_direct: need("pgscan_direct")?,
             refaulted_file: parse::field(text, b"workingset_refault_file"),
+            refaulted_anon: parse::field(text, b"workingset_refault_anon"),
         })
     }
 }
@@ -68,7 +71,7 @@ mod tests {
         let counters = VmCounters::parse(include_bytes!("../tests/data/vmstat-6.18")).expect("a whole file");
         assert_eq!(counters.oom_kill, 0);
         assert_eq!(counters.major_faults, 13_624);
-        assert!(counters.refaulted_file.is_some());
+        assert!(counters.refaulted_file.is_some() && counters.refaulted_anon.is_some());
         assert_eq!(VmCounters::parse(b"oom_kill 1\n"), Err(Fault::Malformed { file: PATH, field: "pgmajfault" }));
     }
 

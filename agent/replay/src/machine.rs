@@ -33,7 +33,11 @@ pub(crate) fn looks(trace: &Trace) -> impl Iterator<Item = (Look, Option<&Told>)
             let mut look = Look { at_ns: told.at_ns, memory: Some(told.memory?), ..last.clone() };
             for workload in &told.workloads {
                 match look.workloads.iter_mut().find(|known| known.id == workload.id) {
-                    Some(known) => *known = workload.clone(),
+                    // A plan does not tell what of them is in swap.
+                    Some(known) => {
+                        let swapped_bytes = workload.swapped_bytes.or(known.swapped_bytes);
+                        *known = Workload { swapped_bytes, ..workload.clone() };
+                    }
                     None => look.workloads.push(workload.clone()),
                 }
             }
@@ -198,7 +202,7 @@ impl Run<'_> {
 
     /// Takes those out whose time is over, and gives back what they hold.
     fn give_back(&self, look: &mut Look) {
-        let Look { at_ns, memory, slices, workloads, stall: _ } = look;
+        let Look { at_ns, memory, slices, workloads, stall: _, swap: _ } = look;
         let is_over = |workload: &Workload| self.taken.get(&workload.id).is_some_and(|taken| taken.until < *at_ns);
         for gone in workloads.extract_if(.., |workload| is_over(workload)) {
             let held = gone.usage_bytes.unwrap_or(Bytes::ZERO);

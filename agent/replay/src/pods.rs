@@ -4,13 +4,13 @@ use crate::Settings;
 use crate::api::{Pod, Seen, Summary, seen};
 use crate::machine::{judged_anew, looks, most_workloads, stall};
 use crate::tell::{Decided, Turn};
-use crate::trace::{Look, Memory, Told, Trace, Workload};
+use crate::trace::{self, Look, Memory, Told, Trace, Workload};
 use core::time::Duration;
 use plimsoll_config::{Configuration, PodRules, kubelet as config};
 use plimsoll_policy::kubelet::{
     self, Amount, Critical, DiskLayout, MemoryStats, NodeStats, PodStats, QosClass, Readings, StatsTime, Usage,
 };
-use plimsoll_policy::plimsoll::{self, Action, Going, PodUid, ReclaimOrder, Reclaimed};
+use plimsoll_policy::plimsoll::{self, Action, Going, PodUid, ReclaimOrder, Reclaimed, Swap};
 use plimsoll_policy::{Protected, RuleBook, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ struct Frame<'a> {
     /// What pods together have if all their cache could be dropped.
     pods_honest: Option<Bytes>,
     stall: Option<Stall>,
+    swap: Option<Swap>,
     names: Vec<String>,
     pods: Vec<plimsoll::Pod<'a>>,
     /// What of each pod's memory is no cache.
@@ -84,7 +85,7 @@ impl Run {
 
     fn turn(&mut self, mut frame: Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
         self.take_out(&mut frame);
-        let Frame { at, epoch_ns, told, node, honest, pods_honest, stall, names, pods, rss: _ } = frame;
+        let Frame { at, epoch_ns, told, node, honest, pods_honest, stall, swap, names, pods, rss: _ } = frame;
         let mut gone = Vec::new();
         let readings = Readings::of(&node);
         let decided = match &mut self.book {
@@ -103,6 +104,7 @@ impl Run {
                     honest_available: honest,
                     pods_honest_available: pods_honest,
                     stall,
+                    swap,
                     dead_containers: Some(0),
                     reclaimed: *reclaimed,
                     pods: &pods,
@@ -141,6 +143,9 @@ impl Run {
                 Some((until, _)) if waits || *until <= frame.at => {
                     give_back(&mut frame.node, &mut frame.honest, &pod, self.layout);
                     frame.pods_honest = frame.pods_honest.map(|honest| honest.saturating_add(rss));
+                    if let (Some(swap), Some(swapped)) = (&mut frame.swap, pod.swapped) {
+                        swap.free = swap.free.saturating_add(swapped).min(swap.total);
+                    }
                     continue;
                 }
                 Some((_, is_gentle)) => pod.going = Some(Going { is_stuck: false, is_gentle: *is_gentle }),
@@ -224,6 +229,8 @@ pub(crate) fn run_summaries(
             honest: None,
             pods_honest: summary.pods_honest_available(),
             stall: summary.stall(),
+            // A kubelet does not tell whether pages come back from it.
+            swap: None,
             names: seen.iter().map(|seen| seen.name.clone()).collect(),
             pods: seen.iter().map(|seen| seen.pod(at)).collect(),
             rss: seen.iter().map(Seen::rss).collect(),
@@ -232,9 +239,34 @@ pub(crate) fn run_summaries(
     }
 }
 
+/// Swap from look to look. A plan that was told between two does not tell of it: the last look's figures hold, and if
+/// pages came back up to there they still do.
+#[derive(Default)]
+struct SwapSeen {
+    last: Option<trace::Swap>,
+    /// How many came back between the last two looks.
+    came_back: u64,
+    /// The counter as the rule book sees it.
+    refaults: u64,
+}
+
+impl SwapSeen {
+    fn at(&mut self, swap: Option<trace::Swap>, is_told: bool) -> Option<Swap> {
+        if !is_told {
+            let before = core::mem::replace(&mut self.last, swap);
+            let counters = before.zip(swap).map(|(before, swap)| swap.refaults.saturating_sub(before.refaults));
+            self.came_back = counters.unwrap_or(0);
+        }
+        let trace::Swap { total_bytes, free_bytes, refaults: _ } = self.last?;
+        self.refaults = self.refaults.saturating_add(self.came_back);
+        Some(Swap { total: total_bytes, free: free_bytes, refaults: self.refaults })
+    }
+}
+
 /// Runs a trace of a machine, each workload as a pod, each look as a turn.
 pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, each: &mut dyn FnMut(&Turn<'_>)) {
     let mut run = Run::new(settings, book, DiskLayout::Single, most_workloads(trace));
+    let mut swap_seen = SwapSeen::default();
     for (look, told) in looks(trace) {
         let Look { at_ns, memory, workloads, .. } = &look;
         let time = Some(StatsTime(i64::try_from(at_ns.0).unwrap_or(i64::MAX)));
@@ -251,6 +283,7 @@ pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, 
             honest: memory.and_then(|memory| memory.honest_bytes),
             pods_honest: None,
             stall: stall(&look),
+            swap: swap_seen.at(look.swap, told.is_some()),
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             pods: workloads.iter().map(|workload| as_pod(workload, settings)).collect(),
             rss: vec![Bytes::ZERO; workloads.len()],
@@ -279,6 +312,7 @@ fn as_pod(workload: &Workload, settings: &Settings<'_>) -> plimsoll::Pod<'static
         },
         qos: if has_promise { QosClass::Burstable } else { QosClass::BestEffort },
         started: workload.started_ns,
+        swapped: workload.swapped_bytes,
         ..plimsoll::Pod::default()
     }
 }

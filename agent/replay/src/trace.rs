@@ -66,6 +66,9 @@ pub struct Look {
     /// How long all tasks waited for memory; absent if the kernel does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
+    /// Swap; absent if there is none, or if it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swap: Option<Swap>,
     /// Slices with a limit of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<Slice>,
@@ -113,6 +116,18 @@ pub struct Stall {
     pub window_ns: u64,
 }
 
+/// Swap of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Swap {
+    /// All of it.
+    pub total_bytes: Bytes,
+    /// What of it is free.
+    pub free_bytes: Bytes,
+    /// Pages that were read back soon after they went there, counted since boot (`workingset_refault_anon`).
+    pub refaults: u64,
+}
+
 /// A slice with a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,6 +154,9 @@ pub struct Workload {
     /// Its working set; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<Bytes>,
+    /// What of its memory is in swap; absent if that could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swapped_bytes: Option<Bytes>,
     /// No process is left in it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub empty: bool,

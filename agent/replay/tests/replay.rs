@@ -113,6 +113,57 @@ fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
 }
 
 #[test]
+fn swap_is_pressure_in_a_trace_that_recorded_it() {
+    // Memory is plentiful. A plan is told between the looks of 3 s and 4 s; it says nothing of swap.
+    let trace = |free: u64, a_look: u64, stalled: u64| {
+        let memory =
+            "\"memory\":{\"capacity_bytes\":1048576000,\"kubelet_bytes\":524288000,\"honest_bytes\":524288000}";
+        let workload = |name: &str, id: u64, usage: u64, swapped: &str| {
+            format!("{{\"cgroup\":\"{name}\",\"id\":{id},\"usage_bytes\":{usage}{swapped},\"started_ns\":{id}}}")
+        };
+        let large = workload("b/large", 11, 300 << 20, "");
+        // In memory it is the smaller one.
+        let swapped = |usage: u64, swapped: &str| workload("b/swapped", 12, usage << 20, swapped);
+        let look = |at: u64| {
+            let refaults = 1000 + at * a_look;
+            let both = format!("{large},{}", swapped(290, ",\"swapped_bytes\":52428800"));
+            format!(
+                "{{\"look\":{{\"at_ns\":{at}000000000,{memory},\"stall\":{{\"full_ns\":{stalled},\
+                 \"window_ns\":1000000000}},\"swap\":{{\"total_bytes\":104857600,\"free_bytes\":{free},\
+                 \"refaults\":{refaults}}},\"workloads\":[{both}]}}}}\n"
+            )
+        };
+        let told = swapped(291, "");
+        let told = format!("{{\"told\":{{\"at_ns\":3500000000,\"line\":\"x\",{memory},\"workloads\":[{told}]}}}}\n");
+        let looks = [look(1), look(2), look(3), told, look(4), look(5), look(6)].concat();
+        format!("{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{looks}")
+    };
+    let (short, plenty) = (5 << 20, 50 << 20);
+    let victim = |turn: usize| vec![(turn, "b/swapped".to_owned())];
+    for (grace, (free, a_look, stalled), expected) in [
+        // From the second look on it is known whether pages come back. Whoever went gave back what it had in swap.
+        ("0s", (short, 7, 900_000_000), victim(1)),
+        // Neither a told plan nor its time ends a grace period.
+        ("1500ms", (short, 7, 900_000_000), victim(3)),
+        ("2s", (short, 7, 900_000_000), victim(4)),
+        ("0s", (plenty, 7, 900_000_000), vec![]),
+        ("0s", (short, 0, 900_000_000), vec![]),
+        ("0s", (short, 7, 10_000_000), vec![]),
+    ] {
+        let recording = read(trace(free, a_look, stalled).as_bytes()).expect("a trace");
+        let text = format!("swap: {{free: 10%, grace: {grace}}}");
+        for book in [RuleBook::Plimsoll, RuleBook::OpenShift3] {
+            let turns = turns(&recording, &text, Some(book));
+            assert_eq!(evicted(&turns), expected, "{book}, {grace}, {free}, {a_look}, {stalled}: {turns:#?}");
+        }
+        // Neither the kubelet nor the core looks at swap.
+        for book in [Some(RuleBook::Kubelet), None] {
+            assert_eq!(evicted(&turns(&recording, &text, book)), []);
+        }
+    }
+}
+
+#[test]
 fn a_slice_of_the_configuration_is_decided_about() {
     let text = "machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}], evictForUnattributed: true}";
     let turns = turns(&read(MACHINE).expect("a trace"), text, None);
@@ -303,7 +354,7 @@ fn what_cannot_be_read_is_told_with_its_place() {
         (after("{\"look\":{\"at_ns\":-1}}"), "2: look.at_ns: invalid value: integer `-1`, expected u64"),
         (
             after("{\"look\":{\"at_ns\":1,\"memry\":{}}}"),
-            "2: look.memry: unknown field `memry`, expected one of `at_ns`, `memory`, `stall`, `slices`, `workloads`",
+            "2: look.memry: unknown field `memry`, expected one of `at_ns`, `memory`, `stall`, `swap`, `slices`, `workloads`",
         ),
         (after("{\"look\":{\"at_ns\":2}}\n{\"look\":{\"at_ns\":1}}"), "3: at_ns: earlier than the line before"),
         (after("{\"look\":{\"at_ns\":2}} 1"), "2: something follows the value"),
