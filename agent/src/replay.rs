@@ -154,6 +154,9 @@ fn text(turn: &Turn<'_>) -> String {
     if let Some(told) = turn.told {
         let _ = writeln!(text, "    then: {}", printable(told));
     }
+    for [name, message] in turn.messages() {
+        let _ = writeln!(text, "    message of {name}: {message}");
+    }
     let candidates = turn.candidates();
     for [name, fate, keys] in candidates.iter().take(MOST_CANDIDATES) {
         let _ = writeln!(text, "    {name}: {fate}; {keys}");

@@ -2,6 +2,10 @@
 //! texts of its other events, and the labels of its metrics. Typed reasons are made first and rendered later; nothing
 //! here runs on the thread that decides.
 
+mod plan;
+
+pub use plan::{Message, Words};
+
 use crate::kubelet::{Amount, Reading, Resource, Signal};
 use core::fmt;
 

@@ -1,19 +1,25 @@
 //! Statistics and pods as the API writes them, as far as decisions go by them.
 
 mod listed;
+mod words;
 
 pub use listed::{ListedContainer, ListedPod};
+pub use words::storage_limit;
 
 use core::time::Duration;
 use jiff::Timestamp;
 use plimsoll_config::Quantity;
 use plimsoll_policy::Stall;
 use plimsoll_policy::kubelet::{self, Amount, Amounts, DiskLayout, NodeStats, Readings, Signal, StatsTime, Usage};
+use plimsoll_policy::message;
 use plimsoll_policy::plimsoll::{Going, OwnerUid, PodUid};
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+
+/// What local storage is called where it is asked for.
+const STORAGE: &str = "ephemeral-storage";
 
 /// A kubelet's answer to `/stats/summary`.
 #[derive(Clone, Debug, Deserialize)]
@@ -263,15 +269,26 @@ struct Container {
 }
 
 /// A quantity as somebody wrote it.
-#[derive(Clone, Copy, Debug)]
-struct Written(Amount);
+#[derive(Clone, Debug)]
+struct Written(Quantity);
+
+impl Written {
+    fn amount(&self) -> Amount {
+        Amount::nanos(self.0.nanos())
+    }
+
+    /// As messages repeat it.
+    fn told(&self) -> message::Written {
+        message::Written { amount: self.amount(), text: self.0.to_string() }
+    }
+}
 
 impl<'de> Deserialize<'de> for Written {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let quantity = Quantity::parse(&text)
             .map_err(|error| D::Error::custom(format!("expected a quantity such as 500Mi: {error}")))?;
-        Ok(Self(Amount::nanos(quantity.nanos())))
+        Ok(Self(quantity))
     }
 }
 
@@ -353,6 +370,7 @@ struct Used {
 #[serde(default)]
 struct ContainerStats {
     name: String,
+    memory: Option<Memory>,
     rootfs: Option<Used>,
     logs: Option<Used>,
 }
@@ -368,11 +386,11 @@ struct VolumeStats {
 }
 
 fn amounts(resources: &Resources) -> Amounts {
-    let of = |name: &str| resources.get(name).map(|Written(amount)| *amount);
+    let of = |name: &str| resources.get(name).map(Written::amount);
     Amounts {
         cpu: of("cpu"),
         memory: of("memory"),
-        ephemeral_storage: of("ephemeral-storage"),
+        ephemeral_storage: of(STORAGE),
         huge_pages: resources.keys().any(|name| name.starts_with("hugepages-")),
     }
 }
@@ -492,7 +510,7 @@ impl<'a> Seen<'a> {
             limits: containers
                 .map(|container| kubelet::ContainerLimit {
                     name: &container.name,
-                    ephemeral_storage: container.resources.limits.get("ephemeral-storage").map(|Written(limit)| *limit),
+                    ephemeral_storage: container.resources.limits.get(STORAGE).map(Written::amount),
                 })
                 .collect(),
             volumes: volumes
@@ -502,7 +520,7 @@ impl<'a> Seen<'a> {
                         || volume.config_map.is_some()
                         || volume.git_repo.is_some()
                         || volume.empty_dir.as_ref().is_some_and(|dir| dir.medium.is_empty()),
-                    size_limit: volume.empty_dir.as_ref().and_then(|dir| dir.size_limit).map(|Written(limit)| limit),
+                    size_limit: volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_ref()).map(Written::amount),
                 })
                 .collect(),
             containers: stats

@@ -16,7 +16,7 @@ mod read;
 mod tell;
 pub mod trace;
 
-pub use api::{ListedContainer, ListedPod, Pod, Summary};
+pub use api::{ListedContainer, ListedPod, Pod, Summary, storage_limit};
 pub use machine::machine_candidates;
 pub use read::{ReadError, Recording, read, read_pods};
 pub use tell::{Turn, machine_plan, nanoseconds, printable, variant};

@@ -196,7 +196,14 @@ impl Run<'_> {
                 candidate.going = Some(Going { held, stuck: false, gentle: is_gentle });
             }
             let decided = Decided::Machine { policy, plan: &self.plan, slice };
-            each(&Turn { at: now, epoch_ns, told: told.map(|told| told.line.as_str()), names: &names, decided });
+            each(&Turn {
+                at: now,
+                epoch_ns,
+                told: told.map(|told| told.line.as_str()),
+                names: &names,
+                messages: &[],
+                decided,
+            });
         }
     }
 

@@ -8,8 +8,10 @@ use crate::trace::{self, Look, Memory, Told, Trace, Workload};
 use core::time::Duration;
 use plimsoll_config::{Configuration, PodRules, kubelet as config};
 use plimsoll_policy::kubelet::{
-    self, Amount, Critical, DiskLayout, MemoryStats, NodeStats, PodStats, QosClass, Readings, StatsTime, Usage,
+    self, Amount, Critical, DiskLayout, Limit, MemoryStats, NodeStats, PodStats, QosClass, Readings, Resource,
+    StatsTime, Threshold, Usage,
 };
+use plimsoll_policy::message::{Line, Message, OverLimit, Victim, VictimUsage, Words};
 use plimsoll_policy::plimsoll::{self, Action, Going, PodUid, ReclaimOrder, Reclaimed, Swap};
 use plimsoll_policy::{Protected, RuleBook, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -33,6 +35,62 @@ struct Frame<'a> {
     pods: Vec<plimsoll::Pod<'a>>,
     /// What of each pod's memory is no cache.
     rss: Vec<Bytes>,
+    /// Where each pod was seen; nowhere those of a trace.
+    seen: Vec<Option<&'a Seen<'a>>>,
+}
+
+/// What messages repeat.
+struct Texts<'a> {
+    lines: &'a [Line],
+    names: &'a [String],
+    pods: &'a [plimsoll::Pod<'a>],
+    seen: &'a [Option<&'a Seen<'a>>],
+}
+
+impl Texts<'_> {
+    fn seen(&self, pod: u32) -> Option<&Seen<'_>> {
+        self.seen.get(pod as usize).copied().flatten()
+    }
+}
+
+impl Words for Texts<'_> {
+    fn line(&self, threshold: u32) -> Line {
+        self.lines.get(threshold as usize).cloned().unwrap_or_else(|| Line::Written(String::new()))
+    }
+
+    fn victim(&self, pod: u32, resource: Resource) -> Victim {
+        let of_workload = || {
+            let stats = self.pods.get(pod as usize).and_then(|pod| pod.facts.stats);
+            let used = stats.map(|stats| VictimUsage { working_set: stats.working_set, containers: Vec::new() });
+            Victim { name: self.names.get(pod as usize).cloned().unwrap_or_default(), used, ..Victim::default() }
+        };
+        self.seen(pod).map_or_else(of_workload, |seen| seen.victim(resource))
+    }
+
+    fn over(&self, pod: u32, limit: Limit) -> OverLimit {
+        // A workload of a trace has no limit of its own.
+        let none = || OverLimit::Pod { limit: String::new() };
+        self.seen(pod).map_or_else(none, |seen| seen.over(limit))
+    }
+}
+
+/// Each threshold as it was written, on its own signal if possible; those that were derived repeat another's text.
+fn lines(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<Line> {
+    let written = |threshold: &Threshold, amount: Amount| {
+        let known = configuration.kubelet.thresholds.iter().filter_map(|known| match &known.value {
+            config::ThresholdValue::Quantity(quantity) if Amount::nanos(quantity.nanos()) == amount => {
+                Some((known.signal != threshold.signal, quantity))
+            }
+            _ => None,
+        });
+        known.min_by_key(|(is_of_other, _)| *is_of_other).map(|(_, quantity)| quantity.to_string())
+    };
+    let line = |threshold: &Threshold| match threshold.line {
+        Some(kubelet::Line::Share(fraction)) => Line::Fraction(fraction),
+        Some(kubelet::Line::At(amount)) => Line::Written(written(threshold, amount).unwrap_or_default()),
+        None => Line::Written(String::new()),
+    };
+    thresholds.iter().map(line).collect()
 }
 
 /// A rule book with what it remembers.
@@ -54,6 +112,8 @@ enum Book {
 struct Run {
     layout: DiskLayout,
     book: Book,
+    /// Where each threshold is, as messages say it.
+    lines: Vec<Line>,
     /// Until when somebody whom the replay evicted has time, and whether that is a grace period.
     taken: BTreeMap<PodUid, (MonotonicNs, bool)>,
 }
@@ -65,7 +125,11 @@ impl Run {
             split_container_fs: layout == DiskLayout::SplitImageFs,
         };
         let configuration = Configuration { rule_book: book, ..settings.configuration.clone() };
-        let book = match configuration.pod_rules(disks) {
+        let rules = configuration.pod_rules(disks);
+        let (PodRules::Kubelet(kubelet::Config { thresholds, .. })
+        | PodRules::Plimsoll(plimsoll::Config { thresholds, .. })) = &rules;
+        let lines = lines(&configuration, thresholds);
+        let book = match rules {
             PodRules::Kubelet(config) => {
                 let mut state = kubelet::State::new(&config);
                 let mut plan = kubelet::Plan::with_capacity(pods);
@@ -80,14 +144,16 @@ impl Run {
                 Book::Plimsoll { config, state, plan, reclaimed: None }
             }
         };
-        Self { layout, book, taken: BTreeMap::new() }
+        Self { layout, book, lines, taken: BTreeMap::new() }
     }
 
     fn turn(&mut self, mut frame: Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
         self.take_out(&mut frame);
-        let Frame { at, epoch_ns, told, node, honest, pods_honest, stall, swap, names, pods, rss: _ } = frame;
+        let Frame { at, epoch_ns, told, node, honest, pods_honest, stall, swap, names, pods, rss: _, seen } = frame;
         let mut gone = Vec::new();
+        let mut messages = Vec::new();
         let readings = Readings::of(&node);
+        let words = Texts { lines: &self.lines, names: &names, pods: &pods, seen: &seen };
         let decided = match &mut self.book {
             Book::Kubelet { config, state, plan } => {
                 let facts: Vec<kubelet::Pod<'_>> = pods.iter().map(|pod| pod.facts).collect();
@@ -95,6 +161,8 @@ impl Run {
                 kubelet::decide(config, state, &observation, at, plan);
                 kubelet::after_reclaim(config, state, &observation, Some(&node), plan);
                 gone.extend(plan.evictions.iter().map(|eviction| (eviction.pod, eviction.grace_seconds, false)));
+                let told = |eviction| Message::of_kubelet(config, &readings, eviction, &words);
+                messages.extend(plan.evictions.iter().map(|eviction| (eviction.pod, told(eviction))));
                 Decided::Kubelet { config, plan, readings: &readings, conditions: state.conditions() }
             }
             Book::Plimsoll { config, state, plan, reclaimed } => {
@@ -112,8 +180,12 @@ impl Run {
                 };
                 plimsoll::decide(config, state, &observation, at, plan);
                 for action in &plan.actions {
+                    let message = Message::of_plimsoll(config, &readings, plan, action, &words);
                     match *action {
-                        Action::Evict { pod, grace_seconds, .. } => gone.push((pod, grace_seconds, grace_seconds > 1)),
+                        Action::Evict { pod, grace_seconds, .. } => {
+                            gone.push((pod, grace_seconds, grace_seconds > 1));
+                            messages.extend(message.map(|message| (pod, message)));
+                        }
                         Action::Hasten { pod, .. } => gone.push((pod, 0, false)),
                         Action::Reclaim(ReclaimOrder { order, .. }) => {
                             let at = StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX));
@@ -129,7 +201,7 @@ impl Run {
             let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
             self.taken.insert(pod.uid, (at.after(grace), is_gentle));
         }
-        each(&Turn { at, epoch_ns, told, names: &names, decided });
+        each(&Turn { at, epoch_ns, told, names: &names, messages: &messages, decided });
     }
 
     /// Takes out whom an earlier turn evicted, and gives back what it holds by now; or marks it as going, while its grace
@@ -137,8 +209,8 @@ impl Run {
     fn take_out(&self, frame: &mut Frame<'_>) {
         let waits = matches!(self.book, Book::Kubelet { .. });
         let (names, pods) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.pods));
-        let rss = core::mem::take(&mut frame.rss);
-        for ((name, mut pod), rss) in names.into_iter().zip(pods).zip(rss) {
+        let (rss, seen) = (core::mem::take(&mut frame.rss), core::mem::take(&mut frame.seen));
+        for ((name, mut pod), (rss, seen)) in names.into_iter().zip(pods).zip(rss.into_iter().zip(seen)) {
             match self.taken.get(&pod.uid) {
                 Some((until, _)) if waits || *until <= frame.at => {
                     give_back(&mut frame.node, &mut frame.honest, &pod, self.layout);
@@ -153,6 +225,7 @@ impl Run {
             }
             frame.names.push(name);
             frame.pods.push(pod);
+            frame.seen.push(seen);
         }
     }
 }
@@ -234,6 +307,7 @@ pub(crate) fn run_summaries(
             names: seen.iter().map(|seen| seen.name.clone()).collect(),
             pods: seen.iter().map(|seen| seen.pod(at)).collect(),
             rss: seen.iter().map(Seen::rss).collect(),
+            seen: seen.iter().map(Some).collect(),
         };
         run.turn(frame, each);
     }
@@ -287,6 +361,7 @@ pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, 
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             pods: workloads.iter().map(|workload| as_pod(workload, settings)).collect(),
             rss: vec![Bytes::ZERO; workloads.len()],
+            seen: vec![None; workloads.len()],
         };
         run.turn(frame, each);
     }

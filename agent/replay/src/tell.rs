@@ -3,10 +3,12 @@
 use core::fmt;
 use core::time::Duration;
 use plimsoll_policy::kubelet::{self, Amount, Condition, Conditions, Readings};
+use plimsoll_policy::message::{Cause, Message, SIGNAL_LABEL};
 use plimsoll_policy::{Action, Attribution, Config, Deficit, Judged, Plan, Ranked, Scope, plimsoll, text};
 use plimsoll_units::MonotonicNs;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// What was decided on one look.
 pub struct Turn<'a> {
@@ -17,6 +19,8 @@ pub struct Turn<'a> {
     /// What the agent itself told at that time, where the recording has it.
     pub told: Option<&'a str>,
     pub(crate) names: &'a [String],
+    /// What is said of whom, by the pod's index.
+    pub(crate) messages: &'a [(u32, Message)],
     pub(crate) decided: Decided<'a>,
 }
 
@@ -130,6 +134,12 @@ impl Turn<'_> {
         }
     }
 
+    /// What the event of each pod that goes says: name and message. Without a rule book over pods there is none.
+    pub fn messages(&self) -> Vec<[String; 2]> {
+        let told = |(pod, message): &(u32, Message)| [self.name(*pod), printable(message.to_string().trim_end())];
+        self.messages.iter().map(told).collect()
+    }
+
     /// Every number.
     pub fn json(&self) -> Value {
         let mut fields = match &self.decided {
@@ -180,9 +190,19 @@ impl Turn<'_> {
         }))
     }
 
-    /// Who goes, and how long each has for an orderly end.
+    /// Who goes, how long each has for an orderly end, and what is said of it.
     fn evictions(&self, evictions: impl Iterator<Item = (u32, i64)>) -> Vec<Value> {
-        let told = |(pod, grace_seconds)| json!({ "pod": self.name(pod), "grace_seconds": grace_seconds });
+        let told = |(pod, grace_seconds)| {
+            let message = self.messages.iter().find(|(of, _)| *of == pod).map(|(_, message)| message);
+            let annotations = message.into_iter().flat_map(Message::annotations);
+            json!({
+                "pod": self.name(pod),
+                "grace_seconds": grace_seconds,
+                "message": message.map(|message| printable(&message.to_string())),
+                "annotations": annotations.map(|(key, text)| (key, printable(&text))).collect::<BTreeMap<_, _>>(),
+                SIGNAL_LABEL: message.and_then(Message::cause).map(Cause::label),
+            })
+        };
         evictions.map(told).collect()
     }
 

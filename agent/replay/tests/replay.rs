@@ -291,6 +291,87 @@ fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
     }
 }
 
+/// What is said of each pod that goes, with annotations and the metrics' label, by a rule book.
+fn said(recording: &Recording, pods: Option<&str>, text: &str, rule_book: RuleBook) -> Vec<serde_json::Value> {
+    let configuration = configuration(text);
+    let settings = Settings { configuration: &configuration, rule_book: Some(rule_book), layout: None };
+    let pods = pods.map(|pods| read_pods(pods.as_bytes()).expect("a list of pods"));
+    let mut evictions = Vec::new();
+    run(recording, pods.as_deref(), &settings, &mut |turn: &Turn<'_>| {
+        let json = turn.json();
+        let told = json["evictions"].as_array().cloned().unwrap_or_default();
+        let of_json = told.iter().map(|told| told["message"].as_str().expect("a message").trim_end().to_owned());
+        let of_text = turn.messages().into_iter().map(|[_, message]| message);
+        assert_eq!(of_text.collect::<Vec<_>>(), of_json.collect::<Vec<_>>());
+        evictions.extend(told);
+    });
+    evictions
+}
+
+#[test]
+fn every_rule_book_says_what_the_kubelet_says() {
+    let summary = read(SUMMARY).expect("a summary");
+    let pods = String::from_utf8_lossy(PODS);
+    let low = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. ";
+    let blamed = "Container nginx was using 600Mi, request is 128Mi, has larger consumption of memory. ";
+    let whole =
+        pods.replacen(r#""priority": 0,"#, r#""priority": 0, "resources": {"requests": {"memory": "128Mi"}},"#, 1);
+    let volume = pods.replacen(r#""sizeLimit": "1Gi""#, r#""sizeLimit": "0.5Ki""#, 1);
+    let layer = |limit: &str| {
+        let limits = format!(r#""limits": {{"ephemeral-storage": "{limit}"}}, "requests": {{"memory": "128Mi"}}"#);
+        pods.replacen(r#""requests": {"memory": "128Mi"}"#, &limits, 1)
+    };
+    let (of_pod, of_container) = (layer("100k"), layer("121000"));
+    let sidecar = r#""initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"limits": {"ephemeral-storage": "50k"}}}], "volumes""#;
+    let of_container = of_container.replacen(r#""volumes""#, sidecar, 1);
+    for (pods, message, label, annotation) in [
+        (Some(&*pods), format!("{low}{blamed}"), "memory.available", "nginx"),
+        (
+            Some(&*whole),
+            format!("{low}Pod web was using 600Mi, request is 128Mi, has larger consumption of memory. {blamed}"),
+            "memory.available",
+            "nginx",
+        ),
+        // Nobody asked for anything, as far as is known.
+        (None, low.to_owned(), "memory.available", ""),
+        (
+            Some(&*volume),
+            "Usage of EmptyDir volume \"cache\" exceeds the limit \"512\". ".to_owned(),
+            "emptydirfs.limit",
+            "",
+        ),
+        (
+            Some(&*of_pod),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 100k. ".to_owned(),
+            "ephemeralpodfs.limit",
+            "",
+        ),
+        (
+            Some(&*of_container),
+            "Container nginx exceeded its local ephemeral storage limit \"121k\". ".to_owned(),
+            "ephemeralcontainerfs.limit",
+            "",
+        ),
+    ] {
+        let kubelet = said(&summary, pods, "", RuleBook::Kubelet);
+        let web = kubelet.iter().find(|told| told["pod"] == "shop/web" || pods.is_none()).expect("it goes");
+        assert_eq!((&web["message"], &web["eviction_signal"]), (&message.into(), &label.into()), "{kubelet:?}");
+        assert_eq!(web["annotations"]["offending_containers"].as_str().unwrap_or_default(), annotation);
+        for book in [RuleBook::Plimsoll, RuleBook::OpenShift3] {
+            let ours = said(&summary, pods, "", book);
+            let same = ours.iter().any(|told| {
+                ["message", "annotations", "eviction_signal"].iter().all(|field| told[*field] == web[*field])
+            });
+            assert!(same, "{book}: {ours:?}, not {web}");
+        }
+    }
+    // A percentage prints as what it comes to, in a trace too.
+    let trace = read(MACHINE).expect("a trace");
+    let text = "evictionHard: {memory.available: 9.765625%}";
+    let expected = "The node was low on resource: memory. Threshold quantity: 100000Ki, available: 60Mi. ";
+    assert_eq!(said(&trace, None, text, RuleBook::Kubelet)[0]["message"], expected);
+}
+
 #[test]
 fn programs_get_names_fates_and_cases() {
     let trace = read(MACHINE).expect("a trace");

@@ -5,7 +5,7 @@ use plimsoll_config::Quantity;
 use plimsoll_policy::kubelet::{
     self, Amount, Amounts, ContainerLimit, Critical, InitContainer, NodeStats, PodSpec, QosClass, Usage,
 };
-use plimsoll_replay::Summary;
+use plimsoll_replay::{Summary, storage_limit};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::Map;
@@ -236,32 +236,14 @@ impl Pod {
     /// The local storage that it may use (the sum that [`PodSpec::ephemeral_storage_limit`] takes), as it is printed.
     pub(crate) fn storage_limit(&self) -> Option<Quantity> {
         const STORAGE: &str = "ephemeral-storage";
-        let own = |container: &Container| {
-            let limit = container.resources.limits.get(STORAGE)?;
-            Some(Quantity::parse(limit).expect("a quantity"))
-        };
-        let plus = |one: Option<Quantity>, other: Option<Quantity>| match (one, other) {
-            (Some(one), Some(other)) => Some(&one + &other),
-            (one, other) => one.or(other),
-        };
-        let most = |one: Option<Quantity>, other: Option<Quantity>| match (one, other) {
-            (Some(one), Some(other)) if one.nanos() >= other.nanos() => Some(one),
-            (one, other) => other.or(one),
-        };
-        let mut together = self.spec.containers.iter().map(own).fold(None, plus);
-        let (mut sidecars, mut starting) = (None, None);
-        for container in &self.spec.init_containers {
-            if container.is_sidecar() {
-                together = plus(together, own(container));
-                sidecars = plus(sidecars, own(container));
-                starting = most(starting, sidecars.clone());
-            } else {
-                starting = most(starting, plus(own(container), sidecars.clone()));
-            }
-        }
-        let limit = most(together, starting)?;
-        let overhead = self.spec.overhead.get(STORAGE).filter(|_| !limit.is_zero());
-        Some(overhead.map_or(limit.clone(), |overhead| &limit + &Quantity::parse(overhead).expect("a quantity")))
+        let quantity = |text: &String| Quantity::parse(text).expect("a quantity");
+        let own = |container: &Container| container.resources.limits.get(STORAGE).map(quantity);
+        let Spec { containers, init_containers, overhead, .. } = &self.spec;
+        storage_limit(
+            containers.iter().map(own),
+            init_containers.iter().map(|container| (container.is_sidecar(), own(container))),
+            overhead.get(STORAGE).map(quantity).as_ref(),
+        )
     }
 
     /// Its statistics: the last entry of its UID.

@@ -7,9 +7,11 @@ use plimsoll_config::kubelet::{self as configured, EvictionSettings, Kubelet, pa
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
 use plimsoll_policy::kubelet::{
     Condition, Config, DiskLayout, Eviction, Limit, Line, Observation, Origin, Outcome, Plan, Readings, Resource,
-    Signal, State, Threshold, Why, after_reclaim, decide,
+    Signal, State, Threshold, after_reclaim, decide,
 };
-use plimsoll_policy::message::{self, Asked, Attempting, Met, NodeLow, OverLimit, Used, Victim, VictimUsage, Written};
+use plimsoll_policy::message::{
+    self, Asked, Attempting, Message, OverLimit, Used, Victim, VictimUsage, Words, Written,
+};
 use plimsoll_units::MonotonicNs;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -268,49 +270,21 @@ impl Case {
     /// What a plan comes to, in the words of the API.
     fn told(&self, step: &Step, active: &[&Pod], config: &Config, plan: &Plan) -> Vec<(Event, Kill)> {
         let stats = step.stats.as_ref();
+        let readings = stats.map(|stats| Readings::of(&stats.of_node.0)).unwrap_or_default();
         plan.evictions
             .iter()
             .map(|eviction: &Eviction| {
                 let pod = active[eviction.pod as usize];
-                let stats = pod.stats(stats.map_or(&[], |stats| &stats.pods));
-                let (message, annotations, condition) = match eviction.why {
-                    Why::Threshold(index) => {
-                        let low = self.low(step, config, index, pod, stats);
-                        let annotations =
-                            low.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-                        let condition = PodCondition {
-                            kind: message::DISRUPTION_CONDITION.to_owned(),
-                            status: message::DISRUPTION_STATUS.to_owned(),
-                            reason: message::DISRUPTION_REASON.to_owned(),
-                            message: None,
-                        };
-                        (low.to_string(), annotations, Some(condition))
-                    }
-                    Why::Limit(Limit::EmptyDir(volume)) => {
-                        let volume = &pod.spec.volumes[volume as usize];
-                        let limit = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_deref());
-                        let limit = printed(limit.expect("a limit to be over"));
-                        (OverLimit::EmptyDir { name: volume.name.clone(), limit }.to_string(), BTreeMap::new(), None)
-                    }
-                    Why::Limit(Limit::Pod) => (
-                        OverLimit::Pod { limit: pod.storage_limit().expect("a limit to be over").to_string() }
-                            .to_string(),
-                        BTreeMap::new(),
-                        None,
-                    ),
-                    Why::Limit(Limit::Container(container)) => {
-                        let name = stats.expect("statistics to be over").containers[container as usize].name.clone();
-                        let limit = pod
-                            .spec
-                            .containers
-                            .iter()
-                            .filter(|container| container.name == name)
-                            .filter_map(|container| container.resources.limits.get("ephemeral-storage"))
-                            .rfind(|text| !amount(text).is_zero());
-                        let limit = printed(limit.expect("a limit to be over"));
-                        (OverLimit::Container { name, limit }.to_string(), BTreeMap::new(), None)
-                    }
-                };
+                let spoken = Spoken { case: self, active, stats: stats.map_or(&[], |stats| &stats.pods) };
+                let told = Message::of_kubelet(config, &readings, eviction, &spoken);
+                let condition = matches!(told, Message::Low(_)).then(|| PodCondition {
+                    kind: message::DISRUPTION_CONDITION.to_owned(),
+                    status: message::DISRUPTION_STATUS.to_owned(),
+                    reason: message::DISRUPTION_REASON.to_owned(),
+                    message: None,
+                });
+                let annotations = told.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+                let message = told.to_string();
                 let event = Event {
                     pod: Some(pod.metadata.name.clone()),
                     node: None,
@@ -331,20 +305,26 @@ impl Case {
             })
             .collect()
     }
+}
 
-    fn low(&self, step: &Step, config: &Config, index: u32, pod: &Pod, stats: Option<&PodStats>) -> NodeLow {
-        let threshold = &config.thresholds[index as usize];
-        let resource = threshold.signal.resource();
-        let readings = step.stats.as_ref().map(|stats| Readings::of(&stats.of_node.0));
-        let lines = self.thresholds.as_deref().unwrap_or_default();
-        let met = readings.and_then(|readings| readings.get(threshold.signal)).map(|reading| Met {
-            signal: threshold.signal,
-            line: lines[index as usize].value.told(),
-            reading,
-        });
+/// What a case writes and messages repeat.
+struct Spoken<'a> {
+    case: &'a Case,
+    active: &'a [&'a Pod],
+    stats: &'a [PodStats],
+}
+
+impl Words for Spoken<'_> {
+    fn line(&self, threshold: u32) -> message::Line {
+        self.case.thresholds.as_deref().unwrap_or_default()[threshold as usize].value.told()
+    }
+
+    fn victim(&self, pod: u32, resource: Resource) -> Victim {
+        let pod = self.active[pod as usize];
+        let stats = pod.stats(self.stats);
         let written = |text: &String| Written { amount: amount(text), text: printed(text) };
         let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
-        let victim = Victim {
+        Victim {
             name: pod.metadata.name.clone(),
             request: pod
                 .spec
@@ -371,8 +351,31 @@ impl Case {
                     })
                     .collect(),
             }),
-        };
-        NodeLow::of(resource, met, &victim)
+        }
+    }
+
+    fn over(&self, pod: u32, limit: Limit) -> OverLimit {
+        let pod = self.active[pod as usize];
+        match limit {
+            Limit::EmptyDir(volume) => {
+                let volume = &pod.spec.volumes[volume as usize];
+                let limit = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_deref());
+                OverLimit::EmptyDir { name: volume.name.clone(), limit: printed(limit.expect("a limit to be over")) }
+            }
+            Limit::Pod => OverLimit::Pod { limit: pod.storage_limit().expect("a limit to be over").to_string() },
+            Limit::Container(container) => {
+                let stats = pod.stats(self.stats).expect("statistics to be over");
+                let name = stats.containers[container as usize].name.clone();
+                let limit = pod
+                    .spec
+                    .containers
+                    .iter()
+                    .filter(|container| container.name == name)
+                    .filter_map(|container| container.resources.limits.get("ephemeral-storage"))
+                    .rfind(|text| !amount(text).is_zero());
+                OverLimit::Container { name, limit: printed(limit.expect("a limit to be over")) }
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a list of pods says of each, for whoever tells it beside what is measured.
 
-use super::{Amount, Pod, Requirements, Resources, Spec, Written, amounts, full_name};
+use super::{Amount, Pod, Requirements, Resources, Spec, amounts, full_name};
 use plimsoll_policy::Protected;
 use plimsoll_policy::kubelet::{Critical, InitContainer, PodSpec, QosClass};
 use plimsoll_policy::oom_score::{Requests, oom_score_adj, part_of_pod_request};
@@ -59,7 +59,7 @@ fn bytes(amount: Amount) -> Bytes {
 }
 
 fn memory(resources: &Resources) -> Option<Bytes> {
-    resources.get("memory").map(|Written(amount)| bytes(*amount))
+    resources.get("memory").map(|written| bytes(written.amount()))
 }
 
 /// A request that is not written is as large as the limit.
