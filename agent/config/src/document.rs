@@ -130,7 +130,7 @@ pub(crate) struct Document {
     /// Pods over their limits of local storage are evicted for it. By default they are. For replay: run knows no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     local_storage_capacity_isolation: Option<bool>,
-    /// Which rules decide about pods. plimsoll by default. For replay: run knows no pods.
+    /// Which rules decide about pods. plimsoll by default. For replay and explain: run knows no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_book: Option<Book>,
     /// When swap counts as pressure on pods: short, pages coming back from it, and all tasks stalling. Never by default. For

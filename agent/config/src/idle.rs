@@ -17,7 +17,6 @@ pub(crate) fn warn(
 ) {
     problems.turn_to(own);
     let why = "`run` does nothing by it, because it knows cgroups and no pods; `replay` and `explain` go by it";
-    let why_book = "`run` does nothing by it, because it knows cgroups and no pods; `replay` goes by it";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
@@ -41,7 +40,7 @@ pub(crate) fn warn(
     if rule_book != RuleBook::default()
         && let Some(line) = origins.get("ruleBook").and_then(line)
     {
-        problems.warn(Some(line), "ruleBook", Some(rule_book.name()), why_book);
+        problems.warn(Some(line), "ruleBook", Some(rule_book.name()), why);
     }
     if let Some(line) = origins.get("swap").and_then(line) {
         problems.warn(Some(line), "swap", None, why);
@@ -84,7 +83,7 @@ mod tests {
         };
         let warnings = examine_texts(&texts, &Overrides::default()).warnings;
         let explains: Vec<_> = warnings.iter().map(|it| it.to_string().contains("`explain`")).collect();
-        assert_eq!(explains, [false, true], "it shows swap's line, and goes by no rule book");
+        assert_eq!(explains, [true, true], "it shows swap's line, and pods in the rule book's order");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
                     evictionHard: {nodefs.available: 11%}\n";
         let of_kubelet = Text { file: "k".to_owned(), text: text.to_owned() };

@@ -3,6 +3,7 @@
 mod listed;
 mod words;
 
+pub(crate) use listed::critical;
 pub use listed::{ListedContainer, ListedPod};
 pub use words::storage_limit;
 
@@ -427,8 +428,7 @@ fn full_name(namespace: &str, name: &str) -> String {
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A pod whose deletion is for this time, at which its grace is over.
-fn going(end: Time, now: MonotonicNs) -> Going {
-    let end = end.monotonic();
+fn going(end: MonotonicNs, now: MonotonicNs) -> Going {
     Going { is_stuck: now > end.after(KILL_PATIENCE), is_gentle: end > now }
 }
 
@@ -580,7 +580,7 @@ impl<'a> Seen<'a> {
             facts,
             qos,
             daemon_set: daemon_set.map(|owner| OwnerUid(bits(&owner.uid))),
-            going: metadata.deletion_timestamp.map(|end| going(end, now)),
+            going: metadata.deletion_timestamp.map(|end| going(end.monotonic(), now)),
             ..base
         }
     }

@@ -1,19 +1,19 @@
 //! Statistics through a rule book over pods.
 
 use crate::Settings;
-use crate::api::{Pod, Seen, Summary, seen};
+use crate::api::{Pod, Seen, Summary, critical, seen};
 use crate::machine::{judged_anew, looks, most_workloads, stall};
 use crate::tell::{Decided, Turn};
 use crate::trace::{self, Look, Memory, Told, Trace, Workload};
 use core::time::Duration;
 use plimsoll_config::{Configuration, PodRules, kubelet as config};
 use plimsoll_policy::kubelet::{
-    self, Amount, Critical, DiskLayout, Limit, MemoryStats, NodeStats, PodStats, QosClass, Readings, Resource,
-    StatsTime, Threshold, Usage,
+    self, Amount, DiskLayout, Limit, MemoryStats, NodeStats, PodStats, QosClass, Readings, Resource, StatsTime,
+    Threshold, Usage,
 };
 use plimsoll_policy::message::{Line, Message, OverLimit, Victim, VictimUsage, Words};
 use plimsoll_policy::plimsoll::{self, Action, Going, PodUid, ReclaimOrder, Reclaimed, Swap};
-use plimsoll_policy::{Protected, RuleBook, Stall};
+use plimsoll_policy::{RuleBook, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
 use std::collections::BTreeMap;
 
@@ -369,18 +369,13 @@ pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, 
 
 fn as_pod(workload: &Workload, settings: &Settings<'_>) -> plimsoll::Pod<'static> {
     let (priority, protected) = judged_anew(workload, settings.configuration);
-    let critical = protected.map(|why| match why {
-        Protected::Static => Critical::Static,
-        Protected::Mirror => Critical::Mirror,
-        Protected::Init | Protected::Agent | Protected::Listed | Protected::Critical => Critical::Priority,
-    });
     let stats = workload.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
     let has_promise = workload.reservation_bytes > Bytes::ZERO;
     plimsoll::Pod {
         uid: PodUid(workload.id.0.into()),
         facts: kubelet::Pod {
             priority,
-            critical,
+            critical: protected.map(critical),
             memory_request: Amount::counted(workload.reservation_bytes.0),
             stats,
             ..kubelet::Pod::default()

@@ -8,6 +8,7 @@ mod pods;
 mod print;
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use plimsoll_config::Configuration;
 use plimsoll_node::meminfo::MemReading;
@@ -17,6 +18,7 @@ use plimsoll_policy::{
 };
 use plimsoll_replay::trace::Look;
 use plimsoll_replay::{machine_candidates, machine_plan, printable, read_pods};
+use plimsoll_units::MonotonicNs;
 use serde_json::json;
 
 use crate::observe::Observer;
@@ -100,7 +102,9 @@ fn answer<'a>(
         Some((path.to_owned(), plan))
     });
     let cgroups = pods::cgroups(observer);
-    let pods = pods::answer(configuration, listed, &cgroups, &look, reading.total);
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = MonotonicNs(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX));
+    let pods = pods::answer(configuration, listed, &cgroups, &look, reading.total, now);
     let pod_name = |cgroup: &str| listed.of_path(cgroup).map(|pod| pod.name.clone());
     Answer {
         policy,

@@ -1,12 +1,15 @@
 //! Pods: which cgroup is whose, who of them would go first, and why one is passed over.
 
 use std::path::Path;
+use std::time::Duration;
 
-use plimsoll_config::Configuration;
-use plimsoll_policy::{Candidate, Key, Observation, Plan, Protected, Ranked, ranking};
+use plimsoll_config::kubelet::DiskLayout;
+use plimsoll_config::{Configuration, PodRules};
+use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, Origin, Signal};
+use plimsoll_policy::{Fate, Protected, plimsoll};
 use plimsoll_replay::trace::Look;
 use plimsoll_replay::{ListedPod, Pod};
-use plimsoll_units::{Bytes, CgroupId};
+use plimsoll_units::{Bytes, MonotonicNs};
 use serde::Serialize;
 
 use crate::observe::{Figures, Observer};
@@ -99,8 +102,8 @@ pub(super) struct Told {
     pub(super) oom_score_adj: Option<(i32, i32)>,
     /// `machine.workloads` means it or a part of it although it is protected: `run` knows no pods.
     pub(super) is_exposed: bool,
-    #[serde(skip)]
-    pub(super) ranked: Option<Ranked>,
+    /// What would become of it if memory were short and everybody were needed.
+    pub(super) fate: String,
 }
 
 /// All pods of the list that are here, who would go first is first, and what they ask for together.
@@ -123,6 +126,7 @@ pub(super) fn answer(
     cgroups: &[Cgroup],
     look: &Look,
     machine: Bytes,
+    now: MonotonicNs,
 ) -> Option<Answer> {
     if !listed.is_given {
         return None;
@@ -137,10 +141,12 @@ pub(super) fn answer(
         listed.pods.iter().filter(|pod| !pod.has_ended && (is_found(pod) || is_same_node(pod))).collect();
     let mut pods: Vec<Option<Told>> =
         found.iter().map(|(cgroup, pod)| Some(told(cgroup, pod, look, machine))).collect();
-    let order = order(configuration, &found, look);
-    let in_order = |ranked: Ranked| {
-        let told = pods.get_mut(ranked.candidate as usize)?.take()?;
-        Some(Told { ranked: Some(ranked), ..told })
+    let order = order(configuration, &found, now);
+    let in_order = |(pod, fate): (u32, String)| {
+        let told = pods.get_mut(pod as usize)?.take()?;
+        // One form for cgroups and pods.
+        let never = told.protected.map(|why| Fate::Protected(why).to_string());
+        Some(Told { fate: never.unwrap_or(fate), ..told })
     };
     Some(Answer {
         pods: order.into_iter().filter_map(in_order).collect(),
@@ -166,26 +172,65 @@ fn told(cgroup: &Cgroup, pod: &ListedPod, look: &Look, machine: Bytes) -> Told {
         protected: pod.protected,
         oom_score_adj: scores().min().zip(scores().max()),
         is_exposed: pod.protected.is_some() && taken.any(|it| holds(&it.cgroup) || within(&it.cgroup)),
-        ranked: None,
+        fate: String::new(),
     }
 }
 
-/// Over its request, then by priority, then by how far it is over: what rule books over pods go by.
-fn order(configuration: &Configuration, found: &[(&Cgroup, &ListedPod)], look: &Look) -> Vec<Ranked> {
-    let candidate = |(slot, (cgroup, pod)): (u32, &(&Cgroup, &ListedPod))| Candidate {
-        key: Key { slot, id: CgroupId(slot.into()) },
-        usage: cgroup.figures.working_set(),
-        empty: cgroup.figures.is_empty,
-        reservation: pod.memory_request,
-        priority: pod.priority,
-        protected: pod.protected,
-        ..Candidate::default()
+/// The order of the configured rule book when memory is short, and what would become of each if everybody were needed.
+fn order(configuration: &Configuration, found: &[(&Cgroup, &ListedPod)], now: MonotonicNs) -> Vec<(u32, String)> {
+    const MAY_GO: &str = "may be evicted";
+    let pods: Vec<plimsoll::Pod<'_>> = found
+        .iter()
+        .map(|(cgroup, pod)| pod.for_memory(cgroup.figures.working_set(), cgroup.figures.swapped, now))
+        .collect();
+    // The disks do not matter for memory.
+    let disks = DiskLayout { dedicated_image_fs: false, split_container_fs: false };
+    match configuration.pod_rules(disks) {
+        PodRules::Kubelet(_) => {
+            let facts: Vec<kubelet::Pod<'_>> = pods.iter().map(|pod| pod.facts).collect();
+            let mut ranked = Vec::with_capacity(facts.len());
+            kubelet::rank(Signal::MemoryAvailable, kubelet::DiskLayout::Single, &facts, &mut ranked);
+            // It reckons with nobody who is going, and takes such a pod again.
+            ranked.iter().map(|ranked| (ranked.pod, MAY_GO.to_owned())).collect()
+        }
+        PodRules::Plimsoll(config) => {
+            let plan = all_needed(&config, &pods);
+            let fate = |fate: plimsoll::Fate| match fate {
+                plimsoll::Fate::Evicted | plimsoll::Fate::NotNeeded => MAY_GO.to_owned(),
+                // Nobody hastens it now.
+                plimsoll::Fate::Hastened => plimsoll::Fate::Going.to_string(),
+                fate => fate.to_string(),
+            };
+            plan.ranked.iter().map(|ranked| (ranked.pod, fate(ranked.fate))).collect()
+        }
+    }
+}
+
+/// What would be decided about these pods if no memory at all were left and no bound stood in the way.
+fn all_needed(config: &plimsoll::Config, pods: &[plimsoll::Pod<'_>]) -> plimsoll::Plan {
+    let line = kubelet::Threshold {
+        signal: Signal::MemoryAvailable,
+        line: Some(kubelet::Line::At(Amount::whole(i64::MAX))),
+        grace: Duration::ZERO,
+        min_reclaim: None,
+        origin: Origin::Configured,
     };
-    let candidates: Vec<Candidate> = (0..).zip(found).map(candidate).collect();
-    let observation = Observation { taken: look.at_ns, candidates: &candidates, ..Observation::default() };
-    let mut plan = Plan::with_capacity(&configuration.policy, candidates.len());
-    ranking(&observation, &mut plan);
-    plan.ranked
+    let config = plimsoll::Config {
+        thresholds: vec![line],
+        memory_order: config.memory_order,
+        hard_victims_per_minute: u32::try_from(pods.len()).unwrap_or(u32::MAX),
+        ..plimsoll::Config::default()
+    };
+    let memory = MemoryStats { available: Some(0), working_set: Some(0), time: None };
+    let observation = plimsoll::Observation {
+        layout: Some(kubelet::DiskLayout::Single),
+        node: Some(NodeStats { memory: Some(memory), ..NodeStats::default() }),
+        pods,
+        ..plimsoll::Observation::default()
+    };
+    let (mut state, mut plan) = (plimsoll::State::new(&config), plimsoll::Plan::with_capacity(&config, pods.len(), 0));
+    plimsoll::decide(&config, &mut state, &observation, MonotonicNs(0), &mut plan);
+    plan
 }
 
 #[cfg(test)]
@@ -196,6 +241,8 @@ pub(super) mod tests {
     pub(crate) const UID: &str = "01234567-89ab-cdef-0123-456789abcdef";
     const HASH: &str = "0123456789abcdef0123456789abcdef";
     const MIB: u64 = 1 << 20;
+    /// 2026-01-02T00:00:00Z.
+    const NOW: MonotonicNs = MonotonicNs(1_767_312_000_000_000_000);
 
     /// A list of one pod whose container has this id: `abc`.
     pub(crate) fn listed(requests: &str, limits: &str) -> Listed {
@@ -277,7 +324,7 @@ pub(super) mod tests {
         let cgroups = cgroups(&observer);
         assert_eq!(cgroups.len(), 6);
         let answer =
-            super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB)).expect("there is a list");
+            super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB), NOW).expect("there is a list");
         let told: Vec<_> = answer
             .pods
             .iter()
@@ -295,6 +342,88 @@ pub(super) mod tests {
         );
         assert_eq!((answer.count, answer.requests_bytes), (5, Bytes(631 * MIB)));
         assert_eq!(answer.unlisted, [path('4')]);
-        assert_eq!(super::answer(&configuration, &Listed::default(), &cgroups, &look, Bytes(1)), None);
+        assert_eq!(super::answer(&configuration, &Listed::default(), &cgroups, &look, Bytes(1), NOW), None);
+    }
+
+    #[test]
+    fn pods_stand_in_the_order_of_the_configured_rule_book() {
+        let uid = |last: char| format!("{}{last}", &UID[..35]);
+        let path = |last: char| format!("kubepods.slice/kubepods-pod{}.slice", uid(last).replace('-', "_"));
+        // The paths are in another order than the starts.
+        let dir = tree(&[
+            (&path('1'), 300 * MIB, 0, 0, 0, 0),
+            (&path('2'), 300 * MIB, 0, 0, 0, 0),
+            (&path('3'), 300 * MIB, 0, 0, 0, 0),
+            (&path('4'), 900 * MIB, 0, 0, 0, 0),
+            (&path('5'), 500 * MIB, 0, 0, 0, 0),
+            (&path('6'), 500 * MIB, 0, 0, 0, 0),
+        ]);
+        let pod = |name: &str, last: char, resources: &str, more: &str, start: &str| {
+            pod(name, &uid(last), "null", 0, resources)
+                .replace("\"namespace\"", &format!("{more}\"namespace\""))
+                .replace("\"status\": {", &format!("\"status\": {{\"startTime\": \"2026-01-01T{start}Z\", "))
+        };
+        let all = |memory: &str| {
+            let amounts = format!(r#"{{"memory": "{memory}", "cpu": "1"}}"#);
+            format!(r#""requests": {amounts}, "limits": {amounts}"#)
+        };
+        let deleted = |time: &str| format!(r#""deletionTimestamp": "{time}", "#);
+        let asks = r#""requests": {"memory": "100Mi"}"#;
+        let listed = listed_pods(&format!(
+            "[{}, {}, {}, {}, {}, {}]",
+            pod("old", '1', asks, "", "01:00:00"),
+            pod("young", '2', asks, "", "03:00:00"),
+            pod("middle", '3', asks, "", "02:00:00"),
+            pod("guaranteed", '4', &all("500Mi"), "", "00:00:00"),
+            pod("going", '5', asks, &deleted("2026-01-02T00:00:00Z"), "00:00:00"),
+            pod("stuck", '6', asks, &deleted("2026-01-01T23:00:00Z"), "00:00:00"),
+        ));
+        let (may, going, stuck) =
+            ("may be evicted", "going already, counted as coming back", "going already, but stuck");
+        for (book, expected) in [
+            (
+                "plimsoll",
+                [
+                    ("n/guaranteed", may),
+                    ("n/going", going),
+                    ("n/stuck", stuck),
+                    ("n/young", may),
+                    ("n/middle", may),
+                    ("n/old", may),
+                ],
+            ),
+            (
+                "openshift3",
+                [
+                    ("n/going", going),
+                    ("n/stuck", stuck),
+                    ("n/young", may),
+                    ("n/middle", may),
+                    ("n/old", may),
+                    ("n/guaranteed", may),
+                ],
+            ),
+            // Equals stay as they come.
+            (
+                "kubelet",
+                [
+                    ("n/guaranteed", may),
+                    ("n/going", may),
+                    ("n/stuck", may),
+                    ("n/old", may),
+                    ("n/young", may),
+                    ("n/middle", may),
+                ],
+            ),
+        ] {
+            let configuration = plimsoll_config::parse(&format!("ruleBook: {book}"), "f").expect("it is in order");
+            let mut observer = Observer::new(&configuration, Some(dir.path()));
+            let look = observer.look();
+            let cgroups = cgroups(&observer);
+            let answer = super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB), NOW);
+            let answer = answer.expect("there is a list");
+            let told: Vec<_> = answer.pods.iter().map(|it| (it.pod.as_str(), it.fate.as_str())).collect();
+            assert_eq!(told, expected, "{book}");
+        }
     }
 }

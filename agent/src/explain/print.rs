@@ -161,7 +161,7 @@ fn and_more(f: &mut String, count: usize) -> Result {
 
 /// Whoever is never chosen is told whatever the rank: why is what users ask.
 fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
-    writeln!(f, "\nwhich pods would go first by requests and priority, and who never:")?;
+    writeln!(f, "\nwhich pods would go first by the rule book, and who never:")?;
     if pods.pods.is_empty() {
         writeln!(f, "    no pod of the list runs here")?;
     }
@@ -173,14 +173,14 @@ fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
                 continue;
             }
         }
-        let fate = pod.ranked.as_ref().map_or_else(String::new, |ranked| fate(ranked, true));
         let uses = pod.usage_bytes.map_or_else(|| "it is not known what it uses".to_owned(), |it| format!("uses {it}"));
         write!(
             f,
-            "    {} ({}, priority {}): {fate}; {uses}, asks for {}",
+            "    {} ({}, priority {}): {}; {uses}, asks for {}",
             printable(&pod.pod),
             pod.qos,
             pod.priority,
+            pod.fate,
             pod.request_bytes
         )?;
         match pod.oom_score_adj {

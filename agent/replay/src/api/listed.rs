@@ -1,10 +1,11 @@
 //! What a list of pods says of each, for whoever tells it beside what is measured.
 
-use super::{Amount, Pod, Requirements, Resources, Spec, amounts, full_name};
+use super::{Amount, Pod, Requirements, Resources, Spec, Time, amounts, bits, full_name, going};
 use plimsoll_policy::Protected;
-use plimsoll_policy::kubelet::{Critical, InitContainer, PodSpec, QosClass};
+use plimsoll_policy::kubelet::{self, Critical, InitContainer, PodSpec, PodStats, QosClass};
 use plimsoll_policy::oom_score::{Requests, oom_score_adj, part_of_pod_request};
-use plimsoll_units::Bytes;
+use plimsoll_policy::plimsoll::{self, PodUid};
+use plimsoll_units::{Bytes, MonotonicNs};
 
 /// The class of pods without which a node is none.
 const NODE_CRITICAL: &str = "system-node-critical";
@@ -14,12 +15,18 @@ const NODE_CRITICAL: &str = "system-node-critical";
 pub struct ListedPod {
     /// `namespace/name`.
     pub name: String,
+    /// By which equals are told apart.
+    pub uid: PodUid,
     /// By what its cgroup may be called: its UID, and of one that stands for a static pod the UID of that.
     pub uids: Vec<String>,
     /// The node that it was given to; empty for none.
     pub node: String,
     /// It has succeeded or failed: nothing of it runs.
     pub has_ended: bool,
+    /// When it was started, on a clock that begins in 1970; absent if the list does not tell.
+    pub started: Option<MonotonicNs>,
+    /// Its deletion was asked for, and its grace is over then, on the same clock.
+    pub ends: Option<MonotonicNs>,
     /// Its priority.
     pub priority: i32,
     /// Its class.
@@ -48,9 +55,44 @@ pub struct ListedContainer {
 }
 
 impl ListedPod {
+    /// As rule books look at it when memory is short, on a clock that begins in 1970. What is measured of it is told:
+    /// its working set, and what of its memory is in swap.
+    pub fn for_memory(
+        &self,
+        working_set: Option<Bytes>,
+        swapped: Option<Bytes>,
+        now: MonotonicNs,
+    ) -> plimsoll::Pod<'static> {
+        let of_memory = |working_set: Bytes| PodStats { working_set: Some(working_set.0), ..PodStats::default() };
+        plimsoll::Pod {
+            uid: self.uid,
+            facts: kubelet::Pod {
+                priority: self.priority,
+                critical: self.protected.map(critical),
+                memory_request: Amount::counted(self.memory_request.0),
+                stats: working_set.map(of_memory),
+                ..kubelet::Pod::default()
+            },
+            qos: self.qos,
+            started: self.started.unwrap_or(MonotonicNs(0)),
+            swapped,
+            going: self.ends.map(|end| going(end, now)),
+            ..plimsoll::Pod::default()
+        }
+    }
+
     /// What the kubelet writes into `oom_score_adj` of this container's processes.
     pub fn oom_score_adj(&self, container: &ListedContainer, machine: Bytes) -> i32 {
         oom_score_adj(self.qos, self.is_node_critical, container.requests, machine)
+    }
+}
+
+/// Why it is never evicted, as rule books over pods say it.
+pub(crate) const fn critical(why: Protected) -> Critical {
+    match why {
+        Protected::Static => Critical::Static,
+        Protected::Mirror => Critical::Mirror,
+        Protected::Init | Protected::Agent | Protected::Listed | Protected::Critical => Critical::Priority,
     }
 }
 
@@ -109,9 +151,12 @@ impl Pod {
         let request_is_limit = levels.map_or_else(of_containers, is_limited_to_request);
         ListedPod {
             name: full_name(&metadata.namespace, &metadata.name),
+            uid: PodUid(bits(&metadata.uid)),
             uids: std::iter::once(&metadata.uid).chain(hash).cloned().collect(),
             node: spec.node_name.clone(),
             has_ended: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
+            started: status.start_time.map(Time::monotonic),
+            ends: metadata.deletion_timestamp.map(Time::monotonic),
             priority: spec.priority.unwrap_or(0),
             qos,
             memory_request: bytes(request),
