@@ -67,6 +67,11 @@ impl Figures {
         Some(self.usage?.saturating_sub(self.inactive_file.unwrap_or(Bytes::ZERO)))
     }
 
+    /// What reclaim could not take.
+    fn held(&self) -> Option<Bytes> {
+        Some(self.usage?.saturating_sub(self.droppable()?))
+    }
+
     /// What reclaim could take without ending or swapping anybody, as the core reckons it.
     fn droppable(&self) -> Option<Bytes> {
         Some(self.active_file?.saturating_add(self.inactive_file?).saturating_add(self.slab_reclaimable?))
@@ -159,8 +164,7 @@ impl Observer {
             let figures = Figures::read(&self.folder(pattern.as_str().as_bytes())?);
             let max = figures.max?;
             let available_bytes = max.saturating_sub(figures.working_set()?);
-            let usage = figures.usage?;
-            let honest_bytes = figures.droppable().map(|droppable| max.saturating_sub(usage.saturating_sub(droppable)));
+            let honest_bytes = figures.held().map(|held| max.saturating_sub(held));
             Some(Slice { path: pattern.as_str().to_owned(), capacity_bytes: max, available_bytes, honest_bytes })
         };
         self.slices.iter().filter_map(slice).collect()
@@ -184,6 +188,7 @@ impl Observer {
                 cgroup: String::from_utf8_lossy(path).into_owned(),
                 id,
                 usage_bytes: figures.working_set(),
+                held_bytes: figures.held(),
                 swapped_bytes: figures.swapped,
                 empty: figures.is_empty,
                 reservation_bytes: figures.reservation.unwrap_or(Bytes::ZERO),
@@ -271,6 +276,8 @@ pub(crate) mod tests {
                 ("a.slice/db.service", Some(Bytes(400)), Bytes(0), 0, Some(Why::Listed)),
             ]
         );
+        let held: Vec<_> = first.workloads.iter().map(|it| it.held_bytes).collect();
+        assert_eq!(held, [Some(Bytes(343)), Some(Bytes(393))]);
         assert!(first.workloads.iter().all(|it| it.swapped_bytes == Some(Bytes(9))));
         assert!(first.memory.is_some_and(|memory| memory.capacity_bytes > memory.kubelet_bytes));
         // With swap of its own the machine would have it told; without any it is absent, and never zero.

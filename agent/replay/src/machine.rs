@@ -14,6 +14,20 @@ use std::collections::BTreeMap;
 /// How many candidates growth is remembered of.
 const SLOTS: u32 = 4096;
 
+impl Workload {
+    /// What its going gives back by the kernel's own estimate, which counts cache as available while it lives. Without a
+    /// figure of that all of its working set.
+    pub(crate) fn held(&self) -> Bytes {
+        let all = self.usage_bytes.unwrap_or(Bytes::ZERO);
+        self.held_bytes.map_or(all, |held| held.min(all))
+    }
+
+    /// What of its working set is cache.
+    fn cache(&self) -> Bytes {
+        self.usage_bytes.unwrap_or(Bytes::ZERO).saturating_sub(self.held())
+    }
+}
+
 /// Somebody whom the replay evicted.
 #[derive(Clone, Copy)]
 struct Taken {
@@ -33,10 +47,15 @@ pub(crate) fn looks(trace: &Trace) -> impl Iterator<Item = (Look, Option<&Told>)
             let mut look = Look { at_ns: told.at_ns, memory: Some(told.memory?), ..last.clone() };
             for workload in &told.workloads {
                 match look.workloads.iter_mut().find(|known| known.id == workload.id) {
-                    // A plan does not tell what of them is in swap.
+                    // A plan does not tell what of them is in swap, nor what of them is cache: what grew since is not.
                     Some(known) => {
-                        let swapped_bytes = workload.swapped_bytes.or(known.swapped_bytes);
-                        *known = Workload { swapped_bytes, ..workload.clone() };
+                        let cache = known.held_bytes.map(|_| known.cache());
+                        let usage_less_cache = || Some(workload.usage_bytes?.saturating_sub(cache?));
+                        *known = Workload {
+                            held_bytes: workload.held_bytes.or_else(usage_less_cache),
+                            swapped_bytes: workload.swapped_bytes.or(known.swapped_bytes),
+                            ..workload.clone()
+                        };
                     }
                     None => look.workloads.push(workload.clone()),
                 }
@@ -212,20 +231,22 @@ impl Run<'_> {
         let Look { at_ns, memory, slices, workloads, stall: _, swap: _ } = look;
         let is_over = |workload: &Workload| self.taken.get(&workload.id).is_some_and(|taken| taken.until < *at_ns);
         for gone in workloads.extract_if(.., |workload| is_over(workload)) {
-            let held = gone.usage_bytes.unwrap_or(Bytes::ZERO);
+            let (all, held) = (gone.usage_bytes.unwrap_or(Bytes::ZERO), gone.held());
             if let Some(memory) = memory {
-                let more = |available: Bytes| available.saturating_add(held).min(memory.capacity_bytes);
+                let more = |available: Bytes, back| available.saturating_add(back).min(memory.capacity_bytes);
                 *memory = Memory {
-                    kubelet_bytes: more(memory.kubelet_bytes),
-                    honest_bytes: memory.honest_bytes.map(more),
+                    kubelet_bytes: more(memory.kubelet_bytes, all),
+                    honest_bytes: memory.honest_bytes.map(|honest| more(honest, held)),
                     ..*memory
                 };
             }
             for Slice { path, capacity_bytes, available_bytes, honest_bytes } in slices.iter_mut() {
                 let inside = gone.cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'));
                 if inside {
-                    for available in [available_bytes].into_iter().chain(honest_bytes) {
-                        *available = available.saturating_add(held).min(*capacity_bytes);
+                    for (available, back) in
+                        [(available_bytes, all)].into_iter().chain(honest_bytes.as_mut().map(|honest| (honest, held)))
+                    {
+                        *available = available.saturating_add(back).min(*capacity_bytes);
                     }
                 }
             }

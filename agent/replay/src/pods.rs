@@ -33,8 +33,8 @@ struct Frame<'a> {
     swap: Option<Swap>,
     names: Vec<String>,
     pods: Vec<plimsoll::Pod<'a>>,
-    /// What of each pod's memory is no cache.
-    rss: Vec<Bytes>,
+    /// What of each pod's memory is no cache: what its going gives back by the kernel's own estimate.
+    held: Vec<Bytes>,
     /// Where each pod was seen; nowhere those of a trace.
     seen: Vec<Option<&'a Seen<'a>>>,
 }
@@ -149,7 +149,7 @@ impl Run {
 
     fn turn(&mut self, mut frame: Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
         self.take_out(&mut frame);
-        let Frame { at, epoch_ns, told, node, honest, pods_honest, stall, swap, names, pods, rss: _, seen } = frame;
+        let Frame { at, epoch_ns, told, node, honest, pods_honest, stall, swap, names, pods, held: _, seen } = frame;
         let mut gone = Vec::new();
         let mut messages = Vec::new();
         let readings = Readings::of(&node);
@@ -209,12 +209,14 @@ impl Run {
     fn take_out(&self, frame: &mut Frame<'_>) {
         let waits = matches!(self.book, Book::Kubelet { .. });
         let (names, pods) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.pods));
-        let (rss, seen) = (core::mem::take(&mut frame.rss), core::mem::take(&mut frame.seen));
-        for ((name, mut pod), (rss, seen)) in names.into_iter().zip(pods).zip(rss.into_iter().zip(seen)) {
+        let (held, seen) = (core::mem::take(&mut frame.held), core::mem::take(&mut frame.seen));
+        for ((name, mut pod), (held, seen)) in names.into_iter().zip(pods).zip(held.into_iter().zip(seen)) {
             match self.taken.get(&pod.uid) {
                 Some((until, _)) if waits || *until <= frame.at => {
-                    give_back(&mut frame.node, &mut frame.honest, &pod, self.layout);
-                    frame.pods_honest = frame.pods_honest.map(|honest| honest.saturating_add(rss));
+                    give_back(&mut frame.node, &pod, self.layout);
+                    for honest in [&mut frame.honest, &mut frame.pods_honest].into_iter().flatten() {
+                        *honest = honest.saturating_add(held);
+                    }
                     if let (Some(swap), Some(swapped)) = (&mut frame.swap, pod.swapped) {
                         swap.free = swap.free.saturating_add(swapped).min(swap.total);
                     }
@@ -231,7 +233,7 @@ impl Run {
 }
 
 /// Counts what a pod holds as available.
-fn give_back(node: &mut NodeStats, honest: &mut Option<Bytes>, pod: &plimsoll::Pod<'_>, layout: DiskLayout) {
+fn give_back(node: &mut NodeStats, pod: &plimsoll::Pod<'_>, layout: DiskLayout) {
     let Some(PodStats { working_set, processes, ephemeral_storage: _, containers, volumes }) = pod.facts.stats else {
         return;
     };
@@ -241,7 +243,6 @@ fn give_back(node: &mut NodeStats, honest: &mut Option<Bytes>, pod: &plimsoll::P
         memory.working_set = memory.working_set.map(|used| used - back);
         memory.available = memory.available.map(|available| available.saturating_add(back));
     }
-    *honest = honest.map(|honest| honest.saturating_add(Bytes(held)));
     if let Some(pids) = &mut node.pids {
         let back = i64::try_from(processes.unwrap_or(0)).unwrap_or(i64::MAX);
         pids.running = pids.running.map(|running| running.saturating_sub(back));
@@ -306,7 +307,7 @@ pub(crate) fn run_summaries(
             swap: None,
             names: seen.iter().map(|seen| seen.name.clone()).collect(),
             pods: seen.iter().map(|seen| seen.pod(at)).collect(),
-            rss: seen.iter().map(Seen::rss).collect(),
+            held: seen.iter().map(Seen::rss).collect(),
             seen: seen.iter().map(Some).collect(),
         };
         run.turn(frame, each);
@@ -360,7 +361,7 @@ pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, 
             swap: swap_seen.at(look.swap, told.is_some()),
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             pods: workloads.iter().map(|workload| as_pod(workload, settings)).collect(),
-            rss: vec![Bytes::ZERO; workloads.len()],
+            held: workloads.iter().map(Workload::held).collect(),
             seen: vec![None; workloads.len()],
         };
         run.turn(frame, each);

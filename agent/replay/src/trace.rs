@@ -154,6 +154,9 @@ pub struct Workload {
     /// Its working set; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<Bytes>,
+    /// What of it reclaim could not drop; absent if that could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_bytes: Option<Bytes>,
     /// What of its memory is in swap; absent if that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swapped_bytes: Option<Bytes>,

@@ -164,6 +164,47 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
 }
 
 #[test]
+fn cache_of_whoever_went_was_available_before_by_the_kernels_estimate() {
+    let look = |at: u64, honest: u64, cached: &str| {
+        format!(
+            "{{\"look\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":20971520,\
+             \"honest_bytes\":{honest}}},\"slices\":[{{\"path\":\"b\",\"capacity_bytes\":1048576000,\
+             \"available_bytes\":1048576000,\"honest_bytes\":{honest}}}],\"workloads\":[\
+             {{\"cgroup\":\"b/cached\",\"id\":11,\"usage_bytes\":524288000{cached},\"started_ns\":5}},\
+             {{\"cgroup\":\"b/next\",\"id\":12,\"usage_bytes\":314572800,\"started_ns\":6}}]}}}}\n"
+        )
+    };
+    let told = "{\"told\":{\"at_ns\":25000000000,\"line\":\"x\",\"memory\":{\"capacity_bytes\":1048576000,\
+                \"kubelet_bytes\":20971520,\"honest_bytes\":20971520},\"workloads\":[{\"cgroup\":\"b/cached\",\"id\":11,\
+                \"usage_bytes\":525336576,\"started_ns\":5}]}}\n";
+    let text = "evictionHard: {memory.available: 100Mi}\nmachine: {evictForUnattributed: true}";
+    let of_slice = "evictionHard: {memory.available: 0%}\n\
+                    machine: {slices: [{path: b, evictionHard: {memory.available: 100Mi}}], evictForUnattributed: true}";
+    // 20 MiB are left, and then what came back: 30 MiB, 31 MiB at the told plan, 90 MiB, or all of it.
+    for (cached, middle, is_enough) in [
+        (",\"held_bytes\":31457280", "", false),
+        (",\"held_bytes\":31457280", told, false),
+        (",\"held_bytes\":94371840", "", true),
+        ("", "", true),
+    ] {
+        let looks = [&look(20, 20 << 20, cached), middle, &look(40, 20 << 20, cached)].concat();
+        let recording = format!("{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{looks}");
+        let recording = read(recording.as_bytes()).expect("a trace");
+        for (book, text) in
+            [(None, text), (Some(RuleBook::Plimsoll), text), (Some(RuleBook::OpenShift3), text), (None, of_slice)]
+        {
+            let turns = turns(&recording, text, book);
+            // A slice has a turn of its own.
+            let a_look = if text == of_slice { 2 } else { 1 };
+            let gone: Vec<_> = evicted(&turns).into_iter().map(|(turn, name)| (turn / a_look, name)).collect();
+            let mut expected = vec![(0, "b/cached".to_owned()), (1, "b/next".to_owned())];
+            expected.truncate(if is_enough { 1 } else { 2 });
+            assert_eq!(gone, expected, "{cached} {middle} {book:?}: {turns:#?}");
+        }
+    }
+}
+
+#[test]
 fn a_slice_of_the_configuration_is_decided_about() {
     let text = "machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}], evictForUnattributed: true}";
     let turns = turns(&read(MACHINE).expect("a trace"), text, None);

@@ -119,6 +119,7 @@ impl Draft {
             cgroup: self.name(ranked.candidate),
             id: ranked.key.id,
             usage_bytes: ranked.usage,
+            held_bytes: None,
             swapped_bytes: None,
             empty: false,
             reservation_bytes: ranked.reservation,
