@@ -2,6 +2,7 @@
 
 use plimsoll_config::Configuration;
 use plimsoll_policy::RuleBook;
+use plimsoll_policy::kubelet::DiskLayout;
 use plimsoll_replay::{Recording, Settings, Turn, read, read_pods, run};
 use proptest::prelude::*;
 
@@ -328,6 +329,24 @@ fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
             assert_eq!(evicted(&turns), gone, "{deleted} {book}: {line}");
             let told = candidates.iter().any(|told| told.starts_with(&format!("shop/web: {fate};")));
             assert!(told, "{deleted} {book}: {candidates:?}");
+        }
+    }
+}
+
+#[test]
+fn images_are_in_no_recording_so_that_a_disk_of_their_own_costs_nobody() {
+    let recording = read(SUMMARY).expect("a summary");
+    let configuration = configuration("evictionHard: {imagefs.available: 95%}");
+    let pods = read_pods(PODS).expect("a list of pods");
+    let nobody = "nobody to evict: nothing says whose going would help: imagefs.available below its hard line";
+    for (layout, expected) in
+        [(DiskLayout::SplitImageFs, nobody), (DiskLayout::DedicatedImageFs, "evicting: imagefs.available below")]
+    {
+        for book in [RuleBook::Plimsoll, RuleBook::OpenShift3] {
+            let settings = Settings { configuration: &configuration, rule_book: Some(book), layout: Some(layout) };
+            let mut lines = Vec::new();
+            run(&recording, Some(&pods), &settings, &mut |turn: &Turn<'_>| lines.push(turn.line()));
+            assert!(lines[0].starts_with(expected) && !lines[0].contains("images;"), "{book} {layout:?}: {lines:?}");
         }
     }
 }
