@@ -17,6 +17,7 @@ pub(crate) fn warn(
 ) {
     problems.turn_to(own);
     let why = "`run` does nothing by it, because it knows cgroups and no pods; `replay` and `explain` go by it";
+    let in_replay = "`run` does nothing by it, because it knows cgroups and no pods; `replay` goes by it";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
@@ -35,7 +36,7 @@ pub(crate) fn warn(
     if let Some((text, origin)) = kubelet.settings.scalar(isolation)
         && let (Some(line), false) = (line(origin), kubelet.local_storage_isolation)
     {
-        problems.warn(Some(line), isolation, Some(text), why_book);
+        problems.warn(Some(line), isolation, Some(text), in_replay);
     }
     if rule_book != RuleBook::default()
         && let Some(line) = origins.get("ruleBook").and_then(line)

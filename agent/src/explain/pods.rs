@@ -228,7 +228,8 @@ fn all_needed(config: &plimsoll::Config, pods: &[plimsoll::Pod<'_>]) -> plimsoll
         pods,
         ..plimsoll::Observation::default()
     };
-    let (mut state, mut plan) = (plimsoll::State::new(&config), plimsoll::Plan::with_capacity(&config, pods.len(), 0));
+    let (mut state, mut plan) =
+        (plimsoll::State::with_capacity(&config, pods.len()), plimsoll::Plan::with_capacity(&config, pods.len(), 0));
     plimsoll::decide(&config, &mut state, &observation, MonotonicNs(0), &mut plan);
     plan
 }

@@ -214,7 +214,8 @@ mod tests {
         words: &OnePod,
         more: &plimsoll::Observation<'_>,
     ) -> Message {
-        let (mut state, mut plan) = (plimsoll::State::new(config), plimsoll::Plan::with_capacity(config, 1, 0));
+        let (mut state, mut plan) =
+            (plimsoll::State::with_capacity(config, 1), plimsoll::Plan::with_capacity(config, 1, 0));
         let pods = [*pod];
         let mut observation = plimsoll::Observation {
             layout: Some(DiskLayout::Single),
