@@ -5,7 +5,7 @@ use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, KernelLog, wait_for};
-use crate::scene::{MIB, PATIENCE, Scene};
+use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -74,9 +74,11 @@ pub(crate) fn nested() -> Result<()> {
     let sibling = Cgroup::create("work.slice/pod/other")?;
     let inner = Cgroup::create("work.slice/pod/app/worker")?;
     let mut beside = guest().args(["idle", "--cgroup"]).arg(sibling.path()).spawn()?;
+    wait_for("a process is beside the hog", PATIENCE, || sibling.populated())?;
     let mut hog = Hog::start("anon", inner.path(), HOG, &[])?;
     scene.expect_killed(&mut hog, &pod)?;
-    ensure!(beside.try_wait()?.is_some(), "a part of the victim survived it");
+    let ended = beside.try_wait()?;
+    ensure!(ended.is_some_and(was_killed), "a part of the victim survived it, or ended by itself: {ended:?}");
     scene.end()
 }
 
@@ -102,17 +104,25 @@ pub(crate) fn ten_small_ones() -> Result<()> {
     for number in 0..10 {
         let cgroup = Cgroup::create(&format!("work.slice/small-{number}"))?;
         // Together well past the line, and half of them well above it.
-        hogs.push(Hog::start("anon", cgroup.path(), 16, &["--rate", "8", "--hold", "60"])?);
+        let hog = Hog::start("anon", cgroup.path(), 16, &["--rate", "8", "--hold", "60"])?;
+        hogs.push((cgroup, hog));
     }
     wait_for("one of ten is killed", PATIENCE, || {
         scene.check()?;
-        Ok(hogs.iter_mut().any(|hog| hog.child.try_wait().is_ok_and(|ended| ended.is_some())))
+        Ok(hogs.iter_mut().any(|(_, hog)| hog.child.try_wait().is_ok_and(|ended| ended.is_some())))
     })
     .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     // All of them have grown up by then, and the answer must hold.
     std::thread::sleep(Duration::from_secs(6));
     scene.settled()?;
-    let dead = hogs.iter_mut().filter_map(|hog| hog.child.try_wait().ok().flatten()).count();
+    let mut dead = 0;
+    for (cgroup, hog) in &mut hogs {
+        if let Some(ended) = hog.child.try_wait()? {
+            ensure!(was_killed(ended), "the hog in {} ended by itself: {ended}", cgroup.name());
+            scene.expect_told(cgroup)?;
+            dead += 1;
+        }
+    }
     figure("ten-small", &[("killed", &dead)]);
     ensure!(dead < 10, "all ten were killed where some would have done");
     let available = machine::meminfo("MemAvailable")?;
@@ -214,13 +224,8 @@ pub(crate) fn fork_bomb() -> Result<()> {
     let victim = Cgroup::create("work.slice/bomb")?;
     victim.write("pids.max", "96")?;
     let mut bomb = guest().args(["hog", "fork", "--mib", "4", "--cgroup"]).arg(victim.path()).spawn()?;
-    wait_for("the bomb is killed", PATIENCE, || {
-        scene.check()?;
-        Ok(bomb.try_wait()?.is_some())
-    })
-    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    wait_for("all of the bomb is gone", PATIENCE, || Ok(!victim.populated()?))?;
-    scene.settled()?;
+    scene.expect_dead(&mut bomb, &victim)?;
+    scene.expect_told(&victim)?;
     scene.end()
 }
 

@@ -120,8 +120,9 @@ fn die(name: &str, who: &str) -> Result<bool> {
         Some(hog) => hog,
         None => Hog::start("anon", victim.path(), GROWN, &["--hold", "60"])?,
     };
-    // The step may have been the kill itself, or one before it: in both cases it dies, once.
-    scene.expect_killed(&mut hog, &victim)?;
+    // The step may have been the kill itself, or one before it: in both cases it dies, once. Who killed it may have died
+    // before it could tell.
+    scene.expect_dead(&mut hog.child, &victim)?;
     // Who comes into the same cgroup afterwards has done nothing. An agent that kills once more does so when the victim
     // is not empty after half a second.
     let mut next = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(victim.path()).spawn()?;

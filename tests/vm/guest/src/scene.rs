@@ -7,7 +7,9 @@ use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
 use anyhow::{Context as _, Result, ensure};
-use std::process::Child;
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 /// One mebibyte.
@@ -84,15 +86,31 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until the hog is dead, checks the others, and that nothing is left frozen or stopped.
+    /// Waits until the hog was killed, and by the agent: its own log says so.
     pub(crate) fn expect_killed(&mut self, hog: &mut Hog, victim: &Cgroup) -> Result<()> {
+        self.expect_dead(&mut hog.child, victim)?;
+        self.expect_told(victim)
+    }
+
+    /// Waits until the process was killed, checks the others, and that nothing is left frozen or stopped.
+    pub(crate) fn expect_dead(&mut self, hog: &mut Child, victim: &Cgroup) -> Result<()> {
+        let mut ended = None;
         wait_for("the hog is killed", PATIENCE, || {
             self.check()?;
-            Ok(hog.child.try_wait()?.is_some())
+            ended = hog.try_wait()?;
+            Ok(ended.is_some())
         })
         .with_context(|| format!("the agent's log ends with: {}", crate::agent::tail(&self.agent.text())))?;
+        ensure!(ended.is_some_and(was_killed), "the hog ended by itself: {ended:?}");
         wait_for("the victim's cgroup is empty", PATIENCE, || Ok(!victim.populated()?))?;
         self.settled()
+    }
+
+    /// Waits until the agent says that it killed the victim.
+    pub(crate) fn expect_told(&self, victim: &Cgroup) -> Result<()> {
+        let name = victim.name();
+        wait_for("the agent tells of the kill", PATIENCE, || Ok(!self.agent.kills(name, "begun").is_empty()))
+            .with_context(|| format!("of {name}; the log ends with: {}", crate::agent::tail(&self.agent.text())))
     }
 
     /// Nothing is frozen or stopped, within the time that a brake may last.
@@ -113,6 +131,11 @@ impl Scene {
         }
         Ok(())
     }
+}
+
+/// Whether a process ended by SIGKILL: one that fails ends by itself.
+pub(crate) fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::KILL.as_raw())
 }
 
 /// What is frozen or stopped on this machine, for messages.
