@@ -183,19 +183,36 @@ pub(crate) fn brake_holds_and_is_undone() -> Result<()> {
 
 pub(crate) fn what_still_grows_is_seen() -> Result<()> {
     let mut hand = Hand::new("/run/act-grows")?;
-    let cgroup = Cgroup::create("work.slice/populate")?;
+    // Where this process has to wait for a CPU, the hog may have grown up before it is looked at.
+    for round in 0..5 {
+        if still_grows(&mut hand, round)? {
+            return Ok(());
+        }
+    }
+    bail!("never seen to grow under the brake")
+}
+
+/// One round. Gives whether it grew under the brake.
+fn still_grows(hand: &mut Hand, round: u32) -> Result<bool> {
+    let cgroup = Cgroup::create(&format!("work.slice/populate-{round}"))?;
     let handle = hand.handle(&cgroup)?;
     // All in one system call, which no freeze interrupts.
     let mut hog = Hog::start("populate", cgroup.path(), 512, &["--chunk", "524288", "--hold", "60"])?;
     wait_for("it has begun", PATIENCE, || Ok(cgroup.current()? > 24 << 20))?;
     hand.brake(&handle)?;
     let event = hand.braked()?;
-    let BrakeEvent::StillGrows { grown, .. } = event else { bail!("instead: {event:?}") };
-    suite::figure("still-grows", &[("grown_bytes", &grown.0)]);
+    let grew = match event {
+        BrakeEvent::StillGrows { grown, .. } => {
+            suite::figure("still-grows", &[("grown_bytes", &grown.0)]);
+            true
+        }
+        BrakeEvent::Thawed { .. } => false,
+        _ => bail!("instead: {event:?}"),
+    };
     ensure!(hand.kill(&handle)? == Begun::Written);
-    let event = hand.killed()?;
-    ensure!(matches!(event, KillEvent::Emptied { .. } | KillEvent::Stuck { .. }), "{event:?}");
-    wait_for("it dies", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))
+    while let KillEvent::Stuck { .. } = hand.killed()? {}
+    wait_for("it dies", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))?;
+    Ok(grew)
 }
 
 pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
@@ -209,12 +226,26 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     hand.brake(&handle)?;
     wait_for("all of it stands still", PATIENCE, || Ok(handle.frozen()?))?;
     ensure!(hand.kill(&handle)? == Begun::Written);
-    let KillEvent::Emptied { took, left, .. } = hand.killed()? else { bail!("it is stuck") };
+    // On a slow machine it counts as stuck before it is empty, and the worker, which looks so often and no more, may be
+    // through by then.
+    let (mut done, mut emptied, mut early) = (None, None, false);
+    wait_for("the victim is empty and its memory taken", PATIENCE, || {
+        if done.is_none() {
+            done = hand.reaper.poll();
+            early = done.is_some() && handle.populated()?;
+        }
+        if let Some(KillEvent::Emptied { took, left, .. }) = hand.kills.poll(clock::monotonic(), &mut hand.record) {
+            emptied = Some((took, left));
+        }
+        Ok(done.is_some() && emptied.is_some())
+    })?;
+    let (took, left) = emptied.context("it is empty")?;
     let left = left.context("it is still there")?;
     ensure!(left < Bytes::mib(8), "{left} are still charged to it");
-    let Done::Released { released, gone, kept, .. } = hand.done()? else { bail!("not a release") };
+    let Some(Done::Released { released, gone, kept, .. }) = done else { bail!("not a release: {done:?}") };
     // Where it was gone before the worker looked, there was nothing left to take.
-    ensure!(kept == 0, "released {released}, gone {gone}, kept {kept}");
+    let all = if early { released + gone + kept == 1 } else { kept == 0 };
+    ensure!(all, "released {released}, gone {gone}, kept {kept}, before it was empty: {early}");
     suite::figure("kill", &[("emptied_us", &took.as_micros()), ("left_bytes", &left.0), ("released", &released)]);
     ensure!(!handle.freeze_asked()?, "it stays frozen");
     ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
@@ -244,10 +275,10 @@ pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
 
 pub(crate) fn uninterruptible_is_stuck_then_empty() -> Result<()> {
     let mut hand = Hand::new("/run/act-stuck")?;
-    let device = Slow::create("act", 16, Duration::from_secs(3))?;
+    let device = Slow::one_by_one("act")?;
     let cgroup = Cgroup::create("work.slice/stuck")?;
     let mut waiting = guest()
-        .args(["hog", "stuck", "--hold", "60", "--cgroup"])
+        .args(["hog", "stuck", "--threads", "5", "--hold", "60", "--cgroup"])
         .arg(cgroup.path())
         .arg("--path")
         .arg(&device.device)
@@ -300,9 +331,9 @@ pub(crate) fn next_one_undoes() -> Result<()> {
     let mut hog = Hog::start("anon", cgroup.path(), 200, &["--rate", "4", "--hold", "60"])?;
     hog.wait_taken(4, PATIENCE)?;
     let victim = Cgroup::create("work.slice/dying")?;
-    let device = Slow::create("undo", 16, Duration::from_secs(3))?;
+    let device = Slow::one_by_one("undo")?;
     let mut waiting = guest()
-        .args(["hog", "stuck", "--hold", "60", "--cgroup"])
+        .args(["hog", "stuck", "--threads", "5", "--hold", "60", "--cgroup"])
         .arg(victim.path())
         .arg("--path")
         .arg(&device.device)

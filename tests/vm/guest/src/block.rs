@@ -25,9 +25,20 @@ pub(crate) struct Slow {
 impl Slow {
     /// A device of `mib` MiB, each of whose answers takes `delay`.
     pub(crate) fn create(name: &str, mib: u64, delay: Duration) -> Result<Self> {
+        Self::with_depth(name, mib, delay, 64)
+    }
+
+    /// A device that answers one read after the other, each after 3 s: its driver gives up after 5 s.
+    pub(crate) fn one_by_one(name: &str) -> Result<Self> {
+        Self::with_depth(name, 16, Duration::from_secs(3), 1)
+    }
+
+    /// A device that works on so many requests at a time.
+    fn with_depth(name: &str, mib: u64, delay: Duration, depth: u8) -> Result<Self> {
         let config = Path::new(NULL_BLOCK).join(name);
         fs::create_dir(&config).with_context(|| format!("cannot make {}", config.display()))?;
         set(config.join("size"), &mib.to_string())?;
+        set(config.join("hw_queue_depth"), &depth.to_string())?;
         set(config.join("irqmode"), "2")?;
         set(config.join("completion_nsec"), &delay.as_nanos().to_string())?;
         set(config.join("power"), "1")?;

@@ -157,7 +157,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(arguments.hold);
     match arguments.kind {
         Kind::Churn => churn(arguments, until),
-        Kind::Stuck => stuck(&arguments.path, until),
+        Kind::Stuck => all_stuck(arguments, until),
         Kind::Fork => fork(arguments, until),
         _ => grow(arguments, until),
     }
@@ -417,6 +417,17 @@ fn stuck(device: &Path, until: Instant) -> Result<()> {
         file.read_exact_at(&mut buffer[start..start + page_size()], 0).context("cannot read")?;
     }
     Ok(())
+}
+
+/// The same by several threads, the first of them among them: where the device answers one by one, the last answer comes
+/// after as many delays.
+fn all_stuck(arguments: &Arguments, until: Instant) -> Result<()> {
+    thread::scope(|scope| {
+        for _ in 1..arguments.threads {
+            scope.spawn(|| stuck(&arguments.path, until));
+        }
+        stuck(&arguments.path, until)
+    })
 }
 
 /// Takes its memory, then starts copies of itself for as long as the kernel lets it.
