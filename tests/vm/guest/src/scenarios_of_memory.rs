@@ -72,9 +72,13 @@ fn in_order(scene: &Scene, hog: &Hog, victim: &Cgroup, available: u64) -> Result
 /// Swaps long before its line: remembered names can be had back, so they count as available, while free memory ends.
 pub(crate) fn with_swap() -> Result<()> {
     let swap = Swap::start(64)?;
-    // The kernel rather swaps than forgets names, and begins where little is free: with huge pages it keeps so much
-    // free that nothing would be left to cross a line with.
-    let settings = [("/proc/sys/vm/vfs_cache_pressure", "5"), ("/proc/sys/vm/min_free_kbytes", "8192")];
+    // The kernel rather swaps than forgets names or drops page cache, and begins where little is free: with huge pages it
+    // keeps so much free that nothing would be left to cross a line with.
+    let settings = [
+        ("/proc/sys/vm/vfs_cache_pressure", "5"),
+        ("/proc/sys/vm/swappiness", "200"),
+        ("/proc/sys/vm/min_free_kbytes", "8192"),
+    ];
     let before = settings.map(|(file, _)| std::fs::read_to_string(file));
     for (file, value) in settings {
         machine::set(file, value)?;
@@ -120,6 +124,9 @@ fn swapping() -> Result<()> {
 
 pub(crate) fn hugetlb() -> Result<()> {
     let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
+    // Many huge pages in one piece each, on a machine whose memory others have used: all that can be moved, moves.
+    machine::set("/proc/sys/vm/drop_caches", "3")?;
+    machine::set("/proc/sys/vm/compact_memory", "1")?;
     machine::set(pages, "128")?;
     let outcome = huge_pages();
     machine::set(pages, "0")?;
@@ -187,10 +194,7 @@ fn file_that_stays() -> Result<()> {
     scene.expect_killed(&mut hog, &writer)?;
     let left = writer.current()?;
     ensure!(left >= 64 * MIB, "only {left} bytes stayed charged to it");
-    // Many looks, each of which finds memory below the line.
-    std::thread::sleep(Duration::from_secs(5));
-    scene.settled()?;
-    stays(&scene, &writer)?;
+    stays_below(&mut scene, &writer)?;
     let victim = Cgroup::create("work.slice/next")?;
     let mut hog = Hog::start("anon", victim.path(), 256, &["--rate", "60"])?;
     scene.expect_killed(&mut hog, &victim).context("after a file stayed")?;
@@ -199,6 +203,20 @@ fn file_that_stays() -> Result<()> {
 }
 
 /// What one kill could not free is told with its owner, who is dead, and is no reason to kill anybody else.
+fn stays_below(scene: &mut Scene, owner: &Cgroup) -> Result<()> {
+    // How far past the line its owner came is up to how fast it was stopped, and what it held beside that is back. What is
+    // no workload keeps memory below the line, so that every further look finds a reason and nobody to kill.
+    let keeps = Cgroup::create("other.slice/keeps")?;
+    let mut ballast = Hog::start("anon", keeps.path(), 48, &["--hold", "120"])?;
+    ballast.wait_taken(48, PATIENCE)?;
+    std::thread::sleep(Duration::from_secs(5));
+    scene.settled()?;
+    stays(scene, owner)?;
+    ensure!(ballast.child.try_wait()?.is_none(), "what is no workload was killed");
+    drop(ballast);
+    keeps.remove()
+}
+
 fn stays(scene: &Scene, owner: &Cgroup) -> Result<()> {
     let available = machine::meminfo("MemAvailable")?;
     ensure!(available < scene.settings.line_bytes, "{available} bytes are available: memory came back after all");
@@ -231,17 +249,7 @@ fn directories() -> Result<()> {
         Ok(hog.child.try_wait()?.is_some())
     })
     .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    // How far past the line it came is up to how fast it was stopped, and what it held beside its directories is back.
-    // What is no workload keeps memory below the line, so that every further look finds a reason and nobody to kill.
-    let keeps = Cgroup::create("other.slice/keeps")?;
-    let mut ballast = Hog::start("anon", keeps.path(), 48, &["--hold", "120"])?;
-    ballast.wait_taken(48, PATIENCE)?;
-    std::thread::sleep(Duration::from_secs(5));
-    scene.settled()?;
-    stays(&scene, &cgroup)?;
-    ensure!(ballast.child.try_wait()?.is_none(), "what is no workload was killed");
-    drop(ballast);
-    keeps.remove()?;
+    stays_below(&mut scene, &cgroup)?;
     scene.end()
 }
 
