@@ -91,7 +91,7 @@ pub(crate) fn under_slice_limit() -> Result<()> {
         settings.slice_line_bytes = Some(64 * MIB);
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
-    let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "100"])?;
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "25"])?;
     scene.expect_killed(&mut hog, &victim)?;
     let events = slice.read("memory.events")?;
     ensure!(machine::named(&events, "oom_kill") == Some(0), "the kernel killed at the slice's limit first");
@@ -171,6 +171,10 @@ pub(crate) fn second_agent() -> Result<()> {
     scene.settings.cgroup()?.write("cgroup.kill", "1")?;
     scene.agent.wait_end(PATIENCE)?;
     std::mem::swap(&mut scene.agent, &mut second);
+    wait_for("the second agent takes over", PATIENCE, || {
+        Ok(scene.agent.get("/readyz").is_ok_and(|(status, said)| status == 200 && !said.contains("shadow")))
+    })
+    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     let victim = Cgroup::create("work.slice/next")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40"])?;
     scene.expect_killed(&mut hog, &victim).context("after the first agent's end")?;
@@ -192,13 +196,12 @@ pub(crate) fn clock_stepped() -> Result<()> {
 }
 
 pub(crate) fn uninterruptible() -> Result<()> {
-    let delay = Duration::from_secs(3);
-    let device = Slow::create("stuck", 16, delay)?;
+    let device = Slow::one_by_one("stuck")?;
     let mut scene = Scene::set(ROOM)?;
     let cgroup = Cgroup::create("work.slice/stuck")?;
     // The largest of all, so the first to be chosen, with a task that cannot die yet.
     let mut waiting = guest()
-        .args(["hog", "stuck", "--hold", "60", "--cgroup"])
+        .args(["hog", "stuck", "--threads", "5", "--hold", "60", "--cgroup"])
         .arg(cgroup.path())
         .arg("--path")
         .arg(&device.device)
@@ -208,11 +211,11 @@ pub(crate) fn uninterruptible() -> Result<()> {
     large.wait_taken(64, PATIENCE)?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "60"])?;
-    wait_for("the hog is killed although another victim cannot die", PATIENCE, || {
-        scene.check()?;
-        Ok(hog.child.try_wait()?.is_some())
-    })?;
-    scene.settled()?;
+    scene.expect_killed(&mut hog, &victim)?;
+    ensure!(cgroup.populated()?, "the first victim could die before the hog did");
+    let begun = |cgroup: &Cgroup| scene.agent.kills(cgroup.name(), "begun").first()?["at_ns"].as_u64();
+    let (first, then) = (begun(&cgroup).context("who cannot die was not killed")?, begun(&victim).context("no time")?);
+    ensure!(first < then, "the hog was killed at {then}, before who cannot die, at {first}");
     drop((large, hog));
     waiting.kill()?;
     waiting.wait()?;
