@@ -3,7 +3,7 @@
 
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
-use crate::machine::{self, wait_for};
+use crate::machine::{self, ShortLists, wait_for};
 use crate::record;
 use crate::scenarios::{LOST_EVENTS, counted, fill_events};
 use crate::scene::{MIB, PATIENCE, Scene};
@@ -19,8 +19,8 @@ const HOG: usize = 256;
 /// What each runnable thread may take after the kernel stopped its process.
 const PAST: u64 = 2 * MIB;
 
-fn scene() -> Result<Scene> {
-    Scene::set_with(ROOM, |settings| settings.kernel_brake = true)
+fn scene(room: u64) -> Result<Scene> {
+    Scene::set_with(room, |settings| settings.kernel_brake = true)
 }
 
 /// When the kernel stopped this process, by the agent's log so far.
@@ -30,12 +30,24 @@ fn told_stop(scene: &Scene, pid: u32) -> Option<u64> {
 }
 
 pub(crate) fn past_the_line() -> Result<()> {
-    let mut scene = scene()?;
+    let mut scene = scene(ROOM)?;
     for threads in [1_u64, 2, 4] {
-        // The agent's own look may come before the kernel's counters say the same: then nobody had to be stopped.
-        let mut tries = 0..6;
-        while !is_held_back(&mut scene, threads)? {
-            tries.next().with_context(|| format!("the kernel never stopped {threads} threads"))?;
+        let (mut tries, mut within, mut beyond) = (0..9, 0, 0);
+        while within < 2 {
+            tries.next().with_context(|| format!("the kernel hardly ever stopped {threads} threads"))?;
+            match past_the_stop(&mut scene, threads)? {
+                // The agent's own look may come before the kernel's counters say the same: then nobody had to be stopped.
+                None => {}
+                Some(past) if past <= PAST * threads => within += 1,
+                // A thread that has to wait for a CPU between the decision to stop and the signal lets the others go on.
+                Some(past) => {
+                    beyond += 1;
+                    ensure!(
+                        beyond < 2,
+                        "{past} bytes were taken after the stop by {threads} threads, and not only once"
+                    );
+                }
+            }
         }
     }
     wait_for("brakes of the kernel are counted", PATIENCE, || {
@@ -44,8 +56,8 @@ pub(crate) fn past_the_line() -> Result<()> {
     scene.end()
 }
 
-/// Whether the kernel stopped a hog with so many threads, which then took little more.
-fn is_held_back(scene: &mut Scene, threads: u64) -> Result<bool> {
+/// How many bytes a hog with so many threads took after the kernel stopped it, if the kernel did.
+fn past_the_stop(scene: &mut Scene, threads: u64) -> Result<Option<u64>> {
     let victim = Cgroup::create(&format!("work.slice/threads-{threads}"))?;
     let count = threads.to_string();
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--chunk", "64", "--threads", &count])?;
@@ -53,19 +65,18 @@ fn is_held_back(scene: &mut Scene, threads: u64) -> Result<bool> {
     scene.expect_killed(&mut hog, &victim)?;
     // Slices are marked again with a look above all lines, and all is told by then.
     std::thread::sleep(Duration::from_secs(3));
-    let Some(stopped) = told_stop(scene, pid) else { return Ok(false) };
+    let Some(stopped) = told_stop(scene, pid) else { return Ok(None) };
     let filled = record::read(&hog.record)?;
     let most = |until: u64| filled.iter().filter(|entry| entry.at_ns <= until).map(|entry| entry.bytes).max();
     let before = most(stopped).context("nothing was taken before the stop")?;
     let past = most(u64::MAX).unwrap_or(0) - before;
     figure("kernel-brake", &[("threads", &threads), ("past_kib", &(past >> 10)), ("taken_mib", &(before / MIB))]);
-    ensure!(past <= PAST * threads, "{past} bytes were taken after the stop by {threads} threads");
-    Ok(true)
+    Ok(Some(past))
 }
 
 /// A hold is over by its time before anybody could look. The next one that grows is stopped again.
 pub(crate) fn holds_again() -> Result<()> {
-    let mut scene = scene()?;
+    let mut scene = scene(ROOM)?;
     let core = scene.agent.process("core")?;
     for round in 0..2 {
         let victim = Cgroup::create(&format!("work.slice/round-{round}"))?;
@@ -91,25 +102,28 @@ pub(crate) fn holds_again() -> Result<()> {
 
 /// Word that the kernel stopped somebody is lost in a full ring: whoever it was goes on all the same.
 pub(crate) fn stop_lost() -> Result<()> {
-    let mut scene = scene()?;
+    let _lists = ShortLists::begin()?;
+    // The one fits above the line, both together do not, each with tens of MiB to spare: what the agent takes for itself
+    // is a guess.
+    let mut scene = scene(160)?;
     let large = Cgroup::create("work.slice/large")?;
-    let mut pays = Hog::start("anon", large.path(), 88, &[])?;
-    pays.wait_taken(88, PATIENCE)?;
+    let mut pays = Hog::start("anon", large.path(), 112, &[])?;
+    pays.wait_taken(112, PATIENCE)?;
     let small = Cgroup::create("work.slice/small")?;
     // Within what it was promised: it is stopped, and somebody else pays.
-    small.write("memory.low", "128M")?;
+    small.write("memory.low", "160M")?;
     wait_for("the agent knows both", PATIENCE, || Ok(counted(&scene, "plimsoll_workloads ")? >= 4.0))?;
     let core = scene.agent.process("core")?;
     kill_process(core, Signal::STOP)?;
     let filled = fill_events();
-    let mut stopped = Hog::start("anon", small.path(), 64, &["--hold", "120"])?;
+    let mut stopped = Hog::start("anon", small.path(), 96, &["--hold", "120"])?;
     let pid = stopped.child.id();
     let seen = wait_for("the kernel stops it", PATIENCE, || Ok(machine::process_state(pid) == Some('T')));
     kill_process(core, Signal::CONT)?;
     filled?;
     seen?;
     scene.expect_killed(&mut pays, &large)?;
-    stopped.wait_taken(64, PATIENCE).context("it was stopped, and the word of that was lost")?;
+    stopped.wait_taken(96, PATIENCE).context("it was stopped, and the word of that was lost")?;
     ensure!(told_stop(&scene, pid).is_none(), "word of the stop came after all");
     wait_for("what was lost is counted", PATIENCE, || Ok(counted(&scene, LOST_EVENTS)? > 0.0))?;
     scene.end()

@@ -128,6 +128,8 @@ fn die(name: &str, who: &str) -> Result<bool> {
     let mut next = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(victim.path()).spawn()?;
     std::thread::sleep(Duration::from_secs(1));
     ensure!(next.try_wait()?.is_none(), "the cgroup was killed twice");
+    let told = |what| scene.agent.kills(victim.name(), what).len();
+    ensure!(told("begun") <= 1 + told("stuck"), "it was killed anew although it was not stuck");
     next.kill()?;
     next.wait()?;
     scene.end()?;
