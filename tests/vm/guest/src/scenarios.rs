@@ -207,8 +207,8 @@ pub(crate) fn uninterruptible() -> Result<()> {
         .arg(&device.device)
         .spawn()?;
     wait_for("a task waits uninterruptibly", PATIENCE, || Ok(machine::process_state(waiting.id()) == Some('D')))?;
-    let mut large = Hog::start("anon", cgroup.path(), 64, &[])?;
-    large.wait_taken(64, PATIENCE)?;
+    let mut large = Hog::start("anon", cgroup.path(), 80, &[])?;
+    large.wait_taken(80, PATIENCE)?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "60"])?;
     scene.expect_killed(&mut hog, &victim)?;
