@@ -243,9 +243,10 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     let left = left.context("it is still there")?;
     ensure!(left < Bytes::mib(8), "{left} are still charged to it");
     let Some(Done::Released { released, gone, kept, .. }) = done else { bail!("not a release: {done:?}") };
-    // Where it was gone before the worker looked, there was nothing left to take.
-    let all = if early { released + gone + kept == 1 } else { kept == 0 };
-    ensure!(all, "released {released}, gone {gone}, kept {kept}, before it was empty: {early}");
+    // Where it was gone before the worker looked, there was nothing left to take; newer kernels list nobody who is about
+    // to end although the cgroup is not empty yet.
+    ensure!(released + gone + kept <= 1, "there was one process: released {released}, gone {gone}, kept {kept}");
+    ensure!(early || kept == 0, "released {released}, gone {gone}, kept {kept}, before it was empty: {early}");
     suite::figure("kill", &[("emptied_us", &took.as_micros()), ("left_bytes", &left.0), ("released", &released)]);
     ensure!(!handle.freeze_asked()?, "it stays frozen");
     ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
