@@ -186,7 +186,7 @@ fn full(arguments: &Arguments, mut all: Value) -> anyhow::Result<Vec<Claim>> {
     let ebpf = "--watchers=ebpf";
     let mut boots = vec![
         Boot::of("races", &["--rounds", "20", "--wakes", "500", "--idle", "0"], 3600),
-        Boot::of("rates", &[ebpf, "--rounds", "9", "--rates", "50,100,200", "--idle", "0"], 1200),
+        Boot::of("rates", &[ebpf, "--rounds", "9", "--rates", "50,100,200", "--short-lists", "--idle", "0"], 1200),
         Boot::of("kernel_brake", &[ebpf, "--rounds", "5", "--kernel-brake", "--idle", "0"], 1200),
     ];
     // This machine has its own root and its own processors.

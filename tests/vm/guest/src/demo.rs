@@ -52,6 +52,10 @@ pub(crate) struct Arguments {
     /// Let the kernel itself stop what grows, in the rounds of `ebpf`.
     #[arg(long)]
     kernel_brake: bool,
+    /// Keep the processors' own lists of free pages short, so that the process's record and what was available can be
+    /// held against each other closely: what is on these lists is free and not counted as available.
+    #[arg(long)]
+    short_lists: bool,
     /// Keep what was available over time, for a picture.
     #[arg(long)]
     trace: bool,
@@ -186,6 +190,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     machine::oom_score_adjust(-1000)?;
     rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::FUTURE)
         .context("cannot lock the observer's memory")?;
+    let _lists = arguments.short_lists.then(ShortLists::begin).transpose()?;
     let mut observer = Observer::new()?;
     let mut measured = Measured {
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
