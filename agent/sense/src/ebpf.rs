@@ -3,11 +3,13 @@
 use std::{
     fs, io,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    panic::resume_unwind,
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
 };
 
 use arrayvec::ArrayVec;
@@ -86,7 +88,13 @@ fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> SenseError {
 impl EbpfSource {
     /// Probes this kernel, loads the programs and attaches what it allows. Without the line hook it does not stand.
     pub fn new(config: &Config) -> Result<Self, SenseError> {
-        let Found { mut facts, layout } = probe::gather(Path::new("/"));
+        // The library reads the kernel's type information twice, once for itself and once for who attaches.
+        let (mut loader, types, Found { mut facts, layout }) = thread::scope(|scope| {
+            let library = scope.spawn(|| (EbpfLoader::new(), Btf::from_sys_fs()));
+            let found = probe::gather(Path::new("/"));
+            let (loader, types) = library.join().unwrap_or_else(|panic| resume_unwind(panic));
+            (loader, types, found)
+        });
         if config.no_trampolines {
             facts.trampolines = Ok(false);
         }
@@ -101,7 +109,6 @@ impl EbpfSource {
         let can_brake = brake_possible(config, facts.bpffs);
         let braking = u32::from(can_brake.is_ok());
         let burst = u64::try_from(config.stall_burst.as_nanos()).unwrap_or(u64::MAX);
-        let mut loader = EbpfLoader::new();
         for (name, address) in &layout.addresses {
             loader.override_global(name, address, true);
         }
@@ -116,7 +123,8 @@ impl EbpfSource {
         drop(loader);
 
         let stats = enable_stats(Stats::RunTime).ok();
-        let mut hooks = attach_all(&mut ebpf, &plan)?;
+        let types = types.map_err(|error| failed("the kernel's type information")(&error))?;
+        let mut hooks = attach_all(&mut ebpf, &plan, &types)?;
         if config.kernel_brake {
             let brake = match &can_brake {
                 Ok(()) => {
@@ -489,14 +497,13 @@ fn brake_possible(config: &Config, bpffs: bool) -> Result<(), String> {
     fs::create_dir_all(directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))
 }
 
-fn attach_all(ebpf: &mut Ebpf, plan: &[Planned]) -> Result<Vec<Hook>, SenseError> {
-    let btf = Btf::from_sys_fs().map_err(|error| failed("the kernel's type information")(&error))?;
+fn attach_all(ebpf: &mut Ebpf, plan: &[Planned], btf: &Btf) -> Result<Vec<Hook>, SenseError> {
     let mut hooks = Vec::with_capacity(plan.len());
     for Planned { family, ways, reason } in plan {
         let mut why = reason.clone();
         let mut state = None;
         for way in ways {
-            match attach_way(ebpf, way, &btf) {
+            match attach_way(ebpf, way, btf) {
                 Ok(()) => {
                     let hung: Vec<String> = way.iter().map(|it| format!("{} {}", it.way.name(), it.target)).collect();
                     state = Some(HookState::Attached(hung.join(", ")));

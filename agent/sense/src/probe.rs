@@ -4,7 +4,9 @@ use std::{
     collections::HashMap,
     fs,
     io::{BufRead as _, BufReader},
+    panic::resume_unwind,
     path::Path,
+    thread,
 };
 
 use aya::{programs::ProgramType, sys::is_program_supported};
@@ -141,8 +143,12 @@ pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
 /// Asks the kernel whose `/proc` and `/sys` are under `root`; loads nothing.
 pub(crate) fn gather(root: &Path) -> Found {
     let text = |path: &str| fs::read_to_string(root.join(path)).ok();
-    let symbols = Symbols::read(&root.join("proc/kallsyms")).unwrap_or_default();
-    let btf = Btf::read(&root.join("sys/kernel/btf/vmlinux"));
+    // The kernel writes each of some hundred thousand symbols as text, which takes as long as all else at a start.
+    let (symbols, btf) = thread::scope(|scope| {
+        let symbols = scope.spawn(|| Symbols::read(&root.join("proc/kallsyms")).unwrap_or_default());
+        let btf = Btf::read(&root.join("sys/kernel/btf/vmlinux"));
+        (symbols.join().unwrap_or_else(|panic| resume_unwind(panic)), btf)
+    });
     let layout = btf.as_ref().ok().map(|btf| Layout::resolve(btf, &symbols));
     let btf_says =
         |there: fn(&Btf, &str) -> bool, name: &'static str| (name, btf.as_ref().is_ok_and(|btf| there(btf, name)));
