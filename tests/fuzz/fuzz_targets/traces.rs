@@ -3,7 +3,10 @@
 
 #![no_main]
 
+use std::sync::LazyLock;
+
 use libfuzzer_sys::fuzz_target;
+use plimsoll_config::Configuration;
 use plimsoll_policy::RuleBook;
 use plimsoll_replay::{ReadError, Settings, read, read_pods, run};
 
@@ -13,6 +16,10 @@ evictionSoft: {memory.available: 60%}
 evictionSoftGracePeriod: {memory.available: 10s}
 evictionMinimumReclaim: {memory.available: 1Gi}
 machine: {slices: [{path: a, evictionHard: {memory.available: 10%}}], victimsPerMinute: 3}";
+
+/// Read once: what is fuzzed are the recordings.
+static CONFIGURATION: LazyLock<Configuration> =
+    LazyLock::new(|| plimsoll_config::parse(LINES, "fuzz").expect("it is in order"));
 
 fn told(error: &ReadError) {
     assert!(error.line > 0 && !error.key.is_empty() && !error.why.is_empty(), "{error}");
@@ -28,9 +35,8 @@ fuzz_target!(|data: &[u8]| {
         Ok(recording) => recording,
         Err(error) => return told(&error),
     };
-    let configuration = plimsoll_config::parse(LINES, "fuzz").expect("it is in order");
     for rule_book in [None].into_iter().chain(RuleBook::ALL.map(Some)) {
-        let settings = Settings { configuration: &configuration, rule_book, layout: None };
+        let settings = Settings { configuration: &CONFIGURATION, rule_book, layout: None };
         run(&recording, pods.as_deref(), &settings, &mut |turn| {
             assert!(!turn.line().contains('\n') && !turn.time().is_empty());
             assert_eq!(turn.json()["candidates"].as_array().map(Vec::len), Some(turn.candidates().len()));
