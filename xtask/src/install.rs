@@ -14,6 +14,8 @@ const BPF_LINKER: &str = "0.10.3";
 /// The newest LLVM whose bitcode that bpf-linker reads.
 const NEWEST_LLVM: u32 = 22;
 const CARGO_DENY: &str = "0.20.2";
+/// What machines run: static programs.
+pub(crate) const GUEST: &str = "x86_64-unknown-linux-musl";
 /// The other processor that the agent is built for, and not run on here.
 pub(crate) const AARCH64: &str = "aarch64-unknown-linux-musl";
 /// A system that is not Linux, for which the agent is checked and not linked.
@@ -49,12 +51,12 @@ const DEBOOTSTRAP: Need = package("debootstrap", kernels::DEBOOTSTRAP);
 pub(crate) const EBPF: [Need; 3] =
     [Need::FittingRust, Need::Component { name: "rust-src", file: "lib/rustlib/src/rust/library/Cargo.lock" }, LINKER];
 /// For static programs of this processor.
-pub(crate) const PROGRAMS: [Need; 1] = [Need::Target(crate::vm::TARGET)];
+pub(crate) const PROGRAMS: [Need; 1] = [Need::Target(GUEST)];
 /// For the tests that need no machine.
 pub(crate) const CHECKS: [Need; 6] = [
     Need::Component { name: "rustfmt", file: "bin/cargo-fmt" },
     Need::Component { name: "clippy", file: "bin/cargo-clippy" },
-    Need::Target(crate::vm::TARGET),
+    Need::Target(GUEST),
     Need::Target(AARCH64),
     Need::Target(OTHER_SYSTEM),
     DENY,
@@ -66,7 +68,7 @@ const MACHINES: [Need; 6] = [
     package("xz-utils", "/usr/bin/xz"),
     package("e2fsprogs", "/sbin/mke2fs"),
     package("debian-archive-keyring", kernels::KEYRING),
-    Need::Target(crate::vm::TARGET),
+    Need::Target(GUEST),
 ];
 /// For fuzzing: libFuzzer is C++.
 pub(crate) const FUZZING: [Need; 1] = [package("g++", "/usr/bin/c++")];

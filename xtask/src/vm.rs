@@ -13,7 +13,6 @@ use crate::image::{Files, sent};
 use crate::kernels::Kernel;
 use crate::{build_ebpf, install, kernels, run};
 
-pub(crate) const TARGET: &str = "x86_64-unknown-linux-musl";
 /// How long a machine may take to boot and end where it is only tried whether hardware virtualisation works.
 const PROBE: u64 = 20;
 /// How many seconds a machine may take that nobody said otherwise of.
@@ -125,12 +124,12 @@ pub(crate) fn build(builds: &[Build]) -> anyhow::Result<()> {
     for (place, features) in builds {
         run::shown(
             Command::new("cargo")
-                .args(["build", "--release", "--locked", "--target", TARGET])
+                .args(["build", "--release", "--locked", "--target", install::GUEST])
                 .args(["-p", "plimsoll-init", "-p", "plimsoll-guest", "-p", "plimsoll"])
                 .args(*features)
                 .current_dir(run::root()),
         )?;
-        let built = run::root().join("target").join(TARGET).join("release");
+        let built = run::root().join("target").join(install::GUEST).join("release");
         let place = run::root().join(place);
         fs::create_dir_all(&place)?;
         for program in ["plimsoll-init", "plimsoll-guest", "plimsoll"] {

@@ -19,6 +19,7 @@ mod convert;
 mod document;
 mod duration;
 mod error;
+mod files;
 mod idle;
 pub mod kubelet;
 mod load;

@@ -1,6 +1,6 @@
 //! What was read, kept so that another process reads the same whatever became of the files.
 
-use crate::sources::{Disk, Files};
+use crate::files::{Disk, Files};
 use core::cell::RefCell;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

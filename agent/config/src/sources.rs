@@ -4,6 +4,7 @@
 //! result of all that. Plimsoll's own file goes before them, key by key.
 
 use crate::error::{ConfigError, Problem};
+use crate::files::{Disk, Files, Nowhere};
 use crate::kubelet::arguments::{Flag, apply, flags, node_config};
 use crate::kubelet::read::{Dialect, document};
 use crate::kubelet::settings::Settings;
@@ -115,77 +116,6 @@ fn examine_in(sources: &Sources, overrides: &Overrides, files: &dyn Files) -> Re
 /// The same with texts that were read already. Files that they name are not read.
 pub fn examine_texts(texts: &Texts, overrides: &Overrides) -> Report {
     assemble(texts, overrides, &Nowhere, Problems::new("default"))
-}
-
-/// Where files are found.
-pub(crate) trait Files {
-    fn read(&self, path: &Path) -> io::Result<String>;
-    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
-
-    fn text(&self, path: &Path, problems: &mut Problems) -> Option<Text> {
-        let file = path.display().to_string();
-        match self.read(path) {
-            Ok(text) => Some(Text { file, text }),
-            Err(error) => {
-                problems.turn_to(&file);
-                let why = format!("it cannot be read: {error}; name a file that exists and may be read");
-                problems.add(None, "the file", None, &why);
-                None
-            }
-        }
-    }
-
-    fn drop_ins(&self, directory: &Path, problems: &mut Problems) -> Vec<Text> {
-        match self.list(directory) {
-            Ok(files) => files.iter().filter_map(|path| self.text(path, problems)).collect(),
-            Err(error) => {
-                problems.turn_to(&directory.display().to_string());
-                let why = format!("it cannot be read: {error}; name a directory that exists and may be read");
-                problems.add(None, "the directory", None, &why);
-                Vec::new()
-            }
-        }
-    }
-}
-
-pub(crate) struct Disk;
-
-impl Files for Disk {
-    fn read(&self, path: &Path) -> io::Result<String> {
-        // A command line may hold anything.
-        if path.file_name().is_some_and(|name| name == "cmdline") {
-            return Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned());
-        }
-        std::fs::read_to_string(path)
-    }
-
-    /// As the kubelet walks: by name in each directory, into directories but not through links to them.
-    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
-        let mut entries = std::fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
-        entries.sort_by_key(std::fs::DirEntry::file_name);
-        let mut files = Vec::new();
-        for entry in entries {
-            let name = entry.file_name();
-            if entry.file_type()?.is_dir() {
-                files.extend(self.list(&entry.path())?);
-            } else if name.to_string_lossy().ends_with(".conf") {
-                files.push(entry.path());
-            }
-        }
-        Ok(files)
-    }
-}
-
-struct Nowhere;
-
-impl Files for Nowhere {
-    fn read(&self, _: &Path) -> io::Result<String> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn list(&self, _: &Path) -> io::Result<Vec<PathBuf>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
 }
 
 fn assemble(texts: &Texts, overrides: &Overrides, files: &dyn Files, mut problems: Problems) -> Report {

@@ -1,10 +1,9 @@
 //! Lines and bounds, already parsed and checked: what [`decide`](crate::decide) goes by.
 
-use crate::observation::Scope;
+use crate::scope::Scope;
 use core::fmt;
 use core::time::Duration;
 use plimsoll_units::Bytes;
-use serde::{Deserialize, Serialize};
 
 /// What is measured against a line, under the kubelet's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,32 +121,6 @@ impl Threshold {
     }
 }
 
-/// The index of a slice in [`Config::slices`]; stays the same when the slice's cgroup is made again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SliceId(pub u8);
-
-/// Which slices with own lines something is in; slices may be nested.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct SliceSet(u16);
-
-impl SliceSet {
-    /// How many slices can have own lines: as many as the kernel side watches beside the machine's.
-    pub const MAX_SLICES: usize = 15;
-    /// In no slice with own lines.
-    pub const NONE: Self = Self(0);
-
-    /// This set with `slice` in it. A slice beyond [`Self::MAX_SLICES`] is never in a set.
-    #[must_use]
-    pub const fn with(self, slice: SliceId) -> Self {
-        if (slice.0 as usize) < Self::MAX_SLICES { Self(self.0 | 1 << slice.0) } else { self }
-    }
-
-    /// Whether `slice` is in the set.
-    pub const fn contains(self, slice: SliceId) -> bool {
-        (slice.0 as usize) < Self::MAX_SLICES && self.0 & (1 << slice.0) != 0
-    }
-}
-
 /// The lines of a slice that has its own memory limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SliceLines {
@@ -160,7 +133,7 @@ pub struct SliceLines {
 pub struct Config {
     /// The machine's lines.
     pub thresholds: Vec<Threshold>,
-    /// Slices with lines of their own, at most [`SliceSet::MAX_SLICES`]; [`SliceId`] is the index.
+    /// Slices with lines of their own, at most [`SliceSet::MAX_SLICES`](crate::SliceSet::MAX_SLICES); [`SliceId`](crate::SliceId) is the index.
     pub slices: Vec<SliceLines>,
     /// How long a condition stays after a line behind it was last crossed, in its grace or beyond.
     pub pressure_transition: Duration,
@@ -227,14 +200,6 @@ mod tests {
         }
         for percent in [-0.1, 100.1, f32::NAN, f32::INFINITY] {
             assert_eq!(Percentage::new(percent), Err(InvalidPercentage), "{percent}");
-        }
-    }
-
-    #[test]
-    fn slice_sets_hold_what_was_put_in() {
-        let set = SliceSet::NONE.with(SliceId(0)).with(SliceId(14)).with(SliceId(15));
-        for (slice, inside) in [(0, true), (1, false), (14, true), (15, false), (255, false)] {
-            assert_eq!(set.contains(SliceId(slice)), inside, "{slice}");
         }
     }
 }

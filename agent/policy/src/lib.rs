@@ -30,17 +30,19 @@ pub mod plimsoll;
 mod rank;
 mod reason;
 mod rule_book;
+mod scope;
 pub mod selector;
 pub mod shutdown;
 mod state;
 pub mod text;
 
-pub use config::{Config, InvalidPercentage, Line, Percentage, Signal, SliceId, SliceLines, SliceSet, Threshold};
+pub use config::{Config, InvalidPercentage, Line, Percentage, Signal, SliceLines, Threshold};
 pub use decide::decide;
-pub use observation::{Candidate, Going, Key, MemoryReading, Observation, Protected, Scope, Stall};
+pub use observation::{Candidate, Going, Key, MemoryReading, Observation, Protected, Stall};
 pub use plan::{
     Action, Attribution, Case, Conditions, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Readings,
 };
 pub use rank::ranking;
 pub use rule_book::RuleBook;
+pub use scope::{Scope, SliceId, SliceSet};
 pub use state::State;

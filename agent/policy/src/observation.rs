@@ -1,19 +1,9 @@
 //! What was seen, and when. What could not be read is absent, never zero.
 
-use crate::config::{SliceId, SliceSet};
+use crate::scope::{Scope, SliceSet};
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
-
-/// What an observation is about, and so whose lines apply and who can be a victim.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Scope {
-    /// The whole machine.
-    #[default]
-    Node,
-    /// A slice with its own memory limit: capacity is the limit, available is the limit less the working set.
-    Slice(SliceId),
-}
 
 /// How much memory there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

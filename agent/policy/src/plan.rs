@@ -1,7 +1,8 @@
 //! What is to be done, and why: typed, copied without allocating, rendered by [`text`](crate::text).
 
 use crate::config::Config;
-use crate::observation::{Key, Protected, Scope};
+use crate::observation::{Key, Protected};
+use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};

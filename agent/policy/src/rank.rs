@@ -1,7 +1,8 @@
 //! Who goes first.
 
-use crate::observation::{Candidate, Observation, Scope};
+use crate::observation::{Candidate, Observation};
 use crate::plan::{Fate, Plan, Ranked};
+use crate::scope::Scope;
 use crate::state::Baseline;
 use core::cmp::{Ordering, Reverse};
 

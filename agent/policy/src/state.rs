@@ -1,7 +1,8 @@
 //! What is remembered from one decision to the next: since when lines are crossed, what was done, who had how much.
 
 use crate::config::{Config, Threshold};
-use crate::observation::{Candidate, Key, Scope};
+use crate::observation::{Candidate, Key};
+use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 

@@ -2,9 +2,10 @@
 
 use crate::config::{Config, Signal};
 use crate::kubelet::Amount;
-use crate::observation::{Protected, Scope};
+use crate::observation::Protected;
 use crate::plan::{Action, Case, Fate, Judged, NoVictim, Outcome, Plan, Ranked};
 use crate::reason::{Measured, Promise, Reason};
+use crate::scope::Scope;
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 

@@ -23,8 +23,8 @@ use plimsoll_abi::{ABSENT, Event, LineRecord, LineTable, SliceSlot, change, coun
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages};
 
 use crate::{
+    config::Config,
     error::SenseError,
-    ladder::Config,
     lines::{BrakeMark, Generation, Lines, MAX_BRAKES, MAX_SLICES, NodeLine, SliceLine},
     mapped::MappedWords,
     probe::{self, Found, with_sources},

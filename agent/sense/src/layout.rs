@@ -5,7 +5,7 @@ use plimsoll_abi::NO_OFFSET;
 
 use crate::{
     btf::{Btf, BtfError},
-    probe::Symbols,
+    symbols::Symbols,
 };
 
 /// One element of a counter array of the kernel.

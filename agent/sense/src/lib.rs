@@ -12,6 +12,7 @@
 #[cfg(feature = "bench")]
 pub mod bare;
 pub mod btf;
+mod config;
 mod ebpf;
 mod error;
 mod ladder;
@@ -24,11 +25,13 @@ mod psi;
 pub mod rules;
 mod source;
 pub mod stopped;
+mod symbols;
 mod wake;
 
+pub use config::Config;
 pub use ebpf::EbpfSource;
 pub use error::SenseError;
-pub use ladder::{Config, Rung, ladder};
+pub use ladder::{Rung, ladder};
 pub use lines::{BrakeMark, Generation, Lines, MAX_BRAKES, MAX_SLICES, NodeLine, SliceLine, TaskLine};
 pub use poll::Polling;
 pub use psi::{PsiTrigger, TriggerSpec};

@@ -1,13 +1,6 @@
 //! Facts about this kernel. Facts only: what follows from them is in [`crate::rules`]. Nothing is asked by version number.
 
-use std::{
-    collections::HashMap,
-    fs,
-    io::{BufRead as _, BufReader},
-    panic::resume_unwind,
-    path::Path,
-    thread,
-};
+use std::{fs, panic::resume_unwind, path::Path, thread};
 
 use aya::{programs::ProgramType, sys::is_program_supported};
 
@@ -15,47 +8,8 @@ use crate::{
     btf::{Btf, BtfError},
     layout::Layout,
     rules,
+    symbols::Symbols,
 };
-
-/// Symbols whose addresses the programs need.
-const SYMBOLS: &[&str] = &["vm_zone_stat", "vm_node_stat", "nr_threads", "memory_cgrp_subsys"];
-
-/// Addresses of kernel symbols, as far as the kernel shows them.
-#[derive(Clone, Debug, Default)]
-pub struct Symbols {
-    addresses: HashMap<&'static str, u64>,
-}
-
-impl Symbols {
-    /// Reads a symbol table in the form of `/proc/kallsyms`.
-    pub fn read(path: &Path) -> std::io::Result<Self> {
-        let mut lines = BufReader::with_capacity(1 << 16, fs::File::open(path)?);
-        let mut addresses = HashMap::new();
-        let mut line = Vec::with_capacity(256);
-        while addresses.len() < SYMBOLS.len() {
-            line.clear();
-            if lines.read_until(b'\n', &mut line)? == 0 {
-                break;
-            }
-            // "ffffffff81000000 T name", with "\t[module]" behind a module's own.
-            let Some(name) = line.get(19..).map(<[u8]>::trim_ascii_end) else { continue };
-            let Some(symbol) = SYMBOLS.iter().find(|symbol| symbol.as_bytes() == name) else { continue };
-            let address = std::str::from_utf8(&line[..16]).ok().and_then(|hex| u64::from_str_radix(hex, 16).ok());
-            addresses.insert(*symbol, address.unwrap_or(0));
-        }
-        Ok(Self { addresses })
-    }
-
-    /// The symbol's address; `None` where there is no such symbol or its address is hidden.
-    pub fn address(&self, symbol: &str) -> Option<u64> {
-        self.addresses.get(symbol).copied().filter(|address| *address != 0)
-    }
-
-    /// Whether any symbol was there, but all addresses were zero.
-    pub fn hidden(&self) -> bool {
-        !self.addresses.is_empty() && self.addresses.values().all(|address| *address == 0)
-    }
-}
 
 /// What this kernel is and shows. An unread fact is `None`.
 #[derive(Debug)]
@@ -164,7 +118,7 @@ pub(crate) fn gather(root: &Path) -> Found {
             .map(|_| "cgroup_disable=memory is on the kernel's command line, so nothing is charged to a cgroup".into())
             .or_else(|| layout.as_ref().and_then(|layout| layout.blind.clone())),
         task_count: layout.as_ref().is_some_and(|layout| layout.address("NR_THREADS").is_some()),
-        symbols_visible: !symbols.addresses.is_empty() && !symbols.hidden(),
+        symbols_visible: symbols.visible(),
         kptr_restrict: text("proc/sys/kernel/kptr_restrict").and_then(|value| value.trim().parse().ok()),
         lockdown: text("sys/kernel/security/lockdown").and_then(|modes| chosen(&modes)),
         psi: root.join("proc/pressure/memory").exists() && text("proc/pressure/memory").is_some(),
@@ -218,24 +172,6 @@ mod tests {
         ] {
             assert_eq!(memory_disabled(line), disabled, "{line}");
         }
-    }
-
-    #[test]
-    fn symbols_are_read_exactly_and_zero_is_hidden() {
-        let directory = tempfile::tempdir().expect("tempdir");
-        let path = directory.path().join("kallsyms");
-        fs::write(
-            &path,
-            "ffffffff81000010 T vm_zone_stat_x\nffffffff82000010 B vm_zone_stat\nffffffff82000020 b nr_threads\t[mod]\n",
-        )
-        .expect("write");
-        let symbols = Symbols::read(&path).expect("read");
-        assert_eq!(symbols.address("vm_zone_stat"), Some(0xffff_ffff_8200_0010));
-        assert_eq!(symbols.address("nr_threads"), None);
-        assert!(!symbols.hidden());
-        fs::write(&path, "0000000000000000 B vm_zone_stat\n").expect("write");
-        let symbols = Symbols::read(&path).expect("read");
-        assert_eq!((symbols.address("vm_zone_stat"), symbols.hidden()), (None, true));
     }
 
     #[test]
