@@ -148,6 +148,23 @@ fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
     let plan = rig.memory(63, 50, &pods);
     assert_eq!(plan.actions, [Action::Hasten { pod: 1, why: Why::Threshold(1) }]);
 
+    // Nor where nobody can be seen: who was chosen already goes at once, one after the other.
+    let mut rig = Rig::new(Config { thresholds: thresholds.to_vec(), ..Config::default() });
+    let unread = |uid| Pod { uid: PodUid(uid), ..Pod::default() };
+    let gently = [unread(1), going(&unread(2), false, true), going(&unread(3), false, true)];
+    assert_eq!(rig.memory(1, 50, &gently).actions, [Action::Hasten { pod: 1, why: Why::Threshold(1) }]);
+    assert_eq!(rig.fate(1), Fate::Hastened);
+    let pods = [gently[0], going(&gently[1], false, false), gently[2]];
+    assert_eq!(rig.memory(2, 50, &pods).actions, []);
+    let pods = [gently[0], going(&gently[1], true, false), gently[2]];
+    assert_eq!(rig.memory(3, 50, &pods).actions, [Action::Hasten { pod: 2, why: Why::Threshold(1) }]);
+    // Nobody is hastened blindly where somebody else can be taken who is seen, nor for a soft line.
+    let pods = [pod(1, 100, 0), gently[1], gently[2]];
+    let plan = rig.memory(4, 50, &pods);
+    assert_eq!((evicted(plan), plan.actions.len()), (vec![0], 1));
+    rig.memory(5, 400, &gently);
+    assert_eq!(rig.memory(65, 400, &gently).actions, []);
+
     // A hard line on something else goes before a soft one on memory, which the kubelet prefers.
     let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::PidAvailable, 10)]);
     let mut forks = pod(1, 1, 0);

@@ -47,6 +47,9 @@ pub(super) fn take(
     if !deficit.is_covered() {
         is_bounded = choose(config, state, pods, need, now, &mut deficit, plan);
     }
+    if !deficit.is_covered() && !need.is_soft && plan.actions.len() == for_limits {
+        hasten_blindly(pods, need, plan);
+    }
     plan.deficit = Some(deficit);
     if plan.actions.len() > for_limits {
         Outcome::Evict
@@ -58,6 +61,23 @@ pub(super) fn take(
         Outcome::ComingBack
     } else {
         Outcome::NoVictim(why_nobody(plan))
+    }
+}
+
+/// Where nobody else is taken, the first that a soft line chose and of whom nothing is known has its grace cut short.
+/// What it gives back is not known either: one at a time, and the next when that one is gone or stuck.
+fn hasten_blindly(pods: &[Pod<'_>], need: Need, plan: &mut Plan) {
+    let is_going = |ranked: &Ranked, gently: bool| {
+        let going = pods[ranked.pod as usize].going;
+        ranked.fate == Fate::Going && !ranked.is_measured && going.is_some_and(|going| going.is_gentle == gently)
+    };
+    let is_awaited = plan.ranked.iter().any(|ranked| is_going(ranked, false));
+    if is_awaited || !may_be_blind(need.short) {
+        return;
+    }
+    if let Some(ranked) = plan.ranked.iter_mut().find(|ranked| is_going(ranked, true)) {
+        ranked.fate = Fate::Hastened;
+        plan.actions.push(Action::Hasten { pod: ranked.pod, why: need.line });
     }
 }
 
@@ -124,12 +144,17 @@ fn choose(
     is_bounded
 }
 
-/// Whether somebody is taken without statistics: only of memory and processes, when nobody at all has any, and nobody is
-/// going already. A disk that nothing is known about costs nobody.
+/// Whether somebody is taken without statistics: only when nobody at all has any, and nobody is going already.
 fn picks_blindly(pods: &[Pod<'_>], short: Short, plan: &Plan) -> bool {
     let is_coming = |ranked: &Ranked| pods[ranked.pod as usize].going.is_some_and(|going| !going.is_stuck);
     let is_known = plan.ranked.iter().any(|ranked| ranked.is_measured || is_coming(ranked));
-    !is_known && matches!(short.resource(), Resource::Memory | Resource::Pids)
+    !is_known && may_be_blind(short)
+}
+
+/// Whether somebody can be taken of whom nothing is known: of memory and processes. A disk that nothing is known about
+/// costs nobody.
+fn may_be_blind(short: Short) -> bool {
+    matches!(short.resource(), Resource::Memory | Resource::Pids)
 }
 
 fn why_nobody(plan: &Plan) -> NoVictim {
