@@ -173,7 +173,8 @@ pub(super) fn capacity(
     let kept = kept.filter_map(|amounts| amounts.get("memory")?.bytes()).fold(Bytes::ZERO, Bytes::saturating_add);
     let capacity = look.memory.map_or(reading.total, |memory| memory.capacity_bytes);
     let hard = configuration.policy.thresholds.iter().filter(|threshold| threshold.is_hard());
-    let hard = hard.map(|threshold| threshold.line.of(capacity)).max().unwrap_or(Bytes::ZERO);
+    // What pods can request is the kubelet's own sum, and it takes a percentage of all memory, huge pages too.
+    let hard = hard.map(|threshold| threshold.line.of(reading.total)).max().unwrap_or(Bytes::ZERO);
     let hard = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
     // `max` promises all there is.
     let promised = look.workloads.iter().map(|workload| workload.reservation_bytes.min(capacity));
@@ -182,5 +183,27 @@ pub(super) fn capacity(
         allocatable: capacity.saturating_sub(kept).saturating_sub(hard),
         requests: pods.filter(|pods| pods.count > 0).map(|pods| pods.requests_bytes),
         promised: promised.fold(Bytes::ZERO, Bytes::saturating_add),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_config::{Headroom, Node};
+    use plimsoll_replay::trace::Memory;
+
+    #[test]
+    fn what_pods_can_request_is_what_the_check_says() {
+        let text = "evictionHard: {memory.available: 50%}\nsystemReserved: {memory: 100Mi}";
+        let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
+        let (total, huge_pages) = (Bytes::mib(1000), Bytes::mib(200));
+        let reading = plimsoll_node::meminfo::MemInfo::open().and_then(|file| file.read()).expect("there is a /proc");
+        let capacity_bytes = total.saturating_sub(huge_pages);
+        let memory = Memory { capacity_bytes, kubelet_bytes: Bytes::ZERO, honest_bytes: None };
+        let look = Look { memory: Some(memory), ..Look::default() };
+        let told = capacity(&configuration, &look, &MemReading { total, ..reading }, None);
+        let node = Node { memory: Some(total), huge_pages, ..Node::default() };
+        let checked = Headroom::of(&configuration.kubelet, &node).expect("its memory is known");
+        assert_eq!((told.allocatable, checked.allocatable), (Bytes::mib(200), Bytes::mib(200)));
     }
 }
