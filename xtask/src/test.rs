@@ -1,11 +1,10 @@
 //! `cargo xtask test`: what gates a change, in groups with a time budget each.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use clap::builder::PossibleValuesParser;
 
 use crate::demo::Claim;
 use crate::kernels::SUITES;
@@ -40,18 +39,21 @@ const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
 const TOTAL: Duration = Duration::from_mins(15);
 /// A machine that has not ended by then hangs.
 const MACHINE_SECONDS: u64 = 3600;
-/// Where the results of a long run are kept.
-const RESULTS: &str = "tests/RESULTS.md";
+/// Where the results of a long run are kept, a file for each kernel.
+const RESULTS: &str = "tests/results";
 
 /// What to run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The groups to run; none means all of them.
     groups: Vec<Group>,
-    /// Run what is too slow for every run as well, the demo's full measurement on each kernel included, and write its
-    /// table of results. Takes some hours.
+    /// Run what is too slow for every run as well, the demo's full measurement on each kernel included, and write a
+    /// table of results for each kernel. Takes about half an hour a kernel.
     #[arg(long)]
     long: bool,
+    /// Of virtual machines only those with this kernel. Can be given more than once; all of them unless given.
+    #[arg(long = "kernel", value_name = "VERSION", value_parser = PossibleValuesParser::new(SUITES.map(|(_, kernel)| kernel)))]
+    kernels: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -65,10 +67,10 @@ enum Group {
 impl Group {
     const ALL: [Self; 2] = [Self::Unit, Self::Vm];
 
-    fn needs(self) -> anyhow::Result<Vec<install::Need>> {
+    fn needs(self, kernels: &[&str]) -> anyhow::Result<Vec<install::Need>> {
         match self {
             Self::Unit => Ok(install::CHECKS.to_vec()),
-            Self::Vm => install::machines(&SUITES.map(|(_, version)| version)),
+            Self::Vm => install::machines(kernels),
         }
     }
 
@@ -94,13 +96,19 @@ impl Arguments {
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
         let mut needs = install::EBPF.to_vec();
         for group in Group::ALL.into_iter().filter(|group| self.asks_for(*group)) {
-            needs.extend(group.needs()?);
+            needs.extend(group.needs(&self.kernels())?);
         }
         Ok(needs)
     }
 
     fn asks_for(&self, group: Group) -> bool {
         self.groups.is_empty() || self.groups.contains(&group)
+    }
+
+    /// The kernels to boot.
+    fn kernels(&self) -> Vec<&'static str> {
+        let all = SUITES.map(|(_, kernel)| kernel);
+        all.into_iter().filter(|all| self.kernels.is_empty() || self.kernels.iter().any(|one| one == all)).collect()
     }
 }
 
@@ -117,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let begin = Instant::now();
         match group {
             Group::Unit => installed += unit(&mut counts)?,
-            Group::Vm => installed += machines(arguments.long, &mut counts)?,
+            Group::Vm => installed += machines(arguments, &mut counts)?,
         }
         let (took, budget) = (begin.elapsed(), group.budget(arguments.long));
         let verdict = if took > budget { "OVER its budget" } else { "within its budget" };
@@ -242,8 +250,8 @@ impl Boot {
 }
 
 /// Boots each kernel and runs its tests there, and in a long run the demo. How many things were installed for it.
-fn machines(long: bool, counts: &mut Counts) -> anyhow::Result<usize> {
-    let kernels = SUITES.map(|(_, version)| version);
+fn machines(arguments: &Arguments, counts: &mut Counts) -> anyhow::Result<usize> {
+    let (kernels, long) = (arguments.kernels(), arguments.long);
     let installed = match vm::prepare(&kernels) {
         Ok(installed) => installed,
         Err(error) => {
@@ -251,57 +259,64 @@ fn machines(long: bool, counts: &mut Counts) -> anyhow::Result<usize> {
             return Ok(0);
         }
     };
-    let mut results = Results::default();
-    for boot in boots(long) {
-        let kernel = boot.kernel;
-        let on = format!("{kernel}{}", boot.special());
-        let mut heard = Heard::new(&on);
-        let ended = vm::boot(&boot.machine(), Some(&mut |line| heard.line(line)));
-        for (name, outcome) in &heard.tests {
-            match outcome {
-                Outcome::Pass => counts.passed += 1,
-                Outcome::Fail(why) => counts.step(&format!("{name} on {on}"), Err(anyhow::anyhow!("{why}"))),
-                Outcome::NotRun(why) => counts.not_run(&format!("{name} on {on}: {why}")),
+    for (_, kernel) in SUITES {
+        if !kernels.contains(&kernel) {
+            counts.not_run(&format!("kernel {kernel}: not asked for"));
+            continue;
+        }
+        let mut results = Results { kernel, tests: Vec::new(), claims: None };
+        for boot in boots(long).into_iter().filter(|boot| boot.kernel == kernel) {
+            results.tests.extend(machine(&boot, counts));
+            if long {
+                results.save()?;
             }
         }
-        if heard.planned < heard.known && kernel != WHOLE {
-            let left_out = heard.known - heard.planned;
-            let what = format!("{left_out} of {} tests on {on}; --long runs them", heard.known);
-            counts.not_run_many(left_out, &what);
+        if !long {
+            counts.not_run(&format!("the demo's full measurement on {kernel}; --long runs it"));
+            continue;
         }
-        counts.step(&format!("all that was asked for ran on {on}"), boot.verdict(&heard, ended));
-        let tests = heard.tests.into_iter().map(|(name, outcome)| (name + &boot.special(), outcome));
-        results.tests.entry(kernel).or_default().extend(tests);
-        if long {
-            results.save(&kernels)?;
-        }
-    }
-    if !long {
-        counts.not_run_many(kernels.len().try_into()?, "the demo's full measurement on each kernel; --long runs it");
-    }
-    for kernel in kernels.into_iter().filter(|_| long) {
-        let claims = match demo::claims(kernel) {
-            Ok(claims) => claims,
-            Err(error) => {
-                counts.step(&format!("the demo on {kernel}"), Err(error));
-                continue;
+        match demo::claims(kernel) {
+            Ok(claims) => {
+                for Claim { what, found, holds } in &claims {
+                    let result = if *holds { Ok(()) } else { Err(anyhow::anyhow!("{found}")) };
+                    counts.step(&format!("{what} on {kernel}"), result);
+                }
+                results.claims = Some(claims);
+                results.save()?;
             }
-        };
-        for Claim { what, found, holds } in &claims {
-            let result = if *holds { Ok(()) } else { Err(anyhow::anyhow!("{found}")) };
-            counts.step(&format!("{what} on {kernel}"), result);
+            Err(error) => counts.step(&format!("the demo on {kernel}"), Err(error)),
         }
-        results.claims.insert(kernel, claims);
-        results.save(&kernels)?;
     }
     Ok(installed)
 }
 
-/// What a long run has found so far, by kernel.
-#[derive(Default)]
+/// Boots one machine. Gives what came of each of its tests.
+fn machine(boot: &Boot, counts: &mut Counts) -> Vec<(String, Outcome)> {
+    let on = format!("{}{}", boot.kernel, boot.special());
+    let mut heard = Heard::new(&on);
+    let ended = vm::boot(&boot.machine(), Some(&mut |line| heard.line(line)));
+    for (name, outcome) in &heard.tests {
+        match outcome {
+            Outcome::Pass => counts.passed += 1,
+            Outcome::Fail(why) => counts.step(&format!("{name} on {on}"), Err(anyhow::anyhow!("{why}"))),
+            Outcome::NotRun(why) => counts.not_run(&format!("{name} on {on}: {why}")),
+        }
+    }
+    if heard.planned < heard.known && boot.kernel != WHOLE {
+        let left_out = heard.known - heard.planned;
+        let what = format!("{left_out} of {} tests on {on}; --long runs them", heard.known);
+        counts.not_run_many(left_out, &what);
+    }
+    counts.step(&format!("all that was asked for ran on {on}"), boot.verdict(&heard, ended));
+    heard.tests.into_iter().map(|(name, outcome)| (name + &boot.special(), outcome)).collect()
+}
+
+/// What a long run has found so far on one kernel.
 struct Results {
-    tests: BTreeMap<&'static str, Vec<(String, Outcome)>>,
-    claims: BTreeMap<&'static str, Vec<Claim>>,
+    kernel: &'static str,
+    tests: Vec<(String, Outcome)>,
+    /// Of the demo, once it ended.
+    claims: Option<Vec<Claim>>,
 }
 
 /// How a test in a machine ended.
@@ -369,44 +384,39 @@ impl Heard {
 
 impl Results {
     /// After each machine: a run that is stopped leaves what it has seen.
-    fn save(&self, kernels: &[&str]) -> anyhow::Result<()> {
-        Ok(std::fs::write(run::root().join(RESULTS), self.table(kernels)?)?)
+    fn save(&self) -> anyhow::Result<()> {
+        let folder = run::root().join(RESULTS);
+        let file = folder.join(self.kernel).with_added_extension("md");
+        let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
+        let commit = run::text(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(run::root()))?;
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(&file, self.table(date.trim(), commit.trim())))
+            .with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// A dated table of a long run.
-    fn table(&self, kernels: &[&str]) -> anyhow::Result<String> {
-        let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
-        let mut names: Vec<&String> = self.tests.values().flatten().map(|(name, _)| name).collect();
-        names.sort();
-        names.dedup();
-        let mut text = format!("# Results of `cargo xtask test vm --long`\n\n{}\n\n| test |", date.trim());
-        kernels.iter().try_for_each(|kernel| write!(text, " {kernel} |"))?;
-        text.push_str("\n|---|");
-        text.push_str(&"---|".repeat(kernels.len()));
-        for name in names {
-            write!(text, "\n| {name} |")?;
-            for kernel in kernels {
-                let tests = self.tests.get(kernel).map(Vec::as_slice).unwrap_or_default();
-                let word = match tests.iter().find(|(other, _)| other == name) {
-                    Some((_, Outcome::Pass)) => "passed",
-                    Some((_, Outcome::Fail(_))) => "FAILED",
-                    Some((_, Outcome::NotRun(_))) | None => "NOT RUN",
-                };
-                write!(text, " {word} |")?;
-            }
-        }
-        text.push_str("\n\n## What the demo measured\n\n| kernel | claim | | found |\n|---|---|---|---|\n");
-        for kernel in kernels {
-            let Some(claims) = self.claims.get(kernel) else {
-                writeln!(text, "| {kernel} | all | NOT RUN | |")?;
-                continue;
+    fn table(&self, date: &str, commit: &str) -> String {
+        let kernel = self.kernel;
+        let mut text =
+            format!("# Results of `cargo xtask test vm --long --kernel {kernel}`\n\n{date}, commit {commit}\n\n");
+        let rows = self.tests.iter().map(|(name, outcome)| {
+            let (word, why) = match outcome {
+                Outcome::Pass => ("passed", ""),
+                Outcome::Fail(why) => ("FAILED", &why[..]),
+                Outcome::NotRun(why) => ("NOT RUN", &why[..]),
             };
-            for Claim { what, found, holds } in claims {
+            format!("| {name} | {word} | {why} |\n")
+        });
+        text.push_str("| test | | |\n|---|---|---|\n");
+        text.extend(rows);
+        text.push_str("\n## What the demo measured\n\n| claim | | |\n|---|---|---|\n");
+        match &self.claims {
+            None => text.push_str("| all | NOT RUN | |\n"),
+            Some(claims) => text.extend(claims.iter().map(|Claim { what, found, holds }| {
                 let word = if *holds { "holds" } else { "DOES NOT HOLD" };
-                writeln!(text, "| {kernel} | {what} | {word} | {found} |")?;
-            }
+                format!("| {what} | {word} | {found} |\n")
+            })),
         }
-        Ok(text)
+        text
     }
 }
 
@@ -479,26 +489,24 @@ fn count(text: &str) -> Counts {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::{Boot, Claim, Counts, Heard, Outcome, Results, boots, count};
 
     #[test]
-    fn the_table_has_a_column_for_each_kernel_even_one_that_was_not_reached() {
-        let tests = vec![("a".to_owned(), Outcome::Pass), ("b".to_owned(), Outcome::Fail("why".into()))];
+    fn the_table_has_a_row_for_each_test_and_claim() {
+        let tests = vec![
+            ("a".to_owned(), Outcome::Pass),
+            ("b".to_owned(), Outcome::Fail("it: broke".into())),
+            ("c".to_owned(), Outcome::NotRun("no zram".into())),
+        ];
+        let mut results = Results { kernel: "6.1", tests, claims: None };
+        let head = "# Results of `cargo xtask test vm --long --kernel 6.1`\n\n2026-01-02, commit abc\n\n| test | | |\n\
+            |---|---|---|\n| a | passed |  |\n| b | FAILED | it: broke |\n| c | NOT RUN | no zram |\n\n\
+            ## What the demo measured\n\n| claim | | |\n|---|---|---|\n";
+        assert_eq!(results.table("2026-01-02", "abc"), format!("{head}| all | NOT RUN | |\n"));
         let claim = |what, holds| Claim { what, found: "1 of 2".into(), holds };
-        let results = Results {
-            tests: BTreeMap::from([("6.1", tests)]),
-            claims: BTreeMap::from([("6.1", vec![claim("races", true), claim("past the line", false)])]),
-        };
-        let text = results.table(&["6.1", "7.2"]).expect("a date");
-        assert!(text.contains("| test | 6.1 | 7.2 |\n|---|---|---|\n| a | passed | NOT RUN |\n"), "{text}");
-        assert!(text.contains("| b | FAILED | NOT RUN |\n"), "{text}");
-        assert!(
-            text.contains("| 6.1 | races | holds | 1 of 2 |\n| 6.1 | past the line | DOES NOT HOLD | 1 of 2 |\n"),
-            "{text}"
-        );
-        assert!(text.ends_with("| 7.2 | all | NOT RUN | |\n"), "{text}");
+        results.claims = Some(vec![claim("races", true), claim("past the line", false)]);
+        let rows = "| races | holds | 1 of 2 |\n| past the line | DOES NOT HOLD | 1 of 2 |\n";
+        assert_eq!(results.table("2026-01-02", "abc"), format!("{head}{rows}"));
     }
 
     #[test]

@@ -110,7 +110,9 @@ fn values(bytes: &[u8]) -> Result<Vec<(usize, &[u8])>, ReadError> {
 fn parse<T: DeserializeOwned>(bytes: &[u8], line: usize) -> Result<T, ReadError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let key = error.path().to_string();
+        let path = error.path().to_string();
+        // A key without a letter is one, too.
+        let key = if path.is_empty() { "\"\"".to_owned() } else { path };
         let error = error.into_inner();
         let why = error.to_string();
         // The place is told beside it, counted from the beginning of the file.

@@ -474,7 +474,7 @@ fn summaries_may_follow_one_another() {
 fn what_cannot_be_read_is_told_with_its_place() {
     let header = "{\"plimsoll_trace\":1,\"agent\":\"x\"}\n";
     let after = |line: &str| format!("{header}{line}\n").into_bytes();
-    let table: [(Vec<u8>, &str); 12] = [
+    let table: [(Vec<u8>, &str); 13] = [
         (Vec::new(), "1: it is empty; expected a trace of plimsoll, or a kubelet's answer to /stats/summary"),
         (b"{".to_vec(), "1: EOF while parsing an object at line 1 column 1"),
         (b"{}".to_vec(), "1: missing field `node`"),
@@ -491,6 +491,10 @@ fn what_cannot_be_read_is_told_with_its_place() {
         (
             b"{\"plimsoll_trace\":1,\"agent\":\"x\"}".to_vec(),
             "1: the first line has no end; expected a trace of plimsoll",
+        ),
+        (
+            b"{\"plimsoll_trace\":1,\"\":2}\n".to_vec(),
+            "1: \"\": unknown field ``, expected one of `plimsoll_trace`, `agent`, `epoch_ns`",
         ),
         (after("{\"look\":{\"at_ns\":-1}}"), "2: look.at_ns: invalid value: integer `-1`, expected u64"),
         (
