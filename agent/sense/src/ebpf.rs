@@ -88,9 +88,14 @@ fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> SenseError {
 impl EbpfSource {
     /// Probes this kernel, loads the programs and attaches what it allows. Without the line hook it does not stand.
     pub fn new(config: &Config) -> Result<Self, SenseError> {
-        // The library reads the kernel's type information twice, once for itself and once for who attaches.
+        // The library reads the kernel's type information for itself too, for relocations that these programs do not have:
+        // some 10 MiB that are given back at once.
         let (mut loader, types, Found { mut facts, layout }) = thread::scope(|scope| {
-            let library = scope.spawn(|| (EbpfLoader::new(), Btf::from_sys_fs()));
+            let library = scope.spawn(|| {
+                let mut loader = EbpfLoader::new();
+                loader.btf(None);
+                (loader, Btf::from_sys_fs())
+            });
             let found = probe::gather(Path::new("/"));
             let (loader, types) = library.join().unwrap_or_else(|panic| resume_unwind(panic));
             (loader, types, found)

@@ -197,7 +197,8 @@ mod tests {
         let text = "evictionHard: {memory.available: 50%}\nsystemReserved: {memory: 100Mi}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
         let (total, huge_pages) = (Bytes::mib(1000), Bytes::mib(200));
-        let reading = plimsoll_node::meminfo::MemInfo::open().and_then(|file| file.read()).expect("there is a /proc");
+        let file = plimsoll_node::meminfo::MemInfo::open().expect("there is a /proc");
+        let reading = file.read().expect("readable");
         let capacity_bytes = total.saturating_sub(huge_pages);
         let memory = Memory { capacity_bytes, kubelet_bytes: Bytes::ZERO, honest_bytes: None };
         let look = Look { memory: Some(memory), ..Look::default() };
