@@ -119,12 +119,18 @@ pub(crate) fn names_are_reclaimable() -> Result<()> {
     hog.wait_taken(24, Duration::from_secs(40))?;
     let charged = slab(&cgroup)?;
     ensure!(charged >= 12 * MIB, "{charged} bytes of reclaimable slab for 24 MiB of names");
-    // The kernel may take less than asked and says so with an error; what counts is what is left.
-    let _ = cgroup.write("memory.reclaim", "24M");
-    let left = slab(&cgroup)?;
-    crate::suite::figure("names", &[("charged_bytes", &charged), ("left_bytes", &left)]);
-    ensure!(left * 2 < charged, "{left} of {charged} bytes are left after asking for all back");
-    Ok(())
+    // The kernel may take less than asked and says so with an error, and some of it is free only when no processor can be
+    // looking at it any more; what counts is what is left after some asking.
+    let mut left = charged;
+    let mut asked = 0;
+    let result = machine::wait_for("more than half of the names are given back", Duration::from_secs(20), || {
+        let _ = cgroup.write("memory.reclaim", "24M");
+        asked += 1;
+        left = slab(&cgroup)?;
+        Ok(left * 2 < charged)
+    });
+    crate::suite::figure("names", &[("charged_bytes", &charged), ("left_bytes", &left), ("asked", &asked)]);
+    result
 }
 
 fn slab(cgroup: &Cgroup) -> Result<u64> {

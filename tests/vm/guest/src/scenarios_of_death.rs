@@ -8,7 +8,7 @@ use crate::agent::{Agent, PROGRAM};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
-use crate::scene::{PATIENCE, Scene, held};
+use crate::scene::{MIB, PATIENCE, Scene, held};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use std::process::{Command, Stdio};
@@ -17,9 +17,12 @@ use std::time::Duration;
 /// The variable of the agent's environment that names a step, and who dies there.
 const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
 
-/// What the hog takes, in MiB: so much that it is most of what is used, by which a new agent knows it; and little enough
-/// to be gone in the time after which a victim counts as stuck, although it grows on while no agent runs.
-const GROWN: usize = 224;
+/// What the hog takes, in MiB: more than all that is in use otherwise, by which a new agent knows it; and little enough to
+/// be gone in the time after which a victim counts as stuck, although it grows on while no agent runs.
+fn grown() -> Result<usize> {
+    let used = machine::meminfo("MemTotal")?.saturating_sub(machine::meminfo("MemAvailable")?);
+    Ok(usize::try_from(used / MIB)? + 48)
+}
 
 /// Rounds in which a step may not come: a victim that is gone early enough needs no thaw, for one.
 const TRIES: usize = 5;
@@ -73,12 +76,13 @@ fn die(name: &str, who: &str) -> Result<bool> {
         settings.kernel_brake = name.starts_with("kernel-");
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
+    let grown = grown()?;
     // Slices are marked before the agent is ready; all other steps need somebody who grows.
     let (core, mut hog) = if name == "kernel-marked" {
         (None, None)
     } else {
         scene.agent.wait_ready(PATIENCE)?;
-        (Some(scene.agent.part("core")?), Some(Hog::start("anon", victim.path(), GROWN, &["--hold", "60"])?))
+        (Some(scene.agent.part("core")?), Some(Hog::start("anon", victim.path(), grown, &["--hold", "60"])?))
     };
     if let Some(hog) = &mut hog {
         wait_for("the kill point is reached, or the hog is dead", PATIENCE, || {
@@ -118,7 +122,7 @@ fn die(name: &str, who: &str) -> Result<bool> {
         .with_context(|| format!("held: {}", held().join(", ")))?;
     let mut hog = match hog {
         Some(hog) => hog,
-        None => Hog::start("anon", victim.path(), GROWN, &["--hold", "60"])?,
+        None => Hog::start("anon", victim.path(), grown, &["--hold", "60"])?,
     };
     // The step may have been the kill itself, or one before it: in both cases it dies, once. Who killed it may have died
     // before it could tell.
@@ -155,7 +159,8 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
         settings.kernel_brake = in_kernel;
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
-    let mut hog = Hog::start("anon", victim.path(), GROWN, &["--hold", "120"])?;
+    let grown = grown()?;
+    let mut hog = Hog::start("anon", victim.path(), grown, &["--hold", "120"])?;
     wait_reached(&scene, name)?;
     // The kernel stops whoever was charged when the line was crossed, which need not be the hog.
     let stands = || -> Result<bool> {
@@ -187,7 +192,7 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
         ensure!(output.status.success(), "undo ended with {}: {}", output.status, String::from_utf8_lossy(&said));
         ensure!(held().is_empty(), "after undo are held: {}", held().join(", "));
     }
-    hog.wait_taken(GROWN, PATIENCE).context("it does not go on")?;
+    hog.wait_taken(grown, PATIENCE).context("it does not go on")?;
     scene.settings.environment.clear();
     scene.agent = Agent::start(&scene.settings)?;
     scene.expect_killed(&mut hog, &victim)?;
