@@ -8,7 +8,7 @@
 use crate::agent::{Agent, Settings, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
-use crate::machine::{self, Dice, ShortLists, now_ns, wait_for};
+use crate::machine::{self, Dice, now_ns, short_lists, wait_for};
 use crate::observer::{Crossing, Observer};
 use crate::record::{self, Filled};
 use crate::scene::MIB;
@@ -190,7 +190,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     machine::oom_score_adjust(-1000)?;
     rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::FUTURE)
         .context("cannot lock the observer's memory")?;
-    let _lists = arguments.short_lists.then(ShortLists::begin).transpose()?;
+    let _lists = arguments.short_lists.then(short_lists).transpose()?;
     let mut observer = Observer::new()?;
     let mut measured = Measured {
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
@@ -576,7 +576,7 @@ const BELOW_MIB: u64 = 6;
 /// What one breath gives back must not lie on a CPU's own list, where the next one would take it from without what is
 /// available having changed at all.
 fn wakes(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
-    let _lists = ShortLists::begin()?;
+    let _lists = short_lists()?;
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             // As the agent's own thread waits; both kinds of wake are waited for by this one.

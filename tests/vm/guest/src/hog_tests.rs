@@ -98,7 +98,7 @@ pub(crate) fn surplus_huge_pages() -> Result<()> {
     let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB";
     machine::set(format!("{pool}/nr_overcommit_hugepages"), "32")?;
     let cgroup = Cgroup::create("work.slice/hugetlb")?;
-    let _lists = machine::ShortLists::begin()?;
+    let _lists = machine::short_lists()?;
     let mut hog = Hog::start("hugetlb", cgroup.path(), 64, &[])?;
     hog.wait_taken(64, Duration::from_secs(30))?;
     let surplus: u64 = std::fs::read_to_string(format!("{pool}/surplus_hugepages"))?.trim().parse()?;

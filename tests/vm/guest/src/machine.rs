@@ -107,29 +107,41 @@ pub(crate) fn set(path: impl AsRef<Path>, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
 }
 
-/// How much of the memory may lie on the CPUs' own lists of free pages: one part in so many, the fewest there can be.
-const PER_CPU_LISTS: &str = "/proc/sys/vm/percpu_pagelist_high_fraction";
+/// A kernel setting that has another value while this lives.
+pub(crate) struct KernelSetting {
+    file: &'static str,
+    before: String,
+}
 
-/// While it lives, the CPUs' own lists of free pages are short.
-///
-/// What lies on them counts as taken by nobody and as available to nobody. Newer kernels let them grow with what is
-/// taken and given back, to 8 MiB a CPU in one go, so that what a process took and by how much memory sank are far apart.
-pub(crate) struct ShortLists(String);
-
-impl ShortLists {
-    pub(crate) fn begin() -> Result<Self> {
-        let before = fs::read_to_string(PER_CPU_LISTS).with_context(|| format!("cannot read {PER_CPU_LISTS}"))?;
-        set(PER_CPU_LISTS, "1000")?;
-        Ok(Self(before))
+impl KernelSetting {
+    pub(crate) fn begin(file: &'static str, value: &str) -> Result<Self> {
+        let before = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+        set(file, value)?;
+        Ok(Self { file, before })
     }
 }
 
-impl Drop for ShortLists {
+impl Drop for KernelSetting {
     fn drop(&mut self) {
-        if let Err(error) = set(PER_CPU_LISTS, self.0.trim()) {
+        if let Err(error) = set(self.file, self.before.trim()) {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// Keeps the CPUs' own lists of free pages short: one part in so many of the memory, the fewest there can be.
+///
+/// What lies on them counts as taken by nobody and as available to nobody. Newer kernels let them grow with what is
+/// taken and given back, to 8 MiB a CPU in one go, so that what a process took and by how much memory sank are far apart.
+pub(crate) fn short_lists() -> Result<KernelSetting> {
+    KernelSetting::begin("/proc/sys/vm/percpu_pagelist_high_fraction", "1000")
+}
+
+/// Has the kernel tell active from inactive pages by two lists, if it has learned to do it by generations: with those
+/// page cache that was read again and again is still inactive, and so is available by the kubelet's figure.
+pub(crate) fn two_lists() -> Result<Option<KernelSetting>> {
+    const GENERATIONS: &str = "/sys/kernel/mm/lru_gen/enabled";
+    Path::new(GENERATIONS).exists().then(|| KernelSetting::begin(GENERATIONS, "n")).transpose()
 }
 
 /// Looks every few milliseconds until `ready` says so; an error that names `what` after `limit`.

@@ -3,7 +3,7 @@
 
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
-use crate::machine::{self, ShortLists, wait_for};
+use crate::machine::{self, short_lists, wait_for};
 use crate::record;
 use crate::scenarios::{LOST_EVENTS, counted, fill_events};
 use crate::scene::{MIB, PATIENCE, Scene};
@@ -102,7 +102,7 @@ pub(crate) fn holds_again() -> Result<()> {
 
 /// Word that the kernel stopped somebody is lost in a full ring: whoever it was goes on all the same.
 pub(crate) fn stop_lost() -> Result<()> {
-    let _lists = ShortLists::begin()?;
+    let _lists = short_lists()?;
     // The one fits above the line, both together do not, each with tens of MiB to spare: what the agent takes for itself
     // is a guess.
     let mut scene = scene(160)?;

@@ -4,7 +4,7 @@
 use crate::block::{Slow, Swap};
 use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::{Hog, guest, remove_leftovers};
-use crate::machine::{self, ShortLists, wait_for};
+use crate::machine::{self, KernelSetting, short_lists, wait_for};
 use crate::record;
 use crate::scene::{MIB, PATIENCE, Scene, line_below};
 use crate::suite::figure;
@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_mins(3);
 
 /// Without an agent the OOM killer ends the hog; with one it has nothing to do.
 pub(crate) fn tight() -> Result<()> {
-    let _lists = ShortLists::begin()?;
+    let _lists = short_lists()?;
     let mib = usize::try_from(machine::meminfo("MemTotal")? / MIB)?;
     let before = machine::oom_kills()?;
     let alone = Cgroup::create("work.slice/alone")?;
@@ -93,14 +93,10 @@ pub(crate) fn with_swap() -> Result<()> {
         ("/proc/sys/vm/swappiness", "200"),
         ("/proc/sys/vm/min_free_kbytes", "8192"),
     ];
-    let before = settings.map(|(file, _)| std::fs::read_to_string(file));
-    for (file, value) in settings {
-        machine::set(file, value)?;
-    }
+    let settings =
+        settings.into_iter().map(|(file, value)| KernelSetting::begin(file, value)).collect::<Result<Vec<_>>>()?;
     let outcome = swapping();
-    for ((file, _), value) in settings.into_iter().zip(before) {
-        machine::set(file, value?.trim())?;
-    }
+    drop(settings);
     drop(swap);
     outcome
 }
@@ -309,6 +305,7 @@ pub(crate) fn slab() -> Result<()> {
 
 /// Page cache in active use: the kubelet's reading counts it as used up, the kernel's does not.
 pub(crate) fn page_cache() -> Result<()> {
+    let _lists = machine::two_lists()?;
     let mib = machine::meminfo("MemAvailable")? / MIB - 128;
     let device = Slow::create("cache", mib, Duration::from_micros(10))?;
     let line = line_below(0)? / 2;
@@ -333,7 +330,10 @@ pub(crate) fn page_cache() -> Result<()> {
         ensure!(reader.try_wait()?.is_none(), "a process was killed for page cache that can be dropped");
         Ok(scene.agent.plans().iter().any(only_the_kubelet))
     })
-    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    .with_context(|| {
+        let now = ["MemAvailable", "Active(file)", "Inactive(file)"].map(|name| (name, machine::meminfo(name)));
+        format!("{now:?}; the log ends with: {}", crate::agent::tail(&scene.agent.text()))
+    })?;
     // The answer is to ask for it back, again and again while it is read again and again.
     wait_for("page cache is asked back", PATIENCE, || {
         scene.check()?;

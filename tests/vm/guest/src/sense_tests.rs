@@ -256,7 +256,7 @@ pub(crate) fn node_line_rings_once() -> Result<()> {
 
 pub(crate) fn readings_agree() -> Result<()> {
     let leaf = Cgroup::create("work.slice/readings")?;
-    let _lists = machine::ShortLists::begin()?;
+    let _lists = machine::short_lists()?;
     let here = || Ok::<_, anyhow::Error>((kubelet_available()?, machine::meminfo("MemAvailable")?));
     let mut watched = Watched::new(&Config::default())?;
     // A line above all memory rings at the next charge.

@@ -3,7 +3,7 @@
 use crate::agent::{Agent, PROGRAM, Settings, tail};
 use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::Hog;
-use crate::machine::{self, KernelLog, wait_for};
+use crate::machine::{self, KernelLog, KernelSetting, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene, held, line_below};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -84,12 +84,8 @@ pub(crate) fn hidden_symbols() -> Result<()> {
 
 /// Hides the kernel's symbols for as long as `then` takes.
 fn hiding_symbols(then: impl FnOnce() -> Result<()>) -> Result<()> {
-    let setting = "/proc/sys/kernel/kptr_restrict";
-    let before = fs::read_to_string(setting)?;
-    machine::set(setting, "2")?;
-    let outcome = then();
-    machine::set(setting, before.trim())?;
-    outcome
+    let _hidden = KernelSetting::begin("/proc/sys/kernel/kptr_restrict", "2")?;
+    then()
 }
 
 fn without_symbols() -> Result<()> {
