@@ -133,7 +133,8 @@ pub struct SliceLines {
 pub struct Config {
     /// The machine's lines.
     pub thresholds: Vec<Threshold>,
-    /// Slices with lines of their own, at most [`SliceSet::MAX_SLICES`](crate::SliceSet::MAX_SLICES); [`SliceId`](crate::SliceId) is the index.
+    /// Slices with lines of their own, at most [`SliceSet::MAX_SLICES`](crate::SliceSet::MAX_SLICES);
+    /// [`SliceId`](crate::SliceId) is the index.
     pub slices: Vec<SliceLines>,
     /// How long a condition stays after a line behind it was last crossed, in its grace or beyond.
     pub pressure_transition: Duration,
