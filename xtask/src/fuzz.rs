@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// End each target after so many executions,
     #[arg(long, default_value_t = 10_000_000)]
     runs: u64,
-    /// or after so many seconds.
+    /// or after so many seconds of one CPU, however long that is on a busy machine.
     #[arg(long, default_value_t = 3600)]
     seconds: u64,
     /// Write the results into the committed table.
@@ -36,8 +36,13 @@ pub(crate) struct Arguments {
     record: bool,
 }
 
+/// The longest that libFuzzer runs in one piece. What it found stays for the next one.
+const PIECE: Duration = Duration::from_mins(2);
+/// The units of CPU time in /proc, a second: fixed in the kernel's interface on all processors that we build for.
+const TICKS: u64 = 100;
+
 /// What libFuzzer did with one target.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Ran {
     executions: u64,
     /// Edges of the program that some input reached, and features (edges with their counts and compared values).
@@ -64,10 +69,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     )?;
     let mut rows = Vec::new();
     for target in all.iter().filter(|name| arguments.targets.is_empty() || arguments.targets.contains(name)) {
-        let begun = Instant::now();
-        let ran = fuzz(&folder, &host, target, arguments)?;
+        let (ran, cpu) = fuzz(&folder, &host, target, arguments)?;
         println!("{target}: {} executions, {} edges, no finding", ran.executions, ran.edges);
-        rows.push(row(target, &ran, begun.elapsed()));
+        rows.push(row(target, &ran, cpu));
     }
     if arguments.record {
         record(&rows, &all)?;
@@ -91,18 +95,47 @@ fn targets(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-fn fuzz(folder: &Path, host: &str, target: &str, arguments: &Arguments) -> anyhow::Result<Ran> {
+/// Gives what it did, and how much CPU time that took.
+fn fuzz(folder: &Path, host: &str, target: &str, arguments: &Arguments) -> anyhow::Result<(Ran, Duration)> {
+    println!("fuzzing {target}: {} executions, at most {} s of one CPU", arguments.runs, arguments.seconds);
+    let most = Duration::from_secs(arguments.seconds);
+    let before = cpu_of_children()?;
+    let (mut ran, mut cpu) = (Ran::default(), Duration::ZERO);
+    while ran.executions < arguments.runs && cpu < most {
+        let piece = piece(folder, host, target, arguments.runs - ran.executions, PIECE.min(most.saturating_sub(cpu)))?;
+        ran = Ran { executions: ran.executions + piece.executions, ..piece };
+        cpu = cpu_of_children()?.saturating_sub(before);
+        println!("{target}: {} executions in {} s of one CPU", ran.executions, cpu.as_secs());
+    }
+    Ok((ran, cpu))
+}
+
+/// The CPU time of all processes that this one has waited for.
+fn cpu_of_children() -> anyhow::Result<Duration> {
+    let text = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
+    children_ticks(&text)
+        .map(|ticks| Duration::from_millis(ticks * (1000 / TICKS)))
+        .with_context(|| format!("no CPU time in /proc/self/stat: {text}"))
+}
+
+/// Fields 16 and 17 of proc(5)'s stat: user and system time. The second field is a name that may hold anything.
+fn children_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(13);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+fn piece(folder: &Path, host: &str, target: &str, runs: u64, most: Duration) -> anyhow::Result<Ran> {
     let found = folder.join("target/corpus").join(target);
     let artifacts = folder.join("target/artifacts");
     fs::create_dir_all(&found)?;
     fs::create_dir_all(&artifacts)?;
     let seeds = folder.join("corpus").join(target);
-    println!("fuzzing {target}: {} executions, at most {} s", arguments.runs, arguments.seconds);
     let log = folder.join("target").join(format!("{target}.log"));
     let mut command = Command::new(folder.join("target").join(host).join("release").join(target));
     command
-        .arg(format!("-runs={}", arguments.runs))
-        .arg(format!("-max_total_time={}", arguments.seconds))
+        .arg(format!("-runs={runs}"))
+        .arg(format!("-max_total_time={}", most.as_secs().max(1)))
         .arg(format!("-artifact_prefix={}/{target}-", artifacts.display()))
         .args(["-timeout=10", "-rss_limit_mb=4096", "-max_len=4096"])
         .arg(&found)
@@ -132,9 +165,9 @@ fn last(text: &str) -> Option<Ran> {
     })
 }
 
-fn row(target: &str, ran: &Ran, took: Duration) -> (String, String) {
+fn row(target: &str, ran: &Ran, cpu: Duration) -> (String, String) {
     let Ran { executions, edges, features } = ran;
-    (target.to_owned(), format!("{executions} | {edges} | {features} | {} s", took.as_secs()))
+    (target.to_owned(), format!("{executions} | {edges} | {features} | {} s", cpu.as_secs()))
 }
 
 /// Replaces the rows of those that ran; the rest stays. `all` are the targets that there are.
@@ -149,7 +182,7 @@ fn record(rows: &[(String, String)], all: &[String]) -> anyhow::Result<()> {
 fn merged(before: &str, rows: &[(String, String)], all: &[String], date: &str) -> String {
     let head = "# Results of `cargo xtask fuzz --record`\n\n\
                 No finding in any that ran. Edges and features are what libFuzzer counts as reached.\n\n\
-                | target | executions | edges | features | took | on |\n|---|---|---|---|---|---|\n";
+                | target | executions | edges | features | CPU time | on |\n|---|---|---|---|---|---|\n";
     let mut lines: Vec<String> = before
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| target "))
@@ -168,7 +201,7 @@ fn merged(before: &str, rows: &[(String, String)], all: &[String], date: &str) -
 
 #[cfg(test)]
 mod tests {
-    use super::{Ran, last, merged, targets};
+    use super::{Ran, children_ticks, last, merged, targets};
 
     #[test]
     fn the_closing_line_is_read() {
@@ -176,6 +209,13 @@ mod tests {
                     #100\tDONE   cov: 20 ft: 31 corp: 9/42b lim: 4 exec/s: 0 rss: 31Mb\nDone 100 runs in 0 second(s)\n";
         assert_eq!(last(text), Some(Ran { executions: 100, edges: 20, features: 31 }));
         assert_eq!(last("#2\tINITED cov: 12 ft: 13\n"), None);
+    }
+
+    #[test]
+    fn cpu_time_of_children_is_found_behind_any_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 11 12 130 40 20 0 1 0 5 6 7";
+        assert_eq!(children_ticks(stat), Some(170));
+        assert_eq!(children_ticks("7 (a) S 1"), None);
     }
 
     #[test]
