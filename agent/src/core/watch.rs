@@ -140,6 +140,8 @@ struct Last {
     outcome: Outcome,
     pressure: bool,
     at: MonotonicNs,
+    /// Whether something that was told there is not so any more.
+    is_outdated: bool,
 }
 
 /// A wake, added up over one drain.
@@ -717,14 +719,14 @@ impl Watch {
         let shadow = self.given.hands.is_none();
         let last = self.told[scope];
         let same = last.is_some_and(|last| last.outcome == plan.outcome && last.pressure == pressure);
-        let stale = last.is_some_and(|last| now.since(last.at) >= TELL_AGAIN);
+        let stale = last.is_some_and(|last| last.is_outdated || now.since(last.at) >= TELL_AGAIN);
         let calm = matches!(plan.outcome, Outcome::Calm | Outcome::NotObserved);
         let first_calm = last.is_none() && calm && !pressure;
         let idle = plan.actions.is_empty() || shadow && same;
         if first_calm || idle && same && (calm || !stale) {
             return;
         }
-        self.told[scope] = Some(Last { outcome: plan.outcome, pressure, at: now });
+        self.told[scope] = Some(Last { outcome: plan.outcome, pressure, at: now, is_outdated: false });
         let queue = &mut self.given.queue;
         let mut tell = |record: Record<'_>| {
             record.send(queue);

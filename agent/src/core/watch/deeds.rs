@@ -83,7 +83,11 @@ impl Watch {
 
     pub(super) fn killed(&mut self, event: KillEvent, now: MonotonicNs) {
         let (handle, what, leaving) = match event {
-            KillEvent::Emptied { handle, took, left } => (handle, Killed::Emptied(took, left), Leaving::Stays),
+            KillEvent::Emptied { handle, took, left } => {
+                // What was told last has it among the living, or says that it does not end.
+                self.told.iter_mut().flatten().for_each(|last| last.is_outdated = true);
+                (handle, Killed::Emptied(took, left), Leaving::Stays)
+            }
             KillEvent::Stuck { handle, left } => {
                 (handle, Killed::Stuck(left), Leaving::Stuck(left.unwrap_or(Bytes(u64::MAX))))
             }

@@ -211,6 +211,25 @@ fn the_empty_is_nobodys_victim_and_the_stuck_is_one_again_once_it_grows() {
 }
 
 #[test]
+fn a_decision_is_told_anew_when_a_victim_has_ended() {
+    let mut scene = Scene::new(10);
+    scene.cgroup("hog", 90);
+    scene.joins(0, "hog");
+    scene.uses("slice", SLICE - 1);
+    scene.look();
+    scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Rang::default());
+    scene.look();
+    let is_outdated = |scene: &Scene| scene.watch.told[1].expect("it was told").is_outdated;
+    assert!(!is_outdated(&scene));
+    // It ends after all, but memory does not come back by it.
+    scene.write("hog", "cgroup.events", "populated 0\n");
+    scene.watch.follow_up(monotonic(), &mut Rang::default());
+    assert!(is_outdated(&scene), "what was told still says that it does not end");
+    scene.look();
+    assert!(!is_outdated(&scene), "it was not told anew");
+}
+
+#[test]
 fn who_shadows_closes_nothing_itself_either() {
     let mut scene = Scene::new(1);
     scene.watch.given.hands = None;
