@@ -22,6 +22,9 @@ use std::time::Duration;
 /// Where the agent is in these machines.
 pub(crate) const PROGRAM: &str = "/bin/plimsoll";
 
+/// The variable of the agent's environment by which a build for tests takes every word of a line for one that never came.
+pub(crate) const LOSE_LINES: &str = "PLIMSOLL_LOSE_LINES";
+
 /// The agent to start: `PLIMSOLL_PROGRAM` where this is no such machine.
 fn program() -> OsString {
     env::var_os("PLIMSOLL_PROGRAM").unwrap_or_else(|| PROGRAM.into())

@@ -264,7 +264,8 @@ pub(crate) fn fill_events() -> Result<()> {
 
 /// No word of any line comes: the slow timer looks all the same, later.
 pub(crate) fn lines_lost() -> Result<()> {
-    let mut scene = Scene::set_with(ROOM, |settings| settings.environment.push(("PLIMSOLL_LOSE_LINES", "1".into())))?;
+    let mut scene =
+        Scene::set_with(ROOM, |settings| settings.environment.push((crate::agent::LOSE_LINES, "1".into())))?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40", "--hold", "60"])?;
     scene.expect_killed(&mut hog, &victim)?;

@@ -157,6 +157,10 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     let mut scene = Scene::set_with(96, |settings| {
         settings.environment.push((KILL_POINT, format!("{name}:pause")));
         settings.kernel_brake = in_kernel;
+        if in_kernel {
+            // The line's own ring comes at the same charge, a little earlier: by it alone the hog may be dead too soon.
+            settings.environment.push((crate::agent::LOSE_LINES, "1".into()));
+        }
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
     let grown = grown()?;

@@ -232,11 +232,12 @@ fn stays(scene: &Scene, owner: &Cgroup) -> Result<()> {
     ensure!(available < scene.settings.line_bytes, "{available} bytes are available: memory came back after all");
     let killed = scene.agent.killed();
     ensure!(killed == 1, "{killed} kills where one was all that could be done");
-    let told = scene.agent.plans().iter().any(|plan| {
+    let plans = scene.agent.plans();
+    let told = plans.iter().any(|plan| {
         let mut candidates = plan["candidates"].as_array().into_iter().flatten();
         candidates.any(|it| it["cgroup"] == owner.name() && it["fate"] == "nothing-to-free")
     });
-    ensure!(told, "no decision names {} as what cannot be freed", owner.name());
+    ensure!(told, "no decision names {} as what cannot be freed: {}", owner.name(), Value::from(plans));
     let emptied = scene.agent.kills(owner.name(), "emptied");
     let left = emptied.first().and_then(|kill| kill["left_bytes"].as_u64());
     ensure!(left.is_some_and(|left| left >= 32 * MIB), "what is left was not told: {left:?}");
@@ -275,7 +276,7 @@ pub(crate) fn slab() -> Result<()> {
         settings.stall_percent = Some(100);
     })?;
     let cgroup = Cgroup::create("work.slice/names")?;
-    let mut hog = Hog::start("dentries", cgroup.path(), 160, &["--hold", "60"])?;
+    let mut hog = Hog::start("dentries", cgroup.path(), 160, &["--hold", "240"])?;
     hog.wait_taken(160, LONG)
         .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     // The slice's line rang, or a look that was due because it was near came first.
