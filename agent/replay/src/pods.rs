@@ -342,7 +342,9 @@ impl SwapSeen {
 pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, each: &mut dyn FnMut(&Turn<'_>)) {
     let mut run = Run::new(settings, book, DiskLayout::Single, most_workloads(trace));
     let mut swap_seen = SwapSeen::default();
-    for (look, told) in looks(trace) {
+    for (mut look, told) in looks(trace) {
+        // Where no process is left there is no pod any more, whatever is still charged there.
+        look.workloads.retain(|workload| !workload.empty);
         let Look { at_ns, memory, workloads, .. } = &look;
         let time = Some(StatsTime(i64::try_from(at_ns.0).unwrap_or(i64::MAX)));
         let of_memory = |memory: &Memory| MemoryStats {

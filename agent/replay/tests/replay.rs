@@ -94,6 +94,35 @@ fn a_trace_goes_through_every_rule_book() {
 }
 
 #[test]
+fn nobody_is_evicted_from_where_no_process_is_left() {
+    let (head, memory) = (
+        r#"{"plimsoll_trace":1,"agent":"x"}"#,
+        r#""memory":{"capacity_bytes":1048576000,"kubelet_bytes":52428800,"honest_bytes":52428800}"#,
+    );
+    let workload = |cgroup: &str, id: u32, more: &str| {
+        format!(r#"{{"cgroup":"b/{cgroup}","id":{id},"usage_bytes":{id}00000000,"started_ns":6{more}}}"#)
+    };
+    let left = workload("left", 9, r#","empty":true"#);
+    let trace = |left: &str| {
+        let look = |kind: &str, at: u32, more: &str| {
+            let workloads = format!("{left},{}", workload("runs", 6, ""));
+            format!(r#"{{"{kind}":{{"at_ns":{at}000000000,{more}{memory},"workloads":[{workloads}]}}}}"#)
+        };
+        format!("{head}\n{}\n{}\n", look("look", 1, ""), look("told", 2, r#""line":"as told","#))
+    };
+    for book in [None, Some(RuleBook::Plimsoll), Some(RuleBook::OpenShift3), Some(RuleBook::Kubelet)] {
+        for (left, expected) in [(&left, "b/runs"), (&workload("left", 9, ""), "b/left")] {
+            let trace = read(trace(left).as_bytes()).expect("a trace");
+            let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", book);
+            let gone = evicted(&turns);
+            assert_eq!(gone.first(), Some(&(0, expected.to_owned())), "{book:?}: {turns:?}");
+            let is_left = |(_, name): &(usize, String)| name == "b/left";
+            assert_eq!(gone.iter().any(is_left), expected == "b/left", "{book:?}: {turns:?}");
+        }
+    }
+}
+
+#[test]
 fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
     let line = |text: &str| format!("{text}\n");
     let look = |at: u64| {

@@ -121,7 +121,8 @@ impl Draft {
             usage_bytes: ranked.usage,
             held_bytes: None,
             swapped_bytes: None,
-            empty: false,
+            // Or it uses nothing, which comes to the same.
+            empty: ranked.fate == Fate::NothingToFree,
             reservation_bytes: ranked.reservation,
             priority: ranked.priority,
             started_ns: ranked.started,

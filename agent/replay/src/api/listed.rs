@@ -1,6 +1,7 @@
 //! What a list of pods says of each, for whoever tells it beside what is measured.
 
 use super::{Amount, Pod, Requirements, Resources, Spec, Time, amounts, bits, full_name, going};
+use jiff::Timestamp;
 use plimsoll_policy::Protected;
 use plimsoll_policy::kubelet::{self, Critical, InitContainer, PodSpec, PodStats, QosClass};
 use plimsoll_policy::oom_score::{Requests, oom_score_adj, part_of_pod_request};
@@ -79,6 +80,12 @@ impl ListedPod {
             going: self.ends.map(|end| going(end, now)),
             ..plimsoll::Pod::default()
         }
+    }
+
+    /// When it was started, in RFC 3339.
+    pub fn started_at(&self) -> Option<String> {
+        let started = Timestamp::from_nanosecond(self.started?.0.into()).ok()?;
+        Some(started.to_string())
     }
 
     /// What the kubelet writes into `oom_score_adj` of this container's processes.
