@@ -293,8 +293,9 @@ mod tests {
 
         let mirror = r#"{"kubernetes.io/config.mirror": "x"}"#;
         let mirrored = told(&listed_pods(&format!("[{}]", pod("a", UID, mirror, 5, ""))));
-        let line = "    n/a (BestEffort, priority 5): never chosen: a mirror pod; uses 300.0 MiB, asks for 0 B, expected \
-                    oom_score_adj 1000; but machine.workloads means it, and `run` knows no pods: name it in machine.never";
+        let line = "    n/a (BestEffort, priority 5): never chosen: a mirror pod; uses 300.0 MiB and 9 B in swap, asks for 0 B, \
+                    expected oom_score_adj 1000; but machine.workloads means it, and `run` knows no pods: name it in \
+                    machine.never";
         assert!(mirrored.lines().any(|printed| printed == line), "{mirrored}");
     }
 }

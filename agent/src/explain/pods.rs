@@ -95,7 +95,12 @@ pub(super) struct Told {
     pub(super) priority: i32,
     pub(super) qos: &'static str,
     pub(super) request_bytes: Bytes,
+    /// Its working set.
     pub(super) usage_bytes: Option<Bytes>,
+    /// What of its memory is in swap: all rule books but the kubelet's rank by both together.
+    pub(super) swapped_bytes: Option<Bytes>,
+    /// In RFC 3339. Of two that are alike, all rule books but the kubelet's take the younger one first.
+    pub(super) started: Option<String>,
     /// Why it is never chosen.
     pub(super) protected: Option<Protected>,
     /// What the kubelet writes for its containers, from the last to be taken to the first.
@@ -169,6 +174,8 @@ fn told(cgroup: &Cgroup, pod: &ListedPod, look: &Look, machine: Bytes) -> Told {
         qos: pod.qos.name(),
         request_bytes: pod.memory_request,
         usage_bytes: cgroup.figures.working_set(),
+        swapped_bytes: cgroup.figures.swapped,
+        started: pod.started_at(),
         protected: pod.protected,
         oom_score_adj: scores().min().zip(scores().max()),
         is_exposed: pod.protected.is_some() && taken.any(|it| holds(&it.cgroup) || within(&it.cgroup)),
@@ -425,6 +432,8 @@ pub(super) mod tests {
             let answer = answer.expect("there is a list");
             let told: Vec<_> = answer.pods.iter().map(|it| (it.pod.as_str(), it.fate.as_str())).collect();
             assert_eq!(told, expected, "{book}");
+            let young = answer.pods.iter().find(|it| it.pod == "n/young").expect("it is there");
+            assert_eq!(young.started.as_deref(), Some("2026-01-01T03:00:00Z"));
         }
     }
 }

@@ -174,15 +174,14 @@ fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
             }
         }
         let uses = pod.usage_bytes.map_or_else(|| "it is not known what it uses".to_owned(), |it| format!("uses {it}"));
-        write!(
-            f,
-            "    {} ({}, priority {}): {}; {uses}, asks for {}",
-            printable(&pod.pod),
-            pod.qos,
-            pod.priority,
-            pod.fate,
-            pod.request_bytes
-        )?;
+        write!(f, "    {} ({}, priority {}): {}; {uses}", printable(&pod.pod), pod.qos, pod.priority, pod.fate)?;
+        if let Some(swapped) = pod.swapped_bytes.filter(|it| *it > Bytes::ZERO) {
+            write!(f, " and {swapped} in swap")?;
+        }
+        write!(f, ", asks for {}", pod.request_bytes)?;
+        if let Some(started) = &pod.started {
+            write!(f, ", started {started}")?;
+        }
         match pod.oom_score_adj {
             None => {}
             Some((least, most)) if least == most => write!(f, ", expected oom_score_adj {least}")?,
