@@ -26,10 +26,10 @@ pub(crate) struct Arguments {
     /// The targets, as `tests/fuzz/fuzz_targets` has them; none means all.
     targets: Vec<String>,
     /// End each target after so many executions,
-    #[arg(long, default_value_t = 10_000_000)]
+    #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
     /// or after so many seconds of one CPU, however long that is on a busy machine.
-    #[arg(long, default_value_t = 3600)]
+    #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Write the results into the committed table.
     #[arg(long)]
@@ -181,7 +181,8 @@ fn record(rows: &[(String, String)], all: &[String]) -> anyhow::Result<()> {
 
 fn merged(before: &str, rows: &[(String, String)], all: &[String], date: &str) -> String {
     let head = "# Results of `cargo xtask fuzz --record`\n\n\
-                No finding in any that ran. Edges and features are what libFuzzer counts as reached.\n\n\
+                No finding in any that ran. Edges and features are what libFuzzer counts as reached; what was found before\n\
+                is read in again every two minutes, and counted as executed.\n\n\
                 | target | executions | edges | features | CPU time | on |\n|---|---|---|---|---|---|\n";
     let mut lines: Vec<String> = before
         .lines()

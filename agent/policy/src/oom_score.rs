@@ -87,7 +87,6 @@ mod tests {
             assert_eq!(oom_score_adj(class, node_critical, requests, MACHINE), expected, "{class:?} {requests:?}");
         }
         assert_eq!(oom_score_adj(QosClass::Burstable, false, asks(1), Bytes(0)), 999);
-        assert_eq!(SANDBOX, -998);
     }
 
     #[test]

@@ -87,9 +87,10 @@ impl Deficit {
 /// innocents pay and help for a moment only, so nobody is evicted and the plan says so, unless
 /// [`Config::evict_for_unattributed`](crate::Config::evict_for_unattributed) is set.
 ///
-/// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more than the highest
-/// line available, or for a hard line than the highest hard one: it goes by no soft one beside it. Where there was none since the start, it is the first observation above all lines; where there was
-/// none of that either, everything in use counts as grown. Who has no reading counts as not grown.
+/// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more available than the
+/// highest line asks for; for a hard line, than the highest hard line does, whatever soft lines there are above it. Where
+/// there was none since the start, it is the first observation above all lines; where there was none of that either,
+/// everything in use counts as grown. Who has no reading counts as not grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
     /// By how much available memory fell, in the reading that is below, less what is left behind by those of whom no

@@ -37,7 +37,8 @@ impl Message {
             kubelet::Why::Threshold(index) => {
                 let signal = config.thresholds.get(index as usize).map(|threshold| threshold.signal);
                 let resource = signal.map_or(Resource::Memory, kubelet::Signal::resource);
-                // The kubelet names the first threshold about the resource that is met, and that is the one it acts on.
+                // The kubelet names the first about the resource of those that it hands on. Its manager hands on those that
+                // are met alone, of which this is the first: it acts on that one.
                 let met = signal
                     .and_then(|signal| Some(Met { signal, line: words.line(index), reading: readings.get(signal)? }));
                 Self::Low(NodeLow::of(resource, met, &words.victim(eviction.pod, resource)))

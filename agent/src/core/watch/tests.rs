@@ -213,20 +213,28 @@ fn the_empty_is_nobodys_victim_and_the_stuck_is_one_again_once_it_grows() {
 #[test]
 fn a_decision_is_told_anew_when_a_victim_has_ended() {
     let mut scene = Scene::new(10);
-    scene.cgroup("hog", 90);
+    for (name, mib) in [("hog", 90), ("left", 1)] {
+        scene.cgroup(name, mib);
+    }
+    // So that the outcome is the same before and after: nobody has anything to give back.
+    scene.write("left", "cgroup.events", "populated 0\n");
     scene.joins(0, "hog");
+    scene.joins(1, "left");
     scene.uses("slice", SLICE - 1);
     scene.look();
     scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Rang::default());
     scene.look();
-    let is_outdated = |scene: &Scene| scene.watch.told[1].expect("it was told").is_outdated;
-    assert!(!is_outdated(&scene));
+    let told = |scene: &Scene| scene.watch.told[1].map(|last| (last.outcome, last.at)).expect("it was told");
+    let stuck = told(&scene);
+    scene.look();
+    assert_eq!(told(&scene), stuck, "there is no news");
     // It ends after all, but memory does not come back by it.
     scene.write("hog", "cgroup.events", "populated 0\n");
     scene.watch.follow_up(monotonic(), &mut Rang::default());
-    assert!(is_outdated(&scene), "what was told still says that it does not end");
     scene.look();
-    assert!(!is_outdated(&scene), "it was not told anew");
+    let ended = told(&scene);
+    assert_eq!(ended.0, stuck.0);
+    assert!(ended.1 > stuck.1, "what was told still says that it does not end");
 }
 
 #[test]

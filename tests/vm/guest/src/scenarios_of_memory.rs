@@ -279,6 +279,7 @@ pub(crate) fn slab() -> Result<()> {
         settings.stall_percent = Some(100);
     })?;
     let cgroup = Cgroup::create("work.slice/names")?;
+    // On a busy machine it takes long, and it has to be there at the end.
     let mut hog = Hog::start("dentries", cgroup.path(), 160, &["--hold", "240"])?;
     hog.wait_taken(160, LONG)
         .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
