@@ -23,7 +23,8 @@ pub struct Config {
     /// How long a condition stays after a threshold behind it was met.
     pub pressure_transition: Duration,
     /// The longest that a victim of a soft threshold gets for an orderly end. Below one it is one in the end, whatever
-    /// the pod wants: a flag of -1 does not leave it to the pod.
+    /// the pod wants: a flag of -1 does not leave it to the pod (`synchronize` hands it on, and the pod's worker makes one
+    /// of all that is less).
     pub max_pod_grace_seconds: i64,
     /// Limits of local storage are enforced.
     pub local_storage_isolation: bool,
@@ -212,7 +213,8 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
             Some(Eviction { pod, why, grace_seconds: AT_ONCE_SECONDS })
         }));
         if !plan.evictions.is_empty() {
-            // The statistics count as used: without newer ones the next turn evicts nobody for them.
+            // The statistics count as used: without newer ones the next turn evicts nobody for them (`synchronize` has
+            // kept them as seen by then).
             plan.outcome = Outcome::OverLimits;
             return;
         }
@@ -259,7 +261,7 @@ pub fn after_reclaim(
 fn watch(config: &Config, state: &mut State, readings: &Readings, now: MonotonicNs, first_turn: bool) {
     let State { watched, last_observed, conditions, .. } = state;
     let thresholds = &config.thresholds[..config.thresholds.len().min(watched.len())];
-    // A reading that is missing ends a threshold, its grace and its latch.
+    // A reading that is missing ends a threshold, its grace and its latch (`thresholdsMet` skips it).
     let is_met = |threshold: &Threshold| threshold.origin.is_seen(first_turn) && threshold.is_met(readings, false);
     for (index, threshold) in thresholds.iter().enumerate() {
         let is_latched = || {
@@ -279,7 +281,7 @@ fn watch(config: &Config, state: &mut State, readings: &Readings, now: Monotonic
             last_observed[threshold.signal.condition() as usize] = Some(now);
         }
     }
-    // With a period of zero none is ever reported, not even one that is met right now.
+    // With a period of zero none is ever reported, not even one that is met right now (`nodeConditionsObservedSince`).
     conditions.0 = last_observed.map(|last| last.is_some_and(|last| now.since(last) < config.pressure_transition));
 }
 
@@ -295,7 +297,7 @@ fn choose(config: &Config, state: &State, readings: &Readings, last: &Readings) 
         .map(|(index, _)| index)
 }
 
-/// Evicts the first who may be. Static, mirror and critical pods are passed over silently.
+/// Evicts the first who may be. Static, mirror and critical pods are ranked, and passed over without an event (`evictPod`).
 fn evict(config: &Config, layout: DiskLayout, pods: &[Pod<'_>], plan: &mut Plan) {
     let Some(acting) = plan.acting else { return };
     let threshold = &config.thresholds[acting as usize];

@@ -35,8 +35,8 @@ impl DiskLayout {
     }
 }
 
-/// What of a pod lies on the disk in question. Images are never counted: the kubelet measures "images" of pods, and
-/// nobody fills that in.
+/// What of a pod lies on the disk in question. Images are never counted: the kubelet measures "images" of pods, which
+/// nobody fills in (`podDiskUsage` knows nothing of them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Measured {
     rootfs: bool,
