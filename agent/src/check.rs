@@ -140,8 +140,8 @@ impl Facts {
     }
 }
 
-/// Asks the kernel to take the memory of this process, which it refuses: this process is not dying. What cannot do it at
-/// all says so in another way.
+/// Asks the kernel to take the memory of this process, which it refuses: this process is not dying. What cannot do it
+/// at all says so in another way.
 fn release() -> Result<(), String> {
     let own = process::open(rustix::process::getpid()).map_err(|errno| errno.to_string())?;
     match process::release(own) {
@@ -150,8 +150,8 @@ fn release() -> Result<(), String> {
     }
 }
 
-/// Whether somebody holds the lock at `path`; `None` where that cannot be seen. The lock is not tried: for that moment an
-/// agent that starts would find it taken.
+/// Whether somebody holds the lock at `path`; `None` where that cannot be seen. The lock is not tried: for that moment
+/// an agent that starts would find it taken.
 fn is_locked(path: &Path) -> Option<bool> {
     match std::fs::metadata(path) {
         Ok(file) => Some(lists_lock(&std::fs::read_to_string("/proc/locks").ok()?, file.dev(), file.ino())),
@@ -355,14 +355,15 @@ fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
 }
 
 fn hook_rows(kernel: &KernelFacts) -> Vec<Row> {
-    let rows = rules::plan(kernel).into_iter().map(|rules::Planned { family, ways, reason }| {
-        let usable = ways.iter().find(|way| refused(kernel, way).is_none());
-        let found = match (usable, ways.first()) {
-            (Some(way), _) => {
-                let hung: Vec<String> = way.iter().map(|it| format!("{} {}", it.way.name(), it.target)).collect();
+    let rows = rules::plan(kernel).into_iter().map(|rules::Planned { family, choices, reason }| {
+        let usable = choices.iter().find(|attach_type| refused(kernel, attach_type).is_none());
+        let found = match (usable, choices.first()) {
+            (Some(attach_type), _) => {
+                let hung: Vec<String> =
+                    attach_type.iter().map(|it| format!("{} {}", it.attach_type.name(), it.target)).collect();
                 hung.join(", ")
             }
-            (None, Some(way)) => refused(kernel, way).unwrap_or_default(),
+            (None, Some(attach_type)) => refused(kernel, attach_type).unwrap_or_default(),
             (None, None) => reason.unwrap_or_else(|| "cannot be attached".into()),
         };
         row(&format!("hook {}", family.name), usable.is_some(), found, family.degrades)
@@ -371,10 +372,10 @@ fn hook_rows(kernel: &KernelFacts) -> Vec<Row> {
 }
 
 /// Why a hook's programs cannot be loaded, as far as one program of each type tells it; `None` where they can.
-fn refused(kernel: &KernelFacts, way: &[rules::Attachment]) -> Option<String> {
-    way.iter().find_map(|it| match it.way.programs(kernel) {
+fn refused(kernel: &KernelFacts, attach_type: &[rules::Attachment]) -> Option<String> {
+    attach_type.iter().find_map(|it| match it.attach_type.programs(kernel) {
         Ok(true) => None,
-        Ok(false) => Some(format!("this kernel cannot attach {} programs", it.way.name())),
+        Ok(false) => Some(format!("this kernel cannot attach {} programs", it.attach_type.name())),
         Err(why) => Some(why.clone()),
     })
 }
@@ -384,7 +385,8 @@ fn refused(kernel: &KernelFacts, way: &[rules::Attachment]) -> Option<String> {
 fn source(facts: &Facts) -> Option<Kind> {
     let Facts { kernel, wish, .. } = facts;
     let line = rules::plan(kernel).into_iter().any(|planned| {
-        planned.family.name == rules::LINE && planned.ways.iter().any(|way| refused(kernel, way).is_none())
+        planned.family.name == rules::LINE
+            && planned.choices.iter().any(|attach_type| refused(kernel, attach_type).is_none())
     });
     let allowed = kernel.lockdown.as_deref() != Some(CONFIDENTIALITY)
         && facts.holds(capabilities::BPF)
@@ -465,8 +467,8 @@ mod tests {
         let targets = |typed: bool| {
             rules::FAMILIES
                 .iter()
-                .flat_map(|family| family.ways.iter().copied().flatten())
-                .filter(move |it| (it.way == rules::Way::Tracepoint) == typed)
+                .flat_map(|family| family.choices.iter().copied().flatten())
+                .filter(move |it| (it.attach_type == rules::AttachType::Tracepoint) == typed)
                 .map(|it| (it.target, true))
                 .collect()
         };
@@ -476,7 +478,7 @@ mod tests {
             functions: targets(false),
             tracepoints: targets(true),
             missing_members: Vec::new(),
-            line_blind: None,
+            threshold_blind: None,
             task_count: true,
             symbols_visible: true,
             kptr_restrict: Some(0),
@@ -537,7 +539,7 @@ mod tests {
             (&["kernel symbols", "hook line", "hook tasks"], |facts| {
                 facts.kernel.symbols_visible = false;
                 facts.kernel.kptr_restrict = Some(2);
-                facts.kernel.line_blind = Some("hidden".into());
+                facts.kernel.threshold_blind = Some("hidden".into());
                 facts.kernel.task_count = false;
             }),
             (&["lockdown"], |facts| facts.kernel.lockdown = Some("confidentiality".into())),

@@ -174,7 +174,7 @@ fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> 
     let Check { options, capacity, huge_pages, system_uses, pods, manifests, output: _ } = arguments;
     let pods = pods.as_deref().and_then(|path| {
         let parse = |text: &str| parse_pods(text, &path.display().to_string()).map_err(|problem| vec![problem]);
-        told(read(path).and_then(|text| parse(&text)), errors)
+        reported(read(path).and_then(|text| parse(&text)), errors)
     });
     let mut node = Node {
         has_kubelet: options.tells_of_kubelet() || capacity.is_some(),
@@ -232,7 +232,7 @@ fn static_pods(path: &Path, errors: &mut Vec<Problem>) -> Vec<StaticPod> {
     };
     files.sort();
     let parsed = files.iter().filter_map(|path| {
-        told(read(path).and_then(|text| parse_static_pod(&text, &path.display().to_string())), errors)
+        reported(read(path).and_then(|text| parse_static_pod(&text, &path.display().to_string())), errors)
     });
     parsed.collect()
 }
@@ -249,7 +249,7 @@ fn read(path: &Path) -> Result<String, Vec<Problem>> {
     })
 }
 
-fn told<T>(result: Result<T, Vec<Problem>>, errors: &mut Vec<Problem>) -> Option<T> {
+fn reported<T>(result: Result<T, Vec<Problem>>, errors: &mut Vec<Problem>) -> Option<T> {
     result.map_err(|problems| errors.extend(problems)).ok()
 }
 
@@ -283,13 +283,13 @@ fn figures(headroom: &Headroom) -> [(&'static str, Option<Bytes>, &'static str);
         ("huge pages", Some(headroom.huge_pages), "set aside, and no use to anybody else"),
         ("kubeReserved", Some(headroom.kube_reserved), ""),
         ("systemReserved", Some(headroom.system_reserved), ""),
-        ("hard line", Some(headroom.hard), ""),
-        ("soft line", Some(headroom.soft), ""),
+        ("hard threshold", Some(headroom.hard), ""),
+        ("soft threshold", Some(headroom.soft), ""),
         ("greater of both", Some(headroom.line()), ""),
         (
             "allocatable",
             Some(headroom.allocatable),
-            "capacity less reservations, hard line and huge pages: what pods can request",
+            "capacity less reservations, hard threshold and huge pages: what pods can request",
         ),
         ("less reservations", Some(headroom.less_reservations), "what older documents call allocatable"),
         ("system may use", Some(headroom.system_may_use()), "before pods within their requests reach the greater line"),
@@ -398,7 +398,7 @@ mod tests {
             "evictionSoft                      -                   default",
             "systemReserved.memory             1.5Gi               kubeletArguments.system-reserved in \
              node-config.yaml:3 (replay and explain only)",
-            "ruleBook                          plimsoll            default (replay and explain only)",
+            "evictionPolicy                          plimsoll            default (replay and explain only)",
             "failSwapOn                        true                default (shown only)",
             "machine.brake.mode                freeze              default",
         ] {
@@ -422,7 +422,7 @@ mod tests {
             "  systemReserved          1536Mi  ",
             "  greater of both          500Mi  ",
             "  huge pages                 1Gi  set aside, and no use to anybody else",
-            "  allocatable             7180Mi  capacity less reservations, hard line and huge pages: what pods can request",
+            "  allocatable             7180Mi  capacity less reservations, hard threshold and huge pages: what pods can request",
             "  system may use          1536Mi  before pods within their requests reach the greater line",
             "  system uses          not known  outside of pods",
         ] {

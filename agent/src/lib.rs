@@ -1,7 +1,7 @@
 //! `plimsoll`: sees memory pressure the moment it happens, and stops the right one before the OOM killer stops another.
 //!
-//! One binary, three processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts and
-//! must never stall, and the reporter, which logs and serves metrics and may.
+//! One binary, three processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts
+//! and must never stall, and the reporter, which logs and serves metrics and may.
 
 #![deny(unsafe_code)]
 // Elsewhere the program says so and ends: `main.rs`.
@@ -12,17 +12,17 @@ mod check;
 mod config_command;
 mod core;
 mod explain;
-mod handed;
+#[cfg(feature = "fault-injection")]
+mod fault_injection;
 mod inherit;
+mod inherited_config;
 mod log;
+mod log_writer;
 mod observe;
 mod options;
-mod outlet;
 mod record;
 mod replay;
 mod reporter;
-#[cfg(feature = "strict")]
-mod strict;
 mod supervisor;
 mod undo;
 
@@ -49,7 +49,7 @@ opened; 3 this machine cannot be served, and a sentence says why.";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Watch this machine, and act when a line is crossed, until SIGTERM.
+    /// Watch this machine, and act when a threshold is crossed, until SIGTERM.
     Run(Options),
     /// Print what this machine can and cannot do, why, and what is lost. Changes nothing.
     Check(check::Arguments),
@@ -64,7 +64,7 @@ enum Command {
     /// Let go of whatever an agent held that was killed as a whole: thaw, and continue what was stopped.
     Undo(undo::Arguments),
     /// Print the names of all kill points, one a line.
-    #[cfg(feature = "strict")]
+    #[cfg(feature = "fault-injection")]
     KillPoints,
     /// Sense, decide, act. Started by `run`.
     #[command(hide = true)]
@@ -107,7 +107,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => explain::main(&arguments),
         Command::Replay(arguments) => replay::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
-        #[cfg(feature = "strict")]
+        #[cfg(feature = "fault-injection")]
         Command::KillPoints => {
             for point in plimsoll_act::KillPoint::ALL {
                 println!("{}", point.name());

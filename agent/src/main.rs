@@ -3,13 +3,13 @@
 #![forbid(unsafe_code)]
 
 #[cfg(any(test, not(target_os = "linux")))]
-mod elsewhere;
+mod unsupported_os;
 
 #[cfg(target_os = "linux")]
 use plimsoll::main as program;
 
 #[cfg(not(target_os = "linux"))]
-use elsewhere::main as program;
+use unsupported_os::main as program;
 
 fn main() -> std::process::ExitCode {
     program()

@@ -69,11 +69,11 @@ impl Figures {
 
     /// What reclaim could not take.
     fn held(&self) -> Option<Bytes> {
-        Some(self.usage?.saturating_sub(self.droppable()?))
+        Some(self.usage?.saturating_sub(self.reclaimable()?))
     }
 
     /// What reclaim could take without ending or swapping anybody, as the core reckons it.
-    fn droppable(&self) -> Option<Bytes> {
+    fn reclaimable(&self) -> Option<Bytes> {
         Some(self.active_file?.saturating_add(self.inactive_file?).saturating_add(self.slab_reclaimable?))
     }
 }
@@ -138,7 +138,7 @@ impl Observer {
             Memory {
                 capacity_bytes: reading.total.saturating_sub(pool),
                 kubelet_bytes: reading.kubelet_available().saturating_sub(pool),
-                honest_bytes: Some(reading.honest_available()),
+                mem_available_bytes: Some(reading.mem_available()),
             }
         });
         Look { at_ns, memory, stall: self.stall(at_ns), swap, slices: self.slices(), workloads: self.workloads(at_ns) }
@@ -164,8 +164,8 @@ impl Observer {
             let figures = Figures::read(&self.folder(pattern.as_str().as_bytes())?);
             let max = figures.max?;
             let available_bytes = max.saturating_sub(figures.working_set()?);
-            let honest_bytes = figures.held().map(|held| max.saturating_sub(held));
-            Some(Slice { path: pattern.as_str().to_owned(), capacity_bytes: max, available_bytes, honest_bytes })
+            let mem_available_bytes = figures.held().map(|held| max.saturating_sub(held));
+            Some(Slice { path: pattern.as_str().to_owned(), capacity_bytes: max, available_bytes, mem_available_bytes })
         };
         self.slices.iter().filter_map(slice).collect()
     }
@@ -261,16 +261,16 @@ pub(crate) mod tests {
                 path: "a.slice".into(),
                 capacity_bytes: Bytes(1000),
                 available_bytes: Bytes(200),
-                honest_bytes: Some(Bytes(257))
+                mem_available_bytes: Some(Bytes(257))
             }]
         );
-        let told: Vec<_> = first
+        let reported: Vec<_> = first
             .workloads
             .iter()
             .map(|it| (it.cgroup.as_str(), it.usage_bytes, it.reservation_bytes, it.priority, it.protected))
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 ("a.slice/x.service", Some(Bytes(400)), Bytes(300), 3, None),
                 ("a.slice/db.service", Some(Bytes(400)), Bytes(0), 0, Some(Why::Listed)),
@@ -283,8 +283,8 @@ pub(crate) mod tests {
         // With swap of its own the machine would have it told; without any it is absent, and never zero.
         let reading = MemReading { swap_total: Bytes(8), swap_free: Bytes(3), ..observer.memory().expect("readable") };
         let counts = observer.counters.as_ref().and_then(|counters| counters.read().ok()?.refaulted_anon).is_some();
-        let told = observer.swap(&reading).map(|swap| (swap.total_bytes, swap.free_bytes));
-        assert_eq!(told, counts.then_some((Bytes(8), Bytes(3))));
+        let reported = observer.swap(&reading).map(|swap| (swap.total_bytes, swap.free_bytes));
+        assert_eq!(reported, counts.then_some((Bytes(8), Bytes(3))));
         assert_eq!(observer.swap(&MemReading { swap_total: Bytes::ZERO, ..reading }), None);
         let second = observer.look();
         assert_eq!(second.workloads[0].started_ns, first.workloads[0].started_ns);

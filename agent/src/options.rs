@@ -24,7 +24,7 @@ pub(crate) struct Options {
     #[arg(long, env = "PLIMSOLL_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    told: Told,
+    reported: Reported,
     /// How to watch: the best that the kernel can do, or only this.
     #[arg(long, env = "PLIMSOLL_SOURCE")]
     pub(crate) source: Option<Source>,
@@ -52,26 +52,26 @@ pub(crate) struct Options {
 }
 
 /// What `--help` says above these.
-const TOLD: &str = "A kubelet's configuration, which holds where --config says nothing";
+const REPORTED: &str = "A kubelet's configuration, which holds where --config says nothing";
 
 /// Where a kubelet's configuration is. Its lines hold where Plimsoll's own file says nothing.
 #[derive(Clone, Debug, Default, clap::Args)]
-struct Told {
+struct Reported {
     /// The kubelet's own file (KubeletConfiguration).
-    #[arg(long, help_heading = TOLD, env = "PLIMSOLL_KUBELET_CONFIG", value_name = "FILE")]
+    #[arg(long, help_heading = REPORTED, env = "PLIMSOLL_KUBELET_CONFIG", value_name = "FILE")]
     kubelet_config: Option<PathBuf>,
     /// The directory with its drop-ins.
-    #[arg(long, help_heading = TOLD, env = "PLIMSOLL_KUBELET_CONFIG_DIR", value_name = "DIRECTORY")]
+    #[arg(long, help_heading = REPORTED, env = "PLIMSOLL_KUBELET_CONFIG_DIR", value_name = "DIRECTORY")]
     kubelet_config_dir: Option<PathBuf>,
     /// The kubelet's answer to /configz.
-    #[arg(long, help_heading = TOLD, value_name = "FILE")]
+    #[arg(long, help_heading = REPORTED, value_name = "FILE")]
     configz: Option<PathBuf>,
     /// OpenShift's node-config.yaml.
-    #[arg(long, help_heading = TOLD, env = "PLIMSOLL_NODE_CONFIG", value_name = "FILE")]
+    #[arg(long, help_heading = REPORTED, env = "PLIMSOLL_NODE_CONFIG", value_name = "FILE")]
     node_config: Option<PathBuf>,
     /// The kubelet's command line: /proc/PID/cmdline, a unit and its drop-ins, kubeadm-flags.env. May be given several
     /// times. The files that it names are read too.
-    #[arg(long, help_heading = TOLD, value_name = "FILE")]
+    #[arg(long, help_heading = REPORTED, value_name = "FILE")]
     kubelet_command_line: Vec<PathBuf>,
 }
 
@@ -120,7 +120,8 @@ impl Options {
     }
 
     fn sources(&self) -> Sources {
-        let Told { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } = self.told.clone();
+        let Reported { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
+            self.reported.clone();
         Sources {
             own: self.config.clone(),
             kubelet_config,
@@ -160,7 +161,8 @@ impl Options {
         };
         let named = |value: &dyn ToString| Some(OsString::from(value.to_string()));
         push("--config", self.config.clone().map(Into::into));
-        let Told { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } = self.told.clone();
+        let Reported { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
+            self.reported.clone();
         push("--kubelet-config", kubelet_config.map(Into::into));
         push("--kubelet-config-dir", kubelet_config_dir.map(Into::into));
         push("--configz", configz.map(Into::into));

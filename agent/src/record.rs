@@ -1,8 +1,8 @@
 //! What the core tells the reporter: typed records, one a frame, encoded in place without allocating.
 //!
-//! Two queues carry them. The watching thread writes what it did and why into the first; the scout thread, which may
-//! open files and allocate, writes how the machine and the source fare into the second. A record is complete in itself,
-//! except for a plan, which is told in parts between [`Record::Plan`] and [`Record::PlanEnd`].
+//! Two queues carry them. The watching thread writes what it did and why into the first; the inventory thread, which
+//! may open files and allocate, writes how the machine and the source fare into the second. A record is complete in
+//! itself, except for a plan, which is told in parts between [`Record::Plan`] and [`Record::PlanEnd`].
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) const PATH: usize = 320;
 /// Why the core looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Cause {
-    /// The kernel rang: a line was crossed.
+    /// The kernel rang: a threshold was crossed.
     Line,
     /// Reclaim began.
     Reclaim,
@@ -57,7 +57,7 @@ pub(crate) struct StartParts {
     pub(crate) workloads: Duration,
     /// Locking memory and raising the priority.
     pub(crate) lock: Duration,
-    /// All of it, until the first lines were armed.
+    /// All of it, until the first thresholds were armed.
     pub(crate) armed: Duration,
 }
 
@@ -121,7 +121,7 @@ pub(crate) enum Record<'a> {
         /// When the core was awake.
         awake: MonotonicNs,
     },
-    /// A cgroup was told to stand still, or to go on; or that was refused.
+    /// A cgroup was frozen, or to go on; or that was refused.
     Brake {
         /// Its path.
         path: &'a [u8],
@@ -145,12 +145,12 @@ pub(crate) enum Record<'a> {
     },
     /// What grew was stopped, by brake or kill: the first time after a crossing.
     Stopped {
-        /// When the line was crossed, by the kernel; absent where it did not ring.
+        /// When the threshold was crossed, by the kernel; absent where it did not ring.
         crossed: Option<MonotonicNs>,
         /// When what grew was told to stop.
         at: MonotonicNs,
-        /// How far below the line memory was then.
-        past_line: Bytes,
+        /// How far below the threshold memory was then.
+        past_threshold: Bytes,
     },
     /// The in-kernel brake stopped a process.
     StoppedInKernel {
@@ -161,14 +161,14 @@ pub(crate) enum Record<'a> {
         /// When, by the kernel.
         at: MonotonicNs,
     },
-    /// Memory is above the line again after something was done.
+    /// Memory is above the threshold again after something was done.
     MemoryBack {
-        /// When the line was crossed, by the kernel; absent where it did not ring.
+        /// When the threshold was crossed, by the kernel; absent where it did not ring.
         crossed: Option<MonotonicNs>,
         /// When it was seen to be back.
         at: MonotonicNs,
-        /// The most that memory was below the line, as far as the core looked.
-        past_line: Bytes,
+        /// The most that memory was below the threshold, as far as the core looked.
+        past_threshold: Bytes,
     },
     /// The OOM killer chose somebody.
     Oom {
@@ -220,7 +220,7 @@ pub(crate) enum Record<'a> {
         errno: Option<i32>,
     },
 
-    // Of the scout thread.
+    // Of the inventory thread.
     /// The core is armed. Told again whenever the reporter is new.
     Armed {
         /// The core's process.
@@ -235,7 +235,7 @@ pub(crate) enum Record<'a> {
         start: StartParts,
     },
     /// A better source that was not taken.
-    Fallen {
+    SourceFailed {
         /// Which.
         source: &'a str,
         /// Why not.
@@ -292,7 +292,8 @@ pub(crate) enum Record<'a> {
         /// How often it was left out because it was running already.
         recursion_misses: Option<u64>,
     },
-    /// A process that holds much memory outside all workloads, or in huge pages, named because nobody who may be evicted grew.
+    /// A process that holds much memory outside all workloads, or in huge pages, named because nobody who may be
+    /// evicted grew.
     Suspect {
         /// The process.
         pid: u32,
@@ -313,11 +314,11 @@ pub(crate) enum Record<'a> {
 /// What became of a brake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Braked {
-    /// It stands still.
+    /// It is frozen.
     Frozen,
-    /// It was told to go on after so long.
+    /// It was thawed after so long.
     Thawed(Duration),
-    /// It grew by so much although it was told to stand still; it is killed.
+    /// It grew by so much although it was frozen; it is killed.
     StillGrows(Bytes),
     /// It was removed meanwhile.
     Gone,
@@ -392,7 +393,7 @@ mod tests {
             threshold: u32::MAX,
             line: Bytes(u64::MAX),
             target: Bytes(u64::MAX),
-            case: plimsoll_policy::Case::HonestOnly,
+            case: plimsoll_policy::Case::MemAvailableOnly,
             below_for: Duration::MAX,
             met: true,
         };
@@ -420,7 +421,7 @@ mod tests {
             readings: Some(Readings {
                 capacity: Bytes(u64::MAX),
                 kubelet: Bytes(u64::MAX),
-                honest: Some(Bytes(u64::MAX)),
+                mem_available: Some(Bytes(u64::MAX)),
             }),
             conditions: Conditions { memory_pressure: true },
             deficit: Some(Deficit { missing: Bytes(u64::MAX), coming: Bytes(u64::MAX), taken: Bytes(u64::MAX) }),

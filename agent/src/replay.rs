@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use plimsoll_policy::RuleBook;
+use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::DiskLayout;
 use plimsoll_replay::{Recording, Settings, Turn, printable, read, read_pods, run};
 use serde_json::json;
@@ -27,14 +27,15 @@ pub(crate) struct Arguments {
     file: PathBuf,
     #[command(flatten)]
     options: Options,
-    /// The rule book over pods. A trace goes through the agent's own decision over cgroups without it.
+    /// The eviction policy over pods. A trace goes through the agent's own decision over cgroups without it.
     #[arg(long)]
-    rule_book: Option<Book>,
+    eviction_policy: Option<Book>,
     /// For statistics of a kubelet: the pods, as `kubectl get pods -A -o json` prints them. Without them there are no
     /// requests, no priorities, and nobody is protected.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
-    /// For statistics of a kubelet: which disks there are. Without it, two file systems of the same size are taken for one.
+    /// For statistics of a kubelet: which disks there are. Without it, two file systems of the same size are taken for
+    /// one.
     #[arg(long)]
     disks: Option<Disks>,
     /// Print every look, not only those that bring news.
@@ -68,14 +69,14 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
     let recording = parsed(&arguments.file, read)?;
     let pods = arguments.pods.as_deref().map(|file| parsed(file, read_pods)).transpose()?;
-    let chosen = arguments.rule_book.map(|book| match book {
-        Book::Kubelet => RuleBook::Kubelet,
-        Book::Plimsoll => RuleBook::Plimsoll,
-        Book::OpenShift3 => RuleBook::OpenShift3,
+    let chosen = arguments.eviction_policy.map(|book| match book {
+        Book::Kubelet => EvictionPolicy::Kubelet,
+        Book::Plimsoll => EvictionPolicy::Plimsoll,
+        Book::OpenShift3 => EvictionPolicy::OpenShift3,
     });
     let settings = Settings {
         configuration: &configuration,
-        rule_book: chosen,
+        eviction_policy: chosen,
         layout: arguments.disks.map(|disks| match disks {
             Disks::One => DiskLayout::Single,
             Disks::Images => DiskLayout::DedicatedImageFs,
@@ -143,7 +144,7 @@ impl News {
         self.acted += usize::from(turn.acts());
         let state = turn.state();
         let before = self.last.insert(turn.scope().map(str::to_owned), state.clone());
-        turn.acts() || turn.told.is_some() || before.is_none_or(|before| before != state)
+        turn.acts() || turn.reported.is_some() || before.is_none_or(|before| before != state)
     }
 }
 
@@ -151,8 +152,8 @@ fn text(turn: &Turn<'_>) -> String {
     use std::fmt::Write as _;
     // Writing into a String does not fail.
     let mut text = format!("{}  {}\n", turn.time(), turn.line());
-    if let Some(told) = turn.told {
-        let _ = writeln!(text, "    then: {}", printable(told));
+    if let Some(reported) = turn.reported {
+        let _ = writeln!(text, "    then: {}", printable(reported));
     }
     for [name, message] in turn.messages() {
         let _ = writeln!(text, "    message of {name}: {message}");

@@ -1,7 +1,7 @@
 //! `plimsoll run`: starts the core and the reporter, and starts them again when they die.
 //!
-//! Small and locked in memory, so that it can do its one duty however bad things are: when the core is gone, whatever it
-//! held goes on at once, before a new core is started.
+//! Small and locked in memory, so that it can do its one duty however bad things are: when the core is gone, whatever
+//! it held goes on at once, before a new core is started.
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -26,15 +26,15 @@ use serde_json::{Map, Value};
 
 use crate::acting::Locks;
 use crate::core;
-use crate::handed::Handed;
+use crate::inherited_config::InheritedConfig;
 use crate::log::{self, Level};
+use crate::log_writer::{self, LogWriter, Written};
 use crate::options::Options;
-use crate::outlet::{self, Outlet, Written};
 use crate::undo::undo_all;
 
 /// Frames in the watching thread's queue: some hundred decisions.
 const QUEUE: usize = 2048;
-/// Frames in the scout thread's queue.
+/// Frames in the inventory thread's queue.
 const SLOW_QUEUE: usize = 512;
 /// The pause before a process is started again; it doubles
 const PAUSE: Duration = Duration::from_millis(100);
@@ -69,24 +69,24 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
 struct Supervisor {
     configuration: Configuration,
     arguments: Vec<std::ffi::OsString>,
-    handed: Handed,
+    inherited_config: InheritedConfig,
     queue: Descriptors,
     slow: Descriptors,
-    hello: OwnedFd,
+    reporter_restarted: OwnedFd,
     signals: UnixStream,
     /// It was asked to end.
     term: Arc<AtomicBool>,
     /// Where its log goes without anybody waiting: with a log that nobody reads, the core is started all the same.
-    outlet: Outlet,
+    log_writer: LogWriter,
     written: Written,
-    core: Ward,
-    reporter: Ward,
+    core: ChildProcess,
+    reporter: ChildProcess,
     /// The core was started once.
     began: bool,
 }
 
 /// A process that is kept alive.
-struct Ward {
+struct ChildProcess {
     name: &'static str,
     child: Option<Child>,
     started: Instant,
@@ -95,7 +95,7 @@ struct Ward {
     due: Option<Instant>,
 }
 
-impl Ward {
+impl ChildProcess {
     fn new(name: &'static str) -> Self {
         let now = Instant::now();
         Self { name, child: None, started: now, pause: PAUSE, due: Some(now) }
@@ -152,19 +152,20 @@ impl Supervisor {
         for signal in [signal_hook::consts::SIGCHLD, signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
-        let (outlet, written) = outlet::start(std::io::stdout(), || {})?;
+        let (log_writer, written) = log_writer::start(std::io::stdout(), || {})?;
         let supervisor = Self {
             arguments: options.arguments(),
-            handed: Handed::new(read).context("cannot keep the configuration for the processes to be started")?,
+            inherited_config: InheritedConfig::new(read)
+                .context("cannot keep the configuration for the processes to be started")?,
             queue: Descriptors::create(QUEUE)?,
             slow: Descriptors::create(SLOW_QUEUE)?,
-            hello: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            reporter_restarted: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             signals,
             term,
-            outlet,
+            log_writer,
             written,
-            core: Ward::new("core"),
-            reporter: Ward::new("reporter"),
+            core: ChildProcess::new("core"),
+            reporter: ChildProcess::new("reporter"),
             began: false,
             configuration,
         };
@@ -187,7 +188,7 @@ impl Supervisor {
         let fields: Map<String, Value> = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
         let line = log::line(self.configuration.log_format, SystemTime::now(), level, message, &fields) + "\n";
         // Without room for it, it is lost: nothing here may wait for whoever reads the log.
-        let _ = self.outlet.offer(line);
+        let _ = self.log_writer.offer(line);
     }
 
     fn serve(mut self) -> anyhow::Result<u8> {
@@ -219,7 +220,7 @@ impl Supervisor {
         self.core.stop(CORE_GRACE);
         self.undo();
         self.reporter.stop(REPORTER_GRACE);
-        drop(self.outlet);
+        drop(self.log_writer);
         self.written.wait(LAST_LINES);
         Ok(0)
     }
@@ -242,24 +243,24 @@ impl Supervisor {
         if self.reporter.due.is_some_and(|due| due <= now) {
             let command = self.command("reporter");
             let launched = launch(&mut self.reporter, command);
-            self.tell_launch("reporter", launched);
+            self.report_launch("reporter", launched);
             // The core says again what a new reporter cannot know.
-            let _ = rustix::io::write(&self.hello, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.reporter_restarted, &1_u64.to_ne_bytes());
         }
         if self.core.due.is_some_and(|due| due <= now) {
             let mut command = self.command("core");
-            command.arg("--hello").arg(self.hello.as_raw_fd().to_string());
+            command.arg("--reporter-restarted").arg(self.reporter_restarted.as_raw_fd().to_string());
             // The core's alone.
-            fcntl_setfd(&self.hello, FdFlags::empty())?;
+            fcntl_setfd(&self.reporter_restarted, FdFlags::empty())?;
             let launched = launch(&mut self.core, command);
-            fcntl_setfd(&self.hello, FdFlags::CLOEXEC)?;
+            fcntl_setfd(&self.reporter_restarted, FdFlags::CLOEXEC)?;
             self.began |= launched.is_ok();
-            self.tell_launch("core", launched);
+            self.report_launch("core", launched);
         }
         Ok(())
     }
 
-    fn tell_launch(&self, part: &str, launched: std::io::Result<()>) {
+    fn report_launch(&self, part: &str, launched: std::io::Result<()>) {
         if let Err(error) = launched {
             let fields = [("error", error.to_string().into())];
             self.say(Level::Warn, &format!("the {part} could not be started; it is tried again"), &fields);
@@ -272,12 +273,12 @@ impl Supervisor {
         let pair = |queue: &Descriptors| format!("{},{}", queue.memory.as_raw_fd(), queue.wake.as_raw_fd());
         command.arg(part).args(&self.arguments);
         command.arg("--supervisor").arg(std::process::id().to_string());
-        command.arg("--handed").arg(self.handed.number().to_string());
+        command.arg("--inherited-config").arg(self.inherited_config.number().to_string());
         command.arg("--queue").arg(pair(&self.queue)).arg("--slow").arg(pair(&self.slow));
         // A core dies at a kill point once, not again and again.
-        #[cfg(feature = "strict")]
+        #[cfg(feature = "fault-injection")]
         if self.began {
-            command.env_remove(crate::strict::KILL_POINT);
+            command.env_remove(crate::fault_injection::KILL_POINT);
         }
         command.stdin(std::process::Stdio::null());
         command
@@ -300,17 +301,17 @@ fn own_program() -> PathBuf {
     file.unwrap_or_else(|| "/proc/self/exe".into())
 }
 
-fn launch(ward: &mut Ward, mut command: Command) -> std::io::Result<()> {
-    ward.due = None;
+fn launch(process: &mut ChildProcess, mut command: Command) -> std::io::Result<()> {
+    process.due = None;
     match command.spawn() {
         Ok(child) => {
-            ward.child = Some(child);
-            ward.started = Instant::now();
+            process.child = Some(child);
+            process.started = Instant::now();
             Ok(())
         }
         // Too many processes, or no memory just now: later.
         Err(error) => {
-            ward.again(false);
+            process.again(false);
             Err(error)
         }
     }

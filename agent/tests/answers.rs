@@ -17,7 +17,7 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Command {
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = "{\"plimsoll_trace\":1,\"agent\":\"0\"}\n\
-                 {\"look\":{\"at_ns\":1,\"memory\":{\"capacity_bytes\":1000,\"kubelet_bytes\":10,\"honest_bytes\":10},\
+                 {\"look\":{\"at_ns\":1,\"memory\":{\"capacity_bytes\":1000,\"kubelet_bytes\":10,\"mem_available_bytes\":10},\
                  \"workloads\":[{\"cgroup\":\"a.slice/hog\",\"id\":7,\"usage_bytes\":600}]}}\n";
     for (name, text) in [
         ("good.yaml", "evictionHard: {memory.available: 5%, pid.available: 10%}\nswap: {free: 10%}\n"),
@@ -43,8 +43,8 @@ fn explain_and_replay_answer_with_the_documented_exit_codes() {
     let directory = directory();
     for (arguments, code, stdout, stderr) in [
         (&["explain"][..], 0, "capacity ", ""),
-        (&["explain", "--config", "good.yaml"], 0, "hard line of pid.available, ", ""),
-        (&["explain", "--config", "good.yaml"], 0, "soft line of swap.free", ""),
+        (&["explain", "--config", "good.yaml"], 0, "hard threshold of pid.available, ", ""),
+        (&["explain", "--config", "good.yaml"], 0, "soft threshold of swap.free", ""),
         (&["explain", "--config", "good.yaml"], 0, "what pods ask for is not known without --pods", ""),
         (&["explain", "--pods", "pods.json"], 0, "no pod of the list runs here, ", ""),
         (&["explain", "--output", "json"], 0, "\"oom\":[{", ""),
@@ -61,10 +61,10 @@ fn explain_and_replay_answer_with_the_documented_exit_codes() {
         (&["replay"], 2, "", "<FILE>"),
     ] {
         let output = plimsoll(directory.path(), arguments).output().expect("it runs");
-        let (said, told) = text(&output);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}{told}");
+        let (said, reported) = text(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}{reported}");
         assert!(said.contains(stdout), "{arguments:?}: {said}");
-        assert!(told.contains(stderr), "{arguments:?}: {told}");
+        assert!(reported.contains(stderr), "{arguments:?}: {reported}");
     }
 }
 

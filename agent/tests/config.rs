@@ -63,7 +63,7 @@ fn exit_codes_are_the_documented_ones() {
         (
             &["check", "--kubelet-config", "kubelet.yaml", "--capacity", "10Gi", "--system-uses", "3Gi"],
             4,
-            "can reach the line of 500Mi",
+            "can reach the threshold of 500Mi",
             "",
         ),
         (
@@ -90,9 +90,9 @@ fn exit_codes_are_the_documented_ones() {
         (&["check", "--capacity", "much"], 2, "", "--capacity"),
     ] {
         let output = plimsoll(directory.path(), arguments);
-        let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}{told}");
+        let (said, reported) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}{reported}");
         assert!(said.contains(stdout), "{arguments:?}: {said}");
-        assert!(told.contains(stderr), "{arguments:?}: {told}");
+        assert!(reported.contains(stderr), "{arguments:?}: {reported}");
     }
 }

@@ -1,6 +1,7 @@
 //! The in-kernel brake: stops the charging process itself, before anyone woke. Off unless its owner asked for it.
 //!
-//! What is stopped is written down first, in a map that outlives the agent; where it cannot be written, nothing is stopped.
+//! What is stopped is written down first, in a map that outlives the agent; where it cannot be written, nothing is
+//! stopped.
 
 use aya_ebpf::helpers::{
     bpf_get_current_ancestor_cgroup_id, bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns,
@@ -9,9 +10,8 @@ use aya_ebpf::helpers::{
 use plimsoll_abi::{StoppedRecord, StoppedSlot, counter, kind};
 
 use crate::{
-    kernel,
-    line::{DEPTH, Readings},
-    maps,
+    kernel, maps,
+    threshold::{DEPTH, Readings},
 };
 
 const SIGSTOP: u32 = 19;
@@ -19,8 +19,9 @@ const SIGSTOP: u32 = 19;
 /// Marked slices are looked for at these levels below the root cgroup.
 const LEVELS: i32 = 8;
 
-/// Stops the running process if it is in a marked slice, memory is below that slice's line, and what is charged belongs
-/// to the same slice. A charge can be made for somebody else: in an interrupt, or for the owner of what is shared.
+/// Stops the running process if it is in a marked slice, memory is below that slice's threshold, and what is charged
+/// belongs to the same slice. A charge can be made for somebody else: in an interrupt, or for the owner of what is
+/// shared.
 #[inline(always)]
 pub fn apply(levels: u64, now: Readings, counter: u64) {
     for level in 1..=LEVELS {
@@ -34,9 +35,9 @@ pub fn apply(levels: u64, now: Readings, counter: u64) {
         }
         let Some(mark) = maps::BRAKES.get_ptr(slice) else { continue };
         // SAFETY: the value of a map.
-        let (kubelet, honest) =
-            unsafe { (maps::peek(&raw const (*mark).kubelet), maps::peek(&raw const (*mark).honest)) };
-        if now.kubelet < kubelet || now.honest < honest {
+        let (kubelet, mem_available) =
+            unsafe { (maps::peek(&raw const (*mark).kubelet), maps::peek(&raw const (*mark).mem_available)) };
+        if now.kubelet < kubelet || now.mem_available < mem_available {
             if is_charged(counter, slice) {
                 stop(slice);
             }
@@ -92,8 +93,8 @@ fn stop(slice: u64) -> i32 {
         maps::count(counter::BRAKES_REFUSED);
         return 0;
     }
-    // Whoever undoes may have continued it and taken the record away just before the signal: nobody stays stopped without
-    // a record. Should it go on already, the next one to undo finds a process that needs nothing.
+    // Whoever undoes may have continued it and taken the record away just before the signal: nobody stays stopped
+    // without a record. Should it go on already, the next one to undo finds a process that needs nothing.
     if maps::STOPPED.get_ptr(tgid).is_none() {
         let _ = maps::STOPPED.insert(tgid, StoppedSlot { start_ns, slice, at_ns }, 0);
     }

@@ -11,12 +11,12 @@
 mod brake;
 mod cgroup;
 mod kernel;
-mod line;
 mod maps;
 mod oom;
 mod reclaim;
 mod stall;
 mod tasks;
+mod threshold;
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -7,18 +7,18 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
-use plimsoll_abi::{BrakeSlot, LineTable, StallSlot, StoppedSlot, counter};
+use plimsoll_abi::{BrakeSlot, StallSlot, StoppedSlot, ThresholdTable, counter};
 
 /// Wakes the reader with this very record, however full the ring is.
 pub const WAKE: u64 = BPF_RB_FORCE_WAKEUP as u64;
 
 /// What the line programs compare with; the agent has it mapped.
 #[map(name = "lines")]
-pub static TABLE: Array<LineTable> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+pub static TABLE: Array<ThresholdTable> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
 /// Crossed lines, alone: nothing else can fill it. A multiple of 64 KiB, the largest page size.
 #[map(name = "line_ring")]
-pub static LINE_RING: RingBuf = RingBuf::with_byte_size(1 << 16, 0);
+pub static THRESHOLD_RING: RingBuf = RingBuf::with_byte_size(1 << 16, 0);
 
 /// Everything else that is rare.
 #[map(name = "event_ring")]

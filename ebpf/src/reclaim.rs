@@ -4,7 +4,7 @@
 use aya_ebpf::{EbpfContext as _, helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfTracePointContext};
 use plimsoll_abi::{ABSENT, ReclaimRecord, counter, kind, reclaimer};
 
-use crate::{kernel, line, maps};
+use crate::{kernel, maps, threshold};
 
 #[btf_tracepoint(function = "mm_vmscan_wakeup_kswapd")]
 pub fn kswapd_wake(ctx: BtfTracePointContext) -> i32 {
@@ -23,7 +23,7 @@ pub fn direct_reclaim(_ctx: BtfTracePointContext) -> i32 {
 #[inline(always)]
 fn began(by: u32, node: u64) {
     let Some(table) = maps::TABLE.get_ptr_mut(0) else { return };
-    line::node(table, 0);
+    threshold::node(table, 0);
     // SAFETY: `table` is the value of a map; only the address of a field is taken.
     let generation = unsafe { &raw mut (*table).reclaim_generation };
     if maps::peek(generation) == 0 {

@@ -1,7 +1,7 @@
 //! Who waits for memory: added up per cgroup, and rung only when a cgroup waits more than its share of a second.
 //!
-//! Sections nest; only the outermost counts. The kernel says which it is in the flags word: after entering it holds zero
-//! for the outermost, and still does when that one leaves.
+//! Sections nest; only the outermost counts. The kernel says which it is in the flags word: after entering it holds
+//! zero for the outermost, and still does when that one leaves.
 
 use aya_ebpf::{
     helpers::{bpf_get_current_cgroup_id, bpf_get_current_pid_tgid, bpf_ktime_get_ns},
@@ -44,13 +44,13 @@ fn left() {
     // SAFETY: reads the running task's cgroup.
     let cgroup = unsafe { bpf_get_current_cgroup_id() };
     let Some(slot) = maps::STALLS.get_ptr_mut(cgroup) else {
-        let first = StallSlot { total_ns: waited, window_at: now, window_ns: waited, rang: 0 };
+        let first = StallSlot { total_ns: waited, window_at: now, window_ns: waited, trigger: 0 };
         let _ = maps::STALLS.insert(cgroup, first, 0);
         return;
     };
     // SAFETY: the value of a map; only addresses of its fields are taken.
-    let (total, window_at, window, rang) = unsafe {
-        (&raw mut (*slot).total_ns, &raw mut (*slot).window_at, &raw mut (*slot).window_ns, &raw mut (*slot).rang)
+    let (total, window_at, window, trigger) = unsafe {
+        (&raw mut (*slot).total_ns, &raw mut (*slot).window_at, &raw mut (*slot).window_ns, &raw mut (*slot).trigger)
     };
     maps::add(total, waited);
     if now.saturating_sub(maps::peek(window_at)) >= WINDOW_NS {
@@ -59,17 +59,17 @@ fn left() {
         unsafe {
             window_at.write_volatile(now);
             window.write_volatile(waited);
-            rang.write_volatile(0);
+            trigger.write_volatile(0);
         }
     } else {
         maps::add(window, waited);
     }
     let stalled_ns = maps::peek(window);
-    if stalled_ns < kernel::STALL_BURST.load() || maps::peek(rang) != 0 {
+    if stalled_ns < kernel::STALL_BURST.load() || maps::peek(trigger) != 0 {
         return;
     }
     // SAFETY: as above.
-    unsafe { rang.write_volatile(1) };
+    unsafe { trigger.write_volatile(1) };
     let Some(mut entry) = maps::EVENT_RING.reserve::<StallRecord>(0) else {
         maps::count(counter::LOST_EVENTS);
         return;

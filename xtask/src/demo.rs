@@ -96,7 +96,7 @@ struct Wake {
 #[derive(Clone, Debug, Deserialize)]
 struct Round {
     line_bytes: u64,
-    past_line_bytes: Option<u64>,
+    past_threshold_bytes: Option<u64>,
     crossed_to_awake_ns: Option<u64>,
     crossed_to_stopped_ns: Option<u64>,
     crossed_to_memory_back_ns: Option<u64>,
@@ -274,7 +274,7 @@ fn timeline(measured: &Measured) -> String {
         rounds.iter().filter_map(|(.., round)| round.crossed_to_memory_back_ns).map(seconds).fold(1.0, f64::max) + 0.5;
     let mut text = format!(
         "One process fills memory as fast as it can; Linux {}, {} processors, {} MiB.\n\
-         Bars: memory available, full height is twice the line. Time runs from {BEFORE} s before the line is crossed\n\
+         Bars: memory available, full height is twice the line. Time runs from {BEFORE} s before the threshold is crossed\n\
          to {end:.1} s after; | is the crossing.\n\n",
         measured.kernel,
         measured.cpus,
@@ -316,13 +316,13 @@ fn timeline(measured: &Measured) -> String {
 fn figures(measured: &Measured) -> String {
     let mut text = format!(
         "\n{:>9}  {:>12} {:>12} {:>12} {:>14}  {}\n",
-        "", "awake", "stopped", "memory back", "past the line", "killed by"
+        "", "awake", "stopped", "memory back", "past the threshold", "killed by"
     );
     let ms = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.1} ms", chart::float(ns) / 1e6));
     for (name, _) in WATCHERS {
         for round in measured.watchers.get(name).map(|watched| &watched.rounds[..]).unwrap_or_default() {
             let past = round
-                .past_line_bytes
+                .past_threshold_bytes
                 .map_or("-".into(), |bytes| format!("{:.1} MiB", chart::float(bytes) / 1_048_576.0));
             let _ = writeln!(
                 text,
@@ -368,7 +368,7 @@ mod tests {
         let mut measured = example();
         measured.watchers.get_mut("psi").expect("it watched").rounds.clear();
         let round = &mut measured.watchers.get_mut("poll-10s").expect("it watched").rounds[0];
-        (round.killed_by, round.crossed_to_memory_back_ns, round.past_line_bytes) = (None, None, None);
+        (round.killed_by, round.crossed_to_memory_back_ns, round.past_threshold_bytes) = (None, None, None);
         let text = timeline(&measured) + &figures(&measured);
         assert!(text.contains("nothing happened") && text.contains("nobody") && !text.contains("psi "), "{text}");
     }

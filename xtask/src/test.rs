@@ -16,9 +16,9 @@ const WHOLE: &str = "6.12";
 /// What runs on the others in every run; `--long` runs all of it there, too.
 const EVERYWHERE: [&str; 9] = [
     "sense-every-hook-attaches",
-    "sense-node-line-rings-once",
+    "sense-node-threshold-submits-one-event",
     "sense-readings-agree-with-proc",
-    "sense-slice-line-rings",
+    "sense-slice-threshold-submits-an-event",
     "act-frozen-victim-dies",
     "meets-anonymous",
     "meets-populate",
@@ -164,14 +164,14 @@ fn unit(counts: &mut Counts) -> anyhow::Result<usize> {
         run::shown(&mut command)
     };
     counts.step("lints", clippy(&[]));
-    counts.step("lints of the strict build", clippy(&["--features", "plimsoll/strict"]));
+    counts.step("lints of the fault-injection build", clippy(&["--features", "plimsoll/fault-injection"]));
     counts.step("lints of the kernel side", build_ebpf::lints());
     counts.step("another folder gives the same kernel objects", build_ebpf::reproducible());
     counts.step("the core knows no runtime and no network", dependencies::core_is_small());
     let other = ["build", "--locked", "--target", install::AARCH64, "-p", "plimsoll"];
     counts.step("the agent builds for aarch64, which is not run here", run::shown(cargo().args(other)));
-    let elsewhere = ["check", "--locked", "--target", install::OTHER_SYSTEM, "-p", "plimsoll"];
-    counts.step("the agent compiles where there is no Linux, to say so", run::shown(cargo().args(elsewhere)));
+    let unsupported_os = ["check", "--locked", "--target", install::OTHER_SYSTEM, "-p", "plimsoll"];
+    counts.step("the agent compiles where there is no Linux, to say so", run::shown(cargo().args(unsupported_os)));
     counts.step("licences and sources", dependencies::deny());
     let (tests, result) = tests()?;
     counts.add(tests);
@@ -240,8 +240,9 @@ impl Boot {
         let code = ended?;
         let ran = heard.tests.len();
         // The suite says how many there were: a machine that ended early must not pass.
-        let told = heard.closed == Some(ran) && (code == 0) == heard.tests.iter().all(|(_, outcome)| !outcome.failed());
-        ensure!(told, "the suite ended with {code} after {ran} tests");
+        let reported =
+            heard.closed == Some(ran) && (code == 0) == heard.tests.iter().all(|(_, outcome)| !outcome.failed());
+        ensure!(reported, "the suite ended with {code} after {ran} tests");
         // A test that has another name by now must not vanish.
         let named = self.names.len();
         ensure!(named == 0 || named == ran, "{named} tests were named and {ran} have such a name: {:?}", self.names);
@@ -504,8 +505,8 @@ mod tests {
             ## What the demo measured\n\n| claim | | |\n|---|---|---|\n";
         assert_eq!(results.table("2026-01-02", "abc"), format!("{head}| all | NOT RUN | |\n"));
         let claim = |what, holds| Claim { what, found: "1 of 2".into(), holds };
-        results.claims = Some(vec![claim("races", true), claim("past the line", false)]);
-        let rows = "| races | holds | 1 of 2 |\n| past the line | DOES NOT HOLD | 1 of 2 |\n";
+        results.claims = Some(vec![claim("races", true), claim("past the threshold", false)]);
+        let rows = "| races | holds | 1 of 2 |\n| past the threshold | DOES NOT HOLD | 1 of 2 |\n";
         assert_eq!(results.table("2026-01-02", "abc"), format!("{head}{rows}"));
     }
 

@@ -41,9 +41,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 println!("    {line}");
             }
         }
-        let untold = report.differences.len().saturating_sub(*differences);
-        if untold > 0 {
-            println!("  and {untold} more");
+        let unreported = report.differences.len().saturating_sub(*differences);
+        if unreported > 0 {
+            println!("  and {unreported} more");
         }
         failed += usize::from(!report.differences.is_empty());
     }

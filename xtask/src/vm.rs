@@ -108,14 +108,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
 pub(crate) fn prepare(kernels: &[&str]) -> anyhow::Result<usize> {
     let installed = install::all(&install::machines(kernels)?)?;
     build_ebpf::run()?;
-    build(&[STRICT, PLAIN])?;
+    build(&[FAULT_INJECTION, PLAIN])?;
     Ok(installed)
 }
 
 /// Programs of one build: where they are left, and its features.
 pub(crate) type Build = (&'static str, &'static [&'static str]);
 /// With the checks that tests use.
-const STRICT: Build = ("target/vm/strict", &["--features", "plimsoll/strict"]);
+const FAULT_INJECTION: Build = ("target/vm/strict", &["--features", "plimsoll/fault-injection"]);
 /// Without them.
 pub(crate) const PLAIN: Build = ("target/vm/plain", &[]);
 
@@ -276,7 +276,7 @@ fn mebibytes(memory: &str) -> Option<u64> {
 }
 
 fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
-    let place = run::root().join(if arguments.release_agent { PLAIN.0 } else { STRICT.0 });
+    let place = run::root().join(if arguments.release_agent { PLAIN.0 } else { FAULT_INJECTION.0 });
     let mut files = Files::new();
     files.host("init", &place.join("plimsoll-init"))?;
     files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;

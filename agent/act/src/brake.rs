@@ -1,6 +1,6 @@
 //! Frozen cgroups: each with an owner and a deadline, each undone.
 
-use crate::journal::{Deed, Intent, Journal, JournalFull, Step};
+use crate::journal::{Action, Intent, Journal, JournalFull, Step};
 use crate::point::{KillPoint, reached};
 use core::time::Duration;
 use plimsoll_node::Fault;
@@ -14,7 +14,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// How brakes behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrakeLimits {
-    /// How long a cgroup stands still at most.
+    /// How long a cgroup is frozen at most.
     pub hold: Duration,
     /// How long after the freeze its usage is read for the first time: what was on its way has arrived by then.
     pub settle: Duration,
@@ -68,10 +68,10 @@ pub enum BrakeEvent {
         handle: Arc<Handle>,
         /// Who had asked.
         owner: Owner,
-        /// How long it stood still.
+        /// How long it was frozen.
         held: Duration,
     },
-    /// It was told to stand still and takes memory nevertheless: one long system call. Reported once; it stays frozen.
+    /// It is frozen and takes memory nevertheless: one long system call. Reported once; it stays frozen.
     StillGrows {
         /// The cgroup.
         handle: Arc<Handle>,
@@ -148,7 +148,7 @@ impl Brakes {
         journal.write(intent(Step::Freezing))?;
         reached(KillPoint::BrakeIntentWritten);
         if let Err(fault) = handle.freeze(true) {
-            journal.clear(handle.id(), Deed::Brake);
+            journal.clear(handle.id(), Action::Brake);
             return Err(fault.into());
         }
         reached(KillPoint::FreezeWritten);
@@ -214,7 +214,7 @@ impl Brakes {
             Ok(usage) => usage,
             Err(Fault::Gone) => {
                 let brake = self.table.swap_remove(index);
-                journal.clear(brake.handle.id(), Deed::Brake);
+                journal.clear(brake.handle.id(), Action::Brake);
                 return Some(BrakeEvent::Gone { handle: brake.handle, owner: brake.owner });
             }
             // Without a usage of its own, growth cannot be seen; the deadline stays.
@@ -247,7 +247,7 @@ impl Brakes {
         }
         reached(KillPoint::ThawWritten);
         let Brake { handle, owner, since, .. } = self.table.swap_remove(index);
-        journal.clear(handle.id(), Deed::Brake);
+        journal.clear(handle.id(), Action::Brake);
         reached(KillPoint::ThawRecorded);
         match outcome {
             Ok(()) => BrakeEvent::Thawed { handle, owner, held: now.since(since) },
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_still_grows_is_told_once() {
-        for (grown, told) in [(0, false), (1 << 20, false), ((1 << 20) + 1, true)] {
+        for (grown, reported) in [(0, false), (1 << 20, false), ((1 << 20) + 1, true)] {
             let fake = Fake::new("w");
             let (mut brakes, mut book) = (brakes(), Book::default());
             brakes.brake(&fake.handle, Owner(0), ms(0), &mut book).expect("it fits");
@@ -309,7 +309,7 @@ mod tests {
             fake.write("memory.current", &format!("{}\n", 900_000_000 + grown));
             assert!(brakes.poll(ms(19), &mut book).is_none());
             let event = brakes.poll(ms(20), &mut book);
-            assert_eq!(matches!(event, Some(BrakeEvent::StillGrows { grown: by, .. }) if by == Bytes(grown)), told);
+            assert_eq!(matches!(event, Some(BrakeEvent::StillGrows { grown: by, .. }) if by == Bytes(grown)), reported);
             fake.write("memory.current", "2000000000\n");
             assert!(brakes.poll(ms(40), &mut book).is_none());
             assert_eq!(fake.text("cgroup.freeze"), "1");

@@ -17,7 +17,7 @@ pub enum Step {
 
 /// What a step belongs to. One cgroup can be in one of each at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     /// To be undone by thawing.
     Brake,
     /// Never to be done twice.
@@ -26,10 +26,10 @@ pub enum Deed {
 
 impl Step {
     /// Which deed it is a step of.
-    pub fn deed(self) -> Deed {
+    pub fn action(self) -> Action {
         match self {
-            Self::Freezing | Self::Frozen => Deed::Brake,
-            Self::Killing | Self::KillWritten => Deed::Kill,
+            Self::Freezing | Self::Frozen => Action::Brake,
+            Self::Killing | Self::KillWritten => Action::Kill,
         }
     }
 }
@@ -58,5 +58,5 @@ pub trait Journal {
     /// Writes an intent, in the place of an earlier step of the same deed on the same cgroup.
     fn write(&mut self, intent: Intent<'_>) -> Result<(), JournalFull>;
     /// Forgets a deed that is over. One that was never written is fine.
-    fn clear(&mut self, cgroup: CgroupId, deed: Deed);
+    fn clear(&mut self, cgroup: CgroupId, action: Action);
 }

@@ -1,6 +1,6 @@
 //! Killed cgroups: each written down before, waited for, and told about once it is empty or stuck.
 
-use crate::journal::{Deed, Intent, Journal, JournalFull, Step};
+use crate::journal::{Action, Intent, Journal, JournalFull, Step};
 use crate::point::{KillPoint, reached};
 use crate::worker::{Job, Worker};
 use core::time::Duration;
@@ -137,12 +137,12 @@ impl Kills {
         reached(KillPoint::KillIntentWritten);
         let begun = match strike(handle, worker) {
             Ok(Begun::Gone) => {
-                journal.clear(handle.id(), Deed::Kill);
+                journal.clear(handle.id(), Action::Kill);
                 return Ok(Begun::Gone);
             }
             Ok(begun) => begun,
             Err(refused) => {
-                journal.clear(handle.id(), Deed::Kill);
+                journal.clear(handle.id(), Action::Kill);
                 return Err(refused);
             }
         };
@@ -177,7 +177,7 @@ impl Kills {
     /// Gives up waiting for a victim.
     pub fn forget(&mut self, cgroup: CgroupId, journal: &mut impl Journal) -> Option<Arc<Handle>> {
         let index = self.table.iter().position(|kill| kill.handle.id() == cgroup)?;
-        journal.clear(cgroup, Deed::Kill);
+        journal.clear(cgroup, Action::Kill);
         self.next = 0;
         Some(self.table.swap_remove(index).handle)
     }
@@ -217,7 +217,7 @@ impl Kills {
             if empty {
                 let Kill { handle, since, .. } = self.table.swap_remove(self.next);
                 reached(KillPoint::VictimEmptied);
-                journal.clear(handle.id(), Deed::Kill);
+                journal.clear(handle.id(), Action::Kill);
                 reached(KillPoint::KillCleared);
                 let left = handle.usage().ok();
                 return Some(KillEvent::Emptied { handle, took: now.since(since), left });

@@ -15,7 +15,7 @@ pub enum KillPoint {
     KillWritten,
     /// The journal says so.
     KillRecorded,
-    /// A frozen cgroup was told to go on.
+    /// A frozen cgroup was thawed.
     ThawWritten,
     /// The journal no longer has it.
     ThawRecorded,

@@ -1,6 +1,6 @@
 //! What the tests of this crate share: a cgroup made of plain files, and a journal in memory.
 
-use crate::journal::{Deed, Intent, Journal, JournalFull, Step};
+use crate::journal::{Action, Intent, Journal, JournalFull, Step};
 use core::time::Duration;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_units::{CgroupId, MonotonicNs};
@@ -59,7 +59,7 @@ impl Fake {
 pub(crate) struct Book {
     room: usize,
     written: Vec<Step>,
-    open: Vec<(CgroupId, Deed)>,
+    open: Vec<(CgroupId, Action)>,
 }
 
 impl Default for Book {
@@ -84,7 +84,7 @@ impl Book {
 
 impl Journal for Book {
     fn write(&mut self, intent: Intent<'_>) -> Result<(), JournalFull> {
-        let key = (intent.cgroup, intent.step.deed());
+        let key = (intent.cgroup, intent.step.action());
         if !self.open.contains(&key) {
             if self.open.len() == self.room {
                 return Err(JournalFull);
@@ -95,7 +95,7 @@ impl Journal for Book {
         Ok(())
     }
 
-    fn clear(&mut self, cgroup: CgroupId, deed: Deed) {
-        self.open.retain(|entry| *entry != (cgroup, deed));
+    fn clear(&mut self, cgroup: CgroupId, action: Action) {
+        self.open.retain(|entry| *entry != (cgroup, action));
     }
 }

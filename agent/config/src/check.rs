@@ -70,11 +70,12 @@ pub struct Headroom {
     pub kube_reserved: Bytes,
     /// `systemReserved`.
     pub system_reserved: Bytes,
-    /// The hard line; zero where there is none.
+    /// The hard threshold; zero where there is none.
     pub hard: Bytes,
-    /// The soft line; zero where there is none.
+    /// The soft threshold; zero where there is none.
     pub soft: Bytes,
-    /// What pods can request: the capacity less the reservations, the hard line and what is set aside for huge pages.
+    /// What pods can request: the capacity less the reservations, the hard threshold and what is set aside for huge
+    /// pages.
     pub allocatable: Bytes,
     /// The capacity less the reservations alone, as older documents reckon.
     pub less_reservations: Bytes,
@@ -84,9 +85,9 @@ pub struct Headroom {
 
 impl Headroom {
     /// The rule for choosing reservations.
-    pub const RULE: &str = "what is kept from pods (kubeReserved, systemReserved and the hard line) covers what the system \
-                            itself uses plus the greater of the soft and the hard line; then pods within their requests \
-                            never reach a line. Older documents do not count the hard line as kept from pods.";
+    pub const RULE: &str = "what is kept from pods (kubeReserved, systemReserved and the hard threshold) covers what the system \
+                            itself uses plus the greater of the soft and the hard threshold; then pods within their requests \
+                            never reach a line. Older documents do not count the hard threshold as kept from pods.";
 
     /// Reckons it; absent where nothing is known of the node's memory.
     pub fn of(kubelet: &Kubelet, node: &Node) -> Option<Self> {
@@ -117,7 +118,7 @@ impl Headroom {
         })
     }
 
-    /// The greater of the soft and the hard line.
+    /// The greater of the soft and the hard threshold.
     pub fn line(&self) -> Bytes {
         self.hard.max(self.soft)
     }
@@ -171,17 +172,17 @@ pub struct Findings {
 /// Holds a configuration against a node.
 pub fn check(configuration: &Configuration, node: &Node) -> Findings {
     let kubelet = &configuration.kubelet;
-    let mut told = Told { kubelet, errors: Vec::new(), warnings: Vec::new() };
-    told.soft_lines(node);
-    told.soft_lines_of_slices(configuration);
+    let mut reported = Reported { kubelet, errors: Vec::new(), warnings: Vec::new() };
+    reported.soft_thresholds(node);
+    reported.soft_lines_of_slices(configuration);
     let headroom = if node.has_kubelet { Headroom::of(kubelet, node) } else { None };
     if let Some(headroom) = &headroom {
-        told.headroom(headroom);
+        reported.headroom(headroom);
     }
     if kubelet.kernel_memcg_notification && node.cgroup_v2 == Some(true) {
         let why = "it does nothing on cgroup v2, where the kubelet has no such notification; Plimsoll's own hooks are what \
                    sees a crossing at once";
-        told.warn("kernelMemcgNotification", None, "true", why);
+        reported.warn("kernelMemcgNotification", None, "true", why);
     }
     if kubelet.fail_swap_on && node.has_kubelet && !node.swaps.is_empty() {
         let why = format!(
@@ -189,21 +190,21 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
              memorySwap.swapBehavior",
             node.swaps.join(", ")
         );
-        told.warn("failSwapOn", None, "true", &why);
+        reported.warn("failSwapOn", None, "true", &why);
     }
-    told.daemon_sets(&node.pods);
-    told.static_pods(&node.static_pods);
-    let Told { kubelet: _, errors, warnings } = told;
+    reported.daemon_sets(&node.pods);
+    reported.static_pods(&node.static_pods);
+    let Reported { kubelet: _, errors, warnings } = reported;
     Findings { errors, warnings, headroom }
 }
 
-struct Told<'a> {
+struct Reported<'a> {
     kubelet: &'a Kubelet,
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
 }
 
-impl Told<'_> {
+impl Reported<'_> {
     /// A problem with a key, or with an entry of its map, where it stands.
     fn problem(&self, key: &str, entry: Option<&str>, value: &str, expected: &str) -> Problem {
         let settings = &self.kubelet.settings;
@@ -224,8 +225,8 @@ impl Told<'_> {
         self.warnings.push(self.problem(key, entry, value, why));
     }
 
-    /// A soft line that is not above the hard one is never what acts.
-    fn soft_lines(&mut self, node: &Node) {
+    /// A soft threshold that is not above the hard one is never what acts.
+    fn soft_thresholds(&mut self, node: &Node) {
         let thresholds = &self.kubelet.thresholds;
         for soft in thresholds.iter().filter(|threshold| !threshold.is_hard()) {
             let name = soft.signal.name();
@@ -242,8 +243,8 @@ impl Told<'_> {
         }
     }
 
-    /// The same of slices with lines of their own. Their limits are not known here, so that a share and an amount are
-    /// not held against each other.
+    /// The same of slices with thresholds of their own. Their limits are not known here, so that a share and an amount
+    /// are not held against each other.
     fn soft_lines_of_slices(&mut self, configuration: &Configuration) {
         let Some(origin) = configuration.origins.get("machine.slices") else { return };
         let (file, line) = origin.place();
@@ -271,7 +272,7 @@ impl Told<'_> {
         let reserved = headroom.kube_reserved.saturating_add(headroom.system_reserved);
         if reserved.saturating_add(headroom.hard) > headroom.capacity {
             let expected = format!(
-                "with the hard line of {} it is more than there is, {}, and the kubelet does not start",
+                "with the hard threshold of {} it is more than there is, {}, and the kubelet does not start",
                 shown(headroom.hard),
                 shown(headroom.capacity)
             );
@@ -290,7 +291,7 @@ impl Told<'_> {
                 format!("{} more, and what the system itself uses", shown(missing))
             };
             let why = format!(
-                "pods within their requests ({} in all) can reach the line of {}, {uses}; expected kubeReserved and \
+                "pods within their requests ({} in all) can reach the threshold of {}, {uses}; expected kubeReserved and \
                  systemReserved to cover {more}",
                 shown(headroom.allocatable),
                 shown(headroom.line()),
@@ -315,7 +316,7 @@ impl Told<'_> {
                 key: format!("DaemonSet {set}"),
                 value: Some(pod.priority.map_or_else(|| "no priority".to_owned(), |priority| format!("priority {priority}"))),
                 expected: format!(
-                    "{pods}: evicted like any other, made again on this node at once, and over the line again; expected a \
+                    "{pods}: evicted like any other, made again on this node at once, and over the threshold again; expected a \
                      priorityClassName with a high priority, unless it may only run where there is room"
                 ),
             });
@@ -339,12 +340,12 @@ impl Told<'_> {
     }
 }
 
-/// What is said of a soft line that is not above the hard one.
+/// What is said of a soft threshold that is not above the hard one.
 fn not_above(hard: &str) -> String {
-    format!("not above the hard line of {hard}, which acts first; expected more")
+    format!("not above the hard threshold of {hard}, which acts first; expected more")
 }
 
-/// Whether a soft line is above a hard one; not known where one is a share of something whose size is not known.
+/// Whether a soft threshold is above a hard one; not known where one is a share of something whose size is not known.
 fn is_above(soft: &EvictionThreshold, hard: &EvictionThreshold, node: &Node) -> Option<bool> {
     match (&soft.value, &hard.value) {
         (ThresholdValue::Percentage(soft), ThresholdValue::Percentage(hard)) => Some(soft > hard),

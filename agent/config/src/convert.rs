@@ -44,7 +44,7 @@ pub fn convert(configuration: &Configuration, form: Form) -> Converted {
     let settings = &configuration.kubelet.settings;
     let mut lost = Vec::new();
     let mut machine = |why| {
-        let is_ours = |key: &str| key.starts_with("machine.") || matches!(key, "ruleBook" | "swap");
+        let is_ours = |key: &str| key.starts_with("machine.") || matches!(key, "evictionPolicy" | "swap");
         let said = configuration.origins.iter().filter(|(key, _)| is_ours(key));
         let said = said.filter(|(_, origin)| **origin != Origin::Default);
         lost.extend(said.map(|(key, _)| Lost { key: key.clone(), why }));

@@ -4,8 +4,8 @@ use crate::duration::written;
 use crate::kubelet::{Setting, Settings};
 use crate::model::{BrakeMode, Configuration, LogFormat, Origin, SourceChoice};
 use crate::quantity::Quantity;
-use plimsoll_policy::plimsoll::SwapLine;
-use plimsoll_policy::{Line, RuleBook, SliceLines, kubelet};
+use plimsoll_policy::plimsoll::SwapThreshold;
+use plimsoll_policy::{EvictionPolicy, Line, SliceThresholds, kubelet};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -48,7 +48,8 @@ macro_rules! by_signal {
             /// Its inodes. For replay and explain only.
             #[serde(rename = "imagefs.inodesFree", skip_serializing_if = "Option::is_none")]
             image_fs_inodes_free: Option<$value>,
-            /// Bytes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only.
+            /// Bytes of the file system of containers' writable layers. The kubelet derives it. For replay and explain
+            /// only.
             #[serde(rename = "containerfs.available", skip_serializing_if = "Option::is_none")]
             container_fs_available: Option<$value>,
             /// Its inodes. The kubelet derives it. For replay and explain only.
@@ -102,16 +103,16 @@ pub(crate) struct Document {
     /// Less than this for as long as the grace period: somebody is asked to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     eviction_soft: Option<Lines>,
-    /// How long a soft line must be crossed. Every soft line needs one.
+    /// How long a soft threshold must be crossed. Every soft threshold needs one.
     #[serde(skip_serializing_if = "Option::is_none")]
     eviction_soft_grace_period: Option<Graces>,
-    /// Once a line was crossed, go on until this much more than the line is available.
+    /// Once a threshold was crossed, go on until this much more than the line is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     eviction_minimum_reclaim: Option<Lines>,
-    /// How long a pressure condition stays after the last time that a line was crossed. 5m by default.
+    /// How long a pressure condition stays after the last time that a threshold was crossed. 5m by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     eviction_pressure_transition_period: Option<Period>,
-    /// The most seconds that a victim of a soft line gets for an orderly end. 0 by default.
+    /// The most seconds that a victim of a soft threshold gets for an orderly end. 0 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(range(min = 0, max = 2_147_483_647)))]
     eviction_max_pod_grace_period: Option<u32>,
@@ -132,9 +133,9 @@ pub(crate) struct Document {
     local_storage_capacity_isolation: Option<bool>,
     /// Which rules decide about pods. plimsoll by default. For replay and explain: run knows no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
-    rule_book: Option<Book>,
-    /// When swap counts as pressure on pods: short, pages coming back from it, and all tasks stalling. Never by default. For
-    /// replay and explain: run knows no pods.
+    eviction_policy: Option<Book>,
+    /// When swap counts as pressure on pods: short, pages coming back from it, and all tasks stalling. Never by
+    /// default. For replay and explain: run knows no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     swap: Option<Swap>,
     /// What is the machine's own.
@@ -214,7 +215,7 @@ pub(crate) struct Machine {
     /// How often the slowest way to watch looks: from 10ms to 1h, 1s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     poll_period: Option<Period>,
-    /// Slices with lines of their own, at most 64.
+    /// Slices with thresholds of their own, at most 64.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(length(max = 64)))]
     slices: Option<Vec<Slice>>,
@@ -265,24 +266,24 @@ pub(crate) struct Brake {
 pub(crate) struct Slice {
     /// Its path below the cgroup root.
     path: String,
-    /// Its hard line.
+    /// Its hard threshold.
     #[serde(skip_serializing_if = "Option::is_none")]
-    eviction_hard: Option<SliceLine>,
-    /// Its soft line.
+    eviction_hard: Option<SliceThreshold>,
+    /// Its soft threshold.
     #[serde(skip_serializing_if = "Option::is_none")]
-    eviction_soft: Option<SliceLine>,
-    /// How long the soft line must be crossed.
+    eviction_soft: Option<SliceThreshold>,
+    /// How long the soft threshold must be crossed.
     #[serde(skip_serializing_if = "Option::is_none")]
     eviction_soft_grace_period: Option<SliceGrace>,
     /// How much more than the line is wanted again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    eviction_minimum_reclaim: Option<SliceLine>,
+    eviction_minimum_reclaim: Option<SliceThreshold>,
 }
 
 /// A line on the memory of a slice.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub(crate) struct SliceLine {
+pub(crate) struct SliceThreshold {
     /// Memory below the slice's limit.
     #[serde(rename = "memory.available", skip_serializing_if = "Option::is_none")]
     memory_available: Option<Amount>,
@@ -324,8 +325,8 @@ pub(crate) enum Log {
 }
 
 impl Document {
-    /// What was said, without what is the default anyhow. What a kubelet's file or command line comes to without a word,
-    /// no lines at all, has to be said here.
+    /// What was said, without what is the default anyhow. What a kubelet's file or command line comes to without a
+    /// word, no lines at all, has to be said here.
     pub(crate) fn said(configuration: &Configuration) -> Self {
         let settings = &configuration.kubelet.settings;
         let is_said = |key: &str| settings.get(key).filter(|setting| setting.origin != Origin::Default);
@@ -354,7 +355,7 @@ impl Document {
             system_reserved: reserved("systemReserved"),
             local_storage_capacity_isolation: is_said("localStorageCapacityIsolation")
                 .map(|_| configuration.kubelet.local_storage_isolation),
-            rule_book: said_here("ruleBook").then(|| Book::from(configuration.rule_book)),
+            eviction_policy: said_here("evictionPolicy").then(|| Book::from(configuration.eviction_policy)),
             swap: Swap::of(configuration),
             machine: Machine::of(configuration, false),
         }
@@ -372,19 +373,19 @@ impl Document {
     }
 }
 
-impl From<RuleBook> for Book {
-    fn from(book: RuleBook) -> Self {
+impl From<EvictionPolicy> for Book {
+    fn from(book: EvictionPolicy) -> Self {
         match book {
-            RuleBook::Kubelet => Self::Kubelet,
-            RuleBook::Plimsoll => Self::Plimsoll,
-            RuleBook::OpenShift3 => Self::OpenShift3,
+            EvictionPolicy::Kubelet => Self::Kubelet,
+            EvictionPolicy::Plimsoll => Self::Plimsoll,
+            EvictionPolicy::OpenShift3 => Self::OpenShift3,
         }
     }
 }
 
 impl Swap {
     pub(crate) fn of(configuration: &Configuration) -> Option<Self> {
-        let SwapLine { free, grace } = configuration.swap?;
+        let SwapThreshold { free, grace } = configuration.swap?;
         let free = Amount(match free {
             kubelet::Line::At(amount) => Quantity::binary(amount.rounded_up()).to_string(),
             kubelet::Line::Share(fraction) => percent(fraction),
@@ -414,7 +415,7 @@ impl Machine {
             policy,
             kubelet: _,
             warnings: _,
-            rule_book: _,
+            eviction_policy: _,
             swap: _,
             workloads,
             never,
@@ -479,10 +480,10 @@ impl Machine {
 }
 
 impl Slice {
-    fn of(path: &str, lines: &SliceLines) -> Self {
+    fn of(path: &str, lines: &SliceThresholds) -> Self {
         let hard = lines.thresholds.iter().find(|threshold| threshold.is_hard());
         let soft = lines.thresholds.iter().find(|threshold| !threshold.is_hard());
-        let line = |line: Line| SliceLine { memory_available: Some(amount(line)) };
+        let line = |line: Line| SliceThreshold { memory_available: Some(amount(line)) };
         let min_reclaim = hard.or(soft).map(|threshold| threshold.min_reclaim).filter(|amount| *amount != Line::ZERO);
         Self {
             path: path.to_owned(),
@@ -643,7 +644,7 @@ mod schema {
             assert_eq!(schema["additionalProperties"], Value::Bool(false));
         }
         let own = KEYS.iter().filter(|key| key.is_own()).count();
-        assert_eq!(names(&root).len(), own + 3, "and machine, ruleBook, swap");
+        assert_eq!(names(&root).len(), own + 3, "and machine, evictionPolicy, swap");
         for map in ["evictionHard", "evictionSoftGracePeriod"] {
             let signals = at(&root["properties"][map], &root)["properties"].as_object().map(serde_json::Map::len);
             assert_eq!(signals, Some(crate::kubelet::EvictionSignal::ALL.len()), "{map}");

@@ -4,13 +4,13 @@ use crate::kubelet::{DEFAULT_EVICTION_HARD, EvictionSignal, Kubelet};
 use crate::model::Origin;
 use crate::show::LINES;
 use crate::tree::Problems;
-use plimsoll_policy::RuleBook;
+use plimsoll_policy::EvictionPolicy;
 use std::collections::BTreeMap;
 
 /// Warns of each. A kubelet's own files are left alone: the kubelet goes by them. So is what is the default anyhow.
 pub(crate) fn warn(
     kubelet: &Kubelet,
-    rule_book: RuleBook,
+    eviction_policy: EvictionPolicy,
     origins: &BTreeMap<String, Origin>,
     own: &str,
     problems: &mut Problems,
@@ -38,10 +38,10 @@ pub(crate) fn warn(
     {
         problems.warn(Some(line), isolation, Some(text), in_replay);
     }
-    if rule_book != RuleBook::default()
-        && let Some(line) = origins.get("ruleBook").and_then(line)
+    if eviction_policy != EvictionPolicy::default()
+        && let Some(line) = origins.get("evictionPolicy").and_then(line)
     {
-        problems.warn(Some(line), "ruleBook", Some(rule_book.name()), why);
+        problems.warn(Some(line), "evictionPolicy", Some(eviction_policy.name()), why);
     }
     if let Some(line) = origins.get("swap").and_then(line) {
         problems.warn(Some(line), "swap", None, why);
@@ -65,26 +65,29 @@ mod tests {
         let own = |text: &str| {
             warned(&Texts { own: Some(Text { file: "f".to_owned(), text: text.to_owned() }), ..Texts::default() })
         };
-        assert_eq!(own("evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\nruleBook: plimsoll\n"), [""; 0]);
+        assert_eq!(
+            own("evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\nevictionPolicy: plimsoll\n"),
+            [""; 0]
+        );
         assert_eq!(own("localStorageCapacityIsolation: true\n"), [""; 0]);
         assert_eq!(own("\nlocalStorageCapacityIsolation: false\n"), ["Some(2) localStorageCapacityIsolation"]);
         assert_eq!(
             own(
-                "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 11%\nruleBook: kubelet\nswap: {free: 10%}\n"
+                "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 11%\nevictionPolicy: kubelet\nswap: {free: 10%}\n"
             ),
-            ["Some(3) evictionHard.nodefs.available", "Some(4) ruleBook", "Some(5) swap"]
+            ["Some(3) evictionHard.nodefs.available", "Some(4) evictionPolicy", "Some(5) swap"]
         );
         assert_eq!(
             own("evictionSoft: {pid.available: 10%}\nevictionSoftGracePeriod: {pid.available: 1m}\n"),
             ["Some(1) evictionSoft.pid.available", "Some(2) evictionSoftGracePeriod.pid.available"]
         );
         let texts = Texts {
-            own: Some(Text { file: "f".to_owned(), text: "ruleBook: kubelet\nswap: {free: 10%}\n".to_owned() }),
+            own: Some(Text { file: "f".to_owned(), text: "evictionPolicy: kubelet\nswap: {free: 10%}\n".to_owned() }),
             ..Texts::default()
         };
         let warnings = examine_texts(&texts, &Overrides::default()).warnings;
         let explains: Vec<_> = warnings.iter().map(|it| it.to_string().contains("`explain`")).collect();
-        assert_eq!(explains, [true, true], "it shows swap's line, and pods in the rule book's order");
+        assert_eq!(explains, [true, true], "it shows swap's line, and pods in the eviction policy's order");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
                     evictionHard: {nodefs.available: 11%}\n";
         let of_kubelet = Text { file: "k".to_owned(), text: text.to_owned() };

@@ -13,8 +13,10 @@ use crate::tree::{Item, Problems, Section, Value, any_of, read};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{self, Amount};
-use plimsoll_policy::plimsoll::SwapLine;
-use plimsoll_policy::{Config as Policy, Line, Percentage, RuleBook, Signal, SliceLines, SliceSet, Threshold};
+use plimsoll_policy::plimsoll::SwapThreshold;
+use plimsoll_policy::{
+    Config as Policy, EvictionPolicy, Line, Percentage, Signal, SliceSet, SliceThresholds, Threshold,
+};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -48,12 +50,12 @@ pub struct Overrides {
 pub(crate) struct Own<'a> {
     pub(crate) overrides: &'a Overrides,
     /// Something was looked at that tells what a kubelet goes by.
-    pub(crate) is_told: bool,
+    pub(crate) is_reported: bool,
 }
 
 impl Own<'_> {
     pub(crate) fn read(self, own: Option<&Text>, mut settings: Settings, problems: &mut Problems) -> Configuration {
-        let Self { overrides, is_told } = self;
+        let Self { overrides, is_reported } = self;
         let (file, text) = own.map_or(("default", ""), |own| (own.file.as_str(), own.text.as_str()));
         problems.turn_to(file);
         // A file of comments alone says nothing, which is in order.
@@ -63,11 +65,12 @@ impl Own<'_> {
         let root = document.as_ref().map_or(Item { line: 1, value: &nothing }, Item::new);
         repeated(root.value, Dialect::Own, problems);
         let mut root = root.section("", problems);
-        let layer = mapping(root.entries(), Dialect::Own, &["machine", "ruleBook", "swap"], problems);
+        let layer = mapping(root.entries(), Dialect::Own, &["machine", "evictionPolicy", "swap"], problems);
         let says = |key| layer.get(key).is_some_and(Option::is_some);
         let merges = says("evictionHard") || says("mergeDefaultEvictionSettings");
         settings.replace(layer);
-        if !is_told || merges && settings.scalar("mergeDefaultEvictionSettings").is_some_and(|(text, _)| text == "true")
+        if !is_reported
+            || merges && settings.scalar("mergeDefaultEvictionSettings").is_some_and(|(text, _)| text == "true")
         {
             settings.default_eviction_hard();
         }
@@ -93,18 +96,19 @@ impl Own<'_> {
         let (key, item) =
             root.take("machine").unwrap_or_else(|| ("machine".to_owned(), Item { line: root.line, value: &nothing }));
         let machine = item.section(&key, reader.problems);
-        let books = RuleBook::ALL.map(|book| (book.name(), book));
-        let rule_book = reader.one_of(&mut root, "ruleBook", RuleBook::default(), &books);
+        let books = EvictionPolicy::ALL.map(|book| (book.name(), book));
+        let eviction_policy = reader.one_of(&mut root, "evictionPolicy", EvictionPolicy::default(), &books);
         let swap = reader.swap(&mut root);
-        let configuration = Configuration { rule_book, swap, ..reader.machine(machine, policy, kubelet, overrides) };
+        let configuration =
+            Configuration { eviction_policy, swap, ..reader.machine(machine, policy, kubelet, overrides) };
         let origins = reader.origins;
-        idle::warn(&configuration.kubelet, rule_book, &origins, file, problems);
+        idle::warn(&configuration.kubelet, eviction_policy, &origins, file, problems);
         Configuration { origins, ..configuration }
     }
 }
 
-/// The lines on memory that are decided by. What is wrong with them as thresholds was told already. What a kubelet takes
-/// although no machine has as much is taken here, too, as what comes to the same.
+/// The lines on memory that are decided by. What is wrong with them as thresholds was told already. What a kubelet
+/// takes although no machine has as much is taken here, too, as what comes to the same.
 fn lines(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
     let signal = Signal::MemoryAvailable;
     let mut line = |map: &'static str, zero_will_do| {
@@ -326,7 +330,7 @@ impl Reader<'_> {
             policy,
             kubelet,
             warnings: Vec::new(),
-            rule_book: RuleBook::default(),
+            eviction_policy: EvictionPolicy::default(),
             swap: None,
             workloads,
             never,
@@ -342,7 +346,7 @@ impl Reader<'_> {
     }
 
     /// `swap: {free: 10%, grace: 30s}`.
-    fn swap(&mut self, root: &mut Section<'_>) -> Option<SwapLine> {
+    fn swap(&mut self, root: &mut Section<'_>) -> Option<SwapThreshold> {
         let taken = root.take("swap");
         self.came_from("swap".to_owned(), taken.as_ref().map(|(_, item)| item.line));
         let (key, item) = taken?;
@@ -359,7 +363,7 @@ impl Reader<'_> {
             Line::Quantity(bytes) => kubelet::Line::At(Amount::whole(i64::try_from(bytes.0).unwrap_or(i64::MAX))),
             Line::Percentage(percentage) => kubelet::Line::Share(percentage.fraction()),
         };
-        Some(SwapLine { free, grace })
+        Some(SwapThreshold { free, grace })
     }
 
     fn flag<T>(&mut self, key: &str, flag: Option<T>, value: T) -> T {
@@ -456,7 +460,7 @@ impl Reader<'_> {
         let mut slices: Vec<Slice> = Vec::new();
         let items = item.list(&key, "expected a list such as [{path: user.slice, evictionHard: ...}]", self.problems);
         if items.len() > SliceSet::MAX_SLICES {
-            let expected = format!("expected at most {} slices with lines of their own", SliceSet::MAX_SLICES);
+            let expected = format!("expected at most {} slices with thresholds of their own", SliceSet::MAX_SLICES);
             self.problems.add(Some(item.line), &key, None, &expected);
         }
         for (key, item) in items {
@@ -482,7 +486,7 @@ impl Reader<'_> {
             section.finish(self.problems);
             if let Some(path) = path {
                 slices.push(Slice { path });
-                policy.slices.push(SliceLines { thresholds: thresholds.unwrap_or_default() });
+                policy.slices.push(SliceThresholds { thresholds: thresholds.unwrap_or_default() });
             }
         }
         slices
@@ -500,8 +504,8 @@ impl Reader<'_> {
         let hard = hard.flatten();
         let soft = soft.flatten();
         let grace = grace.flatten();
-        let hard_line = line(self, &hard, false);
-        let soft_line = line(self, &soft, false);
+        let hard_threshold = line(self, &hard, false);
+        let soft_threshold = line(self, &soft, false);
         let min_reclaim = line(self, &min_reclaim.flatten(), true).unwrap_or(Line::ZERO);
         let grace_period = grace.as_ref().and_then(|(key, item)| {
             let expected = "expected a duration such as 1m30s";
@@ -521,7 +525,7 @@ impl Reader<'_> {
             }
             (Some(_), Some(_)) | (None, None) => {}
         }
-        let thresholds = [hard_line.zip(Some(Duration::ZERO)), soft_line.zip(grace_period)]
+        let thresholds = [hard_threshold.zip(Some(Duration::ZERO)), soft_threshold.zip(grace_period)]
             .into_iter()
             .flatten()
             .map(|(line, grace)| Threshold { signal: Signal::MemoryAvailable, line, grace, min_reclaim })

@@ -6,8 +6,8 @@ use crate::pattern::Pattern;
 use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
-use plimsoll_policy::RuleBook;
-use plimsoll_policy::plimsoll::SwapLine;
+use plimsoll_policy::EvictionPolicy;
+use plimsoll_policy::plimsoll::SwapThreshold;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -30,16 +30,16 @@ pub struct Configuration {
     /// What is in order and yet hardly what was meant.
     pub warnings: Vec<Problem>,
     /// Which rules decide about pods.
-    pub rule_book: RuleBook,
+    pub eviction_policy: EvictionPolicy,
     /// When swap counts as pressure on pods; never by default.
-    pub swap: Option<SwapLine>,
+    pub swap: Option<SwapThreshold>,
     /// Which cgroups may be evicted. The first pattern that matches gives the priority.
     pub workloads: Vec<Workload>,
     /// Which of these are never chosen. Init and the agent itself never are, whatever is written.
     pub never: Vec<Pattern>,
     /// How growth is held while deciding.
     pub brake: Brake,
-    /// Slices with lines of their own, in the order of `policy.slices`.
+    /// Slices with thresholds of their own, in the order of `policy.slices`.
     pub slices: Vec<Slice>,
     /// How to watch.
     pub source: SourceChoice,

@@ -1,12 +1,12 @@
-//! What the rule books over pods go by. Their thresholds depend on the runtime's disks, which are known later.
+//! What the eviction policies over pods go by. Their thresholds depend on the runtime's disks, which are known later.
 
 use crate::kubelet::{DiskLayout, EvictionThreshold, Kubelet, Operator, ThresholdValue, derive_containerfs};
 use crate::model::Configuration;
 use core::time::Duration;
 use plimsoll_policy::kubelet::{self, Amount, Line, Origin, Signal, Threshold};
-use plimsoll_policy::{RuleBook, plimsoll};
+use plimsoll_policy::{EvictionPolicy, plimsoll};
 
-/// A rule book with what it goes by.
+/// An eviction policy with what it goes by.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodRules {
     /// [`kubelet::decide`].
@@ -21,17 +21,17 @@ impl Configuration {
         let Kubelet { pressure_transition, max_pod_grace_seconds, local_storage_isolation, .. } = self.kubelet;
         let thresholds = self.kubelet.thresholds_on(layout);
         let max_pod_grace_seconds = i64::from(max_pod_grace_seconds);
-        match self.rule_book {
-            RuleBook::Kubelet => PodRules::Kubelet(kubelet::Config {
+        match self.eviction_policy {
+            EvictionPolicy::Kubelet => PodRules::Kubelet(kubelet::Config {
                 thresholds,
                 pressure_transition,
                 max_pod_grace_seconds,
                 local_storage_isolation,
             }),
-            RuleBook::Plimsoll | RuleBook::OpenShift3 => PodRules::Plimsoll(plimsoll::Config {
+            EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => PodRules::Plimsoll(plimsoll::Config {
                 thresholds,
                 swap: self.swap,
-                memory_order: self.rule_book.memory_order().unwrap_or_default(),
+                memory_order: self.eviction_policy.memory_order().unwrap_or_default(),
                 pressure_transition,
                 max_pod_grace_seconds,
                 local_storage_isolation,
@@ -46,7 +46,8 @@ impl Configuration {
 }
 
 impl Kubelet {
-    /// The thresholds as a rule book takes them, with those that the kubelet derives for containerfs on these disks.
+    /// The thresholds as an eviction policy takes them, with those that the kubelet derives for containerfs on these
+    /// disks.
     pub fn thresholds_on(&self, layout: DiskLayout) -> Vec<Threshold> {
         let of_containers = |threshold: &EvictionThreshold| {
             matches!(threshold.signal, Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree)
@@ -122,12 +123,12 @@ mod tests {
             threshold(Signal::NodeFsAvailable, Line::Share(0.1), None, Origin::Configured),
             threshold(Signal::ContainerFsAvailable, Line::Share(0.1), None, Origin::Derived),
         ];
-        for book in RuleBook::ALL {
-            let configuration = configuration(&format!("{text}ruleBook: {book}"));
+        for book in EvictionPolicy::ALL {
+            let configuration = configuration(&format!("{text}evictionPolicy: {book}"));
             let rules = configuration.pod_rules(ONE);
             let thresholds = match &rules {
                 PodRules::Kubelet(config) => {
-                    assert_eq!((book, config.max_pod_grace_seconds), (RuleBook::Kubelet, 7));
+                    assert_eq!((book, config.max_pod_grace_seconds), (EvictionPolicy::Kubelet, 7));
                     assert!(!config.local_storage_isolation);
                     &config.thresholds
                 }

@@ -50,7 +50,7 @@ pub fn rows(configuration: &Configuration) -> Vec<Row> {
         }
     }
     let ours = [
-        ("ruleBook", Value::String(configuration.rule_book.to_string()), Role::Offline),
+        ("evictionPolicy", Value::String(configuration.eviction_policy.to_string()), Role::Offline),
         ("swap", serde_json::to_value(Swap::of(configuration)).unwrap_or_default(), Role::Offline),
     ];
     for (key, value, role) in ours {
@@ -104,7 +104,7 @@ mod tests {
             ("kubeReserved.memory", Role::Offline),
             ("systemReserved", Role::Offline),
             ("localStorageCapacityIsolation", Role::Replay),
-            ("ruleBook", Role::Offline),
+            ("evictionPolicy", Role::Offline),
             ("swap", Role::Offline),
             ("failSwapOn", Role::Shown),
             ("machine.brake.mode", Role::Used),

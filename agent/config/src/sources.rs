@@ -120,15 +120,15 @@ pub fn examine_texts(texts: &Texts, overrides: &Overrides) -> Report {
 
 fn assemble(texts: &Texts, overrides: &Overrides, files: &dyn Files, mut problems: Problems) -> Report {
     let mut settings = Settings::default();
-    let is_told = told(texts, &mut settings, files, &mut problems);
+    let is_reported = reported(texts, &mut settings, files, &mut problems);
     let own = texts.own.as_ref();
-    let configuration = Own { overrides, is_told }.read(own, settings, &mut problems);
+    let configuration = Own { overrides, is_reported }.read(own, settings, &mut problems);
     let (errors, warnings) = problems.in_order();
     Report { configuration: Configuration { warnings: warnings.clone(), ..configuration }, errors, warnings }
 }
 
 /// What a kubelet is told, and whether anything was looked at that could tell.
-fn told(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems: &mut Problems) -> bool {
+fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems: &mut Problems) -> bool {
     let Texts { own: _, kubelet_config, drop_ins, configz, node_config: openshift, kubelet_command_line } = texts;
     let line = command_line(kubelet_command_line, &|path| files.read(Path::new(path)), problems);
     let mut given = flags(&line.words, problems);
@@ -136,11 +136,11 @@ fn told(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems: &mu
         problems.turn_to(file);
         given.splice(0..0, node_config(text, problems));
     }
-    let is_told =
+    let is_reported =
         kubelet_config.is_some() || drop_ins.is_some() || openshift.is_some() || !kubelet_command_line.is_empty();
     if let Some(Text { file, text }) = configz {
         problems.turn_to(file);
-        if is_told {
+        if is_reported {
             let why = "it is the result of the kubelet's file, drop-ins and flags; expected it alone, or them";
             problems.add(None, "kubeletconfig", None, why);
         }
@@ -165,11 +165,11 @@ fn told(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems: &mu
     if alone && (line.whole || openshift.is_none() && kubelet_command_line.is_empty() && drop_ins.is_some()) {
         if path_of(&given, "eviction-hard").is_none() {
             problems.turn_to("default");
-            let why = "nothing says it, and a kubelet without --config has no hard lines of its own; expected a file, \
+            let why = "nothing says it, and a kubelet without --config has no hard thresholds of its own; expected a file, \
                        or --eviction-hard";
             problems.warn(None, "evictionHard", None, why);
         }
-    } else if is_told {
+    } else if is_reported {
         settings.default_eviction_hard();
     }
     let found = match (drop_ins, &named_directory) {
@@ -192,7 +192,7 @@ fn told(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems: &mu
         settings.drop_zeros();
     }
     apply(&given, settings, problems);
-    is_told
+    is_reported
 }
 
 /// The last of these flags, as a path. What a running process names is looked for where that process would find it.

@@ -106,12 +106,12 @@ fn pods_within_their_requests_that_reach_a_line_are_told() {
         system_uses: uses.map(bytes),
         ..Node::default()
     };
-    for (body, uses, told) in [
+    for (body, uses, reported) in [
         (
             "evictionHard: {memory.available: 500Mi}",
             None,
             Some(
-                "default: systemReserved.memory: \"0\": pods within their requests (9740Mi in all) can reach the line of \
+                "default: systemReserved.memory: \"0\": pods within their requests (9740Mi in all) can reach the threshold of \
                  500Mi, as soon as the system uses anything itself; expected kubeReserved and systemReserved to cover what \
                  the system itself uses",
             ),
@@ -120,7 +120,7 @@ fn pods_within_their_requests_that_reach_a_line_are_told() {
             "evictionHard: {memory.available: 500Mi}\nsystemReserved: {memory: 1Gi}",
             Some("1536Mi"),
             Some(
-                "f:2: systemReserved.memory: \"1Gi\": pods within their requests (8716Mi in all) can reach the line of \
+                "f:2: systemReserved.memory: \"1Gi\": pods within their requests (8716Mi in all) can reach the threshold of \
                  500Mi, for the system uses 1536Mi; expected kubeReserved and systemReserved to cover 512Mi more",
             ),
         ),
@@ -129,7 +129,7 @@ fn pods_within_their_requests_that_reach_a_line_are_told() {
              systemReserved: {memory: 512Mi}",
             None,
             Some(
-                "f:4: systemReserved.memory: \"512Mi\": pods within their requests (9728Mi in all) can reach the line of \
+                "f:4: systemReserved.memory: \"512Mi\": pods within their requests (9728Mi in all) can reach the threshold of \
                  1Gi, as soon as the system uses anything itself; expected kubeReserved and systemReserved to cover 512Mi \
                  more, and what the system itself uses",
             ),
@@ -139,7 +139,7 @@ fn pods_within_their_requests_that_reach_a_line_are_told() {
     ] {
         assert_eq!(
             warnings(&own(body), &node(uses)),
-            told.map(str::to_owned).into_iter().collect::<Vec<_>>(),
+            reported.map(str::to_owned).into_iter().collect::<Vec<_>>(),
             "{body}"
         );
     }
@@ -148,8 +148,10 @@ fn pods_within_their_requests_that_reach_a_line_are_told() {
     let errors: Vec<String> = findings.errors.iter().map(ToString::to_string).collect();
     assert_eq!(
         errors,
-        ["f:1: systemReserved.memory: \"10Gi\": with the hard line of 100Mi it is more than there is, 10Gi, and the \
-             kubelet does not start"]
+        [
+            "f:1: systemReserved.memory: \"10Gi\": with the hard threshold of 100Mi it is more than there is, 10Gi, and the \
+             kubelet does not start"
+        ]
     );
     assert!(Headroom::of(&too_much.configuration.kubelet, &Node::default()).is_none());
 }
@@ -195,10 +197,10 @@ fn a_soft_line_belongs_above_the_hard_one() {
     let grace = "evictionSoftGracePeriod: {memory.available: 1m, nodefs.available: 1m}";
     let below = |soft: &str, signal: &str, hard: &str| {
         vec![format!(
-            "f:2: evictionSoft.{signal}: {soft:?}: not above the hard line of {hard}, which acts first; expected more"
+            "f:2: evictionSoft.{signal}: {soft:?}: not above the hard threshold of {hard}, which acts first; expected more"
         )]
     };
-    for (hard, soft, memory, told) in [
+    for (hard, soft, memory, reported) in [
         ("memory.available: 500Mi", "memory.available: 500Mi", None, below("500Mi", "memory.available", "500Mi")),
         ("memory.available: 1Gi", "memory.available: 1000Mi", None, below("1000Mi", "memory.available", "1Gi")),
         ("memory.available: 10%", "memory.available: 5%", None, below("5%", "memory.available", "10%")),
@@ -218,7 +220,7 @@ fn a_soft_line_belongs_above_the_hard_one() {
             body.replace("memory.available: 1m, ", "")
         };
         let node = Node { memory: memory.map(bytes), ..Node::default() };
-        assert_eq!(warnings(&own(&body), &node), told, "{body}");
+        assert_eq!(warnings(&own(&body), &node), reported, "{body}");
     }
 }
 
@@ -226,11 +228,11 @@ fn a_soft_line_belongs_above_the_hard_one() {
 fn a_soft_line_of_a_slice_belongs_above_its_hard_one() {
     let below = |soft: &str, hard: &str| {
         vec![format!(
-            "f:3: machine.slices[1].evictionSoft.memory.available: {soft:?}: not above the hard line of {hard}, which acts \
+            "f:3: machine.slices[1].evictionSoft.memory.available: {soft:?}: not above the hard threshold of {hard}, which acts \
              first; expected more"
         )]
     };
-    for (hard, soft, told) in [
+    for (hard, soft, reported) in [
         ("evictionHard: {memory.available: 64Mi}", "64Mi", below("64Mi", "64Mi")),
         ("evictionHard: {memory.available: 1Gi}", "1000Mi", below("1000Mi", "1Gi")),
         ("evictionHard: {memory.available: 10%}", "5%", below("5%", "10%")),
@@ -246,7 +248,7 @@ fn a_soft_line_of_a_slice_belongs_above_its_hard_one() {
              64Mi}}}}, {{path: b, {hard}, evictionSoft: {{memory.available: {soft}}}, evictionSoftGracePeriod: \
              {{memory.available: 1m}}}}]"
         );
-        assert_eq!(warnings(&own(&body), &Node::default()), told, "{body}");
+        assert_eq!(warnings(&own(&body), &Node::default()), reported, "{body}");
     }
 }
 
@@ -257,7 +259,7 @@ fn what_the_node_does_not_do_is_told() {
     let v2 = |cgroup_v2| Node { cgroup_v2, ..Node::default() };
     let notification = "k:3: kernelMemcgNotification: \"true\": it does nothing on cgroup v2, where the kubelet has no such notification; \
          Plimsoll's own hooks are what sees a crossing at once";
-    for (texts, node, told) in [
+    for (texts, node, reported) in [
         (file("kernelMemcgNotification: true"), v2(Some(true)), vec![notification]),
         (file("kernelMemcgNotification: true"), v2(Some(false)), vec![]),
         (file("kernelMemcgNotification: true"), v2(None), vec![]),
@@ -278,7 +280,7 @@ fn what_the_node_does_not_do_is_told() {
             vec![],
         ),
     ] {
-        assert_eq!(warnings(&texts, &node), told, "{texts:?}");
+        assert_eq!(warnings(&texts, &node), reported, "{texts:?}");
     }
 }
 
@@ -310,7 +312,7 @@ fn pods_that_rely_on_what_they_do_not_have_are_told() {
         warnings(&Texts::default(), &node),
         [
             "pods: DaemonSet kube-system/log: \"priority 0\": kube-system/log-1 and 1 more: evicted like any other, made \
-             again on this node at once, and over the line again; expected a priorityClassName with a high priority, unless \
+             again on this node at once, and over the threshold again; expected a priorityClassName with a high priority, unless \
              it may only run where there is room",
             "etcd.yaml:4: static pod etcd: spec.priorityClassName: \"system-node-critical\": nothing looks this name up for \
              a static pod, so that its priority is 0 where pods are ranked and ended by it; expected spec.priority with the \

@@ -66,7 +66,7 @@ fn each_form_turned_into_each_other_means_the_same() {
             "our own",
             texts(
                 Form::Plimsoll,
-                "evictionHard: {memory.available: 5%}\nruleBook: openshift3\nswap: {free: 1Gi, grace: 1m}\nmachine: {workloads: [{match: 'a/*', priority: -1}], never: [a/b], \
+                "evictionHard: {memory.available: 5%}\nevictionPolicy: openshift3\nswap: {free: 1Gi, grace: 1m}\nmachine: {workloads: [{match: 'a/*', priority: -1}], never: [a/b], \
                  brake: {deadline: 500ms}, slices: [{path: a, evictionHard: {memory.available: 64Mi}, evictionSoft: \
                  {memory.available: 10%}, evictionSoftGracePeriod: {memory.available: 90s}}], source: psi, logFormat: json}",
             ),
@@ -84,7 +84,9 @@ fn each_form_turned_into_each_other_means_the_same() {
                 let machine = |configuration: &Configuration| {
                     rows(configuration)
                         .into_iter()
-                        .filter(|row| row.key.starts_with("machine.") || row.key == "ruleBook" || row.key == "swap")
+                        .filter(|row| {
+                            row.key.starts_with("machine.") || row.key == "evictionPolicy" || row.key == "swap"
+                        })
                         .map(|row| (row.key, row.value))
                         .collect::<Vec<_>>()
                 };

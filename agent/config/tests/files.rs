@@ -5,7 +5,7 @@ use plimsoll_config::kubelet::Kubelet;
 use plimsoll_config::{
     BrakeMode, ConfigError, Configuration, LogFormat, Origin, Overrides, SourceChoice, Sources, load as load_all, parse,
 };
-use plimsoll_policy::{Config as Policy, Line, Percentage, Signal, SliceLines, Threshold};
+use plimsoll_policy::{Config as Policy, Line, Percentage, Signal, SliceThresholds, Threshold};
 use plimsoll_units::Bytes;
 use std::path::{Path, PathBuf};
 
@@ -102,7 +102,7 @@ machine:
         configuration.policy,
         Policy {
             thresholds: vec![hard, soft],
-            slices: vec![SliceLines {
+            slices: vec![SliceThresholds {
                 thresholds: vec![Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(64)))]
             }],
             pressure_transition: Duration::ZERO,
@@ -165,9 +165,8 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
         (
             "evictionHardd: {}",
             "test.yaml:1: evictionHardd: unknown key; expected enforceNodeAllocatable, evictionHard, \
-             evictionMaxPodGracePeriod, evictionMinimumReclaim, evictionPressureTransitionPeriod, evictionSoft, \
-             evictionSoftGracePeriod, kubeReserved, localStorageCapacityIsolation, machine, mergeDefaultEvictionSettings, \
-             ruleBook, swap or systemReserved",
+             evictionMaxPodGracePeriod, evictionMinimumReclaim, evictionPolicy, evictionPressureTransitionPeriod, evictionSoft, \
+             evictionSoftGracePeriod, kubeReserved, localStorageCapacityIsolation, machine, mergeDefaultEvictionSettings, swap or systemReserved",
         ),
         (
             "evictionHard: {memory.free: 1Gi}",
@@ -328,7 +327,7 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
              survive a boot",
         ),
         ("machine: {logFormat: xml}", "test.yaml:1: machine.logFormat: \"xml\": expected text or json"),
-        ("ruleBook: docker", "test.yaml:1: ruleBook: \"docker\": expected kubelet, plimsoll or openshift3"),
+        ("evictionPolicy: docker", "test.yaml:1: evictionPolicy: \"docker\": expected kubelet, plimsoll or openshift3"),
         (
             "swap: {grace: 1m}",
             "test.yaml:1: swap.free: missing; expected a quantity such as 1Gi or a percentage such as 10%",
@@ -365,7 +364,7 @@ fn there_are_no_more_slices_than_the_kernel_side_has_room_for() {
     };
     assert_eq!(slices(15).expect("as many as there is room for").policy.slices.len(), 15);
     let error = slices(16).expect_err("one more").to_string();
-    assert_eq!(error, "test.yaml:1: machine.slices: expected at most 15 slices with lines of their own");
+    assert_eq!(error, "test.yaml:1: machine.slices: expected at most 15 slices with thresholds of their own");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn own(body: &str) -> Texts {
     Texts { own: Some(text("plimsoll.yaml", body)), ..Texts::default() }
 }
 
-/// The hard lines and where they came from, as `memory.available<100Mi default`.
+/// The hard thresholds and where they came from, as `memory.available<100Mi default`.
 fn hard(report: &Report) -> Vec<String> {
     let settings = &report.configuration.kubelet.settings;
     settings.map("evictionHard").map(|(signal, entry)| format!("{signal}<{} {}", entry.text, entry.origin)).collect()
@@ -279,17 +279,17 @@ fn a_node_config_is_read_key_by_key() {
     ] {
         assert_eq!(kubelet.settings.scalar(key).map(|(text, _)| text), Some(value), "{key}");
     }
-    let told = lines(&report.warnings);
-    for (told, begin) in told.iter().zip([
+    let reported = lines(&report.warnings);
+    for (reported, begin) in reported.iter().zip([
         "node-config.yaml:10: kubeletArguments.system-reserved: \"1.5Gi\": a resource is missing",
         "node-config.yaml:12: kubeletArguments.minimum-container-ttl-duration: \"10s\": deprecated: it lost its purpose",
         "node-config.yaml:13: kubeletArguments.maximum-dead-containers: \"240\": deprecated: ",
         "node-config.yaml:14: kubeletArguments.maximum-dead-containers-per-container: \"2\": deprecated: ",
         "node-config.yaml:19: kubeletArguments.colour: \"red\": unknown flag",
     ]) {
-        assert!(told.starts_with(begin), "{told}\n{begin}");
+        assert!(reported.starts_with(begin), "{reported}\n{begin}");
     }
-    assert_eq!(told.len(), 5, "{told:?}");
+    assert_eq!(reported.len(), 5, "{reported:?}");
 }
 
 #[test]

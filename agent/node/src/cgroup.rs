@@ -1,7 +1,7 @@
 //! One cgroup by descriptors that stay open: read, frozen and killed without opening anything.
 //!
-//! A handle never follows a path again after it was made: if the cgroup is removed and another made at the same path, the
-//! handle answers [`Fault::Gone`], it does not act on the newcomer.
+//! A handle never follows a path again after it was made: if the cgroup is removed and another made at the same path,
+//! the handle answers [`Fault::Gone`], it does not act on the newcomer.
 
 use crate::file::{self, KeptFile};
 use crate::pressure::{self, Pressure};
@@ -117,7 +117,7 @@ impl fmt::Debug for Handle {
 pub struct Events {
     /// There is a live process in it or below it.
     pub populated: bool,
-    /// All of its processes stand still.
+    /// All of its processes be frozen.
     pub frozen: bool,
 }
 
@@ -207,9 +207,9 @@ impl Handle {
         parse::field(text, b"inactive_file").map(Bytes).ok_or(file.malformed("inactive_file"))
     }
 
-    /// What reclaim could take of it without ending or swapping anybody: page cache on either list, tmpfs not included, and
-    /// slab that can shrink. As old and as costly as [`Self::inactive_file`].
-    pub fn droppable(&self) -> Result<Bytes, Fault> {
+    /// What reclaim could take of it without ending or swapping anybody: page cache on either list, tmpfs not included,
+    /// and slab that can shrink. As old and as costly as [`Self::inactive_file`].
+    pub fn reclaimable(&self) -> Result<Bytes, Fault> {
         let file = have(self.stat.as_ref(), "memory.stat")?;
         let mut buffer = [0; 8192];
         let text = file.read(&mut buffer)?;
@@ -231,7 +231,7 @@ impl Handle {
         Ok((max.0 != u64::MAX).then_some(max))
     }
 
-    /// Whether it has live processes, and whether they stand still.
+    /// Whether it has live processes, and whether they be frozen.
     pub fn events(&self) -> Result<Events, Fault> {
         let mut buffer = [0; 128];
         let text = self.events.read(&mut buffer)?;
@@ -245,18 +245,18 @@ impl Handle {
         self.events().map(|events| events.populated)
     }
 
-    /// Whether all of its processes stand still, by its own or a parent's freeze.
+    /// Whether all of its processes be frozen, by its own or a parent's freeze.
     pub fn frozen(&self) -> Result<bool, Fault> {
         self.events().map(|events| events.frozen)
     }
 
-    /// Whether it was told to stand still, by whomever.
+    /// Whether it was frozen, by whomever.
     pub fn freeze_asked(&self) -> Result<bool, Fault> {
         let file = have(self.freeze.as_ref(), "cgroup.freeze")?;
         number(file).map(|asked| asked.0 != 0)
     }
 
-    /// Tells all processes in it and below it to stand still, or to go on. Returns before they do.
+    /// Tells all processes in it and below it to be frozen, or to go on. Returns before they do.
     pub fn freeze(&self, stand_still: bool) -> Result<(), Fault> {
         have(self.freeze.as_ref(), "cgroup.freeze")?.write(if stand_still { b"1" } else { b"0" })
     }
@@ -498,7 +498,7 @@ mod tests {
         assert_eq!(handle.reservation(), Ok(Bytes::mib(2)));
         assert_eq!(handle.max(), Ok(None));
         assert_eq!(handle.inactive_file(), Ok(Bytes(12_288)));
-        assert_eq!(handle.droppable(), Ok(Bytes(12_288 + 4096 + 512)));
+        assert_eq!(handle.reclaimable(), Ok(Bytes(12_288 + 4096 + 512)));
         assert_eq!(handle.events(), Ok(Events { populated: false, frozen: true }));
         assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
     }

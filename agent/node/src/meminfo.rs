@@ -84,7 +84,7 @@ impl MemReading {
 
     /// Available memory as the kernel estimates it: free, and the part of page cache and slab that can be dropped, less
     /// what the kernel keeps for itself. Memory in the huge page pool is in none of these.
-    pub fn honest_available(&self) -> Bytes {
+    pub fn mem_available(&self) -> Bytes {
         self.available
     }
 
@@ -203,7 +203,7 @@ mod tests {
     fn a_saved_file_gives_both_readings() {
         let reading = MemReading::parse(SAVED).expect("a whole file");
         assert_eq!(reading.total, Bytes(24_684_092 << 10));
-        assert_eq!(reading.honest_available(), Bytes(24_377_948 << 10));
+        assert_eq!(reading.mem_available(), Bytes(24_377_948 << 10));
         // 24684092 - (15688 + 78532 + 0 + 1168 - 64816)
         assert_eq!(reading.kubelet_available(), Bytes(24_653_520 << 10));
         assert_eq!(reading.kernel_reclaimable, Bytes(95_564 << 10));

@@ -32,7 +32,7 @@ pub struct Drift {
     /// Anonymous, file and inactive file pages: three of the node.
     pub kubelet: Pages,
     /// Free pages of the zones; active file, inactive file, and two kinds of reclaimable kernel pages of the node.
-    pub honest: Pages,
+    pub mem_available: Pages,
 }
 
 impl Zones {
@@ -46,7 +46,7 @@ impl Zones {
     /// How far available memory may be off, summed from the kernel's counters.
     pub fn drift(&self) -> Drift {
         let node = |counters: u64| self.node_drift.0.saturating_mul(counters);
-        Drift { kubelet: Pages(node(3)), honest: Pages(self.zone_drift.0.saturating_add(node(4))) }
+        Drift { kubelet: Pages(node(3)), mem_available: Pages(self.zone_drift.0.saturating_add(node(4))) }
     }
 
     /// What the kernel takes off in `MemAvailable` for its own reserves (watermarks and protection of lower zones): it
@@ -126,7 +126,7 @@ mod tests {
         // Thresholds 4, 24 and 28 on each of two processors; Movable and Device are empty.
         assert_eq!(zones.zone_drift, Pages(2 * (4 + 24 + 28)));
         assert_eq!(zones.node_drift, Pages(2 * 28));
-        assert_eq!(zones.drift(), Drift { kubelet: Pages(168), honest: Pages(112 + 4 * 56) });
+        assert_eq!(zones.drift(), Drift { kubelet: Pages(168), mem_available: Pages(112 + 4 * 56) });
         assert_eq!(zones.low_watermark, Pages(35 + 7146 + 13_937 + 32));
         // The first would keep 42 + 8907 pages and has fewer; Movable would keep 32 and has none.
         assert_eq!(zones.kept, Pages(3840 + (8575 + 5888) + 16_724));

@@ -105,7 +105,7 @@ pub struct Threshold {
     pub line: Line,
     /// How long it must be met before anything is done. Zero makes the threshold a hard one.
     pub grace: Duration,
-    /// How much above the line must be available again before a threshold that was met is left alone.
+    /// How much above the threshold must be available again before a threshold that was met is left alone.
     pub min_reclaim: Line,
 }
 
@@ -123,7 +123,7 @@ impl Threshold {
 
 /// The lines of a slice that has its own memory limit.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SliceLines {
+pub struct SliceThresholds {
     /// Lines below the slice's limit.
     pub thresholds: Vec<Threshold>,
 }
@@ -133,22 +133,23 @@ pub struct SliceLines {
 pub struct Config {
     /// The machine's lines.
     pub thresholds: Vec<Threshold>,
-    /// Slices with lines of their own, at most [`SliceSet::MAX_SLICES`](crate::SliceSet::MAX_SLICES);
+    /// Slices with thresholds of their own, at most [`SliceSet::MAX_SLICES`](crate::SliceSet::MAX_SLICES);
     /// [`SliceId`](crate::SliceId) is the index.
-    pub slices: Vec<SliceLines>,
+    pub slices: Vec<SliceThresholds>,
     /// How long a condition stays after a line behind it was last crossed, in its grace or beyond.
     pub pressure_transition: Duration,
     /// The longest time that a victim of a soft threshold gets for an orderly end.
     pub max_grace: Duration,
-    /// At most this many victims of hard lines within any sixty seconds, and as many of soft ones: counted apart, so that
-    /// these never use up what hard ones need.
+    /// At most this many victims of hard thresholds within any sixty seconds, and as many of soft ones: counted apart,
+    /// so that these never use up what hard ones need.
     pub victims_per_minute: u32,
     /// Evict by rank even where most of the growth was in nothing that may be evicted.
     pub evict_for_unattributed: bool,
-    /// Where only the kubelet's reading is below a line: at least this much of a window, in percent, must all tasks
-    /// have been waiting for memory before somebody is evicted.
+    /// Where only the kubelet's reading is below a threshold: at least this much of a window, in percent, must all
+    /// tasks have been waiting for memory before somebody is evicted.
     pub stall_percent: u8,
-    /// Where only the kubelet's reading is below a line: how long after a reclaim that did not help the next is asked.
+    /// Where only the kubelet's reading is below a threshold: how long after a reclaim that did not help the next is
+    /// asked.
     pub reclaim_pause: Duration,
     /// Memory is plentiful while this much more than the highest line is available; growth is reckoned from there.
     pub plentiful: Line,
@@ -167,7 +168,7 @@ impl Config {
 }
 
 impl Default for Config {
-    /// The kubelet's default for memory, a hard line at 100 MiB, and bounds that suit most machines.
+    /// The kubelet's default for memory, a hard threshold at 100 MiB, and bounds that suit most machines.
     fn default() -> Self {
         Self {
             thresholds: vec![Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(100)))],

@@ -10,8 +10,8 @@ use plimsoll_units::{Bytes, MonotonicNs};
 
 /// Decides what to do about `observation`, at `now`, and writes it into `plan`.
 ///
-/// `state` remembers what the next decision needs; it was made for the same `config`. Victims named in the plan count as
-/// taken: the caller reports them as going from the next observation on. Allocates nothing.
+/// `state` remembers what the next decision needs; it was made for the same `config`. Victims named in the plan count
+/// as taken: the caller reports them as going from the next observation on. Allocates nothing.
 pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>, now: MonotonicNs, plan: &mut Plan) {
     plan.clear(observation.scope, observation.taken, now);
     let thresholds = config.thresholds_in(observation.scope);
@@ -29,11 +29,11 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     plan.readings = Some(Readings {
         capacity: memory.capacity,
         kubelet: memory.kubelet_available,
-        honest: memory.honest_available,
+        mem_available: memory.mem_available,
     });
     judge(thresholds, scope, &memory, now, plan);
     remember_calm(config, thresholds, scope, &memory, observation, plan);
-    // A soft line in its grace is pressure too.
+    // A soft threshold in its grace is pressure too.
     if plan.judged.iter().any(|judged| judged.case != Case::Neither) {
         scope.last_crossed = Some(now);
     }
@@ -73,7 +73,8 @@ fn judge(thresholds: &[Threshold], scope: &mut ScopeState, memory: &MemoryReadin
         let line = threshold.line.of(memory.capacity);
         let target = line.saturating_add(threshold.min_reclaim.of(memory.capacity));
         let bar = if watched.latched { target } else { line };
-        let case = Case::of(memory.kubelet_available < bar, memory.honest_available.map(|honest| honest < bar));
+        let case =
+            Case::of(memory.kubelet_available < bar, memory.mem_available.map(|mem_available| mem_available < bar));
         let (below_for, met) = if case == Case::Neither {
             *watched = Watched::default();
             (Duration::ZERO, false)
@@ -82,25 +83,25 @@ fn judge(thresholds: &[Threshold], scope: &mut ScopeState, memory: &MemoryReadin
             let met = below_for >= threshold.grace;
             watched.latched |= met;
             if !met {
-                plan.look_again_by(now.after(threshold.grace.saturating_sub(below_for)));
+                plan.recheck_by(now.after(threshold.grace.saturating_sub(below_for)));
             }
             (below_for, met)
         };
-        if memory.kubelet_available >= line && memory.honest_available.is_none_or(|honest| honest >= line) {
+        if memory.kubelet_available >= line && memory.mem_available.is_none_or(|mem_available| mem_available >= line) {
             plan.next_line = plan.next_line.max(Some(line));
         }
         plan.judged.push(Judged { threshold: index, line, target, case, below_for, met });
     }
 }
 
-/// The lines that what is remembered for a kind of line goes by: hard lines go by themselves alone, so that no soft one
-/// beside them changes what they do.
+/// The lines that what is remembered for a kind of line goes by: hard thresholds go by themselves alone, so that no
+/// soft one beside them changes what they do.
 fn relevant<'a>(thresholds: &'a [Threshold], plan: &'a Plan, kind: LineKind) -> impl Iterator<Item = &'a Judged> {
     plan.judged.iter().filter(move |judged| LineKind::of(&thresholds[judged.threshold as usize]) <= kind)
 }
 
-/// Remembers who has how much while memory is plentiful, or at least for the first time above all lines; for each kind
-/// of line by itself.
+/// Remembers who has how much while memory is plentiful, or at least for the first time above all thresholds; for each
+/// kind of line by itself.
 fn remember_calm(
     config: &Config,
     thresholds: &[Threshold],
@@ -109,8 +110,9 @@ fn remember_calm(
     observation: &Observation<'_>,
     plan: &Plan,
 ) {
-    let lowest =
-        memory.honest_available.map_or(memory.kubelet_available, |honest| honest.min(memory.kubelet_available));
+    let lowest = memory
+        .mem_available
+        .map_or(memory.kubelet_available, |mem_available| mem_available.min(memory.kubelet_available));
     for (kind, baseline) in LineKind::BOTH.into_iter().zip(&mut scope.baselines) {
         let is_needed = thresholds.iter().any(|threshold| LineKind::of(threshold) == kind);
         if !is_needed || relevant(thresholds, plan, kind).any(|judged| judged.case != Case::Neither) {
@@ -119,7 +121,7 @@ fn remember_calm(
         let highest = relevant(thresholds, plan, kind).map(|judged| judged.target).max().unwrap_or(Bytes::ZERO);
         let is_plentiful = lowest >= highest.saturating_add(config.plentiful.of(memory.capacity));
         if baseline.is_wanted(is_plentiful) {
-            baseline.take(is_plentiful, memory.kubelet_available, memory.honest_available, observation.candidates);
+            baseline.take(is_plentiful, memory.kubelet_available, memory.mem_available, observation.candidates);
         }
     }
 }
@@ -141,7 +143,7 @@ fn wish(
     case: Case,
 ) -> Wish {
     match case {
-        Case::Both | Case::HonestOnly => Wish::Evict,
+        Case::Both | Case::MemAvailableOnly => Wish::Evict,
         // Never met; kept so that a new case cannot be forgotten.
         Case::Neither => Wish::LeaveCache,
         Case::KubeletOnly => match asked {
@@ -207,11 +209,11 @@ fn act(
     plan.acting = Some(acting);
     let judged = plan.judged[acting as usize];
     let reading = match judged.case {
-        Case::HonestOnly => memory.honest_available.unwrap_or(memory.kubelet_available),
+        Case::MemAvailableOnly => memory.mem_available.unwrap_or(memory.kubelet_available),
         Case::KubeletOnly => memory.kubelet_available,
-        Case::Both | Case::Neither => {
-            memory.honest_available.map_or(memory.kubelet_available, |honest| honest.min(memory.kubelet_available))
-        }
+        Case::Both | Case::Neither => memory
+            .mem_available
+            .map_or(memory.kubelet_available, |mem_available| mem_available.min(memory.kubelet_available)),
     };
     let missing = judged.target.saturating_sub(reading);
     if wish == Wish::Reclaim {
@@ -221,7 +223,7 @@ fn act(
     for asked in scope.reclaim_asked.into_iter().flatten() {
         let again = asked.after(config.reclaim_pause);
         if again > now {
-            plan.look_again_by(again);
+            plan.recheck_by(again);
         }
     }
     match wish {
@@ -232,9 +234,9 @@ fn act(
         Wish::AwaitReclaim => plan.outcome = Outcome::Reclaiming,
         Wish::LeaveCache => plan.outcome = Outcome::CacheInUse,
         Wish::Evict => {
-            let honest = memory.honest_available == Some(reading);
+            let mem_available = memory.mem_available == Some(reading);
             let baseline = &scope.baselines[kind as usize];
-            attribute(plan, observation, baseline.available(honest, memory.capacity).saturating_sub(reading));
+            attribute(plan, observation, baseline.available(mem_available, memory.capacity).saturating_sub(reading));
             choose(config, state, observation, missing, kind, plan);
         }
     }
@@ -342,7 +344,7 @@ fn choose(
         Outcome::NoVictim(why_nobody(plan))
     };
     if bounded && let Some(at) = state.victims_of(kind).next_at() {
-        plan.look_again_by(at);
+        plan.recheck_by(at);
     }
 }
 

@@ -6,20 +6,22 @@
 //!
 //! The rules, in short:
 //! - Available memory is judged by two readings, the kubelet's formula and the kernel's own estimate ([`Case`]).
-//! - A hard line acts at once, a soft one when its grace period is over; hard goes first.
+//! - A hard threshold acts at once, a soft one when its grace period is over; hard goes first.
 //! - Victims are ranked as the kubelet ranks them: over the reservation first, then low priority, then how far over.
 //! - As many victims are taken as the deficit needs, never more, and never more a minute than configured.
 //! - Memory that is already coming back, from who is going and not stuck, is not asked for again.
 //! - Who is protected is never chosen; growth that no evictable workload caused costs no innocent ([`Attribution`]).
 //!
 //! That is the machine's side: cgroups, memory, within milliseconds. Where there are pods and their statistics, a rule
-//! book decides once a turn over all of the kubelet's signals ([`RuleBook`]): [`kubelet`], [`plimsoll`] or [`openshift3`].
+//! book decides once a turn over all of the kubelet's signals ([`EvictionPolicy`]): [`kubelet`], [`plimsoll`] or
+//! [`openshift3`].
 
 #![forbid(unsafe_code)]
 
 pub mod admission;
 mod config;
 mod decide;
+mod eviction_policy;
 pub mod kubelet;
 pub mod message;
 mod observation;
@@ -29,20 +31,19 @@ mod plan;
 pub mod plimsoll;
 mod rank;
 mod reason;
-mod rule_book;
 mod scope;
 pub mod selector;
 pub mod shutdown;
 mod state;
 pub mod text;
 
-pub use config::{Config, InvalidPercentage, Line, Percentage, Signal, SliceLines, Threshold};
+pub use config::{Config, InvalidPercentage, Line, Percentage, Signal, SliceThresholds, Threshold};
 pub use decide::decide;
+pub use eviction_policy::EvictionPolicy;
 pub use observation::{Candidate, Going, Key, MemoryReading, Observation, Protected, Stall};
 pub use plan::{
     Action, Attribution, Case, Conditions, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Readings,
 };
 pub use rank::ranking;
-pub use rule_book::RuleBook;
 pub use scope::{Scope, SliceId, SliceSet};
 pub use state::State;

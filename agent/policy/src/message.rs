@@ -4,7 +4,7 @@
 
 mod plan;
 
-pub use plan::{Message, Words};
+pub use plan::{Message, MessageContext};
 
 use crate::kubelet::{Amount, Reading, Resource, Signal};
 use core::fmt;
@@ -211,7 +211,7 @@ pub struct VictimUsage {
 
 /// Who used more than it asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blamed {
+pub struct OffendingContainer {
     /// Its name.
     pub name: String,
     /// What it used.
@@ -228,17 +228,17 @@ pub struct NodeLow {
     /// The threshold that is named, if any was seen.
     pub met: Option<Met>,
     /// The pod as a whole, and its containers; absent without statistics of it.
-    pub blamed: Option<(Option<Blamed>, Vec<Blamed>)>,
+    pub offending: Option<(Option<OffendingContainer>, Vec<OffendingContainer>)>,
 }
 
 impl NodeLow {
     /// Puts the reason together (`evictionMessage`).
     pub fn of(resource: Resource, met: Option<Met>, victim: &Victim) -> Self {
         let Victim { name, request, containers, used } = victim;
-        let blamed = used.as_ref().map(|VictimUsage { working_set, containers: stats }| {
+        let offending = used.as_ref().map(|VictimUsage { working_set, containers: stats }| {
             // Only memory can be asked for by a whole pod, and such a request is told even if usage is below it.
             let working_set = if resource == Resource::Memory { *working_set } else { None };
-            let pod = working_set.zip(request.as_ref()).map(|(used, request)| Blamed {
+            let pod = working_set.zip(request.as_ref()).map(|(used, request)| OffendingContainer {
                 name: name.clone(),
                 used: used.cast_signed(),
                 request: request.text.clone(),
@@ -247,7 +247,7 @@ impl NodeLow {
                 // Where an init container has the name of a container, the container's request counts.
                 let asked = containers.iter().rfind(|asked| asked.name == stats.name)?;
                 let used = stats.of(resource)?;
-                (Amount::whole(used) > asked.request.amount).then(|| Blamed {
+                (Amount::whole(used) > asked.request.amount).then(|| OffendingContainer {
                     name: asked.name.clone(),
                     used,
                     request: asked.request.text.clone(),
@@ -255,16 +255,17 @@ impl NodeLow {
             });
             (pod, over.collect())
         });
-        Self { resource, met, blamed }
+        Self { resource, met, offending }
     }
 
     /// The annotations of the event, by key; none without statistics. Who is not blamed leaves them empty.
     pub fn annotations(&self) -> Vec<(&'static str, String)> {
-        let Some((pod, containers)) = &self.blamed else { return Vec::new() };
-        let joined = |part: fn(&Blamed) -> String| containers.iter().map(part).collect::<Vec<_>>().join(",");
+        let Some((pod, containers)) = &self.offending else { return Vec::new() };
+        let joined =
+            |part: fn(&OffendingContainer) -> String| containers.iter().map(part).collect::<Vec<_>>().join(",");
         let mut annotations = vec![
-            ("offending_containers", joined(|blamed| blamed.name.clone())),
-            ("offending_containers_usage", joined(|blamed| Binary(blamed.used).to_string())),
+            ("offending_containers", joined(|offending| offending.name.clone())),
+            ("offending_containers_usage", joined(|offending| Binary(offending.used).to_string())),
         ];
         if let Some(pod) = pod {
             annotations.push(("offending_pod", pod.name.clone()));
@@ -283,8 +284,8 @@ impl fmt::Display for NodeLow {
         if let Some(met) = &self.met {
             met.fmt(f)?;
         }
-        let Some((pod, containers)) = &self.blamed else { return Ok(()) };
-        for (what, Blamed { name, used, request }) in
+        let Some((pod, containers)) = &self.offending else { return Ok(()) };
+        for (what, OffendingContainer { name, used, request }) in
             pod.iter().map(|pod| ("Pod", pod)).chain(containers.iter().map(|container| ("Container", container)))
         {
             let used = Binary(*used);

@@ -14,7 +14,7 @@ pub struct MemoryReading {
     pub kubelet_available: Bytes,
     /// By the kernel's own estimate (`MemAvailable`, huge page pool taken out); in a slice, its limit less what reclaim
     /// could not drop. Absent where nobody could tell.
-    pub honest_available: Option<Bytes>,
+    pub mem_available: Option<Bytes>,
 }
 
 /// How long all tasks waited for memory ("full" in pressure stall information).
@@ -107,7 +107,8 @@ pub struct Observation<'a> {
     pub memory: Option<MemoryReading>,
     /// Stall of the machine or the slice; absent if the kernel does not tell.
     pub stall: Option<Stall>,
-    /// Memory of tasks outside all candidates (the root cgroup, kernel, what is listed nowhere), if known: only told on.
+    /// Memory of tasks outside all candidates (the root cgroup, kernel, what is listed nowhere), if known: only told
+    /// on.
     pub unattributed: Option<Bytes>,
     /// When the last reclaim that a plan asked for in this scope ended.
     pub reclaimed: Option<MonotonicNs>,

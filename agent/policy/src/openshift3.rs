@@ -1,4 +1,4 @@
-//! The rule book `openshift3`: [`plimsoll`](crate::plimsoll) with the order for memory that the documentation of
+//! The eviction policy `openshift3`: [`plimsoll`](crate::plimsoll) with the order for memory that the documentation of
 //! OpenShift 3 describes, for those who come from there.
 //!
 //! Best effort goes first, then burstable, and guaranteed only when no other class is left. Priority plays no part.
@@ -13,8 +13,8 @@ use crate::kubelet::QosClass;
 use crate::plimsoll::Ranked;
 use core::cmp::{Ordering, Reverse};
 
-/// First to go is less. No two are ever equal: of those that the documentation leaves equal the youngest goes first, then
-/// the UID decides.
+/// First to go is less. No two are ever equal: of those that the documentation leaves equal the youngest goes first,
+/// then the UID decides.
 pub(crate) fn order(one: &Ranked, other: &Ranked) -> Ordering {
     let key = |r: &Ranked| {
         let is_over = r.qos == QosClass::Burstable && r.exceeds;

@@ -7,7 +7,7 @@ use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
-/// Which of the two readings of available memory are below a line.
+/// Which of the two readings of available memory are below a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Case {
     /// None is: nothing is done.
@@ -19,16 +19,16 @@ pub enum Case {
     KubeletOnly,
     /// Only the honest one is. The kubelet's figure rises while memory runs out, because reclaim turns active file
     /// pages inactive, and this is where the OOM killer is first: evict.
-    HonestOnly,
+    MemAvailableOnly,
 }
 
 impl Case {
     /// The case of two readings, where the honest one may be missing.
-    pub const fn of(kubelet_below: bool, honest_below: Option<bool>) -> Self {
-        match (kubelet_below, honest_below) {
+    pub const fn of(kubelet_below: bool, mem_available_below: Option<bool>) -> Self {
+        match (kubelet_below, mem_available_below) {
             (true, Some(true) | None) => Self::Both,
             (true, Some(false)) => Self::KubeletOnly,
-            (false, Some(true)) => Self::HonestOnly,
+            (false, Some(true)) => Self::MemAvailableOnly,
             (false, Some(false) | None) => Self::Neither,
         }
     }
@@ -43,7 +43,8 @@ pub struct Judged {
     pub line: Bytes,
     /// The line and its minimum reclaim: what should be available once it was met.
     pub target: Bytes,
-    /// Which readings are below the line, or below the target if the threshold was met before and not yet resolved.
+    /// Which readings are below the threshold, or below the target if the threshold was met before and not yet
+    /// resolved.
     pub case: Case,
     /// For how long without a break.
     pub below_for: Duration,
@@ -59,7 +60,7 @@ pub struct Readings {
     /// Available by the kubelet's formula.
     pub kubelet: Bytes,
     /// Available by the kernel's own estimate.
-    pub honest: Option<Bytes>,
+    pub mem_available: Option<Bytes>,
 }
 
 /// How much memory is missing, and how much of it the plan gets back.
@@ -87,10 +88,10 @@ impl Deficit {
 /// innocents pay and help for a moment only, so nobody is evicted and the plan says so, unless
 /// [`Config::evict_for_unattributed`](crate::Config::evict_for_unattributed) is set.
 ///
-/// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more available than the
-/// highest line asks for; for a hard line, than the highest hard line does, whatever soft lines there are above it. Where
-/// there was none since the start, it is the first observation above all lines; where there was none of that either,
-/// everything in use counts as grown. Who has no reading counts as not grown.
+/// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more available than
+/// the highest line asks for; for a hard threshold, than the highest hard threshold does, whatever soft thresholds
+/// there are above it. Where there was none since the start, it is the first observation above all thresholds; where
+/// there was none of that either, everything in use counts as grown. Who has no reading counts as not grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
     /// By how much available memory fell, in the reading that is below, less what is left behind by those of whom no
@@ -134,7 +135,7 @@ pub enum Outcome {
     NotObserved,
     /// The observation is not newer than the one acted on before: conditions and grace go on, actions wait.
     Stale,
-    /// Only soft lines are crossed, and their grace is not over.
+    /// Only soft thresholds are crossed, and their grace is not over.
     InGrace,
     /// Only the kubelet's reading is below: reclaim was asked for now, or is under way.
     Reclaiming,
@@ -160,7 +161,7 @@ pub enum Action {
         /// How much.
         amount: Bytes,
     },
-    /// Kill at once who is going gently: a hard threshold is met.
+    /// Kill at once who is terminating in its grace period: a hard threshold is met.
     Hasten {
         /// Index into the observation's candidates.
         candidate: u32,
@@ -183,7 +184,7 @@ pub enum Action {
 pub enum Fate {
     /// It is evicted.
     Evicted,
-    /// It was going gently and is killed at once.
+    /// It was terminating in its grace period and is killed at once.
     Hastened,
     /// Those before it are enough, or nothing had to be evicted.
     NotNeeded,
@@ -275,7 +276,7 @@ pub struct Plan {
     /// The highest line that no reading is below: where to ring next. None while all are crossed.
     pub next_line: Option<Bytes>,
     /// Look again at this time even if nothing rings: a grace period or a bound ends then.
-    pub look_again: Option<MonotonicNs>,
+    pub recheck_at: Option<MonotonicNs>,
 }
 
 impl Plan {
@@ -321,10 +322,10 @@ impl Plan {
         self.attribution = None;
         self.overlooked = 0;
         self.next_line = None;
-        self.look_again = None;
+        self.recheck_at = None;
     }
 
-    pub(crate) fn look_again_by(&mut self, at: MonotonicNs) {
-        self.look_again = Some(self.look_again.map_or(at, |earlier| earlier.min(at)));
+    pub(crate) fn recheck_by(&mut self, at: MonotonicNs) {
+        self.recheck_at = Some(self.recheck_at.map_or(at, |earlier| earlier.min(at)));
     }
 }

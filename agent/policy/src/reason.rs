@@ -1,5 +1,5 @@
-//! The keys that ranked somebody, in words: one form for the log, `explain` and `replay`, over cgroups and pods, whatever
-//! the rule book.
+//! The keys that ranked somebody, in words: one form for the log, `explain` and `replay`, over cgroups and pods,
+//! whatever the eviction policy.
 
 use crate::kubelet::{Amount, QosClass};
 use core::fmt;
@@ -33,11 +33,12 @@ pub(crate) enum Promise {
         /// Whether it is at all.
         exceeds: bool,
     },
-    /// None, for nobody can request inodes; the kubelet takes the bytes of requested storage from their number all the same.
+    /// None, for nobody can request inodes; the kubelet takes the bytes of requested storage from their number all the
+    /// same.
     InodesLessBytes(Measured),
 }
 
-/// What ranked somebody. What a rule book does not know of is absent.
+/// What ranked somebody. What an eviction policy does not know of is absent.
 pub(crate) struct Reason {
     /// What is known of it says what it uses of what is short.
     pub(crate) is_measured: bool,

@@ -22,7 +22,7 @@ pub(crate) struct Watched {
 pub(crate) struct Baseline {
     /// Taken while memory was plentiful, not merely above the lines.
     plentiful: bool,
-    /// Available then, by the kubelet's and the honest reading.
+    /// Available then, by the kubelet's and `MemAvailable`.
     available: Option<(Bytes, Option<Bytes>)>,
     /// Working sets then, by slot.
     usage: Vec<Option<(CgroupId, Option<Bytes>)>>,
@@ -38,9 +38,15 @@ impl Baseline {
         plentiful || (self.available.is_none() && !self.plentiful)
     }
 
-    pub(crate) fn take(&mut self, plentiful: bool, kubelet: Bytes, honest: Option<Bytes>, candidates: &[Candidate]) {
+    pub(crate) fn take(
+        &mut self,
+        plentiful: bool,
+        kubelet: Bytes,
+        mem_available: Option<Bytes>,
+        candidates: &[Candidate],
+    ) {
         self.plentiful = plentiful;
-        self.available = Some((kubelet, honest));
+        self.available = Some((kubelet, mem_available));
         self.usage.fill(None);
         for candidate in candidates {
             if let Some(place) = self.usage.get_mut(candidate.key.slot as usize) {
@@ -50,11 +56,11 @@ impl Baseline {
     }
 
     /// Available memory then; all of `capacity` if there is no baseline.
-    pub(crate) fn available(&self, honest: bool, capacity: Bytes) -> Bytes {
+    pub(crate) fn available(&self, mem_available: bool, capacity: Bytes) -> Bytes {
         match self.available {
             None => capacity,
             Some((kubelet, reading)) => {
-                if honest {
+                if mem_available {
                     reading.unwrap_or(kubelet)
                 } else {
                     kubelet
@@ -81,7 +87,7 @@ pub(crate) struct ScopeState {
     pub(crate) last_crossed: Option<MonotonicNs>,
     /// When reclaim was last asked for, for lines of each kind. What is asked for a hard one serves the soft ones too.
     pub(crate) reclaim_asked: [Option<MonotonicNs>; 2],
-    /// A hard line has its own, that soft lines do not keep old.
+    /// A hard threshold has its own, that soft thresholds do not keep old.
     pub(crate) baselines: [Baseline; 2],
 }
 

@@ -34,8 +34,8 @@ impl<N: Fn(u32) -> D, D: fmt::Display> fmt::Display for Line<'_, N> {
         }
         if let Some(readings) = plan.readings {
             write!(f, ": {} {}", readings.kubelet, Signal::MemoryAvailable)?;
-            if let Some(honest) = readings.honest {
-                write!(f, " as the kubelet reckons, {honest} as the kernel does,")?;
+            if let Some(mem_available) = readings.mem_available {
+                write!(f, " as the kubelet reckons, {mem_available} as the kernel does,")?;
             }
             write!(f, " of {}", readings.capacity)?;
         }
@@ -92,7 +92,7 @@ impl<N> Line<'_, N> {
             .thresholds_in(self.plan.scope)
             .get(judged.threshold as usize)
             .map_or(Duration::ZERO, |threshold| threshold.grace);
-        write!(f, "; {} line {}", if grace.is_zero() { "hard" } else { "soft" }, judged.line)?;
+        write!(f, "; {} threshold {}", if grace.is_zero() { "hard" } else { "soft" }, judged.line)?;
         if judged.target > judged.line {
             write!(f, " (wanted again: {})", judged.target)?;
         }
@@ -135,7 +135,7 @@ impl fmt::Display for CaseText {
             Case::Neither => "not crossed",
             Case::Both => "crossed",
             Case::KubeletOnly => "crossed by the kubelet's reading only",
-            Case::HonestOnly => "crossed by the kernel's reading only",
+            Case::MemAvailableOnly => "crossed by the kernel's reading only",
         })
     }
 }
@@ -165,7 +165,7 @@ impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Evicted => "evicted",
-            Self::Hastened => "was going gently, is killed now",
+            Self::Hastened => "was terminating in its grace period, is killed now",
             Self::NotNeeded => "not needed",
             Self::Protected(why) => return write!(f, "never chosen: {why}"),
             Self::Going => "already going",

@@ -2,7 +2,7 @@
 
 use plimsoll_policy::{
     Action, Candidate, Case, Config, Fate, Going, Key, Line, MemoryReading, NoVictim, Observation, Outcome, Percentage,
-    Plan, Protected, Scope, Signal, SliceId, SliceLines, SliceSet, Stall, State, Threshold, decide, text,
+    Plan, Protected, Scope, Signal, SliceId, SliceSet, SliceThresholds, Stall, State, Threshold, decide, text,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::time::Duration;
@@ -15,10 +15,10 @@ const fn secs(n: u64) -> MonotonicNs {
     MonotonicNs(n * 1_000_000_000)
 }
 
-fn threshold(line_mib: u64, grace: u64, min_reclaim_mib: u64) -> Threshold {
+fn threshold(threshold_mib: u64, grace: u64, min_reclaim_mib: u64) -> Threshold {
     Threshold {
         signal: Signal::MemoryAvailable,
-        line: Line::Quantity(mib(line_mib)),
+        line: Line::Quantity(mib(threshold_mib)),
         grace: Duration::from_secs(grace),
         min_reclaim: Line::Quantity(mib(min_reclaim_mib)),
     }
@@ -33,8 +33,8 @@ fn candidate(slot: u32, usage_mib: u64) -> Candidate {
     }
 }
 
-fn reading(kubelet: u64, honest: u64) -> MemoryReading {
-    MemoryReading { capacity: mib(1000), kubelet_available: mib(kubelet), honest_available: Some(mib(honest)) }
+fn reading(kubelet: u64, mem_available: u64) -> MemoryReading {
+    MemoryReading { capacity: mib(1000), kubelet_available: mib(kubelet), mem_available: Some(mib(mem_available)) }
 }
 
 /// A policy with its state and plan, driven second by second.
@@ -76,17 +76,17 @@ fn victims(plan: &Plan) -> Vec<u32> {
 
 #[test]
 fn the_four_cases_of_two_readings() {
-    for (kubelet, honest, case, outcome) in [
+    for (kubelet, mem_available, case, outcome) in [
         (200, 200, Case::Neither, Outcome::Calm),
         (99, 99, Case::Both, Outcome::Evict),
         (99, 200, Case::KubeletOnly, Outcome::Reclaiming),
-        (200, 99, Case::HonestOnly, Outcome::Evict),
+        (200, 99, Case::MemAvailableOnly, Outcome::Evict),
         // At the line is not below it.
         (100, 100, Case::Neither, Outcome::Calm),
     ] {
         let mut rig = Rig::with(&[threshold(100, 0, 0)]);
-        let plan = rig.look(1, reading(kubelet, honest), &[candidate(0, 800)]);
-        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{kubelet} {honest}");
+        let plan = rig.look(1, reading(kubelet, mem_available), &[candidate(0, 800)]);
+        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{kubelet} {mem_available}");
         assert_eq!(plan.conditions.memory_pressure, case != Case::Neither);
     }
 }
@@ -94,7 +94,7 @@ fn the_four_cases_of_two_readings() {
 #[test]
 fn one_reading_alone_is_enough() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
-    let memory = MemoryReading { honest_available: None, ..reading(50, 0) };
+    let memory = MemoryReading { mem_available: None, ..reading(50, 0) };
     let plan = rig.look(1, memory, &[candidate(0, 800)]);
     assert_eq!((plan.judged[0].case, victims(plan)), (Case::Both, vec![0]));
 }
@@ -201,7 +201,7 @@ fn memory_on_its_way_back_is_not_asked_for_twice() {
         (going(50, false, false), Outcome::ComingBack, vec![]),
         (going(10, false, false), Outcome::Evict, vec![1]),
         (going(700, true, false), Outcome::Evict, vec![1]),
-        // A hard line does not wait for somebody's grace period: whom the soft line chose goes now.
+        // A hard threshold does not wait for somebody's grace period: whom the soft threshold chose goes now.
         (going(50, false, true), Outcome::Evict, vec![0]),
         (going(10, false, true), Outcome::Evict, vec![0, 1]),
     ] {
@@ -223,7 +223,7 @@ fn soft_waits_for_its_grace_and_hard_does_not() {
     });
     let patient = [Candidate { grace: Duration::from_mins(1), ..candidate(0, 800) }];
     let plan = rig.look(1, reading(150, 150), &patient);
-    assert_eq!((plan.outcome, plan.look_again, plan.next_line), (Outcome::InGrace, Some(secs(31)), Some(mib(100))));
+    assert_eq!((plan.outcome, plan.recheck_at, plan.next_line), (Outcome::InGrace, Some(secs(31)), Some(mib(100))));
     // Pressure is reported from the first moment on.
     assert!(plan.conditions.memory_pressure);
     // A break starts the grace anew.
@@ -250,7 +250,7 @@ fn minimum_reclaim_latches() {
     });
     let candidates = [candidate(0, 400), candidate(1, 300)];
     for (at, available, expected) in [
-        (1, 150, vec![]), // above the line, nothing was met yet
+        (1, 150, vec![]), // above the threshold, nothing was met yet
         (2, 99, vec![0]),
         (3, 150, vec![0]), // met before: 200 are wanted
         (4, 200, vec![]),
@@ -298,7 +298,7 @@ fn soft_victims_do_not_use_up_what_hard_ones_need() {
     rig.look(1, reading(400, 400), &candidates);
     assert_eq!(victims(rig.look(2, reading(400, 400), &candidates)), [0]);
     let plan = rig.look(3, reading(400, 400), &candidates[1..]);
-    assert_eq!((plan.outcome, plan.look_again), (Outcome::Bounded, Some(secs(62))));
+    assert_eq!((plan.outcome, plan.recheck_at), (Outcome::Bounded, Some(secs(62))));
     assert_eq!(victims(rig.look(4, reading(50, 50), &candidates[1..])), [0]);
     assert_eq!(rig.look(5, reading(50, 50), &candidates[1..]).outcome, Outcome::Bounded);
 }
@@ -315,12 +315,12 @@ fn a_soft_line_that_evicts_does_not_keep_a_hard_one_from_reclaiming() {
     assert_eq!(plan.actions, [Action::Reclaim { amount: mib(50) }]);
     // While that is waited for the soft one acts, and the hard one asks again in its own time.
     let plan = rig.look(3, reading(50, 400), &[candidate(0, 20)]);
-    assert_eq!((victims(plan), plan.look_again), (vec![0], Some(secs(12))));
+    assert_eq!((victims(plan), plan.recheck_at), (vec![0], Some(secs(12))));
     let plan = rig.look(12, reading(50, 400), &[candidate(0, 20)]);
     assert_eq!(plan.actions, [Action::Reclaim { amount: mib(50) }]);
     // Both readings are below by now: nothing waits any more, and nothing is looked at for what is over.
     let plan = rig.look(30, reading(50, 50), &[candidate(0, 20)]);
-    assert_eq!((victims(plan), plan.look_again), (vec![0], None));
+    assert_eq!((victims(plan), plan.recheck_at), (vec![0], None));
 }
 
 #[test]
@@ -328,13 +328,13 @@ fn a_soft_line_in_its_grace_hides_nobody_from_a_hard_one() {
     for thresholds in [&[threshold(100, 0, 0)][..], &[threshold(100, 0, 0), threshold(300, 60, 0)]] {
         let mut rig = Rig::with(thresholds);
         rig.look(1, reading(900, 900), &[candidate(0, 10)]);
-        // First somebody else takes much, which ends above the hard line; then one takes the rest.
+        // First somebody else takes much, which ends above the hard threshold; then one takes the rest.
         rig.look(2, reading(250, 250), &[candidate(0, 10)]);
         let plan = rig.look(3, reading(90, 90), &[candidate(0, 170)]);
         assert_eq!(plan.attribution.expect("reckoned").fallen, mib(160), "{thresholds:?}");
         assert_eq!(victims(plan), [0], "{thresholds:?}");
     }
-    // A soft line itself reckons from when memory was above all lines.
+    // A soft threshold itself reckons from when memory was above all thresholds.
     let mut rig = Rig::with(&[threshold(100, 0, 0), threshold(300, 1, 0)]);
     for (at, available, usage) in [(1, 900, 10), (2, 250, 10), (3, 200, 60)] {
         rig.look(at, reading(available, available), &[candidate(0, usage)]);
@@ -348,8 +348,8 @@ fn what_a_soft_line_had_reclaimed_is_not_the_hard_ones() {
     rig.look(1, reading(250, 400), &[candidate(0, 20)]);
     let reclaimed = |plan: &Plan| plan.actions.contains(&Action::Reclaim { amount: mib(50) });
     assert!(reclaimed(rig.look(2, reading(250, 400), &[candidate(0, 20)])));
-    assert!(reclaimed(rig.look(3, reading(50, 400), &[candidate(0, 20)])), "for the hard line, without its pause");
-    // What was asked for the hard line serves the soft one too.
+    assert!(reclaimed(rig.look(3, reading(50, 400), &[candidate(0, 20)])), "for the hard threshold, without its pause");
+    // What was asked for the hard threshold serves the soft one too.
     assert_eq!(rig.look(4, reading(50, 400), &[candidate(0, 20)]).actions, []);
 }
 
@@ -365,7 +365,7 @@ fn victims_a_minute_are_bounded() {
     let plan = rig.look(10, reading(0, 0), &candidates);
     assert_eq!(victims(plan), [0, 1]);
     assert_eq!(plan.deficit.expect("reckoned").uncovered(), mib(60));
-    assert_eq!(plan.look_again, Some(secs(70)));
+    assert_eq!(plan.recheck_at, Some(secs(70)));
     assert_eq!(rig.fate(2), Fate::Bounded);
     assert_eq!(rig.look(69, reading(0, 0), &candidates).outcome, Outcome::Bounded);
     assert_eq!(victims(rig.look(70, reading(0, 0), &candidates)), [0, 1]);
@@ -450,7 +450,7 @@ fn for_what_the_dead_left_only_those_pay_who_grew() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     let calm = [candidate(0, 0), candidate(1, 10), candidate(2, 10)];
     assert_eq!(rig.look(1, reading(200, 200), &calm).outcome, Outcome::Calm);
-    // Nobody lives who grew: the rest below the line is what the first one left.
+    // Nobody lives who grew: the rest below the threshold is what the first one left.
     let plan = rig.look(2, reading(95, 95), &[left(105), candidate(1, 10), candidate(2, 10)]);
     assert_eq!((plan.outcome, victims(plan)), (Outcome::Unattributed, vec![]));
     // One grows and goes; what is missing then is not asked of the other.
@@ -464,8 +464,8 @@ fn for_what_the_dead_left_only_those_pay_who_grew() {
 #[test]
 fn growth_is_reckoned_from_when_memory_was_last_plentiful() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
-    // Three per cent of 1000 MiB above the line is plentiful; between that and the line nothing new is remembered, so
-    // that who took the last of it is not forgotten for a little growth elsewhere.
+    // Three per cent of 1000 MiB above the threshold is plentiful; between that and the line nothing new is remembered,
+    // so that who took the last of it is not forgotten for a little growth elsewhere.
     for (at, available, usage) in [(1, 500, 100), (2, 129, 470), (3, 105, 470)] {
         assert_eq!(rig.look(at, reading(available, available), &[candidate(0, usage)]).outcome, Outcome::Calm);
     }
@@ -474,7 +474,7 @@ fn growth_is_reckoned_from_when_memory_was_last_plentiful() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     rig.look(1, reading(110, 110), &[candidate(0, 600)]);
     assert_eq!(rig.look(2, reading(90, 90), &[candidate(0, 600)]).outcome, Outcome::Unattributed);
-    // Started below the line: all that is in use counts as grown.
+    // Started below the threshold: all that is in use counts as grown.
     for (usage, outcome) in [(500, Outcome::Evict), (400, Outcome::Unattributed)] {
         let mut rig = Rig::with(&[threshold(100, 0, 0)]);
         assert_eq!(rig.look(1, reading(90, 90), &[candidate(0, usage)]).outcome, outcome);
@@ -498,12 +498,12 @@ fn nobody_to_evict_has_a_reason() {
 #[test]
 fn a_slice_has_its_own_line_and_its_own_candidates() {
     let mut rig = Rig::new(Config {
-        slices: vec![SliceLines::default(), SliceLines { thresholds: vec![threshold(50, 0, 0)] }],
+        slices: vec![SliceThresholds::default(), SliceThresholds { thresholds: vec![threshold(50, 0, 0)] }],
         ..Config::default()
     });
     let inside = SliceSet::NONE.with(SliceId(1));
     let candidates = [candidate(0, 900), Candidate { slices: inside, ..candidate(1, 200) }];
-    let memory = MemoryReading { capacity: mib(256), kubelet_available: mib(40), honest_available: None };
+    let memory = MemoryReading { capacity: mib(256), kubelet_available: mib(40), mem_available: None };
     let slice = |id| Observation {
         scope: Scope::Slice(SliceId(id)),
         memory: Some(memory),
@@ -543,7 +543,7 @@ fn a_plan_reads_as_one_line() {
     assert_eq!(
         text::line(&rig.config, &rig.plan, name).to_string(),
         "evicting: 95.0 MiB memory.available as the kubelet reckons, 90.0 MiB as the kernel does, of 1000.0 MiB; \
-         hard line 100.0 MiB (wanted again: 120.0 MiB), crossed; missing 30.0 MiB, coming back 0 B, taken 440.0 MiB; \
+         hard threshold 100.0 MiB (wanted again: 120.0 MiB), crossed; missing 30.0 MiB, coming back 0 B, taken 440.0 MiB; \
          since memory was plentiful 410.0 MiB went, of that 410.0 MiB to who may be evicted and 0 B to who is \
          protected; evict hog (uses 440.0 MiB, 440.0 MiB over its reservation, priority 0, grew \
          410.0 MiB)"

@@ -43,14 +43,15 @@ fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
 struct Step {
     after: u64,
     kubelet: u64,
-    honest: Option<u64>,
+    mem_available: Option<u64>,
     stall: u64,
     candidates: Vec<Candidate>,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = (1_u64..40, 0..CAPACITY, prop::option::of(0..CAPACITY), 0_u64..1000, candidates())
-        .prop_map(|(after, kubelet, honest, stall, candidates)| Step { after, kubelet, honest, stall, candidates });
+    let step = (1_u64..40, 0..CAPACITY, prop::option::of(0..CAPACITY), 0_u64..1000, candidates()).prop_map(
+        |(after, kubelet, mem_available, stall, candidates)| Step { after, kubelet, mem_available, stall, candidates },
+    );
     prop::collection::vec(step, 1..12)
 }
 
@@ -89,7 +90,7 @@ fn play(config: &Config, steps: &[Step], mut each: impl FnMut(&Step, &Plan)) {
             memory: Some(MemoryReading {
                 capacity: Bytes(CAPACITY),
                 kubelet_available: Bytes(step.kubelet),
-                honest_available: step.honest.map(Bytes),
+                mem_available: step.mem_available.map(Bytes),
             }),
             stall: Some(Stall { full: Duration::from_millis(step.stall), window: Duration::from_secs(1) }),
             reclaimed: Some(now),
@@ -169,7 +170,7 @@ proptest! {
     fn above_all_lines_nothing_is_done(config in config(), steps in steps()) {
         play(&config, &steps, |step, plan| {
             let target = plan.judged[0].target.0;
-            if step.kubelet >= target && step.honest.is_none_or(|honest| honest >= target) {
+            if step.kubelet >= target && step.mem_available.is_none_or(|mem_available| mem_available >= target) {
                 assert!(plan.actions.is_empty());
             }
         });
@@ -187,9 +188,9 @@ proptest! {
 
     #[test]
     fn a_condition_does_not_flap_inside_the_transition_period(
-        mut config in config(), soft_line in 0_u64..600, grace in 0_u64..60, steps in steps()
+        mut config in config(), soft_threshold in 0_u64..600, grace in 0_u64..60, steps in steps()
     ) {
-        config.thresholds.push(soft(soft_line, grace));
+        config.thresholds.push(soft(soft_threshold, grace));
         let mut last_crossed = None;
         play(&config, &steps, |_, plan| {
             // In its grace or beyond.

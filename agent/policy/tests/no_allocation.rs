@@ -81,7 +81,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
             let memory = MemoryReading {
                 capacity: Bytes(8 << 30),
                 kubelet_available: Bytes(available),
-                honest_available: Some(Bytes(available)),
+                mem_available: Some(Bytes(available)),
             };
             let observation =
                 Observation { taken: now, memory: Some(memory), candidates: &candidates, ..Observation::default() };
@@ -98,7 +98,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
     assert!(calls() >= before + 2);
 }
 
-/// Memory below a hard line, and the node's disk too.
+/// Memory below a hard threshold, and the node's disk too.
 fn crowded(second: u64) -> NodeStats {
     let time = i64::try_from(second).ok().map(StatsTime);
     NodeStats {
@@ -156,7 +156,10 @@ fn rule_books_over_pods_allocate_nothing_however_many_there_are() {
         for memory_order in [plimsoll::MemoryOrder::Plimsoll, plimsoll::MemoryOrder::OpenShift3] {
             let config = plimsoll::Config {
                 thresholds: thresholds(),
-                swap: Some(plimsoll::SwapLine { free: kubelet::Line::Share(1.0), grace: std::time::Duration::ZERO }),
+                swap: Some(plimsoll::SwapThreshold {
+                    free: kubelet::Line::Share(1.0),
+                    grace: std::time::Duration::ZERO,
+                }),
                 memory_order,
                 hard_victims_per_minute: 10_000,
                 ..plimsoll::Config::default()

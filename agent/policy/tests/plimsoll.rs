@@ -1,5 +1,5 @@
-//! Where the rule book `plimsoll` differs from the kubelet's, and where `openshift3` differs from `plimsoll`: a test for
-//! each paragraph of `agent/docs/rule-books.md`.
+//! Where the eviction policy `plimsoll` differs from the kubelet's, and where `openshift3` differs from `plimsoll`: a
+//! test for each paragraph of `agent/docs/eviction-policies.md`.
 
 use plimsoll_policy::kubelet::{
     self, Amount, Condition, ContainerStats, Critical, DiskLayout, FsStats, Line, MemoryStats, NodeStats, Origin,
@@ -7,7 +7,7 @@ use plimsoll_policy::kubelet::{
 };
 use plimsoll_policy::plimsoll::{
     Action, ConditionCase, Config, Fate, Going, Image, MemoryOrder, NoVictim, Observation, Outcome, OwnerUid, Plan,
-    Pod, PodUid, Reclaimed, Stage, State, Swap, SwapLine, Why, decide, text,
+    Pod, PodUid, Reclaimed, Stage, State, Swap, SwapThreshold, Why, decide, text,
 };
 use plimsoll_policy::{Case, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -82,7 +82,7 @@ fn going(pod: &Pod<'static>, is_stuck: bool, is_gentle: bool) -> Pod<'static> {
     Pod { going: Some(Going { is_stuck, is_gentle }), ..*pod }
 }
 
-/// A rule book with its state and plan, driven second by second.
+/// An eviction policy with its state and plan, driven second by second.
 struct Rig {
     config: Config,
     state: State,
@@ -142,7 +142,7 @@ fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
     assert_eq!(rig.memory(1, 400, &[own_grace(1, 200), own_grace(2, 300)]).outcome, Outcome::InGrace);
     let plan = rig.memory(61, 400, &[own_grace(1, 200), own_grace(2, 300)]);
     assert_eq!(plan.actions, [Action::Evict { pod: 1, why: Why::Threshold(0), grace_seconds: 30 }]);
-    // While it uses its grace it counts as coming back for the soft line, and not for the hard one.
+    // While it uses its grace it counts as coming back for the soft threshold, and not for the hard one.
     let pods = [own_grace(1, 200), going(&own_grace(2, 300), false, true)];
     assert_eq!(rig.memory(62, 400, &pods).outcome, Outcome::ComingBack);
     let plan = rig.memory(63, 50, &pods);
@@ -158,14 +158,14 @@ fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
     assert_eq!(rig.memory(2, 50, &pods).actions, []);
     let pods = [gently[0], going(&gently[1], true, false), gently[2]];
     assert_eq!(rig.memory(3, 50, &pods).actions, [Action::Hasten { pod: 2, why: Why::Threshold(1) }]);
-    // Nobody is hastened blindly where somebody else can be taken who is seen, nor for a soft line.
+    // Nobody is hastened blindly where somebody else can be taken who is seen, nor for a soft threshold.
     let pods = [pod(1, 100, 0), gently[1], gently[2]];
     let plan = rig.memory(4, 50, &pods);
     assert_eq!((evicted(plan), plan.actions.len()), (vec![0], 1));
     rig.memory(5, 400, &gently);
     assert_eq!(rig.memory(65, 400, &gently).actions, []);
 
-    // A hard line on something else goes before a soft one on memory, which the kubelet prefers.
+    // A hard threshold on something else goes before a soft one on memory, which the kubelet prefers.
     let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::PidAvailable, 10)]);
     let mut forks = pod(1, 1, 0);
     forks.facts.stats.as_mut().expect("some").processes = Some(100);
@@ -184,8 +184,8 @@ fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
 fn a_clean_up_for_a_soft_line_delays_no_hard_one() {
     let (soft, hard) = (threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::MemoryAvailable, 100));
     let pods = [pod(1, 100, 0)];
-    // When a hard line evicts: cache grows past the soft line, past the hard one from the eleventh second on, and all
-    // tasks stall from the thirteenth on. A clean-up takes three seconds.
+    // When a hard threshold evicts: cache grows past the soft threshold, past the hard one from the eleventh second on,
+    // and all tasks stall from the thirteenth on. A clean-up takes three seconds.
     let evicts_at = |thresholds: &[Threshold]| {
         let mut rig = Rig::with(thresholds);
         let mut asked: Vec<Reclaimed> = Vec::new();
@@ -194,7 +194,7 @@ fn a_clean_up_for_a_soft_line_delays_no_hard_one() {
             let stalled = if second < 13 { 0 } else { 900 };
             let observation = Observation {
                 node: Some(NodeStats { memory: Some(memory(available, second)), ..NodeStats::default() }),
-                honest_available: Some(Bytes::mib(800)),
+                mem_available: Some(Bytes::mib(800)),
                 stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
                 reclaimed: asked.iter().rfind(|reclaimed| reclaimed.at <= time(second)).copied(),
                 pods: &pods,
@@ -219,7 +219,7 @@ fn soft_victims_do_not_use_up_what_hard_ones_need() {
     rig.memory(1, 400, &pods);
     assert_eq!(evicted(rig.memory(2, 400, &pods)), [0]);
     assert_eq!(rig.memory(3, 400, &pods[1..]).outcome, Outcome::Bounded);
-    assert_eq!(rig.plan.look_again, Some(secs(62)));
+    assert_eq!(rig.plan.recheck_at, Some(secs(62)));
     assert_eq!(evicted(rig.memory(4, 50, &pods[1..])), [0]);
     assert_eq!(rig.memory(5, 50, &[pod(3, 10, 0)]).outcome, Outcome::Bounded);
     assert_eq!(rig.fate(0), Fate::Bounded);
@@ -236,7 +236,7 @@ fn what_terminating_pods_hold_comes_back_unless_they_are_stuck() {
         (Some(Critical::Priority), false, false, Outcome::ComingBack, &[], &[]),
         (Some(Critical::Static), false, false, Outcome::ComingBack, &[], &[]),
         (Some(Critical::Mirror), true, false, Outcome::Evict, &[1], &[]),
-        // Nobody takes the rest of its time from it, and a hard line does not wait for that.
+        // Nobody takes the rest of its time from it, and a hard threshold does not wait for that.
         (Some(Critical::Priority), false, true, Outcome::Evict, &[1], &[]),
     ] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
@@ -274,7 +274,7 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
     // Back at once, and over again: no other pod within its request pays for it.
     assert_eq!(rig.memory(13, 50, &[daemon(11), within]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));
     assert_eq!((rig.fate(0), rig.fate(1)), (Fate::Looping(secs(20)), Fate::SparedByLoop));
-    assert_eq!((rig.plan.ranked[0].returns, rig.plan.look_again), (1, Some(secs(20))));
+    assert_eq!((rig.plan.ranked[0].returns, rig.plan.recheck_at), (1, Some(secs(20))));
     // Another that is over its own request does.
     assert_eq!(evicted(rig.memory(14, 50, &[daemon(11), pod(5, 60, 10)])), [1]);
     // The pause doubles each time.
@@ -296,23 +296,23 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
 
 #[test]
 fn memory_is_judged_by_two_readings_in_four_cases() {
-    for (kubelet, honest, case, outcome) in [
+    for (kubelet, mem_available, case, outcome) in [
         (200, Some(200), Case::Neither, Outcome::Calm),
         (50, Some(50), Case::Both, Outcome::Evict),
         (50, None, Case::Both, Outcome::Evict),
         (50, Some(200), Case::KubeletOnly, Outcome::Reclaiming),
-        (200, Some(50), Case::HonestOnly, Outcome::Evict),
+        (200, Some(50), Case::MemAvailableOnly, Outcome::Evict),
     ] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
         let node = NodeStats { memory: Some(memory(kubelet, 1)), ..NodeStats::default() };
         let observation = Observation {
             node: Some(node),
-            honest_available: honest.map(Bytes::mib),
+            mem_available: mem_available.map(Bytes::mib),
             pods: &[pod(1, 100, 0)],
             ..Observation::default()
         };
         let plan = rig.observe(1, &observation);
-        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{kubelet} {honest:?}");
+        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{kubelet} {mem_available:?}");
         assert_eq!(plan.conditions.has(Condition::MemoryPressure), case != Case::Neither);
     }
 }
@@ -320,7 +320,7 @@ fn memory_is_judged_by_two_readings_in_four_cases() {
 #[test]
 fn the_kernels_reading_does_not_wait_for_the_kubelets_statistics() {
     // (what the kubelet and the kernel say in the second turn, the times of both, the outcome of it)
-    for (kubelet, honest, kubelet_time, honest_time, outcome) in [
+    for (kubelet, mem_available, kubelet_time, mem_available_time, outcome) in [
         (200, 50, 1, Some(2), Outcome::Evict),
         (50, 50, 1, Some(2), Outcome::Evict),
         // Nothing new, or nobody knows.
@@ -334,31 +334,36 @@ fn the_kernels_reading_does_not_wait_for_the_kubelets_statistics() {
     ] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
         let pods = [pod(1, 100, 0)];
-        let mut look = |second, available, seen, honest, honest_time: Option<u64>| {
+        let mut look = |second, available, seen, mem_available, mem_available_time: Option<u64>| {
             let observation = Observation {
                 node: Some(NodeStats { memory: Some(memory(available, seen)), ..NodeStats::default() }),
-                honest_available: Some(Bytes::mib(honest)),
-                honest_time: honest_time.map(time),
+                mem_available: Some(Bytes::mib(mem_available)),
+                mem_available_time: mem_available_time.map(time),
                 pods: &pods,
                 ..Observation::default()
             };
             rig.observe(second, &observation).outcome
         };
         assert_eq!(look(1, 500, 1, 500, Some(1)), Outcome::Calm);
-        assert_eq!(look(2, kubelet, kubelet_time, honest, honest_time), outcome, "{kubelet} {honest} {honest_time:?}");
+        assert_eq!(
+            look(2, kubelet, kubelet_time, mem_available, mem_available_time),
+            outcome,
+            "{kubelet} {mem_available} {mem_available_time:?}"
+        );
     }
 }
 
 #[test]
 fn memory_of_pods_is_judged_by_two_readings_too() {
-    use Case::{Both, HonestOnly, KubeletOnly, Neither};
+    use Case::{Both, KubeletOnly, MemAvailableOnly, Neither};
     // (what pods have by the kubelet's figure and by the kernel's, the same of the machine, the case, the outcome)
-    for (pods, own, machine, honest, case, outcome) in [
+    for (pods, own, machine, mem_available, case, outcome) in [
         // Page cache of the pods, and the machine has enough.
         (50, Some(200), 500, Some(500), KubeletOnly, Outcome::Reclaiming),
         (50, Some(50), 500, Some(500), Both, Outcome::Evict),
-        (200, Some(50), 500, Some(500), HonestOnly, Outcome::Evict),
-        // Nobody read it of the pods: whose the machine's cache is cannot be told, and the kubelet's reading stands alone.
+        (200, Some(50), 500, Some(500), MemAvailableOnly, Outcome::Evict),
+        // Nobody read it of the pods: whose the machine's cache is cannot be told, and the kubelet's reading stands
+        // alone.
         (50, None, 400, Some(500), Both, Outcome::Evict),
         // The machine is below as well.
         (50, None, 20, Some(90), Both, Outcome::Evict),
@@ -370,22 +375,28 @@ fn memory_of_pods_is_judged_by_two_readings_too() {
         let node = NodeStats { memory: Some(memory(machine, 1)), pods: Some(memory(pods, 1)), ..NodeStats::default() };
         let observation = Observation {
             node: Some(node),
-            honest_available: honest.map(Bytes::mib),
-            pods_honest_available: own.map(Bytes::mib),
+            mem_available: mem_available.map(Bytes::mib),
+            pods_mem_available: own.map(Bytes::mib),
             pods: &[pod(1, 100, 0)],
             ..Observation::default()
         };
         let plan = rig.observe(1, &observation);
-        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{pods} {own:?} {machine} {honest:?}");
+        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{pods} {own:?} {machine} {mem_available:?}");
     }
 }
 
 #[test]
 fn a_condition_names_its_case() {
     let mut rig = Rig::with(&[hard(Signal::AllocatableMemoryAvailable, 100), hard(Signal::MemoryAvailable, 100)]);
-    for (second, (pods, own), (machine, honest), case, text) in [
+    for (second, (pods, own), (machine, mem_available), case, text) in [
         (1, (500, 500), (50, 500), Some(ConditionCase::KubeletOnly), "MemoryPressure (by the kubelet's reading only)"),
-        (2, (500, 500), (500, 50), Some(ConditionCase::HonestOnly), "MemoryPressure (by the kernel's reading only)"),
+        (
+            2,
+            (500, 500),
+            (500, 50),
+            Some(ConditionCase::MemAvailableOnly),
+            "MemoryPressure (by the kernel's reading only)",
+        ),
         (3, (50, 500), (50, 500), Some(ConditionCase::KubeletOnly), "MemoryPressure (by the kubelet's reading only)"),
         // Nothing is below by both.
         (
@@ -402,8 +413,8 @@ fn a_condition_names_its_case() {
         let (memory, pods) = (Some(memory(machine, second)), Some(memory(pods, second)));
         let observation = Observation {
             node: Some(NodeStats { memory, pods, ..NodeStats::default() }),
-            honest_available: Some(Bytes::mib(honest)),
-            pods_honest_available: Some(Bytes::mib(own)),
+            mem_available: Some(Bytes::mib(mem_available)),
+            pods_mem_available: Some(Bytes::mib(own)),
             ..Observation::default()
         };
         assert!(rig.observe(second, &observation).conditions.has(Condition::MemoryPressure));
@@ -419,7 +430,7 @@ fn cache_in_the_way_is_reclaimed_and_only_a_stall_evicts() {
     let pods = [pod(1, 100, 0)];
     let look = |second, stalled, reclaimed| Observation {
         node: Some(NodeStats { memory: Some(memory(50, second)), ..NodeStats::default() }),
-        honest_available: Some(Bytes::mib(500)),
+        mem_available: Some(Bytes::mib(500)),
         stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
         reclaimed,
         pods: &pods,
@@ -449,7 +460,7 @@ fn swap_is_pressure_only_if_it_is_short_and_comes_back_and_tasks_stall() {
         [(10, 200, 500, true), (100, 200, 500, false), (10, 100, 500, false), (10, 200, 100, false)]
     {
         let mut rig = Rig::new(Config {
-            swap: Some(SwapLine { free: Line::At(mib(50)), grace: Duration::ZERO }),
+            swap: Some(SwapThreshold { free: Line::At(mib(50)), grace: Duration::ZERO }),
             ..Config::default()
         });
         let pods = [pod(1, 10, 0), Pod { swapped: Some(Bytes::mib(60)), ..pod(2, 1, 0) }];
@@ -560,7 +571,7 @@ fn another_signals_minimum_reclaim_costs_nobody() {
     let look = |node, reclaimed| Observation { node: Some(node), reclaimed, pods: &pods, ..Observation::default() };
     assert_eq!(stage(rig.observe(1, &look(disks(50, 900, 1), None))), Some(Stage::Containers));
     let ended = Some(Reclaimed { order: 1, at: time(2) });
-    // Memory is at 900 of 1000, below its line and minimum reclaim; its line was never crossed.
+    // Memory is at 900 of 1000, below its threshold and minimum reclaim; its line was never crossed.
     let plan = rig.observe(3, &look(disks(150, 900, 3), ended));
     assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Calm, 0));
 }
@@ -698,7 +709,7 @@ fn what_dies_while_nobody_can_go_is_cleaned_up_too() {
             ..Observation::default()
         };
         let plan = rig.observe(second, &observation);
-        (plan.outcome, stage(plan), evicted(plan), plan.look_again)
+        (plan.outcome, stage(plan), evicted(plan), plan.recheck_at)
     };
     let nobody = |again: Option<u64>| (Outcome::NoVictim(NoVictim::AllProtected), None, vec![], again.map(secs));
     let cleans = |second: u64, stage| (Outcome::Reclaiming, Some(stage), vec![], Some(secs(second + 10)));
@@ -764,7 +775,7 @@ fn limits_of_pods_delay_no_hard_line() {
     over.facts.stats.as_mut().expect("some").ephemeral_storage = Some(2 * MIB);
     let pods = [pod(2, 40, 0), over];
     let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::MemoryAvailable, 100)]);
-    // What it holds is enough for the hard line, and the soft one waits.
+    // What it holds is enough for the hard threshold, and the soft one waits.
     assert_eq!(rig.memory(1, 50, &pods).outcome, Outcome::OverLimits);
     assert_eq!((evicted(&rig.plan), rig.plan.acting), (vec![1], None));
     // Its kill failed: it is not counted on a second time.
@@ -783,7 +794,7 @@ fn limits_of_pods_delay_no_hard_line() {
     let plan = rig.memory(2, 50, &many);
     assert_eq!((plan.outcome, evicted(plan).last()), (Outcome::Evict, Some(&99)));
     assert_eq!(plan.deficit.map(|deficit| deficit.coming), Some(Amount::ZERO));
-    // Not enough for the hard line: others go in the same turn.
+    // Not enough for the hard threshold: others go in the same turn.
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     let plan = rig.memory(1, 20, &pods);
     assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
@@ -852,7 +863,7 @@ fn plans_read_as_words() {
     rig.memory(1, 70, &pods);
     assert_eq!(
         text::line(&rig.config, &rig.plan, name),
-        "evicting: memory.available below its hard line 100.0 MiB; missing 50.0 MiB; coming back 0 B, taken 60.0 MiB; \
+        "evicting: memory.available below its hard threshold 100.0 MiB; missing 50.0 MiB; coming back 0 B, taken 60.0 MiB; \
          evict web within 1 s"
     );
     assert_eq!(
@@ -865,7 +876,7 @@ fn plans_read_as_words() {
     rig.observe(2, &Observation { node: Some(disks(50, 900, 2)), ..Observation::default() });
     assert_eq!(
         text::line(&rig.config, &rig.plan, name),
-        "cleaning up before anybody is evicted: nodefs.available below its hard line 100.0 MiB; missing 50.0 MiB; \
+        "cleaning up before anybody is evicted: nodefs.available below its hard threshold 100.0 MiB; missing 50.0 MiB; \
          remove dead containers"
     );
 }
@@ -928,11 +939,11 @@ fn words_tell_of_promises_only_where_there_can_be_some() {
 
 #[test]
 fn each_difference_that_the_documents_tell_of_has_the_tests_they_name() {
-    let document = include_str!("../../docs/rule-books.md");
+    let document = include_str!("../../docs/eviction-policies.md");
     let here = include_str!("plimsoll.rs");
     let tests = [
         here,
-        include_str!("rule_book_laws.rs"),
+        include_str!("eviction_policy_laws.rs"),
         include_str!("decisions.rs"),
         include_str!("laws.rs"),
         include_str!("../../replay/tests/replay.rs"),

@@ -279,7 +279,7 @@ impl Written {
     }
 
     /// As messages repeat it.
-    fn told(&self) -> message::Written {
+    fn reported(&self) -> message::Written {
         message::Written { amount: self.amount(), text: self.0.to_string() }
     }
 }
@@ -453,9 +453,9 @@ impl PodStats {
 }
 
 impl Summary {
-    /// What is available to pods together, if all their cache could be dropped: allocatable memory less what is no cache.
-    /// Absent if that of any pod was not told.
-    pub(crate) fn pods_honest_available(&self) -> Option<Bytes> {
+    /// What is available to pods together, if all their cache could be dropped: allocatable memory less what is no
+    /// cache. Absent if that of any pod was not told.
+    pub(crate) fn pods_mem_available(&self) -> Option<Bytes> {
         let reading = Readings::of(&self.node_stats()).get(Signal::AllocatableMemoryAvailable)?;
         let held = self.pods.iter().try_fold(Bytes::ZERO, |sum, pod| Some(sum.saturating_add(pod.rss()?)))?;
         let allocatable = Bytes(u64::try_from(reading.capacity).ok()?);
@@ -543,7 +543,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// The pod as a rule book looks at it.
+    /// The pod as an eviction policy looks at it.
     pub(crate) fn pod(&self, now: MonotonicNs) -> plimsoll_policy::plimsoll::Pod<'_> {
         let stats = self.stats.map(|stats| kubelet::PodStats {
             working_set: stats.memory.and_then(|memory| memory.working_set_bytes),

@@ -1,9 +1,9 @@
 //! Yesterday's trouble run through a configuration: what would have been decided, who would have gone, and why.
 //!
-//! [`read`] takes a trace of `plimsoll run`, or one or more saved answers of a kubelet's `/stats/summary`; [`run`] takes
-//! it through the decision that the core makes, or through a rule book over pods. Whoever would have been evicted is out
-//! of everything that follows, and what it held then counts as available. What a clean-up would have brought is not known;
-//! it is taken to have brought nothing.
+//! [`read`] takes a trace of `plimsoll run`, or one or more saved answers of a kubelet's `/stats/summary`; [`run`]
+//! takes it through the decision that the core makes, or through an eviction policy over pods. Whoever would have been
+//! evicted is out of everything that follows, and what it held then counts as available. What a clean-up would have
+//! brought is not known; it is taken to have brought nothing.
 //!
 //! Nothing here opens a file or reads a clock, and whatever is read, nothing panics.
 
@@ -13,16 +13,16 @@ mod api;
 mod machine;
 mod pods;
 mod read;
-mod tell;
+mod report;
 pub mod trace;
 
 pub use api::{ListedContainer, ListedPod, Pod, Summary, storage_limit};
 pub use machine::machine_candidates;
 pub use read::{ReadError, Recording, read, read_pods};
-pub use tell::{Turn, machine_plan, nanoseconds, printable, variant};
+pub use report::{Turn, machine_plan, nanoseconds, printable, variant};
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::RuleBook;
+use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::DiskLayout;
 
 /// What a recording is run through.
@@ -30,9 +30,9 @@ use plimsoll_policy::kubelet::DiskLayout;
 pub struct Settings<'a> {
     /// Lines, bounds, priorities.
     pub configuration: &'a Configuration,
-    /// The rule book over pods, in place of the configured one. Without it a trace goes through the core's own decision
-    /// over cgroups.
-    pub rule_book: Option<RuleBook>,
+    /// The eviction policy over pods, in place of the configured one. Without it a trace goes through the core's own
+    /// decision over cgroups.
+    pub eviction_policy: Option<EvictionPolicy>,
     /// Which disks there are, where what the statistics seem to say is wrong.
     pub layout: Option<DiskLayout>,
 }
@@ -40,11 +40,11 @@ pub struct Settings<'a> {
 /// Runs a recording and gives each turn to `each`. `pods` are what a list of pods adds to a kubelet's statistics:
 /// requests, priorities, protection.
 pub fn run(recording: &Recording, pods: Option<&[Pod]>, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
-    match (recording, settings.rule_book) {
+    match (recording, settings.eviction_policy) {
         (Recording::Trace(trace), None) => machine::run(trace, settings.configuration, each),
         (Recording::Trace(trace), Some(book)) => pods::run_trace(trace, settings, book, each),
         (Recording::Summaries(summaries), book) => {
-            let book = book.unwrap_or(settings.configuration.rule_book);
+            let book = book.unwrap_or(settings.configuration.eviction_policy);
             pods::run_summaries(summaries, pods, settings, book, each);
         }
     }

@@ -1,7 +1,7 @@
 //! A trace through the core's own decision, over cgroups.
 
-use crate::tell::{Decided, Turn};
-use crate::trace::{Entry, Look, Memory, Slice, Told, Trace, Workload};
+use crate::report::{Decided, Turn};
+use crate::trace::{Entry, Look, Memory, Reported, Slice, Trace, Workload};
 use core::time::Duration;
 use plimsoll_config::{Configuration, Pattern};
 use plimsoll_policy::{
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 const SLOTS: u32 = 4096;
 
 impl Workload {
-    /// What its going gives back by the kernel's own estimate, which counts cache as available while it lives. Without a
-    /// figure of that all of its working set.
+    /// What its going gives back by the kernel's own estimate, which counts cache as available while it lives. Without
+    /// a figure of that all of its working set.
     pub(crate) fn held(&self) -> Bytes {
         let all = self.usage_bytes.unwrap_or(Bytes::ZERO);
         self.held_bytes.map_or(all, |held| held.min(all))
@@ -36,16 +36,16 @@ struct Taken {
 }
 
 /// Looks of a trace, in order: a plan that was told counts as a look at those it told of.
-pub(crate) fn looks(trace: &Trace) -> impl Iterator<Item = (Look, Option<&Told>)> {
+pub(crate) fn looks(trace: &Trace) -> impl Iterator<Item = (Look, Option<&Reported>)> {
     let mut last = Look::default();
     trace.entries.iter().filter_map(move |entry| match entry {
         Entry::Look(look) => {
             last = look.clone();
             Some((look.clone(), None))
         }
-        Entry::Told(told) => {
-            let mut look = Look { at_ns: told.at_ns, memory: Some(told.memory?), ..last.clone() };
-            for workload in &told.workloads {
+        Entry::Reported(reported) => {
+            let mut look = Look { at_ns: reported.at_ns, memory: Some(reported.memory?), ..last.clone() };
+            for workload in &reported.workloads {
                 match look.workloads.iter_mut().find(|known| known.id == workload.id) {
                     // A plan does not tell what of them is in swap, nor what of them is cache: what grew since is not.
                     Some(known) => {
@@ -60,7 +60,7 @@ pub(crate) fn looks(trace: &Trace) -> impl Iterator<Item = (Look, Option<&Told>)
                     None => look.workloads.push(workload.clone()),
                 }
             }
-            Some((look, Some(told)))
+            Some((look, Some(reported)))
         }
     })
 }
@@ -69,7 +69,7 @@ pub(crate) fn looks(trace: &Trace) -> impl Iterator<Item = (Look, Option<&Told>)
 pub(crate) fn most_workloads(trace: &Trace) -> usize {
     let count = |entry: &Entry| match entry {
         Entry::Look(look) => look.workloads.len(),
-        Entry::Told(told) => told.workloads.len(),
+        Entry::Reported(reported) => reported.workloads.len(),
     };
     // A plan may tell of some that the last look did not see.
     2 * trace.entries.iter().map(count).max().unwrap_or(0)
@@ -119,8 +119,8 @@ pub fn machine_candidates(look: &Look, configuration: &Configuration) -> Vec<Can
 
 impl From<Memory> for MemoryReading {
     fn from(memory: Memory) -> Self {
-        let Memory { capacity_bytes, kubelet_bytes, honest_bytes } = memory;
-        Self { capacity: capacity_bytes, kubelet_available: kubelet_bytes, honest_available: honest_bytes }
+        let Memory { capacity_bytes, kubelet_bytes, mem_available_bytes } = memory;
+        Self { capacity: capacity_bytes, kubelet_available: kubelet_bytes, mem_available: mem_available_bytes }
     }
 }
 
@@ -141,8 +141,8 @@ pub(crate) fn run(trace: &Trace, configuration: &Configuration, each: &mut dyn F
         taken: BTreeMap::new(),
         reclaimed: vec![None; 1 + policy.slices.len()],
     };
-    for (look, told) in looks(trace) {
-        run.look(look, told, trace.header.epoch_ns, each);
+    for (look, reported) in looks(trace) {
+        run.look(look, reported, trace.header.epoch_ns, each);
     }
 }
 
@@ -157,7 +157,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn look(&mut self, mut look: Look, told: Option<&Told>, epoch_ns: Option<i64>, each: &mut dyn FnMut(&Turn<'_>)) {
+    fn look(
+        &mut self,
+        mut look: Look,
+        reported: Option<&Reported>,
+        epoch_ns: Option<i64>,
+        each: &mut dyn FnMut(&Turn<'_>),
+    ) {
         let now = look.at_ns;
         let policy: &Config = &self.configuration.policy;
         self.give_back(&mut look);
@@ -183,7 +189,7 @@ impl Run<'_> {
                     let reading = seen.map(|slice| MemoryReading {
                         capacity: slice.capacity_bytes,
                         kubelet_available: slice.available_bytes,
-                        honest_available: slice.honest_bytes,
+                        mem_available: slice.mem_available_bytes,
                     });
                     (Scope::Slice(SliceId(u8::try_from(index).unwrap_or(u8::MAX))), path, reading)
                 }
@@ -218,7 +224,7 @@ impl Run<'_> {
             each(&Turn {
                 at: now,
                 epoch_ns,
-                told: told.map(|told| told.line.as_str()),
+                reported: reported.map(|reported| reported.line.as_str()),
                 names: &names,
                 messages: &[],
                 decided,
@@ -236,15 +242,16 @@ impl Run<'_> {
                 let more = |available: Bytes, back| available.saturating_add(back).min(memory.capacity_bytes);
                 *memory = Memory {
                     kubelet_bytes: more(memory.kubelet_bytes, all),
-                    honest_bytes: memory.honest_bytes.map(|honest| more(honest, held)),
+                    mem_available_bytes: memory.mem_available_bytes.map(|mem_available| more(mem_available, held)),
                     ..*memory
                 };
             }
-            for Slice { path, capacity_bytes, available_bytes, honest_bytes } in slices.iter_mut() {
+            for Slice { path, capacity_bytes, available_bytes, mem_available_bytes } in slices.iter_mut() {
                 let inside = gone.cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'));
                 if inside {
-                    for (available, back) in
-                        [(available_bytes, all)].into_iter().chain(honest_bytes.as_mut().map(|honest| (honest, held)))
+                    for (available, back) in [(available_bytes, all)]
+                        .into_iter()
+                        .chain(mem_available_bytes.as_mut().map(|mem_available| (mem_available, held)))
                     {
                         *available = available.saturating_add(back).min(*capacity_bytes);
                     }

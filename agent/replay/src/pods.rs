@@ -1,19 +1,19 @@
-//! Statistics through a rule book over pods.
+//! Statistics through an eviction policy over pods.
 
 use crate::Settings;
 use crate::api::{Pod, Seen, Summary, critical, seen};
 use crate::machine::{judged_anew, looks, most_workloads, stall};
-use crate::tell::{Decided, Turn};
-use crate::trace::{self, Look, Memory, Told, Trace, Workload};
+use crate::report::{Decided, Turn};
+use crate::trace::{self, Look, Memory, Reported, Trace, Workload};
 use core::time::Duration;
 use plimsoll_config::{Configuration, PodRules, kubelet as config};
 use plimsoll_policy::kubelet::{
     self, Amount, DiskLayout, Limit, MemoryStats, NodeStats, PodStats, QosClass, Readings, Resource, StatsTime,
     Threshold, Usage,
 };
-use plimsoll_policy::message::{Line, Message, OverLimit, Victim, VictimUsage, Words};
+use plimsoll_policy::message::{Line, Message, MessageContext, OverLimit, Victim, VictimUsage};
 use plimsoll_policy::plimsoll::{self, Action, Going, PodUid, ReclaimOrder, Reclaimed, Swap};
-use plimsoll_policy::{RuleBook, Stall};
+use plimsoll_policy::{EvictionPolicy, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
 use std::collections::BTreeMap;
 
@@ -24,11 +24,11 @@ const TURN: Duration = Duration::from_secs(10);
 struct Frame<'a> {
     at: MonotonicNs,
     epoch_ns: Option<i64>,
-    told: Option<&'a str>,
+    reported: Option<&'a str>,
     node: NodeStats,
-    honest: Option<Bytes>,
+    mem_available: Option<Bytes>,
     /// What pods together have if all their cache could be dropped.
-    pods_honest: Option<Bytes>,
+    pods_mem_available: Option<Bytes>,
     stall: Option<Stall>,
     swap: Option<Swap>,
     names: Vec<String>,
@@ -53,7 +53,7 @@ impl Texts<'_> {
     }
 }
 
-impl Words for Texts<'_> {
+impl MessageContext for Texts<'_> {
     fn line(&self, threshold: u32) -> Line {
         self.lines.get(threshold as usize).cloned().unwrap_or_else(|| Line::Written(String::new()))
     }
@@ -93,7 +93,7 @@ fn lines(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<Line> {
     thresholds.iter().map(line).collect()
 }
 
-/// A rule book with what it remembers.
+/// An eviction policy with what it remembers.
 enum Book {
     Kubelet {
         config: kubelet::Config,
@@ -119,12 +119,12 @@ struct Run {
 }
 
 impl Run {
-    fn new(settings: &Settings<'_>, book: RuleBook, layout: DiskLayout, pods: usize) -> Self {
+    fn new(settings: &Settings<'_>, book: EvictionPolicy, layout: DiskLayout, pods: usize) -> Self {
         let disks = config::DiskLayout {
             dedicated_image_fs: layout.has_image_fs(),
             split_container_fs: layout == DiskLayout::SplitImageFs,
         };
-        let configuration = Configuration { rule_book: book, ..settings.configuration.clone() };
+        let configuration = Configuration { eviction_policy: book, ..settings.configuration.clone() };
         let rules = configuration.pod_rules(disks);
         let (PodRules::Kubelet(kubelet::Config { thresholds, .. })
         | PodRules::Plimsoll(plimsoll::Config { thresholds, .. })) = &rules;
@@ -133,7 +133,8 @@ impl Run {
             PodRules::Kubelet(config) => {
                 let mut state = kubelet::State::new(&config);
                 let mut plan = kubelet::Plan::with_capacity(pods);
-                // A kubelet that has just started does not look at thresholds that it derived; this one has run for long.
+                // A kubelet that has just started does not look at thresholds that it derived; this one has run for
+                // long.
                 let started = kubelet::Observation { layout: Some(layout), node: None, pods: &[] };
                 kubelet::decide(&config, &mut state, &started, MonotonicNs(0), &mut plan);
                 Book::Kubelet { config, state, plan }
@@ -149,7 +150,20 @@ impl Run {
 
     fn turn(&mut self, mut frame: Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
         self.take_out(&mut frame);
-        let Frame { at, epoch_ns, told, node, honest, pods_honest, stall, swap, names, pods, held: _, seen } = frame;
+        let Frame {
+            at,
+            epoch_ns,
+            reported,
+            node,
+            mem_available,
+            pods_mem_available,
+            stall,
+            swap,
+            names,
+            pods,
+            held: _,
+            seen,
+        } = frame;
         let mut gone = Vec::new();
         let mut messages = Vec::new();
         let readings = Readings::of(&node);
@@ -161,16 +175,16 @@ impl Run {
                 kubelet::decide(config, state, &observation, at, plan);
                 kubelet::after_reclaim(config, state, &observation, Some(&node), plan);
                 gone.extend(plan.evictions.iter().map(|eviction| (eviction.pod, eviction.grace_seconds, false)));
-                let told = |eviction| Message::of_kubelet(config, &readings, eviction, &words);
-                messages.extend(plan.evictions.iter().map(|eviction| (eviction.pod, told(eviction))));
+                let reported = |eviction| Message::of_kubelet(config, &readings, eviction, &words);
+                messages.extend(plan.evictions.iter().map(|eviction| (eviction.pod, reported(eviction))));
                 Decided::Kubelet { config, plan, readings: &readings, conditions: state.conditions() }
             }
             Book::Plimsoll { config, state, plan, reclaimed } => {
                 let observation = plimsoll::Observation {
                     layout: Some(self.layout),
                     node: Some(node),
-                    honest_available: honest,
-                    pods_honest_available: pods_honest,
+                    mem_available,
+                    pods_mem_available,
                     stall,
                     swap,
                     dead_containers: Some(0),
@@ -201,11 +215,11 @@ impl Run {
             let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
             self.taken.insert(pod.uid, (at.after(grace), is_gentle));
         }
-        each(&Turn { at, epoch_ns, told, names: &names, messages: &messages, decided });
+        each(&Turn { at, epoch_ns, reported, names: &names, messages: &messages, decided });
     }
 
-    /// Takes out whom an earlier turn evicted, and gives back what it holds by now; or marks it as going, while its grace
-    /// lasts. The kubelet waits for its victims.
+    /// Takes out whom an earlier turn evicted, and gives back what it holds by now; or marks it as going, while its
+    /// grace lasts. The kubelet waits for its victims.
     fn take_out(&self, frame: &mut Frame<'_>) {
         let waits = matches!(self.book, Book::Kubelet { .. });
         let (names, pods) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.pods));
@@ -214,8 +228,9 @@ impl Run {
             match self.taken.get(&pod.uid) {
                 Some((until, _)) if waits || *until <= frame.at => {
                     give_back(&mut frame.node, &pod, self.layout);
-                    for honest in [&mut frame.honest, &mut frame.pods_honest].into_iter().flatten() {
-                        *honest = honest.saturating_add(held);
+                    for mem_available in [&mut frame.mem_available, &mut frame.pods_mem_available].into_iter().flatten()
+                    {
+                        *mem_available = mem_available.saturating_add(held);
                     }
                     if let (Some(swap), Some(swapped)) = (&mut frame.swap, pod.swapped) {
                         swap.free = swap.free.saturating_add(swapped).min(swap.total);
@@ -279,7 +294,7 @@ pub(crate) fn run_summaries(
     summaries: &[Summary],
     pods: Option<&[Pod]>,
     settings: &Settings<'_>,
-    book: RuleBook,
+    book: EvictionPolicy,
     each: &mut dyn FnMut(&Turn<'_>),
 ) {
     let Some(first) = summaries.first() else { return };
@@ -298,10 +313,10 @@ pub(crate) fn run_summaries(
         let frame = Frame {
             at,
             epoch_ns: time.map(|_| 0),
-            told: None,
+            reported: None,
             node: summary.node_stats(),
-            honest: None,
-            pods_honest: summary.pods_honest_available(),
+            mem_available: None,
+            pods_mem_available: summary.pods_mem_available(),
             stall: summary.stall(),
             // A kubelet does not tell whether pages come back from it.
             swap: None,
@@ -321,13 +336,13 @@ struct SwapSeen {
     last: Option<trace::Swap>,
     /// How many came back between the last two looks.
     came_back: u64,
-    /// The counter as the rule book sees it.
+    /// The counter as the eviction policy sees it.
     refaults: u64,
 }
 
 impl SwapSeen {
-    fn at(&mut self, swap: Option<trace::Swap>, is_told: bool) -> Option<Swap> {
-        if !is_told {
+    fn at(&mut self, swap: Option<trace::Swap>, is_reported: bool) -> Option<Swap> {
+        if !is_reported {
             let before = core::mem::replace(&mut self.last, swap);
             let counters = before.zip(swap).map(|(before, swap)| swap.refaults.saturating_sub(before.refaults));
             self.came_back = counters.unwrap_or(0);
@@ -339,10 +354,10 @@ impl SwapSeen {
 }
 
 /// Runs a trace of a machine, each workload as a pod, each look as a turn.
-pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, each: &mut dyn FnMut(&Turn<'_>)) {
+pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: EvictionPolicy, each: &mut dyn FnMut(&Turn<'_>)) {
     let mut run = Run::new(settings, book, DiskLayout::Single, most_workloads(trace));
     let mut swap_seen = SwapSeen::default();
-    for (mut look, told) in looks(trace) {
+    for (mut look, reported) in looks(trace) {
         // Where no process is left there is no pod any more, whatever is still charged there.
         look.workloads.retain(|workload| !workload.empty);
         let Look { at_ns, memory, workloads, .. } = &look;
@@ -355,12 +370,12 @@ pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, book: RuleBook, 
         let frame = Frame {
             at: *at_ns,
             epoch_ns: trace.header.epoch_ns,
-            told: told.map(|told: &Told| told.line.as_str()),
+            reported: reported.map(|reported: &Reported| reported.line.as_str()),
             node: NodeStats { memory: memory.as_ref().map(of_memory), ..NodeStats::default() },
-            honest: memory.and_then(|memory| memory.honest_bytes),
-            pods_honest: None,
+            mem_available: memory.and_then(|memory| memory.mem_available_bytes),
+            pods_mem_available: None,
             stall: stall(&look),
-            swap: swap_seen.at(look.swap, told.is_some()),
+            swap: swap_seen.at(look.swap, reported.is_some()),
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             pods: workloads.iter().map(|workload| as_pod(workload, settings)).collect(),
             held: workloads.iter().map(Workload::held).collect(),

@@ -1,5 +1,5 @@
-//! Traces of what was observed: one JSON object a line, the first of them a [`Header`]. `agent/docs/replay.md` describes
-//! every field for those who write or read them elsewhere.
+//! Traces of what was observed: one JSON object a line, the first of them a [`Header`]. `agent/docs/replay.md`
+//! describes every field for those who write or read them elsewhere.
 
 use plimsoll_policy::Protected;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -41,7 +41,7 @@ pub enum Entry {
     /// The machine was looked at.
     Look(Look),
     /// The agent told a plan.
-    Told(Told),
+    Reported(Reported),
 }
 
 impl Entry {
@@ -49,7 +49,7 @@ impl Entry {
     pub const fn at(&self) -> MonotonicNs {
         match self {
             Self::Look(look) => look.at_ns,
-            Self::Told(told) => told.at_ns,
+            Self::Reported(reported) => reported.at_ns,
         }
     }
 }
@@ -80,7 +80,7 @@ pub struct Look {
 /// A plan that the agent told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct Reported {
     /// When its observation was taken.
     pub at_ns: MonotonicNs,
     /// The plan as the log has it.
@@ -103,7 +103,7 @@ pub struct Memory {
     pub kubelet_bytes: Bytes,
     /// Available by the kernel's own estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub honest_bytes: Option<Bytes>,
+    pub mem_available_bytes: Option<Bytes>,
 }
 
 /// Full stall within a window.
@@ -140,7 +140,7 @@ pub struct Slice {
     pub available_bytes: Bytes,
     /// The limit less what reclaim could not take of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub honest_bytes: Option<Bytes>,
+    pub mem_available_bytes: Option<Bytes>,
 }
 
 /// A workload.

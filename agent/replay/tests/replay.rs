@@ -1,7 +1,7 @@
 //! Recordings through configurations: who would have gone, and what is said of what cannot be read.
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::RuleBook;
+use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::DiskLayout;
 use plimsoll_replay::{Recording, Settings, Turn, read, read_pods, run};
 use proptest::prelude::*;
@@ -15,8 +15,12 @@ fn configuration(text: &str) -> Configuration {
 }
 
 /// Each turn as time, line, and candidates with their fates.
-fn turns(recording: &Recording, text: &str, rule_book: Option<RuleBook>) -> Vec<(String, String, Vec<String>)> {
-    turns_with(recording, PODS, text, rule_book)
+fn turns(
+    recording: &Recording,
+    text: &str,
+    eviction_policy: Option<EvictionPolicy>,
+) -> Vec<(String, String, Vec<String>)> {
+    turns_with(recording, PODS, text, eviction_policy)
 }
 
 /// The same with another list of pods.
@@ -24,10 +28,10 @@ fn turns_with(
     recording: &Recording,
     pods: &[u8],
     text: &str,
-    rule_book: Option<RuleBook>,
+    eviction_policy: Option<EvictionPolicy>,
 ) -> Vec<(String, String, Vec<String>)> {
     let configuration = configuration(text);
-    let settings = Settings { configuration: &configuration, rule_book, layout: None };
+    let settings = Settings { configuration: &configuration, eviction_policy, layout: None };
     let pods = read_pods(pods).expect("a list of pods");
     let mut turns = Vec::new();
     run(recording, Some(&pods), &settings, &mut |turn: &Turn<'_>| {
@@ -84,9 +88,9 @@ fn a_trace_goes_through_every_rule_book() {
     let trace = read(MACHINE).expect("a trace");
     for (book, expected) in [
         // It does not see that memory runs out before its own figure says so.
-        (RuleBook::Kubelet, vec![(2, "b/hog".to_owned())]),
-        (RuleBook::Plimsoll, vec![(1, "b/hog".to_owned())]),
-        (RuleBook::OpenShift3, vec![(1, "b/hog".to_owned())]),
+        (EvictionPolicy::Kubelet, vec![(2, "b/hog".to_owned())]),
+        (EvictionPolicy::Plimsoll, vec![(1, "b/hog".to_owned())]),
+        (EvictionPolicy::OpenShift3, vec![(1, "b/hog".to_owned())]),
     ] {
         let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", Some(book));
         assert_eq!(evicted(&turns), expected, "{book}: {turns:?}");
@@ -97,7 +101,7 @@ fn a_trace_goes_through_every_rule_book() {
 fn nobody_is_evicted_from_where_no_process_is_left() {
     let (head, memory) = (
         r#"{"plimsoll_trace":1,"agent":"x"}"#,
-        r#""memory":{"capacity_bytes":1048576000,"kubelet_bytes":52428800,"honest_bytes":52428800}"#,
+        r#""memory":{"capacity_bytes":1048576000,"kubelet_bytes":52428800,"mem_available_bytes":52428800}"#,
     );
     let workload = |cgroup: &str, id: u32, more: &str| {
         format!(r#"{{"cgroup":"b/{cgroup}","id":{id},"usage_bytes":{id}00000000,"started_ns":6{more}}}"#)
@@ -110,7 +114,8 @@ fn nobody_is_evicted_from_where_no_process_is_left() {
         };
         format!("{head}\n{}\n{}\n", look("look", 1, ""), look("told", 2, r#""line":"as told","#))
     };
-    for book in [None, Some(RuleBook::Plimsoll), Some(RuleBook::OpenShift3), Some(RuleBook::Kubelet)] {
+    for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3), Some(EvictionPolicy::Kubelet)]
+    {
         for (left, expected) in [(&left, "b/runs"), (&workload("left", 9, ""), "b/left")] {
             let trace = read(trace(left).as_bytes()).expect("a trace");
             let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", book);
@@ -128,13 +133,13 @@ fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
     let look = |at: u64| {
         line(&format!(
             "{{\"look\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":52428800,\
-             \"honest_bytes\":524288000}},\"stall\":{{\"full_ns\":900000000,\"window_ns\":1000000000}},\"workloads\":\
+             \"mem_available_bytes\":524288000}},\"stall\":{{\"full_ns\":900000000,\"window_ns\":1000000000}},\"workloads\":\
              [{{\"cgroup\":\"b/hog\",\"id\":12,\"usage_bytes\":720371712,\"started_ns\":6}}]}}}}"
         ))
     };
     let trace = line("{\"plimsoll_trace\":1,\"agent\":\"x\"}") + &look(1) + &look(2) + &look(3);
     let trace = read(trace.as_bytes()).expect("a trace");
-    for book in [None, Some(RuleBook::Plimsoll), Some(RuleBook::OpenShift3)] {
+    for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
         let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", book);
         // Cache is in the way and tasks stall: it is reclaimed first, which brings nothing.
         assert_eq!(evicted(&turns), [(1, "b/hog".to_owned())], "{book:?}: {turns:?}");
@@ -147,7 +152,7 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
     // Memory is plentiful. A plan is told between the looks of 3 s and 4 s; it says nothing of swap.
     let trace = |free: u64, a_look: u64, stalled: u64| {
         let memory =
-            "\"memory\":{\"capacity_bytes\":1048576000,\"kubelet_bytes\":524288000,\"honest_bytes\":524288000}";
+            "\"memory\":{\"capacity_bytes\":1048576000,\"kubelet_bytes\":524288000,\"mem_available_bytes\":524288000}";
         let workload = |name: &str, id: u64, usage: u64, swapped: &str| {
             format!("{{\"cgroup\":\"{name}\",\"id\":{id},\"usage_bytes\":{usage}{swapped},\"started_ns\":{id}}}")
         };
@@ -163,9 +168,10 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
                  \"refaults\":{refaults}}},\"workloads\":[{both}]}}}}\n"
             )
         };
-        let told = swapped(291, "");
-        let told = format!("{{\"told\":{{\"at_ns\":3500000000,\"line\":\"x\",{memory},\"workloads\":[{told}]}}}}\n");
-        let looks = [look(1), look(2), look(3), told, look(4), look(5), look(6)].concat();
+        let reported = swapped(291, "");
+        let reported =
+            format!("{{\"told\":{{\"at_ns\":3500000000,\"line\":\"x\",{memory},\"workloads\":[{reported}]}}}}\n");
+        let looks = [look(1), look(2), look(3), reported, look(4), look(5), look(6)].concat();
         format!("{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{looks}")
     };
     let (short, plenty) = (5 << 20, 50 << 20);
@@ -182,12 +188,12 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
     ] {
         let recording = read(trace(free, a_look, stalled).as_bytes()).expect("a trace");
         let text = format!("swap: {{free: 10%, grace: {grace}}}");
-        for book in [RuleBook::Plimsoll, RuleBook::OpenShift3] {
+        for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
             let turns = turns(&recording, &text, Some(book));
             assert_eq!(evicted(&turns), expected, "{book}, {grace}, {free}, {a_look}, {stalled}: {turns:#?}");
         }
         // Neither the kubelet nor the core looks at swap.
-        for book in [Some(RuleBook::Kubelet), None] {
+        for book in [Some(EvictionPolicy::Kubelet), None] {
             assert_eq!(evicted(&turns(&recording, &text, book)), []);
         }
     }
@@ -195,17 +201,17 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
 
 #[test]
 fn cache_of_whoever_went_was_available_before_by_the_kernels_estimate() {
-    let look = |at: u64, honest: u64, cached: &str| {
+    let look = |at: u64, mem_available: u64, cached: &str| {
         format!(
             "{{\"look\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":20971520,\
-             \"honest_bytes\":{honest}}},\"slices\":[{{\"path\":\"b\",\"capacity_bytes\":1048576000,\
-             \"available_bytes\":1048576000,\"honest_bytes\":{honest}}}],\"workloads\":[\
+             \"mem_available_bytes\":{mem_available}}},\"slices\":[{{\"path\":\"b\",\"capacity_bytes\":1048576000,\
+             \"available_bytes\":1048576000,\"mem_available_bytes\":{mem_available}}}],\"workloads\":[\
              {{\"cgroup\":\"b/cached\",\"id\":11,\"usage_bytes\":524288000{cached},\"started_ns\":5}},\
              {{\"cgroup\":\"b/next\",\"id\":12,\"usage_bytes\":314572800,\"started_ns\":6}}]}}}}\n"
         )
     };
-    let told = "{\"told\":{\"at_ns\":25000000000,\"line\":\"x\",\"memory\":{\"capacity_bytes\":1048576000,\
-                \"kubelet_bytes\":20971520,\"honest_bytes\":20971520},\"workloads\":[{\"cgroup\":\"b/cached\",\"id\":11,\
+    let reported = "{\"told\":{\"at_ns\":25000000000,\"line\":\"x\",\"memory\":{\"capacity_bytes\":1048576000,\
+                \"kubelet_bytes\":20971520,\"mem_available_bytes\":20971520},\"workloads\":[{\"cgroup\":\"b/cached\",\"id\":11,\
                 \"usage_bytes\":525336576,\"started_ns\":5}]}}\n";
     let text = "evictionHard: {memory.available: 100Mi}\nmachine: {evictForUnattributed: true}";
     let of_slice = "evictionHard: {memory.available: 0%}\n\
@@ -213,16 +219,19 @@ fn cache_of_whoever_went_was_available_before_by_the_kernels_estimate() {
     // 20 MiB are left, and then what came back: 30 MiB, 31 MiB at the told plan, 90 MiB, or all of it.
     for (cached, middle, is_enough) in [
         (",\"held_bytes\":31457280", "", false),
-        (",\"held_bytes\":31457280", told, false),
+        (",\"held_bytes\":31457280", reported, false),
         (",\"held_bytes\":94371840", "", true),
         ("", "", true),
     ] {
         let looks = [&look(20, 20 << 20, cached), middle, &look(40, 20 << 20, cached)].concat();
         let recording = format!("{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{looks}");
         let recording = read(recording.as_bytes()).expect("a trace");
-        for (book, text) in
-            [(None, text), (Some(RuleBook::Plimsoll), text), (Some(RuleBook::OpenShift3), text), (None, of_slice)]
-        {
+        for (book, text) in [
+            (None, text),
+            (Some(EvictionPolicy::Plimsoll), text),
+            (Some(EvictionPolicy::OpenShift3), text),
+            (None, of_slice),
+        ] {
             let turns = turns(&recording, text, book);
             // A slice has a turn of its own.
             let a_look = if text == of_slice { 2 } else { 1 };
@@ -270,7 +279,8 @@ fn cache_of_pods_is_told_from_what_they_hold_where_statistics_say_so() {
         (rss(100), String::new(), "both", true),
     ] {
         let recording = read(of(&web, &db).as_bytes()).expect("a summary");
-        let settings = Settings { configuration: &configuration, rule_book: Some(RuleBook::Plimsoll), layout: None };
+        let settings =
+            Settings { configuration: &configuration, eviction_policy: Some(EvictionPolicy::Plimsoll), layout: None };
         let mut turns = Vec::new();
         run(&recording, None, &settings, &mut |turn: &Turn<'_>| turns.push((turn.json(), turn.line())));
         let (json, line) = &turns[0];
@@ -283,20 +293,20 @@ fn cache_of_pods_is_told_from_what_they_hold_where_statistics_say_so() {
 fn cache_of_a_slice_is_reclaimed_and_costs_nobody() {
     let text = "evictionHard: {memory.available: 0%}\n\
                 machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}]}";
-    let look = |honest: &str| {
+    let look = |mem_available: &str| {
         format!(
             "{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{{\"look\":{{\"at_ns\":1,\"slices\":[{{\"path\":\"a\",\
-             \"capacity_bytes\":1048576000,\"available_bytes\":209715200{honest}}}],\"workloads\":[{{\"cgroup\":\"a/db\",\
+             \"capacity_bytes\":1048576000,\"available_bytes\":209715200{mem_available}}}],\"workloads\":[{{\"cgroup\":\"a/db\",\
              \"id\":12,\"usage_bytes\":838860800,\"started_ns\":0}}]}}}}\n"
         )
     };
-    for (honest, gone) in [
+    for (mem_available, gone) in [
         ("", vec![(1, "a/db".to_owned())]),
-        (",\"honest_bytes\":209715200", vec![(1, "a/db".to_owned())]),
-        (",\"honest_bytes\":734003200", vec![]),
+        (",\"mem_available_bytes\":209715200", vec![(1, "a/db".to_owned())]),
+        (",\"mem_available_bytes\":734003200", vec![]),
     ] {
-        let turns = turns(&read(look(honest).as_bytes()).expect("a trace"), text, None);
-        assert_eq!(evicted(&turns), gone, "{honest}: {turns:?}");
+        let turns = turns(&read(look(mem_available).as_bytes()).expect("a trace"), text, None);
+        assert_eq!(evicted(&turns), gone, "{mem_available}: {turns:?}");
         assert_eq!(turns.iter().any(|(_, line, _)| line.starts_with("reclaiming")), gone.is_empty(), "{turns:?}");
     }
 }
@@ -306,8 +316,8 @@ fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
     let recording = read(SUMMARY).expect("a summary");
     let table = [
         (
-            RuleBook::Kubelet,
-            "evicting: memory.available 80.0 MiB, below its hard line 100.0 MiB; evict shop/web within 1 s; \
+            EvictionPolicy::Kubelet,
+            "evicting: memory.available 80.0 MiB, below its hard threshold 100.0 MiB; evict shop/web within 1 s; \
              conditions MemoryPressure",
             [
                 "shop/web: evicted; 472.0 MiB over its request, priority 0",
@@ -316,8 +326,8 @@ fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
             ],
         ),
         (
-            RuleBook::Plimsoll,
-            "evicting: memory.available below its hard line 100.0 MiB; missing 20.0 MiB; coming back 0 B, taken \
+            EvictionPolicy::Plimsoll,
+            "evicting: memory.available below its hard threshold 100.0 MiB; missing 20.0 MiB; coming back 0 B, taken \
              600.0 MiB; evict shop/web within 1 s; conditions MemoryPressure",
             [
                 "shop/web: evicted; uses 601.0 MiB, 473.0 MiB over its request, priority 0, Burstable",
@@ -341,8 +351,8 @@ fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
 fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
     let recording = read(SUMMARY).expect("a summary, of 03:04:05");
     for (deleted, fate, gone) in [
-        // Its grace is not over, which a hard line does not wait for.
-        ("03:04:20", "was going gently, is killed now", vec![]),
+        // Its grace is not over, which a hard threshold does not wait for.
+        ("03:04:20", "was terminating in its grace period, is killed now", vec![]),
         ("03:04:00", "going already, counted as coming back", vec![]),
         ("03:03:35", "going already, counted as coming back", vec![]),
         ("03:03:34", "going already, but stuck", vec![(0, "shop/db".to_owned())]),
@@ -352,12 +362,12 @@ fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
             r#""creationTimestamp": "2026-01-01T10:00:00Z""#,
             &format!(r#""deletionTimestamp": "2026-01-02T{deleted}Z""#),
         );
-        for book in [RuleBook::Plimsoll, RuleBook::OpenShift3] {
+        for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
             let turns = turns_with(&recording, pods.as_bytes(), "", Some(book));
             let (_, line, candidates) = &turns[0];
             assert_eq!(evicted(&turns), gone, "{deleted} {book}: {line}");
-            let told = candidates.iter().any(|told| told.starts_with(&format!("shop/web: {fate};")));
-            assert!(told, "{deleted} {book}: {candidates:?}");
+            let reported = candidates.iter().any(|reported| reported.starts_with(&format!("shop/web: {fate};")));
+            assert!(reported, "{deleted} {book}: {candidates:?}");
         }
     }
 }
@@ -367,12 +377,13 @@ fn images_are_in_no_recording_so_that_a_disk_of_their_own_costs_nobody() {
     let recording = read(SUMMARY).expect("a summary");
     let configuration = configuration("evictionHard: {imagefs.available: 95%}");
     let pods = read_pods(PODS).expect("a list of pods");
-    let nobody = "nobody to evict: nothing says whose going would help: imagefs.available below its hard line";
+    let nobody = "nobody to evict: nothing says whose going would help: imagefs.available below its hard threshold";
     for (layout, expected) in
         [(DiskLayout::SplitImageFs, nobody), (DiskLayout::DedicatedImageFs, "evicting: imagefs.available below")]
     {
-        for book in [RuleBook::Plimsoll, RuleBook::OpenShift3] {
-            let settings = Settings { configuration: &configuration, rule_book: Some(book), layout: Some(layout) };
+        for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
+            let settings =
+                Settings { configuration: &configuration, eviction_policy: Some(book), layout: Some(layout) };
             let mut lines = Vec::new();
             run(&recording, Some(&pods), &settings, &mut |turn: &Turn<'_>| lines.push(turn.line()));
             assert!(lines[0].starts_with(expected) && !lines[0].contains("images;"), "{book} {layout:?}: {lines:?}");
@@ -380,19 +391,25 @@ fn images_are_in_no_recording_so_that_a_disk_of_their_own_costs_nobody() {
     }
 }
 
-/// What is said of each pod that goes, with annotations and the metrics' label, by a rule book.
-fn said(recording: &Recording, pods: Option<&str>, text: &str, rule_book: RuleBook) -> Vec<serde_json::Value> {
+/// What is said of each pod that goes, with annotations and the metrics' label, by an eviction policy.
+fn said(
+    recording: &Recording,
+    pods: Option<&str>,
+    text: &str,
+    eviction_policy: EvictionPolicy,
+) -> Vec<serde_json::Value> {
     let configuration = configuration(text);
-    let settings = Settings { configuration: &configuration, rule_book: Some(rule_book), layout: None };
+    let settings = Settings { configuration: &configuration, eviction_policy: Some(eviction_policy), layout: None };
     let pods = pods.map(|pods| read_pods(pods.as_bytes()).expect("a list of pods"));
     let mut evictions = Vec::new();
     run(recording, pods.as_deref(), &settings, &mut |turn: &Turn<'_>| {
         let json = turn.json();
-        let told = json["evictions"].as_array().cloned().unwrap_or_default();
-        let of_json = told.iter().map(|told| told["message"].as_str().expect("a message").trim_end().to_owned());
+        let reported = json["evictions"].as_array().cloned().unwrap_or_default();
+        let of_json =
+            reported.iter().map(|reported| reported["message"].as_str().expect("a message").trim_end().to_owned());
         let of_text = turn.messages().into_iter().map(|[_, message]| message);
         assert_eq!(of_text.collect::<Vec<_>>(), of_json.collect::<Vec<_>>());
-        evictions.extend(told);
+        evictions.extend(reported);
     });
     evictions
 }
@@ -402,7 +419,7 @@ fn every_rule_book_says_what_the_kubelet_says() {
     let summary = read(SUMMARY).expect("a summary");
     let pods = String::from_utf8_lossy(PODS);
     let low = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. ";
-    let blamed = "Container nginx was using 600Mi, request is 128Mi, has larger consumption of memory. ";
+    let offending = "Container nginx was using 600Mi, request is 128Mi, has larger consumption of memory. ";
     let whole =
         pods.replacen(r#""priority": 0,"#, r#""priority": 0, "resources": {"requests": {"memory": "128Mi"}},"#, 1);
     let volume = pods.replacen(r#""sizeLimit": "1Gi""#, r#""sizeLimit": "0.5Ki""#, 1);
@@ -414,10 +431,10 @@ fn every_rule_book_says_what_the_kubelet_says() {
     let sidecar = r#""initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"limits": {"ephemeral-storage": "50k"}}}], "volumes""#;
     let of_container = of_container.replacen(r#""volumes""#, sidecar, 1);
     for (pods, message, label, annotation) in [
-        (Some(&*pods), format!("{low}{blamed}"), "memory.available", "nginx"),
+        (Some(&*pods), format!("{low}{offending}"), "memory.available", "nginx"),
         (
             Some(&*whole),
-            format!("{low}Pod web was using 600Mi, request is 128Mi, has larger consumption of memory. {blamed}"),
+            format!("{low}Pod web was using 600Mi, request is 128Mi, has larger consumption of memory. {offending}"),
             "memory.available",
             "nginx",
         ),
@@ -442,14 +459,14 @@ fn every_rule_book_says_what_the_kubelet_says() {
             "",
         ),
     ] {
-        let kubelet = said(&summary, pods, "", RuleBook::Kubelet);
-        let web = kubelet.iter().find(|told| told["pod"] == "shop/web" || pods.is_none()).expect("it goes");
+        let kubelet = said(&summary, pods, "", EvictionPolicy::Kubelet);
+        let web = kubelet.iter().find(|reported| reported["pod"] == "shop/web" || pods.is_none()).expect("it goes");
         assert_eq!((&web["message"], &web["eviction_signal"]), (&message.into(), &label.into()), "{kubelet:?}");
         assert_eq!(web["annotations"]["offending_containers"].as_str().unwrap_or_default(), annotation);
-        for book in [RuleBook::Plimsoll, RuleBook::OpenShift3] {
+        for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
             let ours = said(&summary, pods, "", book);
-            let same = ours.iter().any(|told| {
-                ["message", "annotations", "eviction_signal"].iter().all(|field| told[*field] == web[*field])
+            let same = ours.iter().any(|reported| {
+                ["message", "annotations", "eviction_signal"].iter().all(|field| reported[*field] == web[*field])
             });
             assert!(same, "{book}: {ours:?}, not {web}");
         }
@@ -458,7 +475,7 @@ fn every_rule_book_says_what_the_kubelet_says() {
     let trace = read(MACHINE).expect("a trace");
     let text = "evictionHard: {memory.available: 9.765625%}";
     let expected = "The node was low on resource: memory. Threshold quantity: 100000Ki, available: 60Mi. ";
-    assert_eq!(said(&trace, None, text, RuleBook::Kubelet)[0]["message"], expected);
+    assert_eq!(said(&trace, None, text, EvictionPolicy::Kubelet)[0]["message"], expected);
 }
 
 #[test]
@@ -466,15 +483,15 @@ fn programs_get_names_fates_and_cases() {
     let trace = read(MACHINE).expect("a trace");
     let configuration = configuration("evictionHard: {memory.available: 100Mi}");
     for (book, turn, cases) in [
-        (RuleBook::Kubelet, 2, None),
-        (RuleBook::Plimsoll, 1, Some("honest-only")),
-        (RuleBook::OpenShift3, 1, Some("honest-only")),
+        (EvictionPolicy::Kubelet, 2, None),
+        (EvictionPolicy::Plimsoll, 1, Some("honest-only")),
+        (EvictionPolicy::OpenShift3, 1, Some("honest-only")),
     ] {
-        let settings = Settings { configuration: &configuration, rule_book: Some(book), layout: None };
+        let settings = Settings { configuration: &configuration, eviction_policy: Some(book), layout: None };
         let mut turns = Vec::new();
         run(&trace, None, &settings, &mut |turn: &Turn<'_>| turns.push(turn.json()));
         let plan = &turns[turn];
-        assert_eq!((&plan["rule_book"], &plan["conditions"][0]), (&book.name().into(), &"MemoryPressure".into()));
+        assert_eq!((&plan["eviction_policy"], &plan["conditions"][0]), (&book.name().into(), &"MemoryPressure".into()));
         assert_eq!(plan["condition_cases"]["MemoryPressure"].as_str(), cases, "{book}");
         let victim = &plan["candidates"][0];
         assert_eq!(
@@ -492,7 +509,7 @@ fn programs_get_names_fates_and_cases() {
 fn summaries_may_follow_one_another() {
     let later = String::from_utf8_lossy(SUMMARY).replace("03:04:05Z", "03:04:25Z");
     let both = [SUMMARY, later.as_bytes()].concat();
-    for book in RuleBook::ALL {
+    for book in EvictionPolicy::ALL {
         let turns = turns(&read(&both).expect("two summaries"), "", Some(book));
         // Who went in the first gave back enough for the second.
         assert_eq!((turns.len(), evicted(&turns)), (2, vec![(0, "shop/web".to_owned())]), "{book}: {turns:?}");
@@ -605,7 +622,7 @@ proptest! {
             match read(bytes) {
                 Err(error) => prop_assert!(error.line > 0 && !error.why.is_empty()),
                 Ok(recording) => {
-                    for book in [None].into_iter().chain(RuleBook::ALL.map(Some)) {
+                    for book in [None].into_iter().chain(EvictionPolicy::ALL.map(Some)) {
                         for (_, line, _) in turns(&recording, LINES, book) {
                             prop_assert!(!line.is_empty());
                         }

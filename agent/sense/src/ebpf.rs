@@ -1,4 +1,4 @@
-//! The highest rung: programs in the kernel that compare at every charge and ring as a line is crossed.
+//! The highest rung: programs in the kernel that compare at every charge and ring as a threshold is crossed.
 
 use std::{
     fs, io,
@@ -19,25 +19,25 @@ use aya::{
     programs::{Program, ProgramError, ProgramFd},
     sys::{Stats, enable_stats},
 };
-use plimsoll_abi::{ABSENT, Event, LineRecord, LineTable, SliceSlot, change, counter, reclaimer, scope};
+use plimsoll_abi::{ABSENT, Event, SliceSlot, ThresholdRecord, ThresholdTable, change, counter, reclaimer, scope};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages};
 
 use crate::{
     config::Config,
     error::SenseError,
-    lines::{BrakeMark, Generation, Lines, MAX_BRAKES, MAX_SLICES, NodeLine, SliceLine},
     mapped::MappedWords,
     probe::{self, Found, with_sources},
-    rules::{self, Attachment, LINE, Planned, Way},
+    rules::{self, AttachType, Attachment, LINE, Planned},
     source::{
         Descriptor, Health, HealthReader, Hook, HookState, Interest, Kind, MAX_DESCRIPTORS, ProgramStats, Source,
     },
-    wake::{CgroupChange, CrossedLine, OomScope, Reclaimer, Wake, WakeList},
+    thresholds::{ArmedThresholds, BrakeMark, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold, SliceThreshold},
+    wake::{CgroupChange, CrossedThreshold, OomScope, Reclaimer, Wake, WakeList},
 };
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/plimsoll.bpf.o"));
 
-const LINES_TOKEN: u32 = 0;
+const THRESHOLDS_TOKEN: u32 = 0;
 const EVENTS_TOKEN: u32 = 1;
 #[cfg(feature = "log")]
 const LOG_TOKEN: u32 = 2;
@@ -46,11 +46,11 @@ const LOG_TOKEN: u32 = 2;
 const BRAKE_LEVELS: u8 = 8;
 
 /// How many of those that were stopped are looked at, to find the first.
-const STOPPED_LOOK: usize = 256;
+const STOPPED_BATCH: usize = 256;
 
 /// Programs in the kernel, attached as long as this lives.
 pub struct EbpfSource {
-    lines: RingBuf<MapData>,
+    thresholds: RingBuf<MapData>,
     events: RingBuf<MapData>,
     table: MappedWords,
     slice_slots: HashMap<MapData, u64, [u64; 2]>,
@@ -88,8 +88,8 @@ fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> SenseError {
 impl EbpfSource {
     /// Probes this kernel, loads the programs and attaches what it allows. Without the line hook it does not stand.
     pub fn new(config: &Config) -> Result<Self, SenseError> {
-        // The library reads the kernel's type information for itself too, for relocations that these programs do not have:
-        // some 10 MiB that are given back at once.
+        // The library reads the kernel's type information for itself too, for relocations that these programs do not
+        // have: some 10 MiB that are given back at once.
         let (mut loader, types, Found { mut facts, layout }) = thread::scope(|scope| {
             let library = scope.spawn(|| {
                 let mut loader = EbpfLoader::new();
@@ -104,7 +104,7 @@ impl EbpfSource {
             facts.trampolines = Ok(false);
         }
         let plan = rules::plan(&facts);
-        let unusable = plan.iter().find(|planned| planned.family.name == LINE && planned.ways.is_empty());
+        let unusable = plan.iter().find(|planned| planned.family.name == LINE && planned.choices.is_empty());
         let reason = unusable.map(|planned| planned.reason.clone().unwrap_or_default());
         let (Some(layout), None) = (layout, &reason) else {
             let why = reason.unwrap_or_else(|| "no type information".into());
@@ -154,10 +154,10 @@ impl EbpfSource {
         let mut take = |name: &'static str| ebpf.take_map(name).ok_or_else(|| no_map(name));
         let map_failed = failed("a map of the kernel programs");
         let Map::Array(table) = take("lines")? else { return Err(no_map("lines")) };
-        let words = MappedWords::new(table.fd().as_fd(), size_of::<LineTable>() / 8)
+        let words = MappedWords::new(table.fd().as_fd(), size_of::<ThresholdTable>() / 8)
             .map_err(|error| SenseError::System { action: "map the line table", error })?;
         let source = Self {
-            lines: RingBuf::try_from(take("line_ring")?).map_err(|error| map_failed(&error))?,
+            thresholds: RingBuf::try_from(take("line_ring")?).map_err(|error| map_failed(&error))?,
             events: RingBuf::try_from(take("event_ring")?).map_err(|error| map_failed(&error))?,
             table: words,
             slice_slots: HashMap::try_from(take("slices")?).map_err(|error| map_failed(&error))?,
@@ -198,11 +198,11 @@ impl EbpfSource {
     }
 
     /// Says which slices the slots stand for. Their counters are found again as charges pass.
-    fn set_slices(&mut self, slices: &[SliceLine]) -> Result<(), SenseError> {
+    fn set_slices(&mut self, slices: &[SliceThreshold]) -> Result<(), SenseError> {
         if self.slices.iter().eq(slices.iter().map(|line| &line.cgroup)) {
             return Ok(());
         }
-        self.store(std::mem::offset_of!(LineTable, slice_mask), 0);
+        self.store(std::mem::offset_of!(ThresholdTable, slice_mask), 0);
         for old in self.slices.drain(..) {
             // A slice that was never stored is not there to remove.
             let _ = self.slice_slots.remove(&old.0);
@@ -214,21 +214,21 @@ impl EbpfSource {
                 .map_err(|error| SenseError::Map { what: "a slice", error: map_errno(&error) })?;
             self.slices.push(line.cgroup);
         }
-        self.store(std::mem::offset_of!(LineTable, slice_epoch), self.epoch);
-        self.store(std::mem::offset_of!(LineTable, slice_mask), (1 << slices.len()) - 1);
+        self.store(std::mem::offset_of!(ThresholdTable, slice_epoch), self.epoch);
+        self.store(std::mem::offset_of!(ThresholdTable, slice_mask), (1 << slices.len()) - 1);
         Ok(())
     }
 
-    fn line_wake(record: &LineRecord) -> Wake {
-        Wake::LineCrossed {
-            line: match record.line {
-                0 => CrossedLine::Node,
-                slot => CrossedLine::Slice(slot as usize - 1),
+    fn threshold_wake(record: &ThresholdRecord) -> Wake {
+        Wake::ThresholdCrossed {
+            threshold: match record.threshold {
+                0 => CrossedThreshold::Node,
+                slot => CrossedThreshold::Slice(slot as usize - 1),
             },
             generation: Generation(record.generation),
             crossed: MonotonicNs(record.at_ns),
             kubelet_available: Pages(record.kubelet),
-            honest_available: Pages(record.honest),
+            mem_available: Pages(record.mem_available),
             usage: present(record.usage).map(Pages),
             charged: present(record.charged).map(CgroupId),
             ancestors: record.ancestors.map(|id| (id != 0).then_some(CgroupId(id))),
@@ -237,13 +237,13 @@ impl EbpfSource {
         }
     }
 
-    fn drain_lines(&mut self, wakes: &mut WakeList) {
+    fn drain_thresholds(&mut self, wakes: &mut WakeList) {
         while !wakes.is_full() {
-            let Some(item) = self.lines.next() else { return };
-            let record = LineRecord::decode(&item);
+            let Some(item) = self.thresholds.next() else { return };
+            let record = ThresholdRecord::decode(&item);
             drop(item);
             match record {
-                Ok(record) => wakes.push(Self::line_wake(&record)),
+                Ok(record) => wakes.push(Self::threshold_wake(&record)),
                 Err(_) => self.counts.malformed(),
             }
         }
@@ -322,7 +322,7 @@ impl Source for EbpfSource {
     fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
         let readable = |fd, token| Descriptor { fd, interest: Interest::Readable, token };
         let mut descriptors = ArrayVec::new();
-        descriptors.push(readable(self.lines.as_fd(), LINES_TOKEN));
+        descriptors.push(readable(self.thresholds.as_fd(), THRESHOLDS_TOKEN));
         descriptors.push(readable(self.events.as_fd(), EVENTS_TOKEN));
         #[cfg(feature = "log")]
         descriptors.extend(self.log.as_ref().map(|log| readable(log.as_fd(), LOG_TOKEN)));
@@ -331,7 +331,7 @@ impl Source for EbpfSource {
 
     fn drain(&mut self, token: u32, wakes: &mut WakeList) -> Result<(), SenseError> {
         match token {
-            LINES_TOKEN => self.drain_lines(wakes),
+            THRESHOLDS_TOKEN => self.drain_thresholds(wakes),
             EVENTS_TOKEN => self.drain_events(wakes),
             #[cfg(feature = "log")]
             LOG_TOKEN => self.log.iter_mut().for_each(aya_log::EbpfLogger::flush),
@@ -340,22 +340,26 @@ impl Source for EbpfSource {
         Ok(())
     }
 
-    fn arm(&mut self, lines: &Lines) -> Result<Generation, SenseError> {
-        let Lines { node, slices, tasks } = lines;
+    fn arm(&mut self, thresholds: &ArmedThresholds) -> Result<Generation, SenseError> {
+        let ArmedThresholds { node, slices, tasks } = thresholds;
         // Slices that the kernel does not take cost only their own lines.
         let taken = self.set_slices(slices);
         let slices = if taken.is_ok() { &slices[..] } else { &[] };
         // Found again as charges pass: one that was found just as the slots changed may have been forgotten since.
-        self.store(std::mem::offset_of!(LineTable, resolved_mask), 0);
-        let node_line = node.unwrap_or_default();
-        let NodeLine { kubelet, honest, total, reserve, low_watermark, kubelet_drift, honest_drift } = node_line;
+        self.store(std::mem::offset_of!(ThresholdTable, resolved_mask), 0);
+        let node_threshold = node.unwrap_or_default();
+        let NodeThreshold { kubelet, mem_available, total, reserve, low_watermark, kubelet_drift, mem_available_drift } =
+            node_threshold;
         let early = |bytes: Bytes, drift: Pages| if bytes == Bytes::ZERO { 0 } else { self.level(bytes) + drift.0 };
-        self.store(std::mem::offset_of!(LineTable, node_kubelet), early(kubelet, kubelet_drift));
-        self.store(std::mem::offset_of!(LineTable, node_honest), early(honest, honest_drift));
-        self.store(std::mem::offset_of!(LineTable, total), total.0);
-        self.store(std::mem::offset_of!(LineTable, reserve), reserve.0);
-        self.store(std::mem::offset_of!(LineTable, low_watermark), low_watermark.0);
-        self.store(std::mem::offset_of!(LineTable, task_count), tasks.map_or(u64::MAX, |tasks| u64::from(tasks.count)));
+        self.store(std::mem::offset_of!(ThresholdTable, node_kubelet), early(kubelet, kubelet_drift));
+        self.store(std::mem::offset_of!(ThresholdTable, node_mem_available), early(mem_available, mem_available_drift));
+        self.store(std::mem::offset_of!(ThresholdTable, total), total.0);
+        self.store(std::mem::offset_of!(ThresholdTable, reserve), reserve.0);
+        self.store(std::mem::offset_of!(ThresholdTable, low_watermark), low_watermark.0);
+        self.store(
+            std::mem::offset_of!(ThresholdTable, task_count),
+            tasks.map_or(u64::MAX, |tasks| u64::from(tasks.count)),
+        );
         for (slot, line) in slices.iter().enumerate() {
             self.store(slice_slot(slot) + std::mem::offset_of!(SliceSlot, usage), self.level(line.usage));
         }
@@ -367,16 +371,16 @@ impl Source for EbpfSource {
         for slot in 0..slices.len() {
             self.store(slice_slot(slot) + std::mem::offset_of!(SliceSlot, generation), generation);
         }
-        self.store(std::mem::offset_of!(LineTable, reclaim_generation), generation);
-        self.store(std::mem::offset_of!(LineTable, task_generation), armed(tasks.is_some()));
-        self.store(std::mem::offset_of!(LineTable, node_generation), armed(node.is_some()));
+        self.store(std::mem::offset_of!(ThresholdTable, reclaim_generation), generation);
+        self.store(std::mem::offset_of!(ThresholdTable, task_generation), armed(tasks.is_some()));
+        self.store(std::mem::offset_of!(ThresholdTable, node_generation), armed(node.is_some()));
         taken.map(|()| self.generation)
     }
 
     fn disarm(&mut self) -> Result<(), SenseError> {
-        self.store(std::mem::offset_of!(LineTable, node_generation), 0);
-        self.store(std::mem::offset_of!(LineTable, reclaim_generation), 0);
-        self.store(std::mem::offset_of!(LineTable, task_generation), 0);
+        self.store(std::mem::offset_of!(ThresholdTable, node_generation), 0);
+        self.store(std::mem::offset_of!(ThresholdTable, reclaim_generation), 0);
+        self.store(std::mem::offset_of!(ThresholdTable, task_generation), 0);
         for slot in 0..MAX_SLICES {
             self.store(slice_slot(slot) + std::mem::offset_of!(SliceSlot, generation), 0);
         }
@@ -394,26 +398,26 @@ impl Source for EbpfSource {
             return Err(SenseError::BrakeLevel { most: MAX_BRAKES, deepest: BRAKE_LEVELS });
         }
         // Off while the marks change: a slice that is no longer marked is not braked by a stale level.
-        self.store(std::mem::offset_of!(LineTable, brake_levels), 0);
+        self.store(std::mem::offset_of!(ThresholdTable, brake_levels), 0);
         for old in self.brakes.drain(..) {
             let _ = self.brake_slots.remove(&old.0);
         }
         let mut levels = 0;
-        for BrakeMark { slice, level, kubelet, honest } in marks {
-            let lines = [self.level(*kubelet), self.level(*honest)];
+        for BrakeMark { slice, level, kubelet, mem_available } in marks {
+            let thresholds = [self.level(*kubelet), self.level(*mem_available)];
             self.brake_slots
-                .insert(slice.0, lines, 0)
+                .insert(slice.0, thresholds, 0)
                 .map_err(|error| SenseError::Map { what: "a brake", error: map_errno(&error) })?;
             self.brakes.push(*slice);
             levels |= 1_u64 << level;
         }
-        self.store(std::mem::offset_of!(LineTable, brake_levels), levels);
+        self.store(std::mem::offset_of!(ThresholdTable, brake_levels), levels);
         Ok(())
     }
 
     fn first_stopped(&self) -> Option<MonotonicNs> {
         // Bounded: entries that are taken away meanwhile may start the walk anew.
-        let entries = self.stopped.iter().take(STOPPED_LOOK).filter_map(Result::ok);
+        let entries = self.stopped.iter().take(STOPPED_BATCH).filter_map(Result::ok);
         entries.map(|(_, [_, _, at])| MonotonicNs(at)).min()
     }
 
@@ -453,7 +457,7 @@ impl Counts {
         let counted = self.stats.is_some()
             || fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|value| value.trim() == "1");
         Health {
-            lost: vec![("lines", sum(counter::LOST_LINES)), ("events", sum(counter::LOST_EVENTS))],
+            lost: vec![("lines", sum(counter::LOST_THRESHOLD_EVENTS)), ("events", sum(counter::LOST_EVENTS))],
             malformed: self.malformed.load(Ordering::Relaxed),
             programs: self.programs.iter().map(|(name, fd)| program_stats(name, fd, counted)).collect(),
             hooks: self.hooks.clone(),
@@ -464,7 +468,7 @@ impl Counts {
 }
 
 const fn slice_slot(slot: usize) -> usize {
-    std::mem::offset_of!(LineTable, slices) + slot * size_of::<SliceSlot>()
+    std::mem::offset_of!(ThresholdTable, slices) + slot * size_of::<SliceSlot>()
 }
 
 fn no_map(name: &'static str) -> SenseError {
@@ -504,13 +508,14 @@ fn brake_possible(config: &Config, bpffs: bool) -> Result<(), String> {
 
 fn attach_all(ebpf: &mut Ebpf, plan: &[Planned], btf: &Btf) -> Result<Vec<Hook>, SenseError> {
     let mut hooks = Vec::with_capacity(plan.len());
-    for Planned { family, ways, reason } in plan {
+    for Planned { family, choices, reason } in plan {
         let mut why = reason.clone();
         let mut state = None;
-        for way in ways {
-            match attach_way(ebpf, way, btf) {
+        for attach_type in choices {
+            match attach_choice(ebpf, attach_type, btf) {
                 Ok(()) => {
-                    let hung: Vec<String> = way.iter().map(|it| format!("{} {}", it.way.name(), it.target)).collect();
+                    let hung: Vec<String> =
+                        attach_type.iter().map(|it| format!("{} {}", it.attach_type.name(), it.target)).collect();
                     state = Some(HookState::Attached(hung.join(", ")));
                     break;
                 }
@@ -529,29 +534,35 @@ fn attach_all(ebpf: &mut Ebpf, plan: &[Planned], btf: &Btf) -> Result<Vec<Hook>,
 }
 
 /// Loads and attaches all programs of an alternative, or none of them.
-fn attach_way(ebpf: &mut Ebpf, way: &[Attachment], btf: &Btf) -> Result<(), String> {
-    for (index, attachment) in way.iter().enumerate() {
+fn attach_choice(ebpf: &mut Ebpf, attach_type: &[Attachment], btf: &Btf) -> Result<(), String> {
+    for (index, attachment) in attach_type.iter().enumerate() {
         if let Err(error) = attach(ebpf, attachment, btf) {
-            for done in &way[..=index] {
+            for done in &attach_type[..=index] {
                 // Unloading detaches; a program that never loaded says so, and that is fine here.
                 let _ = ebpf.program_mut(done.program).map(unload);
             }
-            return Err(format!("{} {}: {error}", attachment.way.name(), attachment.target));
+            return Err(format!("{} {}: {error}", attachment.attach_type.name(), attachment.target));
         }
     }
     Ok(())
 }
 
 fn attach(ebpf: &mut Ebpf, attachment: &Attachment, btf: &Btf) -> Result<(), String> {
-    let Attachment { program, way, target } = attachment;
+    let Attachment { program, attach_type, target } = attachment;
     let program = ebpf.program_mut(program).ok_or_else(|| format!("the embedded object has no program `{program}`"))?;
-    let result = match (way, program) {
-        (Way::Fentry, Program::FEntry(program)) => program.load(target, btf).and_then(|()| program.attach().map(drop)),
-        (Way::Fexit, Program::FExit(program)) => program.load(target, btf).and_then(|()| program.attach().map(drop)),
-        (Way::Tracepoint, Program::BtfTracePoint(program)) => {
+    let result = match (attach_type, program) {
+        (AttachType::Fentry, Program::FEntry(program)) => {
             program.load(target, btf).and_then(|()| program.attach().map(drop))
         }
-        (Way::Kprobe, Program::KProbe(program)) => program.load().and_then(|()| program.attach(target, 0).map(drop)),
+        (AttachType::Fexit, Program::FExit(program)) => {
+            program.load(target, btf).and_then(|()| program.attach().map(drop))
+        }
+        (AttachType::Tracepoint, Program::BtfTracePoint(program)) => {
+            program.load(target, btf).and_then(|()| program.attach().map(drop))
+        }
+        (AttachType::Kprobe, Program::KProbe(program)) => {
+            program.load().and_then(|()| program.attach(target, 0).map(drop))
+        }
         _ => Err(ProgramError::UnexpectedProgramType),
     };
     result.map_err(|error| with_sources(&error))
@@ -571,7 +582,7 @@ fn unload(program: &mut Program) -> Result<(), ProgramError> {
 fn loaded_programs(ebpf: &Ebpf) -> Vec<(&'static str, ProgramFd)> {
     rules::FAMILIES
         .iter()
-        .flat_map(|family| family.ways)
+        .flat_map(|family| family.choices)
         .copied()
         .flatten()
         .filter_map(|attachment| {
@@ -607,7 +618,7 @@ mod tests {
     #[test]
     fn the_embedded_object_has_every_program_and_global() {
         let object = aya_object();
-        for attachment in rules::FAMILIES.iter().flat_map(|family| family.ways).copied().flatten() {
+        for attachment in rules::FAMILIES.iter().flat_map(|family| family.choices).copied().flatten() {
             assert!(object.contains(attachment.program), "{}", attachment.program);
         }
         for map in ["lines", "line_ring", "event_ring", "counts", "slices", "brakes", "stalls", "stopped"] {

@@ -13,30 +13,32 @@ use crate::{
 
 /// One step of the ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rung {
+pub struct SourceAttempt {
     /// Which source.
     pub kind: Kind,
     /// Why it was not taken; `None` on the rung that stands.
-    pub fallen: Option<String>,
+    pub error: Option<String>,
 }
 
 /// Starts sources best first until one stands. The last rung in the answer is the one that does.
-pub fn ladder(config: &Config) -> Result<(Box<dyn Source>, Vec<Rung>), SenseError> {
-    let mut rungs = Vec::new();
+pub fn ladder(config: &Config) -> Result<(Box<dyn Source>, Vec<SourceAttempt>), SenseError> {
+    let mut attempts = Vec::new();
     for kind in [Kind::Ebpf, Kind::PsiTrigger, Kind::Polling] {
         if config.only.is_some_and(|only| only != kind) {
             continue;
         }
         match start(kind, config) {
             Ok(source) => {
-                rungs.push(Rung { kind, fallen: None });
-                return Ok((source, rungs));
+                attempts.push(SourceAttempt { kind, error: None });
+                return Ok((source, attempts));
             }
-            Err(error) => rungs.push(Rung { kind, fallen: Some(error.to_string()) }),
+            Err(error) => attempts.push(SourceAttempt { kind, error: Some(error.to_string()) }),
         }
     }
-    let reasons: Vec<String> =
-        rungs.iter().map(|rung| format!("{}: {}", rung.kind, rung.fallen.as_deref().unwrap_or_default())).collect();
+    let reasons: Vec<String> = attempts
+        .iter()
+        .map(|attempt| format!("{}: {}", attempt.kind, attempt.error.as_deref().unwrap_or_default()))
+        .collect();
     Err(SenseError::NoSource(reasons.join("; ")))
 }
 
@@ -61,9 +63,9 @@ mod tests {
     #[test]
     fn a_forced_kind_is_the_only_rung() {
         let config = Config { only: Some(Kind::Polling), ..Config::default() };
-        let (source, rungs) = ladder(&config).expect("polling works everywhere");
+        let (source, attempts) = ladder(&config).expect("polling works everywhere");
         assert_eq!(source.kind(), Kind::Polling);
-        assert_eq!(rungs, [Rung { kind: Kind::Polling, fallen: None }]);
+        assert_eq!(attempts, [SourceAttempt { kind: Kind::Polling, error: None }]);
     }
 
     #[test]
@@ -75,9 +77,9 @@ mod tests {
 
     #[test]
     fn every_fallen_rung_has_a_reason_and_the_last_one_stands() {
-        let (source, rungs) = ladder(&Config::default()).expect("polling works everywhere");
-        let (last, fallen) = rungs.split_last().expect("at least one rung");
-        assert_eq!((last.kind, &last.fallen), (source.kind(), &None));
-        assert!(fallen.iter().all(|rung| rung.fallen.as_ref().is_some_and(|why| !why.is_empty())), "{rungs:?}");
+        let (source, attempts) = ladder(&Config::default()).expect("polling works everywhere");
+        let (last, error) = attempts.split_last().expect("at least one rung");
+        assert_eq!((last.kind, &last.error), (source.kind(), &None));
+        assert!(error.iter().all(|attempt| attempt.error.as_ref().is_some_and(|why| !why.is_empty())), "{attempts:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! What the kernel programs must be told about the running kernel before they are loaded: one table from their names for
-//! addresses and offsets to the kernel's.
+//! What the kernel programs must be told about the running kernel before they are loaded: one table from their names
+//! for addresses and offsets to the kernel's.
 
 use plimsoll_abi::NO_OFFSET;
 
@@ -75,7 +75,7 @@ pub(crate) struct Layout {
     pub(crate) addresses: Vec<(&'static str, u64)>,
     /// Offsets and enumerators, likewise.
     pub(crate) offsets: Vec<(&'static str, u32)>,
-    /// Why the node's line cannot be reckoned, if so.
+    /// Why the node's threshold cannot be reckoned, if so.
     pub(crate) blind: Option<String>,
 }
 

@@ -13,8 +13,8 @@ use rustix::time::{
 
 use crate::{
     error::SenseError,
-    lines::{BrakeMark, Generation, Lines},
     source::{Descriptor, Interest, Kind, MAX_DESCRIPTORS, Source},
+    thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::{Wake, WakeList},
 };
 
@@ -70,7 +70,7 @@ impl Source for Polling {
         Ok(())
     }
 
-    fn arm(&mut self, _lines: &Lines) -> Result<Generation, SenseError> {
+    fn arm(&mut self, _lines: &ArmedThresholds) -> Result<Generation, SenseError> {
         self.generation.0 += 1;
         Ok(self.generation)
     }
@@ -130,7 +130,7 @@ mod tests {
             slice: plimsoll_units::CgroupId(1),
             level: 1,
             kubelet: plimsoll_units::Bytes::ZERO,
-            honest: plimsoll_units::Bytes::mib(1),
+            mem_available: plimsoll_units::Bytes::mib(1),
         };
         assert!(source.set_brakes(&[]).is_ok());
         assert!(matches!(source.set_brakes(&[mark]), Err(SenseError::NoKernelBrake(Kind::Polling))));

@@ -1,4 +1,5 @@
-//! Facts about this kernel. Facts only: what follows from them is in [`crate::rules`]. Nothing is asked by version number.
+//! Facts about this kernel. Facts only: what follows from them is in [`crate::rules`]. Nothing is asked by version
+//! number.
 
 use std::{fs, panic::resume_unwind, path::Path, thread};
 
@@ -25,8 +26,8 @@ pub struct KernelFacts {
     pub tracepoints: Vec<(&'static str, bool)>,
     /// Members that hooks read and this kernel lacks, by the programs' names.
     pub missing_members: Vec<&'static str>,
-    /// Why the node's line cannot be reckoned in the kernel, if so.
-    pub line_blind: Option<String>,
+    /// Why the node's threshold cannot be reckoned in the kernel, if so.
+    pub threshold_blind: Option<String>,
     /// Whether the number of tasks can be read in the kernel.
     pub task_count: bool,
     /// Whether `/proc/kallsyms` shows addresses.
@@ -113,7 +114,7 @@ pub(crate) fn gather(root: &Path) -> Found {
         missing_members: layout.as_ref().map_or(Vec::new(), |layout| {
             layout.offsets.iter().map(|(name, _)| *name).filter(|name| layout.offset(name).is_none()).collect()
         }),
-        line_blind: text("proc/cmdline")
+        threshold_blind: text("proc/cmdline")
             .filter(|line| memory_disabled(line))
             .map(|_| "cgroup_disable=memory is on the kernel's command line, so nothing is charged to a cgroup".into())
             .or_else(|| layout.as_ref().and_then(|layout| layout.blind.clone())),

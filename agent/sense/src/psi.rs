@@ -1,7 +1,7 @@
 //! The middle rung: the kernel's own pressure trigger on memory.
 //!
-//! It fires when tasks waited for memory long enough within a window, at best 50 ms after that began, and once a window.
-//! Stall also rises on slow disks with memory free, so its owner must look before it acts.
+//! It fires when tasks waited for memory long enough within a window, at best 50 ms after that began, and once a
+//! window. Stall also rises on slow disks with memory free, so its owner must look before it acts.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     error::SenseError,
-    lines::{BrakeMark, Generation, Lines},
     source::{Descriptor, Interest, Kind, MAX_DESCRIPTORS, Source},
+    thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::{Wake, WakeList},
 };
 
@@ -60,8 +60,8 @@ pub struct PsiTrigger {
 }
 
 impl PsiTrigger {
-    /// Sets the trigger on `path` (`/proc/pressure/memory`), with the window of two seconds where the kernel refuses the
-    /// one asked for.
+    /// Sets the trigger on `path` (`/proc/pressure/memory`), with the window of two seconds where the kernel refuses
+    /// the one asked for.
     pub fn new(path: &Path, wanted: TriggerSpec) -> Result<Self, SenseError> {
         match Self::set(path, wanted) {
             Err(SenseError::TriggerRefused { error, .. })
@@ -121,7 +121,7 @@ impl Source for PsiTrigger {
         Ok(())
     }
 
-    fn arm(&mut self, _lines: &Lines) -> Result<Generation, SenseError> {
+    fn arm(&mut self, _lines: &ArmedThresholds) -> Result<Generation, SenseError> {
         self.generation.0 += 1;
         Ok(self.generation)
     }

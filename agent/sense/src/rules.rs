@@ -4,7 +4,7 @@ use crate::probe::KernelFacts;
 
 /// How a program is hung into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AttachType {
     /// At a function's entry, with typed arguments.
     Fentry,
     /// At a function's exit, with its arguments.
@@ -15,7 +15,7 @@ pub enum Way {
     Kprobe,
 }
 
-impl Way {
+impl AttachType {
     /// The name that people know it by.
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ pub struct Attachment {
     /// The program in the embedded object.
     pub program: &'static str,
     /// How.
-    pub way: Way,
+    pub attach_type: AttachType,
     /// The function or tracepoint.
     pub target: &'static str,
 }
@@ -57,11 +57,11 @@ pub struct Family {
     /// Members of kernel structs that it cannot do without, by the programs' names.
     pub members: &'static [&'static str],
     /// The alternatives.
-    pub ways: &'static [&'static [Attachment]],
+    pub choices: &'static [&'static [Attachment]],
 }
 
-const fn at(program: &'static str, way: Way, target: &'static str) -> Attachment {
-    Attachment { program, way, target }
+const fn at(program: &'static str, attach_type: AttachType, target: &'static str) -> Attachment {
+    Attachment { program, attach_type, target }
 }
 
 /// The line family's name, without which the eBPF source does not stand.
@@ -76,71 +76,71 @@ pub const FAMILIES: &[Family] = &[
         name: LINE,
         degrades: "no line is watched in the kernel; the next source below is used",
         members: &["COUNTER_USAGE", "COUNTER_PARENT", "MEMCG_COUNTER", "MEMCG_CGROUP", "CGROUP_KN", "KN_ID"],
-        ways: &[
-            &[at("charge_fentry", Way::Fentry, "page_counter_try_charge")],
-            &[at("charge_kprobe", Way::Kprobe, "page_counter_try_charge")],
+        choices: &[
+            &[at("charge_fentry", AttachType::Fentry, "page_counter_try_charge")],
+            &[at("charge_kprobe", AttachType::Kprobe, "page_counter_try_charge")],
         ],
     },
     Family {
         name: "kswapd",
         degrades: "memory taken in the root cgroup or by huge page pools is seen later: by direct reclaim or the timer",
         members: &[],
-        ways: &[&[at("kswapd_wake", Way::Tracepoint, "mm_vmscan_wakeup_kswapd")]],
+        choices: &[&[at("kswapd_wake", AttachType::Tracepoint, "mm_vmscan_wakeup_kswapd")]],
     },
     Family {
         name: "direct reclaim",
         degrades: "memory taken in the root cgroup or by huge page pools is seen later: by kswapd's wake or the timer",
         members: &[],
-        ways: &[&[at("direct_reclaim", Way::Tracepoint, "mm_vmscan_direct_reclaim_begin")]],
+        choices: &[&[at("direct_reclaim", AttachType::Tracepoint, "mm_vmscan_direct_reclaim_begin")]],
     },
     Family {
         name: "stall",
         degrades: "who waits for memory is known only from memory.pressure, every two seconds",
         members: &[],
-        ways: &[&[
-            at("stall_enter", Way::Fexit, "psi_memstall_enter"),
-            at("stall_leave", Way::Fentry, "psi_memstall_leave"),
+        choices: &[&[
+            at("stall_enter", AttachType::Fexit, "psi_memstall_enter"),
+            at("stall_leave", AttachType::Fentry, "psi_memstall_leave"),
         ]],
     },
     Family {
         name: "oom",
         degrades: "a lost race is counted from /proc/vmstat, without its victim",
         members: &["OC_CHOSEN"],
-        ways: &[
-            &[at("oom_fentry", Way::Fentry, "oom_kill_process")],
-            &[at("oom_kprobe", Way::Kprobe, "oom_kill_process")],
+        choices: &[
+            &[at("oom_fentry", AttachType::Fentry, "oom_kill_process")],
+            &[at("oom_kprobe", AttachType::Kprobe, "oom_kill_process")],
         ],
     },
     Family {
         name: TASKS,
         degrades: "the number of tasks is looked at by the slow timer only",
         members: &[],
-        ways: &[&[at("fork", Way::Tracepoint, "sched_process_fork")]],
+        choices: &[&[at("fork", AttachType::Tracepoint, "sched_process_fork")]],
     },
     Family {
         name: "cgroups",
         degrades: "cgroups that come and go are found by looking",
         members: &["CGROUP_KN", "KN_ID"],
-        ways: &[&[
-            at("cgroup_made", Way::Tracepoint, "cgroup_mkdir"),
-            at("cgroup_removed", Way::Tracepoint, "cgroup_rmdir"),
-            at("cgroup_populated", Way::Tracepoint, "cgroup_notify_populated"),
+        choices: &[&[
+            at("cgroup_made", AttachType::Tracepoint, "cgroup_mkdir"),
+            at("cgroup_removed", AttachType::Tracepoint, "cgroup_rmdir"),
+            at("cgroup_populated", AttachType::Tracepoint, "cgroup_notify_populated"),
         ]],
     },
 ];
 
 fn attachments() -> impl Iterator<Item = &'static Attachment> {
-    FAMILIES.iter().flat_map(|family| family.ways).copied().flatten()
+    FAMILIES.iter().flat_map(|family| family.choices).copied().flatten()
 }
 
 /// Every function that a family may hang on, once.
 pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
-    attachments().filter(|it| matches!(it.way, Way::Fentry | Way::Fexit)).map(|it| it.target)
+    attachments().filter(|it| matches!(it.attach_type, AttachType::Fentry | AttachType::Fexit)).map(|it| it.target)
 }
 
 /// Every tracepoint that a family may hang on, once.
 pub(crate) fn tracepoints() -> impl Iterator<Item = &'static str> {
-    attachments().filter(|it| it.way == Way::Tracepoint).map(|it| it.target)
+    attachments().filter(|it| it.attach_type == AttachType::Tracepoint).map(|it| it.target)
 }
 
 /// What is to be tried for one family.
@@ -149,7 +149,7 @@ pub struct Planned {
     /// The family.
     pub family: &'static Family,
     /// The alternatives that the facts allow, best first.
-    pub ways: Vec<&'static [Attachment]>,
+    pub choices: Vec<&'static [Attachment]>,
     /// Why the first alternative is not among them, or why there is none.
     pub reason: Option<String>,
 }
@@ -160,7 +160,7 @@ pub fn plan(facts: &KernelFacts) -> Vec<Planned> {
 }
 
 fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
-    let none = |reason: String| Planned { family, ways: Vec::new(), reason: Some(reason) };
+    let none = |reason: String| Planned { family, choices: Vec::new(), reason: Some(reason) };
     if let Err(error) = &facts.btf {
         return none(error.to_string());
     }
@@ -168,36 +168,37 @@ fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
         return none(format!("this kernel has no member for {member}"));
     }
     if family.name == LINE
-        && let Some(why) = &facts.line_blind
+        && let Some(why) = &facts.threshold_blind
     {
         return none(why.clone());
     }
     if family.name == TASKS && !facts.task_count {
         return none("/proc/kallsyms hides the address of nr_threads".into());
     }
-    let (mut ways, mut reason) = (Vec::new(), None);
-    for way in family.ways {
-        match way.iter().find_map(|attachment| refusal(attachment, facts)) {
-            None => ways.push(*way),
+    let (mut choices, mut reason) = (Vec::new(), None);
+    for attach_type in family.choices {
+        match attach_type.iter().find_map(|attachment| refusal(attachment, facts)) {
+            None => choices.push(*attach_type),
             Some(why) => {
                 reason.get_or_insert(why);
             }
         }
     }
-    Planned { family, ways, reason }
+    Planned { family, choices, reason }
 }
 
 /// Why an attachment cannot be; `None` where nothing speaks against trying.
 fn refusal(attachment: &Attachment, facts: &KernelFacts) -> Option<String> {
-    let Attachment { program: _, way, target } = attachment;
-    let there = match way {
-        Way::Fentry | Way::Fexit | Way::Kprobe => facts.has_function(target),
-        Way::Tracepoint => facts.has_tracepoint(target),
+    let Attachment { program: _, attach_type, target } = attachment;
+    let there = match attach_type {
+        AttachType::Fentry | AttachType::Fexit | AttachType::Kprobe => facts.has_function(target),
+        AttachType::Tracepoint => facts.has_tracepoint(target),
     };
     if !there {
         return Some(format!("this kernel has no {target}"));
     }
-    (*way.programs(facts) == Ok(false)).then(|| format!("this kernel cannot attach {} programs", way.name()))
+    (*attach_type.programs(facts) == Ok(false))
+        .then(|| format!("this kernel cannot attach {} programs", attach_type.name()))
 }
 
 #[cfg(test)]
@@ -213,7 +214,7 @@ mod tests {
             functions: functions().map(|name| (name, true)).collect(),
             tracepoints: tracepoints().map(|name| (name, true)).collect(),
             missing_members: Vec::new(),
-            line_blind: None,
+            threshold_blind: None,
             task_count: true,
             symbols_visible: true,
             kptr_restrict: Some(0),
@@ -227,38 +228,60 @@ mod tests {
         }
     }
 
-    fn first_way(facts: &KernelFacts, family: &str) -> Option<Way> {
+    fn first_choice(facts: &KernelFacts, family: &str) -> Option<AttachType> {
         let planned = plan(facts).into_iter().find(|planned| planned.family.name == family).expect("family");
-        assert!(!planned.ways.is_empty() || planned.reason.is_some(), "{family} is left out without a reason");
-        planned.ways.first().map(|way| way[0].way)
+        assert!(!planned.choices.is_empty() || planned.reason.is_some(), "{family} is left out without a reason");
+        planned.choices.first().map(|attach_type| attach_type[0].attach_type)
     }
 
     #[test]
     fn what_is_missing_costs_only_what_it_carries() {
         type Change = fn(&mut KernelFacts);
         let lose_function = |facts: &mut KernelFacts| facts.functions.retain(|(name, _)| *name != "psi_memstall_leave");
-        let rows: [(Change, [Option<Way>; 4]); 10] = [
-            (|_| {}, [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), Some(Way::Tracepoint)]),
+        let rows: [(Change, [Option<AttachType>; 4]); 10] = [
+            (
+                |_| {},
+                [
+                    Some(AttachType::Fentry),
+                    Some(AttachType::Fexit),
+                    Some(AttachType::Fentry),
+                    Some(AttachType::Tracepoint),
+                ],
+            ),
             (
                 |facts| facts.trampolines = Ok(false),
-                [Some(Way::Kprobe), None, Some(Way::Kprobe), Some(Way::Tracepoint)],
+                [Some(AttachType::Kprobe), None, Some(AttachType::Kprobe), Some(AttachType::Tracepoint)],
             ),
-            (|facts| facts.raw_tracepoints = Ok(false), [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), None]),
-            (|facts| facts.tracepoints.clear(), [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), None]),
+            (
+                |facts| facts.raw_tracepoints = Ok(false),
+                [Some(AttachType::Fentry), Some(AttachType::Fexit), Some(AttachType::Fentry), None],
+            ),
+            (
+                |facts| facts.tracepoints.clear(),
+                [Some(AttachType::Fentry), Some(AttachType::Fexit), Some(AttachType::Fentry), None],
+            ),
             (
                 |facts| (facts.trampolines, facts.raw_tracepoints) = (Err("EPERM".into()), Err("EPERM".into())),
-                [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), Some(Way::Tracepoint)],
+                [
+                    Some(AttachType::Fentry),
+                    Some(AttachType::Fexit),
+                    Some(AttachType::Fentry),
+                    Some(AttachType::Tracepoint),
+                ],
             ),
-            (lose_function, [Some(Way::Fentry), None, Some(Way::Fentry), Some(Way::Tracepoint)]),
+            (lose_function, [Some(AttachType::Fentry), None, Some(AttachType::Fentry), Some(AttachType::Tracepoint)]),
             (
                 |facts| facts.missing_members.push("OC_CHOSEN"),
-                [Some(Way::Fentry), Some(Way::Fexit), None, Some(Way::Tracepoint)],
+                [Some(AttachType::Fentry), Some(AttachType::Fexit), None, Some(AttachType::Tracepoint)],
             ),
             (
-                |facts| facts.line_blind = Some("hidden".into()),
-                [None, Some(Way::Fexit), Some(Way::Fentry), Some(Way::Tracepoint)],
+                |facts| facts.threshold_blind = Some("hidden".into()),
+                [None, Some(AttachType::Fexit), Some(AttachType::Fentry), Some(AttachType::Tracepoint)],
             ),
-            (|facts| facts.task_count = false, [Some(Way::Fentry), Some(Way::Fexit), Some(Way::Fentry), None]),
+            (
+                |facts| facts.task_count = false,
+                [Some(AttachType::Fentry), Some(AttachType::Fexit), Some(AttachType::Fentry), None],
+            ),
             (
                 |facts| facts.btf = Err(BtfError::Unreadable { path: "x".into(), error: "y".into() }),
                 [None, None, None, None],
@@ -267,7 +290,7 @@ mod tests {
         for (index, (change, expected)) in rows.into_iter().enumerate() {
             let mut facts = full();
             change(&mut facts);
-            let found = [LINE, "stall", "oom", TASKS].map(|family| first_way(&facts, family));
+            let found = [LINE, "stall", "oom", TASKS].map(|family| first_choice(&facts, family));
             assert_eq!(found, expected, "row {index}");
         }
     }

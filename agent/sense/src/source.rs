@@ -8,7 +8,7 @@ use plimsoll_units::{CgroupId, MonotonicNs};
 use crate::{
     ebpf::Counts,
     error::SenseError,
-    lines::{BrakeMark, Generation, Lines},
+    thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::WakeList,
 };
 
@@ -18,7 +18,7 @@ pub const MAX_DESCRIPTORS: usize = 4;
 /// What a source is made of, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Programs in the kernel ring as a line is crossed.
+    /// Programs in the kernel ring as a threshold is crossed.
     Ebpf,
     /// The kernel's pressure trigger fires when tasks wait for memory.
     PsiTrigger,
@@ -127,7 +127,7 @@ pub trait Source: Send {
 
     /// Watches these lines: writes the levels, then the generation. Each line rings once and then stays quiet until the
     /// next arming. Memory may have passed a line before it was armed: the caller looks again afterwards.
-    fn arm(&mut self, lines: &Lines) -> Result<Generation, SenseError>;
+    fn arm(&mut self, thresholds: &ArmedThresholds) -> Result<Generation, SenseError>;
 
     /// Rings no line until armed again.
     fn disarm(&mut self) -> Result<(), SenseError>;

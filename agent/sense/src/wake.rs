@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 
-use crate::lines::Generation;
+use crate::thresholds::Generation;
 
 /// How many ancestors of the running task's cgroup a crossing carries: levels 1 to 6 below the root.
 pub const ANCESTOR_LEVELS: usize = 6;
@@ -14,12 +14,12 @@ pub const WAKES_A_DRAIN: usize = 64;
 /// Storage for one drain.
 pub type WakeList = ArrayVec<Wake, WAKES_A_DRAIN>;
 
-/// Which of the armed lines was crossed.
+/// Which of the armed thresholds was crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CrossedLine {
+pub enum CrossedThreshold {
     /// The node's own, in either reading.
     Node,
-    /// The slice with this index in [`Lines::slices`](crate::Lines::slices).
+    /// The slice with this index in [`ArmedThresholds::slices`](crate::ArmedThresholds::slices).
     Slice(usize),
 }
 
@@ -61,18 +61,19 @@ pub enum CgroupChange {
 /// One thing that a source noticed. Times are the kernel's, taken where it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Memory crossed an armed line.
-    LineCrossed {
+    /// Memory crossed an armed threshold.
+    ThresholdCrossed {
         /// Which line.
-        line: CrossedLine,
+        threshold: CrossedThreshold,
         /// The arming that this answers; an older one than the last is out of date.
         generation: Generation,
         /// When.
         crossed: MonotonicNs,
-        /// Available memory as the kubelet reckons it, from the kernel's global counters, which may be late by the drift.
+        /// Available memory as the kubelet reckons it, from the kernel's global counters, which may be late by the
+        /// drift.
         kubelet_available: Pages,
         /// Available memory as `MemAvailable` reckons it, likewise.
-        honest_available: Pages,
+        mem_available: Pages,
         /// For a slice: what is charged to it, this charge included. Absent for the node.
         usage: Option<Pages>,
         /// The cgroup whose charge crossed the line. Absent where no charge was seen (reclaim in the root cgroup).

@@ -1,10 +1,10 @@
-//! Times below a line: from its crossing, over what grew being stopped, to memory being back. Only told on, never
+//! Times below a threshold: from its crossing, over what grew being stopped, to memory being back. Only told on, never
 //! decided by.
 
 use plimsoll_sense::MAX_SLICES;
 use plimsoll_units::{Bytes, MonotonicNs};
 
-/// The machine, and slices with lines of their own.
+/// The machine, and slices with thresholds of their own.
 pub(super) const SCOPES: usize = 1 + MAX_SLICES;
 
 /// How many of each scope's lines memory is below.
@@ -12,11 +12,11 @@ pub(super) type Depth = [u8; SCOPES];
 
 /// From the crossing of a line to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    /// When the line was crossed, by the kernel; absent where it did not ring.
+pub(super) struct Reported {
+    /// When the threshold was crossed, by the kernel; absent where it did not ring.
     pub(super) crossed: Option<MonotonicNs>,
-    /// The most that memory was below the line.
-    pub(super) past_line: Bytes,
+    /// The most that memory was below the threshold.
+    pub(super) past_threshold: Bytes,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ struct Episode {
     /// When a look saw it first.
     seen: MonotonicNs,
     crossed: Option<MonotonicNs>,
-    past_line: Bytes,
+    past_threshold: Bytes,
     stopped: bool,
     acted: bool,
 }
@@ -42,56 +42,58 @@ impl Episodes {
         self.open.is_some()
     }
 
-    /// A look at `now` saw memory this deep; `rang` is when the kernel saw a crossing, if that woke the core.
-    pub(super) fn look(&mut self, depth: Depth, rang: Option<MonotonicNs>, now: MonotonicNs) {
+    /// A look at `now` saw memory this deep; `trigger` is when the kernel saw a crossing, if that woke the core.
+    pub(super) fn sample(&mut self, depth: Depth, trigger: Option<MonotonicNs>, now: MonotonicNs) {
         let is_deeper = |before: &Depth| depth.iter().zip(before).any(|(now, before)| now > before);
         match &mut self.open {
             Some(open) if !is_deeper(&open.depth) => {
                 open.depth = depth;
                 // The look was before the ring's own wake. A later ring is none of this line's.
-                open.crossed = open.crossed.or(rang.filter(|rang| *rang <= open.seen));
+                open.crossed = open.crossed.or(trigger.filter(|trigger| *trigger <= open.seen));
             }
             open if is_deeper(&[0; SCOPES]) => {
                 let acted = open.is_some_and(|open| open.acted);
-                let new = Episode { depth, seen: now, crossed: rang, past_line: Bytes::ZERO, stopped: false, acted };
+                let new =
+                    Episode { depth, seen: now, crossed: trigger, past_threshold: Bytes::ZERO, stopped: false, acted };
                 *open = Some(new);
             }
             _ => {}
         }
     }
 
-    /// Memory is this far below a line.
-    pub(super) fn past(&mut self, past_line: Bytes) {
+    /// Memory is this far below a threshold.
+    pub(super) fn past(&mut self, past_threshold: Bytes) {
         if let Some(open) = &mut self.open {
-            open.past_line = open.past_line.max(past_line);
+            open.past_threshold = open.past_threshold.max(past_threshold);
         }
     }
 
-    /// What grew was stopped at `now`, this far below a line. Gives what is to be told: the first time after a crossing.
-    pub(super) fn stopped(&mut self, past_line: Bytes, now: MonotonicNs) -> Option<Told> {
+    /// What grew was stopped at `now`, this far below a threshold. Gives what is to be told: the first time after a
+    /// crossing.
+    pub(super) fn stopped(&mut self, past_threshold: Bytes, now: MonotonicNs) -> Option<Reported> {
         let open = self.open.get_or_insert(Episode {
             depth: [0; SCOPES],
             seen: now,
             crossed: None,
-            past_line,
+            past_threshold,
             stopped: false,
             acted: false,
         });
         open.acted = true;
         let crossed = open.crossed;
-        (!std::mem::replace(&mut open.stopped, true)).then_some(Told { crossed, past_line })
+        (!std::mem::replace(&mut open.stopped, true)).then_some(Reported { crossed, past_threshold })
     }
 
     /// Nothing has to be done any more; `quiet`: and no line is crossed. Gives what is to be told, once where something
     /// was done.
-    pub(super) fn over(&mut self, quiet: bool) -> Option<Told> {
-        let Episode { crossed, past_line, acted, .. } = *self.open.as_ref()?;
+    pub(super) fn over(&mut self, quiet: bool) -> Option<Reported> {
+        let Episode { crossed, past_threshold, acted, .. } = *self.open.as_ref()?;
         if quiet {
             self.open = None;
         } else if let Some(open) = &mut self.open {
             open.acted = false;
         }
-        acted.then_some(Told { crossed, past_line })
+        acted.then_some(Reported { crossed, past_threshold })
     }
 }
 
@@ -114,32 +116,32 @@ mod tests {
     #[test]
     fn a_hard_line_is_told_from_its_own_crossing_while_a_soft_one_stays_crossed() {
         let mut episodes = Episodes::default();
-        episodes.look(node(1), Some(at(10)), at(11));
+        episodes.sample(node(1), Some(at(10)), at(11));
         assert_eq!(episodes.over(false), None, "nothing was done yet");
-        episodes.look(node(2), Some(at(9000)), at(9001));
-        assert_eq!(episodes.stopped(MIB, at(9002)), Some(Told { crossed: Some(at(9000)), past_line: MIB }));
+        episodes.sample(node(2), Some(at(9000)), at(9001));
+        assert_eq!(episodes.stopped(MIB, at(9002)), Some(Reported { crossed: Some(at(9000)), past_threshold: MIB }));
         assert_eq!(episodes.stopped(MIB, at(9003)), None, "once after a crossing");
         // The ring of the next step down is no crossing of a line.
-        episodes.look(node(2), Some(at(9010)), at(9011));
+        episodes.sample(node(2), Some(at(9010)), at(9011));
         assert_eq!(episodes.stopped(MIB, at(9012)), None);
         episodes.past(Bytes::mib(3));
-        episodes.look(node(1), None, at(9100));
-        assert_eq!(episodes.over(false), Some(Told { crossed: Some(at(9000)), past_line: Bytes::mib(3) }));
+        episodes.sample(node(1), None, at(9100));
+        assert_eq!(episodes.over(false), Some(Reported { crossed: Some(at(9000)), past_threshold: Bytes::mib(3) }));
         assert_eq!(episodes.over(false), None);
-        // The hard line again.
-        episodes.look(node(2), Some(at(20_000)), at(20_001));
-        let told = episodes.stopped(MIB, at(20_002)).expect("another crossing");
-        assert_eq!(told.crossed, Some(at(20_000)));
-        assert_eq!(episodes.over(true).map(|told| told.crossed), Some(Some(at(20_000))));
+        // The hard threshold again.
+        episodes.sample(node(2), Some(at(20_000)), at(20_001));
+        let reported = episodes.stopped(MIB, at(20_002)).expect("another crossing");
+        assert_eq!(reported.crossed, Some(at(20_000)));
+        assert_eq!(episodes.over(true).map(|reported| reported.crossed), Some(Some(at(20_000))));
         assert!(!episodes.is_open());
     }
 
     #[test]
     fn a_ring_that_comes_after_the_look_is_still_the_crossing() {
-        for (rang, expected) in [(at(5), Some(at(5))), (at(9), None)] {
+        for (trigger, expected) in [(at(5), Some(at(5))), (at(9), None)] {
             let mut episodes = Episodes::default();
-            episodes.look(node(1), None, at(6));
-            episodes.look(node(1), Some(rang), at(10));
+            episodes.sample(node(1), None, at(6));
+            episodes.sample(node(1), Some(trigger), at(10));
             assert_eq!(episodes.stopped(MIB, at(10)).expect("the first").crossed, expected);
         }
     }
@@ -147,13 +149,13 @@ mod tests {
     #[test]
     fn lines_of_slices_are_lines_too() {
         let mut episodes = Episodes::default();
-        episodes.look([0; SCOPES], Some(at(1)), at(1));
+        episodes.sample([0; SCOPES], Some(at(1)), at(1));
         assert!(!episodes.is_open(), "a ring without a crossing is none");
         let mut slice = node(1);
-        episodes.look(slice, Some(at(10)), at(11));
+        episodes.sample(slice, Some(at(10)), at(11));
         assert!(episodes.stopped(MIB, at(12)).is_some());
         slice[3] = 1;
-        episodes.look(slice, Some(at(20)), at(21));
-        assert_eq!(episodes.stopped(MIB, at(22)), Some(Told { crossed: Some(at(20)), past_line: MIB }));
+        episodes.sample(slice, Some(at(20)), at(21));
+        assert_eq!(episodes.stopped(MIB, at(22)), Some(Reported { crossed: Some(at(20)), past_threshold: MIB }));
     }
 }

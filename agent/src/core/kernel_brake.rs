@@ -57,18 +57,18 @@ impl KernelBrake {
         let _ = source.set_brakes(&[]);
     }
 
-    /// Marks the slices, where they are not marked for this line yet. `honest` is the line, by the kernel's own reading only: page
-    /// cache in the way is no reason to stop anybody.
-    pub(super) fn set(&mut self, source: &mut dyn Source, honest: Bytes) -> Result<(), SenseError> {
-        if self.set == Some(honest) || self.marks.iter().all(Option::is_none) {
+    /// Marks the slices, where they are not marked for this line yet. `mem_available` is the line, by the kernel's own
+    /// reading only: page cache in the way is no reason to stop anybody.
+    pub(super) fn set(&mut self, source: &mut dyn Source, mem_available: Bytes) -> Result<(), SenseError> {
+        if self.set == Some(mem_available) || self.marks.iter().all(Option::is_none) {
             return Ok(());
         }
         let marked = self.marks.iter().flatten();
         let marks: ArrayVec<BrakeMark, MAX_BRAKES> = marked
-            .map(|(slice, level)| BrakeMark { slice: *slice, level: *level, kubelet: Bytes::ZERO, honest })
+            .map(|(slice, level)| BrakeMark { slice: *slice, level: *level, kubelet: Bytes::ZERO, mem_available })
             .collect();
         // Once: what cannot be marked now cannot be marked in a second either.
-        self.set = Some(honest);
+        self.set = Some(mem_available);
         source.set_brakes(&marks)?;
         reached(KillPoint::KernelMarked);
         Ok(())
@@ -78,7 +78,7 @@ impl KernelBrake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_sense::{Descriptor, Generation, Kind, Lines, MAX_DESCRIPTORS, WakeList};
+    use plimsoll_sense::{ArmedThresholds, Descriptor, Generation, Kind, MAX_DESCRIPTORS, WakeList};
 
     /// Remembers what was marked.
     #[derive(Default)]
@@ -97,7 +97,7 @@ mod tests {
             Ok(())
         }
 
-        fn arm(&mut self, _: &Lines) -> Result<Generation, SenseError> {
+        fn arm(&mut self, _: &ArmedThresholds) -> Result<Generation, SenseError> {
             Ok(Generation(1))
         }
 

@@ -5,13 +5,13 @@
 //! privileges, and only then wait.
 
 mod episode;
+mod fault_injection;
+mod inventory;
 mod kernel_brake;
-mod levels;
 mod resume;
-mod scout;
-mod strict;
 mod suspects;
 mod table;
+mod thresholds;
 mod watch;
 
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use plimsoll_act::{BrakeLimits, Brakes, Deed, Journal as _, KillLimits, Kills, Worker};
+use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker};
 use plimsoll_config::{BrakeMode, Configuration, Pattern, SourceChoice};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
@@ -33,7 +33,7 @@ use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{capabilities, lock, priority};
 use plimsoll_sense::stopped::{self, StoppedRecord};
-use plimsoll_sense::{Kind, Rung, Source, ladder};
+use plimsoll_sense::{Kind, Source, SourceAttempt, ladder};
 use plimsoll_state::queue::Producer;
 use plimsoll_state::{Found, PendingKill, Record as RunRecord, undo};
 use plimsoll_units::{CgroupId, MonotonicNs, Pages};
@@ -43,27 +43,27 @@ use rustix::event::{Timespec, poll};
 use crate::acting::Locks;
 use crate::options::Options;
 use crate::record::StartParts;
-use crate::{QueueNumbers, handed, inherit};
-use levels::Machine;
+use crate::{QueueNumbers, inherit, inherited_config};
+use inventory::{Inventory, InventoryHandle, StartupReport};
 use resume::Resumer;
-use scout::{Bell, Introduction, Scout};
-use watch::{Hands, Watch};
+use thresholds::Machine;
+use watch::{Enforcer, Watch};
 
 /// How often the core looks although the kernel would ring: a lost record costs at most this.
-const SLOW_LOOK: Duration = Duration::from_secs(1);
+const SLOW_SAMPLE: Duration = Duration::from_secs(1);
 /// Who looks so often shows that it is alive.
 const OFTEN: Duration = Duration::from_secs(10);
 /// Descriptors that a workload's handle keeps open.
 const FILES_A_WORKLOAD: u64 = 12;
 /// Descriptors for everything else.
 const OTHER_FILES: u64 = 256;
-/// Room for news of the scout, and for the handles that come back for them: twice for each workload.
+/// Room for news of the inventory thread, and for the handles that come back for them: twice for each workload.
 const UPDATES: usize = 2 * table::SLOTS;
 /// Jobs that a worker may have waiting.
 const JOBS: usize = 1024;
 /// Brakes and kills at a time: as many as the run record has room for.
-const DEEDS: usize = 32;
-/// The scout's stack, locked like all memory of this process.
+const MAX_ACTIONS: usize = 32;
+/// The inventory thread's stack, locked like all memory of this process.
 const SCOUT_STACK: usize = 512 << 10;
 /// How long the end waits for the other threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -76,15 +76,15 @@ pub(crate) struct Arguments {
     /// The watching thread's queue.
     #[arg(long)]
     queue: QueueNumbers,
-    /// The scout thread's queue.
+    /// The inventory thread thread's queue.
     #[arg(long)]
     slow: QueueNumbers,
     /// Rung when the reporter is new.
     #[arg(long)]
-    hello: i32,
+    reporter_restarted: i32,
     /// The configuration as the supervisor read it.
     #[arg(long)]
-    handed: Option<i32>,
+    inherited_config: Option<i32>,
     /// The supervisor's process.
     #[arg(long)]
     supervisor: Option<i32>,
@@ -96,17 +96,18 @@ pub(crate) const MAY_ACT: u8 = 75;
 /// Runs until it is asked to end, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let begun = monotonic();
-    #[cfg(feature = "strict")]
-    crate::strict::arm_kill_point()?;
+    #[cfg(feature = "fault-injection")]
+    crate::fault_injection::arm_kill_point()?;
     let mut start = StartParts::default();
     let mut troubles = Vec::new();
     let parent = open_parent(arguments.supervisor)?;
     let queue = Producer::attach(arguments.queue.take()?)?;
     let slow_queue = Producer::attach(arguments.slow.take()?)?;
-    let hello = inherit::take(arguments.hello)?;
+    let reporter_restarted = inherit::take(arguments.reporter_restarted)?;
     let term = term_descriptor()?;
     let protected = Protected::read();
-    let configuration = handed::configuration(&arguments.options, arguments.handed, own_cgroup(&protected))?;
+    let configuration =
+        inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup(&protected))?;
     start.configuration = lap(begun);
     #[cfg(feature = "log")]
     crate::log::print_kernel_side(configuration.log_format);
@@ -124,15 +125,15 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let now = monotonic();
     raise_open_files(&mut troubles);
-    let Some((source, rungs)) = stand(&configuration, acting.is_some()) else { return Ok(crate::NOT_HERE) };
+    let Some((source, attempts)) = stand(&configuration, acting.is_some()) else { return Ok(crate::NOT_HERE) };
     start.source = lap(now);
 
     let now = monotonic();
     let brakes_in_kernel = acting.is_some() && !configuration.brake.in_kernel.is_empty();
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(UPDATES));
     let machine = machine()?;
-    let (bell, news) = (Bell::new()?, scout::eventfd()?);
-    let mut scout = Scout::new(scout::Given {
+    let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
+    let mut inventory = Inventory::new(inventory::Context {
         root: Root::open(root.path())?,
         patterns: patterns(configuration.workloads.iter().map(|workload| &workload.pattern), &configuration)?,
         priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
@@ -144,13 +145,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         returned,
         machine,
         news: news.try_clone()?,
-        bell: bell.clone(),
-        hello,
+        handle: handle.clone(),
+        reporter_restarted,
         queue: slow_queue,
         max_workloads: most_workloads(),
-        turns: slow_look(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
+        turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
     });
-    scout.first();
+    inventory.first();
     start.workloads = lap(now);
 
     let now = monotonic();
@@ -158,18 +159,18 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.lock = lap(now);
 
     let undone = past.as_ref().and_then(|past| past.counts);
-    let mut watch = Watch::new(watch::Given {
+    let mut watch = Watch::new(watch::Context {
         policy: configuration.policy.clone(),
-        slow: slow_look(source.kind(), &configuration),
+        slow: slow_sample(source.kind(), &configuration),
         source,
-        hands: past.map(|past| hands(&configuration, past, &root, &mut troubles)).transpose()?,
+        enforcer: past.map(|past| enforcer(&configuration, past, &root, &mut troubles)).transpose()?,
         meminfo: MemInfo::open()?,
         pressure: MemoryPressure::open().ok(),
         machine,
         tasks: TaskLimits::open().ok(),
         updates,
         give_back,
-        scout: bell.clone(),
+        inventory: handle.clone(),
         resumer: if brakes_in_kernel { resumer()? } else { None },
         hold: configuration.brake.deadline,
         news,
@@ -180,22 +181,22 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     })?;
     watch.begin();
     start.armed = lap(begun);
-    let source = rungs.last().map_or("none", |rung| rung.kind.name());
-    let introduction = Introduction { source, shadow, rungs, start, undone, troubles };
-    let scouting = std::thread::Builder::new()
-        .name("scout".into())
+    let source = attempts.last().map_or("none", |attempt| attempt.kind.name());
+    let startup_report = StartupReport { source, shadow, attempts, start, undone, troubles };
+    let inventory_thread = std::thread::Builder::new()
+        .name("inventory".into())
         .stack_size(SCOUT_STACK)
-        .spawn(move || scout.serve(introduction))
-        .context("cannot start the scout thread")?;
+        .spawn(move || inventory.serve(startup_report))
+        .context("cannot start the inventory thread")?;
     if acting.is_some() {
-        strict::filter()?;
+        fault_injection::filter()?;
     }
     let end = watch.run();
     watch.release();
-    bell.ask(scout::Ask::End);
+    handle.request(inventory::Request::End);
     // Its last words; a file system that does not answer must not hold up the end.
     let asked = monotonic();
-    while !(scouting.is_finished() && watch.has_released()) && monotonic().since(asked) < LAST_WORDS {
+    while !(inventory_thread.is_finished() && watch.has_released()) && monotonic().since(asked) < LAST_WORDS {
         let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
     }
     // Nothing is closed one by one: this thread may not, and the kernel does it all.
@@ -212,7 +213,7 @@ struct Past {
 }
 
 impl Past {
-    /// Before anything else is done: whoever stands still since an earlier process died goes on.
+    /// Before anything else is done: whoever is frozen since an earlier process died goes on.
     fn undo(configuration: &Configuration, root: &Root, troubles: &mut Vec<String>) -> anyhow::Result<Self> {
         let path = configuration.state_directory.join("record");
         let (mut record, found) = RunRecord::open(&path, BootId::read()?)?;
@@ -255,9 +256,9 @@ fn resumer() -> anyhow::Result<Option<Resumer>> {
 }
 
 /// How often to look where nothing rings.
-fn slow_look(kind: Kind, configuration: &Configuration) -> Option<Duration> {
+fn slow_sample(kind: Kind, configuration: &Configuration) -> Option<Duration> {
     match kind {
-        Kind::Ebpf => Some(SLOW_LOOK),
+        Kind::Ebpf => Some(SLOW_SAMPLE),
         Kind::PsiTrigger => Some(configuration.poll_period),
         Kind::Polling => None,
     }
@@ -297,7 +298,7 @@ const fn shadow(acting: bool, unified: bool) -> Option<&'static str> {
 }
 
 /// The best source that stands here. `None` only where the configuration allows one and no other; why is said.
-fn stand(configuration: &Configuration, acting: bool) -> Option<(Box<dyn Source>, Vec<Rung>)> {
+fn stand(configuration: &Configuration, acting: bool) -> Option<(Box<dyn Source>, Vec<SourceAttempt>)> {
     ladder(&source_config(configuration, acting)).inspect_err(|error| eprintln!("plimsoll: {error:#}")).ok()
 }
 
@@ -371,18 +372,18 @@ fn most_workloads() -> usize {
 }
 
 /// Brakes, kills and workers, with the kills of an earlier process taken over.
-fn hands(
+fn enforcer(
     configuration: &Configuration,
     mut past: Past,
     root: &Root,
     troubles: &mut Vec<String>,
-) -> anyhow::Result<Hands> {
+) -> anyhow::Result<Enforcer> {
     let limits = BrakeLimits { hold: configuration.brake.deadline, ..BrakeLimits::default() };
-    let mut kills = Kills::with_capacity(KillLimits::default(), DEEDS);
+    let mut kills = Kills::with_capacity(KillLimits::default(), MAX_ACTIONS);
     let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
-    Ok(Hands {
+    Ok(Enforcer {
         record: past.record,
-        brakes: Brakes::with_capacity(limits, DEEDS),
+        brakes: Brakes::with_capacity(limits, MAX_ACTIONS),
         kills,
         doubtful,
         release: Worker::start("release", JOBS).context("cannot start a worker thread")?,
@@ -400,7 +401,7 @@ fn take_over(
     record: &mut RunRecord,
     troubles: &mut Vec<String>,
 ) -> Vec<CgroupId> {
-    let mut doubtful = Vec::with_capacity(DEEDS);
+    let mut doubtful = Vec::with_capacity(MAX_ACTIONS);
     let now = monotonic();
     for kill in past {
         let taken = match Handle::open(root, &kill.path) {
@@ -412,7 +413,7 @@ fn take_over(
             }
         };
         if !taken {
-            record.clear(kill.cgroup, Deed::Kill);
+            record.clear(kill.cgroup, Action::Kill);
         } else if !kill.written {
             doubtful.push(kill.cgroup);
         }

@@ -50,7 +50,7 @@ impl Resumer {
     }
 
     /// Asks for everybody to be continued, and does not wait.
-    pub(super) fn ask(&self) {
+    pub(super) fn request(&self) {
         self.put(CONTINUE);
     }
 
@@ -95,17 +95,17 @@ mod tests {
 
     #[test]
     fn each_request_is_answered_and_the_last_one_is_waited_for() {
-        let (told, heard) = channel();
+        let (reported, heard) = channel();
         let mut round = 0;
         let resume = move || {
             round += 1;
-            told.send(()).expect("somebody listens");
+            reported.send(()).expect("somebody listens");
             round != 2
         };
         let resumer = Resumer::with(resume).expect("a thread starts");
         let mut failures = 0;
         for _ in 0..3 {
-            resumer.ask();
+            resumer.request();
             heard.recv().expect("it is alive");
         }
         assert!(!resumer.has_ended());

@@ -1,4 +1,4 @@
-//! Who is on this machine: workloads and slices by slot, as the scout last told, in storage made beforehand.
+//! Who is on this machine: workloads and slices by slot, as the inventory thread last told, in storage made beforehand.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use plimsoll_policy::{Candidate, Going, Key, MemoryReading, SliceSet};
 use plimsoll_sense::{ANCESTOR_LEVELS, MAX_SLICES};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
-use super::levels::Machine;
+use super::thresholds::Machine;
 
 /// What was stuck and grows by this much is not what was killed.
 const REGROWN: Bytes = Bytes::mib(16);
@@ -16,7 +16,7 @@ const REGROWN: Bytes = Bytes::mib(16);
 /// The most workloads that are watched at a time.
 pub(super) const SLOTS: usize = 4096;
 
-/// What the scout found out about a workload; handles and slow figures.
+/// What the inventory thread found out about a workload; handles and slow figures.
 #[derive(Debug)]
 pub(super) struct Facts {
     /// Its descriptors.
@@ -38,7 +38,7 @@ pub(super) struct Facts {
 pub(super) struct SliceFacts {
     /// Its descriptors.
     pub(super) handle: Arc<Handle>,
-    /// What the scout read.
+    /// What the inventory thread read.
     pub(super) figures: SliceFigures,
 }
 
@@ -50,10 +50,10 @@ pub(super) struct SliceFigures {
     /// Page cache of it that reclaim looks at first.
     pub(super) inactive_file: Bytes,
     /// What reclaim could take of it without ending or swapping anybody; absent where that could not be read.
-    pub(super) droppable: Option<Bytes>,
+    pub(super) reclaimable: Option<Bytes>,
 }
 
-/// News from the scout.
+/// News from the inventory thread.
 #[derive(Debug)]
 pub(super) enum Update {
     /// A workload that is new or changed.
@@ -70,7 +70,7 @@ pub(super) enum Update {
 
 /// How somebody is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leaving {
+pub(super) enum Termination {
     /// Not at all.
     Stays,
     /// It was asked to end by itself until then, by this plan.
@@ -84,7 +84,7 @@ pub(super) enum Leaving {
     Refused(MonotonicNs),
 }
 
-impl Leaving {
+impl Termination {
     /// What becomes of it, with what it uses at `now`.
     fn seen(self, usage: Option<Bytes>, empty: bool, now: MonotonicNs) -> Self {
         match self {
@@ -112,10 +112,10 @@ impl Leaving {
 /// One workload.
 #[derive(Debug)]
 pub(super) struct Workload {
-    /// What the scout told.
+    /// What the inventory thread told.
     pub(super) facts: Facts,
     /// Whether it is on its way out.
-    pub(super) leaving: Leaving,
+    pub(super) termination: Termination,
 }
 
 /// All of them.
@@ -143,11 +143,11 @@ impl Table {
                 let slot = slot as usize;
                 self.end = self.end.max(slot + 1);
                 let place = self.workloads.get_mut(slot)?;
-                let leaving = match place {
-                    Some(old) if old.facts.handle.id() == facts.handle.id() => old.leaving,
-                    _ => Leaving::Stays,
+                let termination = match place {
+                    Some(old) if old.facts.handle.id() == facts.handle.id() => old.termination,
+                    _ => Termination::Stays,
                 };
-                place.replace(Workload { facts, leaving }).map(|old| old.facts.handle)
+                place.replace(Workload { facts, termination }).map(|old| old.facts.handle)
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
             // Not of this table.
@@ -165,9 +165,9 @@ impl Table {
     }
 
     /// Marks how a workload leaves.
-    pub(super) fn set_leaving(&mut self, id: CgroupId, leaving: Leaving) {
+    pub(super) fn set_termination(&mut self, id: CgroupId, termination: Termination) {
         if let Some((_, workload)) = self.iter_mut().find(|(_, workload)| workload.facts.handle.id() == id) {
-            workload.leaving = leaving;
+            workload.termination = termination;
         }
     }
 
@@ -192,11 +192,11 @@ impl Table {
     pub(super) fn observe(&mut self, grace: core::time::Duration, now: MonotonicNs) -> &[Candidate] {
         self.candidates.clear();
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
-            let Some(Workload { facts, leaving }) = place else { continue };
+            let Some(Workload { facts, termination }) = place else { continue };
             let usage = facts.handle.usage().ok().map(|usage| usage.saturating_sub(facts.inactive_file));
             let empty = facts.handle.populated() == Ok(false);
             let held = usage.filter(|_| !empty).unwrap_or(Bytes::ZERO);
-            *leaving = leaving.seen(usage, empty, now);
+            *termination = termination.seen(usage, empty, now);
             self.candidates.push(Candidate {
                 key: Key { slot, id: facts.handle.id() },
                 usage,
@@ -204,7 +204,7 @@ impl Table {
                 reservation: facts.reservation,
                 priority: facts.priority,
                 protected: None,
-                going: leaving.going(held),
+                going: termination.going(held),
                 started: facts.started,
                 slices: facts.slices,
                 grace,
@@ -221,13 +221,13 @@ impl Table {
     /// A slice's reading now; `None` where it has no limit or cannot be read.
     pub(super) fn slice_reading(&self, index: usize) -> Option<MemoryReading> {
         let slice = self.slices.get(index)?.as_ref()?;
-        let SliceFigures { max, inactive_file, droppable } = slice.figures;
+        let SliceFigures { max, inactive_file, reclaimable } = slice.figures;
         let usage = slice.handle.usage().ok()?;
         let without = |part: Bytes| max.saturating_sub(usage.saturating_sub(part));
         Some(MemoryReading {
             capacity: max,
             kubelet_available: without(inactive_file),
-            honest_available: droppable.map(without),
+            mem_available: reclaimable.map(without),
         })
     }
 
@@ -238,8 +238,8 @@ impl Table {
 
     /// The next time at which somebody who was asked to end is killed, who, and the plan that asked.
     pub(super) fn next_overdue(&self) -> Option<(MonotonicNs, Key, u64)> {
-        let asked = self.iter().filter_map(|(slot, workload)| match workload.leaving {
-            Leaving::Asked(until, plan) => Some((until, Key { slot, id: workload.facts.handle.id() }, plan)),
+        let asked = self.iter().filter_map(|(slot, workload)| match workload.termination {
+            Termination::Asked(until, plan) => Some((until, Key { slot, id: workload.facts.handle.id() }, plan)),
             _ => None,
         });
         asked.min_by_key(|(until, ..)| *until)
@@ -299,16 +299,16 @@ mod tests {
         let id = one.handle.id();
         table.take(Update::Workload(0, one));
         assert_eq!(table.observe(Duration::ZERO, NOW)[0].usage, Some(Bytes(700)));
-        for (leaving, stuck, gentle) in [
-            (Leaving::Asked(MonotonicNs(9), 4), false, true),
-            (Leaving::Killed, false, false),
-            (Leaving::Stuck(Bytes(700)), true, false),
-            (Leaving::Refused(MonotonicNs(NOW.0 + 1)), true, false),
+        for (termination, stuck, gentle) in [
+            (Termination::Asked(MonotonicNs(9), 4), false, true),
+            (Termination::Killed, false, false),
+            (Termination::Stuck(Bytes(700)), true, false),
+            (Termination::Refused(MonotonicNs(NOW.0 + 1)), true, false),
         ] {
-            table.set_leaving(id, leaving);
+            table.set_termination(id, termination);
             assert_eq!(table.observe(Duration::ZERO, NOW)[0].going, Some(Going { held: Bytes(700), stuck, gentle }));
         }
-        table.set_leaving(id, Leaving::Asked(MonotonicNs(9), 4));
+        table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id }, 4)));
     }
 
@@ -322,30 +322,35 @@ mod tests {
         table.take(Update::Workload(0, one));
         fs::write(&events, "populated 0\n").expect("writable");
         assert!(table.observe(Duration::ZERO, NOW)[0].empty);
-        table.set_leaving(id, Leaving::Asked(MonotonicNs(9), 4));
+        table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         assert_eq!(
             table.observe(Duration::ZERO, NOW)[0].going,
             Some(Going { held: Bytes::ZERO, stuck: false, gentle: true }),
             "what is left is not coming back"
         );
-        table.set_leaving(id, Leaving::Stays);
+        table.set_termination(id, Termination::Stays);
         fs::write(&events, "populated 1\n").expect("writable");
         assert!(!table.observe(Duration::ZERO, NOW)[0].empty, "it was started again");
     }
 
     #[test]
     fn what_could_not_be_ended_is_left_alone_until_that_changed() {
-        let stuck = |mib| Leaving::Stuck(Bytes::mib(mib));
+        let stuck = |mib| Termination::Stuck(Bytes::mib(mib));
         for (before, usage, empty, after) in [
             (stuck(100), Some(110), false, stuck(100)),
             (stuck(100), Some(60), false, stuck(60)),
             (stuck(100), None, false, stuck(100)),
             (stuck(60), Some(76), false, stuck(60)),
-            (stuck(60), Some(77), false, Leaving::Stays),
-            (stuck(60), Some(60), true, Leaving::Stays),
-            (Leaving::Refused(MonotonicNs(NOW.0 + 1)), Some(1), false, Leaving::Refused(MonotonicNs(NOW.0 + 1))),
-            (Leaving::Refused(NOW), Some(1), false, Leaving::Stays),
-            (Leaving::Killed, Some(1000), false, Leaving::Killed),
+            (stuck(60), Some(77), false, Termination::Stays),
+            (stuck(60), Some(60), true, Termination::Stays),
+            (
+                Termination::Refused(MonotonicNs(NOW.0 + 1)),
+                Some(1),
+                false,
+                Termination::Refused(MonotonicNs(NOW.0 + 1)),
+            ),
+            (Termination::Refused(NOW), Some(1), false, Termination::Stays),
+            (Termination::Killed, Some(1000), false, Termination::Killed),
         ] {
             assert_eq!(before.seen(usage.map(Bytes::mib), empty, NOW), after, "{before:?} {usage:?} {empty}");
         }
@@ -358,14 +363,17 @@ mod tests {
         let first = facts(tree.path(), "w", 0, 0);
         let id = first.handle.id();
         table.take(Update::Workload(0, first));
-        table.set_leaving(id, Leaving::Killed);
+        table.set_termination(id, Termination::Killed);
         assert!(table.take(Update::Workload(0, facts(tree.path(), "w", 1, 0))).is_some());
-        assert_eq!(table.get(Key { slot: 0, id }).map(|workload| workload.leaving), Some(Leaving::Killed));
+        assert_eq!(table.get(Key { slot: 0, id }).map(|workload| workload.termination), Some(Termination::Killed));
         let other = facts(tree.path(), "x", 0, 0);
         let other_id = other.handle.id();
         table.take(Update::Workload(0, other));
         assert!(table.get(Key { slot: 0, id }).is_none(), "a successor in the slot is not the one that was meant");
-        assert_eq!(table.get(Key { slot: 0, id: other_id }).map(|workload| workload.leaving), Some(Leaving::Stays));
+        assert_eq!(
+            table.get(Key { slot: 0, id: other_id }).map(|workload| workload.termination),
+            Some(Termination::Stays)
+        );
         assert!(table.take(Update::Gone(0)).is_some());
         assert!(table.observe(Duration::ZERO, NOW).is_empty());
     }

@@ -1,8 +1,8 @@
 //! The thread that waits, looks, decides and acts.
 //!
 //! After a wake it reads and writes descriptors that are open already and BPF maps that are mapped; it opens nothing,
-//! allocates nothing, formats nothing and logs nothing. What it did goes into a queue as typed records; what blocks goes
-//! to the workers; what opens files is asked of the scout.
+//! allocates nothing, formats nothing and logs nothing. What it did goes into a queue as typed records; what blocks
+//! goes to the workers; what opens files is asked of the inventory thread.
 
 use core::time::Duration;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,7 +18,7 @@ use plimsoll_policy::{
     Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId, SliceSet, Stall, State,
     decide,
 };
-use plimsoll_sense::{Interest, Kind, Lines, MAX_SLICES, Source, TaskLine, Wake, WakeList};
+use plimsoll_sense::{ArmedThresholds, Interest, Kind, MAX_SLICES, Source, TaskThreshold, Wake, WakeList};
 use plimsoll_state::Record as RunRecord;
 use plimsoll_state::queue::Producer;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -26,15 +26,15 @@ use rtrb::Consumer;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::episode::{Depth, Episodes, SCOPES, Told};
+use super::episode::{Depth, Episodes, Reported, SCOPES};
+use super::inventory::{InventoryHandle, Request};
 use super::kernel_brake::KernelBrake;
-use super::levels::{self, Machine};
 use super::resume::Resumer;
-use super::scout::{Ask, Bell};
 use super::table::{Table, Update};
+use super::thresholds::{self, Machine};
 use crate::record::{Cause, OomScope, Record, fitting};
 
-mod deeds;
+mod enforcement;
 #[cfg(test)]
 mod tests;
 
@@ -51,16 +51,16 @@ const BELOW_PACE: Duration = Duration::from_millis(4);
 /// up to this.
 const BELOW_PACE_MOST: Duration = Duration::from_secs(1);
 /// A plan that stays the same is told again after this long.
-const TELL_AGAIN: Duration = Duration::from_secs(30);
+const REPORT_AGAIN: Duration = Duration::from_secs(30);
 /// How many candidates are told beside those that are acted on.
-const TOLD: usize = 8;
+const REPORTED: usize = 8;
 /// After the line of tasks rang, it is quiet for so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
 
 /// Tokens beyond those of the source.
-const TOKEN_SCOUT: u64 = 1 << 32;
-const TOKEN_TERM: u64 = TOKEN_SCOUT + 1;
-const TOKEN_PARENT: u64 = TOKEN_SCOUT + 2;
+const TOKEN_INVENTORY: u64 = 1 << 32;
+const TOKEN_TERM: u64 = TOKEN_INVENTORY + 1;
+const TOKEN_PARENT: u64 = TOKEN_INVENTORY + 2;
 
 // What the configuration allows is what the kernel side has room for, and what the tables here are made for.
 const _: () = assert!(SliceSet::MAX_SLICES == MAX_SLICES);
@@ -88,7 +88,7 @@ impl End {
 }
 
 /// What is done, where this agent acts. Without it, plans are only told.
-pub(super) struct Hands {
+pub(super) struct Enforcer {
     pub(super) record: RunRecord,
     pub(super) brakes: Brakes,
     pub(super) kills: Kills,
@@ -101,10 +101,10 @@ pub(super) struct Hands {
 }
 
 /// What the thread is given at its start.
-pub(super) struct Given {
+pub(super) struct Context {
     pub(super) policy: Policy,
     pub(super) source: Box<dyn Source>,
-    pub(super) hands: Option<Hands>,
+    pub(super) enforcer: Option<Enforcer>,
     pub(super) meminfo: MemInfo,
     pub(super) pressure: Option<MemoryPressure>,
     pub(super) machine: Machine,
@@ -113,12 +113,12 @@ pub(super) struct Given {
     pub(super) updates: Consumer<Update>,
     /// Handles that are not needed any more.
     pub(super) give_back: rtrb::Producer<Arc<Handle>>,
-    pub(super) scout: Bell,
+    pub(super) inventory: InventoryHandle,
     /// Continues what the in-kernel brake stopped; absent where that stops nobody.
     pub(super) resumer: Option<Resumer>,
     /// How long the in-kernel brake may hold anybody.
     pub(super) hold: Duration,
-    /// Rung by the scout when there is news.
+    /// Rung by the inventory thread when there is news.
     pub(super) news: OwnedFd,
     pub(super) queue: Producer,
     /// How often to look where nothing rings; absent where only the source's own pace counts.
@@ -146,14 +146,14 @@ struct Last {
 
 /// A wake, added up over one drain.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rang {
+struct Trigger {
     cause: Option<Cause>,
     crossed: Option<MonotonicNs>,
     growers: [Option<Key>; 4],
     line: bool,
 }
 
-impl Rang {
+impl Trigger {
     fn because(&mut self, cause: Cause) {
         // A line goes before whatever else woke the thread at the same time.
         if self.cause.is_none() || cause == Cause::Line {
@@ -163,7 +163,7 @@ impl Rang {
 }
 
 pub(super) struct Watch {
-    given: Given,
+    context: Context,
     kind: Kind,
     epoll: OwnedFd,
     table: Table,
@@ -171,64 +171,64 @@ pub(super) struct Watch {
     plan: Plan,
     plans: u64,
     wakes: WakeList,
-    node_line: Option<plimsoll_sense::NodeLine>,
-    next_look: Option<MonotonicNs>,
+    node_threshold: Option<plimsoll_sense::NodeThreshold>,
+    next_sample: Option<MonotonicNs>,
     next_slow: Option<MonotonicNs>,
     below_pace: Duration,
     episodes: Episodes,
-    told: [Option<Last>; SCOPES],
+    reported: [Option<Last>; SCOPES],
     /// When the last reclaim of each scope ended.
     reclaimed: [Option<MonotonicNs>; SCOPES],
     /// Reclaims under way, and for which scope.
     reclaiming: (usize, usize),
     stall: [(MonotonicNs, Duration); 2],
     /// When the thread last looked because tasks stalled.
-    stall_look: Option<MonotonicNs>,
+    stall_sampled: Option<MonotonicNs>,
     kernel_brake: KernelBrake,
     tasks_quiet: Option<MonotonicNs>,
     /// Where the line of tasks is.
-    task_line: Option<TaskLine>,
+    task_threshold: Option<TaskThreshold>,
 }
 
 impl Watch {
-    pub(super) fn new(given: Given) -> anyhow::Result<Self> {
+    pub(super) fn new(context: Context) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let add = |fd: rustix::fd::BorrowedFd<'_>, token: u64, flags| {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), flags)
         };
-        for descriptor in given.source.descriptors() {
+        for descriptor in context.source.descriptors() {
             let flags = match descriptor.interest {
                 Interest::Readable => epoll::EventFlags::IN,
                 Interest::Priority => epoll::EventFlags::PRI,
             };
             add(descriptor.fd, u64::from(descriptor.token), flags)?;
         }
-        add(given.news.as_fd(), TOKEN_SCOUT, epoll::EventFlags::IN)?;
-        add(given.term.as_fd(), TOKEN_TERM, epoll::EventFlags::IN)?;
-        add(given.parent.as_fd(), TOKEN_PARENT, epoll::EventFlags::IN)?;
+        add(context.news.as_fd(), TOKEN_INVENTORY, epoll::EventFlags::IN)?;
+        add(context.term.as_fd(), TOKEN_TERM, epoll::EventFlags::IN)?;
+        add(context.parent.as_fd(), TOKEN_PARENT, epoll::EventFlags::IN)?;
         let now = monotonic();
         Ok(Self {
-            kind: given.source.kind(),
+            kind: context.source.kind(),
             epoll,
             table: Table::new(),
-            state: State::with_capacity(&given.policy, super::table::SLOTS),
-            plan: Plan::with_capacity(&given.policy, super::table::SLOTS),
+            state: State::with_capacity(&context.policy, super::table::SLOTS),
+            plan: Plan::with_capacity(&context.policy, super::table::SLOTS),
             plans: 0,
             wakes: WakeList::new(),
-            node_line: None,
-            next_look: Some(now),
-            next_slow: given.slow.map(|slow| now.after(slow)),
+            node_threshold: None,
+            next_sample: Some(now),
+            next_slow: context.slow.map(|slow| now.after(slow)),
             below_pace: BELOW_PACE,
             episodes: Episodes::default(),
-            told: [None; SCOPES],
+            reported: [None; SCOPES],
             reclaimed: [None; SCOPES],
             reclaiming: (0, 0),
             stall: [(now, Duration::ZERO); 2],
-            stall_look: None,
-            kernel_brake: KernelBrake::new(given.hold),
+            stall_sampled: None,
+            kernel_brake: KernelBrake::new(context.hold),
             tasks_quiet: None,
-            task_line: None,
-            given,
+            task_threshold: None,
+            context,
         })
     }
 
@@ -236,9 +236,9 @@ impl Watch {
     pub(super) fn begin(&mut self) {
         self.take_updates();
         self.sample_stall(monotonic());
-        self.draw_task_line();
+        self.set_task_threshold();
         let awake = monotonic();
-        self.look(Rang { cause: Some(Cause::Timer), ..Rang::default() }, awake);
+        self.sample(Trigger { cause: Some(Cause::Timer), ..Trigger::default() }, awake);
     }
 
     /// Waits and acts until it is asked to end.
@@ -251,30 +251,32 @@ impl Watch {
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
                 Err(errno) => {
-                    self.tell(&Record::Failed { what: "wait", errno: Some(errno.raw_os_error()) });
+                    self.report(&Record::Failed { what: "wait", errno: Some(errno.raw_os_error()) });
                     0
                 }
             };
             let awake = monotonic();
-            self.given.scout.turn();
-            super::strict::begin();
+            self.context.inventory.turn();
+            super::fault_injection::begin();
             if let Some(end) = self.turn(&events[..count], awake) {
                 return end;
             }
-            super::strict::end();
+            super::fault_injection::end();
         }
     }
 
     fn timeout(&self) -> Option<rustix::time::Timespec> {
         let now = monotonic();
-        let mut due =
-            [self.next_look, self.next_slow, self.table.next_overdue().map(|(at, ..)| at)].into_iter().flatten().min();
+        let mut due = [self.next_sample, self.next_slow, self.table.next_overdue().map(|(at, ..)| at)]
+            .into_iter()
+            .flatten()
+            .min();
         let mut by = |at: MonotonicNs| due = Some(due.map_or(at, |earlier| earlier.min(at)));
-        if let Some(hands) = &self.given.hands {
-            hands.brakes.next_due().map(&mut by);
-            if hands.kills.hopeful() > 0 {
+        if let Some(enforcer) = &self.context.enforcer {
+            enforcer.brakes.next_due().map(&mut by);
+            if enforcer.kills.hopeful() > 0 {
                 by(now.after(KILL_PACE));
-            } else if hands.kills.count() > 0 {
+            } else if enforcer.kills.count() > 0 {
                 by(now.after(BELOW_PACE_MOST));
             }
             if self.reclaiming.0 > 0 {
@@ -287,95 +289,95 @@ impl Watch {
     }
 
     fn turn(&mut self, events: &[epoll::Event], awake: MonotonicNs) -> Option<End> {
-        let mut rang = Rang::default();
+        let mut trigger = Trigger::default();
         for event in events {
             match event.data.u64() {
                 TOKEN_TERM => return Some(End::Asked),
                 TOKEN_PARENT => return Some(End::Orphaned),
-                TOKEN_SCOUT => {
-                    super::scout::clear(&self.given.news);
+                TOKEN_INVENTORY => {
+                    super::inventory::clear(&self.context.news);
                     // Somebody who was not known may be the one that grows.
                     if self.take_updates() && self.episodes.is_open() {
-                        rang.because(Cause::FollowUp);
+                        trigger.because(Cause::FollowUp);
                     }
                 }
-                token => self.drain(u32::try_from(token).unwrap_or(u32::MAX), awake, &mut rang),
+                token => self.drain(u32::try_from(token).unwrap_or(u32::MAX), awake, &mut trigger),
             }
         }
-        self.follow_up(awake, &mut rang);
+        self.follow_up(awake, &mut trigger);
         if self.next_slow.is_some_and(|at| at <= awake) {
-            self.next_slow = self.given.slow.map(|slow| awake.after(slow));
+            self.next_slow = self.context.slow.map(|slow| awake.after(slow));
             self.sample_stall(awake);
             self.find_stopped();
-            self.tell_unresumed();
-            self.draw_task_line();
-            rang.because(Cause::Timer);
+            self.report_unresumed();
+            self.set_task_threshold();
+            trigger.because(Cause::Timer);
         }
-        if self.next_look.is_some_and(|at| at <= awake) {
-            rang.because(Cause::FollowUp);
+        if self.next_sample.is_some_and(|at| at <= awake) {
+            trigger.because(Cause::FollowUp);
         }
-        if rang.cause.is_some() {
-            self.look(rang, awake);
+        if trigger.cause.is_some() {
+            self.sample(trigger, awake);
         }
-        let at_leisure = matches!(rang.cause, Some(Cause::Timer | Cause::Poll));
-        (self.given.hands.is_none() && at_leisure && (self.given.may_act)()).then_some(End::MayAct)
+        let at_leisure = matches!(trigger.cause, Some(Cause::Timer | Cause::Poll));
+        (self.context.enforcer.is_none() && at_leisure && (self.context.may_act)()).then_some(End::MayAct)
     }
 
     /// Lets go of everything, for the end.
     pub(super) fn release(&mut self) {
-        let _ = self.given.source.disarm();
-        self.kernel_brake.let_go(&mut *self.given.source);
+        let _ = self.context.source.disarm();
+        self.kernel_brake.let_go(&mut *self.context.source);
         let now = monotonic();
         self.thaw_all(now);
-        if let Some(resumer) = &self.given.resumer {
+        if let Some(resumer) = &self.context.resumer {
             resumer.end();
         }
     }
 
     /// Whether whoever was stopped goes on, after [`Self::release`].
     pub(super) fn has_released(&self) -> bool {
-        self.given.resumer.as_ref().is_none_or(Resumer::has_ended)
+        self.context.resumer.as_ref().is_none_or(Resumer::has_ended)
     }
 
-    fn drain(&mut self, token: u32, awake: MonotonicNs, rang: &mut Rang) {
+    fn drain(&mut self, token: u32, awake: MonotonicNs, trigger: &mut Trigger) {
         let mut wakes = std::mem::take(&mut self.wakes);
         wakes.clear();
-        if self.given.source.drain(token, &mut wakes).is_err() {
-            self.tell(&Record::Failed { what: "read the source", errno: None });
+        if self.context.source.drain(token, &mut wakes).is_err() {
+            self.report(&Record::Failed { what: "read the source", errno: None });
         }
         for wake in &wakes {
-            if !super::strict::loses(wake) {
-                self.notice(wake, awake, rang);
+            if !super::fault_injection::loses(wake) {
+                self.notice(wake, awake, trigger);
             }
         }
         self.wakes = wakes;
     }
 
-    fn notice(&mut self, wake: &Wake, awake: MonotonicNs, rang: &mut Rang) {
+    fn notice(&mut self, wake: &Wake, awake: MonotonicNs, trigger: &mut Trigger) {
         match *wake {
-            Wake::LineCrossed { crossed, charged, ref ancestors, .. } => {
-                rang.because(Cause::Line);
-                rang.line = true;
-                rang.crossed = Some(rang.crossed.map_or(crossed, |earlier| earlier.min(crossed)));
+            Wake::ThresholdCrossed { crossed, charged, ref ancestors, .. } => {
+                trigger.because(Cause::Line);
+                trigger.line = true;
+                trigger.crossed = Some(trigger.crossed.map_or(crossed, |earlier| earlier.min(crossed)));
                 if let Some(key) = self.table.of(ancestors, charged)
-                    && !rang.growers.contains(&Some(key))
-                    && let Some(place) = rang.growers.iter_mut().find(|place| place.is_none())
+                    && !trigger.growers.contains(&Some(key))
+                    && let Some(place) = trigger.growers.iter_mut().find(|place| place.is_none())
                 {
                     *place = Some(key);
                 }
-                self.tell(&Record::Crossed { crossed, awake });
+                self.report(&Record::Crossed { crossed, awake });
             }
-            Wake::ReclaimStarted { .. } => rang.because(Cause::Reclaim),
-            Wake::StallBurst { .. } | Wake::Psi { .. } => match self.stall_look.map(|at| at.after(STALL_PACE)) {
-                Some(next) if awake < next => self.look_by(next),
+            Wake::ReclaimStarted { .. } => trigger.because(Cause::Reclaim),
+            Wake::StallBurst { .. } | Wake::Psi { .. } => match self.stall_sampled.map(|at| at.after(STALL_PACE)) {
+                Some(next) if awake < next => self.sample_by(next),
                 _ => {
-                    self.stall_look = Some(awake);
-                    rang.because(Cause::Psi);
+                    self.stall_sampled = Some(awake);
+                    trigger.because(Cause::Psi);
                 }
             },
             Wake::Tick { .. } => {
                 self.sample_stall(awake);
-                rang.because(Cause::Poll);
+                trigger.because(Cause::Poll);
             }
             Wake::Oom { at, victim, victim_cgroup, resident, scope, .. } => {
                 let scope = match scope {
@@ -384,37 +386,37 @@ impl Watch {
                     plimsoll_sense::OomScope::Cpuset => OomScope::Cpuset,
                     plimsoll_sense::OomScope::NumaNode => OomScope::NumaNode,
                 };
-                let resident = resident.map(|pages| pages.to_bytes(self.given.machine.page_bytes));
-                self.tell(&Record::Oom { at, pid: victim, cgroup: victim_cgroup, resident, scope });
-                rang.because(Cause::FollowUp);
+                let resident = resident.map(|pages| pages.to_bytes(self.context.machine.page_bytes));
+                self.report(&Record::Oom { at, pid: victim, cgroup: victim_cgroup, resident, scope });
+                trigger.because(Cause::FollowUp);
             }
             Wake::Tasks { count, at, tgid, .. } => {
                 self.tasks_quiet = Some(awake.after(TASKS_QUIET));
-                self.tell(&Record::Tasks { count, at, pid: tgid });
+                self.report(&Record::Tasks { count, at, pid: tgid });
             }
-            Wake::Cgroup { .. } => self.given.scout.ask(Ask::Discover),
+            Wake::Cgroup { .. } => self.context.inventory.request(Request::Discover),
             Wake::Stopped { tgid, slice, at } => {
                 self.kernel_brake.stopped(at);
                 reached(KillPoint::KernelStopSeen);
-                self.tell(&Record::StoppedInKernel { pid: tgid, slice, at });
-                rang.because(Cause::Line);
+                self.report(&Record::StoppedInKernel { pid: tgid, slice, at });
+                trigger.because(Cause::Line);
             }
         }
     }
 
-    /// Takes the scout's news in. Gives whether there was any.
+    /// Takes the inventory thread's news in. Gives whether there was any.
     fn take_updates(&mut self) -> bool {
         let mut any = false;
-        while let Ok(update) = self.given.updates.pop() {
+        while let Ok(update) = self.context.updates.pop() {
             any = true;
             if let Update::Mark(index, mark) = update {
                 self.kernel_brake.mark(index, mark);
                 continue;
             }
             if let Update::Machine(machine) = update {
-                self.given.machine = machine;
+                self.context.machine = machine;
                 // The line is where it was by the old figures until the next look.
-                self.look_by(MonotonicNs(0));
+                self.sample_by(MonotonicNs(0));
                 continue;
             }
             if let Some(old) = self.table.take(update) {
@@ -424,16 +426,16 @@ impl Watch {
         any
     }
 
-    /// Gives a handle back to the scout, who opened it: this may be the last one, and closing can block.
+    /// Gives a handle back to the inventory thread, who opened it: this may be the last one, and closing can block.
     fn close(&mut self, handle: Arc<Handle>) {
-        // The scout takes them whenever it sends news, of which most come. Only where it stands still for long, because
-        // a directory does not answer, is there no room, and then it is closed here after all.
-        let _ = self.given.give_back.push(handle);
+        // The inventory thread takes them whenever it sends news, of which most come. Only where it is frozen for long,
+        // because a directory does not answer, is there no room, and then it is closed here after all.
+        let _ = self.context.give_back.push(handle);
     }
 
     /// What became of brakes, kills and jobs.
-    fn follow_up(&mut self, now: MonotonicNs, rang: &mut Rang) {
-        if self.given.hands.is_none() {
+    fn follow_up(&mut self, now: MonotonicNs, trigger: &mut Trigger) {
+        if self.context.enforcer.is_none() {
             return;
         }
         while let Some((at, key, plan)) = self.table.next_overdue()
@@ -442,25 +444,25 @@ impl Watch {
             self.kill(plan, key, None, now);
         }
         while let Some(event) = self.brake_event(now) {
-            self.braked(event, now, rang);
+            self.braked(event, now, trigger);
         }
         while let Some(event) = self.kill_event(now) {
-            rang.because(Cause::FollowUp);
+            trigger.because(Cause::FollowUp);
             self.killed(event, now);
         }
         while let Some(done) = self.job_done() {
             match done {
                 Done::Released { cgroup, released, gone, kept } => {
-                    self.tell(&Record::Released { cgroup, released, gone, kept });
+                    self.report(&Record::Released { cgroup, released, gone, kept });
                 }
                 Done::Reclaimed { cgroup, asked, outcome } => {
                     self.reclaiming.0 = self.reclaiming.0.saturating_sub(1);
                     if self.reclaiming.0 == 0 {
                         self.reclaimed[self.reclaiming.1] = Some(now);
-                        self.given.scout.ask(Ask::Refresh);
+                        self.context.inventory.request(Request::Refresh);
                     }
-                    self.tell(&Record::Reclaimed { cgroup, asked, all: outcome == Reclaimed::All });
-                    rang.because(Cause::FollowUp);
+                    self.report(&Record::Reclaimed { cgroup, asked, all: outcome == Reclaimed::All });
+                    trigger.because(Cause::FollowUp);
                 }
             }
         }
@@ -472,36 +474,36 @@ impl Watch {
 
     /// The word that the kernel stopped somebody may be lost; what it wrote down before is not.
     fn find_stopped(&mut self) {
-        if self.given.resumer.is_some()
+        if self.context.resumer.is_some()
             && !self.kernel_brake.holds()
-            && let Some(at) = self.given.source.first_stopped()
+            && let Some(at) = self.context.source.first_stopped()
         {
             self.kernel_brake.stopped(at);
         }
     }
 
     /// What the thread could not continue it keeps in its record, for the next time.
-    fn tell_unresumed(&mut self) {
-        if self.given.resumer.as_ref().is_some_and(Resumer::has_failed) {
-            self.tell(&Record::Failed { what: "continue a process that the kernel stopped", errno: None });
+    fn report_unresumed(&mut self) {
+        if self.context.resumer.as_ref().is_some_and(Resumer::has_failed) {
+            self.report(&Record::Failed { what: "continue a process that the kernel stopped", errno: None });
         }
     }
 
     fn continue_stopped(&mut self) {
-        self.kernel_brake.let_go(&mut *self.given.source);
-        if let Some(resumer) = &self.given.resumer {
-            resumer.ask();
+        self.kernel_brake.let_go(&mut *self.context.source);
+        if let Some(resumer) = &self.context.resumer {
+            resumer.request();
         }
     }
 
     fn read(&self) -> Option<(MemReading, MemoryReading)> {
-        let reading = self.given.meminfo.read().ok()?;
+        let reading = self.context.meminfo.read().ok()?;
         // The huge page pool is nobody's memory but its own.
         let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
         let memory = MemoryReading {
             capacity: reading.total.saturating_sub(pool),
             kubelet_available: reading.kubelet_available().saturating_sub(pool),
-            honest_available: Some(reading.honest_available()),
+            mem_available: Some(reading.mem_available()),
         };
         Some((reading, memory))
     }
@@ -517,20 +519,20 @@ impl Watch {
     fn readings(&self, memory: MemoryReading) -> Readings {
         let mut readings = [None; SCOPES];
         readings[0] = Some(memory);
-        for (index, reading) in readings[1..].iter_mut().enumerate().take(self.given.policy.slices.len()) {
+        for (index, reading) in readings[1..].iter_mut().enumerate().take(self.context.policy.slices.len()) {
             *reading = self.table.slice_reading(index);
         }
         readings
     }
 
-    /// Whether a scope is below a hard line by the kernel's own reading.
+    /// Whether a scope is below a hard threshold by the kernel's own reading.
     fn is_short(&self, scope: usize, memory: &MemoryReading) -> bool {
-        past(memory, self.hard_line(scope, memory.capacity)) > Bytes::ZERO
+        past(memory, self.hard_threshold(scope, memory.capacity)) > Bytes::ZERO
     }
 
-    /// The highest hard line of a scope.
-    fn hard_line(&self, scope: usize, capacity: Bytes) -> Bytes {
-        let hard = self.given.policy.thresholds_in(scope_of(scope)).iter().filter(|threshold| threshold.is_hard());
+    /// The highest hard threshold of a scope.
+    fn hard_threshold(&self, scope: usize, capacity: Bytes) -> Bytes {
+        let hard = self.context.policy.thresholds_in(scope_of(scope)).iter().filter(|threshold| threshold.is_hard());
         hard.map(|threshold| threshold.line.of(capacity)).max().unwrap_or(Bytes::ZERO)
     }
 
@@ -539,41 +541,41 @@ impl Watch {
         let mut depth = [0; SCOPES];
         for (scope, reading) in readings.iter().enumerate() {
             let Some(memory) = reading else { continue };
-            let lowest = memory.kubelet_available.min(memory.honest_available.unwrap_or(memory.kubelet_available));
-            let lines = self.given.policy.thresholds_in(scope_of(scope)).iter();
-            let below = lines.filter(|threshold| lowest < threshold.line.of(memory.capacity)).count();
+            let lowest = memory.kubelet_available.min(memory.mem_available.unwrap_or(memory.kubelet_available));
+            let armed = self.context.policy.thresholds_in(scope_of(scope)).iter();
+            let below = armed.filter(|threshold| lowest < threshold.line.of(memory.capacity)).count();
             depth[scope] = u8::try_from(below).unwrap_or(u8::MAX);
         }
         depth
     }
 
-    /// The most that any scope is below its hard line.
-    fn past_hard_line(&self, readings: &Readings) -> Bytes {
+    /// The most that any scope is below its hard threshold.
+    fn past_hard_threshold(&self, readings: &Readings) -> Bytes {
         let each = readings.iter().enumerate().filter_map(|(scope, reading)| {
             let memory = (*reading)?;
-            Some(past(&memory, self.hard_line(scope, memory.capacity)))
+            Some(past(&memory, self.hard_threshold(scope, memory.capacity)))
         });
         each.max().unwrap_or(Bytes::ZERO)
     }
 
-    fn look(&mut self, rang: Rang, awake: MonotonicNs) {
-        let cause = rang.cause.unwrap_or(Cause::FollowUp);
-        self.next_look = None;
+    fn sample(&mut self, trigger: Trigger, awake: MonotonicNs) {
+        let cause = trigger.cause.unwrap_or(Cause::FollowUp);
+        self.next_sample = None;
         let taken = monotonic();
         let Some((_, memory)) = self.read() else {
-            self.tell(&Record::Failed { what: "read /proc/meminfo", errno: None });
-            self.next_look = Some(awake.after(BELOW_PACE_MOST));
+            self.report(&Record::Failed { what: "read /proc/meminfo", errno: None });
+            self.next_sample = Some(awake.after(BELOW_PACE_MOST));
             return;
         };
         let readings = self.readings(memory);
-        self.episodes.look(self.depth(&readings), rang.crossed, taken);
-        self.hold(&rang, &readings);
+        self.episodes.sample(self.depth(&readings), trigger.crossed, taken);
+        self.hold(&trigger, &readings);
         let now = monotonic();
-        self.table.observe(self.given.policy.max_grace, now);
+        self.table.observe(self.context.policy.max_grace, now);
         let mut hold_on = false;
         let mut quiet = true;
         let mut met = false;
-        for (scope, reading) in readings.iter().enumerate().take(1 + self.given.policy.slices.len()) {
+        for (scope, reading) in readings.iter().enumerate().take(1 + self.context.policy.slices.len()) {
             let observation = Observation {
                 taken,
                 scope: scope_of(scope),
@@ -583,113 +585,113 @@ impl Watch {
                 reclaimed: self.reclaimed[scope],
                 candidates: self.table.candidates(),
             };
-            decide(&self.given.policy, &mut self.state, &observation, now, &mut self.plan);
+            decide(&self.context.policy, &mut self.state, &observation, now, &mut self.plan);
             self.plans += 1;
             let outcome = self.plan.outcome;
             hold_on |= matches!(outcome, Outcome::Evict | Outcome::ComingBack);
             quiet &= matches!(outcome, Outcome::Calm | Outcome::NotObserved);
             met |= self.plan.judged.iter().any(|judged| judged.met);
             self.carry_out(scope, now);
-            self.tell_plan(scope, cause, rang.crossed, awake, now);
+            self.report_plan(scope, cause, trigger.crossed, awake, now);
             if outcome == Outcome::Unattributed {
-                self.given.scout.ask(Ask::Suspects);
+                self.context.inventory.request(Request::Suspects);
             }
-            if let Some(at) = self.plan.look_again {
-                self.look_by(at);
+            if let Some(at) = self.plan.recheck_at {
+                self.sample_by(at);
             }
         }
-        self.episodes.past(self.past_hard_line(&readings));
-        if !met && let Some(Told { crossed, past_line }) = self.episodes.over(quiet) {
-            self.tell(&Record::MemoryBack { crossed, at: now, past_line });
+        self.episodes.past(self.past_hard_threshold(&readings));
+        if !met && let Some(Reported { crossed, past_threshold }) = self.episodes.over(quiet) {
+            self.report(&Record::MemoryBack { crossed, at: now, past_threshold });
         }
         if !hold_on {
             self.thaw_all(now);
         }
         self.mark_slices(&memory, quiet, hold_on);
-        self.rearm(&rang, &memory, quiet, now);
-        self.pace(quiet, hold_on, &rang, now);
+        self.rearm(&trigger, &memory, quiet, now);
+        self.pace(quiet, hold_on, &trigger, now);
     }
 
-    fn look_by(&mut self, at: MonotonicNs) {
-        self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
+    fn sample_by(&mut self, at: MonotonicNs) {
+        self.next_sample = Some(self.next_sample.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// When to look again if nothing rings.
-    fn pace(&mut self, quiet: bool, hold_on: bool, rang: &Rang, now: MonotonicNs) {
+    fn pace(&mut self, quiet: bool, hold_on: bool, trigger: &Trigger, now: MonotonicNs) {
         if quiet {
             self.below_pace = BELOW_PACE;
             return;
         }
-        if hold_on || rang.line {
+        if hold_on || trigger.line {
             self.below_pace = BELOW_PACE;
         }
-        self.look_by(now.after(self.below_pace));
+        self.sample_by(now.after(self.below_pace));
         self.below_pace = (self.below_pace * 2).min(BELOW_PACE_MOST);
     }
 
-    /// Marks the slices that the kernel brakes while memory is above the line, and lets go of whom it stopped as soon as
-    /// nobody is dying for it.
+    /// Marks the slices that the kernel brakes while memory is above the threshold, and lets go of whom it stopped as
+    /// soon as nobody is dying for it.
     fn mark_slices(&mut self, memory: &MemoryReading, quiet: bool, hold_on: bool) {
         if self.kernel_brake.holds() && !hold_on {
             self.continue_stopped();
         }
-        let line = self.hard_line(0, memory.capacity);
-        if quiet && self.kernel_brake.set(&mut *self.given.source, line).is_err() {
-            self.tell(&Record::Failed { what: "mark slices for the in-kernel brake", errno: None });
+        let line = self.hard_threshold(0, memory.capacity);
+        if quiet && self.kernel_brake.set(&mut *self.context.source, line).is_err() {
+            self.report(&Record::Failed { what: "mark slices for the in-kernel brake", errno: None });
         }
     }
 
     /// Draws the lines anew, and looks whether memory passed one before it was drawn.
-    fn rearm(&mut self, rang: &Rang, memory: &MemoryReading, quiet: bool, now: MonotonicNs) {
+    fn rearm(&mut self, trigger: &Trigger, memory: &MemoryReading, quiet: bool, now: MonotonicNs) {
         if self.kind != Kind::Ebpf {
             return;
         }
-        let thresholds = &self.given.policy.thresholds;
-        let node = levels::node(thresholds, memory, &self.given.machine);
-        let mut near = !thresholds.is_empty() && levels::is_near(thresholds, memory, &self.given.machine);
-        let mut lines = Lines { node, ..Lines::default() };
+        let thresholds = &self.context.policy.thresholds;
+        let node = thresholds::node(thresholds, memory, &self.context.machine);
+        let mut near = !thresholds.is_empty() && thresholds::is_near(thresholds, memory, &self.context.machine);
+        let mut armed = ArmedThresholds { node, ..ArmedThresholds::default() };
         for (index, slice) in self.table.slices() {
-            let Some(own) = self.given.policy.slices.get(index) else { continue };
+            let Some(own) = self.context.policy.slices.get(index) else { continue };
             let Some(reading) = self.table.slice_reading(index) else { continue };
-            match levels::slice(slice.handle.id(), &own.thresholds, &reading, slice.figures.inactive_file) {
-                Some(line) if slice.handle.usage().is_ok_and(|usage| usage < line.usage) => lines.slices.push(line),
+            match thresholds::slice(slice.handle.id(), &own.thresholds, &reading, slice.figures.inactive_file) {
+                Some(line) if slice.handle.usage().is_ok_and(|usage| usage < line.usage) => armed.slices.push(line),
                 Some(_) => near = true,
                 None => {}
             }
         }
         if self.tasks_quiet.is_none_or(|until| until <= now) {
             self.tasks_quiet = None;
-            lines.tasks = self.task_line;
+            armed.tasks = self.task_threshold;
         }
         if near {
-            self.look_by(now.after(NEAR_PACE));
+            self.sample_by(now.after(NEAR_PACE));
         }
         // Reclaim rings once for each arming: arming for its sake alone would let it ring without end.
-        let reclaim_alone = matches!(rang.cause, Some(Cause::Reclaim | Cause::Psi)) && node == self.node_line;
+        let reclaim_alone = matches!(trigger.cause, Some(Cause::Reclaim | Cause::Psi)) && node == self.node_threshold;
         if reclaim_alone && quiet {
             return;
         }
-        self.node_line = node;
-        if self.given.source.arm(&lines).is_err() {
-            self.tell(&Record::Failed { what: "arm the lines", errno: None });
+        self.node_threshold = node;
+        if self.context.source.arm(&armed).is_err() {
+            self.report(&Record::Failed { what: "arm the lines", errno: None });
         }
         if let (Some((_, after)), Some(line)) = (self.read(), node)
             && (after.kubelet_available < line.kubelet
-                || after.honest_available.is_some_and(|honest| honest < line.honest))
+                || after.mem_available.is_some_and(|mem_available| mem_available < line.mem_available))
         {
-            self.look_by(now);
+            self.sample_by(now);
         }
     }
 
     /// The limits can be changed at any time. Where they cannot be read, the line stays.
-    fn draw_task_line(&mut self) {
-        let Some(Ok(reading)) = self.given.tasks.as_ref().map(TaskLimits::read) else { return };
+    fn set_task_threshold(&mut self) {
+        let Some(Ok(reading)) = self.context.tasks.as_ref().map(TaskLimits::read) else { return };
         let limit = reading.limit();
-        self.task_line = Some(TaskLine { count: u32::try_from(limit - limit / 20).unwrap_or(u32::MAX) });
+        self.task_threshold = Some(TaskThreshold { count: u32::try_from(limit - limit / 20).unwrap_or(u32::MAX) });
     }
 
     fn sample_stall(&mut self, now: MonotonicNs) {
-        let Some(pressure) = &self.given.pressure else { return };
+        let Some(pressure) = &self.context.pressure else { return };
         if let Ok(read) = pressure.read()
             && let Some(full) = read.full
             && now.since(self.stall[1].0) >= Duration::from_millis(500)
@@ -700,13 +702,13 @@ impl Watch {
 
     /// The stall since the sample before last.
     fn stalled(&self, now: MonotonicNs) -> Option<Stall> {
-        let total = self.given.pressure.as_ref()?.read().ok()?.full?.total;
+        let total = self.context.pressure.as_ref()?.read().ok()?.full?.total;
         let (since, before) = self.stall[0];
         Some(Stall { full: total.saturating_sub(before), window: now.since(since) })
     }
 
     /// Tells a plan if there is news in it.
-    fn tell_plan(
+    fn report_plan(
         &mut self,
         scope: usize,
         cause: Cause,
@@ -716,22 +718,22 @@ impl Watch {
     ) {
         let plan = &self.plan;
         let pressure = plan.conditions.memory_pressure;
-        let shadow = self.given.hands.is_none();
-        let last = self.told[scope];
+        let shadow = self.context.enforcer.is_none();
+        let last = self.reported[scope];
         let same = last.is_some_and(|last| last.outcome == plan.outcome && last.pressure == pressure);
-        let stale = last.is_some_and(|last| last.is_outdated || now.since(last.at) >= TELL_AGAIN);
+        let stale = last.is_some_and(|last| last.is_outdated || now.since(last.at) >= REPORT_AGAIN);
         let calm = matches!(plan.outcome, Outcome::Calm | Outcome::NotObserved);
         let first_calm = last.is_none() && calm && !pressure;
         let idle = plan.actions.is_empty() || shadow && same;
         if first_calm || idle && same && (calm || !stale) {
             return;
         }
-        self.told[scope] = Some(Last { outcome: plan.outcome, pressure, at: now, is_outdated: false });
-        let queue = &mut self.given.queue;
-        let mut tell = |record: Record<'_>| {
+        self.reported[scope] = Some(Last { outcome: plan.outcome, pressure, at: now, is_outdated: false });
+        let queue = &mut self.context.queue;
+        let mut report = |record: Record<'_>| {
             record.send(queue);
         };
-        tell(Record::Plan {
+        report(Record::Plan {
             number: self.plans,
             cause,
             crossed,
@@ -749,33 +751,33 @@ impl Watch {
         });
         for (index, judged) in (0..).zip(&plan.judged) {
             if plan.acting == Some(index) || judged.case != Case::Neither {
-                tell(Record::PlanJudged { judged: *judged, acting: plan.acting == Some(index) });
+                report(Record::PlanJudged { judged: *judged, acting: plan.acting == Some(index) });
             }
         }
         let mut others = 0;
         for ranked in &plan.ranked {
             let acted = plan.victims().any(|victim| victim == ranked.candidate);
             others += usize::from(!acted);
-            if !acted && others > TOLD {
+            if !acted && others > REPORTED {
                 continue;
             }
             let path = self.table.get(ranked.key).map_or(&b""[..], |workload| workload.facts.handle.path());
-            tell(Record::PlanRanked { ranked: *ranked, path: fitting(path) });
+            report(Record::PlanRanked { ranked: *ranked, path: fitting(path) });
         }
         for action in &plan.actions {
-            tell(Record::PlanAction(*action));
+            report(Record::PlanAction(*action));
         }
-        tell(Record::PlanEnd);
+        report(Record::PlanEnd);
     }
 
-    fn tell(&mut self, record: &Record<'_>) {
-        record.send(&mut self.given.queue);
+    fn report(&mut self, record: &Record<'_>) {
+        record.send(&mut self.context.queue);
     }
 }
 
 /// How far memory is below `line`, by the kernel's own reading or by the only one there is.
 fn past(memory: &MemoryReading, line: Bytes) -> Bytes {
-    line.saturating_sub(memory.honest_available.unwrap_or(memory.kubelet_available))
+    line.saturating_sub(memory.mem_available.unwrap_or(memory.kubelet_available))
 }
 
 /// The machine, then the slices in their order.

@@ -63,7 +63,7 @@ pub(super) struct Kept {
 pub(super) struct Capacity {
     #[serde(rename = "capacity_bytes")]
     pub(super) whole: Bytes,
-    /// The capacity less what is reserved and the hard line.
+    /// The capacity less what is reserved and the hard threshold.
     #[serde(rename = "allocatable_bytes")]
     pub(super) allocatable: Bytes,
     /// What pods here ask for together; not known without a list that has some.
@@ -104,7 +104,7 @@ pub(super) fn cache(observer: &Observer, look: &Look, pods: &[Cgroup], listed: &
     for Cgroup { path, figures } in pods {
         all.insert(path.clone(), (*figures, of_pod(listed, path, class_of(path))));
     }
-    let told = |(cgroup, (figures, advice)): (String, (Figures, Advice))| {
+    let reported = |(cgroup, (figures, advice)): (String, (Figures, Advice))| {
         Some(Cache {
             active_file_bytes: figures.active_file.filter(|active| *active >= CACHE)?,
             working_set_bytes: figures.working_set()?,
@@ -115,7 +115,7 @@ pub(super) fn cache(observer: &Observer, look: &Look, pods: &[Cgroup], listed: &
             cgroup,
         })
     };
-    let mut cache: Vec<Cache> = all.into_iter().filter_map(told).collect();
+    let mut cache: Vec<Cache> = all.into_iter().filter_map(reported).collect();
     cache.sort_by_key(|cache| std::cmp::Reverse(cache.active_file_bytes));
     cache
 }
@@ -200,11 +200,11 @@ mod tests {
         let file = plimsoll_node::meminfo::MemInfo::open().expect("there is a /proc");
         let reading = file.read().expect("readable");
         let capacity_bytes = total.saturating_sub(huge_pages);
-        let memory = Memory { capacity_bytes, kubelet_bytes: Bytes::ZERO, honest_bytes: None };
+        let memory = Memory { capacity_bytes, kubelet_bytes: Bytes::ZERO, mem_available_bytes: None };
         let look = Look { memory: Some(memory), ..Look::default() };
-        let told = capacity(&configuration, &look, &MemReading { total, ..reading }, None);
+        let reported = capacity(&configuration, &look, &MemReading { total, ..reading }, None);
         let node = Node { memory: Some(total), huge_pages, ..Node::default() };
         let checked = Headroom::of(&configuration.kubelet, &node).expect("its memory is known");
-        assert_eq!((told.allocatable, checked.allocatable), (Bytes::mib(200), Bytes::mib(200)));
+        assert_eq!((reported.allocatable, checked.allocatable), (Bytes::mib(200), Bytes::mib(200)));
     }
 }

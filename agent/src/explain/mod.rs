@@ -1,11 +1,11 @@
-//! `plimsoll explain`: how far this machine is from each line, who would go first and why, and whom the OOM killer would
-//! take instead. Decides in shadow over a fresh look; changes nothing.
+//! `plimsoll explain`: how far this machine is from each line, who would go first and why, and whom the OOM killer
+//! would take instead. Decides in shadow over a fresh look; changes nothing.
 
-mod lines;
 mod memory;
 mod oom;
 mod pods;
 mod print;
+mod thresholds;
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -49,8 +49,8 @@ struct Answer<'a> {
     plan: Plan,
     /// By path, those that have a limit.
     slices: Vec<(String, Plan)>,
-    distances: Vec<lines::Distance>,
-    others: Vec<lines::Other>,
+    distances: Vec<thresholds::Distance>,
+    others: Vec<thresholds::Other>,
     oom: Vec<oom::Victim>,
     cache: Vec<memory::Cache>,
     reserved: Vec<memory::Kept>,
@@ -73,7 +73,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut observer = Observer::new(&configuration, mode.unified());
     let Some(reading) = observer.memory() else { anyhow::bail!("cannot read /proc/meminfo") };
     let victims = oom::victims(&reading, &listed);
-    let places = lines::Places::new(&configuration, &observer);
+    let places = thresholds::Places::new(&configuration, &observer);
     let answer = answer(&configuration, &mut observer, &reading, victims, &listed, &places);
     let printed = match arguments.output {
         Output::Text => answer.text(),
@@ -89,7 +89,7 @@ fn answer<'a>(
     reading: &MemReading,
     oom: Vec<oom::Victim>,
     listed: &pods::Listed,
-    places: &lines::Places,
+    places: &thresholds::Places,
 ) -> Answer<'a> {
     let policy = &configuration.policy;
     let look = observer.look();
@@ -97,7 +97,7 @@ fn answer<'a>(
     let plan = decided(policy, Scope::Node, look.memory.map(Into::into), &look, &candidates);
     let slices = (0_u8..).zip(&configuration.slices).filter_map(|(index, slice)| {
         let path = slice.path.as_str();
-        let memory = lines::slice_memory(&look, path)?;
+        let memory = thresholds::slice_memory(&look, path)?;
         let plan = decided(policy, Scope::Slice(SliceId(index)), Some(memory), &look, &candidates);
         Some((path.to_owned(), plan))
     });
@@ -110,8 +110,8 @@ fn answer<'a>(
         policy,
         plan,
         slices: slices.collect(),
-        distances: lines::distances(configuration, &look),
-        others: lines::others(configuration, &look, reading, places, observer),
+        distances: thresholds::distances(configuration, &look),
+        others: thresholds::others(configuration, &look, reading, places, observer),
         cache: memory::cache(observer, &look, &cgroups, listed),
         reserved: memory::reserved(configuration, observer),
         capacity: memory::capacity(configuration, &look, reading, pods.as_ref()),
@@ -195,7 +195,7 @@ mod tests {
     ) -> Answer<'a> {
         let mut observer = Observer::new(configuration, Some(root));
         let reading = observer.memory().expect("this machine's memory");
-        let places = lines::places(root, root, None);
+        let places = thresholds::places(root, root, None);
         answer(configuration, &mut observer, &reading, oom, listed, &places)
     }
 
@@ -239,8 +239,8 @@ mod tests {
              most that was measured is 200.0 MiB",
             "    system.slice: uses 700.0 MiB of 500.0 MiB (systemReserved)",
             "    user.slice: uses 90.0 MiB of 64.0 MiB (memory.low and memory.min)",
-            "hard line of user.slice, 1.0 MiB: 9.0 MiB away by the kubelet's reading, 9.0 MiB away by the kernel's",
-            "hard line of imagefs.available, 15%: not read, because only the container runtime knows where its images are",
+            "hard threshold of user.slice, 1.0 MiB: 9.0 MiB away by the kubelet's reading, 9.0 MiB away by the kernel's",
+            "hard threshold of imagefs.available, 15%: not read, because only the container runtime knows where its images are",
             "    user.slice/a.scope: may be evicted; uses 80.0 MiB, 80.0 MiB over its reservation, priority 0",
         ] {
             assert!(printed.lines().any(|printed| printed == line), "{line}\n{printed}");
@@ -270,10 +270,10 @@ mod tests {
         ]);
         let text = format!("machine: {{workloads: [{{match: '{path}'}}]}}");
         let configuration = plimsoll_config::parse(&text, "f").expect("it is in order");
-        let told = |listed: &pods::Listed| explain(&configuration, dir.path(), listed, Vec::new()).text();
+        let reported = |listed: &pods::Listed| explain(&configuration, dir.path(), listed, Vec::new()).text();
         let advice = |advice: &str| format!("60.0 MiB of 300.0 MiB; {advice}");
 
-        let without = told(&pods::Listed::default());
+        let without = reported(&pods::Listed::default());
         assert!(without.contains("what pods ask for is not known without --pods"), "{without}");
         assert!(without.contains(&advice("request and limit are not known without --pods")), "{without}");
         assert!(
@@ -282,17 +282,17 @@ mod tests {
         );
         assert!(without.contains("    kubepods.slice: 90.0 MiB of 500.0 MiB; all that is in it together"), "{without}");
 
-        let less = told(&listed("\"memory\": \"100Mi\"", "\"memory\": \"400Mi\""));
+        let less = reported(&listed("\"memory\": \"100Mi\"", "\"memory\": \"400Mi\""));
         assert!(less.contains("1 pod asks for 100.0 MiB"), "{less}");
         assert!(less.contains(&advice("give it a request equal to its limit")), "{less}");
         assert!(less.contains(&format!("{path} (pod n/a): may be evicted")), "{less}");
         assert!(less.contains(&format!("{guaranteed}: a pod that is not in the list")), "{less}");
 
-        let equal = told(&listed("\"memory\": \"400Mi\"", "\"memory\": \"400Mi\""));
+        let equal = reported(&listed("\"memory\": \"400Mi\"", "\"memory\": \"400Mi\""));
         assert!(equal.contains(&advice("its request is its limit, as it should be")), "{equal}");
 
         let mirror = r#"{"kubernetes.io/config.mirror": "x"}"#;
-        let mirrored = told(&listed_pods(&format!("[{}]", pod("a", UID, mirror, 5, ""))));
+        let mirrored = reported(&listed_pods(&format!("[{}]", pod("a", UID, mirror, 5, ""))));
         let line = "    n/a (BestEffort, priority 5): never chosen: a mirror pod; uses 300.0 MiB and 9 B in swap, asks for 0 B, \
                     expected oom_score_adj 1000; but machine.workloads means it, and `run` knows no pods: name it in \
                     machine.never";

@@ -65,8 +65,8 @@ fn of(folder: &Path, pid: i32, cgroup: Option<Vec<u8>>, reading: &MemReading, po
     }
     let cgroup = cgroup.map(|path| String::from_utf8_lossy(&path).into_owned());
     let path = cgroup.as_deref().unwrap_or("");
-    let told = number("oom_score");
-    let score = told.unwrap_or_else(|| {
+    let reported = number("oom_score");
+    let score = reported.unwrap_or_else(|| {
         let adjustment = adjustment.unwrap_or_else(|| i64::from(expected_adjustment(path, reading.total, pods)));
         // What a process holds in memory, in swap, and in tables to find both.
         let held = resident_bytes.saturating_add(swapped_bytes).saturating_add(tables);
@@ -81,15 +81,15 @@ fn of(folder: &Path, pid: i32, cgroup: Option<Vec<u8>>, reading: &MemReading, po
         name,
         pod: pods.of_path(path).map(|pod| pod.name.clone()),
         score,
-        is_computed: told.is_none(),
+        is_computed: reported.is_none(),
         resident_bytes,
         swapped_bytes,
         cgroup,
     })
 }
 
-/// The adjustment that a kubelet gives to who is in this cgroup: by its container's requests where the pod is listed, by
-/// the class in the path where not. Zero for who is no pod's.
+/// The adjustment that a kubelet gives to who is in this cgroup: by its container's requests where the pod is listed,
+/// by the class in the path where not. Zero for who is no pod's.
 fn expected_adjustment(cgroup: &str, machine: Bytes, pods: &Listed) -> i32 {
     if let Some(pod) = pods.of_path(cgroup) {
         let is_in = |id: &str| cgroup.contains(id);

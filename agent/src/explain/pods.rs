@@ -88,7 +88,7 @@ pub(super) fn cgroups(observer: &Observer) -> Vec<Cgroup> {
 
 /// A listed pod beside what is measured of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Told {
+pub(super) struct Reported {
     /// `namespace/name`.
     pub(super) pod: String,
     pub(super) cgroup: String,
@@ -97,9 +97,9 @@ pub(super) struct Told {
     pub(super) request_bytes: Bytes,
     /// Its working set.
     pub(super) usage_bytes: Option<Bytes>,
-    /// What of its memory is in swap: all rule books but the kubelet's rank by both together.
+    /// What of its memory is in swap: all eviction policies but the kubelet's rank by both together.
     pub(super) swapped_bytes: Option<Bytes>,
-    /// In RFC 3339. Of two that are alike, all rule books but the kubelet's take the younger one first.
+    /// In RFC 3339. Of two that are alike, all eviction policies but the kubelet's take the younger one first.
     pub(super) started: Option<String>,
     /// Why it is never chosen.
     pub(super) protected: Option<Protected>,
@@ -115,7 +115,7 @@ pub(super) struct Told {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Answer {
     /// Those that run and have a cgroup here.
-    pub(super) pods: Vec<Told>,
+    pub(super) pods: Vec<Reported>,
     /// How many are on this node, those that have no cgroup yet too.
     pub(super) count: usize,
     /// What they ask for together.
@@ -144,14 +144,14 @@ pub(super) fn answer(
     let is_same_node = |pod: &ListedPod| !pod.node.is_empty() && all().any(|(_, other)| other.node == pod.node);
     let here: Vec<&ListedPod> =
         listed.pods.iter().filter(|pod| !pod.has_ended && (is_found(pod) || is_same_node(pod))).collect();
-    let mut pods: Vec<Option<Told>> =
-        found.iter().map(|(cgroup, pod)| Some(told(cgroup, pod, look, machine))).collect();
+    let mut pods: Vec<Option<Reported>> =
+        found.iter().map(|(cgroup, pod)| Some(reported(cgroup, pod, look, machine))).collect();
     let order = order(configuration, &found, now);
     let in_order = |(pod, fate): (u32, String)| {
-        let told = pods.get_mut(pod as usize)?.take()?;
+        let reported = pods.get_mut(pod as usize)?.take()?;
         // One form for cgroups and pods.
-        let never = told.protected.map(|why| Fate::Protected(why).to_string());
-        Some(Told { fate: never.unwrap_or(fate), ..told })
+        let never = reported.protected.map(|why| Fate::Protected(why).to_string());
+        Some(Reported { fate: never.unwrap_or(fate), ..reported })
     };
     Some(Answer {
         pods: order.into_iter().filter_map(in_order).collect(),
@@ -161,13 +161,13 @@ pub(super) fn answer(
     })
 }
 
-fn told(cgroup: &Cgroup, pod: &ListedPod, look: &Look, machine: Bytes) -> Told {
+fn reported(cgroup: &Cgroup, pod: &ListedPod, look: &Look, machine: Bytes) -> Reported {
     let scores = || pod.containers.iter().map(|container| pod.oom_score_adj(container, machine));
     let holds =
         |inner: &str| inner.strip_prefix(&cgroup.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let within = |outer: &str| cgroup.path.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
     let mut taken = look.workloads.iter().filter(|workload| workload.protected.is_none());
-    Told {
+    Reported {
         pod: pod.name.clone(),
         cgroup: cgroup.path.clone(),
         priority: pod.priority,
@@ -183,7 +183,8 @@ fn told(cgroup: &Cgroup, pod: &ListedPod, look: &Look, machine: Bytes) -> Told {
     }
 }
 
-/// The order of the configured rule book when memory is short, and what would become of each if everybody were needed.
+/// The order of the configured eviction policy when memory is short, and what would become of each if everybody were
+/// needed.
 fn order(configuration: &Configuration, found: &[(&Cgroup, &ListedPod)], now: MonotonicNs) -> Vec<(u32, String)> {
     const MAY_GO: &str = "may be evicted";
     let pods: Vec<plimsoll::Pod<'_>> = found
@@ -333,14 +334,14 @@ pub(super) mod tests {
         assert_eq!(cgroups.len(), 6);
         let answer =
             super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB), NOW).expect("there is a list");
-        let told: Vec<_> = answer
+        let reported: Vec<_> = answer
             .pods
             .iter()
             .map(|it| (it.pod.as_str(), it.protected, it.usage_bytes, it.oom_score_adj, it.is_exposed))
             .collect();
         let mib = |mib: u64| Some(Bytes(mib * MIB));
         assert_eq!(
-            told,
+            reported,
             [
                 ("n/static", Some(Protected::Static), mib(60), Some((980, 980)), true),
                 ("n/over", None, mib(300), Some((900, 900)), false),
@@ -424,14 +425,15 @@ pub(super) mod tests {
                 ],
             ),
         ] {
-            let configuration = plimsoll_config::parse(&format!("ruleBook: {book}"), "f").expect("it is in order");
+            let configuration =
+                plimsoll_config::parse(&format!("evictionPolicy: {book}"), "f").expect("it is in order");
             let mut observer = Observer::new(&configuration, Some(dir.path()));
             let look = observer.look();
             let cgroups = cgroups(&observer);
             let answer = super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB), NOW);
             let answer = answer.expect("there is a list");
-            let told: Vec<_> = answer.pods.iter().map(|it| (it.pod.as_str(), it.fate.as_str())).collect();
-            assert_eq!(told, expected, "{book}");
+            let reported: Vec<_> = answer.pods.iter().map(|it| (it.pod.as_str(), it.fate.as_str())).collect();
+            assert_eq!(reported, expected, "{book}");
             let young = answer.pods.iter().find(|it| it.pod == "n/young").expect("it is there");
             assert_eq!(young.started.as_deref(), Some("2026-01-01T03:00:00Z"));
         }

@@ -6,9 +6,9 @@ use plimsoll_policy::{Fate, Plan, Ranked, text};
 use plimsoll_replay::printable;
 use plimsoll_units::Bytes;
 
-use super::lines::{Distance, Other};
 use super::memory::{Advice, Cache, Capacity, Kept};
 use super::oom::Victim;
+use super::thresholds::{Distance, Other};
 use super::{Answer, pods};
 
 /// So many of each kind are printed.
@@ -39,7 +39,7 @@ impl Answer<'_> {
 
     fn write(&self, f: &mut String) -> Result {
         writeln!(f, "now: {}", text::line(self.policy, &self.plan, |candidate| self.name(candidate)))?;
-        self.lines(f)?;
+        self.thresholds(f)?;
         self.capacity(f)?;
         writeln!(f, "\nwho would go first:")?;
         self.ranked(f, &self.plan, "    nobody: there are no workloads (machine.workloads)")?;
@@ -57,33 +57,33 @@ impl Answer<'_> {
         }
         self.cache(f)?;
         let above = self.reserved.iter().filter(|it| it.working_set_bytes > it.reserved_bytes);
-        let mut lines = String::new();
+        let mut thresholds = String::new();
         for Kept { cgroup, by, reserved_bytes, working_set_bytes } in above {
-            writeln!(lines, "    {}: uses {working_set_bytes} of {reserved_bytes} ({by})", printable(cgroup))?;
+            writeln!(thresholds, "    {}: uses {working_set_bytes} of {reserved_bytes} ({by})", printable(cgroup))?;
         }
-        if !lines.is_empty() {
-            write!(f, "\nwho is above its reservation:\n{lines}")?;
+        if !thresholds.is_empty() {
+            write!(f, "\nwho is above its reservation:\n{thresholds}")?;
         }
         Ok(())
     }
 
-    fn lines(&self, f: &mut String) -> Result {
+    fn thresholds(&self, f: &mut String) -> Result {
         if self.distances.is_empty() && self.others.is_empty() {
             writeln!(f, "there is no line")?;
         }
-        for Distance { slice, hard, line_bytes, kubelet_bytes, honest_bytes } in &self.distances {
+        for Distance { slice, hard, line_bytes, kubelet_bytes, mem_available_bytes } in &self.distances {
             let of = printable(slice.as_deref().unwrap_or("the machine"));
             let kubelet = far(*kubelet_bytes, true);
-            write!(f, "{} line of {of}, {line_bytes}: {kubelet} by the kubelet's reading", kind(*hard))?;
-            match honest_bytes {
-                Some(honest) => writeln!(f, ", {} by the kernel's", far(*honest, true))?,
+            write!(f, "{} threshold of {of}, {line_bytes}: {kubelet} by the kubelet's reading", kind(*hard))?;
+            match mem_available_bytes {
+                Some(mem_available) => writeln!(f, ", {} by the kernel's", far(*mem_available, true))?,
                 None => writeln!(f)?,
             }
         }
         for Other { signal, hard, is_bytes, written, line, distance, source } in &self.others {
             let known = line.map(|line| figure(line, *is_bytes)).or_else(|| written.as_deref().map(printable));
             let at = known.map_or_else(String::new, |line| format!(", {line}"));
-            write!(f, "{} line of {}{at}: ", kind(*hard), printable(signal))?;
+            write!(f, "{} threshold of {}{at}: ", kind(*hard), printable(signal))?;
             match distance {
                 Some(distance) => writeln!(f, "{} ({})", far(*distance, *is_bytes), printable(source))?,
                 None => writeln!(f, "not read, because {}", printable(source))?,
@@ -94,7 +94,7 @@ impl Answer<'_> {
 
     fn capacity(&self, f: &mut String) -> Result {
         let Capacity { whole, allocatable, requests, promised } = self.capacity;
-        write!(f, "capacity {whole}, allocatable {allocatable} (less reservations and the hard line), ")?;
+        write!(f, "capacity {whole}, allocatable {allocatable} (less reservations and the hard threshold), ")?;
         match (requests, self.pods.as_ref().map(|pods| pods.count)) {
             (Some(requests), Some(1)) => write!(f, "1 pod asks for {requests}, ")?,
             (Some(requests), count) => write!(f, "{} pods ask for {requests} together, ", count.unwrap_or(0))?,
@@ -148,9 +148,9 @@ impl Answer<'_> {
     }
 }
 
-fn fate(ranked: &Ranked, is_calm: bool) -> String {
+fn fate(ranked: &Ranked, is_quiet: bool) -> String {
     match ranked.fate {
-        Fate::NotNeeded if is_calm => "may be evicted".to_owned(),
+        Fate::NotNeeded if is_quiet => "may be evicted".to_owned(),
         fate => fate.to_string(),
     }
 }
@@ -161,7 +161,7 @@ fn and_more(f: &mut String, count: usize) -> Result {
 
 /// Whoever is never chosen is told whatever the rank: why is what users ask.
 fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
-    writeln!(f, "\nwhich pods would go first by the rule book, and who never:")?;
+    writeln!(f, "\nwhich pods would go first by the eviction policy, and who never:")?;
     if pods.pods.is_empty() {
         writeln!(f, "    no pod of the list runs here")?;
     }

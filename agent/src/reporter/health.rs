@@ -15,12 +15,12 @@ pub(super) struct Health {
     /// The core that was armed last; none until one was.
     pub(super) core: Option<Armed>,
     /// Better sources that were not taken, and why.
-    pub(super) fallen: BTreeMap<String, String>,
+    pub(super) source_errors: BTreeMap<String, String>,
     /// Hooks that are missing, and why.
     pub(super) missing: BTreeMap<String, String>,
 }
 
-/// A core whose lines are armed.
+/// A core whose thresholds are armed.
 #[derive(Clone, Debug)]
 pub(super) struct Armed {
     /// The source in use.
@@ -48,7 +48,7 @@ impl Health {
         if let Some(why) = shadow {
             let _ = writeln!(text, "shadow: {why}");
         }
-        for (name, why) in &self.fallen {
+        for (name, why) in &self.source_errors {
             let _ = writeln!(text, "not {name}: {why}");
         }
         for (name, why) in &self.missing {
@@ -69,7 +69,7 @@ mod tests {
         assert!(!health.judge(second(1)).0);
         let shadow = Some("another agent acts".into());
         health.core = Some(Armed { source: "psi".into(), shadow, heard: second(1) });
-        health.fallen.insert("ebpf".into(), "no type information".into());
+        health.source_errors.insert("ebpf".into(), "no type information".into());
         health.missing.insert("fork".into(), "no such function".into());
         let reasons = "source psi\nshadow: another agent acts\nnot ebpf: no type information\n\
             without hook fork: no such function\n";

@@ -11,7 +11,7 @@ use std::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
 
 /// How much of a cgroup's name there is room for: the kernel refuses records of more than some 970 bytes.
-const NAME: usize = 500;
+const NAME: usize = 490;
 /// Kills that wait for their plans; the first ones go without figures where there are more.
 const WAITING: usize = 64;
 /// How long a line waits.
@@ -21,19 +21,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) kubelet: Bytes,
-    pub(super) honest: Option<Bytes>,
+    pub(super) mem_available: Option<Bytes>,
     pub(super) line: Option<Bytes>,
 }
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kubelet, honest, line } = self;
+        let Self { kubelet, mem_available, line } = self;
         write!(f, "available {kubelet} as the kubelet reckons")?;
-        if let Some(honest) = honest {
-            write!(f, " and {honest} as the kernel does")?;
+        if let Some(mem_available) = mem_available {
+            write!(f, " and {mem_available} as the kernel does")?;
         }
         if let Some(line) = line {
-            write!(f, ", line {line}")?;
+            write!(f, ", threshold {line}")?;
         }
         Ok(())
     }
@@ -69,9 +69,9 @@ impl KernelLog {
         self.waiting.push(Kill { plan, at, text: format!("killed {}: usage {usage}", end(path)) });
     }
 
-    /// A kill was begun because a cgroup grew by so much although it was told to stand still.
+    /// A kill was begun because a cgroup grew by so much although it was frozen.
     pub(super) fn kill_unheld(&mut self, path: &str, grown: Bytes) {
-        self.write(&format!("killed {}: it grew {grown} while it was told to stand still", end(path)));
+        self.write(&format!("killed {}: it grew {grown} while it was frozen", end(path)));
     }
 
     /// The plan with this number is known. Lines that wait for others have waited long enough.
@@ -131,7 +131,7 @@ mod tests {
     }
 
     const FIGURES: Figures =
-        Figures { kubelet: Bytes::mib(90), honest: Some(Bytes::mib(80)), line: Some(Bytes::mib(100)) };
+        Figures { kubelet: Bytes::mib(90), mem_available: Some(Bytes::mib(80)), line: Some(Bytes::mib(100)) };
 
     #[test]
     fn a_line_has_the_figures_of_its_own_plan() {
@@ -145,9 +145,9 @@ mod tests {
         assert_eq!(
             written(&file),
             "<4>plimsoll: killed work.slice/a: usage 300.0 MiB, available 90.0 MiB as the kubelet reckons and \
-             80.0 MiB as the kernel does, line 100.0 MiB\n\
+             80.0 MiB as the kernel does, threshold 100.0 MiB\n\
              <4>plimsoll: killed work.slice/b: usage unknown\n\
-             <4>plimsoll: killed work.slice/c: it grew 3.0 MiB while it was told to stand still\n"
+             <4>plimsoll: killed work.slice/c: it grew 3.0 MiB while it was frozen\n"
         );
     }
 
@@ -170,9 +170,9 @@ mod tests {
         let (mut log, file) = log();
         let most = Bytes(u64::MAX);
         log.kill(7, &escaped(&[b'\n'; crate::record::PATH]), Some(most), MonotonicNs(1));
-        log.plan(7, Some(&Figures { kubelet: most, honest: Some(most), line: Some(most) }));
+        log.plan(7, Some(&Figures { kubelet: most, mem_available: Some(most), line: Some(most) }));
         let text = written(&file);
-        assert!(text.len() < 900 && text.ends_with(", line 15.9 EiB\n"), "{text}");
+        assert!(text.len() < 900 && text.ends_with(", threshold 15.9 EiB\n"), "{text}");
         assert_eq!(text.lines().count(), 1);
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Metrics {
     pub(super) crossed_to_awake: Histogram,
     pub(super) crossed_to_stopped: Histogram,
     pub(super) crossed_to_memory_back: Histogram,
-    pub(super) past_line: Histogram,
+    pub(super) past_threshold: Histogram,
     pub(super) races_lost: Counter,
     pub(super) oom_kills: Family<Label, Counter>,
     pub(super) kills: Counter,
@@ -81,12 +81,12 @@ impl Metrics {
             crossed_to_memory_back.clone(),
         );
         // From 64 KiB to 8 GiB.
-        let past_line = Histogram::new(exponential_buckets(65_536.0, 2.0, 18));
+        let past_threshold = Histogram::new(exponential_buckets(65_536.0, 2.0, 18));
         registry.register_with_unit(
-            "past_line",
-            "How far below the line memory was when what grew was told to stop",
+            "past_threshold",
+            "How far below the threshold memory was when what grew was told to stop",
             Unit::Bytes,
-            past_line.clone(),
+            past_threshold.clone(),
         );
         macro_rules! registered {
             ($name:literal, $help:literal) => {{
@@ -104,7 +104,7 @@ impl Metrics {
             crossed_to_awake,
             crossed_to_stopped,
             crossed_to_memory_back,
-            past_line,
+            past_threshold,
             races_lost: registered!("races_lost", "Times that the OOM killer chose for the whole machine"),
             oom_kills: registered!("oom_kills", "Victims of the OOM killer, by where memory was short"),
             kills: registered!("kills", "Workloads whose processes were all sent SIGKILL"),
@@ -260,7 +260,7 @@ mod tests {
             ("crossed_to_awake_seconds", "histogram"),
             ("crossed_to_stopped_seconds", "histogram"),
             ("crossed_to_memory_back_seconds", "histogram"),
-            ("past_line_bytes", "histogram"),
+            ("past_threshold_bytes", "histogram"),
             ("races_lost", "counter"),
             ("oom_kills", "counter"),
             ("kills", "counter"),
@@ -291,7 +291,7 @@ mod tests {
             assert!(text.contains(&format!("# TYPE plimsoll_{name} {kind}\n")), "{name} in {text}");
             assert!(text.contains(&format!("# HELP plimsoll_{name} ")), "{name} in {text}");
         }
-        assert!(text.contains("# UNIT plimsoll_past_line_bytes bytes\n"), "{text}");
+        assert!(text.contains("# UNIT plimsoll_past_threshold_bytes bytes\n"), "{text}");
         assert!(text.contains("plimsoll_program_runs_total{program=\"charge\"} 3\n"), "{text}");
         assert!(text.contains("plimsoll_kernel_brakes_total{outcome=\"refused\"} 0\n"), "{text}");
         for fate in ["evicted", "not-needed", "no-statistics", "protected-listed", "protected-init"] {

@@ -5,7 +5,7 @@ mod kernel_log;
 mod metrics;
 mod plan;
 mod server;
-mod tell;
+mod sink;
 mod trace;
 
 use std::fs::{File, OpenOptions};
@@ -32,14 +32,14 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::QueueNumbers;
-use crate::handed;
+use crate::inherited_config;
 use crate::log::{self, Level};
+use crate::log_writer;
 use crate::observe::Observer;
 use crate::options::Options;
-use crate::outlet;
 use crate::record::Record;
 use metrics::Metrics;
-use tell::Teller;
+use sink::Sink;
 use trace::Trace;
 
 /// Between two batches of records the servers get their turn.
@@ -60,12 +60,12 @@ pub(crate) struct Arguments {
     /// The watching thread's queue.
     #[arg(long)]
     queue: QueueNumbers,
-    /// The scout thread's queue.
+    /// The inventory thread thread's queue.
     #[arg(long)]
     slow: QueueNumbers,
     /// The configuration as the supervisor read it.
     #[arg(long)]
-    handed: Option<i32>,
+    inherited_config: Option<i32>,
     /// The supervisor's process.
     #[arg(long)]
     supervisor: Option<i32>,
@@ -81,7 +81,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let queue = Consumer::attach(arguments.queue.take()?)?;
     let slow = Consumer::attach(arguments.slow.take()?)?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
-    let configuration = handed::configuration(&arguments.options, arguments.handed, own_cgroup)?;
+    let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
     let address = configuration.metrics_address;
     let format = configuration.log_format;
     let (kernel_log, trouble) = match OpenOptions::new().write(true).open("/dev/kmsg") {
@@ -101,22 +101,22 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let metrics = Metrics::new();
     metrics.reporter_confined.set(is_confined().into());
     let lost = metrics.lost_log_lines.clone();
-    let (outlet, written) = outlet::start(std::io::stdout(), move || _ = lost.inc())?;
+    let (log_writer, written) = log_writer::start(std::io::stdout(), move || _ = lost.inc())?;
     let out = Box::new(move |level, message: &str, fields: &Map<String, Value>| {
-        outlet.offer(log::line(format, SystemTime::now(), level, message, fields) + "\n")
+        log_writer.offer(log::line(format, SystemTime::now(), level, message, fields) + "\n")
     });
-    let mut teller = Teller::new(configuration, metrics, out, kernel_log, memory);
+    let mut sink = Sink::new(configuration, metrics, out, kernel_log, memory);
     let untraced = match tracing {
         Ok(plans) => {
             if let Some(plans) = plans {
-                teller.record(plans);
+                sink.record(plans);
             }
             None
         }
         Err(error) => Some(format!("no trace is written: {error}; see --trace")),
     };
     for trouble in trouble.into_iter().chain(confined.err()).chain(untraced) {
-        teller.say(Level::Warn, &trouble, json!({}));
+        sink.say(Level::Warn, &trouble, json!({}));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -125,7 +125,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
         let end = async {
             term.recv().await;
         };
-        run(queues, Arc::new(Mutex::new(teller)), address, end).await
+        run(queues, Arc::new(Mutex::new(sink)), address, end).await
     })?;
     // Whoever reads the log may still not read it: then its last lines are lost.
     written.wait(LAST_LINES);
@@ -163,29 +163,29 @@ fn is_confined() -> bool {
 /// Tells what comes through the queues and serves, until `end`; then tells what is left.
 async fn run(
     mut queues: [Queue; 2],
-    teller: Arc<Mutex<Teller>>,
+    sink: Arc<Mutex<Sink>>,
     address: SocketAddr,
     end: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let server = server::serve(address, Arc::clone(&teller));
+    let server = server::serve(address, Arc::clone(&sink));
     tokio::pin!(server, end);
     loop {
-        let [watch, scout] = &mut queues;
+        let [watch, inventory] = &mut queues;
         let ended = tokio::select! {
             // However many records come, the first two are looked at.
             biased;
             never = &mut server => match never {},
             () = &mut end => true,
             result = watch.readable() => result.map(|()| false)?,
-            result = scout.readable() => result.map(|()| false)?,
+            result = inventory.readable() => result.map(|()| false)?,
         };
         for queue in &mut queues {
-            while queue.take(&teller) == BATCH {
+            while queue.take(&sink) == BATCH {
                 tokio::task::yield_now().await;
             }
         }
         if ended {
-            teller.lock().unwrap_or_else(PoisonError::into_inner).close();
+            sink.lock().unwrap_or_else(PoisonError::into_inner).close();
             return Ok(());
         }
     }
@@ -216,17 +216,17 @@ impl Queue {
     }
 
     /// Tells the next records, and gives how many there were: fewer than [`BATCH`] where there are no more.
-    fn take(&mut self, teller: &Mutex<Teller>) -> usize {
-        let mut teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take(&mut self, sink: &Mutex<Sink>) -> usize {
+        let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
         let mut frame = [0; FRAME];
         for count in 0..BATCH {
             let Some(bytes) = self.consumer.pop(&mut frame) else {
-                teller.queue(self.name, self.consumer.dropped(), self.consumer.damaged());
+                sink.queue(self.name, self.consumer.dropped(), self.consumer.damaged());
                 return count;
             };
             match Record::read(bytes) {
-                Some(record) => teller.tell(&record),
-                None => teller.malformed(),
+                Some(record) => sink.report(&record),
+                None => sink.malformed(),
             }
         }
         BATCH
@@ -252,19 +252,19 @@ mod tests {
 
     #[test]
     fn records_become_lines_and_metrics_and_the_end_tells_the_rest() {
-        let (teller, lines) = tell::tests::teller("", None);
-        let teller = Arc::new(Mutex::new(teller));
+        let (sink, lines) = sink::tests::sink("", None);
+        let sink = Arc::new(Mutex::new(sink));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let metrics = runtime.block_on(async {
-            let ((mut watch, first), (mut scout, second)) = (queue("watch-queue", 2), queue("scout-queue", 200));
+            let ((mut watch, first), (mut inventory, second)) = (queue("watch-queue", 2), queue("scout-queue", 200));
             let (end, ended) = oneshot::channel::<()>();
-            let all = run([first, second], Arc::clone(&teller), ([127, 0, 0, 1], 0).into(), async {
+            let all = run([first, second], Arc::clone(&sink), ([127, 0, 0, 1], 0).into(), async {
                 drop(ended.await);
             });
             let feed = async {
                 let start = StartParts::default();
-                Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start }.send(&mut scout);
-                while !teller.lock().expect("no panic").readiness().0 {
+                Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start }.send(&mut inventory);
+                while !sink.lock().expect("no panic").readiness().0 {
                     tokio::task::yield_now().await;
                 }
                 // Two fit, of which one is none; then one is dropped, and more than a batch comes elsewhere.
@@ -272,18 +272,21 @@ mod tests {
                 assert!(Record::Trouble { text: "from the watch" }.send(&mut watch));
                 assert!(!Record::Trouble { text: "without room" }.send(&mut watch));
                 for _ in 0..2 * BATCH {
-                    assert!(Record::Trouble { text: "from the scout" }.send(&mut scout));
+                    assert!(Record::Trouble { text: "from the inventory thread" }.send(&mut inventory));
                 }
                 end.send(()).expect("it runs");
             };
             let (result, ()) = tokio::join!(all, feed);
             result.expect("it ends well");
-            teller.lock().expect("no panic").metrics()
+            sink.lock().expect("no panic").metrics()
         });
         let lines = lines.lock().expect("no panic");
         assert!(lines[0].1.starts_with("armed with source psi"), "{lines:?}");
         let count = |text: &str| lines.iter().filter(|line| line.1 == text).count();
-        assert_eq!((count("from the watch"), count("without room"), count("from the scout")), (1, 0, 2 * BATCH));
+        assert_eq!(
+            (count("from the watch"), count("without room"), count("from the inventory thread")),
+            (1, 0, 2 * BATCH)
+        );
         for line in [
             "plimsoll_lost_records_total{ring=\"watch-queue\"} 1\n",
             "plimsoll_lost_records_total{ring=\"scout-queue\"} 0\n",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use plimsoll_config::Configuration;
 use plimsoll_policy::{Action, Fate, Judged, Plan, Ranked, Readings, Scope, text};
 use plimsoll_replay::machine_plan;
-use plimsoll_replay::trace::{Memory, Told, Workload};
+use plimsoll_replay::trace::{Memory, Reported, Workload};
 pub(super) use plimsoll_replay::{nanoseconds as ns, variant};
 use plimsoll_units::MonotonicNs;
 use serde_json::{Map, Value, json};
@@ -89,8 +89,8 @@ impl Draft {
 
     /// What its kills are told with.
     pub(super) fn figures(&self) -> Option<Figures> {
-        let Readings { capacity: _, kubelet, honest } = self.plan.readings?;
-        Some(Figures { kubelet, honest, line: self.plan.acting().map(|judged| judged.line) })
+        let Readings { capacity: _, kubelet, mem_available } = self.plan.readings?;
+        Some(Figures { kubelet, mem_available, line: self.plan.acting().map(|judged| judged.line) })
     }
 
     fn name(&self, candidate: u32) -> String {
@@ -102,7 +102,7 @@ impl Draft {
         let done = if self.shadow { "shadow, not done: " } else { "" };
         let line = text::line(&configuration.policy, &self.plan, |candidate| self.name(candidate));
         let why = match self.cause {
-            Cause::Line => "a line rang",
+            Cause::Line => "a threshold was crossed",
             Cause::Reclaim => "reclaim began",
             Cause::Psi => "the pressure trigger fired",
             Cause::Poll => "it was time to poll",
@@ -114,7 +114,7 @@ impl Draft {
     }
 
     /// The plan as a trace has it.
-    pub(super) fn told(&self, configuration: &Configuration) -> Told {
+    pub(super) fn reported(&self, configuration: &Configuration) -> Reported {
         let workload = |ranked: &Ranked| Workload {
             cgroup: self.name(ranked.candidate),
             id: ranked.key.id,
@@ -132,13 +132,13 @@ impl Draft {
             },
         };
         let readings = self.plan.readings.filter(|_| self.plan.scope == Scope::Node);
-        Told {
+        Reported {
             at_ns: self.plan.taken,
             line: self.line(configuration),
-            memory: readings.map(|Readings { capacity, kubelet, honest }| Memory {
+            memory: readings.map(|Readings { capacity, kubelet, mem_available }| Memory {
                 capacity_bytes: capacity,
                 kubelet_bytes: kubelet,
-                honest_bytes: honest,
+                mem_available_bytes: mem_available,
             }),
             workloads: self.plan.ranked.iter().map(workload).collect(),
         }

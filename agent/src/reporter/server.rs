@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use super::tell::Teller;
+use super::sink::Sink;
 use crate::log::Level;
 
 /// Connections at a time; more wait.
@@ -29,23 +29,23 @@ const CONNECTION: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Serves for ever. Without its address it goes on trying: the log goes on meanwhile.
-pub(super) async fn serve(address: SocketAddr, teller: Arc<Mutex<Teller>>) -> Infallible {
-    let listener = listen(address, &teller).await;
-    serve_on(listener, teller).await
+pub(super) async fn serve(address: SocketAddr, sink: Arc<Mutex<Sink>>) -> Infallible {
+    let listener = listen(address, &sink).await;
+    serve_on(listener, sink).await
 }
 
-async fn listen(address: SocketAddr, teller: &Mutex<Teller>) -> TcpListener {
-    let mut told = false;
+async fn listen(address: SocketAddr, sink: &Mutex<Sink>) -> TcpListener {
+    let mut reported = false;
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return listener,
             Err(error) => {
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut reported, true) {
                     let message = format!(
                         "cannot serve metrics and health on {address}: {error}; it is tried again. Is another \
                          machine.metricsAddress needed?"
                     );
-                    lock(teller).say(Level::Warn, &message, json!({"address": address.to_string()}));
+                    lock(sink).say(Level::Warn, &message, json!({"address": address.to_string()}));
                 }
                 tokio::time::sleep(AGAIN).await;
             }
@@ -53,7 +53,7 @@ async fn listen(address: SocketAddr, teller: &Mutex<Teller>) -> TcpListener {
     }
 }
 
-async fn serve_on(listener: TcpListener, teller: Arc<Mutex<Teller>>) -> Infallible {
+async fn serve_on(listener: TcpListener, sink: Arc<Mutex<Sink>>) -> Infallible {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // Never closed, so there is always a permit in the end.
@@ -63,10 +63,10 @@ async fn serve_on(listener: TcpListener, teller: Arc<Mutex<Teller>>) -> Infallib
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let teller = Arc::clone(&teller);
+        let sink = Arc::clone(&sink);
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                let response = answer(&request, &teller);
+                let response = answer(&request, &sink);
                 async move { Ok::<_, Infallible>(response) }
             });
             let connection = http1::Builder::new()
@@ -81,11 +81,11 @@ async fn serve_on(listener: TcpListener, teller: Arc<Mutex<Teller>>) -> Infallib
     }
 }
 
-fn lock(teller: &Mutex<Teller>) -> std::sync::MutexGuard<'_, Teller> {
-    teller.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(sink: &Mutex<Sink>) -> std::sync::MutexGuard<'_, Sink> {
+    sink.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn answer(request: &Request<Incoming>, teller: &Mutex<Teller>) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, sink: &Mutex<Sink>) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let with = |status: StatusCode, kind: &'static str, body: String| {
@@ -100,10 +100,10 @@ fn answer(request: &Request<Incoming>, teller: &Mutex<Teller>) -> Response<Full<
         return response;
     }
     match request.uri().path() {
-        "/metrics" => with(StatusCode::OK, METRICS, lock(teller).metrics()),
+        "/metrics" => with(StatusCode::OK, METRICS, lock(sink).metrics()),
         "/livez" => with(StatusCode::OK, TEXT, "alive: the reporter answers\n".into()),
         "/readyz" => {
-            let (ready, text) = lock(teller).readiness();
+            let (ready, text) = lock(sink).readiness();
             with(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, TEXT, text)
         }
         _ => with(StatusCode::NOT_FOUND, TEXT, "served here: /metrics, /livez, /readyz\n".into()),
@@ -128,13 +128,13 @@ mod tests {
 
     #[test]
     fn paths_methods_and_readiness_are_answered() {
-        let (teller, _) = super::super::tell::tests::teller("", None);
-        let teller = Arc::new(Mutex::new(teller));
+        let (sink, _) = super::super::sink::tests::sink("", None);
+        let sink = Arc::new(Mutex::new(sink));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let listener = listen(([127, 0, 0, 1], 0).into(), &teller).await;
+            let listener = listen(([127, 0, 0, 1], 0).into(), &sink).await;
             let address = listener.local_addr().expect("it has one");
-            tokio::spawn(serve_on(listener, Arc::clone(&teller)));
+            tokio::spawn(serve_on(listener, Arc::clone(&sink)));
             for (request, status) in [
                 ("GET /livez", "200"),
                 ("GET /readyz", "503"),
@@ -146,7 +146,7 @@ mod tests {
                 let answer = ask(address, request).await;
                 assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
             }
-            lock(&teller).tell(&Record::Armed {
+            lock(&sink).report(&Record::Armed {
                 pid: 1,
                 source: "ebpf",
                 shadow: None,
@@ -164,13 +164,13 @@ mod tests {
     fn a_port_in_use_is_named_once_with_its_key() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = taken.local_addr().expect("it has one");
-        let (teller, lines) = super::super::tell::tests::teller("", None);
-        let teller = Mutex::new(teller);
+        let (sink, lines) = super::super::sink::tests::sink("", None);
+        let sink = Mutex::new(sink);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             tokio::select! {
                 biased;
-                _ = listen(address, &teller) => panic!("{address} is taken"),
+                _ = listen(address, &sink) => panic!("{address} is taken"),
                 () = std::future::ready(()) => {}
             }
         });

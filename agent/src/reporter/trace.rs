@@ -1,5 +1,5 @@
-//! Writes what was observed into a ring of files, for `plimsoll replay`. A thread of its own: it may wait for a disk, and
-//! neither the core nor the log waits for it.
+//! Writes what was observed into a ring of files, for `plimsoll replay`. A thread of its own: it may wait for a disk,
+//! and neither the core nor the log waits for it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use plimsoll_node::clock::monotonic;
-use plimsoll_replay::trace::{Entry, Header, Told, VERSION};
+use plimsoll_replay::trace::{Entry, Header, Reported, VERSION};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use crate::observe::Observer;
@@ -19,7 +19,7 @@ const FILES: u32 = 4;
 const WAITING: usize = 64;
 
 /// A way to have plans written into the trace.
-pub(super) type Plans = SyncSender<Told>;
+pub(super) type Plans = SyncSender<Reported>;
 
 /// A ring of files, bounded in size.
 struct Ring {
@@ -50,7 +50,7 @@ impl Ring {
         // A plan comes a moment after its observation, and perhaps after a look: times go up all the same.
         let at = match &mut entry {
             Entry::Look(look) => &mut look.at_ns,
-            Entry::Told(told) => &mut told.at_ns,
+            Entry::Reported(reported) => &mut reported.at_ns,
         };
         *at = self.last.max(*at);
         self.last = *at;
@@ -113,17 +113,17 @@ impl Trace {
 
     /// Starts to look once a period, and gives the way to have plans written too. It ends when that is gone.
     pub(super) fn start(self) -> io::Result<Plans> {
-        let (plans, told) = sync_channel(WAITING);
-        std::thread::Builder::new().name("trace".into()).spawn(move || self.serve(&told))?;
+        let (plans, reported) = sync_channel(WAITING);
+        std::thread::Builder::new().name("trace".into()).spawn(move || self.serve(&reported))?;
         Ok(plans)
     }
 
-    fn serve(mut self, told: &Receiver<Told>) {
+    fn serve(mut self, reported: &Receiver<Reported>) {
         let mut next = Instant::now();
         let mut is_failing = false;
         loop {
-            let entry = match told.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(told) => Entry::Told(told),
+            let entry = match reported.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(reported) => Entry::Reported(reported),
                 Err(RecvTimeoutError::Timeout) => {
                     next = Instant::now() + self.period;
                     Entry::Look(self.observer.look())
@@ -202,10 +202,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let mut ring = Ring::open(folder.path(), Bytes(4000), &header()).expect("writable");
         ring.write(Entry::Look(Look { at_ns: MonotonicNs(9), ..Look::default() })).expect("writable");
-        let told =
-            |line: String| Entry::Told(Told { at_ns: MonotonicNs(7), line, memory: None, workloads: Vec::new() });
-        ring.write(told("calm".into())).expect("writable");
-        assert!(ring.write(told("x".repeat(1000))).is_err());
+        let reported = |line: String| {
+            Entry::Reported(Reported { at_ns: MonotonicNs(7), line, memory: None, workloads: Vec::new() })
+        };
+        ring.write(reported("calm".into())).expect("writable");
+        assert!(ring.write(reported("x".repeat(1000))).is_err());
         let times: Vec<u64> = entries(folder.path(), 0).iter().map(|entry| entry.at().0).collect();
         assert_eq!(times, [9, 9]);
     }
@@ -218,15 +219,15 @@ mod tests {
         let observer = Observer::new(&configuration, Some(cgroups.path()));
         let trace = Trace::open(folder.path(), Bytes::mib(1), Duration::from_millis(1), observer).expect("writable");
         let plans = trace.start().expect("a thread");
-        let told = Told { at_ns: MonotonicNs(1), line: "evicting".into(), memory: None, workloads: Vec::new() };
-        plans.send(told).expect("it listens");
+        let reported = Reported { at_ns: MonotonicNs(1), line: "evicting".into(), memory: None, workloads: Vec::new() };
+        plans.send(reported).expect("it listens");
         let has = |is: fn(&Entry) -> bool| entries(folder.path(), 0).iter().any(is);
-        while !(has(|entry| matches!(entry, Entry::Told(_))) && has(|entry| matches!(entry, Entry::Look(_)))) {
+        while !(has(|entry| matches!(entry, Entry::Reported(_))) && has(|entry| matches!(entry, Entry::Look(_)))) {
             std::thread::sleep(Duration::from_millis(1));
         }
         let looked = entries(folder.path(), 0).into_iter().find_map(|entry| match entry {
             Entry::Look(look) => Some(look),
-            Entry::Told(_) => None,
+            Entry::Reported(_) => None,
         });
         let workload = looked.expect("a look").workloads.remove(0);
         assert_eq!((workload.cgroup.as_str(), workload.usage_bytes), ("a.slice/x", Some(Bytes(4))));

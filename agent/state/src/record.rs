@@ -1,13 +1,13 @@
 //! The run record: what is frozen and what is being killed, in a file on /run that outlives every process.
 //!
-//! Two slots are written in turn, each with a sequence number, the boot it belongs to and a checksum. The process may be
-//! killed at any instruction while it writes one: then that slot does not check and the other one holds. Process death
-//! needs no fsync, and a freeze does not survive a reboot.
+//! Two slots are written in turn, each with a sequence number, the boot it belongs to and a checksum. The process may
+//! be killed at any instruction while it writes one: then that slot does not check and the other one holds. Process
+//! death needs no fsync, and a freeze does not survive a reboot.
 
 use crate::error::StateError;
 use crate::shared::Shared;
 use core::sync::atomic::{AtomicU64, Ordering};
-use plimsoll_act::{Deed, Intent, Journal, JournalFull, Step};
+use plimsoll_act::{Action, Intent, Journal, JournalFull, Step};
 use plimsoll_node::boot::BootId;
 use plimsoll_units::{CgroupId, MonotonicNs};
 use rustix::fd::OwnedFd;
@@ -116,10 +116,10 @@ impl Record {
         (0..count(&self.image)).filter_map(|index| entry(row(&self.image, index))).collect()
     }
 
-    fn position(&self, cgroup: CgroupId, deed: Deed) -> Option<usize> {
+    fn position(&self, cgroup: CgroupId, action: Action) -> Option<usize> {
         (0..count(&self.image)).find(|index| {
             let row = row(&self.image, *index);
-            row[1] == cgroup.0 && step_of(row[0]).is_some_and(|step| step.deed() == deed)
+            row[1] == cgroup.0 && step_of(row[0]).is_some_and(|step| step.action() == action)
         })
     }
 
@@ -134,7 +134,7 @@ impl Record {
 
 impl Journal for Record {
     fn write(&mut self, intent: Intent<'_>) -> Result<(), JournalFull> {
-        let index = match self.position(intent.cgroup, intent.step.deed()) {
+        let index = match self.position(intent.cgroup, intent.step.action()) {
             Some(index) => index,
             None if count(&self.image) == ROWS => return Err(JournalFull),
             None => {
@@ -148,8 +148,8 @@ impl Journal for Record {
         Ok(())
     }
 
-    fn clear(&mut self, cgroup: CgroupId, deed: Deed) {
-        let Some(index) = self.position(cgroup, deed) else { return };
+    fn clear(&mut self, cgroup: CgroupId, action: Action) {
+        let Some(index) = self.position(cgroup, action) else { return };
         let end = used(&self.image);
         self.image.copy_within(HEADER + (index + 1) * ROW..end, HEADER + index * ROW);
         self.image[COUNT] -= 1;
@@ -341,8 +341,8 @@ mod tests {
         let (mut record, found) = open(&path);
         assert!(matches!(found, Found::Continued));
         assert_eq!(record.entries(), entries);
-        record.clear(CgroupId(1), Deed::Brake);
-        record.clear(CgroupId(9), Deed::Brake);
+        record.clear(CgroupId(1), Action::Brake);
+        record.clear(CgroupId(9), Action::Brake);
         assert_eq!(record.entries(), entries[1..]);
     }
 
@@ -364,7 +364,7 @@ mod tests {
         }
         assert_eq!(record.write(intent(Step::Freezing, 999, b"a")), Err(JournalFull));
         record.write(intent(Step::Frozen, 3, b"a")).expect("its place is there");
-        record.clear(CgroupId(0), Deed::Brake);
+        record.clear(CgroupId(0), Action::Brake);
         record.write(intent(Step::Freezing, 999, b"a")).expect("room again");
         assert_eq!(record.entries().len(), ROWS);
     }

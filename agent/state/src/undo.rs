@@ -1,7 +1,7 @@
 //! Undoing what a dead process left: every freeze is taken back, no kill is repeated.
 
 use crate::record::Record;
-use plimsoll_act::{Deed, Journal as _, Step};
+use plimsoll_act::{Action, Journal as _, Step};
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::{Fault, NodeError};
 use plimsoll_units::{CgroupId, MonotonicNs};
@@ -32,16 +32,16 @@ pub struct Undone {
     pub kills: Vec<PendingKill>,
 }
 
-/// Thaws everything that the record says is frozen, or may be, and gives what is still to be waited for. The process that
-/// wrote the record must be dead. Safe to call again, after dying in the middle of it too.
+/// Thaws everything that the record says is frozen, or may be, and gives what is still to be waited for. The process
+/// that wrote the record must be dead. Safe to call again, after dying in the middle of it too.
 pub fn undo(record: &mut Record, root: &Root) -> Undone {
     let mut undone = Undone::default();
     for entry in record.entries() {
-        let (deed, cgroup) = (entry.step.deed(), entry.cgroup);
+        let (action, cgroup) = (entry.step.action(), entry.cgroup);
         let handle = match find(root, cgroup, entry.path.as_deref()) {
             Ok(Some(handle)) => handle,
             Ok(None) => {
-                record.clear(cgroup, deed);
+                record.clear(cgroup, action);
                 undone.over += 1;
                 continue;
             }
@@ -50,21 +50,21 @@ pub fn undo(record: &mut Record, root: &Root) -> Undone {
                 continue;
             }
         };
-        match deed {
-            Deed::Brake => match handle.freeze(false) {
+        match action {
+            Action::Brake => match handle.freeze(false) {
                 Ok(()) => {
-                    record.clear(cgroup, deed);
+                    record.clear(cgroup, action);
                     undone.thawed.push(handle.path().to_vec());
                 }
                 Err(Fault::Gone) => {
-                    record.clear(cgroup, deed);
+                    record.clear(cgroup, action);
                     undone.over += 1;
                 }
                 Err(fault) => undone.failed.push((cgroup, fault.to_string())),
             },
-            Deed::Kill => match handle.populated() {
+            Action::Kill => match handle.populated() {
                 Ok(false) | Err(Fault::Gone) => {
-                    record.clear(cgroup, deed);
+                    record.clear(cgroup, action);
                     undone.over += 1;
                 }
                 Ok(true) | Err(_) => undone.kills.push(PendingKill {

@@ -1,8 +1,8 @@
 //! What the kernel programs and the agent say to each other, byte by byte.
 //!
-//! The kernel side writes these structs into rings and maps; the agent reads them back with [`LineRecord::decode`] and
-//! [`Event::decode`], which check length and discriminant and need no unsafe code. Layout is asserted at compile time.
-//! Nothing here depends on anything, and nothing here touches a map.
+//! The kernel side writes these structs into rings and maps; the agent reads them back with [`ThresholdRecord::decode`]
+//! and [`Event::decode`], which check length and discriminant and need no unsafe code. Layout is asserted at compile
+//! time. Nothing here depends on anything, and nothing here touches a map.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -18,8 +18,8 @@ pub const NO_OFFSET: u32 = u32::MAX;
 /// Slots for slices in the line table.
 pub const SLICES: usize = 16;
 
-/// The largest [`LineRecord::line`]: the last slot's index plus one.
-pub const LAST_LINE: u32 = 16;
+/// The largest [`ThresholdRecord::threshold`]: the last slot's index plus one.
+pub const LAST_THRESHOLD: u32 = 16;
 
 /// Ancestor levels carried by a crossing: 1 to 6 below the root cgroup.
 pub const ANCESTORS: usize = 6;
@@ -27,7 +27,7 @@ pub const ANCESTORS: usize = 6;
 /// Slots of the per-CPU counter map.
 pub mod counter {
     /// Records that found the line ring full.
-    pub const LOST_LINES: u32 = 0;
+    pub const LOST_THRESHOLD_EVENTS: u32 = 0;
     /// Records that found the event ring full.
     pub const LOST_EVENTS: u32 = 1;
     /// Processes stopped by the in-kernel brake.
@@ -38,7 +38,7 @@ pub mod counter {
     pub const COUNT: u32 = 4;
 }
 
-/// A slice's line. Levels are pages.
+/// A slice's threshold. Levels are pages.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SliceSlot {
@@ -51,13 +51,13 @@ pub struct SliceSlot {
 /// Everything the line programs compare with: one mapped page that the agent writes word by word.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct LineTable {
+pub struct ThresholdTable {
     /// The node line's armed generation; zero while quiet.
     pub node_generation: u64,
     /// Ring below this many pages by the kubelet's reading, the drift counted in.
     pub node_kubelet: u64,
-    /// Ring below this many pages by the honest reading, the drift counted in.
-    pub node_honest: u64,
+    /// Ring below this many pages by `MemAvailable`, the drift counted in.
+    pub node_mem_available: u64,
     /// `MemTotal` in pages.
     pub total: u64,
     /// Pages that the kernel keeps for itself.
@@ -90,8 +90,8 @@ pub struct LineTable {
 pub struct BrakeSlot {
     /// Stop below this many pages by the kubelet's reading; zero: not by this one.
     pub kubelet: u64,
-    /// Stop below this many pages by the honest reading; zero: not by this one.
-    pub honest: u64,
+    /// Stop below this many pages by `MemAvailable`; zero: not by this one.
+    pub mem_available: u64,
 }
 
 /// What undoes a stop, by process id: written before the signal is sent.
@@ -117,25 +117,25 @@ pub struct StallSlot {
     /// In this window, in nanoseconds.
     pub window_ns: u64,
     /// Whether this window rang.
-    pub rang: u64,
+    pub trigger: u64,
 }
 
 /// A crossed line, on the line ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LineRecord {
+pub struct ThresholdRecord {
     /// [`kind::LINE`].
     pub kind: u32,
     /// 0 for the node, the slot's index plus one for a slice.
-    pub line: u32,
+    pub threshold: u32,
     /// The generation that this answers.
     pub generation: u64,
     /// When, on the monotonic clock.
     pub at_ns: u64,
     /// Available pages by the kubelet's reading.
     pub kubelet: u64,
-    /// Available pages by the honest reading.
-    pub honest: u64,
+    /// Available pages by `MemAvailable`.
+    pub mem_available: u64,
     /// The slice's charged pages, [`ABSENT`] for the node.
     pub usage: u64,
     /// The charged cgroup, [`ABSENT`] where no charge was seen.
@@ -258,7 +258,7 @@ pub struct BareRecord {
 
 /// The first word of every record.
 pub mod kind {
-    /// [`LineRecord`](super::LineRecord)
+    /// [`ThresholdRecord`](super::ThresholdRecord)
     pub const LINE: u32 = 1;
     /// [`ReclaimRecord`](super::ReclaimRecord)
     pub const RECLAIM: u32 = 2;
@@ -309,19 +309,19 @@ pub mod change {
 }
 
 const _: () = {
-    assert!(LAST_LINE as usize == SLICES);
+    assert!(LAST_THRESHOLD as usize == SLICES);
     assert!(size_of::<SliceSlot>() == 16);
-    assert!(size_of::<LineTable>() == 8 * 14 + 16 * SLICES);
-    assert!(size_of::<LineTable>() <= 4096, "the table is mapped as one page");
-    assert!(offset_of!(LineTable, reclaim_generation) == 48);
-    assert!(offset_of!(LineTable, brake_levels) == 96);
-    assert!(offset_of!(LineTable, slices) == 112);
+    assert!(size_of::<ThresholdTable>() == 8 * 14 + 16 * SLICES);
+    assert!(size_of::<ThresholdTable>() <= 4096, "the table is mapped as one page");
+    assert!(offset_of!(ThresholdTable, reclaim_generation) == 48);
+    assert!(offset_of!(ThresholdTable, brake_levels) == 96);
+    assert!(offset_of!(ThresholdTable, slices) == 112);
     assert!(size_of::<BrakeSlot>() == 16);
     assert!(size_of::<StoppedSlot>() == 24);
     assert!(size_of::<StallSlot>() == 32);
-    assert!(size_of::<LineRecord>() == 112);
-    assert!(offset_of!(LineRecord, ancestors) == 56);
-    assert!(offset_of!(LineRecord, tgid) == 108);
+    assert!(size_of::<ThresholdRecord>() == 112);
+    assert!(offset_of!(ThresholdRecord, ancestors) == 56);
+    assert!(offset_of!(ThresholdRecord, tgid) == 108);
     assert!(size_of::<ReclaimRecord>() == 24);
     assert!(size_of::<StallRecord>() == 32);
     assert!(size_of::<OomRecord>() == 48);
@@ -367,9 +367,9 @@ impl core::fmt::Display for DecodeError {
 impl core::error::Error for DecodeError {}
 
 /// Takes words off the front of a record whose length was checked.
-struct Words<'a>(&'a [u8]);
+struct MessageContext<'a>(&'a [u8]);
 
-impl Words<'_> {
+impl MessageContext<'_> {
     fn u32(&mut self) -> u32 {
         self.0.split_first_chunk().map_or(0, |(word, rest)| {
             self.0 = rest;
@@ -386,18 +386,18 @@ impl Words<'_> {
 }
 
 fn kind_of(bytes: &[u8]) -> u32 {
-    Words(bytes).u32()
+    MessageContext(bytes).u32()
 }
 
-fn words(bytes: &[u8], kind: u32, size: usize) -> Result<Words<'_>, DecodeError> {
-    if bytes.len() == size { Ok(Words(bytes)) } else { Err(DecodeError::Length { kind, length: bytes.len() }) }
+fn words(bytes: &[u8], kind: u32, size: usize) -> Result<MessageContext<'_>, DecodeError> {
+    if bytes.len() == size { Ok(MessageContext(bytes)) } else { Err(DecodeError::Length { kind, length: bytes.len() }) }
 }
 
 fn checked(kind: u32, value: u32, largest: u32) -> Result<u32, DecodeError> {
     if value <= largest { Ok(value) } else { Err(DecodeError::Discriminant { kind, value }) }
 }
 
-impl LineRecord {
+impl ThresholdRecord {
     /// Reads a record of the line ring.
     ///
     /// # Errors
@@ -410,18 +410,18 @@ impl LineRecord {
         let mut words = words(bytes, kind, size_of::<Self>())?;
         let record = Self {
             kind: words.u32(),
-            line: words.u32(),
+            threshold: words.u32(),
             generation: words.u64(),
             at_ns: words.u64(),
             kubelet: words.u64(),
-            honest: words.u64(),
+            mem_available: words.u64(),
             usage: words.u64(),
             charged: words.u64(),
             ancestors: core::array::from_fn(|_| words.u64()),
             pid: words.u32(),
             tgid: words.u32(),
         };
-        checked(kind, record.line, LAST_LINE)?;
+        checked(kind, record.threshold, LAST_THRESHOLD)?;
         Ok(record)
     }
 }
@@ -554,17 +554,18 @@ mod tests {
             pair[4..].copy_from_slice(&15_u32.to_ne_bytes());
             pair
         });
-        let record = LineRecord::decode(&bytes(kind::LINE, 16, &[2, 3, 4, 5, ABSENT, 7, 8, 9, 10, 11, 12, 13, last]))
-            .expect("line");
+        let record =
+            ThresholdRecord::decode(&bytes(kind::LINE, 16, &[2, 3, 4, 5, ABSENT, 7, 8, 9, 10, 11, 12, 13, last]))
+                .expect("line");
         assert_eq!(
             record,
-            LineRecord {
+            ThresholdRecord {
                 kind: kind::LINE,
-                line: 16,
+                threshold: 16,
                 generation: 2,
                 at_ns: 3,
                 kubelet: 4,
-                honest: 5,
+                mem_available: 5,
                 usage: ABSENT,
                 charged: 7,
                 ancestors: [8, 9, 10, 11, 12, 13],
@@ -631,9 +632,9 @@ mod tests {
         ] {
             assert_eq!(Event::decode(&bytes), Err(error), "{bytes:?}");
         }
-        assert_eq!(LineRecord::decode(&bytes(kind::LINE, 0, &[0; 12])), Err(length(kind::LINE, 104)));
-        assert_eq!(LineRecord::decode(&bytes(kind::LINE, 17, &[0; 13])), Err(discriminant(kind::LINE, 17)));
-        assert_eq!(LineRecord::decode(&bytes(kind::STALL, 0, &[0; 3])), Err(DecodeError::Kind(kind::STALL)));
+        assert_eq!(ThresholdRecord::decode(&bytes(kind::LINE, 0, &[0; 12])), Err(length(kind::LINE, 104)));
+        assert_eq!(ThresholdRecord::decode(&bytes(kind::LINE, 17, &[0; 13])), Err(discriminant(kind::LINE, 17)));
+        assert_eq!(ThresholdRecord::decode(&bytes(kind::STALL, 0, &[0; 3])), Err(DecodeError::Kind(kind::STALL)));
         assert_eq!(BareRecord::decode(&bytes(kind::BARE, 0, &[])), Err(length(kind::BARE, 8)));
     }
 }

@@ -3,11 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use plimsoll_abi::{BareRecord, Event, LineRecord};
+use plimsoll_abi::{BareRecord, Event, ThresholdRecord};
 
 fuzz_target!(|data: &[u8]| {
-    if LineRecord::decode(data).is_ok() {
-        assert_eq!(data.len(), size_of::<LineRecord>());
+    if ThresholdRecord::decode(data).is_ok() {
+        assert_eq!(data.len(), size_of::<ThresholdRecord>());
     }
     let _ = BareRecord::decode(data);
     let _ = Event::decode(data);

@@ -1,5 +1,5 @@
-//! Recordings of any bytes through every rule book: turns with words and numbers, or an error with its place. What
-//! follows a zero byte is read as a list of pods.
+//! Recordings of any bytes through every eviction policy: turns with words and numbers, or an error with its place.
+//! What follows a zero byte is read as a list of pods.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use plimsoll_config::Configuration;
-use plimsoll_policy::RuleBook;
+use plimsoll_policy::EvictionPolicy;
 use plimsoll_replay::{ReadError, Settings, read, read_pods, run};
 
 const LINES: &str = "evictionHard: {memory.available: 50%, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: \
@@ -21,7 +21,7 @@ machine: {slices: [{path: a, evictionHard: {memory.available: 10%}}], victimsPer
 static CONFIGURATION: LazyLock<Configuration> =
     LazyLock::new(|| plimsoll_config::parse(LINES, "fuzz").expect("it is in order"));
 
-fn told(error: &ReadError) {
+fn reported(error: &ReadError) {
     assert!(error.line > 0 && !error.key.is_empty() && !error.why.is_empty(), "{error}");
 }
 
@@ -30,13 +30,13 @@ fuzz_target!(|data: &[u8]| {
         Some(end) => (&data[..end], Some(read_pods(&data[end + 1..]))),
         None => (data, None),
     };
-    let pods = pods.map(|pods| pods.map_err(|error| told(&error))).and_then(Result::ok);
+    let pods = pods.map(|pods| pods.map_err(|error| reported(&error))).and_then(Result::ok);
     let recording = match read(recorded) {
         Ok(recording) => recording,
-        Err(error) => return told(&error),
+        Err(error) => return reported(&error),
     };
-    for rule_book in [None].into_iter().chain(RuleBook::ALL.map(Some)) {
-        let settings = Settings { configuration: &CONFIGURATION, rule_book, layout: None };
+    for eviction_policy in [None].into_iter().chain(EvictionPolicy::ALL.map(Some)) {
+        let settings = Settings { configuration: &CONFIGURATION, eviction_policy, layout: None };
         run(&recording, pods.as_deref(), &settings, &mut |turn| {
             assert!(!turn.line().contains('\n') && !turn.time().is_empty());
             assert_eq!(turn.json()["candidates"].as_array().map(Vec::len), Some(turn.candidates().len()));

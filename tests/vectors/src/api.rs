@@ -1,5 +1,5 @@
-//! Pods and their statistics as the API writes them, with the texts that messages repeat, and what the rule book makes of
-//! them. What is said of the node is read by `plimsoll-replay`.
+//! Pods and their statistics as the API writes them, with the texts that messages repeat, and what the eviction policy
+//! makes of them. What is said of the node is read by `plimsoll-replay`.
 
 use plimsoll_config::Quantity;
 use plimsoll_policy::kubelet::{

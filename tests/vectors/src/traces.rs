@@ -10,7 +10,7 @@ use plimsoll_policy::kubelet::{
     Signal, State, Threshold, after_reclaim, decide,
 };
 use plimsoll_policy::message::{
-    self, Asked, Attempting, Message, OverLimit, Used, Victim, VictimUsage, Words, Written,
+    self, Asked, Attempting, Message, MessageContext, OverLimit, Used, Victim, VictimUsage, Written,
 };
 use plimsoll_units::MonotonicNs;
 use serde::Deserialize;
@@ -152,7 +152,7 @@ impl Value {
         }
     }
 
-    fn told(&self) -> message::Line {
+    fn reported(&self) -> message::Line {
         match self {
             Self::Quantity { quantity, .. } => message::Line::Written(quantity.clone()),
             Self::Percentage { percentage_bits } => message::Line::Fraction(fraction(percentage_bits)),
@@ -268,7 +268,7 @@ impl Case {
     }
 
     /// What a plan comes to, in the words of the API.
-    fn told(&self, step: &Step, active: &[&Pod], config: &Config, plan: &Plan) -> Vec<(Event, Kill)> {
+    fn reported(&self, step: &Step, active: &[&Pod], config: &Config, plan: &Plan) -> Vec<(Event, Kill)> {
         let stats = step.stats.as_ref();
         let readings = stats.map(|stats| Readings::of(&stats.of_node.0)).unwrap_or_default();
         plan.evictions
@@ -276,15 +276,16 @@ impl Case {
             .map(|eviction: &Eviction| {
                 let pod = active[eviction.pod as usize];
                 let spoken = Spoken { case: self, active, stats: stats.map_or(&[], |stats| &stats.pods) };
-                let told = Message::of_kubelet(config, &readings, eviction, &spoken);
-                let condition = matches!(told, Message::Low(_)).then(|| PodCondition {
+                let reported = Message::of_kubelet(config, &readings, eviction, &spoken);
+                let condition = matches!(reported, Message::Low(_)).then(|| PodCondition {
                     kind: message::DISRUPTION_CONDITION.to_owned(),
                     status: message::DISRUPTION_STATUS.to_owned(),
                     reason: message::DISRUPTION_REASON.to_owned(),
                     message: None,
                 });
-                let annotations = told.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-                let message = told.to_string();
+                let annotations =
+                    reported.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+                let message = reported.to_string();
                 let event = Event {
                     pod: Some(pod.metadata.name.clone()),
                     node: None,
@@ -314,9 +315,9 @@ struct Spoken<'a> {
     stats: &'a [PodStats],
 }
 
-impl Words for Spoken<'_> {
+impl MessageContext for Spoken<'_> {
     fn line(&self, threshold: u32) -> message::Line {
-        self.case.thresholds.as_deref().unwrap_or_default()[threshold as usize].value.told()
+        self.case.thresholds.as_deref().unwrap_or_default()[threshold as usize].value.reported()
     }
 
     fn victim(&self, pod: u32, resource: Resource) -> Victim {
@@ -410,8 +411,8 @@ fn admit(pod: &Pod, conditions: &[Condition]) -> Result<(), admission::Refused> 
     admission::admit(&applicant, conditions)
 }
 
-/// Where the kubelet leaves it to chance whether a hard or a soft line acts, it is the hard one here: whether a soft one
-/// acts although a hard one of the same turn could. Only memory goes before the rest.
+/// Where the kubelet leaves it to chance whether a hard or a soft threshold acts, it is the hard one here: whether a
+/// soft one acts although a hard one of the same turn could. Only memory goes before the rest.
 fn puts_soft_before_hard(
     config: &Config,
     state: &State,
@@ -481,7 +482,7 @@ impl crate::Case for Case {
                     annotations: BTreeMap::new(),
                 });
             }
-            for (event, kill) in self.told(step, &active, &config, &plan) {
+            for (event, kill) in self.reported(step, &active, &config, &plan) {
                 done.returned.push(kill.pod.clone());
                 done.events.push(event);
                 done.kills.push(kill);

@@ -60,7 +60,7 @@ fn panels(
             .x_label_area_size(32)
             .y_label_area_size(56)
             .build_cartesian_2d(-0.5..end, 0.0..line * 4.0)?;
-        chart.configure_mesh().x_desc("seconds after the line was crossed").y_desc("MiB available").draw()?;
+        chart.configure_mesh().x_desc("seconds after the threshold was crossed").y_desc("MiB available").draw()?;
         chart.draw_series(LineSeries::new([(-0.5, line), (end, line)], RED.stroke_width(1)))?;
         let points = round.trace.iter().map(|(at, bytes)| (signed(*at) / 1e9, float(*bytes) / 1_048_576.0));
         let visible = points.filter(|(at, _)| (-0.5..end).contains(at)).map(|(at, mib)| (at, mib.min(line * 4.0)));

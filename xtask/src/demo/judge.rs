@@ -9,10 +9,10 @@ use super::{Measured, Round};
 
 /// A wake may take this many times the barest one there is.
 const WAKE: f64 = 3.0;
-/// What may be taken past the line on a machine like this.
-const PAST_LINE: u64 = 16 << 20;
+/// What may be taken past the threshold on a machine like this.
+const PAST_THRESHOLD: u64 = 16 << 20;
 /// The same for each runnable thread, where the kernel itself brakes.
-const PAST_LINE_BRAKED: u64 = 2 << 20;
+const PAST_THRESHOLD_BRAKED: u64 = 2 << 20;
 /// The instruction counter is the clock there, two nanoseconds an instruction (`-icount shift=1`).
 const NS_PER_INSTRUCTION: u64 = 2;
 /// Rounds against the brake in the kernel, at least.
@@ -52,7 +52,7 @@ impl Full {
         let mut claims = vec![
             wake("a wake on several processors", Some(&self.races), 1, "ns"),
             races(&self.races),
-            self.past_line(),
+            self.past_threshold(),
             self.crossing(),
             measured("in-kernel brake", self.kernel_brake.as_ref(), braked),
         ];
@@ -95,8 +95,8 @@ impl Full {
 
     /// The bound is the rate of growth, times the longest that any growing process ran on after the crossing, plus what
     /// the kernel's counters may be off by.
-    fn past_line(&self) -> Claim {
-        const WHAT: &str = "past the line";
+    fn past_threshold(&self) -> Claim {
+        const WHAT: &str = "past the threshold";
         let slowest = stops(&self.races).chain(self.rates.iter().flat_map(stops)).max();
         let (Some(slowest), Some(_)) = (slowest, &self.rates) else { return absent(WHAT) };
         let rounds = || rounds(&self.races).chain(self.rates.iter().flat_map(rounds));
@@ -114,12 +114,12 @@ impl Full {
             self.races.cpus,
             self.races.page_bytes
         );
-        let mut holds = rounds().all(|round| round.past_line_bytes.is_some());
+        let mut holds = rounds().all(|round| round.past_threshold_bytes.is_some());
         for (index, wanted) in rates.iter().enumerate() {
             let of_rate = || rounds().filter(|round| round.wanted_rate_bytes_per_s == *wanted);
             let rate = of_rate().filter_map(|round| round.rate_bytes_per_s).max().unwrap_or(0);
-            let past = of_rate().filter_map(|round| round.past_line_bytes).max().unwrap_or(0);
-            holds &= past <= bound(rate) && past <= PAST_LINE;
+            let past = of_rate().filter_map(|round| round.past_threshold_bytes).max().unwrap_or(0);
+            holds &= past <= bound(rate) && past <= PAST_THRESHOLD;
             let comma = if index == 0 { "" } else { "; " };
             // Writing into a String does not fail.
             let _ = write!(
@@ -208,10 +208,10 @@ fn faults(what: &'static str, measured: &Measured) -> Claim {
 }
 
 fn braked(what: &'static str, measured: &Measured) -> Claim {
-    let past: Vec<Option<u64>> = rounds(measured).map(|round| round.past_line_bytes).collect();
+    let past: Vec<Option<u64>> = rounds(measured).map(|round| round.past_threshold_bytes).collect();
     let most = past.iter().copied().flatten().max().unwrap_or(0);
-    let found = format!("{:.2} MiB past the line at most, one thread, {} rounds", mib(most), past.len());
-    let holds = past.len() >= BRAKED_ROUNDS && past.iter().all(Option::is_some) && most <= PAST_LINE_BRAKED;
+    let found = format!("{:.2} MiB past the threshold at most, one thread, {} rounds", mib(most), past.len());
+    let holds = past.len() >= BRAKED_ROUNDS && past.iter().all(Option::is_some) && most <= PAST_THRESHOLD_BRAKED;
     Claim { what, found, holds }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn round(change: &dyn Fn(&mut Value)) -> Value {
-        let mut round = json!({"line_bytes": 100 << 20, "past_line_bytes": 3 << 20, "crossed_to_awake_ns": 1_000_000,
+        let mut round = json!({"line_bytes": 100 << 20, "past_threshold_bytes": 3 << 20, "crossed_to_awake_ns": 1_000_000,
             "crossed_to_stopped_ns": 20_000_000, "crossed_to_memory_back_ns": 40_000_000, "killed_by": "plimsoll",
             "oom_kills": 0, "wanted_rate_bytes_per_s": 0, "rate_bytes_per_s": 200 << 20, "core_major_faults": 0,
             "filled_minus_fallen_bytes": -(8 << 20)});
@@ -254,7 +254,7 @@ mod tests {
         for name in ["rates", "ext4", "kernel_brake", "one_cpu_icount"] {
             all[name] = boot(n, p99, change);
         }
-        all["kernel_brake"] = boot(5, p99, &|round| round["past_line_bytes"] = json!(1 << 20));
+        all["kernel_brake"] = boot(5, p99, &|round| round["past_threshold_bytes"] = json!(1 << 20));
         all
     }
 
@@ -268,15 +268,15 @@ mod tests {
         let faults = full(20, 300, &|round| round["core_major_faults"] = json!(1));
         assert_eq!(broken_of(faults), ["from an ext4 root"]);
         // 200 MiB/s for 20 ms, and 1 MiB of drift.
-        assert_eq!(broken_of(full(20, 300, &|round| round["past_line_bytes"] = json!(5 << 20))), [""; 0]);
+        assert_eq!(broken_of(full(20, 300, &|round| round["past_threshold_bytes"] = json!(5 << 20))), [""; 0]);
         assert_eq!(
-            broken_of(full(20, 300, &|round| round["past_line_bytes"] = json!((5 << 20) + 1))),
-            ["past the line"]
+            broken_of(full(20, 300, &|round| round["past_threshold_bytes"] = json!((5 << 20) + 1))),
+            ["past the threshold"]
         );
         let mut braked = full(20, 300, &|_| ());
-        braked["kernel_brake"] = boot(5, 300, &|round| round["past_line_bytes"] = json!(3 << 20));
+        braked["kernel_brake"] = boot(5, 300, &|round| round["past_threshold_bytes"] = json!(3 << 20));
         assert_eq!(broken_of(braked.clone()), ["in-kernel brake"]);
-        braked["kernel_brake"] = boot(4, 300, &|round| round["past_line_bytes"] = json!(1 << 20));
+        braked["kernel_brake"] = boot(4, 300, &|round| round["past_threshold_bytes"] = json!(1 << 20));
         assert_eq!(broken_of(braked), ["in-kernel brake"]);
         // An eighth of 1 GiB or 4 MiB of lists, 8 MiB, and 1 MiB of drift.
         for (short, long, expected) in [
@@ -302,7 +302,7 @@ mod tests {
             all[name] = Value::Null;
             broken_of(all)
         };
-        assert_eq!(without("rates"), ["past the line", "the crossing by the process's own record"]);
+        assert_eq!(without("rates"), ["past the threshold", "the crossing by the process's own record"]);
         assert_eq!(without("ext4"), ["from an ext4 root"]);
         assert_eq!(without("kernel_brake"), ["in-kernel brake"]);
         assert_eq!(without("one_cpu_icount"), ["a wake on one"]);
@@ -311,10 +311,10 @@ mod tests {
         assert_eq!(broken_of(all), ["a wake on several processors"]);
         let unseen = |round: &mut Value| round["filled_minus_fallen_bytes"] = Value::Null;
         assert_eq!(broken_of(full(20, 300, &unseen)), ["the crossing by the process's own record"]);
-        let unknown = |round: &mut Value| round["past_line_bytes"] = Value::Null;
+        let unknown = |round: &mut Value| round["past_threshold_bytes"] = Value::Null;
         let mut all = full(20, 300, &|_| ());
         all["rates"] = boot(13, 300, &unknown);
-        assert_eq!(broken_of(all), ["past the line"]);
+        assert_eq!(broken_of(all), ["past the threshold"]);
         // Who was killed by whom is never guessed.
         let mut all = full(20, 300, &|_| ());
         all["watchers"]["ebpf"]["rounds"][0].as_object_mut().expect("a round").remove("oom_kills");
@@ -330,9 +330,9 @@ mod tests {
     #[test]
     fn no_bound_excuses_more_than_the_most_that_may_be_taken() {
         let much = |round: &mut Value| {
-            round["past_line_bytes"] = json!(17 << 20);
+            round["past_threshold_bytes"] = json!(17 << 20);
             round["rate_bytes_per_s"] = json!(2000_u64 << 20);
         };
-        assert_eq!(broken_of(full(20, 300, &much)), ["past the line"]);
+        assert_eq!(broken_of(full(20, 300, &much)), ["past the threshold"]);
     }
 }

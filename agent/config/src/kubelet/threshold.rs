@@ -51,7 +51,7 @@ pub struct EvictionThreshold {
     pub value: ThresholdValue,
     /// Nanoseconds for which it must be met; zero makes it a hard one, whatever map it came from.
     pub grace_period_ns: i64,
-    /// How much above the line is wanted again.
+    /// How much above the threshold is wanted again.
     pub min_reclaim: Option<ThresholdValue>,
 }
 

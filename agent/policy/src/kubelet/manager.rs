@@ -23,8 +23,8 @@ pub struct Config {
     /// How long a condition stays after a threshold behind it was met.
     pub pressure_transition: Duration,
     /// The longest that a victim of a soft threshold gets for an orderly end. Below one it is one in the end, whatever
-    /// the pod wants: a flag of -1 does not leave it to the pod (`synchronize` hands it on, and the pod's worker makes one
-    /// of all that is less).
+    /// the pod wants: a flag of -1 does not leave it to the pod (`synchronize` hands it on, and the pod's worker makes
+    /// one of all that is less).
     pub max_pod_grace_seconds: i64,
     /// Limits of local storage are enforced.
     pub local_storage_isolation: bool,
@@ -235,8 +235,9 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
 /// Goes on after a reclaim: with the same observation, and what was seen of the node since, if anything. Errors of the
 /// reclaim itself do not matter, only what is seen.
 ///
-/// Cleaning up was enough if no threshold at all is below its line and minimum reclaim: not one of another signal, nor a
-/// soft one in its grace, nor one that never was met (`reclaimNodeLevelResources`). Without a second reading it was not.
+/// Cleaning up was enough if no threshold at all is below its threshold and minimum reclaim: not one of another signal,
+/// nor a soft one in its grace, nor one that never was met (`reclaimNodeLevelResources`). Without a second reading it
+/// was not.
 pub fn after_reclaim(
     config: &Config,
     state: &State,
@@ -285,8 +286,8 @@ fn watch(config: &Config, state: &mut State, readings: &Readings, now: Monotonic
     conditions.0 = last_observed.map(|last| last.is_some_and(|last| now.since(last) < config.pressure_transition));
 }
 
-/// The threshold to act on (`thresholdsUpdatedStats`, `byEvictionPriority`): only memory goes before the rest, whatever is
-/// hard or soft. The kubelet leaves all else to chance; here it is hard before soft.
+/// The threshold to act on (`thresholdsUpdatedStats`, `byEvictionPriority`): only memory goes before the rest, whatever
+/// is hard or soft. The kubelet leaves all else to chance; here it is hard before soft.
 fn choose(config: &Config, state: &State, readings: &Readings, last: &Readings) -> Option<u32> {
     (0_u32..)
         .zip(&config.thresholds)
@@ -297,7 +298,8 @@ fn choose(config: &Config, state: &State, readings: &Readings, last: &Readings) 
         .map(|(index, _)| index)
 }
 
-/// Evicts the first who may be. Static, mirror and critical pods are ranked, and passed over without an event (`evictPod`).
+/// Evicts the first who may be. Static, mirror and critical pods are ranked, and passed over without an event
+/// (`evictPod`).
 fn evict(config: &Config, layout: DiskLayout, pods: &[Pod<'_>], plan: &mut Plan) {
     let Some(acting) = plan.acting else { return };
     let threshold = &config.thresholds[acting as usize];
@@ -376,7 +378,7 @@ mod tests {
             (&[(NodeFsAvailable, 10), (NodeFsInodesFree, 0)], 1),
             (&[(MemoryAvailable, 10), (MemoryAvailable, 0)], 1),
             (&[(NodeFsInodesFree, 0), (NodeFsAvailable, 0)], 0),
-            // What the kubelet does not leave to chance: memory, even if only a soft line says so.
+            // What the kubelet does not leave to chance: memory, even if only a soft threshold says so.
             (&[(NodeFsAvailable, 0), (MemoryAvailable, 10)], 1),
         ] {
             let thresholds: Vec<_> = lines.iter().map(|(signal, grace)| threshold(*signal, *grace)).collect();

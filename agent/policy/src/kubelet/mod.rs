@@ -1,4 +1,5 @@
-//! The rule book `kubelet`: decision for decision what the eviction manager of Kubernetes 1.36.3 does on linux/amd64.
+//! The eviction policy `kubelet`: decision for decision what the eviction manager of Kubernetes 1.36.3 does on
+//! linux/amd64.
 //!
 //! Where that code has a quirk, the quirk is kept, and the comment beside it names the function it comes from. What it
 //! leaves to chance (it walks hash maps) is always decided in the same way here, by one of its own possible answers:

@@ -16,7 +16,8 @@ pub fn line<D: fmt::Display>(config: &Config, readings: &Readings, plan: &Plan, 
         let _ = write!(text, ": {}", threshold.signal);
         if let Some((Reading { available, capacity, .. }, line)) = readings.get(threshold.signal).zip(threshold.line) {
             let of = |amount| Measured { amount, is_bytes: threshold.signal.is_bytes() };
-            let _ = write!(text, " {}, below its {kind} line {}", of(Amount::whole(available)), of(line.of(capacity)));
+            let _ =
+                write!(text, " {}, below its {kind} threshold {}", of(Amount::whole(available)), of(line.of(capacity)));
         }
     }
     for (is_wanted, what) in

@@ -71,7 +71,7 @@ pub struct Threshold {
     pub line: Option<Line>,
     /// How long it must be met before anything is done. Zero makes it a hard one, wherever it was configured.
     pub grace: Duration,
-    /// How much above the line is wanted again once it was met.
+    /// How much above the threshold is wanted again once it was met.
     pub min_reclaim: Option<Line>,
     /// Where it comes from.
     pub origin: Origin,

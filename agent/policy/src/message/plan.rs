@@ -1,4 +1,4 @@
-//! From what a rule book decided to what is said of each pod that goes.
+//! From what an eviction policy decided to what is said of each pod that goes.
 
 use super::{Binary, Cause, Line, Met, NodeLow, OverLimit, Victim};
 use crate::kubelet::{self, Amount, Limit, Reading, Readings, Resource};
@@ -7,7 +7,7 @@ use crate::plimsoll;
 use core::fmt;
 
 /// What stands in files and specifications and messages repeat. Decisions go by exact amounts and keep no texts.
-pub trait Words {
+pub trait MessageContext {
     /// Where this threshold of the configuration is.
     fn line(&self, threshold: u32) -> Line;
     /// This pod of the observation, with what it asks for of what is short.
@@ -26,19 +26,19 @@ pub enum Message {
 }
 
 impl Message {
-    /// Of an eviction by the rule book `kubelet`.
+    /// Of an eviction by the eviction policy `kubelet`.
     pub fn of_kubelet(
         config: &kubelet::Config,
         readings: &Readings,
         eviction: &kubelet::Eviction,
-        words: &impl Words,
+        words: &impl MessageContext,
     ) -> Self {
         match eviction.why {
             kubelet::Why::Threshold(index) => {
                 let signal = config.thresholds.get(index as usize).map(|threshold| threshold.signal);
                 let resource = signal.map_or(Resource::Memory, kubelet::Signal::resource);
-                // The kubelet names the first about the resource of those that it hands on. Its manager hands on those that
-                // are met alone, of which this is the first: it acts on that one.
+                // The kubelet names the first about the resource of those that it hands on. Its manager hands on those
+                // that are met alone, of which this is the first: it acts on that one.
                 let met = signal
                     .and_then(|signal| Some(Met { signal, line: words.line(index), reading: readings.get(signal)? }));
                 Self::Low(NodeLow::of(resource, met, &words.victim(eviction.pod, resource)))
@@ -56,7 +56,7 @@ impl Message {
         readings: &Readings,
         plan: &plimsoll::Plan,
         action: &plimsoll::Action,
-        words: &impl Words,
+        words: &impl MessageContext,
     ) -> Option<Self> {
         let plimsoll::Action::Evict { pod, why, grace_seconds: _ } = *action else { return None };
         let (resource, met) = match why {
@@ -108,9 +108,9 @@ impl fmt::Display for Message {
     }
 }
 
-/// The kubelet's own figure where that is what is below the line; otherwise the one that is.
+/// The kubelet's own figure where that is what is below the threshold; otherwise the one that is.
 fn below(judged: &plimsoll::Judged, reading: Reading) -> Reading {
-    if judged.case != Case::HonestOnly && Amount::whole(reading.available) < judged.target {
+    if judged.case != Case::MemAvailableOnly && Amount::whole(reading.available) < judged.target {
         return reading;
     }
     Reading { available: whole(judged.target - judged.missing), ..reading }
@@ -132,7 +132,7 @@ mod tests {
     /// One pod that asks for 10 of everything in its only container.
     struct OnePod(Line);
 
-    impl Words for OnePod {
+    impl MessageContext for OnePod {
         fn line(&self, _threshold: u32) -> Line {
             self.0.clone()
         }
@@ -233,8 +233,8 @@ mod tests {
                 break;
             }
         }
-        let told = |action| Message::of_plimsoll(config, &Readings::of(&node()), &plan, action, words);
-        plan.actions.iter().find_map(told).unwrap_or_else(|| panic!("somebody goes: {plan:?}"))
+        let reported = |action| Message::of_plimsoll(config, &Readings::of(&node()), &plan, action, words);
+        plan.actions.iter().find_map(reported).unwrap_or_else(|| panic!("somebody goes: {plan:?}"))
     }
 
     #[test]
@@ -267,30 +267,30 @@ mod tests {
             let thresholds = vec![threshold(Signal::MemoryAvailable, line)];
             plimsoll::Config { thresholds, ..plimsoll::Config::default() }
         };
-        let told = |config: &plimsoll::Config, more: &plimsoll::Observation<'_>| {
+        let reported = |config: &plimsoll::Config, more: &plimsoll::Observation<'_>| {
             let mut text = String::new();
             pod(None, |pod| text = by_plimsoll(config, pod, &words, more).to_string());
-            let (figures, blamed) = text.split_once("Container").expect("it is over its request");
-            assert!(blamed.starts_with(" c was using 2Ki, request is 10, has larger"), "{blamed}");
+            let (figures, offending) = text.split_once("Container").expect("it is over its request");
+            assert!(offending.starts_with(" c was using 2Ki, request is 10, has larger"), "{offending}");
             figures.to_owned()
         };
         let low = "The node was low on resource: memory. ";
-        let honest = |bytes| plimsoll::Observation { honest_available: Some(Bytes(bytes)), ..Default::default() };
+        let mem_available = |bytes| plimsoll::Observation { mem_available: Some(Bytes(bytes)), ..Default::default() };
         // A thirty-second of it is 2Ki, and the kubelet's figure is 4Ki.
         let config = memory(kubelet::Line::Share(0.031_25));
-        assert_eq!(told(&config, &honest(1024)), format!("{low}Threshold quantity: 2Ki, available: 1Ki. "));
+        assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 2Ki, available: 1Ki. "));
         let config = memory(kubelet::Line::Share(0.125));
-        assert_eq!(told(&config, &honest(1024)), format!("{low}Threshold quantity: 8Ki, available: 4Ki. "));
+        assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 8Ki, available: 4Ki. "));
         // Huge pages are available to nobody.
         let pool = plimsoll::Observation { huge_page_pool: Bytes(3072), ..Default::default() };
         let config = memory(kubelet::Line::Share(0.031_25));
-        assert_eq!(told(&config, &pool), format!("{low}Threshold quantity: 1952, available: 1Ki. "));
+        assert_eq!(reported(&config, &pool), format!("{low}Threshold quantity: 1952, available: 1Ki. "));
         let swap = plimsoll::Swap { total: Bytes(100), free: Bytes(1), refaults: 7 };
         let stall = crate::Stall { full: Duration::from_secs(1), window: Duration::from_secs(1) };
         let swapping =
             plimsoll::Observation { swap: Some(swap), stall: Some(stall), ..plimsoll::Observation::default() };
-        let line = plimsoll::SwapLine { free: kubelet::Line::Share(0.5), grace: Duration::ZERO };
+        let line = plimsoll::SwapThreshold { free: kubelet::Line::Share(0.5), grace: Duration::ZERO };
         let config = plimsoll::Config { swap: Some(line), ..plimsoll::Config::default() };
-        assert_eq!(told(&config, &swapping), low);
+        assert_eq!(reported(&config, &swapping), low);
     }
 }

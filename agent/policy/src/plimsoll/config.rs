@@ -15,7 +15,7 @@ pub enum MemoryOrder {
 
 /// When swap counts as pressure: less than this free, pages coming back from it, and all tasks stalling, all at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SwapLine {
+pub struct SwapThreshold {
     /// Free swap below this is short.
     pub free: Line,
     /// For so long without a break before anybody goes.
@@ -28,7 +28,7 @@ pub struct Config {
     /// The kubelet's thresholds, those derived for containerfs included.
     pub thresholds: Vec<Threshold>,
     /// Swap's own line, if it has one.
-    pub swap: Option<SwapLine>,
+    pub swap: Option<SwapThreshold>,
     /// The order for memory.
     pub memory_order: MemoryOrder,
     /// How long a condition stays after a threshold behind it was met.
@@ -41,10 +41,11 @@ pub struct Config {
     pub hard_victims_per_minute: u32,
     /// At most this many of soft ones, counted apart so that these never use up what hard ones need.
     pub soft_victims_per_minute: u32,
-    /// Where only the kubelet's reading of memory is below a line, or for swap: at least this much of a window, in
+    /// Where only the kubelet's reading of memory is below a threshold, or for swap: at least this much of a window, in
     /// percent, must all tasks have been waiting for memory before somebody is evicted.
     pub stall_percent: u8,
-    /// Where only the kubelet's reading is below a line: how long after a reclaim that did not help the next is asked.
+    /// Where only the kubelet's reading is below a threshold: how long after a reclaim that did not help the next is
+    /// asked.
     pub reclaim_pause: Duration,
     /// A clean-up that was not heard of for so long is not waited for any longer.
     pub reclaim_patience: Duration,

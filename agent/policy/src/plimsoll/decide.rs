@@ -32,8 +32,8 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     let readings = Readings::of(node);
     judge(config, state, &readings, observation, now, plan);
     let last = core::mem::replace(&mut state.last, readings);
-    let honest_time = observation.honest_available.and(observation.honest_time);
-    let last_honest = core::mem::replace(&mut state.last_honest, honest_time);
+    let mem_available_time = observation.mem_available.and(observation.mem_available_time);
+    let last_mem_available = core::mem::replace(&mut state.last_mem_available, mem_available_time);
     forget_clean_ups(config, state, plan);
 
     let seen = observation.pods.len().min(plan.room);
@@ -49,7 +49,7 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
         observation: &observation,
         readings: &readings,
         last: &last,
-        has_fresh_honest: honest_time > last_honest,
+        has_fresh_mem_available: mem_available_time > last_mem_available,
         layout,
         now,
     };
@@ -62,7 +62,7 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     }
 }
 
-/// A clean-up counts for as long as some line on its signal is crossed; for hard lines, as long as a hard one is.
+/// A clean-up counts for as long as some line on its signal is crossed; for hard thresholds, as long as a hard one is.
 fn forget_clean_ups(config: &Config, state: &mut State, plan: &Plan) {
     for signal in Signal::ALL {
         let is_crossed = |of_soft: bool| {
@@ -88,7 +88,7 @@ fn is_soft(config: &Config, line: Why) -> bool {
     }
 }
 
-/// What is short when a line is crossed.
+/// What is short when a threshold is crossed.
 fn short(config: &Config, line: Why) -> Option<Short> {
     match line {
         Why::Threshold(index) => Some(Short::Signal(config.thresholds.get(index as usize)?.signal)),
@@ -111,8 +111,8 @@ fn enforce_limits(pods: &[Pod<'_>], layout: DiskLayout, state: &mut State, plan:
     state.over_limits.extend(plan.limited.iter().take(room).map(|limited| pods[limited.pod as usize].uid));
 }
 
-/// In which order crossed lines are acted on: those that can do something first; hard before soft, so that no soft line
-/// ever delays a hard one; then memory before the rest, as the kubelet does; then as configured.
+/// In which order crossed thresholds are acted on: those that can do something first; hard before soft, so that no soft
+/// threshold ever delays a hard one; then memory before the rest, as the kubelet does; then as configured.
 type Turns = (bool, bool, bool, u32);
 
 /// What one turn looks at.
@@ -123,7 +123,7 @@ struct Turn<'a> {
     readings: &'a Readings,
     last: &'a Readings,
     /// The kernel's own estimate of memory has a time, and it is newer than the last turn's.
-    has_fresh_honest: bool,
+    has_fresh_mem_available: bool,
     layout: DiskLayout,
     now: MonotonicNs,
 }
@@ -160,12 +160,13 @@ impl Turn<'_> {
         }
     }
 
-    /// The next line to act on.
+    /// The next threshold to act on.
     fn next_after(&self, before: Option<Turns>, plan: &Plan) -> Option<Turns> {
         let met = (0_u32..).zip(&plan.judged).filter(|(_, judged)| judged.is_met);
         met.filter_map(|(index, judged)| {
             let short = short(self.config, judged.line)?;
-            // While pods go for limits of their own, soft lines wait and hard ones do not; but not for one whose kill failed.
+            // While pods go for limits of their own, soft thresholds wait and hard ones do not; but not for one whose
+            // kill failed.
             if self.is_soft(judged.line) && plan.limited.iter().any(|limited| limited.counts) {
                 return None;
             }
@@ -183,11 +184,12 @@ impl Turn<'_> {
         is_soft(self.config, line)
     }
 
-    /// Whether what a signal is judged by is newer than the last turn's. Of memory that is below by the kernel's estimate that
-    /// one is enough: the kernel does not wait for the kubelet's statistics.
+    /// Whether what a signal is judged by is newer than the last turn's. Of memory that is below by the kernel's
+    /// estimate that one is enough: the kernel does not wait for the kubelet's statistics.
     fn is_fresh(&self, signal: Signal, case: Case) -> bool {
-        let goes_by_honest = signal == Signal::MemoryAvailable && matches!(case, Case::HonestOnly | Case::Both);
-        self.readings.is_fresh(signal, self.last) || goes_by_honest && self.has_fresh_honest
+        let goes_by_mem_available =
+            signal == Signal::MemoryAvailable && matches!(case, Case::MemAvailableOnly | Case::Both);
+        self.readings.is_fresh(signal, self.last) || goes_by_mem_available && self.has_fresh_mem_available
     }
 
     /// What a line asks for; nothing on figures that are not newer than the last turn's.
@@ -229,7 +231,7 @@ impl Turn<'_> {
                 let is_soft = self.is_soft(judged.line);
                 let order = self.state.ask(signal, is_soft, stage, judged.line, unused(images), self.now);
                 plan.actions.push(Action::Reclaim(order));
-                plan.look_again_by(self.now.after(self.config.reclaim_pause));
+                plan.recheck_by(self.now.after(self.config.reclaim_pause));
                 Outcome::Reclaiming
             }
             (Some(Step::Evict), _) | (Some(Step::Reclaim(_)), Short::Swap) => {
@@ -272,7 +274,7 @@ impl Turn<'_> {
             let in_vain = InVain { at: *now, dead_containers: observation.dead_containers, unused_images };
             let again = state.was_in_vain(signal, is_soft, in_vain).map(|at| at.after(config.reclaim_pause));
             if let Some(again) = again.filter(|again| again > now) {
-                plan.look_again_by(again);
+                plan.recheck_by(again);
             }
         }
     }

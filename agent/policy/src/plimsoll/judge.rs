@@ -14,7 +14,7 @@ use plimsoll_units::MonotonicNs;
 struct Available {
     kubelet: Amount,
     /// By the kernel's own estimate; of memory alone.
-    honest: Option<Amount>,
+    kernel: Option<Amount>,
     capacity: i64,
 }
 
@@ -28,27 +28,27 @@ impl Available {
                 let pool = observation.huge_page_pool.0.cast_signed();
                 Some(Self {
                     kubelet: kubelet - Amount::whole(pool),
-                    honest: observation.honest_available.map(|bytes| Amount::counted(bytes.0)),
+                    kernel: observation.mem_available.map(|bytes| Amount::counted(bytes.0)),
                     capacity: capacity.saturating_sub(pool),
                 })
             }
             Signal::AllocatableMemoryAvailable => {
-                let honest = observation.pods_honest_available.map(|bytes| Amount::counted(bytes.0));
-                Some(Self { kubelet, honest, capacity })
+                let kernel = observation.pods_mem_available.map(|bytes| Amount::counted(bytes.0));
+                Some(Self { kubelet, kernel, capacity })
             }
-            _ => Some(Self { kubelet, honest: None, capacity }),
+            _ => Some(Self { kubelet, kernel: None, capacity }),
         }
     }
 
     fn case(&self, bar: Amount) -> Case {
-        Case::of(self.kubelet < bar, self.honest.map(|honest| honest < bar))
+        Case::of(self.kubelet < bar, self.kernel.map(|kernel| kernel < bar))
     }
 
     /// What is missing to a target, by the lowest reading that is below it.
     fn missing(&self, target: Amount, case: Case) -> Amount {
-        let available = match (case, self.honest) {
-            (Case::HonestOnly, Some(honest)) => honest,
-            (Case::Both, Some(honest)) => self.kubelet.min(honest),
+        let available = match (case, self.kernel) {
+            (Case::MemAvailableOnly, Some(kernel)) => kernel,
+            (Case::Both, Some(kernel)) => self.kubelet.min(kernel),
             _ => self.kubelet,
         };
         (target - available).max(Amount::ZERO)
@@ -122,7 +122,7 @@ fn judge_swap(config: &Config, state: &mut State, observation: &Observation<'_>,
     }
 }
 
-/// Since when a line is crossed, and whether its grace is over.
+/// Since when a threshold is crossed, and whether its grace is over.
 fn watch(
     watched: &mut Watched,
     is_below: bool,
@@ -138,7 +138,7 @@ fn watch(
     let is_met = now.since(since) >= grace;
     watched.is_latched |= is_met;
     if !is_met {
-        plan.look_again_by(since.after(grace));
+        plan.recheck_by(since.after(grace));
     }
     (Some(since), is_met)
 }

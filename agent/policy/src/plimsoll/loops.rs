@@ -1,8 +1,8 @@
 //! Pods that return at once after they were evicted and are over again.
 //!
 //! A `DaemonSet` tolerates the node's pressure and starts its pod anew within seconds. If that takes the memory again,
-//! evicting goes round in a circle: a failed pod each time, and nothing gained. Such a pod is named, and left alone for a
-//! pause that doubles each time.
+//! evicting goes round in a circle: a failed pod each time, and nothing gained. Such a pod is named, and left alone for
+//! a pause that doubles each time.
 
 use super::config::Config;
 use super::observation::{OwnerUid, Pod, PodUid};
@@ -15,7 +15,7 @@ const AT_ONCE: Duration = Duration::from_mins(1);
 /// seems to have been started so long before the eviction was started after it.
 const START_ROUNDING: Duration = Duration::from_secs(1);
 /// So many owners are remembered; of more, those evicted longest ago are forgotten.
-const ROOM: usize = 256;
+const CAPACITY_LEFT: usize = 256;
 /// Doubled more often than this, any pause is beyond all bounds.
 const MOST_DOUBLINGS: u32 = 16;
 
@@ -34,7 +34,7 @@ pub(super) struct Loops(Vec<Evicted>);
 
 impl Loops {
     pub(super) fn with_capacity() -> Self {
-        Self(Vec::with_capacity(ROOM))
+        Self(Vec::with_capacity(CAPACITY_LEFT))
     }
 
     /// How often in a row this pod's like returned at once, this time included.
@@ -56,7 +56,7 @@ impl Loops {
         let place = self.0.iter().position(|known| known.owner == owner);
         if let Some(place) = place {
             self.0[place] = evicted;
-        } else if self.0.len() < ROOM {
+        } else if self.0.len() < CAPACITY_LEFT {
             self.0.push(evicted);
         } else if let Some(oldest) = self.0.iter_mut().min_by_key(|known| known.at) {
             *oldest = evicted;

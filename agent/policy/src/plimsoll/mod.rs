@@ -1,9 +1,10 @@
-//! The rule book `plimsoll`: the kubelet's thresholds, conditions, ranking and messages over pods and all nine signals,
-//! without the defects that users report. [`openshift3`](crate::openshift3) is the same with another order for memory.
+//! The eviction policy `plimsoll`: the kubelet's thresholds, conditions, ranking and messages over pods and all nine
+//! signals, without the defects that users report. [`openshift3`](crate::openshift3) is the same with another order for
+//! memory.
 //!
-//! Every difference from the kubelet has a paragraph in `agent/docs/rule-books.md`. Where to find it:
+//! Every difference from the kubelet has a paragraph in `agent/docs/eviction-policies.md`. Where to find it:
 //!
-//! - [`judge`]: which lines are crossed, by which reading, since when; conditions; swap as a line of its own.
+//! - [`judge`]: which lines are crossed, by which reading, since when; conditions; swap as a threshold of its own.
 //! - [`reclaim`]: what is cleaned up first, in which order, and when that was enough.
 //! - [`ranking`]: who would go first, and who cannot.
 //! - [`victims`]: how many go, what is coming back already, and the bounds.
@@ -25,7 +26,7 @@ mod state;
 pub mod text;
 mod victims;
 
-pub use config::{Config, MemoryOrder, SwapLine};
+pub use config::{Config, MemoryOrder, SwapThreshold};
 pub use decide::decide;
 pub use observation::{Going, Image, Observation, OwnerUid, Pod, PodUid, Reclaimed, Swap};
 pub use plan::{

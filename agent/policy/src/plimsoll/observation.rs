@@ -82,12 +82,12 @@ pub struct Observation<'a> {
     /// Statistics of the node; absent if they could not be had.
     pub node: Option<NodeStats>,
     /// Available memory by the kernel's own estimate, without the huge page pool.
-    pub honest_available: Option<Bytes>,
+    pub mem_available: Option<Bytes>,
     /// When it was read, on the clock of the statistics; absent if it came with these.
-    pub honest_time: Option<StatsTime>,
+    pub mem_available_time: Option<StatsTime>,
     /// What is available to pods together by the same estimate: their limit less what reclaim could not drop; absent if
     /// nobody could tell.
-    pub pods_honest_available: Option<Bytes>,
+    pub pods_mem_available: Option<Bytes>,
     /// Memory set aside for huge pages, which the kubelet takes for available.
     pub huge_page_pool: Bytes,
     /// Stall of the machine; absent if the kernel does not tell.

@@ -31,7 +31,7 @@ pub struct Judged {
     pub missing: Amount,
     /// Which readings are below. Only memory has two.
     pub case: Case,
-    /// Since when without a break; absent above the line.
+    /// Since when without a break; absent above the threshold.
     pub since: Option<MonotonicNs>,
     /// It is below, and its grace period is over.
     pub is_met: bool,
@@ -89,7 +89,7 @@ impl ReclaimOrder {
 pub enum Action {
     /// Clean up.
     Reclaim(ReclaimOrder),
-    /// Kill at once a pod that is going gently: a hard line is crossed.
+    /// Kill at once a pod that is terminating in its grace period: a hard threshold is crossed.
     Hasten {
         /// Its index among the pods of the observation.
         pod: u32,
@@ -115,7 +115,7 @@ pub enum ConditionCase {
     /// All by the kubelet's alone.
     KubeletOnly,
     /// All by the honest one alone.
-    HonestOnly,
+    MemAvailableOnly,
     /// Some by the kubelet's alone and others by the honest one alone: nothing is below by both.
     Mixed,
 }
@@ -145,16 +145,16 @@ pub enum Outcome {
     NoLayout,
     /// There are no statistics: everything stays as it was.
     NoStatistics,
-    /// Pods over limits of their own go, and no hard line asks for more; soft ones wait for the next turn.
+    /// Pods over limits of their own go, and no hard threshold asks for more; soft ones wait for the next turn.
     OverLimits,
-    /// Only soft lines are crossed, and their grace is not over.
+    /// Only soft thresholds are crossed, and their grace is not over.
     InGrace,
     /// The figures are not newer than those of the last turn: conditions and grace go on, actions wait.
     Stale,
     /// Something is cleaned up, or is being, or no figures are newer than that.
     Reclaiming,
-    /// Only the kubelet's reading of memory is below, reclaim did not help, and nobody stalls: cache in use is no reason
-    /// to kill.
+    /// Only the kubelet's reading of memory is below, reclaim did not help, and nobody stalls: cache in use is no
+    /// reason to kill.
     CacheInUse,
     /// Enough is coming back from those who are going.
     ComingBack,
@@ -171,7 +171,7 @@ pub enum Outcome {
 pub enum Fate {
     /// It is evicted.
     Evicted,
-    /// It was going gently and is killed at once.
+    /// It was terminating in its grace period and is killed at once.
     Hastened,
     /// It is evicted in any case: it is over a limit of its own.
     OverLimit,
@@ -261,7 +261,7 @@ pub struct Plan {
     /// Pods that found no room in the plan and were not looked at.
     pub overlooked: usize,
     /// Look again at this time even if nothing rings: a grace period, a bound or a pause ends then.
-    pub look_again: Option<MonotonicNs>,
+    pub recheck_at: Option<MonotonicNs>,
 }
 
 impl Plan {
@@ -298,11 +298,11 @@ impl Plan {
             let mut crossed = self.judged.iter().filter(|judged| judged.since.is_some() && is_behind(judged.line));
             crossed.any(|judged| judged.case == case)
         };
-        match (has(Case::Both), has(Case::KubeletOnly), has(Case::HonestOnly)) {
+        match (has(Case::Both), has(Case::KubeletOnly), has(Case::MemAvailableOnly)) {
             (true, _, _) => Some(ConditionCase::Both),
             (false, true, true) => Some(ConditionCase::Mixed),
             (false, true, false) => Some(ConditionCase::KubeletOnly),
-            (false, false, true) => Some(ConditionCase::HonestOnly),
+            (false, false, true) => Some(ConditionCase::MemAvailableOnly),
             (false, false, false) => None,
         }
     }
@@ -315,7 +315,7 @@ impl Plan {
         })
     }
 
-    /// Indices of pods that were going gently and are killed at once, in order.
+    /// Indices of pods that were terminating in its grace period and are killed at once, in order.
     pub fn hastened(&self) -> impl Iterator<Item = u32> + '_ {
         self.actions.iter().filter_map(|action| match *action {
             Action::Hasten { pod, .. } => Some(pod),
@@ -341,10 +341,10 @@ impl Plan {
         self.deficit = None;
         self.ranked.clear();
         self.overlooked = 0;
-        self.look_again = None;
+        self.recheck_at = None;
     }
 
-    pub(super) fn look_again_by(&mut self, at: MonotonicNs) {
-        self.look_again = Some(self.look_again.map_or(at, |earlier| earlier.min(at)));
+    pub(super) fn recheck_by(&mut self, at: MonotonicNs) {
+        self.recheck_at = Some(self.recheck_at.map_or(at, |earlier| earlier.min(at)));
     }
 }

@@ -73,7 +73,8 @@ const fn of_images(signal: Signal, layout: DiskLayout) -> bool {
     matches!(layout, DiskLayout::SplitImageFs) && matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree)
 }
 
-/// What comes back of what is short from those who are going. A hard line does not wait for the grace of a soft one.
+/// What comes back of what is short from those who are going. A hard threshold does not wait for the grace of a soft
+/// one.
 pub(super) fn coming(pods: &[Pod<'_>], short: Short, layout: DiskLayout, is_soft: bool) -> Amount {
     pods.iter()
         .filter(|pod| pod.going.is_some_and(|going| !going.is_stuck && (is_soft || !going.is_gentle)))
@@ -100,8 +101,8 @@ fn first_fate(pod: &Pod<'_>, share: Option<Share>) -> Fate {
     }
 }
 
-/// First to go is less: read before unread, over the request before within it, low priority before high, much over before
-/// little over, young before old, and by UID for the rest, so that no two are ever equal.
+/// First to go is less: read before unread, over the request before within it, low priority before high, much over
+/// before little over, young before old, and by UID for the rest, so that no two are ever equal.
 fn order(one: &Ranked, other: &Ranked) -> Ordering {
     let key = |r: &Ranked| (!r.is_measured, !r.exceeds, r.priority, Reverse(r.over), Reverse(r.started), r.uid, r.pod);
     key(one).cmp(&key(other))

@@ -59,8 +59,8 @@ pub(super) fn step(
             Some(_) if is_seen => Step::LeaveCache,
             Some(_) => Step::Await,
         },
-        (Case::Both | Case::HonestOnly, Resource::Memory | Resource::Pids) => Step::Evict,
-        (Case::Both | Case::HonestOnly, Resource::EphemeralStorage | Resource::Inodes) => {
+        (Case::Both | Case::MemAvailableOnly, Resource::Memory | Resource::Pids) => Step::Evict,
+        (Case::Both | Case::MemAvailableOnly, Resource::EphemeralStorage | Resource::Inodes) => {
             // Once it is known to have ended only newer figures count, however long they take.
             if asked.is_some_and(|asked| {
                 !is_seen && (asked.ended.is_some() || now.since(asked.at) < config.reclaim_patience)
@@ -73,8 +73,8 @@ pub(super) fn step(
     }
 }
 
-/// Whether all of it is tried again: nobody could go after it, and since then there is more to clean up, or time went by.
-/// Never for as long as somebody goes: else what is cleaned up again and again would spare everybody.
+/// Whether all of it is tried again: nobody could go after it, and since then there is more to clean up, or time went
+/// by. Never for as long as somebody goes: else what is cleaned up again and again would spare everybody.
 fn begins_anew(config: &Config, asked: &Asked, observation: &Observation<'_>, now: MonotonicNs) -> bool {
     asked.in_vain.is_some_and(|InVain { at, dead_containers, unused_images }| {
         let is_more = observation.dead_containers > dead_containers || unused(observation.images) > unused_images;
@@ -97,8 +97,8 @@ pub(super) fn unused(images: &[Image]) -> usize {
     images.iter().filter(|image| image.is_unused).count()
 }
 
-/// Chooses unused images, those first that were last used longest ago, until they make up for what is missing. After one
-/// of unknown size another look is due.
+/// Chooses unused images, those first that were last used longest ago, until they make up for what is missing. After
+/// one of unknown size another look is due.
 pub(super) fn choose_images(resource: Resource, missing: Amount, images: &[Image], plan: &mut Plan) {
     let room = plan.images.capacity();
     let unused = (0_u32..).zip(images).filter(|(_, image)| image.is_unused).map(|(index, _)| index);

@@ -40,8 +40,8 @@ pub(super) struct InVain {
     pub(super) unused_images: usize,
 }
 
-/// Who was taken lately. Hard and soft lines each have their own, so that what a soft one took never stands in the way of
-/// a hard one.
+/// Who was taken lately. Hard and soft thresholds each have their own, so that what a soft one took never stands in the
+/// way of a hard one.
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
     pub(super) victims: Victims,
@@ -65,10 +65,10 @@ pub struct State {
     pub(super) conditions: Conditions,
     /// The last turn's.
     pub(super) last: Readings,
-    pub(super) last_honest: Option<StatsTime>,
+    pub(super) last_mem_available: Option<StatsTime>,
     pub(super) refaults: Option<u64>,
-    /// The last clean-up for each signal, while a line on it is crossed; for hard lines, then for soft ones. What is asked
-    /// for a hard one serves the soft ones too, and never the other way.
+    /// The last clean-up for each signal, while a threshold on it is crossed; for hard thresholds, then for soft ones.
+    /// What is asked for a hard one serves the soft ones too, and never the other way.
     asked: [[Option<Asked>; Signal::ALL.len()]; 2],
     pub(super) orders: u64,
     pub(super) hard: Taken,
@@ -87,7 +87,7 @@ impl State {
             last_observed: [None; Condition::ALL.len()],
             conditions: Conditions::default(),
             last: Readings::default(),
-            last_honest: None,
+            last_mem_available: None,
             refaults: None,
             asked: [[None; Signal::ALL.len()]; 2],
             orders: 0,

@@ -63,7 +63,7 @@ fn is_bytes(config: &Config, line: Why) -> bool {
 pub fn condition(config: &Config, plan: &Plan, condition: Condition) -> String {
     let readings = match plan.condition_case(config, condition) {
         Some(ConditionCase::KubeletOnly) => one_reading(Case::KubeletOnly),
-        Some(ConditionCase::HonestOnly) => one_reading(Case::HonestOnly),
+        Some(ConditionCase::MemAvailableOnly) => one_reading(Case::MemAvailableOnly),
         Some(ConditionCase::Mixed) => Some("one line by the kubelet's reading only, another by the kernel's only"),
         Some(ConditionCase::Both) | None => None,
     };
@@ -76,7 +76,7 @@ pub fn condition(config: &Config, plan: &Plan, condition: Condition) -> String {
 const fn one_reading(case: Case) -> Option<&'static str> {
     match case {
         Case::KubeletOnly => Some("by the kubelet's reading only"),
-        Case::HonestOnly => Some("by the kernel's reading only"),
+        Case::MemAvailableOnly => Some("by the kernel's reading only"),
         Case::Both | Case::Neither => None,
     }
 }
@@ -95,11 +95,11 @@ impl fmt::Display for Line<'_> {
             Why::Threshold(index) => match config.thresholds.get(index as usize) {
                 Some(threshold) => {
                     let kind = if threshold.is_hard() { "hard" } else { "soft" };
-                    write!(f, "{} below its {kind} line {}", threshold.signal, of(judged.at))?;
+                    write!(f, "{} below its {kind} threshold {}", threshold.signal, of(judged.at))?;
                 }
                 None => return Ok(()),
             },
-            Why::Swap => write!(f, "free swap below its line {}, pages come back and tasks stall", of(judged.at))?,
+            Why::Swap => write!(f, "free swap below its threshold {}, pages come back and tasks stall", of(judged.at))?,
             Why::Limit(_) => return Ok(()),
         }
         if let Some(reading) = one_reading(judged.case) {
@@ -157,7 +157,7 @@ impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Evicted => "evicted",
-            Self::Hastened => "was going gently, is killed now",
+            Self::Hastened => "was terminating in its grace period, is killed now",
             Self::OverLimit => "evicted: over a limit of its own",
             Self::NotNeeded => "not needed, those before it are enough",
             Self::Protected(why) => return write!(f, "never evicted: {why}"),

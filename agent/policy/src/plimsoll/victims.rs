@@ -32,7 +32,7 @@ pub(super) fn take(
     let is_hastened = |pod: u32| !need.is_soft && pods[pod as usize].going.is_some_and(|going| going.is_gentle);
     let for_limits = plan.actions.len();
     let mut deficit = Deficit { missing: need.missing, coming: need.coming, ..Deficit::default() };
-    // A hard line does not wait for the grace of those a soft one chose; they were chosen already.
+    // A hard threshold does not wait for the grace of those a soft one chose; they were chosen already.
     for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.fate == Fate::Going && is_hastened(ranked.pod)) {
         if deficit.is_covered() {
             break;
@@ -64,8 +64,8 @@ pub(super) fn take(
     }
 }
 
-/// Where nobody else is taken, the first that a soft line chose and of whom nothing is known has its grace cut short.
-/// What it gives back is not known either: one at a time, and the next when that one is gone or stuck.
+/// Where nobody else is taken, the first that a soft threshold chose and of whom nothing is known has its grace cut
+/// short. What it gives back is not known either: one at a time, and the next when that one is gone or stuck.
 fn hasten_blindly(pods: &[Pod<'_>], need: Need, plan: &mut Plan) {
     let is_going = |ranked: &Ranked, gently: bool| {
         let going = pods[ranked.pod as usize].going;
@@ -109,7 +109,7 @@ fn choose(
         let alone_until = loops.left_alone_until(pod, config).filter(|until| ranked.exceeds && *until > now);
         ranked.fate = if let Some(until) = alone_until {
             one_loops = true;
-            plan.look_again = Some(plan.look_again.map_or(until, |earlier| earlier.min(until)));
+            plan.recheck_at = Some(plan.recheck_at.map_or(until, |earlier| earlier.min(until)));
             Fate::Looping(until)
         } else if one_loops && !ranked.exceeds {
             Fate::SparedByLoop
@@ -139,7 +139,7 @@ fn choose(
         }
     }
     if is_bounded && let Some(at) = victims.next_at() {
-        plan.look_again_by(at);
+        plan.recheck_by(at);
     }
     is_bounded
 }

@@ -56,8 +56,8 @@ pub struct ListedContainer {
 }
 
 impl ListedPod {
-    /// As rule books look at it when memory is short, on a clock that begins in 1970. What is measured of it is told:
-    /// its working set, and what of its memory is in swap.
+    /// As eviction policies look at it when memory is short, on a clock that begins in 1970. What is measured of it is
+    /// told: its working set, and what of its memory is in swap.
     pub fn for_memory(
         &self,
         working_set: Option<Bytes>,
@@ -94,7 +94,7 @@ impl ListedPod {
     }
 }
 
-/// Why it is never evicted, as rule books over pods say it.
+/// Why it is never evicted, as eviction policies over pods say it.
 pub(crate) const fn critical(why: Protected) -> Critical {
     match why {
         Protected::Static => Critical::Static,
@@ -236,15 +236,24 @@ mod tests {
         ] {
             // Numbers are written as texts by the API.
             let spec = container(&requests.replace(": 1}", ": \"1\"}"), &limits.replace(": 1}", ": \"1\"}"));
-            let told = pod("null", &spec, "{}");
-            assert_eq!((told.qos, told.memory_request, told.request_is_limit), (qos, Bytes(request), is_limit));
-            assert_eq!((told.name.as_str(), told.node.as_str(), told.priority, told.has_ended), ("n/a", "x", 7, false));
-            assert_eq!((told.uids, told.protected), (vec!["u".to_owned()], None));
+            let reported = pod("null", &spec, "{}");
+            assert_eq!(
+                (reported.qos, reported.memory_request, reported.request_is_limit),
+                (qos, Bytes(request), is_limit)
+            );
+            assert_eq!(
+                (reported.name.as_str(), reported.node.as_str(), reported.priority, reported.has_ended),
+                ("n/a", "x", 7, false)
+            );
+            assert_eq!((reported.uids, reported.protected), (vec!["u".to_owned()], None));
         }
         let mirror = r#"{"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"}"#;
-        let told = pod(mirror, r#"{"priorityClassName": "system-node-critical"}"#, r#"{"phase": "Failed"}"#);
-        assert_eq!((told.protected, told.is_node_critical, told.has_ended), (Some(Protected::Mirror), true, true));
-        assert_eq!(told.uids, ["u", "h"]);
+        let reported = pod(mirror, r#"{"priorityClassName": "system-node-critical"}"#, r#"{"phase": "Failed"}"#);
+        assert_eq!(
+            (reported.protected, reported.is_node_critical, reported.has_ended),
+            (Some(Protected::Mirror), true, true)
+        );
+        assert_eq!(reported.uids, ["u", "h"]);
         let of_file = r#"{"kubernetes.io/config.source": "file"}"#;
         assert_eq!(pod(of_file, "{}", "{}").protected, Some(Protected::Static));
         let critical = pod("{}", r#"{"priority": 2000001000, "priorityClassName": "system-node-critical"}"#, "{}");
@@ -267,16 +276,16 @@ mod tests {
         );
         let status = r#"{"containerStatuses": [{"name": "big", "containerID": "containerd://abc"}],
                          "initContainerStatuses": [{"name": "beside"}]}"#;
-        let told = pod("null", &spec, status);
-        let scores: Vec<_> = told
+        let reported = pod("null", &spec, status);
+        let scores: Vec<_> = reported
             .containers
             .iter()
-            .map(|it| (it.name.as_str(), it.id.as_deref(), told.oom_score_adj(it, Bytes(1000))))
+            .map(|it| (it.name.as_str(), it.id.as_deref(), reported.oom_score_adj(it, Bytes(1000))))
             .collect();
         assert_eq!(scores, [("beside", None, 900), ("big", Some("abc"), 600), ("small", None, 900)]);
         let level = spec.replacen('{', r#"{"resources": {"requests": {"memory": "900"}}, "#, 1);
-        let told = pod("null", &level, "{}");
-        let scores: Vec<_> = told.containers.iter().map(|it| told.oom_score_adj(it, Bytes(1000))).collect();
+        let reported = pod("null", &level, "{}");
+        let scores: Vec<_> = reported.containers.iter().map(|it| reported.oom_score_adj(it, Bytes(1000))).collect();
         assert_eq!(scores, [800, 500, 800], "a quarter of the 400 that the pod asks for beyond them");
     }
 }

@@ -39,7 +39,7 @@ pub fn storage_limit(
 }
 
 /// A quantity that is not there prints as none.
-fn told(written: Option<&Written>) -> String {
+fn reported(written: Option<&Written>) -> String {
     written.map_or_else(String::new, |Written(quantity)| quantity.to_string())
 }
 
@@ -58,7 +58,7 @@ impl Pod {
 impl Seen<'_> {
     /// What a message says of it when the node is low on something.
     pub(crate) fn victim(&self, resource: Resource) -> Victim {
-        let of = |resources: &Resources| resources.get(resource.name()).map(Written::told);
+        let of = |resources: &Resources| resources.get(resource.name()).map(Written::reported);
         let spec = self.pod.map(|pod| &pod.spec);
         let asked = |container: &Container| Asked {
             name: container.name.clone(),
@@ -98,7 +98,7 @@ impl Seen<'_> {
                 let limit = volume.and_then(|volume| volume.empty_dir.as_ref()?.size_limit.as_ref());
                 OverLimit::EmptyDir {
                     name: volume.map_or_else(String::new, |volume| volume.name.clone()),
-                    limit: told(limit),
+                    limit: reported(limit),
                 }
             }
             Limit::Pod => {
@@ -113,7 +113,7 @@ impl Seen<'_> {
                     .filter(|container| container.name == name)
                     .filter_map(|container| container.resources.limits.get(STORAGE))
                     .filter(|limit| !limit.amount().is_zero());
-                let limit = told(limits.next_back());
+                let limit = reported(limits.next_back());
                 OverLimit::Container { name, limit }
             }
         }

@@ -1,13 +1,13 @@
-//! The watching thread's decisions carried out, on cgroups made of plain files: a slice with a limit of 100 MiB and a hard
-//! line at 10 MiB, and workloads in it.
+//! The watching thread's decisions carried out, on cgroups made of plain files: a slice with a limit of 100 MiB and a
+//! hard line at 10 MiB, and workloads in it.
 
-use super::super::scout::eventfd;
-use super::super::table::{Facts, Leaving, SliceFacts, SliceFigures};
+use super::super::inventory::eventfd;
+use super::super::table::{Facts, SliceFacts, SliceFigures, Termination};
 use super::*;
 use plimsoll_act::{BrakeLimits, KillLimits};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::Root;
-use plimsoll_policy::{Line, Signal, SliceLines, Threshold};
+use plimsoll_policy::{Line, Signal, SliceThresholds, Threshold};
 use plimsoll_sense::Polling;
 use plimsoll_state::queue::{self, Descriptors};
 use plimsoll_units::Bytes;
@@ -31,7 +31,7 @@ impl Scene {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
         let worker = |name| Worker::start(name, 16).expect("a thread starts");
-        let hands = Hands {
+        let enforcer = Enforcer {
             record,
             brakes: Brakes::with_capacity(BrakeLimits::default(), 4),
             kills: Kills::with_capacity(KillLimits::default(), 4),
@@ -49,22 +49,22 @@ impl Scene {
         let (updates, take) = rtrb::RingBuffer::new(16);
         let (give_back, returned) = rtrb::RingBuffer::new(16);
         let fd = || eventfd().expect("a descriptor");
-        let given = Given {
+        let context = Context {
             policy: Policy {
                 thresholds: Vec::new(),
-                slices: vec![SliceLines { thresholds }],
+                slices: vec![SliceThresholds { thresholds }],
                 victims_per_minute,
                 ..Policy::default()
             },
             source: Box::new(Polling::new(Duration::from_mins(1), Duration::ZERO).expect("a period")),
-            hands: Some(hands),
+            enforcer: Some(enforcer),
             meminfo: MemInfo::open().expect("this is Linux"),
             pressure: None,
             machine: Machine { page_bytes: 4096, ..Machine::default() },
             tasks: None,
             updates: take,
             give_back,
-            scout: Bell::new().expect("a descriptor"),
+            inventory: InventoryHandle::new().expect("a descriptor"),
             resumer: None,
             hold: Duration::from_secs(2),
             news: fd(),
@@ -75,7 +75,7 @@ impl Scene {
             may_act: Box::new(|| false),
         };
         let mut scene = Self {
-            watch: Watch::new(given).expect("descriptors"),
+            watch: Watch::new(context).expect("descriptors"),
             updates,
             returned,
             _told: queue::Consumer::attach(again).expect("a queue"),
@@ -83,7 +83,7 @@ impl Scene {
         };
         scene.cgroup("slice", 0);
         let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
-        let figures = SliceFigures { max, inactive_file: Bytes::ZERO, droppable: Some(Bytes::ZERO) };
+        let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };
         scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
         scene
     }
@@ -135,12 +135,12 @@ impl Scene {
         fs::read_to_string(self.tree.path().join(name).join(file)).expect("readable").trim_end().to_owned()
     }
 
-    fn look(&mut self) {
-        self.watch.look(Rang::default(), monotonic());
+    fn sample(&mut self) {
+        self.watch.sample(Trigger::default(), monotonic());
     }
 
-    fn leaving(&self, slot: u32, handle: &Handle) -> Option<Leaving> {
-        self.watch.table.get(Key { slot, id: handle.id() }).map(|workload| workload.leaving)
+    fn termination(&self, slot: u32, handle: &Handle) -> Option<Termination> {
+        self.watch.table.get(Key { slot, id: handle.id() }).map(|workload| workload.termination)
     }
 }
 
@@ -158,7 +158,7 @@ fn what_still_grows_is_killed_where_its_slice_is_short_and_else_goes_on() {
         let begun = monotonic();
         for (after, mib) in [(5, 50), (20, 60)] {
             scene.uses("a", mib);
-            scene.watch.follow_up(begun.after(Duration::from_millis(after + 1)), &mut Rang::default());
+            scene.watch.follow_up(begun.after(Duration::from_millis(after + 1)), &mut Trigger::default());
         }
         let found = (scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze"));
         assert_eq!((found.0.as_str(), found.1.as_str()), (killed, frozen), "{slice_mib} MiB, {victims} victims");
@@ -176,12 +176,16 @@ fn who_cannot_be_killed_spends_nothing_and_does_not_keep_others_from_their_turn(
     symlink("/dev/full", &refusing).expect("writable");
     let (large, small) = (scene.joins(0, "large"), scene.joins(1, "small"));
     scene.uses("slice", SLICE - 1);
-    scene.look();
-    assert!(matches!(scene.leaving(0, &large), Some(Leaving::Refused(_))), "{:?}", scene.leaving(0, &large));
+    scene.sample();
+    assert!(
+        matches!(scene.termination(0, &large), Some(Termination::Refused(_))),
+        "{:?}",
+        scene.termination(0, &large)
+    );
     assert_eq!(scene.text("small", "cgroup.kill"), "", "one was enough for the plan");
-    scene.look();
+    scene.sample();
     assert_eq!(scene.text("small", "cgroup.kill"), "1");
-    assert_eq!(scene.leaving(1, &small), Some(Leaving::Killed));
+    assert_eq!(scene.termination(1, &small), Some(Termination::Killed));
 }
 
 #[test]
@@ -193,21 +197,27 @@ fn the_empty_is_nobodys_victim_and_the_stuck_is_one_again_once_it_grows() {
     scene.write("left", "cgroup.events", "populated 0\n");
     let (left, hog) = (scene.joins(0, "left"), scene.joins(1, "hog"));
     scene.uses("slice", SLICE - 1);
-    scene.look();
-    assert_eq!((scene.text("left", "cgroup.kill"), scene.leaving(0, &left)), (String::new(), Some(Leaving::Stays)));
+    scene.sample();
+    assert_eq!(
+        (scene.text("left", "cgroup.kill"), scene.termination(0, &left)),
+        (String::new(), Some(Termination::Stays))
+    );
     assert_eq!(scene.text("hog", "cgroup.kill"), "1");
     // It does not end.
     scene.write("hog", "cgroup.kill", "");
-    scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Rang::default());
-    scene.look();
+    scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Trigger::default());
+    scene.sample();
     assert_eq!(
-        (scene.text("hog", "cgroup.kill"), scene.leaving(1, &hog)),
-        (String::new(), Some(Leaving::Stuck(Bytes::mib(30))))
+        (scene.text("hog", "cgroup.kill"), scene.termination(1, &hog)),
+        (String::new(), Some(Termination::Stuck(Bytes::mib(30))))
     );
     // Somebody was started in it.
     scene.uses("hog", 60);
-    scene.look();
-    assert_eq!((scene.text("hog", "cgroup.kill").as_str(), scene.leaving(1, &hog)), ("1", Some(Leaving::Killed)));
+    scene.sample();
+    assert_eq!(
+        (scene.text("hog", "cgroup.kill").as_str(), scene.termination(1, &hog)),
+        ("1", Some(Termination::Killed))
+    );
 }
 
 #[test]
@@ -221,18 +231,18 @@ fn a_decision_is_told_anew_when_a_victim_has_ended() {
     scene.joins(0, "hog");
     scene.joins(1, "left");
     scene.uses("slice", SLICE - 1);
-    scene.look();
-    scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Rang::default());
-    scene.look();
-    let told = |scene: &Scene| scene.watch.told[1].map(|last| (last.outcome, last.at)).expect("it was told");
-    let stuck = told(&scene);
-    scene.look();
-    assert_eq!(told(&scene), stuck, "there is no news");
+    scene.sample();
+    scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Trigger::default());
+    scene.sample();
+    let reported = |scene: &Scene| scene.watch.reported[1].map(|last| (last.outcome, last.at)).expect("it was told");
+    let stuck = reported(&scene);
+    scene.sample();
+    assert_eq!(reported(&scene), stuck, "there is no news");
     // It ends after all, but memory does not come back by it.
     scene.write("hog", "cgroup.events", "populated 0\n");
-    scene.watch.follow_up(monotonic(), &mut Rang::default());
-    scene.look();
-    let ended = told(&scene);
+    scene.watch.follow_up(monotonic(), &mut Trigger::default());
+    scene.sample();
+    let ended = reported(&scene);
     assert_eq!(ended.0, stuck.0);
     assert!(ended.1 > stuck.1, "what was told still says that it does not end");
 }
@@ -240,7 +250,7 @@ fn a_decision_is_told_anew_when_a_victim_has_ended() {
 #[test]
 fn who_shadows_closes_nothing_itself_either() {
     let mut scene = Scene::new(1);
-    scene.watch.given.hands = None;
+    scene.watch.context.enforcer = None;
     scene.cgroup("a", 1);
     let handle = Arc::downgrade(&scene.joins(0, "a"));
     scene.update(Update::Gone(0));
@@ -251,10 +261,10 @@ fn who_shadows_closes_nothing_itself_either() {
 #[test]
 fn a_machine_that_changed_is_looked_at_with_its_new_figures() {
     let mut scene = Scene::new(1);
-    scene.look();
-    assert_eq!(scene.watch.next_look, None);
-    let machine = Machine { low_watermark: plimsoll_units::Pages(7), ..scene.watch.given.machine };
+    scene.sample();
+    assert_eq!(scene.watch.next_sample, None);
+    let machine = Machine { low_watermark: plimsoll_units::Pages(7), ..scene.watch.context.machine };
     scene.update(Update::Machine(machine));
-    assert_eq!(scene.watch.given.machine, machine);
-    assert!(scene.watch.next_look.is_some_and(|at| at <= monotonic()));
+    assert_eq!(scene.watch.context.machine, machine);
+    assert!(scene.watch.next_sample.is_some_and(|at| at <= monotonic()));
 }

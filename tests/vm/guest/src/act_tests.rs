@@ -1,4 +1,5 @@
-//! Tests of what is done to cgroups, by the agent's own rooms and without the agent: on real processes and real cgroups.
+//! Tests of what is done to cgroups, by the agent's own rooms and without the agent: on real processes and real
+//! cgroups.
 
 use crate::block::Slow;
 use crate::cgroup::{Cgroup, ROOT};
@@ -125,7 +126,7 @@ pub(crate) fn reads_this_kernel() -> Result<()> {
         &[
             ("derived_bytes", &reserve.0),
             ("from_zones_bytes", &(expected * meminfo::page_bytes())),
-            ("drift", &zones.drift().honest.0),
+            ("drift", &zones.drift().mem_available.0),
         ],
     );
     vmstat::VmStat::open()?.read()?;
@@ -171,7 +172,7 @@ pub(crate) fn brake_holds_and_is_undone() -> Result<()> {
     hog.wait_taken(8, PATIENCE)?;
     let handle = hand.handle(&cgroup)?;
     hand.brake(&handle)?;
-    wait_for("all of it stands still", PATIENCE, || Ok(handle.frozen()?))?;
+    wait_for("all of it is frozen", PATIENCE, || Ok(handle.frozen()?))?;
     let before = hog.taken()?;
     ensure!(hand.brakes.brake(&handle, OWNER, clock::monotonic(), &mut hand.record) == Err(BrakeRefused::Already));
     let event = hand.braked()?;
@@ -224,7 +225,7 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     let handle = hand.handle(&parent)?;
     ensure!(handle.usage()? >= Bytes::mib(90), "charged: {:?}", handle.usage());
     hand.brake(&handle)?;
-    wait_for("all of it stands still", PATIENCE, || Ok(handle.frozen()?))?;
+    wait_for("all of it is frozen", PATIENCE, || Ok(handle.frozen()?))?;
     ensure!(hand.kill(&handle)? == Begun::Written);
     // On a slow machine it counts as stuck before it is empty, and the worker, which looks so often and no more, may be
     // through by then.
@@ -243,8 +244,8 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     let left = left.context("it is still there")?;
     ensure!(left < Bytes::mib(8), "{left} are still charged to it");
     let Some(Done::Released { released, gone, kept, .. }) = done else { bail!("not a release: {done:?}") };
-    // Where it was gone before the worker looked, there was nothing left to take; newer kernels list nobody who is about
-    // to end although the cgroup is not empty yet.
+    // Where it was gone before the worker looked, there was nothing left to take; newer kernels list nobody who is
+    // about to end although the cgroup is not empty yet.
     ensure!(released + gone + kept <= 1, "there was one process: released {released}, gone {gone}, kept {kept}");
     ensure!(early || kept == 0, "released {released}, gone {gone}, kept {kept}, before it was empty: {early}");
     suite::figure("kill", &[("emptied_us", &took.as_micros()), ("left_bytes", &left.0), ("released", &released)]);
@@ -344,7 +345,7 @@ pub(crate) fn next_one_undoes() -> Result<()> {
         let mut hand = Hand::new("/run/act-undo")?;
         let (held, dying) = (hand.handle(&cgroup)?, hand.handle(&victim)?);
         hand.brake(&held)?;
-        wait_for("all of it stands still", PATIENCE, || Ok(held.frozen()?))?;
+        wait_for("all of it is frozen", PATIENCE, || Ok(held.frozen()?))?;
         hand.kill(&dying)?;
         // Dies here: nothing is undone when it is dropped.
     }

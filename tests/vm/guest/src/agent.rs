@@ -22,8 +22,9 @@ use std::time::Duration;
 /// Where the agent is in these machines.
 pub(crate) const PROGRAM: &str = "/bin/plimsoll";
 
-/// The variable of the agent's environment by which a build for tests takes every word of a line for one that never came.
-pub(crate) const LOSE_LINES: &str = "PLIMSOLL_LOSE_LINES";
+/// The variable of the agent's environment by which a build for tests takes every word of a line for one that never
+/// came.
+pub(crate) const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
 
 /// The agent to start: `PLIMSOLL_PROGRAM` where this is no such machine.
 fn program() -> OsString {
@@ -38,8 +39,8 @@ pub(crate) struct Settings {
     /// `auto`, `ebpf`, `psi` or `poll`, which looks every 10 s as the kubelet does.
     pub(crate) source: &'static str,
     /// The line of work.slice itself, below its own memory.max.
-    pub(crate) slice_line_bytes: Option<u64>,
-    /// Let the kernel itself stop what grows past the line.
+    pub(crate) slice_threshold_bytes: Option<u64>,
+    /// Let the kernel itself stop what grows past the threshold.
     pub(crate) kernel_brake: bool,
     /// From how much stall on, in percent, page cache and slab are a reason to evict; the agent's own where absent.
     pub(crate) stall_percent: Option<u8>,
@@ -55,11 +56,11 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The best source, freeze as the brake, this line.
-    pub(crate) fn with_line(line_bytes: u64) -> Self {
+    pub(crate) fn with_threshold(line_bytes: u64) -> Self {
         Self {
             line_bytes,
             source: "auto",
-            slice_line_bytes: None,
+            slice_threshold_bytes: None,
             kernel_brake: false,
             stall_percent: None,
             victims_per_minute: 1000,
@@ -81,7 +82,14 @@ impl Settings {
 
     fn to_yaml(&self) -> String {
         let Self {
-            line_bytes, source, slice_line_bytes, kernel_brake, stall_percent, victims_per_minute, port, ..
+            line_bytes,
+            source,
+            slice_threshold_bytes,
+            kernel_brake,
+            stall_percent,
+            victims_per_minute,
+            port,
+            ..
         } = self;
         let mut yaml = format!(
             "evictionHard: {{memory.available: \"{line_bytes}\"}}
@@ -97,7 +105,7 @@ machine:
   logFormat: json
 "
         );
-        if let Some(bytes) = slice_line_bytes {
+        if let Some(bytes) = slice_threshold_bytes {
             let _ = writeln!(yaml, "  slices: [{{path: work.slice, evictionHard: {{memory.available: \"{bytes}\"}}}}]");
         }
         if let Some(percent) = stall_percent {
@@ -119,7 +127,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Starts it and waits until it says that it is ready, which it is once its lines are armed.
+    /// Starts it and waits until it says that it is ready, which it is once its thresholds are armed.
     pub(crate) fn start(settings: &Settings) -> Result<Self> {
         let mut agent = Self::launch(settings)?;
         agent.wait_ready(Duration::from_mins(1))?;
@@ -270,10 +278,10 @@ mod tests {
     fn what_tests_write_is_what_the_agent_reads() {
         let settings = Settings {
             source: "psi",
-            slice_line_bytes: Some(64 << 20),
+            slice_threshold_bytes: Some(64 << 20),
             kernel_brake: true,
             stall_percent: Some(100),
-            ..Settings::with_line(100 << 20)
+            ..Settings::with_threshold(100 << 20)
         };
         let read = plimsoll_config::parse(&settings.to_yaml(), "test.yaml").unwrap();
         assert_eq!(read.metrics_address.port(), 10_350);

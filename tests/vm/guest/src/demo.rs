@@ -2,8 +2,8 @@
 //!
 //! In every round the crossing is taken in the kernel by the guest's own observer, what the process had filled comes
 //! from its own record, and when memory was back from a look at /proc/meminfo every few milliseconds. The agent's own
-//! word is taken for three things only: when it was awake, when the line that woke it was crossed, and that a kill was its
-//! own.
+//! word is taken for three things only: when it was awake, when the line that woke it was crossed, and that a kill was
+//! its own.
 
 use crate::agent::{Agent, Settings, tail};
 use crate::cgroup::Cgroup;
@@ -132,7 +132,7 @@ struct Round {
     /// How fast it grew in the tenth of a second before the crossing.
     rate_bytes_per_s: Option<u64>,
     /// What it took after the crossing at most: by its own record, and all of the piece that it was at.
-    past_line_bytes: Option<u64>,
+    past_threshold_bytes: Option<u64>,
     crossed_to_awake_ns: Option<u64>,
     /// From the crossing to the last piece it noted as filled; 0 where it finished none after it.
     crossed_to_stopped_ns: Option<u64>,
@@ -197,7 +197,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         cpus: thread::available_parallelism()?.get(),
         page_bytes: rustix::param::page_size(),
         memory_bytes: machine::meminfo("MemTotal")?,
-        drift_bytes: Zones::read()?.drift().honest.0 * u64::try_from(rustix::param::page_size())?,
+        drift_bytes: Zones::read()?.drift().mem_available.0 * u64::try_from(rustix::param::page_size())?,
         seed: arguments.seed,
         watchers: arguments.watchers.iter().map(|watcher| (*watcher, Watched::default())).collect(),
         processes: None,
@@ -246,7 +246,7 @@ fn report(number: usize, watcher: Watcher, round: &Round) {
         ms(round.crossed_to_awake_ns),
         ms(round.crossed_to_stopped_ns),
         ms(round.crossed_to_memory_back_ns),
-        round.past_line_bytes.map_or("-".to_owned(), |bytes| (bytes / 1024).to_string()),
+        round.past_threshold_bytes.map_or("-".to_owned(), |bytes| (bytes / 1024).to_string()),
         round.oom_kills,
     );
 }
@@ -254,7 +254,7 @@ fn report(number: usize, watcher: Watcher, round: &Round) {
 /// How long a round may take from the start of the growth.
 const ROUND_LIMIT: Duration = Duration::from_secs(45);
 /// How long the agent's word of a kill is waited for.
-const TOLD_LIMIT: Duration = Duration::from_secs(5);
+const REPORTED_LIMIT: Duration = Duration::from_secs(5);
 /// How often the process notes what it has filled.
 const CHUNK_KIB: u64 = 64;
 /// What a paced process takes at its rate before it is at the line.
@@ -271,7 +271,7 @@ fn round(
     let settings = Settings {
         source: watcher.source(),
         kernel_brake: arguments.kernel_brake && watcher == Watcher::Ebpf,
-        ..Settings::with_line(line_bytes)
+        ..Settings::with_threshold(line_bytes)
     };
     let work = Cgroup::create("work.slice/hog")?;
     let oom_before = machine::oom_kills()?;
@@ -305,12 +305,12 @@ fn round(
     let dead = ended.is_some();
     let faults_after = core.and_then(major_faults);
     let all_faults = machine::vmstat("pgmajfault")?.saturating_sub(all_faults_before);
-    let told = || !agent.kills(work.name(), "begun").is_empty();
+    let reported = || !agent.kills(work.name(), "begun").is_empty();
     if dead && oom_kills == 0 {
         // It kills first and tells later. What it never tells it did not do.
-        let _ = wait_for("the kill is told", TOLD_LIMIT, || Ok(told()));
+        let _ = wait_for("the kill is told", REPORTED_LIMIT, || Ok(reported()));
     }
-    let killed_by = killed_by(oom_kills, ended.and_then(|status| status.signal()), told());
+    let killed_by = killed_by(oom_kills, ended.and_then(|status| status.signal()), reported());
     let filled = record::read(&hog.record)?;
     let lines = agent.lines();
     let log = (!dead || crossing.is_none()).then(|| tail(&agent.text()));
@@ -322,15 +322,15 @@ fn round(
     work.remove()?;
 
     // The line that rings lies above the other by what the kernel's counters may be off by. Where it was what woke the
-    // agent, all times are from there, and what was taken since is more than what was taken past the line.
+    // agent, all times are from there, and what was taken since is more than what was taken past the threshold.
     let woke = woke(&lines);
     let crossed_ns =
-        crossing.map(|seen| woke.and_then(|woke| woke.rang_ns).map_or(seen.at_ns, |at| at.min(seen.at_ns)));
+        crossing.map(|seen| woke.and_then(|woke| woke.event_ns).map_or(seen.at_ns, |at| at.min(seen.at_ns)));
     let after = |at: u64| crossed_ns.map(|crossed| at.saturating_sub(crossed));
     Ok(Round {
         line_bytes,
         rate_bytes_per_s: crossed_ns.and_then(|crossed| rate_before(&filled, crossed)),
-        past_line_bytes: crossed_ns.and_then(|crossed| Some(past(&filled, crossed)? + CHUNK_KIB * 1024)),
+        past_threshold_bytes: crossed_ns.and_then(|crossed| Some(past(&filled, crossed)? + CHUNK_KIB * 1024)),
         crossed_to_awake_ns: woke.and_then(|woke| after(woke.at_ns)),
         crossed_to_stopped_ns: filled.last().filter(|_| dead).and_then(|last| after(last.at_ns)),
         crossed_to_memory_back_ns: crossed_ns.and_then(|crossed| back(&samples, crossed, line_bytes)).and_then(after),
@@ -355,10 +355,10 @@ fn round(
 
 /// Who killed the process, by the signal that it died of and whether the agent told of it; nobody, where it lives or
 /// something else ended it.
-fn killed_by(oom_kills: u64, signal: Option<i32>, told: bool) -> Option<&'static str> {
+fn killed_by(oom_kills: u64, signal: Option<i32>, reported: bool) -> Option<&'static str> {
     match (oom_kills, signal) {
         (1.., _) => Some("oom-killer"),
-        (0, Some(signal)) if signal == Signal::KILL.as_raw() && told => Some("plimsoll"),
+        (0, Some(signal)) if signal == Signal::KILL.as_raw() && reported => Some("plimsoll"),
         (0, _) => None,
     }
 }
@@ -413,7 +413,7 @@ fn sample(ended: &AtomicBool) -> Vec<Sample> {
     samples
 }
 
-/// The first look at which memory was above the line again, once it had been below it after the crossing.
+/// The first look at which memory was above the threshold again, once it had been below it after the crossing.
 ///
 /// Where every look missed the moment below, the first one after the crossing is as near as anybody can tell.
 fn back(samples: &[Sample], crossed_ns: u64, line_bytes: u64) -> Option<u64> {
@@ -461,15 +461,16 @@ fn disagreement(filled: &[Filled], available: u64, crossing: Crossing) -> Option
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Woke {
     at_ns: u64,
-    /// When the line was crossed that rang, by the kernel; absent where a timer was due, because the line was near.
-    rang_ns: Option<u64>,
+    /// When the threshold was crossed that rang, by the kernel; absent where a timer was due, because the line was
+    /// near.
+    event_ns: Option<u64>,
 }
 
 fn woke(lines: &[serde_json::Value]) -> Option<Woke> {
     let number = |line, key| find(line, key).and_then(serde_json::Value::as_u64);
     let evicts = |line: &&serde_json::Value| find(line, "outcome").is_some_and(|outcome| outcome == "evict");
     let line = lines.iter().find(evicts)?;
-    Some(Woke { at_ns: number(line, "awake_ns")?, rang_ns: number(line, "crossed_ns") })
+    Some(Woke { at_ns: number(line, "awake_ns")?, event_ns: number(line, "crossed_ns") })
 }
 
 /// The value of `key`, at whatever depth.
@@ -492,7 +493,7 @@ fn major_faults(pid: u32) -> Option<u64> {
 }
 
 fn rest(seconds: u64) -> Result<Processes> {
-    let settings = Settings::with_line(64 * MIB);
+    let settings = Settings::with_threshold(64 * MIB);
     let started = now_ns();
     let agent = Agent::start(&settings)?;
     let start_to_ready_ns = now_ns() - started;
@@ -636,8 +637,8 @@ fn bare_wake(bare: &mut Bare) -> Result<u64> {
         let descriptor = bare.descriptor();
         poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&Timespec::try_from(limit)?))?;
         let awake_ns = now_ns();
-        if let Some(rang) = bare.take() {
-            return Ok(awake_ns.saturating_sub(rang.0));
+        if let Some(trigger) = bare.take() {
+            return Ok(awake_ns.saturating_sub(trigger.0));
         }
     }
     bail!("the bare wake did not come within {} s", limit.as_secs())
@@ -685,7 +686,7 @@ mod tests {
 
     #[test]
     fn only_a_kill_that_was_told_is_the_agents() {
-        for (oom_kills, signal, told, expected) in [
+        for (oom_kills, signal, reported, expected) in [
             (0, Some(9), true, Some("plimsoll")),
             (0, Some(9), false, None),
             (0, Some(11), true, None),
@@ -693,7 +694,7 @@ mod tests {
             (2, Some(9), true, Some("oom-killer")),
             (1, None, false, Some("oom-killer")),
         ] {
-            assert_eq!(killed_by(oom_kills, signal, told), expected, "{oom_kills} {signal:?} {told}");
+            assert_eq!(killed_by(oom_kills, signal, reported), expected, "{oom_kills} {signal:?} {reported}");
         }
     }
 
@@ -713,8 +714,8 @@ mod tests {
             serde_json::json!({"fields": {"awake_ns": 90, "crossed_ns": 70, "outcome": "evict"}}),
             serde_json::json!({"awake_ns": 200, "crossed_ns": null, "outcome": "evict"}),
         ];
-        assert_eq!(woke(&lines), Some(Woke { at_ns: 90, rang_ns: Some(70) }));
-        assert_eq!(woke(&lines[2..]), Some(Woke { at_ns: 200, rang_ns: None }));
+        assert_eq!(woke(&lines), Some(Woke { at_ns: 90, event_ns: Some(70) }));
+        assert_eq!(woke(&lines[2..]), Some(Woke { at_ns: 200, event_ns: None }));
         assert_eq!(woke(&lines[..1]), None);
     }
 

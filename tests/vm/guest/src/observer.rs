@@ -5,7 +5,9 @@
 
 use crate::machine;
 use anyhow::{Context as _, Result};
-use plimsoll_sense::{Config, CrossedLine, EbpfSource, Generation, Lines, NodeLine, Source as _, Wake, WakeList};
+use plimsoll_sense::{
+    ArmedThresholds, Config, CrossedThreshold, EbpfSource, Generation, NodeThreshold, Source as _, Wake, WakeList,
+};
 use plimsoll_units::{Bytes, Pages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::page_size;
@@ -41,16 +43,16 @@ impl Observer {
     /// Draws the line: ring once, as soon as less than `bytes` are available.
     pub(crate) fn arm(&mut self, bytes: u64) -> Result<Generation> {
         let total = Pages::from_bytes(Bytes(machine::meminfo("MemTotal")?), page_size() as u64);
-        let node = NodeLine {
+        let node = NodeThreshold {
             kubelet: Bytes::ZERO,
-            honest: Bytes(bytes),
+            mem_available: Bytes(bytes),
             total,
             reserve: self.reserve,
             low_watermark: self.low_watermark,
             kubelet_drift: Pages(0),
-            honest_drift: Pages(0),
+            mem_available_drift: Pages(0),
         };
-        Ok(self.source.arm(&Lines { node: Some(node), ..Lines::default() })?)
+        Ok(self.source.arm(&ArmedThresholds { node: Some(node), ..ArmedThresholds::default() })?)
     }
 
     /// Waits for the crossing that answers `generation`.
@@ -69,16 +71,16 @@ impl Observer {
                 let mut wakes = WakeList::new();
                 self.source.drain(token, &mut wakes)?;
                 for wake in wakes {
-                    if let Wake::LineCrossed {
-                        line: CrossedLine::Node,
+                    if let Wake::ThresholdCrossed {
+                        threshold: CrossedThreshold::Node,
                         generation: answered,
                         crossed,
-                        honest_available,
+                        mem_available,
                         ..
                     } = wake
                         && answered == generation
                     {
-                        let available = honest_available.to_bytes(page_size() as u64).0;
+                        let available = mem_available.to_bytes(page_size() as u64).0;
                         return Ok(Some(Crossing { at_ns: crossed.0, awake_ns, available }));
                     }
                 }

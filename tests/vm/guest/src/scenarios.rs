@@ -14,17 +14,17 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How far below what is available the line is drawn, in MiB.
-const ROOM: u64 = 96;
-/// What a hog would take if nobody met it, in MiB: past the line, far from the end of memory.
+const CAPACITY_LEFT: u64 = 96;
+/// What a hog would take if nobody met it, in MiB: past the threshold, far from the end of memory.
 const HOG: usize = 256;
 
 fn met(kind: &str, more: &[&str]) -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start(kind, victim.path(), HOG, more)?;
     scene.expect_killed(&mut hog, &victim)?;
-    figure("met", &[("kind", &kind), ("taken_mib", &(hog.taken()? / MIB)), ("room_mib", &ROOM)]);
-    wait_for("memory is back above the line", PATIENCE, || {
+    figure("met", &[("kind", &kind), ("taken_mib", &(hog.taken()? / MIB)), ("room_mib", &CAPACITY_LEFT)]);
+    wait_for("memory is back above the threshold", PATIENCE, || {
         Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes)
     })?;
     scene.end()
@@ -69,7 +69,7 @@ pub(crate) fn pipes() -> Result<()> {
 }
 
 pub(crate) fn nested() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let pod = Cgroup::create("work.slice/pod")?;
     let sibling = Cgroup::create("work.slice/pod/other")?;
     let inner = Cgroup::create("work.slice/pod/app/worker")?;
@@ -86,9 +86,9 @@ pub(crate) fn under_slice_limit() -> Result<()> {
     let slice = Cgroup::create("work.slice")?;
     // Far below what the node has: only the slice's own line can be met.
     slice.write("memory.max", &(160 * MIB).to_string())?;
-    let mut scene = Scene::set_with(ROOM, |settings| {
+    let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| {
         settings.line_bytes = 32 * MIB;
-        settings.slice_line_bytes = Some(64 * MIB);
+        settings.slice_threshold_bytes = Some(64 * MIB);
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "25"])?;
@@ -99,11 +99,11 @@ pub(crate) fn under_slice_limit() -> Result<()> {
 }
 
 pub(crate) fn ten_small_ones() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let mut hogs = Vec::new();
     for number in 0..10 {
         let cgroup = Cgroup::create(&format!("work.slice/small-{number}"))?;
-        // Together well past the line, and half of them well above it.
+        // Together well past the threshold, and half of them well above it.
         let hog = Hog::start("anon", cgroup.path(), 16, &["--rate", "8", "--hold", "60"])?;
         hogs.push((cgroup, hog));
     }
@@ -119,20 +119,20 @@ pub(crate) fn ten_small_ones() -> Result<()> {
     for (cgroup, hog) in &mut hogs {
         if let Some(ended) = hog.child.try_wait()? {
             ensure!(was_killed(ended), "the hog in {} ended by itself: {ended}", cgroup.name());
-            scene.expect_told(cgroup)?;
+            scene.expect_reported(cgroup)?;
             dead += 1;
         }
     }
     figure("ten-small", &[("killed", &dead)]);
     ensure!(dead < 10, "all ten were killed where some would have done");
     let available = machine::meminfo("MemAvailable")?;
-    ensure!(available > scene.settings.line_bytes, "{available} bytes are available, below the line");
+    ensure!(available > scene.settings.line_bytes, "{available} bytes are available, below the threshold");
     scene.end()
 }
 
 pub(crate) fn disk_bound() -> Result<()> {
     let device = Slow::create("slow", 128, Duration::from_millis(2))?;
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let cgroup = Cgroup::create("work.slice/disk")?;
     // Less than it reads round and round: each page is read again and again, with the node's memory free.
     cgroup.write("memory.max", "24M")?;
@@ -158,7 +158,7 @@ pub(crate) fn disk_bound() -> Result<()> {
 }
 
 pub(crate) fn second_agent() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let other = Settings { port: scene.settings.port + 1, ..scene.settings.clone() };
     let mut second = Agent::start(&other)?;
     let victim = Cgroup::create("work.slice/hog")?;
@@ -182,7 +182,7 @@ pub(crate) fn second_agent() -> Result<()> {
 }
 
 pub(crate) fn clock_stepped() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let now = clock_gettime(ClockId::Realtime);
     for (name, step) in [("ahead", 86_400), ("back", -172_800), ("again", 86_400)] {
         let stepped = Timespec { tv_sec: now.tv_sec + step, tv_nsec: now.tv_nsec };
@@ -197,7 +197,7 @@ pub(crate) fn clock_stepped() -> Result<()> {
 
 pub(crate) fn uninterruptible() -> Result<()> {
     let device = Slow::one_by_one("stuck")?;
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let cgroup = Cgroup::create("work.slice/stuck")?;
     // The largest of all, so the first to be chosen, with a task that cannot die yet.
     let mut waiting = guest()
@@ -223,12 +223,12 @@ pub(crate) fn uninterruptible() -> Result<()> {
 }
 
 pub(crate) fn fork_bomb() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let victim = Cgroup::create("work.slice/bomb")?;
     victim.write("pids.max", "96")?;
     let mut bomb = guest().args(["hog", "fork", "--mib", "4", "--cgroup"]).arg(victim.path()).spawn()?;
     scene.expect_dead(&mut bomb, &victim)?;
-    scene.expect_told(&victim)?;
+    scene.expect_reported(&victim)?;
     scene.end()
 }
 
@@ -236,7 +236,7 @@ pub(crate) fn fork_bomb() -> Result<()> {
 pub(crate) const LOST_EVENTS: &str = "plimsoll_lost_records_total{ring=\"events\"}";
 
 pub(crate) fn records_lost() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let core = scene.agent.process("core")?;
     kill_process(core, Signal::STOP)?;
     let filled = fill_events();
@@ -263,9 +263,9 @@ pub(crate) fn fill_events() -> Result<()> {
 }
 
 /// No word of any line comes: the slow timer looks all the same, later.
-pub(crate) fn lines_lost() -> Result<()> {
+pub(crate) fn threshold_events_lost() -> Result<()> {
     let mut scene =
-        Scene::set_with(ROOM, |settings| settings.environment.push((crate::agent::LOSE_LINES, "1".into())))?;
+        Scene::set_with(CAPACITY_LEFT, |settings| settings.environment.push((crate::agent::LOSE_EVENTS, "1".into())))?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40", "--hold", "60"])?;
     scene.expect_killed(&mut hog, &victim)?;
@@ -276,7 +276,7 @@ pub(crate) fn lines_lost() -> Result<()> {
 }
 
 pub(crate) fn core_dies() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     // Whoever is started again goes by what was read at the start, not by a mistake that somebody makes meanwhile.
     std::fs::write(scene.agent.configuration(), "evictionHard: [")?;
     for part in ["reporter", "core"] {

@@ -13,7 +13,7 @@ use rustix::process::{Signal, kill_process};
 use std::time::Duration;
 
 /// How far below what is available the line is drawn, in MiB.
-const ROOM: u64 = 96;
+const CAPACITY_LEFT: u64 = 96;
 /// What a hog would take if nobody met it, in MiB.
 const HOG: usize = 256;
 /// What each runnable thread may take after the kernel stopped its process.
@@ -24,22 +24,24 @@ fn scene(room: u64) -> Result<Scene> {
 }
 
 /// When the kernel stopped this process, by the agent's log so far.
-fn told_stop(scene: &Scene, pid: u32) -> Option<u64> {
+fn reported_stop(scene: &Scene, pid: u32) -> Option<u64> {
     let lines = scene.agent.lines();
     lines.iter().find(|line| line["kernel_brake"] == "stopped" && line["pid"] == pid)?["at_ns"].as_u64()
 }
 
-pub(crate) fn past_the_line() -> Result<()> {
-    let mut scene = scene(ROOM)?;
+pub(crate) fn past_the_threshold() -> Result<()> {
+    let mut scene = scene(CAPACITY_LEFT)?;
     for threads in [1_u64, 2, 4] {
         let (mut tries, mut within, mut beyond) = (0..9, 0, 0);
         while within < 2 {
             tries.next().with_context(|| format!("the kernel hardly ever stopped {threads} threads"))?;
             match past_the_stop(&mut scene, threads)? {
-                // The agent's own look may come before the kernel's counters say the same: then nobody had to be stopped.
+                // The agent's own look may come before the kernel's counters say the same: then nobody had to be
+                // stopped.
                 None => {}
                 Some(past) if past <= PAST * threads => within += 1,
-                // A thread that has to wait for a CPU between the decision to stop and the signal lets the others go on.
+                // A thread that has to wait for a CPU between the decision to stop and the signal lets the others go
+                // on.
                 Some(past) => {
                     beyond += 1;
                     ensure!(
@@ -63,9 +65,9 @@ fn past_the_stop(scene: &mut Scene, threads: u64) -> Result<Option<u64>> {
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--chunk", "64", "--threads", &count])?;
     let pid = hog.child.id();
     scene.expect_killed(&mut hog, &victim)?;
-    // Slices are marked again with a look above all lines, and all is told by then.
+    // Slices are marked again with a look above all thresholds, and all is told by then.
     std::thread::sleep(Duration::from_secs(3));
-    let Some(stopped) = told_stop(scene, pid) else { return Ok(None) };
+    let Some(stopped) = reported_stop(scene, pid) else { return Ok(None) };
     let filled = record::read(&hog.record)?;
     let most = |until: u64| filled.iter().filter(|entry| entry.at_ns <= until).map(|entry| entry.bytes).max();
     let before = most(stopped).context("nothing was taken before the stop")?;
@@ -76,7 +78,7 @@ fn past_the_stop(scene: &mut Scene, threads: u64) -> Result<Option<u64>> {
 
 /// A hold is over by its time before anybody could look. The next one that grows is stopped again.
 pub(crate) fn holds_again() -> Result<()> {
-    let mut scene = scene(ROOM)?;
+    let mut scene = scene(CAPACITY_LEFT)?;
     let core = scene.agent.process("core")?;
     for round in 0..2 {
         let victim = Cgroup::create(&format!("work.slice/round-{round}"))?;
@@ -89,12 +91,12 @@ pub(crate) fn holds_again() -> Result<()> {
         kill_process(core, Signal::CONT)?;
         seen.with_context(|| format!("round {round}"))?;
         scene.expect_killed(&mut hog, &victim)?;
-        wait_for("that the kernel stopped it is told", PATIENCE, || Ok(told_stop(&scene, pid).is_some()))
+        wait_for("that the kernel stopped it is told", PATIENCE, || Ok(reported_stop(&scene, pid).is_some()))
             .with_context(|| format!("round {round}"))?;
-        wait_for("memory is back above the line", PATIENCE, || {
+        wait_for("memory is back above the threshold", PATIENCE, || {
             Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes + 64 * MIB)
         })?;
-        // Marks come back with a look above all lines.
+        // Marks come back with a look above all thresholds.
         std::thread::sleep(Duration::from_secs(2));
     }
     scene.end()
@@ -103,8 +105,8 @@ pub(crate) fn holds_again() -> Result<()> {
 /// Word that the kernel stopped somebody is lost in a full ring: whoever it was goes on all the same.
 pub(crate) fn stop_lost() -> Result<()> {
     let _lists = short_lists()?;
-    // The one fits above the line, both together do not, each with tens of MiB to spare: what the agent takes for itself
-    // is a guess.
+    // The one fits above the threshold, both together do not, each with tens of MiB to spare: what the agent takes for
+    // itself is a guess.
     let mut scene = scene(160)?;
     let large = Cgroup::create("work.slice/large")?;
     let mut pays = Hog::start("anon", large.path(), 112, &[])?;
@@ -124,7 +126,7 @@ pub(crate) fn stop_lost() -> Result<()> {
     seen?;
     scene.expect_killed(&mut pays, &large)?;
     stopped.wait_taken(96, PATIENCE).context("it was stopped, and the word of that was lost")?;
-    ensure!(told_stop(&scene, pid).is_none(), "word of the stop came after all");
+    ensure!(reported_stop(&scene, pid).is_none(), "word of the stop came after all");
     wait_for("what was lost is counted", PATIENCE, || Ok(counted(&scene, LOST_EVENTS)? > 0.0))?;
     scene.end()
 }

@@ -2,7 +2,7 @@
 //!
 //! A build for tests knows its steps by name (`plimsoll kill-points` prints them). At the one that
 //! `PLIMSOLL_KILL_POINT` names it says so and, once, kills only the core, only the supervisor, or all of its processes,
-//! or has the core stand still.
+//! or has the core be frozen.
 
 use crate::agent::{Agent, PROGRAM};
 use crate::cgroup::Cgroup;
@@ -17,8 +17,8 @@ use std::time::Duration;
 /// The variable of the agent's environment that names a step, and who dies there.
 const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
 
-/// What the hog takes, in MiB: more than all that is in use otherwise, by which a new agent knows it; and little enough to
-/// be gone in the time after which a victim counts as stuck, although it grows on while no agent runs.
+/// What the hog takes, in MiB: more than all that is in use otherwise, by which a new agent knows it; and little enough
+/// to be gone in the time after which a victim counts as stuck, although it grows on while no agent runs.
 fn grown() -> Result<usize> {
     let used = machine::meminfo("MemTotal")?.saturating_sub(machine::meminfo("MemAvailable")?);
     Ok(usize::try_from(used / MIB)? + 48)
@@ -124,23 +124,23 @@ fn die(name: &str, who: &str) -> Result<bool> {
         Some(hog) => hog,
         None => Hog::start("anon", victim.path(), grown, &["--hold", "60"])?,
     };
-    // The step may have been the kill itself, or one before it: in both cases it dies, once. Who killed it may have died
-    // before it could tell.
+    // The step may have been the kill itself, or one before it: in both cases it dies, once. Who killed it may have
+    // died before it could tell.
     scene.expect_dead(&mut hog.child, &victim)?;
     // Who comes into the same cgroup afterwards has done nothing. An agent that kills once more does so when the victim
     // is not empty after half a second.
     let mut next = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(victim.path()).spawn()?;
     std::thread::sleep(Duration::from_secs(1));
     ensure!(next.try_wait()?.is_none(), "the cgroup was killed twice");
-    let told = |what| scene.agent.kills(victim.name(), what).len();
-    ensure!(told("begun") <= 1 + told("stuck"), "it was killed anew although it was not stuck");
+    let reported = |what| scene.agent.kills(victim.name(), what).len();
+    ensure!(reported("begun") <= 1 + reported("stuck"), "it was killed anew although it was not stuck");
     next.kill()?;
     next.wait()?;
     scene.end()?;
     Ok(true)
 }
 
-/// All processes are killed at once while somebody stands still: `plimsoll undo` lets everybody go on.
+/// All processes are killed at once while somebody is frozen: `plimsoll undo` lets everybody go on.
 pub(crate) fn undone_by_command() -> Result<()> {
     for (name, in_kernel) in [("freeze-recorded", false), ("kernel-stop-seen", true)] {
         let mut tried = 0;
@@ -152,31 +152,27 @@ pub(crate) fn undone_by_command() -> Result<()> {
     Ok(())
 }
 
-/// One round. Gives whether somebody stood still at that step: where the line rang first, the hog may be dead by then.
+/// One round. Gives whether somebody was frozen at that step: where the line rang first, the hog may be dead by then.
 fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     let mut scene = Scene::set_with(96, |settings| {
         settings.environment.push((KILL_POINT, format!("{name}:pause")));
         settings.kernel_brake = in_kernel;
         if in_kernel {
             // The line's own ring comes at the same charge, a little earlier: by it alone the hog may be dead too soon.
-            settings.environment.push((crate::agent::LOSE_LINES, "1".into()));
+            settings.environment.push((crate::agent::LOSE_EVENTS, "1".into()));
         }
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
     let grown = grown()?;
     let mut hog = Hog::start("anon", victim.path(), grown, &["--hold", "120"])?;
     wait_reached(&scene, name)?;
-    // The kernel stops whoever was charged when the line was crossed, which need not be the hog.
+    // The kernel stops whoever was charged when the threshold was crossed, which need not be the hog.
     let stands = || -> Result<bool> {
         let stopped = in_kernel && workers().into_iter().any(|pid| machine::process_state(pid) == Some('T'));
         Ok(stopped || victim.read("cgroup.freeze")?.trim() == "1")
     };
-    wait_for(
-        "somebody stands still, or the hog is dead",
-        PATIENCE,
-        || Ok(stands()? || hog.child.try_wait()?.is_some()),
-    )
-    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    wait_for("somebody is frozen, or the hog is dead", PATIENCE, || Ok(stands()? || hog.child.try_wait()?.is_some()))
+        .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     if !stands()? {
         kill_process(scene.agent.process("core")?, Signal::CONT)?;
         scene.expect_killed(&mut hog, &victim)?;

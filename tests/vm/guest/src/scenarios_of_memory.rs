@@ -1,12 +1,12 @@
-//! Memory that no kill brings back, or not a kill alone: swap, page cache, slab, files on tmpfs, huge pages, and what is
-//! charged to nobody. And a machine on which the OOM killer is next.
+//! Memory that no kill brings back, or not a kill alone: swap, page cache, slab, files on tmpfs, huge pages, and what
+//! is charged to nobody. And a machine on which the OOM killer is next.
 
 use crate::block::{Slow, Swap};
 use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::{Hog, guest, remove_leftovers};
 use crate::machine::{self, KernelSetting, short_lists, wait_for};
 use crate::record;
-use crate::scene::{MIB, PATIENCE, Scene, line_below};
+use crate::scene::{MIB, PATIENCE, Scene, threshold_below};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How far below what is available the line is drawn, in MiB.
-const ROOM: u64 = 96;
+const CAPACITY_LEFT: u64 = 96;
 /// Rounds in which a look may come before the ring.
 const TRIES: usize = 4;
 /// How long what is slow without hardware virtualisation may take: filling caches, remembering names.
@@ -50,9 +50,9 @@ fn before_the_oom_killer(mib: usize) -> Result<bool> {
     let available = machine::meminfo("MemAvailable")?;
     let mut hog = Hog::start("anon", victim.path(), mib, &["--hold", "60"])?;
     scene.expect_killed(&mut hog, &victim)?;
-    let rang = in_order(&scene, &hog, &victim, available)?;
+    let trigger = in_order(&scene, &hog, &victim, available)?;
     scene.end()?;
-    Ok(rang)
+    Ok(trigger)
 }
 
 /// The line was crossed, then the agent woke, then it answered: by its own words, and by the hog's own record. Gives
@@ -66,9 +66,9 @@ fn in_order(scene: &Scene, hog: &Hog, victim: &Cgroup, available: u64) -> Result
     let plan = plans.iter().find(evicts).context("no decision evicts the hog")?;
     let kills = scene.agent.kills(victim.name(), "begun");
     let answered = kills.first().and_then(|kill| kill["at_ns"].as_u64()).context("no word of the kill")?;
-    let Some(rang) = plan["crossed_ns"].as_u64() else { return Ok(false) };
+    let Some(trigger) = plan["crossed_ns"].as_u64() else { return Ok(false) };
     let awake = plan["awake_ns"].as_u64().context("the decision has no wake")?;
-    ensure!(rang <= awake && awake <= answered, "rang at {rang}, awake at {awake}, answered at {answered}");
+    ensure!(trigger <= awake && awake <= answered, "rang at {trigger}, awake at {awake}, answered at {answered}");
     // What the hog itself had by then. Its own pages and batches of charges lie between this and the kernel's figure.
     let filled = record::read(&hog.record)?;
     let needed = available.saturating_sub(scene.settings.line_bytes).saturating_sub(16 * MIB);
@@ -79,15 +79,15 @@ fn in_order(scene: &Scene, hog: &Hog, victim: &Cgroup, available: u64) -> Result
     let crossed = crossed.at_ns;
     ensure!(crossed <= answered, "the answer at {answered} came before the hog was at the line at {crossed}");
     let past = filled.last().map_or(0, |entry| entry.bytes).saturating_sub(needed);
-    figure("tight", &[("answered_after_us", &((answered - rang) / 1000)), ("taken_past_mib", &(past / MIB))]);
+    figure("tight", &[("answered_after_us", &((answered - trigger) / 1000)), ("taken_past_mib", &(past / MIB))]);
     Ok(true)
 }
 
 /// Swaps long before its line: remembered names can be had back, so they count as available, while free memory ends.
 pub(crate) fn with_swap() -> Result<()> {
     let swap = Swap::start(64)?;
-    // The kernel rather swaps than forgets names or drops page cache, and begins where little is free: with huge pages it
-    // keeps so much free that nothing would be left to cross a line with.
+    // The kernel rather swaps than forgets names or drops page cache, and begins where little is free: with huge pages
+    // it keeps so much free that nothing would be left to cross a line with.
     let settings = [
         ("/proc/sys/vm/vfs_cache_pressure", "5"),
         ("/proc/sys/vm/swappiness", "200"),
@@ -126,7 +126,7 @@ fn swapping() -> Result<()> {
     let pages = machine::vmstat("pswpout")? - before;
     let above = above / MIB;
     figure("swapped", &[("first_pages", &swapped), ("pages", &pages), ("available_then_mib", &above)]);
-    wait_for("memory is back above the line", PATIENCE, || {
+    wait_for("memory is back above the threshold", PATIENCE, || {
         Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes)
     })?;
     scene.end()
@@ -146,7 +146,7 @@ pub(crate) fn hugetlb() -> Result<()> {
 /// Pages of hugetlb are charged to nobody's memory, so no figure says whose they are, and nobody pays by rank: the
 /// crossing is told, and who holds such pages is named.
 fn huge_pages() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let cgroup = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("hugetlb", cgroup.path(), 192, &["--rate", "60", "--hold", "120"])?;
     let pid = hog.child.id();
@@ -167,14 +167,14 @@ fn huge_pages() -> Result<()> {
     scene.end()
 }
 
-/// Whether the kernel's own reading of a decision was below its line.
+/// Whether the kernel's own reading of a decision was below its threshold.
 fn is_below(plan: &Value) -> bool {
-    let honest = plan["readings"]["honest_bytes"].as_u64();
-    honest.zip(plan["line_bytes"].as_u64()).is_some_and(|(honest, line)| honest < line)
+    let mem_available = plan["readings"]["mem_available_bytes"].as_u64();
+    mem_available.zip(plan["line_bytes"].as_u64()).is_some_and(|(mem_available, line)| mem_available < line)
 }
 
 pub(crate) fn root_cgroup() -> Result<()> {
-    let mut scene = Scene::set(ROOM)?;
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
     let hog = Hog::start("anon", Path::new(cgroup::ROOT), 192, &["--rate", "80", "--hold", "60"])?;
     let pid = hog.child.id();
     wait_for("the agent names the process in the root cgroup", PATIENCE, || {
@@ -198,7 +198,7 @@ pub(crate) fn kept_file() -> Result<()> {
 }
 
 fn file_that_stays() -> Result<()> {
-    let mut scene = Scene::set_with(ROOM, |settings| settings.victims_per_minute = 3)?;
+    let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| settings.victims_per_minute = 3)?;
     let writer = Cgroup::create("work.slice/writer")?;
     let mut hog = Hog::start("tmpfs", writer.path(), 256, &["--keep", "--rate", "100"])?;
     scene.expect_killed(&mut hog, &writer)?;
@@ -214,8 +214,9 @@ fn file_that_stays() -> Result<()> {
 
 /// What one kill could not free is told with its owner, who is dead, and is no reason to kill anybody else.
 fn stays_below(scene: &mut Scene, owner: &Cgroup) -> Result<()> {
-    // How far past the line its owner came is up to how fast it was stopped, and what it held beside that is back. What is
-    // no workload keeps memory below the line, so that every further look finds a reason and nobody to kill.
+    // How far past the threshold its owner came is up to how fast it was stopped, and what it held beside that is back.
+    // What is no workload keeps memory below the threshold, so that every further look finds a reason and nobody to
+    // kill.
     let keeps = Cgroup::create("other.slice/keeps")?;
     let mut ballast = Hog::start("anon", keeps.path(), 48, &["--hold", "120"])?;
     ballast.wait_taken(48, PATIENCE)?;
@@ -233,11 +234,11 @@ fn stays(scene: &Scene, owner: &Cgroup) -> Result<()> {
     let killed = scene.agent.killed();
     ensure!(killed == 1, "{killed} kills where one was all that could be done");
     let plans = scene.agent.plans();
-    let told = plans.iter().any(|plan| {
+    let reported = plans.iter().any(|plan| {
         let mut candidates = plan["candidates"].as_array().into_iter().flatten();
         candidates.any(|it| it["cgroup"] == owner.name() && it["fate"] == "nothing-to-free")
     });
-    ensure!(told, "no decision names {} as what cannot be freed: {}", owner.name(), Value::from(plans));
+    ensure!(reported, "no decision names {} as what cannot be freed: {}", owner.name(), Value::from(plans));
     // How much of what it made is charged to it differs from kernel to kernel; what is charged stays.
     let stays = owner.current()?;
     ensure!(stays >= 8 * MIB, "{stays} bytes are still charged to {}", owner.name());
@@ -274,7 +275,7 @@ pub(crate) fn slab() -> Result<()> {
     slice.write("memory.max", &max.to_string())?;
     let mut scene = Scene::set_with(0, |settings| {
         settings.line_bytes = 32 * MIB;
-        settings.slice_line_bytes = Some(line);
+        settings.slice_threshold_bytes = Some(line);
         // A slow machine stalls by itself.
         settings.stall_percent = Some(100);
     })?;
@@ -283,7 +284,7 @@ pub(crate) fn slab() -> Result<()> {
     let mut hog = Hog::start("dentries", cgroup.path(), 160, &["--hold", "240"])?;
     hog.wait_taken(160, LONG)
         .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    // The slice's line rang, or a look that was due because it was near came first.
+    // The slice's threshold rang, or a look that was due because it was near came first.
     let asked = scene.agent.plans().into_iter().any(|plan| {
         let reclaims = plan["actions"].as_array().into_iter().flatten().any(|action| action["action"] == "reclaim");
         plan["slice"] == "work.slice" && reclaims
@@ -313,7 +314,7 @@ pub(crate) fn page_cache() -> Result<()> {
     let _lists = machine::two_lists()?;
     let mib = machine::meminfo("MemAvailable")? / MIB - 128;
     let device = Slow::create("cache", mib, Duration::from_micros(10))?;
-    let line = line_below(0)? / 2;
+    let line = threshold_below(0)? / 2;
     let mut scene = Scene::set_with(0, |settings| {
         settings.line_bytes = line;
         // A slow machine stalls by itself.
@@ -330,7 +331,7 @@ pub(crate) fn page_cache() -> Result<()> {
         let thresholds = plan["thresholds"].as_array().into_iter().flatten();
         thresholds.into_iter().any(|it| it["case"] == "kubelet-only" && it["acting"] == true)
     };
-    wait_for("only the kubelet's reading is below the line", LONG, || {
+    wait_for("only the kubelet's reading is below the threshold", LONG, || {
         scene.check()?;
         ensure!(reader.try_wait()?.is_none(), "a process was killed for page cache that can be dropped");
         Ok(scene.agent.plans().iter().any(only_the_kubelet))

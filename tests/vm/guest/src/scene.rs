@@ -32,7 +32,7 @@ pub(crate) struct Scene {
 const INNOCENTS: &[&str] = &["work.slice/high", "work.slice/low", "other.slice/idle"];
 
 /// The line that lies `room` MiB below what is available now.
-pub(crate) fn line_below(room: u64) -> Result<u64> {
+pub(crate) fn threshold_below(room: u64) -> Result<u64> {
     machine::meminfo("MemAvailable")?
         .checked_sub(room * MIB)
         .with_context(|| format!("there are no {room} MiB available; give the machine more memory"))
@@ -64,7 +64,7 @@ impl Scene {
         }
         // What the agent takes for itself is not part of the room.
         let agent_bytes = 24 * MIB;
-        let mut settings = Settings::with_line(line_below(room)?.saturating_sub(agent_bytes));
+        let mut settings = Settings::with_threshold(threshold_below(room)?.saturating_sub(agent_bytes));
         change(&mut settings);
         let agent = Agent::launch(&settings)?;
         Ok(Self { agent, settings, innocents, oom_kills: machine::oom_kills()? })
@@ -89,7 +89,7 @@ impl Scene {
     /// Waits until the hog was killed, and by the agent: its own log says so.
     pub(crate) fn expect_killed(&mut self, hog: &mut Hog, victim: &Cgroup) -> Result<()> {
         self.expect_dead(&mut hog.child, victim)?;
-        self.expect_told(victim)
+        self.expect_reported(victim)
     }
 
     /// Waits until the process was killed, checks the others, and that nothing is left frozen or stopped.
@@ -107,7 +107,7 @@ impl Scene {
     }
 
     /// Waits until the agent says that it killed the victim.
-    pub(crate) fn expect_told(&self, victim: &Cgroup) -> Result<()> {
+    pub(crate) fn expect_reported(&self, victim: &Cgroup) -> Result<()> {
         let name = victim.name();
         wait_for("the agent tells of the kill", PATIENCE, || Ok(!self.agent.kills(name, "begun").is_empty()))
             .with_context(|| format!("of {name}; the log ends with: {}", crate::agent::tail(&self.agent.text())))

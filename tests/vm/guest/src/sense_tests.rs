@@ -5,8 +5,8 @@ use crate::hog_tests::{Hog, guest};
 use crate::{machine, suite};
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_sense::{
-    BrakeMark, CgroupChange, Config, CrossedLine, EbpfSource, HookState, Kind, Lines, NodeLine, OomScope, SliceLine,
-    Source, TaskLine, Wake, WakeList, ladder, stopped,
+    ArmedThresholds, BrakeMark, CgroupChange, Config, CrossedThreshold, EbpfSource, HookState, Kind, NodeThreshold,
+    OomScope, SliceThreshold, Source, TaskThreshold, Wake, WakeList, ladder, stopped,
 };
 use plimsoll_units::{Bytes, CgroupId, Pages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -70,17 +70,17 @@ fn kubelet_available() -> Result<u64> {
     Ok(field("MemTotal")? - (field("AnonPages")? + file - field("Inactive(file)")?))
 }
 
-/// The node's line `room` bytes below what is available now by the kubelet's reading.
-fn node_line(room: u64) -> Result<NodeLine> {
+/// The node's threshold `room` bytes below what is available now by the kubelet's reading.
+fn node_threshold(room: u64) -> Result<NodeThreshold> {
     let (reserve, low_watermark) = machine::reserves(&std::fs::read_to_string("/proc/zoneinfo")?);
-    Ok(NodeLine {
+    Ok(NodeThreshold {
         kubelet: Bytes(kubelet_available()? - room),
-        honest: Bytes::ZERO,
+        mem_available: Bytes::ZERO,
         total: pages(machine::meminfo("MemTotal")?),
         reserve: Pages(reserve),
         low_watermark: Pages(low_watermark),
         kubelet_drift: Pages(125 * 2),
-        honest_drift: Pages(125 * 2),
+        mem_available_drift: Pages(125 * 2),
     })
 }
 
@@ -95,12 +95,12 @@ fn near(name: &str, kernel: Pages, [before, after]: [u64; 2], within: u64) -> Re
 
 pub(crate) fn attached() -> Result<()> {
     let started = machine::now_ns();
-    let (source, rungs) = ladder(&Config { kernel_brake: true, ..Config::default() })?;
+    let (source, attempts) = ladder(&Config { kernel_brake: true, ..Config::default() })?;
     let started_us = (machine::now_ns() - started) / 1000;
     let status = std::fs::read_to_string("/proc/self/status")?;
     let resident = |key| machine::named(&status, key).unwrap_or(0);
     suite::figure("start", &[("us", &started_us), ("peak_kib", &resident("VmHWM:")), ("now_kib", &resident("VmRSS:"))]);
-    ensure!(source.kind() == Kind::Ebpf, "fell down the ladder: {rungs:?}");
+    ensure!(source.kind() == Kind::Ebpf, "fell down the ladder: {attempts:?}");
     let health = source.health();
     for hook in &health.hooks {
         let HookState::Attached(how) = &hook.state else { bail!("{hook:?}") };
@@ -113,7 +113,7 @@ pub(crate) fn attached() -> Result<()> {
 }
 
 /// The yardstick of the wake's latency rings once for each arming, as the line does.
-pub(crate) fn bare_wake_rings() -> Result<()> {
+pub(crate) fn bare_wake_arrives() -> Result<()> {
     let leaf = Cgroup::create("work.slice/bare")?;
     let mut bare = plimsoll_sense::bare::Bare::new()?;
     for _ in 0..3 {
@@ -123,37 +123,38 @@ pub(crate) fn bare_wake_rings() -> Result<()> {
         hog.wait_taken(8, LIMIT)?;
         let fd = bare.descriptor().try_clone_to_owned()?;
         ensure!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::try_from(LIMIT)?))? == 1, "it never rang");
-        let rang = bare.take().context("readable without a record")?;
-        ensure!(rang.0 > armed, "rang at {} before it was armed at {armed}", rang.0);
+        let trigger = bare.take().context("readable without a record")?;
+        ensure!(trigger.0 > armed, "rang at {} before it was armed at {armed}", trigger.0);
         ensure!(bare.take().is_none(), "it rang twice for one arming");
     }
     Ok(())
 }
 
-/// Where there are no trampolines, a kprobe with the same body watches the line, and only what has neither a kprobe nor a
-/// tracepoint is left out.
-pub(crate) fn kprobe_carries_the_line() -> Result<()> {
+/// Where there are no trampolines, a kprobe with the same body watches the line, and only what has neither a kprobe nor
+/// a tracepoint is left out.
+pub(crate) fn kprobe_carries_the_threshold() -> Result<()> {
     let leaf = Cgroup::create("work.slice/probed")?;
     leaf.write("memory.max", "32M")?;
     let mut watched = Watched::new(&Config { no_trampolines: true, ..Config::default() })?;
     let health = watched.source.health();
     for hook in &health.hooks {
         suite::figure("hook", &[("family", &hook.name), ("state", &format!("{:?}", hook.state))]);
-        let way = match hook.name {
+        let attach_type = match hook.name {
             "line" | "oom" => "kprobe ",
             "stall" => "",
             _ => "tp_btf ",
         };
         let expected = match &hook.state {
-            HookState::Attached(how) => !way.is_empty() && how.starts_with(way),
-            HookState::Missing(_) => way.is_empty(),
+            HookState::Attached(how) => !attach_type.is_empty() && how.starts_with(attach_type),
+            HookState::Missing(_) => attach_type.is_empty(),
         };
         ensure!(expected, "{hook:?}");
     }
-    let generation = watched.source.arm(&Lines { node: Some(node_line(16 * MIB)?), ..Lines::default() })?;
+    let generation =
+        watched.source.arm(&ArmedThresholds { node: Some(node_threshold(16 * MIB)?), ..ArmedThresholds::default() })?;
     let hog = Hog::start("anon", leaf.path(), 64, &[])?;
-    let (answered, charged, tgid) = watched.wait("the node's line", |wake| match wake {
-        Wake::LineCrossed { generation, charged, tgid, .. } => Some((*generation, *charged, *tgid)),
+    let (answered, charged, tgid) = watched.wait("the node's threshold", |wake| match wake {
+        Wake::ThresholdCrossed { generation, charged, tgid, .. } => Some((*generation, *charged, *tgid)),
         _ => None,
     })?;
     ensure!(answered == generation && charged == Some(CgroupId(leaf.id()?)), "{answered:?} {charged:?}");
@@ -182,13 +183,13 @@ pub(crate) fn full_ring_is_counted() -> Result<()> {
             std::fs::remove_dir(&brief)?;
         }
     }
-    watched.source.arm(&Lines { node: Some(node_line(16 * MIB)?), ..Lines::default() })?;
+    watched.source.arm(&ArmedThresholds { node: Some(node_threshold(16 * MIB)?), ..ArmedThresholds::default() })?;
     let _hog = Hog::start("anon", leaf.path(), 48, &[])?;
     let mut wakes = WakeList::new();
     let token = watched.source.descriptors()[0].token;
     machine::wait_for("the line rings beside a full ring", LIMIT, || {
         watched.source.drain(token, &mut wakes)?;
-        Ok(wakes.iter().any(|wake| matches!(wake, Wake::LineCrossed { .. })))
+        Ok(wakes.iter().any(|wake| matches!(wake, Wake::ThresholdCrossed { .. })))
     })?;
     let health = watched.source.health();
     ensure!(lost(&health, "lines") == 0 && health.malformed == 0, "{:?}", health.lost);
@@ -207,20 +208,22 @@ pub(crate) fn full_ring_is_counted() -> Result<()> {
     })
 }
 
-pub(crate) fn node_line_rings_once() -> Result<()> {
+pub(crate) fn node_threshold_submits_one_event() -> Result<()> {
     let leaf = Cgroup::create("work.slice/a/b")?;
     let slice = Cgroup::create("work.slice")?.id()?;
     let mut watched = Watched::new(&Config::default())?;
-    let lines = Lines { node: Some(node_line(64 * MIB)?), ..Lines::default() };
+    let lines = ArmedThresholds { node: Some(node_threshold(64 * MIB)?), ..ArmedThresholds::default() };
     let generation = watched.source.arm(&lines)?;
     let mut hog = Hog::start("anon", leaf.path(), 128, &[])?;
-    let crossed = |wake: &Wake| matches!(wake, Wake::LineCrossed { .. }).then_some(*wake);
-    let wake = watched.wait("the node's line", crossed)?;
-    let Wake::LineCrossed { line, generation: answered, charged, ancestors, tgid, kubelet_available: at, .. } = wake
+    let crossed = |wake: &Wake| matches!(wake, Wake::ThresholdCrossed { .. }).then_some(*wake);
+    let wake = watched.wait("the node's threshold", crossed)?;
+    let Wake::ThresholdCrossed {
+        threshold, generation: answered, charged, ancestors, tgid, kubelet_available: at, ..
+    } = wake
     else {
         bail!("{wake:?}")
     };
-    ensure!(line == CrossedLine::Node && answered == generation, "{wake:?}");
+    ensure!(threshold == CrossedThreshold::Node && answered == generation, "{wake:?}");
     ensure!(charged == Some(CgroupId(leaf.id()?)), "charged to {charged:?}, not to {}", leaf.id()?);
     ensure!(ancestors[0] == Some(CgroupId(slice)) && ancestors[2] == Some(CgroupId(leaf.id()?)), "{ancestors:?}");
     ensure!(ancestors[3].is_none(), "an ancestor below the leaf: {ancestors:?}");
@@ -236,7 +239,7 @@ pub(crate) fn node_line_rings_once() -> Result<()> {
     ensure!(again > generation, "{again:?} after {generation:?}");
     let mut second = Hog::start("anon", leaf.path(), 8, &[])?;
     let wake = watched.wait("the line armed again", crossed)?;
-    ensure!(matches!(wake, Wake::LineCrossed { generation, .. } if generation == again), "{wake:?}");
+    ensure!(matches!(wake, Wake::ThresholdCrossed { generation, .. } if generation == again), "{wake:?}");
     second.wait_taken(8, LIMIT)?;
 
     watched.said.clear();
@@ -260,40 +263,43 @@ pub(crate) fn readings_agree() -> Result<()> {
     let here = || Ok::<_, anyhow::Error>((kubelet_available()?, machine::meminfo("MemAvailable")?));
     let mut watched = Watched::new(&Config::default())?;
     // A line above all memory rings at the next charge.
-    let mut node = node_line(0)?;
+    let mut node = node_threshold(0)?;
     node.kubelet = Bytes(machine::meminfo("MemTotal")? * 2);
     let before = here()?;
-    watched.source.arm(&Lines { node: Some(node), ..Lines::default() })?;
+    watched.source.arm(&ArmedThresholds { node: Some(node), ..ArmedThresholds::default() })?;
     let _hog = Hog::start("anon", leaf.path(), 1, &[])?;
-    let (kubelet, honest) = watched.wait("the readings", |wake| match wake {
-        Wake::LineCrossed { kubelet_available, honest_available, .. } => Some((*kubelet_available, *honest_available)),
+    let (kubelet, mem_available) = watched.wait("the readings", |wake| match wake {
+        Wake::ThresholdCrossed { kubelet_available, mem_available, .. } => Some((*kubelet_available, *mem_available)),
         _ => None,
     })?;
     let after = here()?;
     near("kubelet-reading", kubelet, [before.0, after.0], 16 * MIB)?;
-    near("honest-reading", honest, [before.1, after.1], 16 * MIB)
+    near("honest-reading", mem_available, [before.1, after.1], 16 * MIB)
 }
 
-pub(crate) fn slice_line_rings() -> Result<()> {
+pub(crate) fn slice_threshold_submits_an_event() -> Result<()> {
     let leaf = Cgroup::create("work.slice/a/b")?;
     let other = Cgroup::create("other.slice")?;
     let slice = Cgroup::create("work.slice")?;
     let mut watched = Watched::new(&Config::default())?;
-    let mut lines = Lines::default();
-    lines.slices.push(SliceLine { cgroup: CgroupId(other.id()?), usage: Bytes::mib(16) });
-    lines.slices.push(SliceLine { cgroup: CgroupId(slice.id()?), usage: Bytes(slice.current()? + 32 * MIB) });
+    let mut lines = ArmedThresholds::default();
+    lines.slices.push(SliceThreshold { cgroup: CgroupId(other.id()?), usage: Bytes::mib(16) });
+    lines.slices.push(SliceThreshold { cgroup: CgroupId(slice.id()?), usage: Bytes(slice.current()? + 32 * MIB) });
     let level = pages(lines.slices[1].usage.0);
     let generation = watched.source.arm(&lines)?;
     let mut hog = Hog::start("anon", leaf.path(), 64, &[])?;
-    let wake = watched.wait("the slice's line", |wake| matches!(wake, Wake::LineCrossed { .. }).then_some(*wake))?;
-    let Wake::LineCrossed { line, generation: answered, usage, charged, .. } = wake else { bail!("{wake:?}") };
-    ensure!(line == CrossedLine::Slice(1) && answered == generation, "{wake:?}");
+    let wake =
+        watched.wait("the slice's threshold", |wake| matches!(wake, Wake::ThresholdCrossed { .. }).then_some(*wake))?;
+    let Wake::ThresholdCrossed { threshold, generation: answered, usage, charged, .. } = wake else {
+        bail!("{wake:?}")
+    };
+    ensure!(threshold == CrossedThreshold::Slice(1) && answered == generation, "{wake:?}");
     ensure!(charged == Some(CgroupId(slice.id()?)), "{wake:?}");
     let usage = usage.context("a slice's wake without its usage")?;
     ensure!(usage >= level && usage.0 < level.0 + 1024, "rang at {usage:?} for a line at {level:?}");
     hog.wait_taken(64, LIMIT)?;
     ensure!(
-        watched.said.iter().filter(|wake| matches!(wake, Wake::LineCrossed { .. })).count() == 1,
+        watched.said.iter().filter(|wake| matches!(wake, Wake::ThresholdCrossed { .. })).count() == 1,
         "{:?}",
         watched.said
     );
@@ -304,11 +310,11 @@ pub(crate) fn slice_line_rings() -> Result<()> {
     watched.said.clear();
     watched.source.arm(&lines)?;
     let mut hog = Hog::start("anon", other.path(), 32, &[])?;
-    let line = watched.wait("the other slice's line", |wake| match wake {
-        Wake::LineCrossed { line, .. } => Some(*line),
+    let threshold = watched.wait("the other slice's threshold", |wake| match wake {
+        Wake::ThresholdCrossed { threshold, .. } => Some(*threshold),
         _ => None,
     })?;
-    ensure!(line == CrossedLine::Slice(1), "{line:?}");
+    ensure!(threshold == CrossedThreshold::Slice(1), "{threshold:?}");
     hog.wait_taken(32, LIMIT)
 }
 
@@ -316,9 +322,9 @@ pub(crate) fn slice_line_rings() -> Result<()> {
 pub(crate) fn root_cgroup_is_seen() -> Result<()> {
     machine::set("/proc/self/oom_score_adj", "-1000")?;
     let mut watched = Watched::new(&Config::default())?;
-    let mut lines = Lines { node: Some(node_line(0)?), ..Lines::default() };
+    let mut lines = ArmedThresholds { node: Some(node_threshold(0)?), ..ArmedThresholds::default() };
     if let Some(node) = &mut lines.node {
-        (node.kubelet, node.honest) = (Bytes::ZERO, Bytes::mib(48));
+        (node.kubelet, node.mem_available) = (Bytes::ZERO, Bytes::mib(48));
     }
     watched.source.arm(&lines)?;
     let total = usize::try_from(machine::meminfo("MemTotal")? / MIB)?;
@@ -332,8 +338,8 @@ pub(crate) fn root_cgroup_is_seen() -> Result<()> {
         _ => None,
     })?;
     suite::figure("reclaim", &[("began", &by)]);
-    let charged = watched.wait("the node's line from reclaim", |wake| match wake {
-        Wake::LineCrossed { line: CrossedLine::Node, charged, .. } => Some(*charged),
+    let charged = watched.wait("the node's threshold from reclaim", |wake| match wake {
+        Wake::ThresholdCrossed { threshold: CrossedThreshold::Node, charged, .. } => Some(*charged),
         _ => None,
     })?;
     suite::figure("root-cgroup", &[("charged", &format!("{charged:?}"))]);
@@ -411,9 +417,11 @@ pub(crate) fn stall_is_added_up_and_bursts() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn tasks_line_rings() -> Result<()> {
+pub(crate) fn tasks_threshold_submits_an_event() -> Result<()> {
     let mut watched = Watched::new(&Config::default())?;
-    let generation = watched.source.arm(&Lines { tasks: Some(TaskLine { count: 1 }), ..Lines::default() })?;
+    let generation = watched
+        .source
+        .arm(&ArmedThresholds { tasks: Some(TaskThreshold { count: 1 }), ..ArmedThresholds::default() })?;
     let status = std::process::Command::new("/proc/self/exe").arg("--version").status()?;
     ensure!(status.success(), "{status}");
     let (count, answered) = watched.wait("the task line", |wake| match wake {
@@ -460,27 +468,31 @@ pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
     let other = Cgroup::create("other.slice/c")?;
     let slice = Cgroup::create("work.slice")?;
     let mut off = Watched::new(&Config::default())?;
-    let line = node_line(48 * MIB)?;
-    let mark = BrakeMark { slice: CgroupId(slice.id()?), level: 1, kubelet: line.kubelet, honest: Bytes::ZERO };
+    let threshold = node_threshold(48 * MIB)?;
+    let mark =
+        BrakeMark { slice: CgroupId(slice.id()?), level: 1, kubelet: threshold.kubelet, mem_available: Bytes::ZERO };
     ensure!(off.source.set_brakes(&[mark]).is_err(), "a brake without being asked for");
     drop(off);
 
     let mut watched = Watched::new(&Config { kernel_brake: true, ..Config::default() })?;
-    watched.source.arm(&Lines { node: Some(NodeLine { kubelet: Bytes::ZERO, ..line }), ..Lines::default() })?;
+    watched.source.arm(&ArmedThresholds {
+        node: Some(NodeThreshold { kubelet: Bytes::ZERO, ..threshold }),
+        ..ArmedThresholds::default()
+    })?;
     watched.source.set_brakes(&[mark])?;
     // Above the line nothing is stopped, and below it nobody outside the marked slice.
     let mut free = Hog::start("anon", other.path(), 96, &[])?;
     free.wait_taken(96, LIMIT)?;
-    ensure!(watched.source.first_stopped().is_none(), "somebody was stopped above the line");
+    ensure!(watched.source.first_stopped().is_none(), "somebody was stopped above the threshold");
     let mut held = Hog::start("anon", leaf.path(), 96, &[])?;
     let pid = held.child.id();
     machine::wait_for("the brake stops the process", LIMIT, || Ok(machine::process_state(pid) == Some('T')))?;
     ensure!(machine::process_state(free.child.id()) != Some('T'), "a process outside the marked slice was stopped");
-    let told = watched.wait("the stop", |wake| match wake {
+    let reported = watched.wait("the stop", |wake| match wake {
         Wake::Stopped { tgid, slice, .. } => Some((*tgid, *slice)),
         _ => None,
     })?;
-    ensure!(told == (pid, mark.slice), "{told:?}");
+    ensure!(reported == (pid, mark.slice), "{reported:?}");
     // Whoever does not hear of it finds it in the record.
     ensure!(watched.source.first_stopped().is_some(), "the record does not have it");
     let health = watched.source.health();
@@ -530,12 +542,12 @@ pub(crate) fn facts() -> Result<()> {
         ("psi", &facts.psi),
     ];
     suite::figure("facts", &shown);
-    ensure!(facts.btf.is_ok() && facts.symbols_visible && facts.line_blind.is_none(), "{facts:?}");
+    ensure!(facts.btf.is_ok() && facts.symbols_visible && facts.threshold_blind.is_none(), "{facts:?}");
     let programs = [&facts.trampolines, &facts.raw_tracepoints, &facts.kprobe_programs];
     ensure!(programs.iter().all(|programs| **programs == Ok(true)), "{facts:?}");
     ensure!(facts.psi && facts.memory_controller && facts.bpffs, "{facts:?}");
     for planned in plimsoll_sense::rules::plan(&facts) {
-        ensure!(!planned.ways.is_empty(), "{planned:?}");
+        ensure!(!planned.choices.is_empty(), "{planned:?}");
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::agent::{Agent, PROGRAM, Settings, tail};
 use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::Hog;
 use crate::machine::{self, KernelLog, KernelSetting, wait_for};
-use crate::scene::{MIB, PATIENCE, Scene, held, line_below};
+use crate::scene::{MIB, PATIENCE, Scene, held, threshold_below};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -94,12 +94,12 @@ fn without_symbols() -> Result<()> {
     ensure!(state_of(&value, "kernel symbols").as_deref() == Some("degraded"), "{value}");
     ensure!(state_of(&value, "source").as_deref() == Some("degraded"), "{value}");
     // It runs on with the next best source, and says why.
-    let agent = Agent::start(&Settings::with_line(64 * MIB))?;
+    let agent = Agent::start(&Settings::with_threshold(64 * MIB))?;
     let (_, ready) = agent.get("/readyz")?;
     ensure!(ready.contains("source psi") && ready.contains("not ebpf: "), "where symbols are hidden it is {ready}");
     agent.stop()?;
     // Where no other is allowed, it says so and ends.
-    let mut settings = Settings::with_line(64 * MIB);
+    let mut settings = Settings::with_threshold(64 * MIB);
     settings.source = "ebpf";
     let mut agent = Agent::launch(&settings)?;
     let ended = agent.wait_end(PATIENCE)?;
@@ -112,7 +112,7 @@ fn without_symbols() -> Result<()> {
 pub(crate) fn replaced() -> Result<()> {
     let copy = Path::new("/run/plimsoll-before-upgrade");
     fs::copy(PROGRAM, copy)?;
-    let settings = Settings::with_line(64 * MIB);
+    let settings = Settings::with_threshold(64 * MIB);
     let mut command = Command::new(copy);
     command.args(["run", "--config"]).arg(settings.file()).stdin(Stdio::null());
     let mut agent = Agent::launch_by(&settings, command)?;
@@ -153,7 +153,7 @@ pub(crate) fn without_controller() -> Result<()> {
     ensure!(code == Some(4), "check ends with {code:?} without the memory controller: {value}");
     ensure!(state_of(&value, "memory controller").as_deref() == Some("degraded"), "{value}");
     ensure!(value.to_string().contains("remove cgroup_disable=memory from the kernel's"), "{value}");
-    let settings = Settings::with_line(line_below(96)?);
+    let settings = Settings::with_threshold(threshold_below(96)?);
     let mut command = Command::new(PROGRAM);
     command.args(["run", "--config"]).arg(settings.file()).stdin(Stdio::null());
     let mut agent = Agent::launch_by(&settings, command)?;
@@ -165,7 +165,7 @@ pub(crate) fn without_controller() -> Result<()> {
     fs::create_dir_all(&place)?;
     let mut hog = Hog::start("anon", &place, 160, &["--hold", "60"])?;
     hog.wait_taken(160, PATIENCE)?;
-    wait_for("that memory is below the line is told", PATIENCE, || Ok(!agent.plans().is_empty()))
+    wait_for("that memory is below the threshold is told", PATIENCE, || Ok(!agent.plans().is_empty()))
         .with_context(|| format!("the log ends with: {}", tail(&agent.text())))?;
     // Whoever acts has acted by then.
     std::thread::sleep(Duration::from_secs(2));
@@ -176,7 +176,7 @@ pub(crate) fn without_controller() -> Result<()> {
 }
 
 /// A shell's words in a mount namespace of their own, where cgroups are mounted anew.
-fn elsewhere(mounts: &str, then: &str) -> Command {
+fn unsupported_os(mounts: &str, then: &str) -> Command {
     let script = format!("umount /sys/fs/cgroup && mount -t tmpfs none /sys/fs/cgroup && {mounts} && {then}");
     let mut command = Command::new("/bin/busybox");
     command.args(["unshare", "-m", "/bin/busybox", "sh", "-c", &script]).stdin(Stdio::null());
@@ -187,7 +187,7 @@ const VERSION_1: &str = "mkdir /sys/fs/cgroup/systemd && \
     mount -t cgroup -o none,name=systemd none /sys/fs/cgroup/systemd";
 
 pub(crate) fn version_1() -> Result<()> {
-    let output = elsewhere(VERSION_1, &format!("exec {PROGRAM} run")).output()?;
+    let output = unsupported_os(VERSION_1, &format!("exec {PROGRAM} run")).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(3), "with cgroup version 1 it ends with {}: {said}", output.status);
     ensure!(said.lines().count() == 1 && said.contains("cgroup version 1"), "it says: {said}");
@@ -196,10 +196,10 @@ pub(crate) fn version_1() -> Result<()> {
 
 pub(crate) fn hybrid() -> Result<()> {
     const HOG: usize = 160;
-    let settings = Settings::with_line(line_below(96)?);
+    let settings = Settings::with_threshold(threshold_below(96)?);
     let mounts = format!("{VERSION_1} && mkdir /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified");
     let run = format!("exec {PROGRAM} run --config {}", settings.file().display());
-    let mut agent = Agent::launch_by(&settings, elsewhere(&mounts, &run))?;
+    let mut agent = Agent::launch_by(&settings, unsupported_os(&mounts, &run))?;
     agent.wait_ready(PATIENCE)?;
     let (_, ready) = agent.get("/readyz")?;
     ensure!(ready.contains("can only be watched"), "it is {ready}");

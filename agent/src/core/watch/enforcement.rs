@@ -10,10 +10,10 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Action, Candidate, Key, MemoryReading, Scope, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
-use super::super::episode::Told;
-use super::super::scout::Ask;
-use super::super::table::Leaving;
-use super::{Rang, Readings, Watch, past, scope_of};
+use super::super::episode::Reported;
+use super::super::inventory::Request;
+use super::super::table::Termination;
+use super::{Readings, Trigger, Watch, past, scope_of};
 use crate::record::{Braked, Cause, Killed, Record, Refused, fitting};
 
 /// Who could not be killed is left alone for so long, and others have their turn.
@@ -21,7 +21,7 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// What became of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Struck {
+pub(super) enum KillOutcome {
     /// The signal is out.
     Yes,
     /// There was nobody, or it was refused.
@@ -30,39 +30,39 @@ pub(super) enum Struck {
 
 impl Watch {
     pub(super) fn brake_event(&mut self, now: MonotonicNs) -> Option<BrakeEvent> {
-        let hands = self.given.hands.as_mut()?;
-        hands.brakes.poll(now, &mut hands.record)
+        let enforcer = self.context.enforcer.as_mut()?;
+        enforcer.brakes.poll(now, &mut enforcer.record)
     }
 
     pub(super) fn kill_event(&mut self, now: MonotonicNs) -> Option<KillEvent> {
-        let hands = self.given.hands.as_mut()?;
-        hands.kills.poll(now, &mut hands.record)
+        let enforcer = self.context.enforcer.as_mut()?;
+        enforcer.kills.poll(now, &mut enforcer.record)
     }
 
     pub(super) fn job_done(&mut self) -> Option<Done> {
-        let hands = self.given.hands.as_mut()?;
-        hands.release.poll().or_else(|| hands.reclaim.poll())
+        let enforcer = self.context.enforcer.as_mut()?;
+        enforcer.release.poll().or_else(|| enforcer.reclaim.poll())
     }
 
-    pub(super) fn braked(&mut self, event: BrakeEvent, now: MonotonicNs, rang: &mut Rang) {
+    pub(super) fn braked(&mut self, event: BrakeEvent, now: MonotonicNs, trigger: &mut Trigger) {
         let (handle, what) = match event {
             BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held)),
             BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone),
             BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
             BrakeEvent::StillGrows { handle, owner, grown } => {
-                self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what: Braked::StillGrows(grown) });
+                self.report(&Record::Brake { path: fitting(handle.path()), at: now, what: Braked::StillGrows(grown) });
                 self.still_grows(&handle, owner, now);
-                rang.because(Cause::FollowUp);
+                trigger.because(Cause::FollowUp);
                 self.close(handle);
                 return;
             }
         };
-        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
-        rang.because(Cause::FollowUp);
+        self.report(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        trigger.because(Cause::FollowUp);
         self.close(handle);
     }
 
-    /// It stands still and takes memory nevertheless: killed at once, if what it was stopped for is still short.
+    /// It is frozen and takes memory nevertheless: killed at once, if what it was stopped for is still short.
     fn still_grows(&mut self, handle: &Arc<Handle>, owner: Owner, now: MonotonicNs) {
         let scope = owner.0 as usize;
         if !self.reading(scope).is_some_and(|memory| self.is_short(scope, &memory)) {
@@ -72,62 +72,64 @@ impl Watch {
             return;
         };
         if self.state.take_victim(now) {
-            if self.kill(0, Key { slot, id: handle.id() }, handle.usage().ok(), now) == Struck::No {
+            if self.kill(0, Key { slot, id: handle.id() }, handle.usage().ok(), now) == KillOutcome::No {
                 self.state.give_back_victim();
             }
         } else {
             let what = Killed::Refused(Refused::Bounded);
-            self.tell(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
+            self.report(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
         }
     }
 
     pub(super) fn killed(&mut self, event: KillEvent, now: MonotonicNs) {
-        let (handle, what, leaving) = match event {
+        let (handle, what, termination) = match event {
             KillEvent::Emptied { handle, took, left } => {
                 // What was told last has it among the living, or says that it does not end.
-                self.told.iter_mut().flatten().for_each(|last| last.is_outdated = true);
-                (handle, Killed::Emptied(took, left), Leaving::Stays)
+                self.reported.iter_mut().flatten().for_each(|last| last.is_outdated = true);
+                (handle, Killed::Emptied(took, left), Termination::Stays)
             }
             KillEvent::Stuck { handle, left } => {
-                (handle, Killed::Stuck(left), Leaving::Stuck(left.unwrap_or(Bytes(u64::MAX))))
+                (handle, Killed::Stuck(left), Termination::Stuck(left.unwrap_or(Bytes(u64::MAX))))
             }
         };
         let id = handle.id();
-        let stuck = leaving != Leaving::Stays;
-        self.table.set_leaving(id, leaving);
-        self.tell(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
-        if let Some(hands) = &mut self.given.hands
+        let stuck = termination != Termination::Stays;
+        self.table.set_termination(id, termination);
+        self.report(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
+        if let Some(enforcer) = &mut self.context.enforcer
             && stuck
-            && hands.doubtful.contains(&id)
+            && enforcer.doubtful.contains(&id)
         {
             // An earlier process may have died before it wrote the kill: it is as if it was never decided.
-            hands.doubtful.retain(|other| *other != id);
-            drop(hands.kills.forget(id, &mut hands.record));
-            self.table.set_leaving(id, Leaving::Stays);
+            enforcer.doubtful.retain(|other| *other != id);
+            drop(enforcer.kills.forget(id, &mut enforcer.record));
+            self.table.set_termination(id, Termination::Stays);
         }
         if !stuck {
-            self.given.scout.ask(Ask::Discover);
+            self.context.inventory.request(Request::Discover);
         }
         self.close(handle);
     }
 
-    /// Freezes what grows, before anything else is read, where memory is below a hard line by the kernel's own reading.
-    pub(super) fn hold(&mut self, rang: &Rang, readings: &Readings) {
-        if !self.given.hands.as_ref().is_some_and(|hands| hands.freeze) {
+    /// Freezes what grows, before anything else is read, where memory is below a hard threshold by the kernel's own
+    /// reading.
+    pub(super) fn hold(&mut self, trigger: &Trigger, readings: &Readings) {
+        if !self.context.enforcer.as_ref().is_some_and(|enforcer| enforcer.freeze) {
             return;
         }
-        for key in rang.growers.into_iter().flatten() {
-            let Some(workload) = self.table.get(key).filter(|workload| workload.leaving == Leaving::Stays) else {
+        for key in trigger.growers.into_iter().flatten() {
+            let Some(workload) = self.table.get(key).filter(|workload| workload.termination == Termination::Stays)
+            else {
                 continue;
             };
             let Some((scope, memory)) = self.short_scope(workload.facts.slices, readings) else { continue };
             let handle = Arc::clone(&workload.facts.handle);
-            let past_line = past(&memory, self.hard_line(scope, memory.capacity));
-            self.freeze(&handle, scope, past_line);
+            let past_threshold = past(&memory, self.hard_threshold(scope, memory.capacity));
+            self.freeze(&handle, scope, past_threshold);
         }
     }
 
-    /// The first scope of somebody in these slices that is below a hard line.
+    /// The first scope of somebody in these slices that is below a hard threshold.
     fn short_scope(&self, slices: SliceSet, readings: &Readings) -> Option<(usize, MemoryReading)> {
         readings.iter().enumerate().find_map(|(scope, reading)| {
             let is_in = match scope_of(scope) {
@@ -138,11 +140,11 @@ impl Watch {
         })
     }
 
-    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: usize, past_line: Bytes) {
+    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: usize, past_threshold: Bytes) {
         let now = monotonic();
-        let Some(hands) = &mut self.given.hands else { return };
+        let Some(enforcer) = &mut self.context.enforcer else { return };
         let owner = Owner(u32::try_from(scope).unwrap_or(0));
-        let what = match hands.brakes.brake(handle, owner, now, &mut hands.record) {
+        let what = match enforcer.brakes.brake(handle, owner, now, &mut enforcer.record) {
             Ok(()) => Braked::Frozen,
             Err(BrakeRefused::Already) => return,
             Err(BrakeRefused::ByOther) => Braked::Refused(Refused::ByOther),
@@ -151,33 +153,33 @@ impl Watch {
             Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
         };
         if what == Braked::Frozen {
-            self.stopped(past_line, now);
+            self.stopped(past_threshold, now);
         }
-        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        self.report(&Record::Brake { path: fitting(handle.path()), at: now, what });
     }
 
-    /// How far memory was below the line that the plan is about.
-    fn past_acting_line(&self) -> Bytes {
+    /// How far memory was below the threshold that the plan is about.
+    fn past_acting_threshold(&self) -> Bytes {
         let Some((readings, judged)) = self.plan.readings.zip(self.plan.acting()) else { return Bytes::ZERO };
-        judged.line.saturating_sub(readings.honest.unwrap_or(readings.kubelet))
+        judged.line.saturating_sub(readings.mem_available.unwrap_or(readings.kubelet))
     }
 
     /// Tells that what grew was stopped, the first time after a crossing.
-    fn stopped(&mut self, past_line: Bytes, now: MonotonicNs) {
-        if let Some(Told { crossed, past_line }) = self.episodes.stopped(past_line, now) {
-            self.tell(&Record::Stopped { crossed, at: now, past_line });
+    fn stopped(&mut self, past_threshold: Bytes, now: MonotonicNs) {
+        if let Some(Reported { crossed, past_threshold }) = self.episodes.stopped(past_threshold, now) {
+            self.report(&Record::Stopped { crossed, at: now, past_threshold });
         }
     }
 
     /// Does what the plan says.
     pub(super) fn carry_out(&mut self, scope: usize, now: MonotonicNs) {
-        if self.given.hands.is_none() {
+        if self.context.enforcer.is_none() {
             return;
         }
         for index in 0..self.plan.actions.len() {
             match self.plan.actions[index] {
                 Action::Evict { candidate, grace, .. } => {
-                    if self.evict(candidate, grace, now) == Struck::No {
+                    if self.evict(candidate, grace, now) == KillOutcome::No {
                         self.state.give_back_victim();
                     }
                 }
@@ -188,61 +190,61 @@ impl Watch {
         }
     }
 
-    fn evict(&mut self, candidate: u32, grace: Duration, now: MonotonicNs) -> Struck {
-        let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { return Struck::No };
+    fn evict(&mut self, candidate: u32, grace: Duration, now: MonotonicNs) -> KillOutcome {
+        let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { return KillOutcome::No };
         if !grace.is_zero() && self.ask_to_end(&candidate, grace, now) {
-            return Struck::Yes;
+            return KillOutcome::Yes;
         }
         // Also where nobody could ask: it is as if it had not answered.
-        let struck = self.kill(self.plans, candidate.key, candidate.usage, now);
-        if struck == Struck::Yes {
-            self.stopped(self.past_acting_line(), monotonic());
+        let outcome_of_kill = self.kill(self.plans, candidate.key, candidate.usage, now);
+        if outcome_of_kill == KillOutcome::Yes {
+            self.stopped(self.past_acting_threshold(), monotonic());
         }
-        struck
+        outcome_of_kill
     }
 
     /// False: nobody could ask.
     fn ask_to_end(&mut self, candidate: &Candidate, grace: Duration, now: MonotonicNs) -> bool {
         let Some(workload) = self.table.get(candidate.key) else { return false };
         let handle = Arc::clone(&workload.facts.handle);
-        let Some(hands) = &mut self.given.hands else { return false };
-        if hands.release.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
+        let Some(enforcer) = &mut self.context.enforcer else { return false };
+        if enforcer.release.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
             return false;
         }
-        self.table.set_leaving(candidate.key.id, Leaving::Asked(now.after(grace), self.plans));
+        self.table.set_termination(candidate.key.id, Termination::Asked(now.after(grace), self.plans));
         let (path, what) = (fitting(handle.path()), Killed::Asked(grace));
-        self.tell(&Record::Kill { plan: self.plans, path, usage: candidate.usage, at: now, what });
+        self.report(&Record::Kill { plan: self.plans, path, usage: candidate.usage, at: now, what });
         true
     }
 
-    pub(super) fn kill(&mut self, plan: u64, key: Key, usage: Option<Bytes>, now: MonotonicNs) -> Struck {
-        let Some(workload) = self.table.get(key) else { return Struck::No };
+    pub(super) fn kill(&mut self, plan: u64, key: Key, usage: Option<Bytes>, now: MonotonicNs) -> KillOutcome {
+        let Some(workload) = self.table.get(key) else { return KillOutcome::No };
         let handle = Arc::clone(&workload.facts.handle);
-        let Some(begun) = self.strike(&handle, now) else { return Struck::No };
-        let refused = |why| (Killed::Refused(why), Leaving::Refused(now.after(REFUSED_PAUSE)), Struck::No);
-        let (what, leaving, struck) = match begun {
-            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Leaving::Killed, Struck::Yes),
-            Ok(Begun::Gone) => (Killed::Gone, Leaving::Stays, Struck::No),
-            Err(KillRefused::Already) => (Killed::Refused(Refused::Already), Leaving::Killed, Struck::No),
+        let Some(begun) = self.strike(&handle, now) else { return KillOutcome::No };
+        let refused = |why| (Killed::Refused(why), Termination::Refused(now.after(REFUSED_PAUSE)), KillOutcome::No);
+        let (what, termination, outcome_of_kill) = match begun {
+            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Termination::Killed, KillOutcome::Yes),
+            Ok(Begun::Gone) => (Killed::Gone, Termination::Stays, KillOutcome::No),
+            Err(KillRefused::Already) => (Killed::Refused(Refused::Already), Termination::Killed, KillOutcome::No),
             Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => refused(Refused::Full),
             Err(KillRefused::Fault(fault)) => refused(Refused::Kernel(errno_of(fault))),
         };
-        self.table.set_leaving(key.id, leaving);
+        self.table.set_termination(key.id, termination);
         // The signal is met while it is frozen, and memory is only given back when it goes on.
         self.thaw(key.id, now);
-        self.tell(&Record::Kill { plan, path: fitting(handle.path()), usage, at: now, what });
-        struck
+        self.report(&Record::Kill { plan, path: fitting(handle.path()), usage, at: now, what });
+        outcome_of_kill
     }
 
     /// Kills, and makes room for that where all places are taken by those that do not end. `None` without hands.
     fn strike(&mut self, handle: &Arc<Handle>, now: MonotonicNs) -> Option<Result<Begun, KillRefused>> {
-        let hands = self.given.hands.as_mut()?;
-        let begun = hands.kills.begin(handle, now, &mut hands.record, &mut hands.release);
+        let enforcer = self.context.enforcer.as_mut()?;
+        let begun = enforcer.kills.begin(handle, now, &mut enforcer.record, &mut enforcer.release);
         if begun != Err(KillRefused::Full) {
             return Some(begun);
         }
-        let Some(stuck) = hands.kills.give_up(&mut hands.record) else { return Some(begun) };
-        let begun = hands.kills.begin(handle, now, &mut hands.record, &mut hands.release);
+        let Some(stuck) = enforcer.kills.give_up(&mut enforcer.record) else { return Some(begun) };
+        let begun = enforcer.kills.begin(handle, now, &mut enforcer.record, &mut enforcer.release);
         self.close(stuck);
         Some(begun)
     }
@@ -258,17 +260,17 @@ impl Watch {
             let over = ranked.usage.unwrap_or(Bytes::ZERO).saturating_sub(ranked.reservation);
             let Some(workload) = self.table.get(ranked.key) else { continue };
             let cache = workload.facts.inactive_file;
-            let ask = over.saturating_add(cache).min(left);
-            if ask == Bytes::ZERO {
+            let request = over.saturating_add(cache).min(left);
+            if request == Bytes::ZERO {
                 continue;
             }
             let handle = Arc::clone(&workload.facts.handle);
-            let Some(hands) = &mut self.given.hands else { return };
-            if hands.reclaim.submit(Job::Reclaim { handle, amount: ask }).is_err() {
+            let Some(enforcer) = &mut self.context.enforcer else { return };
+            if enforcer.reclaim.submit(Job::Reclaim { handle, amount: request }).is_err() {
                 break;
             }
             self.reclaiming.0 += 1;
-            left = left.saturating_sub(ask);
+            left = left.saturating_sub(request);
             if left == Bytes::ZERO {
                 break;
             }
@@ -280,15 +282,15 @@ impl Watch {
     }
 
     fn thaw(&mut self, id: CgroupId, now: MonotonicNs) {
-        let Some(hands) = &mut self.given.hands else { return };
-        if let Some(event) = hands.brakes.thaw(id, now, &mut hands.record) {
+        let Some(enforcer) = &mut self.context.enforcer else { return };
+        if let Some(event) = enforcer.brakes.thaw(id, now, &mut enforcer.record) {
             self.thawed(event, now);
         }
     }
 
     pub(super) fn thaw_all(&mut self, now: MonotonicNs) {
-        while let Some(hands) = &mut self.given.hands
-            && let Some(event) = hands.brakes.thaw_any(now, &mut hands.record)
+        while let Some(enforcer) = &mut self.context.enforcer
+            && let Some(event) = enforcer.brakes.thaw_any(now, &mut enforcer.record)
         {
             let refused = matches!(event, BrakeEvent::ThawFailed { .. });
             self.thawed(event, now);
@@ -304,7 +306,7 @@ impl Watch {
             BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
             BrakeEvent::Gone { handle, .. } | BrakeEvent::StillGrows { handle, .. } => (handle, Braked::Gone),
         };
-        self.tell(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        self.report(&Record::Brake { path: fitting(handle.path()), at: now, what });
         self.close(handle);
     }
 }

@@ -9,7 +9,7 @@ use aya_ebpf::{
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{ABSENT, LineRecord, LineTable, SLICES as SLOTS, counter, kind};
+use plimsoll_abi::{ABSENT, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
 
 use crate::{brake, kernel, maps};
 
@@ -20,7 +20,7 @@ pub const DEPTH: usize = 8;
 #[derive(Clone, Copy)]
 pub struct Readings {
     pub kubelet: u64,
-    pub honest: u64,
+    pub mem_available: u64,
 }
 
 #[fentry(function = "page_counter_try_charge")]
@@ -50,7 +50,7 @@ fn charge(counter: u64, pages: u64) {
 
 /// Compares the node's readings with its line, and with the brakes' lines where there are any.
 #[inline(always)]
-pub fn node(table: *mut LineTable, counter: u64) {
+pub fn node(table: *mut ThresholdTable, counter: u64) {
     // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
     let (generation, brake_levels) =
         unsafe { (maps::peek(&raw const (*table).node_generation), maps::peek(&raw const (*table).brake_levels)) };
@@ -61,10 +61,11 @@ pub fn node(table: *mut LineTable, counter: u64) {
     let now = readings(table);
     if generation != 0 {
         // SAFETY: as above.
-        let (kubelet, honest) =
-            unsafe { (maps::peek(&raw const (*table).node_kubelet), maps::peek(&raw const (*table).node_honest)) };
-        if now.kubelet < kubelet || now.honest < honest {
-            ring(table, 0, counter, ABSENT);
+        let (kubelet, mem_available) = unsafe {
+            (maps::peek(&raw const (*table).node_kubelet), maps::peek(&raw const (*table).node_mem_available))
+        };
+        if now.kubelet < kubelet || now.mem_available < mem_available {
+            submit(table, 0, counter, ABSENT);
         }
     }
     if braking {
@@ -73,7 +74,7 @@ pub fn node(table: *mut LineTable, counter: u64) {
 }
 
 #[inline(always)]
-fn readings(table: *const LineTable) -> Readings {
+fn readings(table: *const ThresholdTable) -> Readings {
     // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
     let (total, reserve, low) = unsafe {
         (
@@ -89,13 +90,13 @@ fn readings(table: *const LineTable) -> Readings {
     let active_file = kernel::pages(kernel::ACTIVE_FILE.load());
     let reclaimable = kernel::pages(kernel::SLAB_RECLAIMABLE.load()) + kernel::pages(kernel::MISC_RECLAIMABLE.load());
     let working_set = (anon + file).saturating_sub(inactive_file);
-    let droppable = |pages: u64| pages - (pages / 2).min(low);
-    let honest = free + droppable(active_file + inactive_file) + droppable(reclaimable);
-    Readings { kubelet: total.saturating_sub(working_set), honest: honest.saturating_sub(reserve) }
+    let reclaimable_part = |pages: u64| pages - (pages / 2).min(low);
+    let mem_available = free + reclaimable_part(active_file + inactive_file) + reclaimable_part(reclaimable);
+    Readings { kubelet: total.saturating_sub(working_set), mem_available: mem_available.saturating_sub(reserve) }
 }
 
 #[inline(always)]
-fn slices(table: *mut LineTable, counter: u64, pages: u64) {
+fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
     // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
     let (mask, resolved, epoch) = unsafe {
         (
@@ -124,9 +125,9 @@ fn slices(table: *mut LineTable, counter: u64, pages: u64) {
 }
 
 /// The slot of the slice that owns the page counter at `at`. Known by address once it was found by id; `unresolved` are
-/// the slots that were not found since the lines were armed.
+/// the slots that were not found since the thresholds were armed.
 #[inline(always)]
-fn slot_of(table: *mut LineTable, at: u64, epoch: u64, unresolved: u64) -> Option<u64> {
+fn slot_of(table: *mut ThresholdTable, at: u64, epoch: u64, unresolved: u64) -> Option<u64> {
     if let Some(known) = maps::COUNTERS.get_ptr(at) {
         // SAFETY: the value of a map.
         let [slot, in_epoch] = unsafe { *known };
@@ -160,14 +161,14 @@ fn bit(slot: u64) -> u64 {
 }
 
 #[inline(always)]
-fn compare(table: *mut LineTable, slot: u64, at: u64, pages: u64) {
+fn compare(table: *mut ThresholdTable, slot: u64, at: u64, pages: u64) {
     if slot >= SLOTS as u64 {
         return;
     }
     // SAFETY: `table` is the value of a map and the index was just checked; only addresses of fields are taken.
     let (generation, level) = unsafe {
-        let line = (&raw mut (*table).slices).cast::<plimsoll_abi::SliceSlot>().add(slot as usize);
-        (maps::peek(&raw const (*line).generation), maps::peek(&raw const (*line).usage))
+        let threshold = (&raw mut (*table).slices).cast::<plimsoll_abi::SliceSlot>().add(slot as usize);
+        (maps::peek(&raw const (*threshold).generation), maps::peek(&raw const (*threshold).usage))
     };
     if generation == 0 {
         return;
@@ -175,25 +176,25 @@ fn compare(table: *mut LineTable, slot: u64, at: u64, pages: u64) {
     if let Some(usage) = kernel::member(at, &kernel::COUNTER_USAGE)
         && usage + pages >= level
     {
-        ring(table, slot + 1, at, usage + pages);
+        submit(table, slot + 1, at, usage + pages);
     }
 }
 
 /// Reserves a record, takes the generation, submits: in this order, so that a full ring leaves the line armed.
 #[inline(never)]
-fn ring(table: *mut LineTable, line: u64, counter: u64, usage: u64) -> i32 {
+fn submit(table: *mut ThresholdTable, threshold: u64, counter: u64, usage: u64) -> i32 {
     if table.is_null() {
         return 0;
     }
-    let Some(mut entry) = maps::LINE_RING.reserve::<LineRecord>(0) else {
-        maps::count(counter::LOST_LINES);
+    let Some(mut entry) = maps::THRESHOLD_RING.reserve::<ThresholdRecord>(0) else {
+        maps::count(counter::LOST_THRESHOLD_EVENTS);
         return 0;
     };
-    let generation = if line == 0 {
+    let generation = if threshold == 0 {
         // SAFETY: `table` is the value of a map; only the address of a field is taken.
         maps::take(unsafe { &raw mut (*table).node_generation })
     } else {
-        let slot = (line - 1) & (SLOTS as u64 - 1);
+        let slot = (threshold - 1) & (SLOTS as u64 - 1);
         // SAFETY: as above; the mask keeps the index within the slots.
         maps::take(unsafe {
             &raw mut (*(&raw mut (*table).slices).cast::<plimsoll_abi::SliceSlot>().add(slot as usize)).generation
@@ -209,11 +210,11 @@ fn ring(table: *mut LineTable, line: u64, counter: u64, usage: u64) -> i32 {
     // SAFETY: `record` is the reserved memory, as long as the record and aligned for it; every field is written.
     unsafe {
         (&raw mut (*record).kind).write(kind::LINE);
-        (&raw mut (*record).line).write(line as u32);
+        (&raw mut (*record).threshold).write(threshold as u32);
         (&raw mut (*record).generation).write(generation);
         (&raw mut (*record).at_ns).write(bpf_ktime_get_ns());
         (&raw mut (*record).kubelet).write(now.kubelet);
-        (&raw mut (*record).honest).write(now.honest);
+        (&raw mut (*record).mem_available).write(now.mem_available);
         (&raw mut (*record).usage).write(usage);
         (&raw mut (*record).charged).write(kernel::or_absent(kernel::counter_cgroup(counter)));
         (&raw mut (*record).ancestors).write([

@@ -22,7 +22,7 @@ use crate::record::{Braked, Killed, OomScope, Record, Refused, StartParts};
 pub(super) type Out = Box<dyn FnMut(Level, &str, &Map<String, Value>) -> bool + Send>;
 
 /// Tells records, and knows what was told.
-pub(super) struct Teller {
+pub(super) struct Sink {
     configuration: Configuration,
     out: Out,
     /// Lines that were lost since one was written.
@@ -34,11 +34,11 @@ pub(super) struct Teller {
     health: Health,
     draft: Option<Draft>,
     trace: Option<Plans>,
-    /// Who grew although it was told to stand still, escaped, and by how much: it is killed next.
+    /// Who grew although it was frozen, escaped, and by how much: it is killed next.
     unheld: Option<(String, Bytes)>,
 }
 
-impl Teller {
+impl Sink {
     pub(super) fn new(
         configuration: Configuration,
         metrics: Metrics,
@@ -77,7 +77,7 @@ impl Teller {
             // As it is decided by: the huge page pool is nobody's memory but its own.
             let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
             let kubelet = reading.kubelet_available().saturating_sub(pool);
-            for (name, bytes) in [("kubelet", kubelet), ("kernel", reading.honest_available())] {
+            for (name, bytes) in [("kubelet", kubelet), ("kernel", reading.mem_available())] {
                 self.metrics.available.get_or_create(&[("reading", name.into())]).set(gauge(bytes));
             }
         }
@@ -116,7 +116,7 @@ impl Teller {
     }
 
     /// Tells one record.
-    pub(super) fn tell(&mut self, record: &Record<'_>) {
+    pub(super) fn report(&mut self, record: &Record<'_>) {
         match *record {
             Record::Plan { .. } => {
                 if self.draft.take().is_some() {
@@ -146,28 +146,27 @@ impl Teller {
             }
             Record::Brake { path, at, what } => self.brake(path, at, what),
             Record::Kill { plan, path, usage, at, what } => self.kill(plan, path, usage, at, what),
-            Record::Stopped { crossed, at, past_line } => {
+            Record::Stopped { crossed, at, past_threshold } => {
                 if let Some(crossed) = crossed {
                     self.metrics.crossed_to_stopped.observe(at.since(crossed).as_secs_f64());
                 }
-                self.metrics.past_line.observe(float(past_line.0));
+                self.metrics.past_threshold.observe(float(past_threshold.0));
             }
             Record::StoppedInKernel { pid, slice, at } => {
                 let message = format!("the kernel stopped process {pid} at the line");
                 let fields = json!({"pid": pid, "kernel_brake": "stopped", "slice_id": slice.0, "at_ns": at.0});
                 self.say(Level::Info, &message, fields);
             }
-            Record::MemoryBack { crossed, at, past_line } => {
+            Record::MemoryBack { crossed, at, past_threshold } => {
                 let took = crossed.map(|crossed| at.since(crossed));
                 if let Some(took) = took {
                     self.metrics.crossed_to_memory_back.observe(took.as_secs_f64());
                 }
                 let message = match took {
-                    Some(took) => format!("memory is above the line again, {took:?} after it was crossed"),
-                    None => "memory is above the line again".into(),
+                    Some(took) => format!("memory is above the threshold again, {took:?} after it was crossed"),
+                    None => "memory is above the threshold again".into(),
                 };
-                let fields =
-                    json!({"at_ns": at.0, "crossed_ns": crossed.map(|at| at.0), "past_line_bytes": past_line.0});
+                let fields = json!({"at_ns": at.0, "crossed_ns": crossed.map(|at| at.0), "past_threshold_bytes": past_threshold.0});
                 self.say(Level::Info, &message, fields);
             }
             Record::Oom { at, pid, cgroup, resident, scope } => {
@@ -192,7 +191,7 @@ impl Teller {
                 self.say(Level::Warn, &message, json!({"errno": errno}));
             }
             Record::Armed { .. }
-            | Record::Fallen { .. }
+            | Record::SourceFailed { .. }
             | Record::Hook { .. }
             | Record::Undone { .. }
             | Record::Beat { .. }
@@ -203,14 +202,14 @@ impl Teller {
         }
     }
 
-    /// Records of the scout.
+    /// Records of the inventory thread.
     fn slow(&mut self, record: &Record<'_>) {
         match *record {
             Record::Armed { pid, source, shadow, workloads, start } => {
                 self.armed(pid, source, shadow, workloads, start);
             }
-            Record::Fallen { source, why } => {
-                self.health.fallen.insert(source.into(), why.into());
+            Record::SourceFailed { source, why } => {
+                self.health.source_errors.insert(source.into(), why.into());
                 let message = format!("source {source} was not taken: {why}");
                 self.say(Level::Warn, &message, json!({"source": source}));
             }
@@ -319,7 +318,7 @@ impl Teller {
         }
         if let Some(trace) = &self.trace {
             // Nobody waits for a trace; what it has no room for is in the log.
-            let _ = trace.try_send(draft.told(&self.configuration));
+            let _ = trace.try_send(draft.reported(&self.configuration));
         }
         let fields = match self.configuration.log_format {
             // The line has every number already.
@@ -332,10 +331,10 @@ impl Teller {
     fn brake(&mut self, path: &[u8], at: MonotonicNs, what: Braked) {
         let path = escaped(path);
         let (outcome, message) = match what {
-            Braked::Frozen => ("frozen", format!("{path} stands still")),
+            Braked::Frozen => ("frozen", format!("{path} is frozen")),
             Braked::Thawed(held) => ("thawed", format!("{path} goes on after {held:?}")),
-            Braked::StillGrows(grown) => ("still-grows", format!("{path} was told to stand still and grew {grown}")),
-            Braked::Gone => ("gone", format!("{path} was removed while it stood still")),
+            Braked::StillGrows(grown) => ("still-grows", format!("{path} was frozen and grew {grown}")),
+            Braked::Gone => ("gone", format!("{path} was removed while it was frozen")),
             Braked::Refused(why) => ("refused", format!("{path} was not frozen: {}", refused(why))),
             Braked::ThawFailed => ("thaw-failed", format!("{path} could not be thawed; it is tried again")),
         };
@@ -455,7 +454,7 @@ pub(super) mod tests {
     type Lines = Arc<Mutex<Vec<(Level, String, Map<String, Value>)>>>;
 
     /// A teller whose log lines are kept.
-    pub(in crate::reporter) fn teller(yaml: &str, kernel_log: Option<File>) -> (Teller, Lines) {
+    pub(in crate::reporter) fn sink(yaml: &str, kernel_log: Option<File>) -> (Sink, Lines) {
         let configuration = plimsoll_config::parse(yaml, "test.yaml").expect("it is in order");
         let lines = Lines::default();
         let kept = Arc::clone(&lines);
@@ -463,7 +462,7 @@ pub(super) mod tests {
             kept.lock().expect("no panic").push((level, message.to_owned(), fields.clone()));
             true
         });
-        (Teller::new(configuration, Metrics::new(), out, kernel_log, MemInfo::open().ok()), lines)
+        (Sink::new(configuration, Metrics::new(), out, kernel_log, MemInfo::open().ok()), lines)
     }
 
     const JSON: &str = "machine: {logFormat: json}";
@@ -482,7 +481,7 @@ pub(super) mod tests {
             readings: Some(Readings {
                 capacity: Bytes::mib(1000),
                 kubelet: Bytes::mib(90),
-                honest: Some(Bytes::mib(80)),
+                mem_available: Some(Bytes::mib(80)),
             }),
             conditions: Conditions { memory_pressure: true },
             deficit: Some(Deficit { missing: Bytes::mib(20), coming: Bytes::ZERO, taken: Bytes::mib(300) }),
@@ -526,19 +525,22 @@ pub(super) mod tests {
 
     #[test]
     fn a_plan_is_one_line_with_every_number() {
-        let (mut teller, lines) = teller(JSON, None);
+        let (mut sink, lines) = sink(JSON, None);
         for record in &parts(false) {
-            teller.tell(record);
+            sink.report(record);
         }
         let lines = lines.lock().expect("no panic");
         let [(_, message, fields)] = &lines[..] else { panic!("{lines:?}") };
-        assert!(message.contains("evict work.slice/a\\nb") && message.contains("hard line 100.0 MiB"), "{message}");
+        assert!(
+            message.contains("evict work.slice/a\\nb") && message.contains("hard threshold 100.0 MiB"),
+            "{message}"
+        );
         assert_eq!(fields["awake_ns"], 100);
         assert_eq!(fields["crossed_ns"], 90);
         assert_eq!(fields["crossed_to_awake_ns"], 10);
         assert_eq!((&fields["cause"], &fields["outcome"]), (&"line".into(), &"evict".into()));
         assert_eq!(fields["shadow"], false);
-        assert_eq!(fields["readings"]["honest_bytes"], 80 << 20);
+        assert_eq!(fields["readings"]["mem_available_bytes"], 80 << 20);
         assert_eq!(fields["line_bytes"], 100 << 20);
         assert_eq!(fields["deficit"]["missing_bytes"], 20 << 20);
         assert_eq!(fields["thresholds"][0]["case"], "both");
@@ -548,7 +550,7 @@ pub(super) mod tests {
         assert_eq!(candidate["usage_bytes"], 300 << 20);
         assert_eq!((&candidate["priority"], &candidate["fate"]), (&(-5).into(), &"evicted".into()));
         assert!(!message.contains("shadow"));
-        let text = teller.metrics();
+        let text = sink.metrics();
         assert!(text.contains("plimsoll_decisions_total{outcome=\"evict\"} 1"), "{text}");
         assert!(text.contains("plimsoll_candidates_total{fate=\"evicted\"} 1"), "{text}");
         assert!(text.contains("plimsoll_memory_pressure 1\n"), "{text}");
@@ -559,9 +561,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_shadow_says_so() {
-        let (mut teller, lines) = teller("machine: {logFormat: text}", None);
+        let (mut sink, lines) = sink("machine: {logFormat: text}", None);
         for record in &parts(true) {
-            teller.tell(record);
+            sink.report(record);
         }
         let lines = lines.lock().expect("no panic");
         assert!(lines[0].1.starts_with("shadow, not done: "), "{lines:?}");
@@ -571,104 +573,104 @@ pub(super) mod tests {
     #[test]
     fn a_broken_plan_is_counted_and_only_a_whole_one_is_told() {
         let all = parts(false);
-        for (left, told) in [(&all[1..], 0), (&all[..1], 0), (&all[4..], 0)] {
-            let (mut teller, lines) = teller(JSON, None);
+        for (left, reported) in [(&all[1..], 0), (&all[..1], 0), (&all[4..], 0)] {
+            let (mut sink, lines) = sink(JSON, None);
             for record in left.iter().chain(&all) {
-                teller.tell(record);
+                sink.report(record);
             }
-            assert_eq!(lines.lock().expect("no panic").len(), told + 1);
-            assert_eq!(teller.metrics.broken_plans.get(), 1);
+            assert_eq!(lines.lock().expect("no panic").len(), reported + 1);
+            assert_eq!(sink.metrics.broken_plans.get(), 1);
         }
         // Who is evicted was lost: it is told as far as it is known.
-        let (mut teller, lines) = teller(JSON, None);
+        let (mut sink, lines) = sink(JSON, None);
         for record in all.iter().filter(|record| !matches!(record, Record::PlanRanked { .. })) {
-            teller.tell(record);
+            sink.report(record);
         }
         assert!(lines.lock().expect("no panic")[0].1.contains("evict ?"));
-        assert_eq!(teller.metrics.broken_plans.get(), 1);
+        assert_eq!(sink.metrics.broken_plans.get(), 1);
     }
 
     #[test]
     fn a_kill_is_a_line_in_the_kernels_log_with_the_figures_of_its_plan() {
         let file = tempfile::tempfile().expect("a temporary file");
-        let (mut teller, _) = teller(JSON, Some(file.try_clone().expect("a second descriptor")));
+        let (mut sink, _) = sink(JSON, Some(file.try_clone().expect("a second descriptor")));
         let path = b"work.slice/a\nb";
         let kill = |what| Record::Kill { plan: 7, path, usage: Some(Bytes::mib(3)), at: MonotonicNs(130), what };
-        teller.tell(&kill(Killed::Begun));
+        sink.report(&kill(Killed::Begun));
         for record in &parts(false) {
-            teller.tell(record);
+            sink.report(record);
         }
-        teller.tell(&kill(Killed::Emptied(Duration::from_millis(3), None)));
+        sink.report(&kill(Killed::Emptied(Duration::from_millis(3), None)));
         let what = Braked::StillGrows(Bytes::mib(2));
-        teller.tell(&Record::Brake { path, at: MonotonicNs(140), what });
-        teller.tell(&kill(Killed::Begun));
-        teller.tell(&kill(Killed::Stuck(None)));
+        sink.report(&Record::Brake { path, at: MonotonicNs(140), what });
+        sink.report(&kill(Killed::Begun));
+        sink.report(&kill(Killed::Stuck(None)));
         let mut text = [0; 2048];
         let length = std::os::unix::fs::FileExt::read_at(&file, &mut text, 0).expect("readable");
         assert_eq!(
             std::str::from_utf8(&text[..length]).expect("text"),
             "<4>plimsoll: killed work.slice/a\\nb: usage 3.0 MiB, available 90.0 MiB as the kubelet reckons and \
-             80.0 MiB as the kernel does, line 100.0 MiB\n\
-             <4>plimsoll: killed work.slice/a\\nb: it grew 2.0 MiB while it was told to stand still\n"
+             80.0 MiB as the kernel does, threshold 100.0 MiB\n\
+             <4>plimsoll: killed work.slice/a\\nb: it grew 2.0 MiB while it was frozen\n"
         );
-        let metrics = &teller.metrics;
+        let metrics = &sink.metrics;
         assert_eq!((metrics.kills.get(), metrics.stuck_victims.get(), metrics.kills_refused.get()), (2, 1, 0));
     }
 
     #[test]
     fn lost_lines_are_counted_and_said() {
-        let (mut teller, lines) = teller(JSON, None);
-        let out = std::mem::replace(&mut teller.out, Box::new(|_, _, _| false));
+        let (mut sink, lines) = sink(JSON, None);
+        let out = std::mem::replace(&mut sink.out, Box::new(|_, _, _| false));
         for _ in 0..3 {
-            teller.tell(&Record::Trouble { text: "nobody reads this" });
+            sink.report(&Record::Trouble { text: "nobody reads this" });
         }
-        teller.out = out;
-        teller.tell(&Record::Trouble { text: "this is read" });
+        sink.out = out;
+        sink.report(&Record::Trouble { text: "this is read" });
         let lines = lines.lock().expect("no panic");
         assert_eq!(lines.iter().map(|line| line.2.get("lines").cloned()).collect::<Vec<_>>(), [Some(3.into()), None]);
-        assert!(teller.metrics.text().contains("plimsoll_lost_log_lines_total 3\n"));
+        assert!(sink.metrics.text().contains("plimsoll_lost_log_lines_total 3\n"));
     }
 
     #[test]
     fn totals_that_somebody_else_keeps_are_taken_as_they_are() {
-        let (mut teller, _) = teller(JSON, None);
+        let (mut sink, _) = sink(JSON, None);
         for count in [5, 7] {
-            teller.tell(&Record::Lost { ring: "events", count });
+            sink.report(&Record::Lost { ring: "events", count });
         }
-        teller.queue("watch-queue", 2, 1);
-        let text = teller.metrics.text();
+        sink.queue("watch-queue", 2, 1);
+        let text = sink.metrics.text();
         assert!(text.contains("plimsoll_lost_records_total{ring=\"events\"} 7"), "{text}");
         assert!(text.contains("plimsoll_lost_records_total{ring=\"watch-queue\"} 3"), "{text}");
     }
 
     #[test]
     fn only_a_shortage_of_the_whole_machine_is_a_lost_race() {
-        let (mut teller, _) = teller(JSON, None);
+        let (mut sink, _) = sink(JSON, None);
         for scope in [OomScope::Global, OomScope::Cgroup, OomScope::Cpuset, OomScope::NumaNode] {
-            teller.tell(&Record::Oom { at: MonotonicNs(1), pid: 2, cgroup: None, resident: None, scope });
+            sink.report(&Record::Oom { at: MonotonicNs(1), pid: 2, cgroup: None, resident: None, scope });
         }
-        let text = teller.metrics.text();
+        let text = sink.metrics.text();
         assert!(text.contains("plimsoll_races_lost_total 1\n"), "{text}");
         assert!(text.contains("plimsoll_oom_kills_total{scope=\"cgroup\"} 1"), "{text}");
     }
 
     #[test]
     fn an_armed_core_makes_it_ready_and_a_new_one_forgets_the_old_ones_reasons() {
-        let (mut teller, lines) = teller(JSON, None);
-        assert!(!teller.readiness().0);
+        let (mut sink, lines) = sink(JSON, None);
+        assert!(!sink.readiness().0);
         let start = StartParts::default();
         let armed = Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start };
-        teller.tell(&armed);
-        teller.tell(&Record::Fallen { source: "ebpf", why: "hidden symbols" });
-        let (ready, text) = teller.readiness();
+        sink.report(&armed);
+        sink.report(&Record::SourceFailed { source: "ebpf", why: "hidden symbols" });
+        let (ready, text) = sink.readiness();
         assert!(ready && text.contains("not ebpf: hidden symbols"), "{text}");
-        teller.tell(&Record::Hook { name: "fork", attached: false, how: "no such function" });
-        assert!(teller.readiness().1.contains("without hook fork: no such function"));
-        assert!(teller.metrics.text().contains("plimsoll_hook_attached{hook=\"fork\"} 0\n"));
+        sink.report(&Record::Hook { name: "fork", attached: false, how: "no such function" });
+        assert!(sink.readiness().1.contains("without hook fork: no such function"));
+        assert!(sink.metrics.text().contains("plimsoll_hook_attached{hook=\"fork\"} 0\n"));
         assert_eq!(lines.lock().expect("no panic")[0].2["start"]["armed_ns"], 0);
-        teller.tell(&Record::Armed { pid: 4, source: "poll", shadow: Some("it was told to"), workloads: 4, start });
-        assert_eq!(teller.readiness(), (true, "ready: source poll\nshadow: it was told to\n".into()));
-        let text = teller.metrics.text();
+        sink.report(&Record::Armed { pid: 4, source: "poll", shadow: Some("it was told to"), workloads: 4, start });
+        assert_eq!(sink.readiness(), (true, "ready: source poll\nshadow: it was told to\n".into()));
+        let text = sink.metrics.text();
         assert!(text.contains("plimsoll_source{source=\"poll\"} 1\n") && !text.contains("psi"), "{text}");
         assert!(text.contains("plimsoll_acting 0\n") && !text.contains("fork"), "{text}");
         assert!(lines.lock().expect("no panic").last().expect("a line").1.contains("shadow"));
@@ -682,17 +684,17 @@ pub(super) mod tests {
         fn later() -> MonotonicNs {
             at_first().after(Duration::from_secs(20))
         }
-        let (mut teller, _) = teller(JSON, None);
-        teller.clock = at_first;
+        let (mut sink, _) = sink(JSON, None);
+        sink.clock = at_first;
         let start = StartParts::default();
-        teller.tell(&Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start });
-        assert!(teller.readiness().0);
-        teller.clock = later;
-        assert!(!teller.readiness().0);
+        sink.report(&Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start });
+        assert!(sink.readiness().0);
+        sink.clock = later;
+        assert!(!sink.readiness().0);
         let beat = Record::Beat { at: later(), workloads: 5, malformed: 6, brakes_applied: 7, brakes_refused: 8 };
-        teller.tell(&beat);
-        assert!(teller.readiness().0);
-        let text = teller.metrics.text();
+        sink.report(&beat);
+        assert!(sink.readiness().0);
+        let text = sink.metrics.text();
         for line in [
             "plimsoll_workloads 5\n",
             "plimsoll_malformed_records_total{side=\"kernel\"} 6\n",
@@ -704,15 +706,16 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, doubled or out of order, and whatever names it brings: nothing panics, and a line stays one.
+        /// Whatever is lost, doubled or out of order, and whatever names it brings: nothing panics, and a line stays
+        /// one.
         #[test]
         fn any_order_of_records_is_told(
             order in vec(0_usize..16, 0..40),
             name in vec(any::<u8>(), 0..40),
             format in prop_oneof![Just(LogFormat::Text), Just(LogFormat::Json)],
         ) {
-            let (mut teller, lines) = teller("", None);
-            teller.configuration.log_format = format;
+            let (mut sink, lines) = sink("", None);
+            sink.configuration.log_format = format;
             let (at, path, start) = (MonotonicNs(5), &name[..], StartParts::default());
             for index in order {
                 let kill = |what| Record::Kill { plan: 7, path, usage: None, at, what };
@@ -724,19 +727,19 @@ pub(super) mod tests {
                     8 => Record::Brake { path, at, what: Braked::StillGrows(Bytes(1)) },
                     9 => Record::Suspect { pid: 1, name: path, resident: Bytes(u64::MAX), huge_pages: Bytes(1) },
                     10 => Record::Armed { pid: 1, source: "psi", shadow: None, workloads: 0, start },
-                    11 => Record::MemoryBack { crossed: Some(MonotonicNs(9)), at, past_line: Bytes(u64::MAX) },
+                    11 => Record::MemoryBack { crossed: Some(MonotonicNs(9)), at, past_threshold: Bytes(u64::MAX) },
                     12 => Record::Failed { what: "arm the lines", errno: Some(i32::MIN) },
                     13 => Record::Lost { ring: "events", count: u64::MAX },
                     14 => Record::Undone { thawed: 1, continued: 2, failed: 3, kills: 4 },
                     _ => Record::Trouble { text: "a\nb" },
                 };
-                teller.tell(&record);
+                sink.report(&record);
             }
             for (level, message, fields) in lines.lock().expect("no panic").iter() {
                 let line = crate::log::line(format, std::time::SystemTime::UNIX_EPOCH, *level, message, fields);
                 prop_assert!(!line.chars().any(char::is_control), "{:?}", line);
             }
-            prop_assert!(teller.metrics().ends_with("# EOF\n"));
+            prop_assert!(sink.metrics().ends_with("# EOF\n"));
         }
     }
 }

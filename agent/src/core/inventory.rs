@@ -15,16 +15,16 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::discover::{Bounds, Discovery, Found, Protected, discover};
 use plimsoll_node::patterns::Patterns;
 use plimsoll_policy::{SliceId, SliceSet};
-use plimsoll_sense::{HealthReader, Hook, HookState, MAX_BRAKES, Rung};
+use plimsoll_sense::{HealthReader, Hook, HookState, MAX_BRAKES, SourceAttempt};
 use plimsoll_state::queue::Producer;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::{Consumer, Producer as Updates};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::levels::Machine;
 use super::suspects;
 use super::table::{Facts, SLOTS, SliceFacts, SliceFigures, Update};
+use super::thresholds::Machine;
 use crate::record::{Record, StartParts};
 
 /// How often the slow figures are read and the reporter hears that the core lives.
@@ -42,7 +42,7 @@ const MARK_DEPTH: usize = 8;
 /// What the watching thread asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum Ask {
+pub(super) enum Request {
     /// Look for workloads that came or went.
     Discover = 1,
     /// Read the slow figures now.
@@ -55,20 +55,20 @@ pub(super) enum Ask {
 
 /// The watching thread's way to ask: a word and a descriptor.
 #[derive(Clone, Debug)]
-pub(super) struct Bell {
+pub(super) struct InventoryHandle {
     asked: Arc<AtomicU32>,
     /// How often the watching thread woke.
     turns: Arc<AtomicU32>,
     wake: Arc<OwnedFd>,
 }
 
-impl Bell {
+impl InventoryHandle {
     pub(super) fn new() -> Result<Self, Errno> {
         Ok(Self { asked: Arc::default(), turns: Arc::default(), wake: Arc::new(eventfd()?) })
     }
 
     /// Asks; what is asked already is not asked twice.
-    pub(super) fn ask(&self, what: Ask) {
+    pub(super) fn request(&self, what: Request) {
         if self.asked.fetch_or(what as u32, Ordering::AcqRel) & what as u32 == 0 {
             ring(&self.wake);
         }
@@ -102,19 +102,19 @@ pub(super) fn clear(fd: &OwnedFd) {
     while let Err(Errno::INTR) = rustix::io::read(fd, &mut count) {}
 }
 
-/// What the scout says of the core whenever the reporter is new.
+/// What the inventory thread says of the core whenever the reporter is new.
 #[derive(Clone, Debug)]
-pub(super) struct Introduction {
+pub(super) struct StartupReport {
     pub(super) source: &'static str,
     pub(super) shadow: Option<&'static str>,
-    pub(super) rungs: Vec<Rung>,
+    pub(super) attempts: Vec<SourceAttempt>,
     pub(super) start: StartParts,
     pub(super) undone: Option<(u32, u32, u32, u32)>,
     pub(super) troubles: Vec<String>,
 }
 
-/// What the scout is given at its start.
-pub(super) struct Given {
+/// What the inventory thread is given at its start.
+pub(super) struct Context {
     pub(super) root: Root,
     pub(super) patterns: Patterns,
     /// The slices that the kernel brakes, and what is never touched; absent where there are none.
@@ -131,9 +131,9 @@ pub(super) struct Given {
     pub(super) machine: Machine,
     /// Rung when there are updates.
     pub(super) news: OwnedFd,
-    pub(super) bell: Bell,
+    pub(super) handle: InventoryHandle,
     /// Readable when the reporter is new.
-    pub(super) hello: OwnedFd,
+    pub(super) reporter_restarted: OwnedFd,
     pub(super) queue: Producer,
     pub(super) max_workloads: usize,
     /// The watching thread wakes by itself from time to time: if it does not, the core is not well.
@@ -147,12 +147,12 @@ struct Known {
     started: MonotonicNs,
     slices: SliceSet,
     /// What was told last.
-    told: (Bytes, Bytes),
+    reported: (Bytes, Bytes),
     seen: u64,
 }
 
-pub(super) struct Scout {
-    given: Given,
+pub(super) struct Inventory {
+    context: Context,
     known: HashMap<CgroupId, Known>,
     free: Vec<u32>,
     slices: Vec<Option<(Arc<Handle>, SliceFigures)>>,
@@ -167,13 +167,13 @@ pub(super) struct Scout {
     troubles: HashMap<&'static str, String>,
 }
 
-impl Scout {
-    pub(super) fn new(given: Given) -> Self {
-        let end = u32::try_from(SLOTS.min(given.max_workloads)).unwrap_or(0);
+impl Inventory {
+    pub(super) fn new(context: Context) -> Self {
+        let end = u32::try_from(SLOTS.min(context.max_workloads)).unwrap_or(0);
         Self {
             known: HashMap::with_capacity(256),
             free: (0..end).rev().collect(),
-            slices: given.slices.iter().map(|_| None).collect(),
+            slices: context.slices.iter().map(|_| None).collect(),
             marks: [None; MAX_BRAKES],
             walk: 0,
             news: false,
@@ -181,7 +181,7 @@ impl Scout {
             next_suspects: MonotonicNs(0),
             turned: (0, monotonic()),
             troubles: HashMap::new(),
-            given,
+            context,
         }
     }
 
@@ -197,8 +197,8 @@ impl Scout {
     }
 
     /// Serves until it is asked to end.
-    pub(super) fn serve(mut self, mut introduction: Introduction) {
-        self.introduce(&mut introduction, true);
+    pub(super) fn serve(mut self, mut startup_report: StartupReport) {
+        self.report_startup(&mut startup_report, true);
         let mut next = monotonic().after(PACE);
         let mut pending = false;
         loop {
@@ -207,17 +207,17 @@ impl Scout {
             let left = due.since(now);
             let timeout = Timespec::try_from(left).ok();
             let mut fds = [
-                PollFd::from_borrowed_fd(self.given.bell.wake.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(self.given.hello.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.context.handle.wake.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.context.reporter_restarted.as_fd(), PollFlags::IN),
             ];
             let _ = poll(&mut fds, timeout.as_ref());
-            let hello = !fds[1].revents().is_empty();
-            let asked = self.given.bell.take();
-            let is_asked = |what: Ask| asked & what as u32 != 0;
-            if is_asked(Ask::End) {
+            let reporter_restarted = !fds[1].revents().is_empty();
+            let asked = self.context.handle.take();
+            let is_asked = |what: Request| asked & what as u32 != 0;
+            if is_asked(Request::End) {
                 return;
             }
-            pending |= is_asked(Ask::Discover);
+            pending |= is_asked(Request::Discover);
             let now = monotonic();
             let slow = next <= now;
             if slow {
@@ -228,20 +228,20 @@ impl Scout {
             if (pending || slow) && self.next_discovery <= now {
                 pending = false;
                 self.discover();
-            } else if is_asked(Ask::Refresh) {
+            } else if is_asked(Request::Refresh) {
                 self.find_slices();
                 self.refresh();
             }
             self.publish();
-            if is_asked(Ask::Suspects) && self.next_suspects <= now {
+            if is_asked(Request::Suspects) && self.next_suspects <= now {
                 self.next_suspects = now.after(SUSPECTS_PAUSE);
                 self.name_suspects();
             }
-            if hello {
-                clear(&self.given.hello);
-                self.introduce(&mut introduction, false);
+            if reporter_restarted {
+                clear(&self.context.reporter_restarted);
+                self.report_startup(&mut startup_report, false);
             }
-            if slow || hello {
+            if slow || reporter_restarted {
                 self.report();
             }
         }
@@ -249,21 +249,22 @@ impl Scout {
 
     fn publish(&mut self) {
         if std::mem::take(&mut self.news) {
-            ring(&self.given.news);
+            ring(&self.context.news);
         }
     }
 
-    /// Sends an update. Where the watching thread has not taken the earlier ones, it waits: on this thread that is fine.
+    /// Sends an update. Where the watching thread has not taken the earlier ones, it waits: on this thread that is
+    /// fine.
     fn update(&mut self, update: Update) {
         let mut update = update;
         self.news = true;
         self.close_returned();
-        while let Err(rtrb::PushError::Full(back)) = self.given.updates.push(update) {
-            if self.given.updates.is_abandoned() {
+        while let Err(rtrb::PushError::Full(back)) = self.context.updates.push(update) {
+            if self.context.updates.is_abandoned() {
                 return;
             }
             update = back;
-            ring(&self.given.news);
+            ring(&self.context.news);
             self.close_returned();
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -271,15 +272,15 @@ impl Scout {
 
     /// Closes what the watching thread gave back.
     fn close_returned(&mut self) {
-        while self.given.returned.pop().is_ok() {}
+        while self.context.returned.pop().is_ok() {}
     }
 
     /// Watermarks and the drift of counters change with `vm.min_free_kbytes`, processors and memory.
     fn read_machine(&mut self) {
         match super::machine() {
             Ok(read) => {
-                if let Some(machine) = self.given.machine.renewed(read) {
-                    self.given.machine = machine;
+                if let Some(machine) = self.context.machine.renewed(read) {
+                    self.context.machine = machine;
                     self.update(Update::Machine(machine));
                 }
             }
@@ -289,8 +290,8 @@ impl Scout {
 
     fn discover(&mut self) {
         let begun = monotonic();
-        let bounds = Bounds { count: self.given.max_workloads.min(SLOTS), ..Bounds::default() };
-        let found = discover(&self.given.root, &self.given.patterns, &self.given.protected, bounds);
+        let bounds = Bounds { count: self.context.max_workloads.min(SLOTS), ..Bounds::default() };
+        let found = discover(&self.context.root, &self.context.patterns, &self.context.protected, bounds);
         match found {
             Ok(discovery) => {
                 if discovery.cut_off {
@@ -319,7 +320,7 @@ impl Scout {
             known.seen = self.walk;
             return;
         }
-        let handle = match Handle::open(&self.given.root, &found.path) {
+        let handle = match Handle::open(&self.context.root, &found.path) {
             // It went, or another one came in its place: the next walk sees.
             Ok(None) => return,
             Ok(Some(handle)) if handle.id() != found.id => return,
@@ -329,15 +330,15 @@ impl Scout {
         let Some(slot) = self.free.pop() else { return };
         let path = String::from_utf8_lossy(&found.path);
         let within = |slice: &Pattern| slice.matches(&path) || slice.matches_parent_of(&path);
-        let slices = (0_u8..).zip(&self.given.slices).filter(|(_, slice)| within(slice));
+        let slices = (0_u8..).zip(&self.context.slices).filter(|(_, slice)| within(slice));
         let slices = slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index)));
         let known = Known {
             slot,
             handle: Arc::new(handle),
-            priority: self.given.priorities.get(found.pattern).copied().unwrap_or(0),
+            priority: self.context.priorities.get(found.pattern).copied().unwrap_or(0),
             started: monotonic(),
             slices,
-            told: (Bytes(u64::MAX), Bytes(u64::MAX)),
+            reported: (Bytes(u64::MAX), Bytes(u64::MAX)),
             seen: self.walk,
         };
         self.known.insert(found.id, known);
@@ -365,10 +366,10 @@ impl Scout {
             // Without a figure nothing is taken off its usage, and nothing was promised to it.
             let inactive_file = known.handle.inactive_file().unwrap_or(Bytes::ZERO);
             let reservation = known.handle.reservation().unwrap_or(Bytes::ZERO);
-            if known.told == (inactive_file, reservation) {
+            if known.reported == (inactive_file, reservation) {
                 continue;
             }
-            known.told = (inactive_file, reservation);
+            known.reported = (inactive_file, reservation);
             let facts = Facts {
                 handle: Arc::clone(&known.handle),
                 reservation,
@@ -385,18 +386,18 @@ impl Scout {
     }
 
     fn find_slices(&mut self) {
-        for index in 0..self.given.slices.len() {
-            let path = self.given.slices[index].as_str().to_owned();
+        for index in 0..self.context.slices.len() {
+            let path = self.context.slices[index].as_str().to_owned();
             let handle = match &self.slices[index] {
                 Some((handle, ..)) if handle.usage().is_ok() => Some(Arc::clone(handle)),
-                _ => Handle::open(&self.given.root, path.as_bytes()).ok().flatten().map(Arc::new),
+                _ => Handle::open(&self.context.root, path.as_bytes()).ok().flatten().map(Arc::new),
             };
             // A slice without a limit of its own has no line below it.
             let now = handle.and_then(|handle| {
                 let max = handle.max().ok()??;
                 let inactive = handle.inactive_file().unwrap_or(Bytes::ZERO);
-                let droppable = handle.droppable().ok();
-                Some((handle, SliceFigures { max, inactive_file: inactive, droppable }))
+                let reclaimable = handle.reclaimable().ok();
+                Some((handle, SliceFigures { max, inactive_file: inactive, reclaimable }))
             });
             let same = match (&self.slices[index], &now) {
                 (Some(before), Some(after)) => before.0.id() == after.0.id() && before.1 == after.1,
@@ -414,9 +415,9 @@ impl Scout {
 
     /// Finds the slices that the kernel brakes.
     fn find_marks(&mut self) {
-        let Some(patterns) = &self.given.brakes else { return };
+        let Some(patterns) = &self.context.brakes else { return };
         let bounds = Bounds { depth: MARK_DEPTH, count: MAX_BRAKES };
-        let discovery = match discover(&self.given.root, patterns, &self.given.protected, bounds) {
+        let discovery = match discover(&self.context.root, patterns, &self.context.protected, bounds) {
             Ok(discovery) => discovery,
             Err(error) => return self.complain("mark", format!("cannot look for slices to mark: {error}")),
         };
@@ -437,24 +438,24 @@ impl Scout {
     }
 
     fn name_suspects(&mut self) {
-        for suspect in suspects::largest(&self.given.patterns, &self.given.root, &self.given.protected) {
+        for suspect in suspects::largest(&self.context.patterns, &self.context.root, &self.context.protected) {
             let suspects::Suspect { pid, name, resident, huge_pages } = &suspect;
             let record = Record::Suspect { pid: *pid, name, resident: *resident, huge_pages: *huge_pages };
-            record.send(&mut self.given.queue);
+            record.send(&mut self.context.queue);
         }
     }
 
-    fn introduce(&mut self, introduction: &mut Introduction, first: bool) {
-        let Introduction { source, shadow, rungs, start, undone, troubles } = introduction;
-        let queue = &mut self.given.queue;
+    fn report_startup(&mut self, startup_report: &mut StartupReport, first: bool) {
+        let StartupReport { source, shadow, attempts, start, undone, troubles } = startup_report;
+        let queue = &mut self.context.queue;
         let workloads = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
         Record::Armed { pid: std::process::id(), source, shadow: *shadow, workloads, start: *start }.send(queue);
-        for rung in rungs.iter() {
-            if let Some(why) = &rung.fallen {
-                Record::Fallen { source: rung.kind.name(), why: clip(why) }.send(queue);
+        for attempt in attempts.iter() {
+            if let Some(why) = &attempt.error {
+                Record::SourceFailed { source: attempt.kind.name(), why: clip(why) }.send(queue);
             }
         }
-        for Hook { name, state } in &self.given.health.read().hooks {
+        for Hook { name, state } in &self.context.health.read().hooks {
             let (attached, how) = match state {
                 HookState::Attached(how) => (true, how),
                 HookState::Missing(why) => (false, why),
@@ -473,12 +474,12 @@ impl Scout {
     }
 
     fn report(&mut self) {
-        let health = self.given.health.read();
+        let health = self.context.health.read();
         let workloads = self.workloads();
-        let queue = &mut self.given.queue;
+        let queue = &mut self.context.queue;
         let now = monotonic();
-        let turns = self.given.bell.turns.load(Ordering::Relaxed);
-        if turns != self.turned.0 || !self.given.turns {
+        let turns = self.context.handle.turns.load(Ordering::Relaxed);
+        if turns != self.turned.0 || !self.context.turns {
             self.turned = (turns, now);
         }
         if now.since(self.turned.1) < STUCK {
@@ -508,7 +509,7 @@ impl Scout {
     /// Tells of a trouble, once until another one comes where the same was tried.
     fn complain(&mut self, tried: &'static str, text: String) {
         if self.troubles.get(tried) != Some(&text) {
-            Record::Trouble { text: clip(&text) }.send(&mut self.given.queue);
+            Record::Trouble { text: clip(&text) }.send(&mut self.context.queue);
             self.troubles.insert(tried, text);
         }
     }
@@ -566,19 +567,19 @@ mod tests {
             (discovery(&[], &["a", "b", "c"], false), Some("so would 2 more")),
             (discovery(&["a"], &[], true), Some("at most 16")),
         ] {
-            let told = unmarked(&discovery);
-            assert_eq!(told.is_some(), expected.is_some(), "{told:?}");
-            assert!(told.unwrap_or_default().contains(expected.unwrap_or_default()), "{expected:?}");
+            let reported = unmarked(&discovery);
+            assert_eq!(reported.is_some(), expected.is_some(), "{reported:?}");
+            assert!(reported.unwrap_or_default().contains(expected.unwrap_or_default()), "{expected:?}");
         }
     }
 
     #[test]
     fn what_is_asked_twice_before_it_is_taken_is_done_once() {
-        let bell = Bell::new().expect("an eventfd");
-        bell.ask(Ask::Discover);
-        bell.ask(Ask::Discover);
-        bell.ask(Ask::End);
-        assert_eq!(bell.take(), Ask::Discover as u32 | Ask::End as u32);
-        assert_eq!(bell.take(), 0);
+        let handle = InventoryHandle::new().expect("an eventfd");
+        handle.request(Request::Discover);
+        handle.request(Request::Discover);
+        handle.request(Request::End);
+        assert_eq!(handle.take(), Request::Discover as u32 | Request::End as u32);
+        assert_eq!(handle.take(), 0);
     }
 }

@@ -1,14 +1,14 @@
-//! How long a decision takes over 100, 1,000 and 10,000 pods of all classes, in each rule book, for a hard line on memory,
-//! a soft one, and a hard one on a disk, beside a stable sort of as many records of the size of a ranked pod in the same
-//! run. Ends with 1 if 1,000 pods take longer than four such sorts, or if growth is worse than that of n log n (twice over,
-//! for what caches do), and panics if a decision allocates.
+//! How long a decision takes over 100, 1,000 and 10,000 pods of all classes, in each eviction policy, for a hard
+//! threshold on memory, a soft one, and a hard one on a disk, beside a stable sort of as many records of the size of a
+//! ranked pod in the same run. Ends with 1 if 1,000 pods take longer than four such sorts, or if growth is worse than
+//! that of n log n (twice over, for what caches do), and panics if a decision allocates.
 //!
 //! `cargo bench -p plimsoll-benches`.
 
 #![expect(unsafe_code, reason = "a global allocator cannot be had without")]
 
 use plimsoll_policy::kubelet::{self, Amount, DiskLayout, FsStats, MemoryStats, NodeStats, QosClass, StatsTime, Usage};
-use plimsoll_policy::{RuleBook, plimsoll};
+use plimsoll_policy::{EvictionPolicy, plimsoll};
 use plimsoll_units::MonotonicNs;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -145,7 +145,8 @@ fn thresholds() -> Vec<kubelet::Threshold> {
         .to_vec()
 }
 
-/// 100 MiB below the line, so that a few victims are enough. Who is below a hard line on memory is below the soft one too.
+/// 100 MiB below the threshold, so that a few victims are enough. Who is below a hard threshold on memory is below the
+/// soft one too.
 fn node(turn: u64, crossed: Crossed) -> NodeStats {
     const BELOW: u64 = 100 << 20;
     let time = i64::try_from(turn).ok().map(StatsTime);
@@ -161,7 +162,7 @@ fn node(turn: u64, crossed: Crossed) -> NodeStats {
     }
 }
 
-/// The middle time of many decisions, which allocate nothing. In the turn before them a soft line's grace begins.
+/// The middle time of many decisions, which allocate nothing. In the turn before them a soft threshold's grace begins.
 fn middle_decision(mut decide: impl FnMut(u64) -> bool) -> Duration {
     decide(0);
     middle(|turn| {
@@ -189,7 +190,7 @@ const fn minutes(turn: u64) -> MonotonicNs {
     MonotonicNs(turn * 60_000_000_000)
 }
 
-fn decision(book: RuleBook, crossed: Crossed, pods: &[plimsoll::Pod<'_>]) -> Duration {
+fn decision(book: EvictionPolicy, crossed: Crossed, pods: &[plimsoll::Pod<'_>]) -> Duration {
     let Some(memory_order) = book.memory_order() else {
         let config = kubelet::Config { thresholds: thresholds(), ..kubelet::Config::default() };
         let mut state = kubelet::State::new(&config);
@@ -253,7 +254,8 @@ fn main() -> ExitCode {
         println!("{name:<18} {few:>14} {some:>14} {many:>14}");
     };
     row("stable sort", sorts);
-    for (book, crossed) in RuleBook::ALL.into_iter().flat_map(|book| Crossed::ALL.map(|crossed| (book, crossed))) {
+    for (book, crossed) in EvictionPolicy::ALL.into_iter().flat_map(|book| Crossed::ALL.map(|crossed| (book, crossed)))
+    {
         let name = format!("{book} {}", crossed.name());
         let times = COUNTS.map(|count| decision(book, crossed, &pods(&containers(count))));
         row(&name, times);

@@ -17,7 +17,7 @@ pub struct Turn<'a> {
     /// What that clock's zero is in nanoseconds since 1970, if that is known.
     pub epoch_ns: Option<i64>,
     /// What the agent itself told at that time, where the recording has it.
-    pub told: Option<&'a str>,
+    pub reported: Option<&'a str>,
     pub(crate) names: &'a [String],
     /// What is said of whom, by the pod's index.
     pub(crate) messages: &'a [(u32, Message)],
@@ -60,7 +60,7 @@ impl Turn<'_> {
     }
 
     /// Whether no line is crossed, or nothing that can be told.
-    pub fn is_calm(&self) -> bool {
+    pub fn is_quiet(&self) -> bool {
         match &self.decided {
             Decided::Machine { plan, .. } => {
                 matches!(plan.outcome, plimsoll_policy::Outcome::Calm | plimsoll_policy::Outcome::NotObserved)
@@ -109,8 +109,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Everybody in the order in which they would go: name, what becomes of it, and the keys that ranked it. Empty where
-    /// nobody had to be looked for.
+    /// Everybody in the order in which they would go: name, what becomes of it, and the keys that ranked it. Empty
+    /// where nobody had to be looked for.
     pub fn candidates(&self) -> Vec<[String; 3]> {
         fn row(name: String, fate: &dyn fmt::Display, keys: &dyn fmt::Display) -> [String; 3] {
             [name, fate.to_string(), keys.to_string()]
@@ -134,10 +134,10 @@ impl Turn<'_> {
         }
     }
 
-    /// What the event of each pod that goes says: name and message. Without a rule book over pods there is none.
+    /// What the event of each pod that goes says: name and message. Without an eviction policy over pods there is none.
     pub fn messages(&self) -> Vec<[String; 2]> {
-        let told = |(pod, message): &(u32, Message)| [self.name(*pod), printable(message.to_string().trim_end())];
-        self.messages.iter().map(told).collect()
+        let reported = |(pod, message): &(u32, Message)| [self.name(*pod), printable(message.to_string().trim_end())];
+        self.messages.iter().map(reported).collect()
     }
 
     /// Every number.
@@ -152,7 +152,7 @@ impl Turn<'_> {
         fields.insert("at_ns".to_owned(), self.at.0.into());
         fields.insert("time".to_owned(), self.time().into());
         fields.insert("line".to_owned(), self.line().into());
-        fields.insert("told".to_owned(), self.told.map(printable).into());
+        fields.insert("told".to_owned(), self.reported.map(printable).into());
         Value::Object(fields)
     }
 
@@ -177,7 +177,7 @@ impl Turn<'_> {
             })
         });
         object(json!({
-            "rule_book": "kubelet",
+            "eviction_policy": "kubelet",
             "outcome": plan.outcome.to_string(),
             "conditions": self.conditions().iter().map(Condition::name).collect::<Vec<_>>(),
             "thresholds": thresholds.collect::<Vec<_>>(),
@@ -192,7 +192,7 @@ impl Turn<'_> {
 
     /// Who goes, how long each has for an orderly end, and what is said of it.
     fn evictions(&self, evictions: impl Iterator<Item = (u32, i64)>) -> Vec<Value> {
-        let told = |(pod, grace_seconds)| {
+        let reported = |(pod, grace_seconds)| {
             let message = self.messages.iter().find(|(of, _)| *of == pod).map(|(_, message)| message);
             let annotations = message.into_iter().flat_map(Message::annotations);
             json!({
@@ -203,19 +203,19 @@ impl Turn<'_> {
                 SIGNAL_LABEL: message.and_then(Message::cause).map(Cause::label),
             })
         };
-        evictions.map(told).collect()
+        evictions.map(reported).collect()
     }
 
     /// Every candidate: the keys that ranked it, with its name and what becomes of it.
     fn with_fates(&self, keys: impl Iterator<Item = Value>) -> Vec<Value> {
-        let told = |(keys, [name, fate, reason]): (Value, [String; 3])| {
+        let reported = |(keys, [name, fate, reason]): (Value, [String; 3])| {
             let mut fields = object(keys);
             fields.extend(
                 [("pod", name), ("fate", fate), ("reason", reason)].map(|(key, it)| (key.to_owned(), it.into())),
             );
             Value::Object(fields)
         };
-        keys.zip(self.candidates()).map(told).collect()
+        keys.zip(self.candidates()).map(reported).collect()
     }
 
     fn plimsoll_plan(&self, config: &plimsoll::Config, plan: &plimsoll::Plan) -> Map<String, Value> {
@@ -258,7 +258,7 @@ impl Turn<'_> {
             (condition.name().to_owned(), case.map(|case| variant(&case).0).into())
         };
         object(json!({
-            "rule_book": match config.memory_order {
+            "eviction_policy": match config.memory_order {
                 plimsoll::MemoryOrder::Plimsoll => "plimsoll",
                 plimsoll::MemoryOrder::OpenShift3 => "openshift3",
             },
@@ -331,10 +331,10 @@ pub fn machine_plan(
         "outcome": outcome,
         "reason": reason.map(|reason| variant(&reason).0),
         "memory_pressure": memory_pressure,
-        "readings": plan.readings.map(|plimsoll_policy::Readings { capacity, kubelet, honest }| json!({
+        "readings": plan.readings.map(|plimsoll_policy::Readings { capacity, kubelet, mem_available }| json!({
             "capacity_bytes": capacity,
             "kubelet_bytes": kubelet,
-            "honest_bytes": honest,
+            "mem_available_bytes": mem_available,
         })),
         "line_bytes": plan.acting().map(|judged| judged.line),
         "thresholds": thresholds,

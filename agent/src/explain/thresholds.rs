@@ -1,5 +1,5 @@
-//! How far this machine and its slices are from each line that is configured. A line whose figure cannot be read here is
-//! named with the reason.
+//! How far this machine and its slices are from each line that is configured. A line whose figure cannot be read here
+//! is named with the reason.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(super) struct Distance {
     pub(super) hard: bool,
     pub(super) line_bytes: Bytes,
     pub(super) kubelet_bytes: i128,
-    pub(super) honest_bytes: Option<i128>,
+    pub(super) mem_available_bytes: Option<i128>,
 }
 
 /// What of a line's figure there is and what is left of it.
@@ -89,7 +89,7 @@ impl Places {
                 Err("only the container runtime knows where its images are".to_owned())
             }
             EvictionSignal::ContainerFsAvailable | EvictionSignal::ContainerFsInodesFree => {
-                Err("the kubelet takes the line of nodefs or imagefs in its place".to_owned())
+                Err("the kubelet takes the threshold of nodefs or imagefs in its place".to_owned())
             }
             EvictionSignal::MemoryAvailable => Err("/proc/meminfo cannot be read".to_owned()),
         }
@@ -141,7 +141,7 @@ pub(super) fn distances(configuration: &Configuration, look: &Look) -> Vec<Dista
                 hard: threshold.is_hard(),
                 line_bytes: line,
                 kubelet_bytes: from(memory.kubelet_available),
-                honest_bytes: memory.honest_available.map(from),
+                mem_available_bytes: memory.mem_available.map(from),
             }
         };
         thresholds.iter().map(distance).collect()
@@ -160,7 +160,7 @@ pub(super) fn slice_memory(look: &Look, path: &str) -> Option<MemoryReading> {
     Some(MemoryReading {
         capacity: seen.capacity_bytes,
         kubelet_available: seen.available_bytes,
-        honest_available: seen.honest_bytes,
+        mem_available: seen.mem_available_bytes,
     })
 }
 
@@ -298,7 +298,7 @@ mod tests {
         let pods = cgroups.path().join("kubepods");
         let places = places(proc.path(), proc.path(), Some(pods));
         let others = others(&configuration, &look, &reading, &places, &observer);
-        let told = |signal: &str, hard: bool| {
+        let reported = |signal: &str, hard: bool| {
             let mut all = others.iter().filter(|it| it.signal == signal && it.hard == hard);
             all.next().unwrap_or_else(|| panic!("{signal}: {others:?}"))
         };
@@ -313,17 +313,17 @@ mod tests {
             ("memory.available of none.slice", true, None, None),
             ("memory.available of a.slice", true, None, None),
         ] {
-            let found = told(signal, hard);
+            let found = reported(signal, hard);
             assert_eq!((found.line, found.distance), (line, distance), "{signal} {}", found.source);
             assert!(!found.source.is_empty());
         }
-        let node_fs = told("nodefs.available", true);
+        let node_fs = reported("nodefs.available", true);
         assert!(node_fs.is_bytes && node_fs.line == Some(1024) && node_fs.distance.is_some(), "{node_fs:?}");
-        assert!(!told("nodefs.inodesFree", true).is_bytes);
-        assert!(told("nodefs.inodesFree", true).distance.is_some());
-        assert_eq!(told("imagefs.available", true).written.as_deref(), Some("15%"));
-        assert_eq!(told("pid.available", false).written.as_deref(), Some("90%"));
-        assert_eq!(told("allocatableMemory.available", true).written.as_deref(), Some("1Mi"));
+        assert!(!reported("nodefs.inodesFree", true).is_bytes);
+        assert!(reported("nodefs.inodesFree", true).distance.is_some());
+        assert_eq!(reported("imagefs.available", true).written.as_deref(), Some("15%"));
+        assert_eq!(reported("pid.available", false).written.as_deref(), Some("90%"));
+        assert_eq!(reported("allocatableMemory.available", true).written.as_deref(), Some("1Mi"));
         assert!(others.iter().all(|it| it.signal != "memory.available"), "the machine's own is told elsewhere");
         assert_eq!(distances(&configuration, &look).len(), 1);
     }
@@ -332,13 +332,13 @@ mod tests {
     fn a_slice_is_judged_by_both_readings_as_the_core_does() {
         let text = "machine: {slices: [{path: a, evictionHard: {memory.available: 300}}]}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
-        for (honest_bytes, told) in [(None, None), (Some(Bytes(700)), Some(400))] {
+        for (mem_available_bytes, reported) in [(None, None), (Some(Bytes(700)), Some(400))] {
             let (capacity_bytes, available_bytes) = (Bytes(1000), Bytes(200));
-            let slice = Slice { path: "a".to_owned(), capacity_bytes, available_bytes, honest_bytes };
+            let slice = Slice { path: "a".to_owned(), capacity_bytes, available_bytes, mem_available_bytes };
             let look = Look { slices: vec![slice], ..Look::default() };
             let distances = distances(&configuration, &look);
             let of_slice = distances.iter().find(|it| it.slice.is_some()).expect("it has a line");
-            assert_eq!((of_slice.kubelet_bytes, of_slice.honest_bytes), (-100, told));
+            assert_eq!((of_slice.kubelet_bytes, of_slice.mem_available_bytes), (-100, reported));
         }
     }
 

@@ -14,7 +14,7 @@ const LINES: usize = 512;
 
 /// Takes lines and never waits. Once it is dropped, the thread writes what is left and ends.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct LogWriter {
     lines: SyncSender<String>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Written(Receiver<()>);
 pub(crate) fn start(
     mut target: impl Write + Send + 'static,
     lost: impl Fn() + Send + 'static,
-) -> anyhow::Result<(Outlet, Written)> {
+) -> anyhow::Result<(LogWriter, Written)> {
     let (lines, waiting) = sync_channel::<String>(LINES);
     let (done, written) = sync_channel(0);
     let write = move || {
@@ -39,10 +39,10 @@ pub(crate) fn start(
         drop(done);
     };
     thread::Builder::new().name("log".into()).spawn(write).context("cannot start the thread that writes the log")?;
-    Ok((Outlet { lines }, Written(written)))
+    Ok((LogWriter { lines }, Written(written)))
 }
 
-impl Outlet {
+impl LogWriter {
     /// Hands over a line, its end included. False: there was no room.
     pub(crate) fn offer(&self, line: String) -> bool {
         self.lines.try_send(line).is_ok()
@@ -90,10 +90,10 @@ mod tests {
         let lost = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&lost);
         let count = move || _ = count.fetch_add(1, Ordering::Relaxed);
-        let (outlet, written) = start(Stuck { words, text }, count).expect("a thread");
-        assert!(outlet.offer("first\n".into()));
+        let (log_writer, written) = start(Stuck { words, text }, count).expect("a thread");
+        assert!(log_writer.offer("first\n".into()));
         let mut more = 0;
-        while outlet.offer("more\n".into()) {
+        while log_writer.offer("more\n".into()) {
             more += 1;
             assert!(more <= LINES + 1, "it is not bounded");
         }
@@ -102,7 +102,7 @@ mod tests {
         word.send(()).expect("it waits");
         assert_eq!(read.recv().expect("it writes"), b"first\n");
         // The reader goes; what waits is lost and counted, and the thread ends.
-        drop((word, outlet));
+        drop((word, log_writer));
         assert!(written.wait(Duration::from_mins(1)));
         assert_eq!(lost.load(Ordering::Relaxed), more);
     }
@@ -110,12 +110,12 @@ mod tests {
     #[test]
     fn what_was_offered_is_written_before_the_end() {
         let ((word, words), (text, read)) = (channel(), channel());
-        let (outlet, written) = start(Stuck { words, text }, || {}).expect("a thread");
+        let (log_writer, written) = start(Stuck { words, text }, || {}).expect("a thread");
         for line in ["a\n", "b\n"] {
-            assert!(outlet.offer(line.into()));
+            assert!(log_writer.offer(line.into()));
             word.send(()).expect("it waits");
         }
-        drop(outlet);
+        drop(log_writer);
         assert!(written.wait(Duration::from_mins(1)));
         assert_eq!(read.iter().collect::<Vec<_>>().concat(), b"a\nb\n");
     }

@@ -1,5 +1,5 @@
-//! Checks for tests, compiled only with the feature `strict`: the agent dies at a named step, allocations of the watching
-//! thread are counted, and a filter ends the process at a system call that this thread must not make.
+//! Checks for tests, compiled only with the feature `fault_injection`: the agent dies at a named step, allocations of
+//! the watching thread are counted, and a filter ends the process at a system call that this thread must not make.
 
 #![expect(unsafe_code, reason = "an allocator that counts has to be one")]
 
@@ -15,10 +15,10 @@ use seccompiler::{
 };
 
 /// Names the step at which to die and who dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or, with
-/// `NAME:pause`, the step at which the core stands still until somebody continues it. That it was reached is said first.
+/// `NAME:pause`, the step at which the core is frozen until somebody continues it. That it was reached is said first.
 pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
-/// Set to anything: word that a line was crossed never comes.
-const LOSE_LINES: &str = "PLIMSOLL_LOSE_LINES";
+/// Set to anything: word that a threshold was crossed never comes.
+const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
 
 thread_local! {
     /// Allocations of this thread since its last wake; `None` where nobody counts.
@@ -107,7 +107,7 @@ pub(crate) fn filter() -> anyhow::Result<()> {
         (libc::SYS_futex, only(1, flags, &[u64::from(libc::FUTEX_WAKE.cast_unsigned())])?),
         // Look up, change, take out and walk through values; nothing is made, loaded or attached.
         (libc::SYS_bpf, only(0, exactly, &[1, 2, 3, 4])?),
-        // To die or to stand still at a kill point.
+        // To die or to be frozen at a kill point.
         (libc::SYS_kill, only(1, exactly, &[libc::SIGKILL, libc::SIGSTOP].map(|it| u64::from(it.cast_unsigned())))?),
     ];
     let rules = whatever.into_iter().chain(waits).map(|call| (call, Vec::new())).chain(conditional).collect();
@@ -120,7 +120,7 @@ pub(crate) fn filter() -> anyhow::Result<()> {
 
 /// Arms the kill point that the environment names.
 pub(crate) fn arm_kill_point() -> anyhow::Result<()> {
-    LOSES_LINES.store(std::env::var_os(LOSE_LINES).is_some(), Ordering::Relaxed);
+    LOSES_EVENTS.store(std::env::var_os(LOSE_EVENTS).is_some(), Ordering::Relaxed);
     let Ok(wanted) = std::env::var(KILL_POINT) else { return Ok(()) };
     let parsed =
         wanted.split_once(':').and_then(|(name, who)| Some((KillPoint::from_name(name)?, Who::from_name(who)?)));
@@ -163,11 +163,11 @@ struct Wanted {
 
 static WANTED: std::sync::OnceLock<Wanted> = std::sync::OnceLock::new();
 static PASSED: AtomicBool = AtomicBool::new(false);
-static LOSES_LINES: AtomicBool = AtomicBool::new(false);
+static LOSES_EVENTS: AtomicBool = AtomicBool::new(false);
 
 /// Whether this wake is taken for one that never came.
 pub(crate) fn loses(wake: &plimsoll_sense::Wake) -> bool {
-    LOSES_LINES.load(Ordering::Relaxed) && matches!(wake, plimsoll_sense::Wake::LineCrossed { .. })
+    LOSES_EVENTS.load(Ordering::Relaxed) && matches!(wake, plimsoll_sense::Wake::ThresholdCrossed { .. })
 }
 
 fn reached(point: KillPoint) {

@@ -3,9 +3,9 @@
 use crate::plimsoll::MemoryOrder;
 use core::fmt;
 
-/// A rule book, under the name that configurations give it.
+/// An eviction policy, under the name that configurations give it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RuleBook {
+pub enum EvictionPolicy {
     /// [`kubelet`](crate::kubelet): decision for decision the kubelet's.
     Kubelet,
     /// [`plimsoll`](crate::plimsoll): the kubelet's contract without its defects.
@@ -15,7 +15,7 @@ pub enum RuleBook {
     OpenShift3,
 }
 
-impl RuleBook {
+impl EvictionPolicy {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Kubelet, Self::Plimsoll, Self::OpenShift3];
 
@@ -28,7 +28,7 @@ impl RuleBook {
         }
     }
 
-    /// The rule book of this name.
+    /// The eviction policy of this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|book| book.name() == name)
     }
@@ -43,7 +43,7 @@ impl RuleBook {
     }
 }
 
-impl fmt::Display for RuleBook {
+impl fmt::Display for EvictionPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -55,9 +55,9 @@ mod tests {
 
     #[test]
     fn rule_books_are_found_by_name() {
-        for book in RuleBook::ALL {
-            assert_eq!(RuleBook::parse(book.name()), Some(book));
+        for book in EvictionPolicy::ALL {
+            assert_eq!(EvictionPolicy::parse(book.name()), Some(book));
         }
-        assert_eq!((RuleBook::parse("Kubelet"), RuleBook::default()), (None, RuleBook::Plimsoll));
+        assert_eq!((EvictionPolicy::parse("Kubelet"), EvictionPolicy::default()), (None, EvictionPolicy::Plimsoll));
     }
 }

@@ -1,4 +1,5 @@
-//! Laws of the rule books over pods, for every node and every workload. The kubelet's own is held to those that it keeps.
+//! Laws of the eviction policies over pods, for every node and every workload. The kubelet's own is held to those that
+//! it keeps.
 
 use plimsoll_policy::Stall;
 use plimsoll_policy::kubelet::{
@@ -7,7 +8,7 @@ use plimsoll_policy::kubelet::{
 };
 use plimsoll_policy::plimsoll::{
     self, Action, Config, Fate, Going, Image, MemoryOrder, Observation, OwnerUid, Plan, Pod, PodUid, Reclaimed, State,
-    Swap, SwapLine, Why,
+    Swap, SwapThreshold, Why,
 };
 use plimsoll_units::{Bytes, MonotonicNs};
 use proptest::prelude::*;
@@ -96,10 +97,10 @@ struct Step {
     has_statistics: bool,
     /// The statistics are those of the step before.
     is_old: bool,
-    honest: Option<u64>,
+    mem_available: Option<u64>,
     /// The kernel's reading has a time of its own.
-    has_honest_time: bool,
-    pods_honest: Option<u64>,
+    has_mem_available_time: bool,
+    pods_mem_available: Option<u64>,
     huge_pages: u64,
     stalled: u64,
     swap_free: u64,
@@ -126,15 +127,15 @@ fn step() -> impl Strategy<Value = Step> {
         (0_u64..1000, 0_u64..200, prop::collection::vec(image, 0..5), workloads),
     )
         .prop_map(|((after, left, has_statistics, is_old), memory, (stalled, swap_free, images, workloads))| {
-            let (honest, has_honest_time, pods_honest, huge_pages) = memory;
+            let (mem_available, has_mem_available_time, pods_mem_available, huge_pages) = memory;
             Step {
                 after,
                 left,
                 has_statistics,
                 is_old,
-                honest,
-                has_honest_time,
-                pods_honest,
+                mem_available,
+                has_mem_available_time,
+                pods_mem_available,
                 huge_pages,
                 stalled,
                 swap_free,
@@ -184,7 +185,7 @@ fn config(memory_order: MemoryOrder) -> impl Strategy<Value = Config> {
     (thresholds, 0_u32..12, 0_u32..12, any::<bool>(), period).prop_map(move |(thresholds, hard, soft, swap, period)| {
         Config {
             thresholds,
-            swap: swap.then_some(SwapLine { free: Line::At(Amount::whole(100)), grace: Duration::ZERO }),
+            swap: swap.then_some(SwapThreshold { free: Line::At(Amount::whole(100)), grace: Duration::ZERO }),
             memory_order,
             pressure_transition: Duration::from_secs(period),
             max_pod_grace_seconds: 30,
@@ -195,7 +196,7 @@ fn config(memory_order: MemoryOrder) -> impl Strategy<Value = Config> {
     })
 }
 
-/// Both of our own rule books.
+/// Both of our own eviction policies.
 fn ours() -> impl Strategy<Value = Config> {
     prop_oneof![config(MemoryOrder::Plimsoll), config(MemoryOrder::OpenShift3)]
 }
@@ -269,9 +270,9 @@ fn play(config: &Config, world: World, steps: &[Step], mut each: impl FnMut(&See
         let observation = Observation {
             layout: Some(world.layout),
             node,
-            honest_available: step.honest.map(Bytes),
-            honest_time: step.has_honest_time.then(|| stats_time(second)),
-            pods_honest_available: step.pods_honest.map(Bytes),
+            mem_available: step.mem_available.map(Bytes),
+            mem_available_time: step.has_mem_available_time.then(|| stats_time(second)),
+            pods_mem_available: step.pods_mem_available.map(Bytes),
             huge_page_pool: Bytes(step.huge_pages),
             stall: Some(Stall { full: Duration::from_millis(step.stalled), window: Duration::from_secs(1) }),
             swap: Some(Swap { total: Bytes(CAPACITY), free: Bytes(step.swap_free), refaults: refaults / 2 }),
@@ -431,7 +432,7 @@ proptest! {
             Some(hard) => Threshold { signal: hard.signal, ..soft },
             None => soft,
         }));
-        // What hard lines do, look by look, is what they would do alone.
+        // What hard thresholds do, look by look, is what they would do alone.
         let done = |config: &Config| {
             let mut all = Vec::new();
             play(config, world, &steps, |_, plan| {
@@ -555,7 +556,7 @@ proptest! {
 
     #[test]
     fn victims_a_minute_are_bounded(config in ours(), world in world(), steps in steps()) {
-        // For hard lines, and for soft ones: neither takes of what the other may.
+        // For hard thresholds, and for soft ones: neither takes of what the other may.
         let mut times: [Vec<MonotonicNs>; 2] = Default::default();
         play(&config, world, &steps, |seen, plan| {
             for action in &plan.actions {
@@ -599,8 +600,8 @@ proptest! {
     }
 }
 
-/// Plays in a world that answers: whoever is evicted ends for one turn, then its memory is back. Gives what is available
-/// in the end, and what the victims used, in order.
+/// Plays in a world that answers: whoever is evicted ends for one turn, then its memory is back. Gives what is
+/// available in the end, and what the victims used, in order.
 fn relieve(config: &Config, usages: &[u64], mut available: u64) -> (u64, Vec<u64>) {
     let of = |uid: PodUid| usages[usize::try_from(uid.0).expect("few")];
     let mut pods: Vec<Pod<'_>> = (0..)

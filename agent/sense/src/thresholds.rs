@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
-/// The most slices with a line of their own.
+/// The most slices with a threshold of their own.
 pub const MAX_SLICES: usize = 15;
 
 /// The most slices that the in-kernel brake may hold at a time.
@@ -13,13 +13,13 @@ pub const MAX_BRAKES: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 
-/// The node's line, in two readings of available memory. A level of zero bytes is not watched.
+/// The node's threshold, in two readings of available memory. A level of zero bytes is not watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeLine {
+pub struct NodeThreshold {
     /// Ring below this by the kubelet's reading: `MemTotal - (anonymous + file - inactive file)`.
     pub kubelet: Bytes,
-    /// Ring below this by the honest reading: free and reclaimable, less the watermarks, as `MemAvailable`.
-    pub honest: Bytes,
+    /// Ring below this by `MemAvailable`: free and reclaimable, less the watermarks, as `MemAvailable`.
+    pub mem_available: Bytes,
     /// `MemTotal`.
     pub total: Pages,
     /// What the kernel keeps for itself in every zone (`totalreserve_pages`).
@@ -28,13 +28,13 @@ pub struct NodeLine {
     pub low_watermark: Pages,
     /// By how much the kernel's global counters may be late in the kubelet's reading: the ring comes this much earlier.
     pub kubelet_drift: Pages,
-    /// The same in the honest reading.
-    pub honest_drift: Pages,
+    /// The same in `MemAvailable`.
+    pub mem_available_drift: Pages,
 }
 
-/// A slice's line: ring when what is charged to it reaches `usage`.
+/// A slice's threshold: ring when what is charged to it reaches `usage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SliceLine {
+pub struct SliceThreshold {
     /// The slice.
     pub cgroup: CgroupId,
     /// Ring at or above this.
@@ -43,23 +43,23 @@ pub struct SliceLine {
 
 /// Ring at or above this many tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskLine {
+pub struct TaskThreshold {
     /// How many.
     pub count: u32,
 }
 
 /// All lines of one arming.
 #[derive(Clone, Debug, Default)]
-pub struct Lines {
+pub struct ArmedThresholds {
     /// The node's.
-    pub node: Option<NodeLine>,
+    pub node: Option<NodeThreshold>,
     /// The slices', by index.
-    pub slices: ArrayVec<SliceLine, MAX_SLICES>,
+    pub slices: ArrayVec<SliceThreshold, MAX_SLICES>,
     /// The tasks'.
-    pub tasks: Option<TaskLine>,
+    pub tasks: Option<TaskThreshold>,
 }
 
-/// A slice whose tasks the kernel itself stops as they charge memory below a line. Off unless somebody marks one.
+/// A slice whose tasks the kernel itself stops as they charge memory below a threshold. Off unless somebody marks one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrakeMark {
     /// The slice; nested cgroups are held with it.
@@ -68,6 +68,6 @@ pub struct BrakeMark {
     pub level: u8,
     /// Stop below this by the kubelet's reading; zero: not by this one.
     pub kubelet: Bytes,
-    /// Stop below this by the honest reading; zero: not by this one.
-    pub honest: Bytes,
+    /// Stop below this by `MemAvailable`; zero: not by this one.
+    pub mem_available: Bytes,
 }

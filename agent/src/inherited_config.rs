@@ -15,9 +15,9 @@ use crate::options::Options;
 
 /// All that was read, in memory that the processes inherit.
 #[derive(Debug)]
-pub(crate) struct Handed(OwnedFd);
+pub(crate) struct InheritedConfig(OwnedFd);
 
-impl Handed {
+impl InheritedConfig {
     /// Writes it there.
     pub(crate) fn new(snapshot: &Snapshot) -> anyhow::Result<Self> {
         // Inherited: it stays open in whatever is started.
@@ -60,10 +60,10 @@ mod tests {
 
     #[test]
     fn everybody_reads_all_of_what_was_handed_down() {
-        let handed = Handed::new(&Snapshot::default()).expect("memory");
+        let inherited_config = InheritedConfig::new(&Snapshot::default()).expect("memory");
         for _ in 0..2 {
-            assert_eq!(read(&handed.0).expect("readable"), Snapshot::default());
+            assert_eq!(read(&inherited_config.0).expect("readable"), Snapshot::default());
         }
-        assert!(File::from(handed.0).write_all(b"x").is_err(), "nobody changes it");
+        assert!(File::from(inherited_config.0).write_all(b"x").is_err(), "nobody changes it");
     }
 }

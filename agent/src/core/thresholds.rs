@@ -2,7 +2,7 @@
 
 use plimsoll_node::zoneinfo::Drift;
 use plimsoll_policy::{MemoryReading, Threshold};
-use plimsoll_sense::{NodeLine, SliceLine};
+use plimsoll_sense::{NodeThreshold, SliceThreshold};
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
 /// Below all lines, the next ring comes when this much more is gone, or a sixteenth of the lowest line if that is more.
@@ -23,12 +23,12 @@ impl Machine {
     /// What to go by after it was read again; `None`: as before.
     ///
     /// The drift only grows: the kernel lets its counters drift less while kswapd is awake, and more again without a
-    /// word. The reserve is reckoned from figures that move while they are read, so it alone is no news: it changes with
-    /// the watermarks and, where `vm.lowmem_reserve_ratio` is set, with what the zones keep.
+    /// word. The reserve is reckoned from figures that move while they are read, so it alone is no news: it changes
+    /// with the watermarks and, where `vm.lowmem_reserve_ratio` is set, with what the zones keep.
     pub(super) fn renewed(&self, read: Self) -> Option<Self> {
         let drift = Drift {
             kubelet: self.drift.kubelet.max(read.drift.kubelet),
-            honest: self.drift.honest.max(read.drift.honest),
+            mem_available: self.drift.mem_available.max(read.drift.mem_available),
         };
         let same = drift == self.drift && (read.low_watermark, read.kept) == (self.low_watermark, self.kept);
         (!same).then_some(Self { drift, ..read })
@@ -37,10 +37,10 @@ impl Machine {
 
 /// The highest line that `reading` is not below; below all of them, a step further down.
 fn next(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Bytes {
-    let lines = || thresholds.iter().map(|threshold| threshold.line.of(capacity));
-    let ahead = lines().filter(|line| reading >= *line).max();
+    let armed = || thresholds.iter().map(|threshold| threshold.line.of(capacity));
+    let ahead = armed().filter(|line| reading >= *line).max();
     ahead.unwrap_or_else(|| {
-        let step = STEP.max(Bytes(lines().min().unwrap_or(Bytes::ZERO).0 / 16));
+        let step = STEP.max(Bytes(armed().min().unwrap_or(Bytes::ZERO).0 / 16));
         reading.saturating_sub(step)
     })
 }
@@ -52,42 +52,44 @@ pub(super) fn is_near(thresholds: &[Threshold], memory: &MemoryReading, machine:
         reading < line.saturating_add(drift.to_bytes(machine.page_bytes))
     };
     near(memory.kubelet_available, machine.drift.kubelet)
-        || memory.honest_available.is_some_and(|honest| near(honest, machine.drift.honest))
+        || memory.mem_available.is_some_and(|mem_available| near(mem_available, machine.drift.mem_available))
 }
 
-/// The node's line. Where memory is so near to it that the drift would ring it at once, the drift is left out: the
+/// The node's threshold. Where memory is so near to it that the drift would ring it at once, the drift is left out: the
 /// caller looks from time to time until it is clear of it.
-pub(super) fn node(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> Option<NodeLine> {
+pub(super) fn node(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> Option<NodeThreshold> {
     if thresholds.is_empty() {
         return None;
     }
     let drift = if is_near(thresholds, memory, machine) { Drift::default() } else { machine.drift };
-    Some(NodeLine {
+    Some(NodeThreshold {
         kubelet: next(thresholds, memory.capacity, memory.kubelet_available),
-        honest: memory.honest_available.map_or(Bytes::ZERO, |honest| next(thresholds, memory.capacity, honest)),
+        mem_available: memory
+            .mem_available
+            .map_or(Bytes::ZERO, |mem_available| next(thresholds, memory.capacity, mem_available)),
         // Without the huge page pool, which may change at any time.
         total: Pages::from_bytes(memory.capacity, machine.page_bytes),
         reserve: machine.reserve,
         low_watermark: machine.low_watermark,
         kubelet_drift: drift.kubelet,
-        honest_drift: drift.honest,
+        mem_available_drift: drift.mem_available,
     })
 }
 
-/// A slice's line. The kernel compares what is charged, which holds `inactive_file` that is not counted as used.
+/// A slice's threshold. The kernel compares what is charged, which holds `inactive_file` that is not counted as used.
 pub(super) fn slice(
     cgroup: CgroupId,
     thresholds: &[Threshold],
     memory: &MemoryReading,
     inactive_file: Bytes,
-) -> Option<SliceLine> {
+) -> Option<SliceThreshold> {
     if thresholds.is_empty() {
         return None;
     }
     let line = next(thresholds, memory.capacity, memory.kubelet_available);
     let usage = memory.capacity.saturating_sub(line).saturating_add(inactive_file);
     // At its limit nothing is charged any more: a line there would never ring.
-    Some(SliceLine { cgroup, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
+    Some(SliceThreshold { cgroup, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
 }
 
 #[cfg(test)]
@@ -100,7 +102,7 @@ mod tests {
         reserve: Pages(0),
         low_watermark: Pages(0),
         kept: Pages(0),
-        drift: Drift { kubelet: Pages(128), honest: Pages(256) },
+        drift: Drift { kubelet: Pages(128), mem_available: Pages(256) },
         page_bytes: 4096,
     };
 
@@ -109,34 +111,38 @@ mod tests {
         vec![hard, Threshold { line: Line::Quantity(Bytes::mib(200)), grace: Duration::from_mins(1), ..hard }]
     }
 
-    fn memory(kubelet: u64, honest: u64) -> MemoryReading {
+    fn memory(kubelet: u64, mem_available: u64) -> MemoryReading {
         MemoryReading {
             capacity: Bytes::mib(1000),
             kubelet_available: Bytes::mib(kubelet),
-            honest_available: Some(Bytes::mib(honest)),
+            mem_available: Some(Bytes::mib(mem_available)),
         }
     }
 
     #[test]
     fn each_reading_has_the_next_line_below_it() {
-        for (kubelet, honest, expected) in [
+        for (kubelet, mem_available, expected) in [
             (500, 500, (200, 200)),
             (200, 199, (200, 100)),
             (150, 90, (100, 84)),
             // Below all: a step of a sixteenth of the lowest line.
             (50, 3, (44, 0)),
         ] {
-            let line = node(&thresholds(), &memory(kubelet, honest), &MACHINE).expect("there are lines");
+            let line = node(&thresholds(), &memory(kubelet, mem_available), &MACHINE).expect("there are lines");
             let within_a_mib = |bytes: Bytes, mib: u64| bytes.0.abs_diff(mib << 20) < 1 << 20;
-            assert!(within_a_mib(line.kubelet, expected.0), "{kubelet} {honest}: {:?}", line.kubelet);
-            assert!(within_a_mib(line.honest, expected.1), "{kubelet} {honest}: {:?}", line.honest);
+            assert!(within_a_mib(line.kubelet, expected.0), "{kubelet} {mem_available}: {:?}", line.kubelet);
+            assert!(
+                within_a_mib(line.mem_available, expected.1),
+                "{kubelet} {mem_available}: {:?}",
+                line.mem_available
+            );
         }
         assert!(node(&[], &memory(1, 1), &MACHINE).is_none());
     }
 
     #[test]
     fn what_was_read_again_counts_where_watermarks_or_what_zones_keep_moved_or_the_drift_grew() {
-        let drift = |kubelet, honest| Drift { kubelet: Pages(kubelet), honest: Pages(honest) };
+        let drift = |kubelet, mem_available| Drift { kubelet: Pages(kubelet), mem_available: Pages(mem_available) };
         let read =
             |reserve, low, drift| Machine { reserve: Pages(reserve), low_watermark: Pages(low), drift, ..MACHINE };
         let keeping = |kept, drift| Machine { kept: Pages(kept), ..read(9, 0, drift) };
@@ -154,10 +160,14 @@ mod tests {
     #[test]
     fn near_a_line_the_drift_is_left_out() {
         // 256 pages are one mebibyte.
-        for (honest, is_near) in [(202, false), (200, true), (101, false), (100, true), (500, false)] {
-            let line = node(&thresholds(), &memory(500, honest), &MACHINE).expect("there are lines");
+        for (mem_available, is_near) in [(202, false), (200, true), (101, false), (100, true), (500, false)] {
+            let line = node(&thresholds(), &memory(500, mem_available), &MACHINE).expect("there are lines");
             let drift = if is_near { Drift::default() } else { MACHINE.drift };
-            assert_eq!((line.kubelet_drift, line.honest_drift), (drift.kubelet, drift.honest), "{honest}");
+            assert_eq!(
+                (line.kubelet_drift, line.mem_available_drift),
+                (drift.kubelet, drift.mem_available),
+                "{mem_available}"
+            );
         }
     }
 
