@@ -13,7 +13,7 @@ use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::peers::{Peer, peers};
 use plimsoll_node::process::{self, Released};
 use plimsoll_sense::probe::KernelFacts;
-use plimsoll_sense::{Kind, rules};
+use plimsoll_sense::{Kind, hooks, rules};
 use plimsoll_units::Bytes;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
@@ -356,14 +356,14 @@ fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
 
 fn hook_rows(kernel: &KernelFacts) -> Vec<Row> {
     let rows = rules::plan(kernel).into_iter().map(|rules::Planned { family, choices, reason }| {
-        let usable = choices.iter().find(|attach_type| refused(kernel, attach_type).is_none());
+        let usable = choices.iter().find(|choice| refused(kernel, choice).is_none());
         let found = match (usable, choices.first()) {
-            (Some(attach_type), _) => {
-                let hung: Vec<String> =
-                    attach_type.iter().map(|it| format!("{} {}", it.attach_type.name(), it.target)).collect();
-                hung.join(", ")
+            (Some(choice), _) => {
+                let attached: Vec<String> =
+                    choice.iter().map(|it| format!("{} {}", it.attach_type.name(), it.target)).collect();
+                attached.join(", ")
             }
-            (None, Some(attach_type)) => refused(kernel, attach_type).unwrap_or_default(),
+            (None, Some(choice)) => refused(kernel, choice).unwrap_or_default(),
             (None, None) => reason.unwrap_or_else(|| "cannot be attached".into()),
         };
         row(&format!("hook {}", family.name), usable.is_some(), found, family.degrades)
@@ -372,8 +372,8 @@ fn hook_rows(kernel: &KernelFacts) -> Vec<Row> {
 }
 
 /// Why a hook's programs cannot be loaded, as far as one program of each type tells it; `None` where they can.
-fn refused(kernel: &KernelFacts, attach_type: &[rules::Attachment]) -> Option<String> {
-    attach_type.iter().find_map(|it| match it.attach_type.programs(kernel) {
+fn refused(kernel: &KernelFacts, choice: &[hooks::Attachment]) -> Option<String> {
+    choice.iter().find_map(|it| match kernel.programs(it.attach_type) {
         Ok(true) => None,
         Ok(false) => Some(format!("this kernel cannot attach {} programs", it.attach_type.name())),
         Err(why) => Some(why.clone()),
@@ -384,15 +384,15 @@ fn refused(kernel: &KernelFacts, attach_type: &[rules::Attachment]) -> Option<St
 /// for cannot stand.
 fn source(facts: &Facts) -> Option<Kind> {
     let Facts { kernel, wish, .. } = facts;
-    let line = rules::plan(kernel).into_iter().any(|planned| {
-        planned.family.name == rules::LINE
-            && planned.choices.iter().any(|attach_type| refused(kernel, attach_type).is_none())
+    let threshold = rules::plan(kernel).into_iter().any(|planned| {
+        planned.family.name == hooks::THRESHOLD
+            && planned.choices.iter().any(|choice| refused(kernel, choice).is_none())
     });
     let allowed = kernel.lockdown.as_deref() != Some(CONFIDENTIALITY)
         && facts.holds(capabilities::BPF)
         && facts.holds(capabilities::PERFMON);
     match wish {
-        SourceChoice::Auto | SourceChoice::Ebpf if line && allowed => Some(Kind::Ebpf),
+        SourceChoice::Auto | SourceChoice::Ebpf if threshold && allowed => Some(Kind::Ebpf),
         SourceChoice::Auto | SourceChoice::Psi if kernel.psi => Some(Kind::PsiTrigger),
         SourceChoice::Auto | SourceChoice::Poll => Some(Kind::Polling),
         SourceChoice::Ebpf | SourceChoice::Psi => None,
@@ -465,10 +465,10 @@ mod tests {
     /// A machine with everything in order.
     fn good() -> Facts {
         let targets = |typed: bool| {
-            rules::FAMILIES
+            hooks::FAMILIES
                 .iter()
                 .flat_map(|family| family.choices.iter().copied().flatten())
-                .filter(move |it| (it.attach_type == rules::AttachType::Tracepoint) == typed)
+                .filter(move |it| (it.attach_type == hooks::AttachType::Tracepoint) == typed)
                 .map(|it| (it.target, true))
                 .collect()
         };
@@ -536,7 +536,7 @@ mod tests {
             (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
             (&["process_mrelease"], |facts| facts.release = Err("ENOSYS".into())),
             (&["pressure (PSI)"], |facts| facts.kernel.psi = false),
-            (&["kernel symbols", "hook line", "hook tasks"], |facts| {
+            (&["kernel symbols", "hook threshold", "hook tasks"], |facts| {
                 facts.kernel.symbols_visible = false;
                 facts.kernel.kptr_restrict = Some(2);
                 facts.kernel.threshold_blind = Some("hidden".into());
@@ -592,7 +592,7 @@ mod tests {
         facts.kernel.kprobe_programs = Err("not permitted".into());
         let no_programs = troubles(&facts);
         for found in [no_types, no_programs] {
-            for family in rules::FAMILIES {
+            for family in hooks::FAMILIES {
                 assert!(found.contains(&format!("hook {}", family.name)), "{found:?}");
             }
             assert!(found.contains(&"source".to_owned()), "{found:?}");

@@ -1,4 +1,4 @@
-//! The barest wake there is on the same hook: armed by exchange, one record, forced wake-up. What the real line's latency
+//! The barest wake there is on the same hook: armed by exchange, one record, forced wake-up. What the real threshold's latency
 //! is measured against.
 
 #![no_std]

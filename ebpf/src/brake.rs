@@ -1,4 +1,4 @@
-//! The in-kernel brake: stops the charging process itself, before anyone woke. Off unless its owner asked for it.
+//! The in-kernel brake: stops the charging process itself, before the agent is awake. Off unless configured.
 //!
 //! What is stopped is written down first, in a map that outlives the agent; where it cannot be written, nothing is
 //! stopped.
@@ -16,11 +16,11 @@ use crate::{
 
 const SIGSTOP: u32 = 19;
 
-/// Marked slices are looked for at these levels below the root cgroup.
+/// Marked slices are found at these levels below the root cgroup.
 const LEVELS: i32 = 8;
 
 /// Stops the running process if it is in a marked slice, memory is below that slice's threshold, and what is charged
-/// belongs to the same slice. A charge can be made for somebody else: in an interrupt, or for the owner of what is
+/// belongs to the same slice. A charge can be made for another cgroup: in an interrupt, or for the owner of what is
 /// shared.
 #[inline(always)]
 pub fn apply(levels: u64, now: Readings, counter: u64) {
@@ -47,7 +47,7 @@ pub fn apply(levels: u64, now: Readings, counter: u64) {
 }
 
 /// Whether the page counter belongs to the slice or to something in it. Where none is charged (reclaim, which may have
-/// begun in an interrupt) nobody is stopped: whoever goes on to charge is.
+/// begun in an interrupt) no process is stopped: the next one to charge is.
 #[inline(always)]
 fn is_charged(counter: u64, slice: u64) -> bool {
     let mut at = counter;
@@ -93,8 +93,8 @@ fn stop(slice: u64) -> i32 {
         maps::count(counter::BRAKES_REFUSED);
         return 0;
     }
-    // Whoever undoes may have continued it and taken the record away just before the signal: nobody stays stopped
-    // without a record. Should it go on already, the next one to undo finds a process that needs nothing.
+    // User space may have continued it and removed the record just before the signal: no process stays stopped without a
+    // record. Should it run already, the next undo finds a process that needs nothing.
     if maps::STOPPED.get_ptr(tgid).is_none() {
         let _ = maps::STOPPED.insert(tgid, StoppedSlot { start_ns, slice, at_ns }, 0);
     }

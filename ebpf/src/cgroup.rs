@@ -1,4 +1,4 @@
-//! Cgroups that come, go, fill and empty. Not urgent: the reader is woken as the ring sees fit.
+//! Cgroups that are created, removed, populated and emptied. Not urgent: the ring buffer's own wake-up rule applies.
 
 use aya_ebpf::{EbpfContext as _, helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfTracePointContext};
 use plimsoll_abi::{CgroupRecord, change, counter, kind};

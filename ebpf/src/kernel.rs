@@ -26,11 +26,11 @@ offsets! {
     OC_CHOSEN, OC_CONSTRAINT, OC_MEMCG, CONSTRAINT_CPUSET, CONSTRAINT_MEMORY_POLICY, CONSTRAINT_MEMCG,
 }
 
-/// How long a cgroup may stall within a second before it rings, in nanoseconds.
+/// How long a cgroup may stall within a second before an event is submitted, in nanoseconds.
 #[unsafe(no_mangle)]
 pub static STALL_BURST: Global<u64> = Global::new(u64::MAX);
 
-/// Not zero where the in-kernel brake was asked for; otherwise the verifier drops its code.
+/// Not zero where the in-kernel brake is configured; otherwise the verifier drops its code.
 #[unsafe(no_mangle)]
 pub static KERNEL_BRAKE: Global<u32> = Global::new(0);
 
@@ -99,7 +99,7 @@ pub fn counter_cgroup(counter: u64) -> Option<u64> {
     cgroup_id(member(memcg, &MEMCG_CGROUP)?)
 }
 
-/// `None` as the wire says it.
+/// `None` in the wire format.
 #[inline(always)]
 pub fn or_absent(value: Option<u64>) -> u64 {
     match value {

@@ -9,22 +9,22 @@ use aya_ebpf::{
 };
 use plimsoll_abi::{BrakeSlot, StallSlot, StoppedSlot, ThresholdTable, counter};
 
-/// Wakes the reader with this very record, however full the ring is.
+/// Wakes the reader with this very record, however full the ring buffer is.
 pub const WAKE: u64 = BPF_RB_FORCE_WAKEUP as u64;
 
-/// What the line programs compare with; the agent has it mapped.
-#[map(name = "lines")]
+/// What the threshold programs compare with; the agent has it mapped.
+#[map(name = "thresholds")]
 pub static TABLE: Array<ThresholdTable> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Crossed lines, alone: nothing else can fill it. A multiple of 64 KiB, the largest page size.
-#[map(name = "line_ring")]
+/// Crossed thresholds alone: no other event can fill it. A multiple of 64 KiB, the largest page size.
+#[map(name = "threshold_ring")]
 pub static THRESHOLD_RING: RingBuf = RingBuf::with_byte_size(1 << 16, 0);
 
 /// Everything else that is rare.
 #[map(name = "event_ring")]
 pub static EVENT_RING: RingBuf = RingBuf::with_byte_size(1 << 17, 0);
 
-/// What could not be said or done, by [`counter`].
+/// Losses and refusals, by [`counter`].
 #[map(name = "counts")]
 pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(counter::COUNT, 0);
 
@@ -40,7 +40,7 @@ pub static COUNTERS: LruHashMap<u64, [u64; 2]> = LruHashMap::with_max_entries(25
 #[map(name = "brakes")]
 pub static BRAKES: HashMap<u64, BrakeSlot> = HashMap::with_max_entries(64, 0);
 
-/// What the brake stopped, by process id. The agent pins it, so that whoever comes next can undo it.
+/// What the brake stopped, by process id. The agent pins it, so that its supervisor or successor can undo it.
 #[map(name = "stopped")]
 pub static STOPPED: HashMap<u32, StoppedSlot> = HashMap::with_max_entries(1024, 0);
 
@@ -68,7 +68,7 @@ pub fn peek(word: *const u64) -> u64 {
     unsafe { core::ptr::read_volatile(word) }
 }
 
-/// Takes an armed generation: whoever gets it rings, everyone else gets zero.
+/// Takes an armed generation: one caller gets it and submits, all others get zero.
 #[inline(always)]
 pub fn take(generation: *mut u64) -> u64 {
     // SAFETY: as for `peek`.

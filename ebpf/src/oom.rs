@@ -39,9 +39,9 @@ fn killed(control: u64) {
     if victim == 0 {
         return;
     }
-    // Whoever is dying already is only helped along: nobody is killed, and the kernel does not count it either. Who is
-    // dumping core is killed all the same. So is who shares its memory with a process that lives on, which is not looked
-    // for here.
+    // A process that is dying already is only helped along: none is killed, and the kernel does not count it. One that is
+    // dumping core is killed all the same. So is one that shares its memory with a process that lives on, which is not
+    // detected here.
     let signal = kernel::or_zero(kernel::member(victim, &kernel::TASK_SIGNAL));
     let dumps = kernel::or_zero(kernel::member(signal, &kernel::SIGNAL_CORE)) != 0;
     if let Some(flags) = kernel::half_member(signal, &kernel::SIGNAL_FLAGS)

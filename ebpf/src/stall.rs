@@ -1,6 +1,6 @@
-//! Who waits for memory: added up per cgroup, and rung only when a cgroup waits more than its share of a second.
+//! Stalls for memory: added up per cgroup; an event only when a cgroup stalls for more than its share of a second.
 //!
-//! Sections nest; only the outermost counts. The kernel says which it is in the flags word: after entering it holds
+//! Sections nest; only the outermost counts. The flags word tells which it is: after entering it holds
 //! zero for the outermost, and still does when that one leaves.
 
 use aya_ebpf::{

@@ -1,4 +1,4 @@
-//! The number of tasks against its line, at every fork.
+//! The number of tasks against its threshold, at every fork.
 
 use aya_ebpf::{
     helpers::{bpf_get_current_cgroup_id, bpf_get_current_pid_tgid, bpf_ktime_get_ns},

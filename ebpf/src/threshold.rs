@@ -1,4 +1,4 @@
-//! The lines: the node's available memory and the slices' charges against what the agent drew, at every charge.
+//! The thresholds: the node's available memory and the slices' charges against the armed levels, at every charge.
 //!
 //! `page_counter_try_charge` runs once for a batch of 64 pages, for every task in a cgroup, and for nothing in the root
 //! cgroup: [`crate::reclaim`] compares for those.
@@ -13,7 +13,7 @@ use plimsoll_abi::{ABSENT, SLICES as SLOTS, ThresholdRecord, ThresholdTable, cou
 
 use crate::{brake, kernel, maps};
 
-/// How far up from the charged cgroup a slice is looked for.
+/// How many levels up from the charged cgroup slices are compared.
 pub const DEPTH: usize = 8;
 
 /// Available memory in pages.
@@ -48,7 +48,7 @@ fn charge(counter: u64, pages: u64) {
     slices(table, counter, pages);
 }
 
-/// Compares the node's readings with its line, and with the brakes' lines where there are any.
+/// Compares the node's readings with its threshold, and with the brakes' thresholds where there are any.
 #[inline(always)]
 pub fn node(table: *mut ThresholdTable, counter: u64) {
     // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
@@ -180,7 +180,8 @@ fn compare(table: *mut ThresholdTable, slot: u64, at: u64, pages: u64) {
     }
 }
 
-/// Reserves a record, takes the generation, submits: in this order, so that a full ring leaves the line armed.
+/// Reserves a record, takes the generation, submits: in this order, so that a full ring buffer leaves the threshold
+/// armed.
 #[inline(never)]
 fn submit(table: *mut ThresholdTable, threshold: u64, counter: u64, usage: u64) -> i32 {
     if table.is_null() {

@@ -1,4 +1,4 @@
-//! The barest ring-buffer wake on the line's own hook: the yardstick of the benchmarks, and nothing else.
+//! The barest ring-buffer wake on the threshold's own hook: the yardstick of the benchmarks, and nothing else.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -19,7 +19,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ba
 
 const TARGET: &str = "page_counter_try_charge";
 
-/// One program, one word to arm it, one ring.
+/// One program, one word to arm it, one ring buffer.
 pub struct Bare {
     armed: MappedWords,
     ring: RingBuf<MapData>,
@@ -60,12 +60,12 @@ impl Bare {
         self.ring.as_fd()
     }
 
-    /// The next charge rings, once.
+    /// The next charge submits an event, once.
     pub fn arm(&self) {
         self.armed.at(0).store(1, Ordering::Release);
     }
 
-    /// When it rang, if it did.
+    /// When its event was submitted, if it was.
     pub fn take(&mut self) -> Option<MonotonicNs> {
         let item = self.ring.next()?;
         BareRecord::decode(&item).ok().map(|record| MonotonicNs(record.at_ns))

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::{psi::TriggerSpec, source::Kind};
+use crate::{kind::Kind, psi::TriggerSpec};
 
 /// What to start, and how.
 #[derive(Clone, Debug)]
@@ -17,11 +17,11 @@ pub struct Config {
     pub trigger: TriggerSpec,
     /// Where the record of what the in-kernel brake stopped is pinned, under bpffs.
     pub stopped_pin: PathBuf,
-    /// Load the in-kernel brake at all. Off: the programs that could stop a task are told so before they are verified.
+    /// Load the in-kernel brake at all. Off: the verifier removes the code that could stop a task.
     pub kernel_brake: bool,
     /// Do without trampolines, as a kernel must that has none: kprobes and tracepoints carry what they can.
     pub no_trampolines: bool,
-    /// A cgroup's stall that rings: this long, summed over its tasks, within one second.
+    /// A cgroup's stall that submits an event: this long, summed over its tasks, within one second.
     pub stall_burst: Duration,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::source::Kind;
+use crate::kind::Kind;
 
 /// What was tried, on what, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum SenseError {
         error: io::Error,
     },
     /// The kernel programs do not load, or what they need is missing.
-    #[error("{what}: {why}; `plimsoll check` says what this kernel allows")]
+    #[error("{what}: {why}; `plimsoll check` lists what this kernel allows")]
     Ebpf {
         /// What was tried.
         what: &'static str,
@@ -63,13 +63,13 @@ pub enum SenseError {
         /// How deep.
         deepest: u8,
     },
-    /// The in-kernel brake was asked of a source that has none.
+    /// The in-kernel brake was requested of a source that has none.
     #[error("source `{0}` cannot brake in the kernel; run with source `ebpf` or leave the in-kernel brake off")]
     NoKernelBrake(Kind),
     /// A poll period of zero.
     #[error("a poll period must be longer than zero")]
     ZeroPeriod,
-    /// No rung of the ladder holds.
+    /// No source could be started.
     #[error("no source could be started: {0}")]
     NoSource(String),
 }

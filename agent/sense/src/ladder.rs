@@ -1,26 +1,21 @@
-//! Starts the best source that this machine allows, and says why a better one was not taken.
+//! Starts the best source that this machine allows, and reports why a better one was not taken.
 
 use std::path::Path;
 
 use crate::{
-    config::Config,
-    ebpf::EbpfSource,
-    error::SenseError,
-    poll::Polling,
-    psi::PsiTrigger,
-    source::{Kind, Source},
+    config::Config, ebpf::EbpfSource, error::SenseError, kind::Kind, poll::Polling, psi::PsiTrigger, source::Source,
 };
 
-/// One step of the ladder.
+/// An attempt to start a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceAttempt {
     /// Which source.
     pub kind: Kind,
-    /// Why it was not taken; `None` on the rung that stands.
+    /// Why it was not taken; `None` for the source that was started.
     pub error: Option<String>,
 }
 
-/// Starts sources best first until one stands. The last rung in the answer is the one that does.
+/// Starts sources, best first, until one succeeds. The last attempt in the answer is that one.
 pub fn ladder(config: &Config) -> Result<(Box<dyn Source>, Vec<SourceAttempt>), SenseError> {
     let mut attempts = Vec::new();
     for kind in [Kind::Ebpf, Kind::PsiTrigger, Kind::Polling] {
@@ -78,7 +73,7 @@ mod tests {
     #[test]
     fn every_fallen_rung_has_a_reason_and_the_last_one_stands() {
         let (source, attempts) = ladder(&Config::default()).expect("polling works everywhere");
-        let (last, error) = attempts.split_last().expect("at least one rung");
+        let (last, error) = attempts.split_last().expect("at least one attempt");
         assert_eq!((last.kind, &last.error), (source.kind(), &None));
         assert!(error.iter().all(|attempt| attempt.error.as_ref().is_some_and(|why| !why.is_empty())), "{attempts:?}");
     }

@@ -1,4 +1,4 @@
-//! What the kernel programs must be told about the running kernel before they are loaded: one table from their names
+//! What the kernel programs need to know of the running kernel before they are loaded: one table from their names
 //! for addresses and offsets to the kernel's.
 
 use plimsoll_abi::NO_OFFSET;
@@ -14,7 +14,7 @@ struct Counter {
     global: &'static str,
     /// The kernel's name for the index.
     item: &'static str,
-    /// The line cannot be reckoned without it.
+    /// The node's threshold cannot be computed without it.
     needed: bool,
 }
 

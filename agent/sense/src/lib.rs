@@ -1,8 +1,8 @@
-//! What the kernel says about this machine, as it happens.
+//! Events of this machine's kernel, as they happen.
 //!
 //! A [`Source`] wakes its owner: eBPF programs that watch charges, reclaim, stall, OOM kills, forks and cgroups; a PSI
-//! trigger; or a timer. [`ladder`] starts the best one that this machine allows and says why a better one was not
-//! taken. A [`Wake`] never carries a decision: it says "look now".
+//! trigger; or a timer. [`ladder`] starts the best one that this machine allows and reports why a better one was not
+//! taken. A [`Wake`] never carries a decision: it says that a sample is due.
 //!
 //! Nothing here decides, kills or brakes, and nothing between a wake and the next [`Source::arm`] allocates, opens a
 //! file or formats text.
@@ -15,6 +15,8 @@ pub mod btf;
 mod config;
 mod ebpf;
 mod error;
+pub mod hooks;
+mod kind;
 mod ladder;
 mod layout;
 mod mapped;
@@ -31,12 +33,11 @@ mod wake;
 pub use config::Config;
 pub use ebpf::EbpfSource;
 pub use error::SenseError;
+pub use kind::Kind;
 pub use ladder::{SourceAttempt, ladder};
 pub use poll::Polling;
 pub use psi::{PsiTrigger, TriggerSpec};
-pub use source::{
-    Descriptor, Health, HealthReader, Hook, HookState, Interest, Kind, MAX_DESCRIPTORS, ProgramStats, Source,
-};
+pub use source::{Descriptor, Health, HealthReader, Hook, HookState, Interest, MAX_DESCRIPTORS, ProgramStats, Source};
 pub use thresholds::{
     ArmedThresholds, BrakeMark, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold, SliceThreshold, TaskThreshold,
 };

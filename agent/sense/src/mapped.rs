@@ -1,4 +1,4 @@
-//! An array map of the kernel, mapped: the agent arms a line with a store instead of a system call.
+//! An array map of the kernel, mapped: the agent arms a threshold with a store instead of a system call.
 #![expect(unsafe_code, reason = "a memory map shared with the kernel is reached through a raw pointer")]
 
 use std::{io, os::fd::BorrowedFd, ptr::NonNull, sync::atomic::AtomicU64};

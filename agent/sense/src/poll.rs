@@ -1,4 +1,4 @@
-//! The lowest rung, and the baseline that the others are measured against: look once a period.
+//! The source of last resort, and the baseline that the others are measured against: one sample a period.
 
 use std::{
     io,
@@ -13,12 +13,13 @@ use rustix::time::{
 
 use crate::{
     error::SenseError,
-    source::{Descriptor, Interest, Kind, MAX_DESCRIPTORS, Source},
+    kind::Kind,
+    source::{Descriptor, Interest, MAX_DESCRIPTORS, Source},
     thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::{Wake, WakeList},
 };
 
-/// A timer on `CLOCK_MONOTONIC`. It does not know the lines: its owner looks at each tick.
+/// A timer on `CLOCK_MONOTONIC`. It does not know the thresholds: its owner takes a sample at each tick.
 #[derive(Debug)]
 pub struct Polling {
     timer: OwnedFd,

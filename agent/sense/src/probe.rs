@@ -1,4 +1,4 @@
-//! Facts about this kernel. Facts only: what follows from them is in [`crate::rules`]. Nothing is asked by version
+//! Facts about this kernel. Facts only: what follows from them is in [`rules`](crate::rules). No fact is derived from a version
 //! number.
 
 use std::{fs, panic::resume_unwind, path::Path, thread};
@@ -7,8 +7,8 @@ use aya::{programs::ProgramType, sys::is_program_supported};
 
 use crate::{
     btf::{Btf, BtfError},
+    hooks::{self, AttachType},
     layout::Layout,
-    rules,
     symbols::Symbols,
 };
 
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, none excludes another")]
 pub struct KernelFacts {
-    /// The kernel's release, for people to read; no rule looks at it.
+    /// The kernel's release, for people to read; no rule depends on it.
     pub release: String,
     /// Its type information, or why there is none.
     pub btf: Result<(), BtfError>,
@@ -26,7 +26,7 @@ pub struct KernelFacts {
     pub tracepoints: Vec<(&'static str, bool)>,
     /// Members that hooks read and this kernel lacks, by the programs' names.
     pub missing_members: Vec<&'static str>,
-    /// Why the node's threshold cannot be reckoned in the kernel, if so.
+    /// Why the node's threshold cannot be computed in the kernel, if so.
     pub threshold_blind: Option<String>,
     /// Whether the number of tasks can be read in the kernel.
     pub task_count: bool,
@@ -42,7 +42,7 @@ pub struct KernelFacts {
     pub memory_controller: bool,
     /// Whether bpffs is mounted at `/sys/fs/bpf`.
     pub bpffs: bool,
-    /// Whether programs can be attached to functions by trampolines (fentry, fexit), or why it cannot be said.
+    /// Whether programs can be attached to functions by trampolines (fentry, fexit), or why that is not known.
     pub trampolines: Result<bool, String>,
     /// Whether programs on raw tracepoints can be loaded, likewise. Those with typed arguments need the kernel's type
     /// information besides, and no trampoline.
@@ -51,14 +51,14 @@ pub struct KernelFacts {
     pub kprobe_programs: Result<bool, String>,
 }
 
-/// The facts, and what the programs are to be told, which takes the same reading.
+/// The facts, and the layout for the programs, which comes from the same reading.
 pub(crate) struct Found {
     pub(crate) facts: KernelFacts,
     pub(crate) layout: Option<Layout>,
 }
 
 impl KernelFacts {
-    /// Asks this kernel everything, also by loading a program of each type.
+    /// Gathers all facts of this kernel, also by loading a program of each type.
     pub fn gather() -> Self {
         let mut facts = gather(Path::new("/")).facts;
         let usable = |kind| is_program_supported(kind).map_err(|error| with_sources(&error));
@@ -67,6 +67,15 @@ impl KernelFacts {
         facts.raw_tracepoints = usable(ProgramType::RawTracePoint);
         facts.kprobe_programs = usable(ProgramType::KProbe);
         facts
+    }
+
+    /// Whether this kernel takes programs of a type at all, or why that is not known.
+    pub const fn programs(&self, attach_type: AttachType) -> &Result<bool, String> {
+        match attach_type {
+            AttachType::Fentry | AttachType::Fexit => &self.trampolines,
+            AttachType::Tracepoint => &self.raw_tracepoints,
+            AttachType::Kprobe => &self.kprobe_programs,
+        }
     }
 
     /// Whether the kernel has this function.
@@ -95,7 +104,7 @@ pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Asks the kernel whose `/proc` and `/sys` are under `root`; loads nothing.
+/// Reads the facts of the kernel whose `/proc` and `/sys` are under `root`; loads nothing.
 pub(crate) fn gather(root: &Path) -> Found {
     let text = |path: &str| fs::read_to_string(root.join(path)).ok();
     // The kernel writes each of some hundred thousand symbols as text, which takes as long as all else at a start.
@@ -109,8 +118,8 @@ pub(crate) fn gather(root: &Path) -> Found {
         |there: fn(&Btf, &str) -> bool, name: &'static str| (name, btf.as_ref().is_ok_and(|btf| there(btf, name)));
     let facts = KernelFacts {
         release: text("proc/sys/kernel/osrelease").unwrap_or_default().trim().into(),
-        functions: rules::functions().map(|name| btf_says(Btf::has_function, name)).collect(),
-        tracepoints: rules::tracepoints().map(|name| btf_says(Btf::has_tracepoint, name)).collect(),
+        functions: hooks::functions().map(|name| btf_says(Btf::has_function, name)).collect(),
+        tracepoints: hooks::tracepoints().map(|name| btf_says(Btf::has_tracepoint, name)).collect(),
         missing_members: layout.as_ref().map_or(Vec::new(), |layout| {
             layout.offsets.iter().map(|(name, _)| *name).filter(|name| layout.offset(name).is_none()).collect()
         }),
@@ -127,15 +136,15 @@ pub(crate) fn gather(root: &Path) -> Found {
             .is_some_and(|controllers| controllers.split_whitespace().any(|controller| controller == "memory")),
         bpffs: text("proc/self/mounts")
             .is_some_and(|mounts| mounts.lines().any(|line| is_mount(line, "/sys/fs/bpf", "bpf"))),
-        trampolines: Err("not asked".into()),
-        raw_tracepoints: Err("not asked".into()),
-        kprobe_programs: Err("not asked".into()),
+        trampolines: Err("not probed".into()),
+        raw_tracepoints: Err("not probed".into()),
+        kprobe_programs: Err("not probed".into()),
         btf: btf.map(drop),
     };
     Found { facts, layout }
 }
 
-/// Whether the kernel was told to leave out the memory controller: `cgroup_disable=` takes a list.
+/// Whether the kernel's command line disables the memory controller: `cgroup_disable=` takes a list.
 fn memory_disabled(command_line: &str) -> bool {
     let lists = command_line.split_whitespace().filter_map(|word| word.strip_prefix("cgroup_disable="));
     lists.flat_map(|list| list.split(',')).any(|controller| controller == "memory")

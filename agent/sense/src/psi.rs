@@ -1,7 +1,7 @@
-//! The middle rung: the kernel's own pressure trigger on memory.
+//! The source below eBPF: the kernel's own pressure trigger on memory.
 //!
 //! It fires when tasks waited for memory long enough within a window, at best 50 ms after that began, and once a
-//! window. Stall also rises on slow disks with memory free, so its owner must look before it acts.
+//! window. Stall also rises on slow disks with memory free, so its owner must read memory before it acts.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,7 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     error::SenseError,
-    source::{Descriptor, Interest, Kind, MAX_DESCRIPTORS, Source},
+    kind::Kind,
+    source::{Descriptor, Interest, MAX_DESCRIPTORS, Source},
     thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::{Wake, WakeList},
 };
@@ -40,7 +41,7 @@ impl Default for TriggerSpec {
 }
 
 impl TriggerSpec {
-    /// What is asked for when the kernel refuses `self`: the same share of the unprivileged window.
+    /// What is requested when the kernel refuses `self`: the same share of the unprivileged window.
     fn unprivileged(self) -> Self {
         let share = u64::from(self.stall_us) * u64::from(UNPRIVILEGED_WINDOW_US) / u64::from(self.window_us.max(1));
         Self { stall_us: u32::try_from(share).unwrap_or(UNPRIVILEGED_WINDOW_US), window_us: UNPRIVILEGED_WINDOW_US }
@@ -61,7 +62,7 @@ pub struct PsiTrigger {
 
 impl PsiTrigger {
     /// Sets the trigger on `path` (`/proc/pressure/memory`), with the window of two seconds where the kernel refuses
-    /// the one asked for.
+    /// the one requested.
     pub fn new(path: &Path, wanted: TriggerSpec) -> Result<Self, SenseError> {
         match Self::set(path, wanted) {
             Err(SenseError::TriggerRefused { error, .. })
@@ -103,7 +104,7 @@ impl Source for PsiTrigger {
     }
 
     /// The kernel clears the event when it is polled, not when it is read, so epoll has taken it already: being called
-    /// is the news, and the poll here only asks for errors.
+    /// is the event, and the poll here only checks for errors.
     fn drain(&mut self, _token: u32, wakes: &mut WakeList) -> Result<(), SenseError> {
         let mut wait = [PollFd::new(&self.file, PollFlags::PRI)];
         poll(&mut wait, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))

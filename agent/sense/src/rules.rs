@@ -1,147 +1,9 @@
 //! What follows from the facts: which hook family runs how, which is left out and why, and what is lost with it.
 
-use crate::probe::KernelFacts;
-
-/// How a program is hung into the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachType {
-    /// At a function's entry, with typed arguments.
-    Fentry,
-    /// At a function's exit, with its arguments.
-    Fexit,
-    /// At a tracepoint, with typed arguments.
-    Tracepoint,
-    /// At a function's entry, by a breakpoint or through ftrace.
-    Kprobe,
-}
-
-impl AttachType {
-    /// The name that people know it by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fentry => "fentry",
-            Self::Fexit => "fexit",
-            Self::Tracepoint => "tp_btf",
-            Self::Kprobe => "kprobe",
-        }
-    }
-
-    /// Whether this kernel takes such programs at all, or why it cannot be said.
-    pub const fn programs(self, facts: &KernelFacts) -> &Result<bool, String> {
-        match self {
-            Self::Fentry | Self::Fexit => &facts.trampolines,
-            Self::Tracepoint => &facts.raw_tracepoints,
-            Self::Kprobe => &facts.kprobe_programs,
-        }
-    }
-}
-
-/// One program and where it hangs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attachment {
-    /// The program in the embedded object.
-    pub program: &'static str,
-    /// How.
-    pub attach_type: AttachType,
-    /// The function or tracepoint.
-    pub target: &'static str,
-}
-
-/// A hook family: alternatives, best first; all programs of an alternative hang, or none.
-#[derive(Clone, Copy, Debug)]
-pub struct Family {
-    /// Its name.
-    pub name: &'static str,
-    /// What is lost without it.
-    pub degrades: &'static str,
-    /// Members of kernel structs that it cannot do without, by the programs' names.
-    pub members: &'static [&'static str],
-    /// The alternatives.
-    pub choices: &'static [&'static [Attachment]],
-}
-
-const fn at(program: &'static str, attach_type: AttachType, target: &'static str) -> Attachment {
-    Attachment { program, attach_type, target }
-}
-
-/// The line family's name, without which the eBPF source does not stand.
-pub const LINE: &str = "line";
-
-/// The task family's name, which needs one symbol more.
-const TASKS: &str = "tasks";
-
-/// All families.
-pub const FAMILIES: &[Family] = &[
-    Family {
-        name: LINE,
-        degrades: "no line is watched in the kernel; the next source below is used",
-        members: &["COUNTER_USAGE", "COUNTER_PARENT", "MEMCG_COUNTER", "MEMCG_CGROUP", "CGROUP_KN", "KN_ID"],
-        choices: &[
-            &[at("charge_fentry", AttachType::Fentry, "page_counter_try_charge")],
-            &[at("charge_kprobe", AttachType::Kprobe, "page_counter_try_charge")],
-        ],
-    },
-    Family {
-        name: "kswapd",
-        degrades: "memory taken in the root cgroup or by huge page pools is seen later: by direct reclaim or the timer",
-        members: &[],
-        choices: &[&[at("kswapd_wake", AttachType::Tracepoint, "mm_vmscan_wakeup_kswapd")]],
-    },
-    Family {
-        name: "direct reclaim",
-        degrades: "memory taken in the root cgroup or by huge page pools is seen later: by kswapd's wake or the timer",
-        members: &[],
-        choices: &[&[at("direct_reclaim", AttachType::Tracepoint, "mm_vmscan_direct_reclaim_begin")]],
-    },
-    Family {
-        name: "stall",
-        degrades: "who waits for memory is known only from memory.pressure, every two seconds",
-        members: &[],
-        choices: &[&[
-            at("stall_enter", AttachType::Fexit, "psi_memstall_enter"),
-            at("stall_leave", AttachType::Fentry, "psi_memstall_leave"),
-        ]],
-    },
-    Family {
-        name: "oom",
-        degrades: "a lost race is counted from /proc/vmstat, without its victim",
-        members: &["OC_CHOSEN"],
-        choices: &[
-            &[at("oom_fentry", AttachType::Fentry, "oom_kill_process")],
-            &[at("oom_kprobe", AttachType::Kprobe, "oom_kill_process")],
-        ],
-    },
-    Family {
-        name: TASKS,
-        degrades: "the number of tasks is looked at by the slow timer only",
-        members: &[],
-        choices: &[&[at("fork", AttachType::Tracepoint, "sched_process_fork")]],
-    },
-    Family {
-        name: "cgroups",
-        degrades: "cgroups that come and go are found by looking",
-        members: &["CGROUP_KN", "KN_ID"],
-        choices: &[&[
-            at("cgroup_made", AttachType::Tracepoint, "cgroup_mkdir"),
-            at("cgroup_removed", AttachType::Tracepoint, "cgroup_rmdir"),
-            at("cgroup_populated", AttachType::Tracepoint, "cgroup_notify_populated"),
-        ]],
-    },
-];
-
-fn attachments() -> impl Iterator<Item = &'static Attachment> {
-    FAMILIES.iter().flat_map(|family| family.choices).copied().flatten()
-}
-
-/// Every function that a family may hang on, once.
-pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
-    attachments().filter(|it| matches!(it.attach_type, AttachType::Fentry | AttachType::Fexit)).map(|it| it.target)
-}
-
-/// Every tracepoint that a family may hang on, once.
-pub(crate) fn tracepoints() -> impl Iterator<Item = &'static str> {
-    attachments().filter(|it| it.attach_type == AttachType::Tracepoint).map(|it| it.target)
-}
+use crate::{
+    hooks::{AttachType, Attachment, FAMILIES, Family, TASKS, THRESHOLD},
+    probe::KernelFacts,
+};
 
 /// What is to be tried for one family.
 #[derive(Clone, Debug)]
@@ -167,7 +29,7 @@ fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
     if let Some(member) = family.members.iter().find(|member| facts.missing_members.contains(member)) {
         return none(format!("this kernel has no member for {member}"));
     }
-    if family.name == LINE
+    if family.name == THRESHOLD
         && let Some(why) = &facts.threshold_blind
     {
         return none(why.clone());
@@ -187,7 +49,7 @@ fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
     Planned { family, choices, reason }
 }
 
-/// Why an attachment cannot be; `None` where nothing speaks against trying.
+/// Why an attachment is impossible; `None` where it can be tried.
 fn refusal(attachment: &Attachment, facts: &KernelFacts) -> Option<String> {
     let Attachment { program: _, attach_type, target } = attachment;
     let there = match attach_type {
@@ -197,22 +59,22 @@ fn refusal(attachment: &Attachment, facts: &KernelFacts) -> Option<String> {
     if !there {
         return Some(format!("this kernel has no {target}"));
     }
-    (*attach_type.programs(facts) == Ok(false))
+    (*facts.programs(*attach_type) == Ok(false))
         .then(|| format!("this kernel cannot attach {} programs", attach_type.name()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::btf::BtfError;
+    use crate::{btf::BtfError, hooks};
 
     /// A kernel that has everything.
     fn full() -> KernelFacts {
         KernelFacts {
             release: String::new(),
             btf: Ok(()),
-            functions: functions().map(|name| (name, true)).collect(),
-            tracepoints: tracepoints().map(|name| (name, true)).collect(),
+            functions: hooks::functions().map(|name| (name, true)).collect(),
+            tracepoints: hooks::tracepoints().map(|name| (name, true)).collect(),
             missing_members: Vec::new(),
             threshold_blind: None,
             task_count: true,
@@ -290,7 +152,7 @@ mod tests {
         for (index, (change, expected)) in rows.into_iter().enumerate() {
             let mut facts = full();
             change(&mut facts);
-            let found = [LINE, "stall", "oom", TASKS].map(|family| first_choice(&facts, family));
+            let found = [THRESHOLD, "stall", "oom", TASKS].map(|family| first_choice(&facts, family));
             assert_eq!(found, expected, "row {index}");
         }
     }

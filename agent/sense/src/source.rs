@@ -1,4 +1,4 @@
-//! One way to be woken, whatever it is made of.
+//! One interface to all sources of wakes.
 
 use std::{fmt, os::fd::BorrowedFd, sync::Arc};
 
@@ -6,42 +6,14 @@ use arrayvec::ArrayVec;
 use plimsoll_units::{CgroupId, MonotonicNs};
 
 use crate::{
-    ebpf::Counts,
     error::SenseError,
+    kind::Kind,
     thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::WakeList,
 };
 
 /// The most descriptors that a source has.
 pub const MAX_DESCRIPTORS: usize = 4;
-
-/// What a source is made of, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Programs in the kernel ring as a threshold is crossed.
-    Ebpf,
-    /// The kernel's pressure trigger fires when tasks wait for memory.
-    PsiTrigger,
-    /// A timer; the owner looks each time.
-    Polling,
-}
-
-impl Kind {
-    /// The name used in configuration, logs and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ebpf => "ebpf",
-            Self::PsiTrigger => "psi",
-            Self::Polling => "poll",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// What to ask epoll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +35,7 @@ pub struct Descriptor<'a> {
     pub token: u32,
 }
 
-/// A hook in the kernel and how it fares.
+/// A hook in the kernel and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// The hook family's name.
@@ -72,7 +44,7 @@ pub struct Hook {
     pub state: HookState,
 }
 
-/// How a hook fares.
+/// The state of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookState {
     /// Attached, and how: `fentry page_counter_try_charge`.
@@ -94,12 +66,12 @@ pub struct ProgramStats {
     pub recursion_misses: Option<u64>,
 }
 
-/// How a source fares. Made on request, off the hot path: it allocates.
+/// The health of a source. Made on request, off the hot path: it allocates.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    /// Records that found their ring full, by ring.
+    /// Records that found their ring buffer full, by ring buffer.
     pub lost: Vec<(&'static str, u64)>,
-    /// Records that were none of those agreed on: the object and the agent do not belong together.
+    /// Records that could not be decoded: the object and the agent do not belong together.
     pub malformed: u64,
     /// What the kernel counts for each program.
     pub programs: Vec<ProgramStats>,
@@ -111,7 +83,7 @@ pub struct Health {
     pub brakes_refused: u64,
 }
 
-/// A way to be woken.
+/// A source of wakes.
 ///
 /// After construction, [`drain`](Self::drain), [`arm`](Self::arm), [`disarm`](Self::disarm),
 /// [`set_brakes`](Self::set_brakes) and [`first_stopped`](Self::first_stopped) do not allocate and open nothing.
@@ -122,48 +94,57 @@ pub trait Source: Send {
     /// What to wait on.
     fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS>;
 
-    /// Takes what the descriptor with this token has to say. A full list leaves the rest for the next call.
+    /// Takes the events of the descriptor with this token. A full list leaves the rest for the next call.
     fn drain(&mut self, token: u32, wakes: &mut WakeList) -> Result<(), SenseError>;
 
-    /// Watches these lines: writes the levels, then the generation. Each line rings once and then stays quiet until the
-    /// next arming. Memory may have passed a line before it was armed: the caller looks again afterwards.
+    /// Arms these thresholds: writes the levels, then the generation. Each submits one event and then none until the next
+    /// arming. Memory may have passed a threshold before it was armed: the caller takes another sample afterwards.
     fn arm(&mut self, thresholds: &ArmedThresholds) -> Result<Generation, SenseError>;
 
-    /// Rings no line until armed again.
+    /// Submits no event until armed again.
     fn disarm(&mut self) -> Result<(), SenseError>;
 
     /// Marks the slices that the kernel itself brakes; an empty slice ends it. Only eBPF can hold any.
     fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError>;
 
-    /// When the first of those was stopped whom the in-kernel brake holds. Tells also of those of whom no wake came.
+    /// When the first of the processes that the in-kernel brake holds was stopped, also of those whose event was lost.
     fn first_stopped(&self) -> Option<MonotonicNs> {
         None
     }
 
-    /// How it fares, to be asked from another thread: reading it allocates and opens files.
+    /// Its health, read on another thread: reading it allocates and opens files.
     fn health_reader(&self) -> HealthReader {
         HealthReader::default()
     }
 
-    /// How it fares now.
+    /// Its health now.
     fn health(&self) -> Health {
         self.health_reader().read()
     }
 }
 
-/// Reads how a source fares, on whatever thread, while its owner goes on. What has no programs has nothing to say.
+/// What a source with programs in the kernel has to report of them; read on another thread than the source's.
+pub(crate) trait ReadHealth: fmt::Debug + Send + Sync {
+    /// Losses, programs and hooks now.
+    fn health(&self) -> Health;
+
+    /// How long each cgroup's tasks waited for memory since the programs were loaded, in nanoseconds.
+    fn stalls(&self) -> Vec<(CgroupId, u64)>;
+}
+
+/// Reads a source's health on any thread while its owner goes on. A source without programs has nothing to report.
 #[derive(Clone, Debug, Default)]
-pub struct HealthReader(pub(crate) Option<Arc<Counts>>);
+pub struct HealthReader(pub(crate) Option<Arc<dyn ReadHealth>>);
 
 impl HealthReader {
-    /// How the source fares now.
+    /// The source's health now.
     pub fn read(&self) -> Health {
-        self.0.as_deref().map_or_else(Health::default, Counts::read)
+        self.0.as_deref().map_or_else(Health::default, ReadHealth::health)
     }
 
     /// How long each cgroup's tasks waited for memory since the programs were loaded, in nanoseconds. There may be
     /// thousands.
     pub fn stalls(&self) -> Vec<(CgroupId, u64)> {
-        self.0.as_deref().map_or_else(Vec::new, Counts::stalls)
+        self.0.as_deref().map_or_else(Vec::new, ReadHealth::stalls)
     }
 }

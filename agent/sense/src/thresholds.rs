@@ -1,9 +1,9 @@
-//! Where to ring: the levels that a source watches until it is armed anew.
+//! The armed thresholds: the levels that a source watches until it is armed again.
 
 use arrayvec::ArrayVec;
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
-/// The most slices with a threshold of their own.
+/// The most slices with thresholds of their own.
 pub const MAX_SLICES: usize = 15;
 
 /// The most slices that the in-kernel brake may hold at a time.
@@ -16,9 +16,9 @@ pub struct Generation(pub u64);
 /// The node's threshold, in two readings of available memory. A level of zero bytes is not watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeThreshold {
-    /// Ring below this by the kubelet's reading: `MemTotal - (anonymous + file - inactive file)`.
+    /// An event below this by the kubelet's reading: `MemTotal - (anonymous + file - inactive file)`.
     pub kubelet: Bytes,
-    /// Ring below this by `MemAvailable`: free and reclaimable, less the watermarks, as `MemAvailable`.
+    /// An event below this by `MemAvailable`: free and reclaimable, less the watermarks, as `MemAvailable`.
     pub mem_available: Bytes,
     /// `MemTotal`.
     pub total: Pages,
@@ -26,29 +26,29 @@ pub struct NodeThreshold {
     pub reserve: Pages,
     /// The sum of all zones' low watermarks.
     pub low_watermark: Pages,
-    /// By how much the kernel's global counters may be late in the kubelet's reading: the ring comes this much earlier.
+    /// By how much the kernel's global counters may be late in the kubelet's reading: the event comes this much earlier.
     pub kubelet_drift: Pages,
     /// The same in `MemAvailable`.
     pub mem_available_drift: Pages,
 }
 
-/// A slice's threshold: ring when what is charged to it reaches `usage`.
+/// A slice's threshold: an event when what is charged to it reaches `usage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceThreshold {
     /// The slice.
     pub cgroup: CgroupId,
-    /// Ring at or above this.
+    /// An event at or above this.
     pub usage: Bytes,
 }
 
-/// Ring at or above this many tasks.
+/// An event at or above this many tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskThreshold {
     /// How many.
     pub count: u32,
 }
 
-/// All lines of one arming.
+/// All thresholds of one arming.
 #[derive(Clone, Debug, Default)]
 pub struct ArmedThresholds {
     /// The node's.
@@ -59,7 +59,7 @@ pub struct ArmedThresholds {
     pub tasks: Option<TaskThreshold>,
 }
 
-/// A slice whose tasks the kernel itself stops as they charge memory below a threshold. Off unless somebody marks one.
+/// A slice whose tasks the kernel itself stops as they charge memory below a threshold. Off unless the configuration marks one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrakeMark {
     /// The slice; nested cgroups are held with it.

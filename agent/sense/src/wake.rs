@@ -1,4 +1,4 @@
-//! What a source can say. Every value is `Copy` and fixed in size: a drain writes into storage made beforehand.
+//! The events of a source. Every value is `Copy` and fixed in size: a drain writes into storage made beforehand.
 
 use arrayvec::ArrayVec;
 use plimsoll_units::{CgroupId, MonotonicNs, Pages};
@@ -8,13 +8,13 @@ use crate::thresholds::Generation;
 /// How many ancestors of the running task's cgroup a crossing carries: levels 1 to 6 below the root.
 pub const ANCESTOR_LEVELS: usize = 6;
 
-/// The most wakes that one drain hands over; what is left stays readable in its descriptor.
+/// The most wakes that one drain returns; what is left stays readable in its descriptor.
 pub const WAKES_A_DRAIN: usize = 64;
 
 /// Storage for one drain.
 pub type WakeList = ArrayVec<Wake, WAKES_A_DRAIN>;
 
-/// Which of the armed thresholds was crossed.
+/// Which armed threshold was crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrossedThreshold {
     /// The node's own, in either reading.
@@ -23,7 +23,7 @@ pub enum CrossedThreshold {
     Slice(usize),
 }
 
-/// Who started to reclaim.
+/// The context that started to reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaimer {
     /// The node's kernel thread was woken.
@@ -63,20 +63,20 @@ pub enum CgroupChange {
 pub enum Wake {
     /// Memory crossed an armed threshold.
     ThresholdCrossed {
-        /// Which line.
+        /// Which threshold.
         threshold: CrossedThreshold,
         /// The arming that this answers; an older one than the last is out of date.
         generation: Generation,
         /// When.
         crossed: MonotonicNs,
-        /// Available memory as the kubelet reckons it, from the kernel's global counters, which may be late by the
+        /// Available memory as the kubelet computes it, from the kernel's global counters, which may be late by the
         /// drift.
         kubelet_available: Pages,
-        /// Available memory as `MemAvailable` reckons it, likewise.
+        /// Available memory as `MemAvailable` is computed, likewise.
         mem_available: Pages,
         /// For a slice: what is charged to it, this charge included. Absent for the node.
         usage: Option<Pages>,
-        /// The cgroup whose charge crossed the line. Absent where no charge was seen (reclaim in the root cgroup).
+        /// The cgroup whose charge crossed the threshold. Absent where no charge was seen (reclaim in the root cgroup).
         charged: Option<CgroupId>,
         /// The running task's ancestor cgroups, level 1 first; absent below its own level.
         ancestors: [Option<CgroupId>; ANCESTOR_LEVELS],
@@ -87,9 +87,9 @@ pub enum Wake {
     },
     /// Reclaim began, once for each arming.
     ReclaimStarted {
-        /// By whom.
+        /// Which context reclaims.
         by: Reclaimer,
-        /// The memory node, where the kernel tells it.
+        /// The memory node, where the kernel reports it.
         node: Option<u32>,
         /// When.
         at: MonotonicNs,
@@ -118,7 +118,7 @@ pub enum Wake {
         /// Where the shortage was.
         scope: OomScope,
     },
-    /// The number of tasks crossed its line.
+    /// The number of tasks crossed its threshold.
     Tasks {
         /// Tasks now.
         count: u32,
@@ -140,7 +140,7 @@ pub enum Wake {
         /// When.
         at: MonotonicNs,
     },
-    /// The in-kernel brake stopped a process; [`crate::Source`] says where the record is that undoes it.
+    /// The in-kernel brake stopped a process; the record that undoes it is in the pinned map.
     Stopped {
         /// The process.
         tgid: u32,

@@ -1,6 +1,6 @@
-//! What the kernel programs and the agent say to each other, byte by byte.
+//! The wire format between the kernel programs and the agent, byte by byte.
 //!
-//! The kernel side writes these structs into rings and maps; the agent reads them back with [`ThresholdRecord::decode`]
+//! The kernel side writes these structs into ring buffers and maps; the agent reads them back with [`ThresholdRecord::decode`]
 //! and [`Event::decode`], which check length and discriminant and need no unsafe code. Layout is asserted at compile
 //! time. Nothing here depends on anything, and nothing here touches a map.
 
@@ -15,7 +15,7 @@ pub const ABSENT: u64 = u64::MAX;
 /// A member of a kernel struct that this kernel does not have.
 pub const NO_OFFSET: u32 = u32::MAX;
 
-/// Slots for slices in the line table.
+/// Slots for slices in the table of thresholds.
 pub const SLICES: usize = 16;
 
 /// The largest [`ThresholdRecord::threshold`]: the last slot's index plus one.
@@ -26,9 +26,9 @@ pub const ANCESTORS: usize = 6;
 
 /// Slots of the per-CPU counter map.
 pub mod counter {
-    /// Records that found the line ring full.
+    /// Records that found the threshold ring buffer full.
     pub const LOST_THRESHOLD_EVENTS: u32 = 0;
-    /// Records that found the event ring full.
+    /// Records that found the event ring buffer full.
     pub const LOST_EVENTS: u32 = 1;
     /// Processes stopped by the in-kernel brake.
     pub const BRAKES_APPLIED: u32 = 2;
@@ -48,15 +48,15 @@ pub struct SliceSlot {
     pub usage: u64,
 }
 
-/// Everything the line programs compare with: one mapped page that the agent writes word by word.
+/// Everything the threshold programs compare with: one mapped page that the agent writes word by word.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ThresholdTable {
-    /// The node line's armed generation; zero while quiet.
+    /// The armed generation of the node's threshold; zero while disarmed.
     pub node_generation: u64,
-    /// Ring below this many pages by the kubelet's reading, the drift counted in.
+    /// Submit an event below this many pages by the kubelet's reading, the drift counted in.
     pub node_kubelet: u64,
-    /// Ring below this many pages by `MemAvailable`, the drift counted in.
+    /// Submit an event below this many pages by `MemAvailable`, the drift counted in.
     pub node_mem_available: u64,
     /// `MemTotal` in pages.
     pub total: u64,
@@ -66,7 +66,7 @@ pub struct ThresholdTable {
     pub low_watermark: u64,
     /// The armed generation of "reclaim began".
     pub reclaim_generation: u64,
-    /// The task line's armed generation.
+    /// The armed generation of the threshold of tasks.
     pub task_generation: u64,
     /// Ring at or above this many tasks.
     pub task_count: u64,
@@ -80,7 +80,7 @@ pub struct ThresholdTable {
     pub brake_levels: u64,
     /// Keeps the slots at an even number of words.
     pub reserved: u64,
-    /// The slices' lines.
+    /// The slices' thresholds.
     pub slices: [SliceSlot; SLICES],
 }
 
@@ -98,7 +98,7 @@ pub struct BrakeSlot {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct StoppedSlot {
-    /// When the process started, in nanoseconds since boot, which tells it from a later one with the same id.
+    /// When the process started, in nanoseconds since boot, which distinguishes it from a later one with the same id.
     pub start_ns: u64,
     /// The marked slice.
     pub slice: u64,
@@ -116,11 +116,11 @@ pub struct StallSlot {
     pub window_at: u64,
     /// In this window, in nanoseconds.
     pub window_ns: u64,
-    /// Whether this window rang.
+    /// Whether an event was submitted for this window.
     pub trigger: u64,
 }
 
-/// A crossed line, on the line ring.
+/// A crossed threshold, on the threshold ring buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdRecord {
@@ -198,7 +198,7 @@ pub struct OomRecord {
     pub resident: u64,
 }
 
-/// The task line was crossed.
+/// The threshold of tasks was crossed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskRecord {
@@ -341,7 +341,7 @@ pub enum DecodeError {
         /// How long it is.
         length: usize,
     },
-    /// A kind that this ring does not carry, or too short to name one.
+    /// A kind that this ring buffer does not carry, or too short to name one.
     Kind(u32),
     /// A discriminant within the record is none of the known ones.
     Discriminant {
@@ -398,10 +398,10 @@ fn checked(kind: u32, value: u32, largest: u32) -> Result<u32, DecodeError> {
 }
 
 impl ThresholdRecord {
-    /// Reads a record of the line ring.
+    /// Reads a record of the threshold ring buffer.
     ///
     /// # Errors
-    /// Bytes of another kind or length, or a line that is none.
+    /// Bytes of another kind or length, or a threshold that does not exist.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let kind = kind_of(bytes);
         if kind != kind::LINE {
@@ -427,7 +427,7 @@ impl ThresholdRecord {
 }
 
 impl BareRecord {
-    /// Reads a record of the bare ring.
+    /// Reads a record of the bare ring buffer.
     ///
     /// # Errors
     /// Bytes of another kind or length.
@@ -441,7 +441,7 @@ impl BareRecord {
     }
 }
 
-/// A record of the event ring.
+/// A record of the event ring buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Reclaim began.
@@ -450,7 +450,7 @@ pub enum Event {
     Stall(StallRecord),
     /// An OOM kill.
     Oom(OomRecord),
-    /// The task line was crossed.
+    /// The threshold of tasks was crossed.
     Tasks(TaskRecord),
     /// A cgroup changed.
     Cgroup(CgroupRecord),
@@ -459,10 +459,10 @@ pub enum Event {
 }
 
 impl Event {
-    /// Reads a record of the event ring.
+    /// Reads a record of the event ring buffer.
     ///
     /// # Errors
-    /// A kind that this ring does not carry, a length that is not the kind's, or an unknown discriminant.
+    /// A kind that this ring buffer does not carry, a length that is not the kind's, or an unknown discriminant.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let kind = kind_of(bytes);
         match kind {

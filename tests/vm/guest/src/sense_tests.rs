@@ -140,7 +140,7 @@ pub(crate) fn kprobe_carries_the_threshold() -> Result<()> {
     for hook in &health.hooks {
         suite::figure("hook", &[("family", &hook.name), ("state", &format!("{:?}", hook.state))]);
         let attach_type = match hook.name {
-            "line" | "oom" => "kprobe ",
+            "threshold" | "oom" => "kprobe ",
             "stall" => "",
             _ => "tp_btf ",
         };
@@ -192,7 +192,7 @@ pub(crate) fn full_ring_is_counted() -> Result<()> {
         Ok(wakes.iter().any(|wake| matches!(wake, Wake::ThresholdCrossed { .. })))
     })?;
     let health = watched.source.health();
-    ensure!(lost(&health, "lines") == 0 && health.malformed == 0, "{:?}", health.lost);
+    ensure!(lost(&health, "thresholds") == 0 && health.malformed == 0, "{:?}", health.lost);
     watched.listen(Duration::from_millis(100))?;
     ensure!(watched.said.len() == plimsoll_sense::WAKES_A_DRAIN, "one drain handed over {}", watched.said.len());
     // Taken up again: what comes next is not lost.

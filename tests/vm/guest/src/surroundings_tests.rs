@@ -74,7 +74,7 @@ pub(crate) fn check_finds_all() -> Result<()> {
     let (code, value) = check()?;
     ensure!(code == Some(0), "check ends with {code:?} where everything is there: {value}");
     let rows = value["rows"].as_array().context("no rows")?;
-    ensure!(rows.iter().any(|row| row["name"] == "hook line"), "no row for the line's hook: {value}");
+    ensure!(rows.iter().any(|row| row["name"] == "hook threshold"), "no row for the threshold hook: {value}");
     Ok(())
 }
 

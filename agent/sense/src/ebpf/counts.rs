@@ -1,0 +1,114 @@
+//! What the kernel counts for the programs, read by another thread than the one that the events wake.
+
+use std::{
+    fs,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use aya::{
+    Ebpf,
+    maps::{HashMap, MapData, PerCpuArray},
+    programs::ProgramFd,
+};
+use plimsoll_abi::counter;
+use plimsoll_units::CgroupId;
+
+use crate::{
+    hooks::FAMILIES,
+    source::{Health, Hook, ProgramStats, ReadHealth},
+};
+
+/// What the kernel counts for the programs, and what became of the hooks.
+pub(super) struct Counts {
+    pub(super) stalls: HashMap<MapData, u64, [u64; 4]>,
+    pub(super) sums: PerCpuArray<MapData, u64>,
+    pub(super) malformed: AtomicU64,
+    pub(super) hooks: Vec<Hook>,
+    pub(super) programs: Vec<(&'static str, ProgramFd)>,
+    /// As long as it is open the kernel counts run time and runs.
+    pub(super) stats: Option<OwnedFd>,
+}
+
+impl std::fmt::Debug for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counts").field("hooks", &self.hooks).finish_non_exhaustive()
+    }
+}
+
+impl Counts {
+    /// A record could not be decoded.
+    pub(super) fn malformed(&self) {
+        self.malformed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl ReadHealth for Counts {
+    fn stalls(&self) -> Vec<(CgroupId, u64)> {
+        self.stalls.iter().filter_map(Result::ok).map(|(id, [total, ..])| (CgroupId(id), total)).collect()
+    }
+
+    fn health(&self) -> Health {
+        let sum = |slot: u32| self.sums.get(&slot, 0).map_or(0, |each| each.iter().sum());
+        let counted = self.stats.is_some()
+            || fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|value| value.trim() == "1");
+        Health {
+            lost: vec![("thresholds", sum(counter::LOST_THRESHOLD_EVENTS)), ("events", sum(counter::LOST_EVENTS))],
+            malformed: self.malformed.load(Ordering::Relaxed),
+            programs: self.programs.iter().map(|(name, fd)| program_stats(name, fd, counted)).collect(),
+            hooks: self.hooks.clone(),
+            brakes_applied: sum(counter::BRAKES_APPLIED),
+            brakes_refused: sum(counter::BRAKES_REFUSED),
+        }
+    }
+}
+
+/// The programs that are loaded, by the names in [`FAMILIES`].
+pub(super) fn loaded_programs(ebpf: &Ebpf) -> Vec<(&'static str, ProgramFd)> {
+    FAMILIES
+        .iter()
+        .flat_map(|family| family.choices)
+        .copied()
+        .flatten()
+        .filter_map(|attachment| {
+            let fd = ebpf.program(attachment.program)?.fd().ok()?;
+            Some((attachment.program, fd.try_clone().ok()?))
+        })
+        .collect()
+}
+
+/// What the kernel shows of a program under its descriptor; zeros of statistics that are off are left out.
+fn program_stats(name: &'static str, fd: &ProgramFd, counted: bool) -> ProgramStats {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd())).unwrap_or_default();
+    stats_from(name, &text, counted)
+}
+
+fn stats_from(name: &'static str, fdinfo: &str, counted: bool) -> ProgramStats {
+    let value = |key: &str| {
+        let line = fdinfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        line.trim().parse().ok()
+    };
+    ProgramStats {
+        name,
+        runs: value("run_cnt").filter(|_| counted),
+        run_time_ns: value("run_time_ns").filter(|_| counted),
+        recursion_misses: value("recursion_misses"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_statistics_are_read_by_name() {
+        let text = "pos:\t0\nprog_type:\t26\nrun_time_ns:\t1234\nrun_cnt:\t7\nrecursion_misses:\t2\n";
+        assert_eq!(
+            stats_from("x", text, true),
+            ProgramStats { name: "x", runs: Some(7), run_time_ns: Some(1234), recursion_misses: Some(2) }
+        );
+        let misses_alone = ProgramStats { name: "x", recursion_misses: Some(2), ..ProgramStats::default() };
+        assert_eq!(stats_from("x", text, false), misses_alone, "zeros of statistics that are off");
+        assert_eq!(stats_from("x", "prog_type:\t26\n", true), ProgramStats { name: "x", ..ProgramStats::default() });
+    }
+}

@@ -1,0 +1,81 @@
+//! From the kernel side's records to wakes.
+
+use plimsoll_abi::{ABSENT, Event, ThresholdRecord, change, reclaimer, scope};
+use plimsoll_units::{CgroupId, MonotonicNs, Pages};
+
+use crate::{
+    thresholds::Generation,
+    wake::{CgroupChange, CrossedThreshold, OomScope, Reclaimer, Wake},
+};
+
+/// The wake for a record of the threshold ring buffer.
+pub(super) fn threshold_wake(record: &ThresholdRecord) -> Wake {
+    Wake::ThresholdCrossed {
+        threshold: match record.threshold {
+            0 => CrossedThreshold::Node,
+            slot => CrossedThreshold::Slice(slot as usize - 1),
+        },
+        generation: Generation(record.generation),
+        crossed: MonotonicNs(record.at_ns),
+        kubelet_available: Pages(record.kubelet),
+        mem_available: Pages(record.mem_available),
+        usage: present(record.usage).map(Pages),
+        charged: present(record.charged).map(CgroupId),
+        ancestors: record.ancestors.map(|id| (id != 0).then_some(CgroupId(id))),
+        pid: record.pid,
+        tgid: record.tgid,
+    }
+}
+
+fn present(value: u64) -> Option<u64> {
+    (value != ABSENT).then_some(value)
+}
+
+/// The wake for a record of the event ring buffer.
+pub(super) fn event_wake(event: Event) -> Wake {
+    match event {
+        Event::Reclaim(record) => Wake::ReclaimStarted {
+            by: if record.by == reclaimer::KSWAPD { Reclaimer::Kswapd } else { Reclaimer::Direct },
+            node: present(record.node).and_then(|node| u32::try_from(node).ok()),
+            at: MonotonicNs(record.at_ns),
+        },
+        Event::Stall(record) => Wake::StallBurst {
+            cgroup: CgroupId(record.cgroup),
+            stalled_ns: record.stalled_ns,
+            at: MonotonicNs(record.at_ns),
+        },
+        Event::Oom(record) => Wake::Oom {
+            at: MonotonicNs(record.at_ns),
+            victim: present(record.victim).and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0),
+            victim_cgroup: present(record.cgroup).map(CgroupId),
+            mapped: present(record.mapped).map(Pages),
+            resident: present(record.resident).map(Pages),
+            scope: match record.scope {
+                scope::CGROUP => OomScope::Cgroup,
+                scope::CPUSET => OomScope::Cpuset,
+                scope::NUMA_NODE => OomScope::NumaNode,
+                _ => OomScope::Global,
+            },
+        },
+        Event::Tasks(record) => Wake::Tasks {
+            count: record.count,
+            generation: Generation(record.generation),
+            at: MonotonicNs(record.at_ns),
+            tgid: u32::try_from(record.tgid).unwrap_or(0),
+            cgroup: CgroupId(record.cgroup),
+        },
+        Event::Cgroup(record) => Wake::Cgroup {
+            id: CgroupId(record.id),
+            change: match record.change {
+                change::CREATED => CgroupChange::Created,
+                change::REMOVED => CgroupChange::Removed,
+                change::EMPTIED => CgroupChange::Emptied,
+                _ => CgroupChange::Populated,
+            },
+            at: MonotonicNs(record.at_ns),
+        },
+        Event::Stopped(record) => {
+            Wake::Stopped { tgid: record.tgid, slice: CgroupId(record.slice), at: MonotonicNs(record.at_ns) }
+        }
+    }
+}

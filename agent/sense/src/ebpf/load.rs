@@ -1,0 +1,272 @@
+//! From this kernel's facts to programs that are loaded and attached.
+
+use std::{
+    fs,
+    os::fd::{AsFd as _, OwnedFd},
+    panic::resume_unwind,
+    path::Path,
+    sync::{Arc, atomic::AtomicU64},
+    thread,
+};
+
+use arrayvec::ArrayVec;
+use aya::{
+    Btf, Ebpf, EbpfLoader,
+    maps::{HashMap, Map, PerCpuArray, RingBuf},
+    programs::{Program, ProgramError},
+    sys::{Stats, enable_stats},
+};
+use plimsoll_abi::ThresholdTable;
+
+use super::{
+    EbpfSource,
+    counts::{Counts, loaded_programs},
+};
+use crate::{
+    config::Config,
+    error::SenseError,
+    hooks::{AttachType, Attachment, THRESHOLD},
+    mapped::MappedWords,
+    probe::{self, Found, with_sources},
+    rules::{self, Planned},
+    source::{Hook, HookState},
+    thresholds::Generation,
+};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/plimsoll.bpf.o"));
+
+fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> SenseError {
+    move |error| SenseError::Ebpf { what, why: with_sources(error) }
+}
+
+impl EbpfSource {
+    /// Probes this kernel, loads the programs and attaches what it allows. Fails without the threshold hook.
+    pub fn new(config: &Config) -> Result<Self, SenseError> {
+        // The library reads the kernel's type information for itself too, for relocations that these programs do not
+        // have: some 10 MiB that are given back at once.
+        let (mut loader, types, Found { mut facts, layout }) = thread::scope(|scope| {
+            let library = scope.spawn(|| {
+                let mut loader = EbpfLoader::new();
+                loader.btf(None);
+                (loader, Btf::from_sys_fs())
+            });
+            let found = probe::gather(Path::new("/"));
+            let (loader, types) = library.join().unwrap_or_else(|panic| resume_unwind(panic));
+            (loader, types, found)
+        });
+        if config.no_trampolines {
+            facts.trampolines = Ok(false);
+        }
+        let plan = rules::plan(&facts);
+        let unusable = plan.iter().find(|planned| planned.family.name == THRESHOLD && planned.choices.is_empty());
+        let reason = unusable.map(|planned| planned.reason.clone().unwrap_or_default());
+        let (Some(layout), None) = (layout, &reason) else {
+            let why = reason.unwrap_or_else(|| "no type information".into());
+            return Err(SenseError::Ebpf { what: "the threshold hook", why });
+        };
+
+        let can_brake = brake_possible(config, facts.bpffs);
+        let braking = u32::from(can_brake.is_ok());
+        let burst = u64::try_from(config.stall_burst.as_nanos()).unwrap_or(u64::MAX);
+        for (name, address) in &layout.addresses {
+            loader.override_global(name, address, true);
+        }
+        for (name, offset) in &layout.offsets {
+            loader.override_global(name, offset, true);
+        }
+        loader.override_global("STALL_BURST", &burst, true).override_global("KERNEL_BRAKE", &braking, true);
+        if can_brake.is_ok() {
+            loader.map_pin_path("stopped", config.stopped_pin.as_path());
+        }
+        let mut ebpf = loader.load(OBJECT).map_err(|error| failed("the kernel programs")(&error))?;
+        drop(loader);
+
+        let stats = enable_stats(Stats::RunTime).ok();
+        let types = types.map_err(|error| failed("the kernel's type information")(&error))?;
+        let mut hooks = attach_all(&mut ebpf, &plan, &types)?;
+        if config.kernel_brake {
+            let brake = match &can_brake {
+                Ok(()) => {
+                    HookState::Attached(format!("with the threshold hook, record in {}", config.stopped_pin.display()))
+                }
+                Err(why) => HookState::Missing(why.clone()),
+            };
+            hooks.push(Hook { name: "brake", state: brake });
+        }
+        Self::assemble(ebpf, stats, hooks, can_brake)
+    }
+
+    fn assemble(
+        mut ebpf: Ebpf,
+        stats: Option<OwnedFd>,
+        hooks: Vec<Hook>,
+        can_brake: Result<(), String>,
+    ) -> Result<Self, SenseError> {
+        // The programs may have been built without logging: then there is nothing to forward.
+        #[cfg(feature = "log")]
+        let log = aya_log::EbpfLogger::init(&mut ebpf).ok();
+        let mut take = |name: &'static str| ebpf.take_map(name).ok_or_else(|| no_map(name));
+        let map_failed = failed("a map of the kernel programs");
+        let Map::Array(table) = take("thresholds")? else { return Err(no_map("thresholds")) };
+        let words = MappedWords::new(table.fd().as_fd(), size_of::<ThresholdTable>() / 8)
+            .map_err(|error| SenseError::System { action: "map the table of thresholds", error })?;
+        let source = Self {
+            thresholds: RingBuf::try_from(take("threshold_ring")?).map_err(|error| map_failed(&error))?,
+            events: RingBuf::try_from(take("event_ring")?).map_err(|error| map_failed(&error))?,
+            table: words,
+            slice_slots: HashMap::try_from(take("slices")?).map_err(|error| map_failed(&error))?,
+            brake_slots: HashMap::try_from(take("brakes")?).map_err(|error| map_failed(&error))?,
+            stopped: HashMap::try_from(take("stopped")?).map_err(|error| map_failed(&error))?,
+            counts: Arc::new(Counts {
+                stalls: HashMap::try_from(take("stalls")?).map_err(|error| map_failed(&error))?,
+                sums: PerCpuArray::try_from(take("counts")?).map_err(|error| map_failed(&error))?,
+                malformed: AtomicU64::new(0),
+                hooks,
+                programs: loaded_programs(&ebpf),
+                stats,
+            }),
+            slices: ArrayVec::new(),
+            epoch: 0,
+            brakes: ArrayVec::new(),
+            can_brake,
+            generation: Generation(0),
+            page_bytes: rustix::param::page_size() as u64,
+            #[cfg(feature = "log")]
+            log,
+            _ebpf: ebpf,
+        };
+        Ok(source)
+    }
+}
+
+fn no_map(name: &'static str) -> SenseError {
+    SenseError::Ebpf { what: "the embedded object", why: format!("it has no map `{name}`") }
+}
+
+/// The programs see the machine's process numbers. The first PID namespace has a number that is part of the kernel's
+/// interface (`PROC_PID_INIT_INO`).
+fn is_initial_pid_namespace(link: &Path) -> bool {
+    fs::read_link(link).is_ok_and(|to| to.as_os_str() == "pid:[4026531836]")
+}
+
+/// The brake needs its record on bpffs; without one it must not stop anything.
+fn brake_possible(config: &Config, bpffs: bool) -> Result<(), String> {
+    if !config.kernel_brake {
+        return Err("not configured".into());
+    }
+    if !bpffs {
+        return Err("bpffs is not mounted at /sys/fs/bpf, so that what it stops could not be undone".into());
+    }
+    if !is_initial_pid_namespace(Path::new("/proc/self/ns/pid")) {
+        return Err("this is not the machine's own PID namespace (hostPID), so what it stops could not be found".into());
+    }
+    let directory = config.stopped_pin.parent().unwrap_or(Path::new("/sys/fs/bpf"));
+    fs::create_dir_all(directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))
+}
+
+fn attach_all(ebpf: &mut Ebpf, plan: &[Planned], btf: &Btf) -> Result<Vec<Hook>, SenseError> {
+    let mut hooks = Vec::with_capacity(plan.len());
+    for Planned { family, choices, reason } in plan {
+        let mut why = reason.clone();
+        let mut state = None;
+        for choice in choices {
+            match attach_choice(ebpf, choice, btf) {
+                Ok(()) => {
+                    let attached: Vec<String> =
+                        choice.iter().map(|it| format!("{} {}", it.attach_type.name(), it.target)).collect();
+                    state = Some(HookState::Attached(attached.join(", ")));
+                    break;
+                }
+                Err(error) => {
+                    why.get_or_insert(error);
+                }
+            }
+        }
+        if state.is_none() && family.name == THRESHOLD {
+            return Err(SenseError::Ebpf { what: "the threshold hook", why: why.unwrap_or_default() });
+        }
+        let state = state.unwrap_or_else(|| HookState::Missing(why.unwrap_or_default()));
+        hooks.push(Hook { name: family.name, state });
+    }
+    Ok(hooks)
+}
+
+/// Loads and attaches all programs of an alternative, or none of them.
+fn attach_choice(ebpf: &mut Ebpf, choice: &[Attachment], btf: &Btf) -> Result<(), String> {
+    for (index, attachment) in choice.iter().enumerate() {
+        if let Err(error) = attach(ebpf, attachment, btf) {
+            for done in &choice[..=index] {
+                // Unloading detaches; a program that never loaded returns an error, which does not matter here.
+                let _ = ebpf.program_mut(done.program).map(unload);
+            }
+            return Err(format!("{} {}: {error}", attachment.attach_type.name(), attachment.target));
+        }
+    }
+    Ok(())
+}
+
+fn attach(ebpf: &mut Ebpf, attachment: &Attachment, btf: &Btf) -> Result<(), String> {
+    let Attachment { program, attach_type, target } = attachment;
+    let program = ebpf.program_mut(program).ok_or_else(|| format!("the embedded object has no program `{program}`"))?;
+    let result = match (attach_type, program) {
+        (AttachType::Fentry, Program::FEntry(program)) => {
+            program.load(target, btf).and_then(|()| program.attach().map(drop))
+        }
+        (AttachType::Fexit, Program::FExit(program)) => {
+            program.load(target, btf).and_then(|()| program.attach().map(drop))
+        }
+        (AttachType::Tracepoint, Program::BtfTracePoint(program)) => {
+            program.load(target, btf).and_then(|()| program.attach().map(drop))
+        }
+        (AttachType::Kprobe, Program::KProbe(program)) => {
+            program.load().and_then(|()| program.attach(target, 0).map(drop))
+        }
+        _ => Err(ProgramError::UnexpectedProgramType),
+    };
+    result.map_err(|error| with_sources(&error))
+}
+
+fn unload(program: &mut Program) -> Result<(), ProgramError> {
+    match program {
+        Program::FEntry(program) => program.unload(),
+        Program::FExit(program) => program.unload(),
+        Program::BtfTracePoint(program) => program.unload(),
+        Program::KProbe(program) => program.unload(),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hooks;
+
+    #[test]
+    fn the_embedded_object_has_every_program_and_global() {
+        let object = aya_object();
+        for attachment in hooks::attachments() {
+            assert!(object.contains(attachment.program), "{}", attachment.program);
+        }
+        for map in ["thresholds", "threshold_ring", "event_ring", "counts", "slices", "brakes", "stalls", "stopped"] {
+            assert!(object.contains(map), "{map}");
+        }
+    }
+
+    /// The object's string tables, good enough to look for names.
+    fn aya_object() -> String {
+        String::from_utf8_lossy(OBJECT).into_owned()
+    }
+
+    #[test]
+    fn the_brake_is_never_loaded_without_a_place_for_its_record() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let config = |kernel_brake| Config {
+            kernel_brake,
+            stopped_pin: directory.path().join("deep/stopped"),
+            ..Config::default()
+        };
+        assert!(brake_possible(&config(false), true).is_err());
+        assert!(brake_possible(&config(true), false).is_err());
+        assert_eq!(brake_possible(&config(true), true), Ok(()));
+    }
+}
