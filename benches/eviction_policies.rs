@@ -7,9 +7,13 @@
 
 #![expect(unsafe_code, reason = "a global allocator cannot be had without")]
 
-use plimsoll_policy::kubelet::{self, Amount, DiskLayout, FsStats, MemoryStats, NodeStats, QosClass, StatsTime, Usage};
-use plimsoll_policy::{EvictionPolicy, plimsoll};
-use plimsoll_units::MonotonicNs;
+use plimsoll_policy::kubelet::{
+    self, Amount, DiskLayout, FsStats, MemoryStats, NodeStats, QosClass, Readings, StatsTime, Usage,
+};
+use plimsoll_policy::{
+    Config, EvictionPolicy, Key, Observation, Outcome, OwnerUid, Plan, Ranked, Reclaimed, State, Uid, Workload, decide,
+};
+use plimsoll_units::{CgroupId, MonotonicNs};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -99,18 +103,19 @@ fn containers(count: usize) -> Vec<kubelet::ContainerStats<'static>> {
 }
 
 /// Pods of all three classes, some within what they were promised.
-fn pods<'a>(containers: &'a [kubelet::ContainerStats<'a>]) -> Vec<plimsoll::Pod<'a>> {
+fn pods<'a>(containers: &'a [kubelet::ContainerStats<'a>]) -> Vec<Workload<'a>> {
     (0_u32..)
         .zip(numbers(containers.len()))
         .zip(containers.chunks(1))
         .map(|((index, number), containers)| {
             let qos = [QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed][index as usize % 3];
             let promised = if qos == QosClass::BestEffort { 0 } else { i64::from(1 + index % 64) << 20 };
-            plimsoll::Pod {
-                uid: plimsoll::PodUid(u128::from(number)),
+            Workload {
+                key: Key { slot: index, id: CgroupId(number) },
+                uid: Uid(u128::from(number)),
                 qos,
                 started: MonotonicNs(number % 1000),
-                daemon_set: (index % 20 == 0).then_some(plimsoll::OwnerUid(u128::from(number))),
+                daemon_set: (index % 20 == 0).then_some(OwnerUid(u128::from(number))),
                 facts: kubelet::Pod {
                     priority: i32::from(number % 3 == 0),
                     memory_request: Amount::whole(promised),
@@ -122,7 +127,7 @@ fn pods<'a>(containers: &'a [kubelet::ContainerStats<'a>]) -> Vec<plimsoll::Pod<
                     }),
                     ..kubelet::Pod::default()
                 },
-                ..plimsoll::Pod::default()
+                ..Workload::default()
             }
         })
         .collect()
@@ -190,36 +195,27 @@ const fn minutes(turn: u64) -> MonotonicNs {
     MonotonicNs(turn * 60_000_000_000)
 }
 
-fn decision(book: EvictionPolicy, crossed: Crossed, pods: &[plimsoll::Pod<'_>]) -> Duration {
-    let Some(memory_order) = book.memory_order() else {
-        let config = kubelet::Config { thresholds: thresholds(), ..kubelet::Config::default() };
-        let mut state = kubelet::State::new(&config);
-        let mut plan = kubelet::Plan::with_capacity(pods.len());
-        let facts: Vec<kubelet::Pod<'_>> = pods.iter().map(|pod| pod.facts).collect();
-        return middle_decision(|turn| {
-            let node = node(turn, crossed);
-            let observation = kubelet::Observation { layout: Some(DiskLayout::Single), node: Some(node), pods: &facts };
-            kubelet::decide(&config, &mut state, black_box(&observation), minutes(turn), &mut plan);
-            if plan.outcome == kubelet::Outcome::Reclaim {
-                // Cleaning up changed nothing.
-                kubelet::after_reclaim(&config, &state, black_box(&observation), Some(&node), &mut plan);
-            }
-            plan.evictions.len() == 1
-        });
-    };
-    let config = plimsoll::Config { thresholds: thresholds(), memory_order, ..plimsoll::Config::default() };
-    let mut state = plimsoll::State::with_capacity(&config, pods.len());
-    let mut plan = plimsoll::Plan::with_capacity(&config, pods.len(), 0);
+fn decision(eviction_policy: EvictionPolicy, crossed: Crossed, workloads: &[Workload<'_>]) -> Duration {
+    let config =
+        Config { eviction_policy, thresholds: thresholds(), evict_for_unattributed: true, ..Config::default() };
+    let mut state = State::with_capacity(&config, workloads.len());
+    let mut plan = Plan::with_capacity(&config, workloads.len(), 0);
     middle_decision(|turn| {
-        let observation = plimsoll::Observation {
+        let readings = Some(Readings::of(&node(turn, crossed)));
+        let mut observation = Observation {
             layout: Some(DiskLayout::Single),
-            node: Some(node(turn, crossed)),
+            readings,
             dead_containers: Some(0),
-            pods,
-            ..plimsoll::Observation::default()
+            workloads,
+            ..Observation::default()
         };
-        plimsoll::decide(&config, &mut state, black_box(&observation), minutes(turn), &mut plan);
-        plan.outcome == plimsoll::Outcome::Evict
+        decide(&config, &mut state, black_box(&observation), minutes(turn), &mut plan);
+        if let Some(order) = plan.reclaim() {
+            // It changed nothing, and a turn of the kubelet's goes on.
+            observation.reclaimed = Some(Reclaimed { order: order.order, at: StatsTime(0) });
+            decide(&config, &mut state, black_box(&observation), minutes(turn), &mut plan);
+        }
+        plan.outcome == Outcome::Evict
     })
 }
 
@@ -227,11 +223,11 @@ fn decision(book: EvictionPolicy, crossed: Crossed, pods: &[plimsoll::Pod<'_>]) 
 #[derive(Clone, Copy)]
 struct Record {
     key: u64,
-    _rest: [u64; size_of::<plimsoll::Ranked>() / size_of::<u64>() - 1],
+    _rest: [u64; size_of::<Ranked>() / size_of::<u64>() - 1],
 }
 
 fn stable_sort(count: usize) -> Duration {
-    let rest = [0; size_of::<plimsoll::Ranked>() / size_of::<u64>() - 1];
+    let rest = [0; size_of::<Ranked>() / size_of::<u64>() - 1];
     let unsorted: Vec<Record> = numbers(count).map(|key| Record { key, _rest: rest }).collect();
     let mut records = unsorted.clone();
     middle(|_| {

@@ -398,7 +398,8 @@ mod tests {
             "evictionSoft                      -                   default",
             "systemReserved.memory             1.5Gi               kubeletArguments.system-reserved in \
              node-config.yaml:3 (replay and explain only)",
-            "evictionPolicy                          plimsoll            default (replay and explain only)",
+            "evictionPolicy                          plimsoll            default",
+            "swap                              -                   default (replay and explain only)",
             "failSwapOn                        true                default (shown only)",
             "machine.brake.mode                freeze              default",
         ] {

@@ -6,7 +6,8 @@
 
 use core::time::Duration;
 
-use plimsoll_policy::{Action, Attribution, Conditions, Deficit, Judged, Outcome, Ranked, Readings, Scope};
+use plimsoll_policy::kubelet::Conditions;
+use plimsoll_policy::{Action, Attribution, Deficit, MemoryReading, Outcome, Ranked, Scope, ThresholdStatus};
 use plimsoll_state::queue::{FRAME, Producer};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
@@ -86,7 +87,7 @@ pub(crate) enum Record<'a> {
         /// In one word.
         outcome: Outcome,
         /// What was read.
-        readings: Option<Readings>,
+        memory: Option<MemoryReading>,
         /// Conditions to report.
         conditions: Conditions,
         /// What is missing.
@@ -97,9 +98,9 @@ pub(crate) enum Record<'a> {
         overlooked: u32,
     },
     /// A threshold of the plan.
-    PlanJudged {
-        /// How it was judged.
-        judged: Judged,
+    PlanThreshold {
+        /// How it stands.
+        status: ThresholdStatus,
         /// The outcome is about this one.
         acting: bool,
     },
@@ -110,7 +111,7 @@ pub(crate) enum Record<'a> {
         /// Its cgroup's path below the root.
         path: &'a [u8],
     },
-    /// A thing to do; candidates by the index that their `PlanRanked` carries.
+    /// A thing to do; workloads by the index that their `PlanRanked` carries.
     PlanAction(Action),
     /// The plan is complete.
     PlanEnd,
@@ -385,28 +386,38 @@ impl<'a> Record<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_policy::kubelet::{Amount, Limit, QosClass};
+    use plimsoll_policy::{Case, Key, SliceId, Uid, Verdict, Why};
 
     #[test]
     fn the_largest_records_fit_a_frame_and_are_read_back() {
         let path = [b'x'; PATH];
-        let judged = plimsoll_policy::Judged {
-            threshold: u32::MAX,
-            line: Bytes(u64::MAX),
-            target: Bytes(u64::MAX),
-            case: plimsoll_policy::Case::MemAvailableOnly,
-            below_for: Duration::MAX,
-            met: true,
+        let most = Amount::nanos(i128::MAX);
+        let status = ThresholdStatus {
+            line: Why::Limit(Limit::Container(u32::MAX)),
+            at: most,
+            target: most,
+            available: most,
+            case: Case::MemAvailableOnly,
+            since: Some(MonotonicNs(u64::MAX)),
+            is_met: true,
         };
         let ranked = Ranked {
-            candidate: u32::MAX,
-            key: plimsoll_policy::Key { slot: u32::MAX, id: CgroupId(u64::MAX) },
-            usage: Some(Bytes(u64::MAX)),
-            reservation: Bytes(u64::MAX),
+            workload: u32::MAX,
+            key: Key { slot: u32::MAX, id: CgroupId(u64::MAX) },
+            uid: Uid(u128::MAX),
+            qos: QosClass::Guaranteed,
+            is_measured: true,
+            request: Some(most),
             exceeds: true,
             priority: i32::MIN,
+            usage: most,
+            over: most,
+            frees: most,
             started: MonotonicNs(u64::MAX),
             grew: Some(Bytes(u64::MAX)),
-            fate: plimsoll_policy::Fate::Evicted,
+            returns: u32::MAX,
+            verdict: Verdict::Looping(MonotonicNs(u64::MAX)),
         };
         let plan = Record::Plan {
             number: u64::MAX,
@@ -414,22 +425,21 @@ mod tests {
             crossed: Some(MonotonicNs(u64::MAX)),
             awake: MonotonicNs(u64::MAX),
             shadow: true,
-            scope: Scope::Slice(plimsoll_policy::SliceId(u8::MAX)),
+            scope: Scope::Slice(SliceId(u8::MAX)),
             taken: MonotonicNs(u64::MAX),
             made: MonotonicNs(u64::MAX),
             outcome: Outcome::Evict,
-            readings: Some(Readings {
+            memory: Some(MemoryReading {
                 capacity: Bytes(u64::MAX),
-                kubelet: Bytes(u64::MAX),
+                kubelet_available: Bytes(u64::MAX),
                 mem_available: Some(Bytes(u64::MAX)),
             }),
-            conditions: Conditions { memory_pressure: true },
-            deficit: Some(Deficit { missing: Bytes(u64::MAX), coming: Bytes(u64::MAX), taken: Bytes(u64::MAX) }),
+            conditions: Conditions::default(),
+            deficit: Some(Deficit { missing: most, coming: most, taken: most }),
             attribution: Some(Attribution {
                 fallen: Bytes(u64::MAX),
                 evictable_grew: Bytes(u64::MAX),
                 protected_grew: Bytes(u64::MAX),
-                outside: Some(Bytes(u64::MAX)),
             }),
             overlooked: u32::MAX,
         };
@@ -441,7 +451,7 @@ mod tests {
             what: Killed::Emptied(Duration::MAX, Some(Bytes(u64::MAX))),
         };
         for record in
-            [plan, Record::PlanJudged { judged, acting: true }, Record::PlanRanked { ranked, path: &path }, kill]
+            [plan, Record::PlanThreshold { status, acting: true }, Record::PlanRanked { ranked, path: &path }, kill]
         {
             let mut frame = [0; FRAME];
             let bytes = postcard::to_slice(&record, &mut frame).expect("it fits");

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     file: PathBuf,
     #[command(flatten)]
     options: Options,
-    /// The eviction policy over pods. A trace goes through the agent's own decision over cgroups without it.
+    /// The eviction policy, in place of the configured one.
     #[arg(long)]
     eviction_policy: Option<Book>,
     /// For statistics of a kubelet: the pods, as `kubectl get pods -A -o json` prints them. Without them there are no

@@ -9,7 +9,7 @@ use crate::kubelet::{EvictionSignal, EvictionThreshold, Kubelet, Operator, Thres
 use crate::model::{Configuration, Origin};
 use crate::quantity::Quantity;
 use crate::tree::{Item, Problems, Value, read};
-use plimsoll_policy::Line;
+use plimsoll_policy::kubelet::Line;
 use plimsoll_units::Bytes;
 use std::collections::BTreeMap;
 
@@ -251,18 +251,19 @@ impl Reported<'_> {
         for (index, slice) in configuration.policy.slices.iter().enumerate() {
             let found = |is_hard| slice.thresholds.iter().find(|threshold| threshold.is_hard() == is_hard);
             let (Some(soft), Some(hard)) = (found(false), found(true)) else { continue };
-            let is_above = match (soft.line, hard.line) {
-                (Line::Quantity(soft), Line::Quantity(hard)) => soft > hard,
-                (Line::Percentage(soft), Line::Percentage(hard)) => soft.fraction() > hard.fraction(),
-                (Line::Quantity(_), Line::Percentage(_)) | (Line::Percentage(_), Line::Quantity(_)) => continue,
+            let (Some(soft_threshold), Some(hard_threshold)) = (soft.line, hard.line) else { continue };
+            let is_above = match (soft_threshold, hard_threshold) {
+                (Line::At(soft), Line::At(hard)) => soft > hard,
+                (Line::Share(soft), Line::Share(hard)) => soft > hard,
+                (Line::At(_), Line::Share(_)) | (Line::Share(_), Line::At(_)) => continue,
             };
             if !is_above {
                 self.warnings.push(Problem {
                     file: file.to_owned(),
                     line,
                     key: format!("machine.slices[{index}].evictionSoft.{}", soft.signal.name()),
-                    value: Some(document::text(soft.line)),
-                    expected: not_above(&document::text(hard.line)),
+                    value: Some(document::text(soft_threshold)),
+                    expected: not_above(&document::text(hard_threshold)),
                 });
             }
         }

@@ -4,8 +4,8 @@ use crate::duration::written;
 use crate::kubelet::{Setting, Settings};
 use crate::model::{BrakeMode, Configuration, LogFormat, Origin, SourceChoice};
 use crate::quantity::Quantity;
-use plimsoll_policy::plimsoll::SwapThreshold;
-use plimsoll_policy::{EvictionPolicy, Line, SliceThresholds, kubelet};
+use plimsoll_policy::kubelet::Line;
+use plimsoll_policy::{EvictionPolicy, SliceThresholds, SwapThreshold};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -355,7 +355,7 @@ impl Document {
             system_reserved: reserved("systemReserved"),
             local_storage_capacity_isolation: is_said("localStorageCapacityIsolation")
                 .map(|_| configuration.kubelet.local_storage_isolation),
-            eviction_policy: said_here("evictionPolicy").then(|| Book::from(configuration.eviction_policy)),
+            eviction_policy: said_here("evictionPolicy").then(|| Book::from(configuration.policy.eviction_policy)),
             swap: Swap::of(configuration),
             machine: Machine::of(configuration, false),
         }
@@ -385,12 +385,8 @@ impl From<EvictionPolicy> for Book {
 
 impl Swap {
     pub(crate) fn of(configuration: &Configuration) -> Option<Self> {
-        let SwapThreshold { free, grace } = configuration.swap?;
-        let free = Amount(match free {
-            kubelet::Line::At(amount) => Quantity::binary(amount.rounded_up()).to_string(),
-            kubelet::Line::Share(fraction) => percent(fraction),
-        });
-        Some(Self { free, grace: Some(Period(written(grace))) })
+        let SwapThreshold { free, grace } = configuration.policy.swap?;
+        Some(Self { free: amount(free), grace: Some(Period(written(grace))) })
     }
 }
 
@@ -415,8 +411,6 @@ impl Machine {
             policy,
             kubelet: _,
             warnings: _,
-            eviction_policy: _,
-            swap: _,
             workloads,
             never,
             brake,
@@ -453,7 +447,7 @@ impl Machine {
             never: is_said("never").then(|| texts(never)),
             brake: has_brake.then_some(own_brake),
             evict_for_unattributed: is_said("evictForUnattributed").then_some(policy.evict_for_unattributed),
-            victims_per_minute: is_said("victimsPerMinute").then_some(policy.victims_per_minute),
+            victims_per_minute: is_said("victimsPerMinute").then_some(policy.hard_victims_per_minute),
             stall_percent: is_said("stallPercent").then_some(policy.stall_percent),
             reclaim_pause: is_said("reclaimPause").then(|| Period(written(policy.reclaim_pause))),
             source: is_said("source").then_some(match source {
@@ -484,11 +478,14 @@ impl Slice {
         let hard = lines.thresholds.iter().find(|threshold| threshold.is_hard());
         let soft = lines.thresholds.iter().find(|threshold| !threshold.is_hard());
         let line = |line: Line| SliceThreshold { memory_available: Some(amount(line)) };
-        let min_reclaim = hard.or(soft).map(|threshold| threshold.min_reclaim).filter(|amount| *amount != Line::ZERO);
+        let min_reclaim = hard
+            .or(soft)
+            .and_then(|threshold| threshold.min_reclaim)
+            .filter(|amount| *amount != Line::At(plimsoll_policy::kubelet::Amount::ZERO));
         Self {
             path: path.to_owned(),
-            eviction_hard: hard.map(|hard| line(hard.line)),
-            eviction_soft: soft.map(|soft| line(soft.line)),
+            eviction_hard: hard.and_then(|hard| hard.line).map(line),
+            eviction_soft: soft.and_then(|soft| soft.line).map(line),
             eviction_soft_grace_period: soft
                 .map(|soft| SliceGrace { memory_available: Some(Period(written(soft.grace))) }),
             eviction_minimum_reclaim: min_reclaim.map(line),
@@ -503,13 +500,9 @@ fn amount(line: Line) -> Amount {
 /// A line as it is written.
 pub(crate) fn text(line: Line) -> String {
     match line {
-        Line::Quantity(bytes) => Quantity::binary(bytes.0.into()).to_string(),
-        Line::Percentage(percentage) => percent(percentage.fraction()),
+        Line::At(amount) => Quantity::binary(amount.rounded_up()).to_string(),
+        Line::Share(fraction) => format!("{}%", fraction * 100.0),
     }
-}
-
-fn percent(fraction: f32) -> String {
-    format!("{}%", fraction * 100.0)
 }
 
 #[cfg(test)]

@@ -4,20 +4,13 @@ use crate::kubelet::{DEFAULT_EVICTION_HARD, EvictionSignal, Kubelet};
 use crate::model::Origin;
 use crate::show::LINES;
 use crate::tree::Problems;
-use plimsoll_policy::EvictionPolicy;
 use std::collections::BTreeMap;
 
 /// Warns of each. A kubelet's own files are left alone: the kubelet goes by them. So is what is the default anyhow.
-pub(crate) fn warn(
-    kubelet: &Kubelet,
-    eviction_policy: EvictionPolicy,
-    origins: &BTreeMap<String, Origin>,
-    own: &str,
-    problems: &mut Problems,
-) {
+pub(crate) fn warn(kubelet: &Kubelet, origins: &BTreeMap<String, Origin>, own: &str, problems: &mut Problems) {
     problems.turn_to(own);
-    let why = "`run` does nothing by it, because it knows cgroups and no pods; `replay` and `explain` go by it";
-    let in_replay = "`run` does nothing by it, because it knows cgroups and no pods; `replay` goes by it";
+    let why = "`run` does nothing by it, because it reads memory alone; `replay` and `explain` go by it";
+    let in_replay = "`run` does nothing by it, because it reads memory alone; `replay` goes by it";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
@@ -37,11 +30,6 @@ pub(crate) fn warn(
         && let (Some(line), false) = (line(origin), kubelet.local_storage_isolation)
     {
         problems.warn(Some(line), isolation, Some(text), in_replay);
-    }
-    if eviction_policy != EvictionPolicy::default()
-        && let Some(line) = origins.get("evictionPolicy").and_then(line)
-    {
-        problems.warn(Some(line), "evictionPolicy", Some(eviction_policy.name()), why);
     }
     if let Some(line) = origins.get("swap").and_then(line) {
         problems.warn(Some(line), "swap", None, why);
@@ -75,7 +63,7 @@ mod tests {
             own(
                 "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 11%\nevictionPolicy: kubelet\nswap: {free: 10%}\n"
             ),
-            ["Some(3) evictionHard.nodefs.available", "Some(4) evictionPolicy", "Some(5) swap"]
+            ["Some(3) evictionHard.nodefs.available", "Some(5) swap"]
         );
         assert_eq!(
             own("evictionSoft: {pid.available: 10%}\nevictionSoftGracePeriod: {pid.available: 1m}\n"),
@@ -87,7 +75,7 @@ mod tests {
         };
         let warnings = examine_texts(&texts, &Overrides::default()).warnings;
         let explains: Vec<_> = warnings.iter().map(|it| it.to_string().contains("`explain`")).collect();
-        assert_eq!(explains, [true, true], "it shows swap's line, and pods in the eviction policy's order");
+        assert_eq!(explains, [true], "it shows swap's line");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
                     evictionHard: {nodefs.available: 11%}\n";
         let of_kubelet = Text { file: "k".to_owned(), text: text.to_owned() };

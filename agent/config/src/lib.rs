@@ -39,7 +39,6 @@ pub use error::{ConfigError, Problem};
 pub use load::Overrides;
 pub use model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Text, Workload};
 pub use pattern::{Pattern, PatternError};
-pub use pods::PodRules;
 pub use quantity::{Quantity, QuantityError};
 pub use show::{Row, rows};
 pub use snapshot::Snapshot;

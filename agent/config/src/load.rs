@@ -12,11 +12,8 @@ use crate::quantity::Quantity;
 use crate::tree::{Item, Problems, Section, Value, any_of, read};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
-use plimsoll_policy::kubelet::{self, Amount};
-use plimsoll_policy::plimsoll::SwapThreshold;
-use plimsoll_policy::{
-    Config as Policy, EvictionPolicy, Line, Percentage, Signal, SliceSet, SliceThresholds, Threshold,
-};
+use plimsoll_policy::kubelet::{Line, Origin as ThresholdOrigin, Signal, Threshold};
+use plimsoll_policy::{Config as Policy, EvictionPolicy, SliceSet, SliceThresholds, SwapThreshold};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -87,8 +84,9 @@ impl Own<'_> {
         let policy = Policy {
             thresholds: lines(&kubelet, problems),
             pressure_transition: kubelet.pressure_transition,
-            // Below zero the kubelet's code gives a second, which is the least that anybody gets.
-            max_grace: Duration::from_secs(u64::try_from(kubelet.max_pod_grace_seconds).unwrap_or(0)),
+            // Below zero the kubelet's code gives a second, which is the least that any victim gets.
+            max_pod_grace_seconds: i64::from(kubelet.max_pod_grace_seconds).max(0),
+            local_storage_isolation: kubelet.local_storage_isolation,
             ..Policy::default()
         };
         problems.turn_to(file);
@@ -98,11 +96,10 @@ impl Own<'_> {
         let machine = item.section(&key, reader.problems);
         let books = EvictionPolicy::ALL.map(|book| (book.name(), book));
         let eviction_policy = reader.one_of(&mut root, "evictionPolicy", EvictionPolicy::default(), &books);
-        let swap = reader.swap(&mut root);
-        let configuration =
-            Configuration { eviction_policy, swap, ..reader.machine(machine, policy, kubelet, overrides) };
+        let policy = Policy { eviction_policy, swap: reader.swap(&mut root), ..policy };
+        let configuration = reader.machine(machine, policy, kubelet, overrides);
         let origins = reader.origins;
-        idle::warn(&configuration.kubelet, eviction_policy, &origins, file, problems);
+        idle::warn(&configuration.kubelet, &origins, file, problems);
         Configuration { origins, ..configuration }
     }
 }
@@ -133,13 +130,19 @@ fn lines(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
         }
     };
     let (hard, soft) = (line("evictionHard", false), line("evictionSoft", false));
-    let min_reclaim = line("evictionMinimumReclaim", true).unwrap_or(Line::ZERO);
+    let min_reclaim = line("evictionMinimumReclaim", true);
     let grace = kubelet.eviction.soft_grace.get(signal.name()).and_then(|text| parse_duration(text));
     [hard.zip(Some(Duration::ZERO)), soft.zip(grace)]
         .into_iter()
         .flatten()
-        .map(|(line, grace)| Threshold { signal, line, grace, min_reclaim })
+        .map(|(line, grace)| on_memory(line, grace, min_reclaim))
         .collect()
+}
+
+fn on_memory(line: Line, grace: Duration, min_reclaim: Option<Line>) -> Threshold {
+    let min_reclaim = min_reclaim.filter(|line| !matches!(line, Line::At(amount) if amount.is_zero()));
+    let origin = ThresholdOrigin::Configured;
+    Threshold { signal: Signal::MemoryAvailable, line: Some(line), grace, min_reclaim, origin }
 }
 
 /// What a text says of a line; nothing where it switches the line off.
@@ -166,14 +169,14 @@ fn line_of(text: &str, zero_will_do: bool) -> Result<Found, &'static str> {
                 expected: expected_share,
             });
         }
-        let most = Percentage::new(100.0).map(Line::Percentage).ok();
-        return match Percentage::new(percent) {
-            Ok(percentage) => Ok(Found::Plain(Some(Line::Percentage(percentage)))),
-            Err(_) if zero_will_do && percent > 100.0 => {
+        // The kubelet divides in 32 bits.
+        return match percent {
+            0.0..=100.0 => Ok(Found::Plain(Some(Line::Share(percent / 100.0)))),
+            _ if zero_will_do && percent > 100.0 => {
                 let why = "more than there is, and the kubelet takes it all the same; taken for 100%";
-                Ok(Found::Odd { comes_to: most, why, expected: expected_share })
+                Ok(Found::Odd { comes_to: Some(Line::Share(1.0)), why, expected: expected_share })
             }
-            Err(_) => Err(expected_share),
+            _ => Err(expected_share),
         };
     }
     let quantity = Quantity::parse(text).map_err(|_| expected)?;
@@ -183,14 +186,14 @@ fn line_of(text: &str, zero_will_do: bool) -> Result<Found, &'static str> {
     if quantity.is_zero() && !zero_will_do {
         return Err("expected a quantity above zero");
     }
-    let most = Line::Quantity(plimsoll_units::Bytes(u64::MAX));
+    let most = Line::bytes(plimsoll_units::Bytes(u64::MAX));
     Ok(quantity.bytes().map_or(
         Found::Odd {
             comes_to: Some(most),
             why: "more than any machine has, and the kubelet takes it all the same: it is always short",
             expected: "expected a quantity of at most 18446744073709551615 bytes",
         },
-        |bytes| Found::Plain(Some(Line::Quantity(bytes))),
+        |bytes| Found::Plain(Some(Line::bytes(bytes))),
     ))
 }
 
@@ -278,8 +281,9 @@ impl Reader<'_> {
         policy.evict_for_unattributed =
             self.yes_or_no(&mut machine, "evictForUnattributed", policy.evict_for_unattributed);
         // Each one is remembered for a minute; more than this is no bound.
-        let victims = self.whole(&mut machine, "victimsPerMinute", u64::from(policy.victims_per_minute), 10_000);
-        policy.victims_per_minute = u32::try_from(victims).unwrap_or(u32::MAX);
+        let victims = self.whole(&mut machine, "victimsPerMinute", u64::from(policy.hard_victims_per_minute), 10_000);
+        policy.hard_victims_per_minute = u32::try_from(victims).unwrap_or(u32::MAX);
+        policy.soft_victims_per_minute = policy.hard_victims_per_minute;
         let stall = self.whole(&mut machine, "stallPercent", u64::from(policy.stall_percent), 100);
         policy.stall_percent = u8::try_from(stall).unwrap_or(100);
         policy.reclaim_pause = self.duration(&mut machine, "reclaimPause", policy.reclaim_pause);
@@ -330,8 +334,6 @@ impl Reader<'_> {
             policy,
             kubelet,
             warnings: Vec::new(),
-            eviction_policy: EvictionPolicy::default(),
-            swap: None,
             workloads,
             never,
             brake,
@@ -359,11 +361,7 @@ impl Reader<'_> {
         let free = free.and_then(|(key, item)| self.line(&key, &item, false));
         let grace = self.duration(&mut section, "grace", SWAP_GRACE);
         section.finish(self.problems);
-        let free = match free? {
-            Line::Quantity(bytes) => kubelet::Line::At(Amount::whole(i64::try_from(bytes.0).unwrap_or(i64::MAX))),
-            Line::Percentage(percentage) => kubelet::Line::Share(percentage.fraction()),
-        };
-        Some(SwapThreshold { free, grace })
+        Some(SwapThreshold { free: free?, grace })
     }
 
     fn flag<T>(&mut self, key: &str, flag: Option<T>, value: T) -> T {
@@ -506,7 +504,7 @@ impl Reader<'_> {
         let grace = grace.flatten();
         let hard_threshold = line(self, &hard, false);
         let soft_threshold = line(self, &soft, false);
-        let min_reclaim = line(self, &min_reclaim.flatten(), true).unwrap_or(Line::ZERO);
+        let min_reclaim = line(self, &min_reclaim.flatten(), true);
         let grace_period = grace.as_ref().and_then(|(key, item)| {
             let expected = "expected a duration such as 1m30s";
             let period = parse_duration(item.text(key, expected, self.problems)?);
@@ -528,7 +526,7 @@ impl Reader<'_> {
         let thresholds = [hard_threshold.zip(Some(Duration::ZERO)), soft_threshold.zip(grace_period)]
             .into_iter()
             .flatten()
-            .map(|(line, grace)| Threshold { signal: Signal::MemoryAvailable, line, grace, min_reclaim })
+            .map(|(line, grace)| on_memory(line, grace, min_reclaim))
             .collect();
         is_given.then_some(thresholds)
     }

@@ -6,8 +6,6 @@ use crate::pattern::Pattern;
 use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
-use plimsoll_policy::EvictionPolicy;
-use plimsoll_policy::plimsoll::SwapThreshold;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -23,16 +21,13 @@ pub struct Text {
 /// Everything `plimsoll run` goes by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
-    /// Lines, grace, bounds: what the deciding part needs.
+    /// The eviction policy, thresholds, grace, bounds: what the deciding part needs. The node's thresholds are those on
+    /// memory, which `run` reads; [`Configuration::policy_on`] has all.
     pub policy: plimsoll_policy::Config,
     /// What a kubelet here would go by: every line, reservations, and what is checked against them.
     pub kubelet: Kubelet,
     /// What is in order and yet hardly what was meant.
     pub warnings: Vec<Problem>,
-    /// Which rules decide about pods.
-    pub eviction_policy: EvictionPolicy,
-    /// When swap counts as pressure on pods; never by default.
-    pub swap: Option<SwapThreshold>,
     /// Which cgroups may be evicted. The first pattern that matches gives the priority.
     pub workloads: Vec<Workload>,
     /// Which of these are never chosen. Init and the agent itself never are, whatever is written.

@@ -1,46 +1,18 @@
-//! What the eviction policies over pods go by. Their thresholds depend on the runtime's disks, which are known later.
+//! What decisions about pods go by. Their thresholds depend on the runtime's disks, which are known later.
 
 use crate::kubelet::{DiskLayout, EvictionThreshold, Kubelet, Operator, ThresholdValue, derive_containerfs};
 use crate::model::Configuration;
 use core::time::Duration;
-use plimsoll_policy::kubelet::{self, Amount, Line, Origin, Signal, Threshold};
-use plimsoll_policy::{EvictionPolicy, plimsoll};
-
-/// An eviction policy with what it goes by.
-#[derive(Clone, Debug, PartialEq)]
-pub enum PodRules {
-    /// [`kubelet::decide`].
-    Kubelet(kubelet::Config),
-    /// [`plimsoll::decide`](plimsoll::decide()), in either of its orders.
-    Plimsoll(plimsoll::Config),
-}
+use plimsoll_policy::Config as Policy;
+use plimsoll_policy::kubelet::{Amount, Line, Origin, Signal, Threshold};
 
 impl Configuration {
-    /// The rules over pods, where the runtime has these disks.
-    pub fn pod_rules(&self, layout: DiskLayout) -> PodRules {
-        let Kubelet { pressure_transition, max_pod_grace_seconds, local_storage_isolation, .. } = self.kubelet;
-        let thresholds = self.kubelet.thresholds_on(layout);
-        let max_pod_grace_seconds = i64::from(max_pod_grace_seconds);
-        match self.eviction_policy {
-            EvictionPolicy::Kubelet => PodRules::Kubelet(kubelet::Config {
-                thresholds,
-                pressure_transition,
-                max_pod_grace_seconds,
-                local_storage_isolation,
-            }),
-            EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => PodRules::Plimsoll(plimsoll::Config {
-                thresholds,
-                swap: self.swap,
-                memory_order: self.eviction_policy.memory_order().unwrap_or_default(),
-                pressure_transition,
-                max_pod_grace_seconds,
-                local_storage_isolation,
-                hard_victims_per_minute: self.policy.victims_per_minute,
-                soft_victims_per_minute: self.policy.victims_per_minute,
-                stall_percent: self.policy.stall_percent,
-                reclaim_pause: self.policy.reclaim_pause,
-                ..plimsoll::Config::default()
-            }),
+    /// The policy with the thresholds on all signals, where the runtime has these disks.
+    pub fn policy_on(&self, layout: DiskLayout) -> Policy {
+        Policy {
+            thresholds: self.kubelet.thresholds_on(layout),
+            max_pod_grace_seconds: i64::from(self.kubelet.max_pod_grace_seconds),
+            ..self.policy.clone()
         }
     }
 }
@@ -98,6 +70,7 @@ fn line(value: &ThresholdValue) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_policy::EvictionPolicy;
 
     fn configuration(text: &str) -> Configuration {
         crate::parse(text, "f").unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -106,7 +79,7 @@ mod tests {
     const ONE: DiskLayout = DiskLayout { dedicated_image_fs: false, split_container_fs: false };
 
     #[test]
-    fn each_rule_book_gets_what_it_goes_by() {
+    fn each_policy_gets_what_it_goes_by() {
         let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\n\
                     evictionMinimumReclaim: {memory.available: 500Mi}\nevictionMaxPodGracePeriod: 7\n\
                     enforceNodeAllocatable: [none]\nlocalStorageCapacityIsolation: false\nswap: {free: 25%}\nmachine: {victimsPerMinute: 3, stallPercent: 50}\n";
@@ -124,25 +97,14 @@ mod tests {
             threshold(Signal::ContainerFsAvailable, Line::Share(0.1), None, Origin::Derived),
         ];
         for book in EvictionPolicy::ALL {
-            let configuration = configuration(&format!("{text}evictionPolicy: {book}"));
-            let rules = configuration.pod_rules(ONE);
-            let thresholds = match &rules {
-                PodRules::Kubelet(config) => {
-                    assert_eq!((book, config.max_pod_grace_seconds), (EvictionPolicy::Kubelet, 7));
-                    assert!(!config.local_storage_isolation);
-                    &config.thresholds
-                }
-                PodRules::Plimsoll(config) => {
-                    assert_eq!(Some(config.memory_order), book.memory_order());
-                    assert_eq!((config.hard_victims_per_minute, config.stall_percent), (3, 50));
-                    assert!(!config.local_storage_isolation);
-                    let swap = config.swap.expect("it is configured");
-                    assert_eq!((swap.free, swap.grace), (Line::Share(0.25), Duration::from_secs(30)));
-                    &config.thresholds
-                }
-            };
-            let met: Vec<Threshold> = thresholds.iter().filter(|threshold| threshold.line.is_some()).copied().collect();
-            assert_eq!(met, expected, "{book}");
+            let policy = configuration(&format!("{text}evictionPolicy: {book}")).policy_on(ONE);
+            assert_eq!((policy.eviction_policy, policy.max_pod_grace_seconds, policy.stall_percent), (book, 7, 50));
+            assert_eq!((policy.hard_victims_per_minute, policy.soft_victims_per_minute), (3, 3));
+            assert!(!policy.local_storage_isolation);
+            let swap = policy.swap.expect("it is configured");
+            assert_eq!((swap.free, swap.grace), (Line::Share(0.25), Duration::from_secs(30)));
+            let met = policy.thresholds.iter().filter(|threshold| threshold.line.is_some()).copied();
+            assert_eq!(met.collect::<Vec<Threshold>>(), expected, "{book}");
         }
     }
 

@@ -50,7 +50,7 @@ pub fn rows(configuration: &Configuration) -> Vec<Row> {
         }
     }
     let ours = [
-        ("evictionPolicy", Value::String(configuration.eviction_policy.to_string()), Role::Offline),
+        ("evictionPolicy", Value::String(configuration.policy.eviction_policy.to_string()), Role::Used),
         ("swap", serde_json::to_value(Swap::of(configuration)).unwrap_or_default(), Role::Offline),
     ];
     for (key, value, role) in ours {
@@ -104,7 +104,7 @@ mod tests {
             ("kubeReserved.memory", Role::Offline),
             ("systemReserved", Role::Offline),
             ("localStorageCapacityIsolation", Role::Replay),
-            ("evictionPolicy", Role::Offline),
+            ("evictionPolicy", Role::Used),
             ("swap", Role::Offline),
             ("failSwapOn", Role::Shown),
             ("machine.brake.mode", Role::Used),

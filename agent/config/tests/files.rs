@@ -5,7 +5,8 @@ use plimsoll_config::kubelet::Kubelet;
 use plimsoll_config::{
     BrakeMode, ConfigError, Configuration, LogFormat, Origin, Overrides, SourceChoice, Sources, load as load_all, parse,
 };
-use plimsoll_policy::{Config as Policy, Line, Percentage, Signal, SliceThresholds, Threshold};
+use plimsoll_policy::kubelet::{Line, Signal, Threshold};
+use plimsoll_policy::{Config as Policy, SliceThresholds};
 use plimsoll_units::Bytes;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,7 @@ fn nothing_set_is_the_kubelets_default() {
     for text in ["", "# nothing\n\n", "{}", "machine:\n", "evictionMinimumReclaim: {}"] {
         let configuration = of(text);
         assert_eq!(configuration.policy, Policy::default(), "{text}");
-        assert_eq!(configuration.policy.thresholds[0].line, Line::Quantity(Bytes::mib(100)));
+        assert_eq!(configuration.policy.thresholds[0].line, Some(Line::bytes(Bytes::mib(100))));
         assert_eq!(configuration.metrics_address.to_string(), "127.0.0.1:9464");
         assert_eq!(configuration.workloads, []);
     }
@@ -93,21 +94,22 @@ machine:
   stateDirectory: /run/other
   logFormat: json
 ");
-    let hard = Threshold::hard(Signal::MemoryAvailable, Line::Percentage(Percentage::new(5.0).expect("in range")));
+    let hard = Threshold::hard(Signal::MemoryAvailable, Line::Share(0.05));
     let soft = Threshold {
         grace: Duration::from_secs(90),
-        ..Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(1536)))
+        ..Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(1536)))
     };
     assert_eq!(
         configuration.policy,
         Policy {
             thresholds: vec![hard, soft],
             slices: vec![SliceThresholds {
-                thresholds: vec![Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(64)))]
+                thresholds: vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(64)))]
             }],
             pressure_transition: Duration::ZERO,
-            max_grace: Duration::from_secs(20),
-            victims_per_minute: 3,
+            max_pod_grace_seconds: 20,
+            hard_victims_per_minute: 3,
+            soft_victims_per_minute: 3,
             evict_for_unattributed: true,
             stall_percent: 50,
             reclaim_pause: Duration::from_mins(1),
@@ -424,16 +426,16 @@ fn what_is_not_yaml_or_not_there_is_told() {
 /// A kubelet that runs with such lines is not to be refused because of them.
 #[test]
 fn what_the_kubelet_takes_although_no_machine_has_it_is_taken_and_warned_of() {
-    let all = Line::Percentage(Percentage::new(100.0).expect("a percentage"));
-    let (plain, most) = (Line::Quantity(Bytes::mib(100)), Line::Quantity(Bytes(u64::MAX)));
+    let all = Line::Share(1.0);
+    let (plain, most) = (Line::bytes(Bytes::mib(100)), Line::bytes(Bytes(u64::MAX)));
     for (hard, reclaim, expected, warned) in [
-        ("100Mi", "0", Some((plain, Line::ZERO)), 0),
-        ("100Mi", "150%", Some((plain, all)), 1),
-        ("100Mi", "+Inf%", Some((plain, all)), 1),
-        ("100Mi", "NaN%", Some((plain, Line::ZERO)), 1),
-        ("100Mi", "1000E", Some((plain, most)), 1),
-        ("1000E", "0", Some((most, Line::ZERO)), 1),
-        ("18446744073709551616", "0", Some((most, Line::ZERO)), 1),
+        ("100Mi", "0", Some((plain, None)), 0),
+        ("100Mi", "150%", Some((plain, Some(all))), 1),
+        ("100Mi", "+Inf%", Some((plain, Some(all))), 1),
+        ("100Mi", "NaN%", Some((plain, None)), 1),
+        ("100Mi", "1000E", Some((plain, Some(most))), 1),
+        ("1000E", "0", Some((most, None)), 1),
+        ("18446744073709551616", "0", Some((most, None)), 1),
         ("NaN%", "0", None, 1),
     ] {
         let text = format!(
@@ -446,6 +448,6 @@ fn what_the_kubelet_takes_although_no_machine_has_it_is_taken_and_warned_of() {
         assert_eq!(report.errors, [], "{hard} {reclaim}");
         assert_eq!(report.warnings.len(), warned, "{hard} {reclaim}: {:?}", report.warnings);
         let lines = &report.configuration.policy.thresholds;
-        assert_eq!(lines.first().map(|line| (line.line, line.min_reclaim)), expected, "{hard} {reclaim}");
+        assert_eq!(lines.first().and_then(|line| Some((line.line?, line.min_reclaim))), expected, "{hard} {reclaim}");
     }
 }

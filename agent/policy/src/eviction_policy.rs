@@ -1,17 +1,17 @@
-//! Which rules decide about pods.
+//! Which implementation decides, and in which order workloads are evicted.
 
-use crate::plimsoll::MemoryOrder;
 use core::fmt;
+use serde::{Deserialize, Serialize};
 
 /// An eviction policy, under the name that configurations give it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EvictionPolicy {
     /// [`kubelet`](crate::kubelet): decision for decision the kubelet's.
     Kubelet,
-    /// [`plimsoll`](crate::plimsoll): the kubelet's contract without its defects.
+    /// The engine: the kubelet's contract without its defects.
     #[default]
     Plimsoll,
-    /// [`openshift3`](crate::openshift3): that, with OpenShift 3's order for memory.
+    /// The engine with OpenShift 3's order for memory.
     OpenShift3,
 }
 
@@ -31,15 +31,6 @@ impl EvictionPolicy {
     /// The eviction policy of this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|book| book.name() == name)
-    }
-
-    /// The order for memory of those that [`plimsoll::decide`](crate::plimsoll::decide()) carries out.
-    pub const fn memory_order(self) -> Option<MemoryOrder> {
-        match self {
-            Self::Kubelet => None,
-            Self::Plimsoll => Some(MemoryOrder::Plimsoll),
-            Self::OpenShift3 => Some(MemoryOrder::OpenShift3),
-        }
     }
 }
 

@@ -1,49 +1,46 @@
-//! What to do about what was seen.
+//! What to do about what was observed.
 //!
-//! [`decide`] takes an [`Observation`] and writes a [`Plan`]. It reads no clock and no file, allocates nothing and
-//! prints nothing: storage is sized beforehand, reasons are typed, and [`text`] renders them later, on another thread.
-//! The same configuration, state and observation always give the same plan.
+//! [`decide`] takes an [`Observation`] of the node or a slice and writes a [`Plan`]. It reads no clock and no file,
+//! allocates nothing and prints nothing: storage is sized beforehand, reasons are typed, and [`text`] renders them
+//! later, on another thread. The same configuration, state and observation always give the same plan.
 //!
-//! The rules, in short:
+//! The unit of decision is a [`Workload`]: a cgroup, with pod facts or without. There are two implementations
+//! ([`EvictionPolicy`]): the engine, which `plimsoll` and `openshift3` are orders of, and [`kubelet`], decision for
+//! decision what the kubelet's eviction manager does. The engine's rules, in short:
 //! - Available memory is judged by two readings, the kubelet's formula and the kernel's own estimate ([`Case`]).
 //! - A hard threshold acts at once, a soft one when its grace period is over; hard goes first.
-//! - Victims are ranked as the kubelet ranks them: over the reservation first, then low priority, then how far over.
+//! - Victims are ranked as the kubelet ranks them: over the request first, then low priority, then how far over.
 //! - As many victims are taken as the deficit needs, never more, and never more a minute than configured.
-//! - Memory that is already coming back, from who is going and not stuck, is not asked for again.
-//! - Who is protected is never chosen; growth that no evictable workload caused costs no innocent ([`Attribution`]).
-//!
-//! That is the machine's side: cgroups, memory, within milliseconds. Where there are pods and their statistics, a rule
-//! book decides once a turn over all of the kubelet's signals ([`EvictionPolicy`]): [`kubelet`], [`plimsoll`] or
-//! [`openshift3`].
+//! - Memory that is already coming back, from what is terminating and not stuck, is not asked for again.
+//! - What is protected is never chosen; growth that no evictable workload caused costs no other ([`Attribution`]).
 
 #![forbid(unsafe_code)]
 
 pub mod admission;
 mod config;
 mod decide;
+mod engine;
 mod eviction_policy;
 pub mod kubelet;
+mod kubelet_policy;
 pub mod message;
 mod observation;
 pub mod oom_score;
-pub mod openshift3;
 mod plan;
-pub mod plimsoll;
-mod rank;
 mod reason;
 mod scope;
 pub mod selector;
 pub mod shutdown;
-mod state;
 pub mod text;
 
-pub use config::{Config, InvalidPercentage, Line, Percentage, Signal, SliceThresholds, Threshold};
-pub use decide::decide;
+pub use config::{Config, SliceThresholds, SwapThreshold};
+pub use decide::{State, decide, ranking};
 pub use eviction_policy::EvictionPolicy;
-pub use observation::{Candidate, Going, Key, MemoryReading, Observation, Protected, Stall};
-pub use plan::{
-    Action, Attribution, Case, Conditions, Deficit, Fate, Judged, NoVictim, Outcome, Plan, Ranked, Readings,
+pub use observation::{
+    Image, Key, MemoryReading, Observation, OwnerUid, Protected, Reclaimed, Stall, Swap, Terminating, Uid, Workload,
 };
-pub use rank::ranking;
+pub use plan::{
+    Action, Attribution, Case, ConditionCase, Deficit, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage,
+    ThresholdStatus, Verdict, Why,
+};
 pub use scope::{Scope, SliceId, SliceSet};
-pub use state::State;

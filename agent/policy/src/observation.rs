@@ -1,20 +1,33 @@
-//! What was seen, and when. What could not be read is absent, never zero.
+//! What was observed, and when. What could not be read is absent, never zero.
 
+use crate::kubelet::{self, Critical, DiskLayout, QosClass, Readings, StatsTime, Usage};
 use crate::scope::{Scope, SliceSet};
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
-/// How much memory there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Available memory by both readings, without the huge page pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReading {
-    /// The machine's memory without its huge page pool, or the slice's limit.
+    /// The machine's memory, or the slice's limit.
     pub capacity: Bytes,
     /// By the kubelet's formula: capacity less (anonymous + file - inactive file).
     pub kubelet_available: Bytes,
-    /// By the kernel's own estimate (`MemAvailable`, huge page pool taken out); in a slice, its limit less what reclaim
-    /// could not drop. Absent where nobody could tell.
+    /// By the kernel's own estimate (`MemAvailable`); in a slice, its limit less what reclaim could not drop. Absent where
+    /// it could not be read.
     pub mem_available: Option<Bytes>,
+}
+
+impl MemoryReading {
+    /// The lower of both readings.
+    pub fn lowest(&self) -> Bytes {
+        self.mem_available.map_or(self.kubelet_available, |own| own.min(self.kubelet_available))
+    }
+
+    /// The kernel's reading, or the only one that there is.
+    pub fn kernel(&self) -> Bytes {
+        self.mem_available.unwrap_or(self.kubelet_available)
+    }
 }
 
 /// How long all tasks waited for memory ("full" in pressure stall information).
@@ -33,8 +46,18 @@ impl Stall {
     }
 }
 
-/// Who a candidate is: where the caller keeps it, and the cgroup's id, so that a successor in the same place is not
-/// taken for it.
+/// Swap of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// All of it.
+    pub total: Bytes,
+    /// What of it is free.
+    pub free: Bytes,
+    /// Pages that were read back soon after they went there, counted since boot (`workingset_refault_anon`).
+    pub refaults: u64,
+}
+
+/// Where a workload is kept, and its cgroup's id, so that a successor in the same place is not taken for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// The caller's own number for it: small and dense, since growth is remembered in a table by slot.
@@ -43,7 +66,15 @@ pub struct Key {
     pub id: CgroupId,
 }
 
-/// Why somebody is never chosen.
+/// The UID of a pod, or the id of a cgroup that has none: 128 bits, however they are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Uid(pub u128);
+
+/// The UID of the `DaemonSet` that a pod belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OwnerUid(pub u128);
+
+/// Why a workload is never chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Protected {
     /// It is the machine's init or holds it.
@@ -60,58 +91,144 @@ pub enum Protected {
     Mirror,
 }
 
-/// Somebody on the way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Going {
-    /// Memory that it still holds and that comes back when it is gone.
-    pub held: Bytes,
-    /// It does not end although it was killed, or could not be killed: its memory is not counted on.
-    pub stuck: bool,
-    /// It was asked to end and has time left; a hard threshold does not wait for that.
-    pub gentle: bool,
+impl From<Critical> for Protected {
+    fn from(critical: Critical) -> Self {
+        match critical {
+            Critical::Static => Self::Static,
+            Critical::Mirror => Self::Mirror,
+            Critical::Priority => Self::Critical,
+        }
+    }
 }
 
-/// Somebody who could be evicted.
+/// A workload on its way out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Candidate {
-    /// Who.
+pub struct Terminating {
+    /// It does not end although it was killed, or could not be killed: what it holds is not counted on.
+    pub is_stuck: bool,
+    /// It was asked to end and has time left; a hard threshold does not wait for that.
+    pub is_graceful: bool,
+}
+
+/// A cgroup that could be evicted, with pod facts or without. Without, its request is its reservation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Workload<'a> {
+    /// Where it is kept.
     pub key: Key,
-    /// Working set; absent if it could not be read.
-    pub usage: Option<Bytes>,
-    /// No process is left in it. What is still charged to it (files in tmpfs, page cache) comes back by ending nobody.
-    pub empty: bool,
-    /// What it was promised (request, `memory.low` or `memory.min`): those within it go last.
-    pub reservation: Bytes,
-    /// Lower goes first.
-    pub priority: i32,
-    /// Set for who must not be chosen.
+    /// The pod, or the cgroup.
+    pub uid: Uid,
+    /// What the kubelet's rules ask of it: requests, limits, priority, statistics.
+    pub facts: kubelet::Pod<'a>,
+    /// Its class of service.
+    pub qos: QosClass,
+    /// Why it must not be chosen, beside what its pod says.
     pub protected: Option<Protected>,
-    /// Set for who is going already.
-    pub going: Option<Going>,
+    /// Set while it ends. A pod stays in the list, with its last statistics, until the node's figures are newer than its
+    /// end: else what it held would be asked for a second time.
+    pub terminating: Option<Terminating>,
+    /// No process is left in it. What is still charged to it (files in tmpfs, page cache) comes back by ending nothing.
+    pub is_empty: bool,
     /// When it was started; of equals the youngest goes first.
     pub started: MonotonicNs,
-    /// The slices with own lines it is in.
+    /// The slices with thresholds of their own that it is in.
     pub slices: SliceSet,
-    /// How long it would want for an orderly end; bounded by [`Config::max_grace`](crate::Config::max_grace).
-    pub grace: Duration,
+    /// The `DaemonSet` it belongs to, which starts it again wherever it is evicted from.
+    pub daemon_set: Option<OwnerUid>,
+    /// What of its memory is in swap.
+    pub swapped: Option<Bytes>,
+    /// What images take that no other pod uses; for layouts where images have a disk of their own.
+    pub own_images: Usage,
 }
 
-/// One look at the machine or a slice. Build it with `..Observation::default()`, so that new fields do not disturb.
+impl Workload<'_> {
+    /// Why it is never chosen, if so.
+    pub fn protection(&self) -> Option<Protected> {
+        self.protected.or(self.facts.critical.map(Into::into))
+    }
+
+    /// Its working set; absent if it could not be read.
+    pub fn working_set(&self) -> Option<Bytes> {
+        self.facts.stats?.working_set.map(Bytes)
+    }
+
+    /// Whether a scope's decisions are about it.
+    pub const fn is_in(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::Node => true,
+            Scope::Slice(slice) => self.slices.contains(slice),
+        }
+    }
+}
+
+impl<'a> kubelet::Manages<'a> for Workload<'a> {
+    fn pod(&self) -> &kubelet::Pod<'a> {
+        &self.facts
+    }
+
+    fn critical(&self) -> Option<Critical> {
+        // What is protected for another reason, or was killed already in vain, is passed over just so.
+        let is_passed_over = self.protected.is_some() || self.terminating.is_some_and(|it| it.is_stuck);
+        self.facts.critical.or(is_passed_over.then_some(Critical::Priority))
+    }
+
+    /// The manager is not given pods that have ended.
+    fn is_active(&self) -> bool {
+        !self.is_empty
+    }
+}
+
+/// An image on the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// No container uses it, it is not pinned, and removing it did not fail lately.
+    pub is_unused: bool,
+    /// When it was last used.
+    pub last_used: MonotonicNs,
+    /// What it takes.
+    pub usage: Usage,
+}
+
+/// The end of a reclaim that a plan asked for, whatever came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// The number of the order; all earlier ones of the same scope have ended as well.
+    pub order: u64,
+    /// When, on the clock of the statistics.
+    pub at: StatsTime,
+}
+
+/// One observation of the node or a slice. Build it with `..Observation::default()`, so that new fields do not disturb.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Observation<'a> {
-    /// The time of the oldest value in it.
-    pub taken: MonotonicNs,
     /// What it is about.
     pub scope: Scope,
-    /// Available memory; absent if it could not be read.
-    pub memory: Option<MemoryReading>,
-    /// Stall of the machine or the slice; absent if the kernel does not tell.
+    /// The time of the oldest value in it.
+    pub taken: MonotonicNs,
+    /// Which disks there are; absent if the runtime did not say.
+    pub layout: Option<DiskLayout>,
+    /// What is available of everything that has a signal, by the kubelet's formulas; of a slice only of memory. Absent if
+    /// there were no statistics at all.
+    pub readings: Option<Readings>,
+    /// Available memory by the kernel's own estimate, without the huge page pool; in a slice, its limit less what reclaim
+    /// could not drop.
+    pub mem_available: Option<Bytes>,
+    /// When that was read, on the clock of the statistics; absent if it came with these.
+    pub mem_available_at: Option<StatsTime>,
+    /// What is available to pods together by the same estimate: their limit less what reclaim could not drop; absent if
+    /// that is not known.
+    pub pods_mem_available: Option<Bytes>,
+    /// Memory set aside for huge pages, which the kubelet takes for available.
+    pub huge_page_pool: Bytes,
+    /// Stall of the machine or the slice; absent if the kernel does not say.
     pub stall: Option<Stall>,
-    /// Memory of tasks outside all candidates (the root cgroup, kernel, what is listed nowhere), if known: only told
-    /// on.
-    pub unattributed: Option<Bytes>,
-    /// When the last reclaim that a plan asked for in this scope ended.
-    pub reclaimed: Option<MonotonicNs>,
-    /// Who could be evicted, and who is protected or going.
-    pub candidates: &'a [Candidate],
+    /// Swap; absent without any.
+    pub swap: Option<Swap>,
+    /// Dead containers; absent if they were not counted.
+    pub dead_containers: Option<u32>,
+    /// Images on the node.
+    pub images: &'a [Image],
+    /// The last reclaim of this scope that ended.
+    pub reclaimed: Option<Reclaimed>,
+    /// All workloads, those that are protected or terminating too.
+    pub workloads: &'a [Workload<'a>],
 }

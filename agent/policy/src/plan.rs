@@ -1,9 +1,9 @@
-//! What is to be done, and why: typed, copied without allocating, rendered by [`text`](crate::text).
+//! What is to be done, and why: typed, in storage that is used again and again, rendered by [`text`](crate::text).
 
 use crate::config::Config;
-use crate::observation::{Key, Protected};
+use crate::kubelet::{Amount, Condition, Conditions, Limit, QosClass};
+use crate::observation::{Key, MemoryReading, Protected, Reclaimed, Uid};
 use crate::scope::Scope;
-use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
@@ -17,15 +17,15 @@ pub enum Case {
     /// Only the kubelet's is. Cache that could be dropped is in the way: reclaim first, and evict only if that did not
     /// help and tasks stall.
     KubeletOnly,
-    /// Only the honest one is. The kubelet's figure rises while memory runs out, because reclaim turns active file
+    /// Only the kernel's own is. The kubelet's figure rises while memory runs out, because reclaim turns active file
     /// pages inactive, and this is where the OOM killer is first: evict.
     MemAvailableOnly,
 }
 
 impl Case {
-    /// The case of two readings, where the honest one may be missing.
-    pub const fn of(kubelet_below: bool, mem_available_below: Option<bool>) -> Self {
-        match (kubelet_below, mem_available_below) {
+    /// The case of two readings, where the kernel's may be missing.
+    pub const fn of(kubelet_below: bool, kernel_below: Option<bool>) -> Self {
+        match (kubelet_below, kernel_below) {
             (true, Some(true) | None) => Self::Both,
             (true, Some(false)) => Self::KubeletOnly,
             (false, Some(true)) => Self::MemAvailableOnly,
@@ -34,213 +34,302 @@ impl Case {
     }
 }
 
-/// One threshold, held against the observation.
+/// What an action is done for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Judged {
-    /// Its index in the scope's thresholds.
-    pub threshold: u32,
-    /// The line in bytes on this capacity.
-    pub line: Bytes,
-    /// The line and its minimum reclaim: what should be available once it was met.
-    pub target: Bytes,
-    /// Which readings are below the threshold, or below the target if the threshold was met before and not yet
-    /// resolved.
+pub enum Why {
+    /// This threshold of the scope is met.
+    Threshold(u32),
+    /// Swap is short, pages come back from it, and all tasks stall.
+    Swap,
+    /// The pod is over this limit of its own.
+    Limit(Limit),
+}
+
+/// A threshold held against the observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThresholdStatus {
+    /// Which: a threshold, or swap.
+    pub line: Why,
+    /// Where it is.
+    pub at: Amount,
+    /// The threshold and its minimum reclaim: what should be available once it was met.
+    pub target: Amount,
+    /// What is available, by the lowest reading that is below; the kubelet's where none is.
+    pub available: Amount,
+    /// Which readings are below the threshold, or below the target if it was met before and is not resolved. Only
+    /// memory has two.
     pub case: Case,
-    /// For how long without a break.
-    pub below_for: Duration,
-    /// It is below and its grace period is over.
-    pub met: bool,
+    /// Since when without a break; absent above the threshold.
+    pub since: Option<MonotonicNs>,
+    /// It is below, and its grace period is over.
+    pub is_met: bool,
 }
 
-/// The two readings a plan was made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Readings {
-    /// Machine memory or slice limit.
-    pub capacity: Bytes,
-    /// Available by the kubelet's formula.
-    pub kubelet: Bytes,
-    /// Available by the kernel's own estimate.
-    pub mem_available: Option<Bytes>,
+impl ThresholdStatus {
+    /// What is missing to the target.
+    pub fn missing(&self) -> Amount {
+        (self.target - self.available).max(Amount::ZERO)
+    }
 }
 
-/// How much memory is missing, and how much of it the plan gets back.
+/// How much is missing, and how much of it comes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deficit {
-    /// Missing to the acting threshold's target, by the lowest reading that is below.
-    pub missing: Bytes,
-    /// Held by those who are going and not stuck; comes back without doing more.
-    pub coming: Bytes,
-    /// Held by the victims of this plan, those hastened included.
-    pub taken: Bytes,
+    /// Missing to the target.
+    pub missing: Amount,
+    /// Held by workloads that are terminating and not stuck.
+    pub coming: Amount,
+    /// Held by the victims of this plan, those that are escalated to a kill included.
+    pub taken: Amount,
 }
 
 impl Deficit {
     /// What is still missing when all of that is back.
-    pub const fn uncovered(&self) -> Bytes {
-        self.missing.saturating_sub(self.coming).saturating_sub(self.taken)
+    pub fn uncovered(&self) -> Amount {
+        (self.missing - self.coming - self.taken).max(Amount::ZERO)
+    }
+
+    /// Whether nothing is.
+    pub fn is_covered(&self) -> bool {
+        self.uncovered().is_zero()
     }
 }
 
-/// Who took the memory since it was last plentiful.
+/// Which workloads took the memory since it was last plentiful.
 ///
-/// The rule: if those who may be evicted together grew by less than half of what available memory fell by, most of the
-/// trouble is elsewhere (tasks in the root cgroup, the kernel, a protected service). Evicting by rank would then make
-/// innocents pay and help for a moment only, so nobody is evicted and the plan says so, unless
-/// [`Config::evict_for_unattributed`](crate::Config::evict_for_unattributed) is set.
+/// The rule: if those that may be evicted together grew by less than half of what available memory fell by, most of the
+/// trouble is elsewhere (tasks in the root cgroup, the kernel, a protected service). Evicting by rank would then cost
+/// workloads that are not responsible and help for a moment only, so nothing is evicted and the plan says so, unless
+/// [`Config::evict_for_unattributed`] is set.
 ///
-/// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more available than
-/// the highest line asks for; for a hard threshold, than the highest hard threshold does, whatever soft thresholds
-/// there are above it. Where there was none since the start, it is the first observation above all thresholds; where
-/// there was none of that either, everything in use counts as grown. Who has no reading counts as not grown.
+/// "Last plentiful" is the latest observation with [`Config::plentiful`] more available than the highest threshold asks
+/// for; for a hard threshold, than the highest hard one does, whatever soft ones there are above it. Where there was
+/// none since the start, it is the first observation above all thresholds; where there was none of that either,
+/// everything in use counts as grown. A workload without a reading counts as not grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
-    /// By how much available memory fell, in the reading that is below, less what is left behind by those of whom no
-    /// process lives.
+    /// By how much available memory fell, in the reading that is below, less what is left behind by workloads of which
+    /// no process lives.
     pub fallen: Bytes,
-    /// By how much those who may be evicted, or are going already, grew together.
+    /// By how much those that may be evicted, or are terminating already, grew together.
     pub evictable_grew: Bytes,
     /// By how much protected ones grew together.
     pub protected_grew: Bytes,
-    /// Memory in use outside all candidates, as the observation told it.
-    pub outside: Option<Bytes>,
 }
 
 impl Attribution {
-    /// Whether at least half of the fall is growth of somebody who may be evicted.
+    /// Whether at least half of the fall is growth of workloads that may be evicted.
     pub const fn is_evictable(&self) -> bool {
         self.evictable_grew.0.saturating_mul(2) >= self.fallen.0
     }
 }
 
-/// Why nobody could be chosen although somebody was needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum NoVictim {
-    /// There is nobody in this scope.
-    NoCandidates,
-    /// All are protected or stuck.
-    AllProtected,
-    /// Nobody who may be chosen could be read.
-    NoStatistics,
-    /// Those who may be chosen hold nothing.
-    NothingToFree,
-}
-
-/// The whole plan in one word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
-    /// No line is crossed.
-    #[default]
-    Calm,
-    /// The scope has no lines, or memory could not be read.
-    NotObserved,
-    /// The observation is not newer than the one acted on before: conditions and grace go on, actions wait.
-    Stale,
-    /// Only soft thresholds are crossed, and their grace is not over.
-    InGrace,
-    /// Only the kubelet's reading is below: reclaim was asked for now, or is under way.
-    Reclaiming,
-    /// Only the kubelet's reading is below, reclaim did not help, and nobody stalls: cache in use is no reason to kill.
-    CacheInUse,
-    /// Enough is coming back from those who are going.
-    ComingBack,
-    /// Somebody is evicted or hastened.
-    Evict,
-    /// The bound of victims a minute is used up.
-    Bounded,
-    /// Most of the growth is in nothing that may be evicted; it is named and nobody pays for it.
-    Unattributed,
-    /// Somebody is needed and nobody can be chosen.
-    NoVictim(NoVictim),
-}
-
-/// One thing to do, in this order.
+/// A reclaim on the node, before anything is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Action {
-    /// Reclaim this much in the plan's scope, from who is over its reservation, without killing.
-    Reclaim {
-        /// How much.
-        amount: Bytes,
-    },
-    /// Kill at once who is terminating in its grace period: a hard threshold is met.
-    Hasten {
-        /// Index into the observation's candidates.
-        candidate: u32,
-        /// Index of the threshold that asks for it.
-        threshold: u32,
-    },
-    /// Evict.
-    Evict {
-        /// Index into the observation's candidates.
-        candidate: u32,
-        /// Index of the threshold that asks for it.
-        threshold: u32,
-        /// Time for an orderly end; zero: at once.
-        grace: Duration,
-    },
+pub enum Stage {
+    /// Reclaim this much memory from workloads over their request, without killing.
+    Memory(Amount),
+    /// Remove dead containers and their logs.
+    Containers,
+    /// Remove the images of [`Plan::images`], in this order; all unused ones under the policy `kubelet`.
+    Images,
+    /// Remove dead containers and all unused images, as the kubelet does.
+    ContainersAndImages,
 }
 
-/// What becomes of a candidate, and why.
+/// A reclaim that is asked for. It is over when an observation says so ([`Reclaimed`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fate {
-    /// It is evicted.
-    Evicted,
-    /// It was terminating in its grace period and is killed at once.
-    Hastened,
-    /// Those before it are enough, or nothing had to be evicted.
-    NotNeeded,
-    /// It is never chosen.
-    Protected(Protected),
-    /// It is going already and its memory counts as coming back.
-    Going,
-    /// It was killed and does not end, or could not be killed: its memory is not counted on.
-    Stuck,
-    /// It could not be read, and nobody is chosen blindly.
-    NoStatistics,
-    /// It holds nothing.
-    NothingToFree,
-    /// It is not in the slice that the plan is about.
-    OutsideScope,
-    /// It would have been next but for the bound of victims a minute.
-    Bounded,
-    /// It is spared because most of the growth is in nothing that may be evicted.
-    Innocent,
+pub struct ReclaimOrder {
+    /// Its number, higher than all before in the same scope.
+    pub order: u64,
+    /// What is done.
+    pub stage: Stage,
+    /// What it is done for.
+    pub line: Why,
 }
 
-/// A candidate with the keys that ranked it. Sorted: who would go first is first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ranked {
-    /// Index into the observation's candidates.
-    pub candidate: u32,
-    /// Who.
-    pub key: Key,
-    /// Its working set.
-    pub usage: Option<Bytes>,
-    /// What it was promised.
-    pub reservation: Bytes,
-    /// It uses more than it was promised.
-    pub exceeds: bool,
-    /// Its priority.
-    pub priority: i32,
-    /// When it was started.
-    pub started: MonotonicNs,
-    /// By how much it grew since memory was last plentiful.
-    pub grew: Option<Bytes>,
-    /// What becomes of it.
-    pub fate: Fate,
-}
-
-impl Ranked {
-    /// Usage over reservation; negative within it, absent if it could not be read.
-    pub fn over(&self) -> Option<i128> {
-        self.usage.map(|usage| i128::from(usage.0) - i128::from(self.reservation.0))
+impl ReclaimOrder {
+    /// Whether it has ended.
+    pub fn has_ended(&self, reclaimed: Option<Reclaimed>) -> bool {
+        reclaimed.is_some_and(|reclaimed| reclaimed.order >= self.order)
     }
 }
 
-/// Conditions to report for the plan's scope.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Conditions {
-    /// A memory threshold is met, or was within the transition period.
-    pub memory_pressure: bool,
+/// One thing to do, in this order. Workloads are named by their index in the observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Reclaim on the node.
+    Reclaim(ReclaimOrder),
+    /// Kill at once a workload that is terminating in its grace: a hard threshold is met.
+    EscalateToKill {
+        /// Which.
+        workload: u32,
+        /// What for.
+        why: Why,
+    },
+    /// Evict.
+    Evict {
+        /// Which.
+        workload: u32,
+        /// What for.
+        why: Why,
+        /// Seconds for an orderly end. One and less is at once: a pod is given one second, a cgroup is killed.
+        grace_seconds: i64,
+    },
+}
+
+impl Action {
+    /// The workload that is killed or asked to end.
+    pub const fn victim(&self) -> Option<u32> {
+        match *self {
+            Self::Evict { workload, .. } | Self::EscalateToKill { workload, .. } => Some(workload),
+            Self::Reclaim(_) => None,
+        }
+    }
+}
+
+/// By which readings the thresholds behind a condition are crossed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum ConditionCase {
+    /// At least one threshold by both, or by the only one that there is.
+    Both,
+    /// All by the kubelet's alone.
+    KubeletOnly,
+    /// All by the kernel's own alone.
+    MemAvailableOnly,
+    /// Some by the kubelet's alone and others by the kernel's alone: nothing is below by both.
+    Mixed,
+}
+
+/// Why nothing could be evicted although something had to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NoVictim {
+    /// There are no workloads in this scope.
+    NoCandidates,
+    /// All are protected, or terminating without an end.
+    AllProtected,
+    /// Those that may be evicted could not be read.
+    NoStatistics,
+    /// Those that may be evicted hold nothing of what is short.
+    NothingToFree,
+    /// Nothing that is known of pods says whose eviction would help. None is evicted at random.
+    NoUsableRanking,
+    /// The ones left are within their requests, and pay for no pod that returns at once and is over its own again.
+    OnlyLoops,
+}
+
+/// The whole plan in one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Outcome {
+    /// No threshold is crossed.
+    #[default]
+    NoPressure,
+    /// The scope has no thresholds, or none that could be held against a reading.
+    NotObserved,
+    /// The runtime did not say which disks there are.
+    NoLayout,
+    /// There are no statistics: everything stays as it was.
+    NoStatistics,
+    /// Pods over limits of their own are evicted, and no hard threshold asks for more; soft ones wait for the next
+    /// turn.
+    OverLimits,
+    /// Only soft thresholds are crossed, and their grace is not over.
+    InGrace,
+    /// The figures are not newer than those acted on before: conditions and grace go on, actions wait.
+    Stale,
+    /// A reclaim is asked for, or under way, or no figures are newer than its end.
+    Reclaiming,
+    /// A reclaim was enough. Only the policy `kubelet` says so.
+    Relieved,
+    /// Only the kubelet's reading is below, reclaim did not help, and tasks do not stall: cache in use is no reason to
+    /// kill.
+    CacheInUse,
+    /// Enough is coming back from workloads that are terminating.
+    ComingBack,
+    /// At least one workload is evicted or escalated to a kill.
+    Evict,
+    /// The limit of victims a minute is used up.
+    RateLimited,
+    /// Most of the growth is in nothing that may be evicted; it is named, and no other workload pays for it.
+    Unattributed,
+    /// Something must be evicted and nothing can be.
+    NoVictim(NoVictim),
+}
+
+/// What becomes of a workload, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// It is evicted.
+    Evicted,
+    /// It was terminating in its grace and is killed at once.
+    EscalatedToKill,
+    /// It is evicted in any case: it is over a limit of its own.
+    OverLimit,
+    /// Those before it are enough, or nothing had to be evicted.
+    NotNeeded,
+    /// It is never evicted.
+    Protected(Protected),
+    /// It is terminating already and counts as coming back.
+    Terminating,
+    /// It is terminating already and does not end, or could not be killed, and is not counted on.
+    Stuck,
+    /// It could not be read: nothing is evicted blindly.
+    NoStatistics,
+    /// Its eviction would give back nothing of what is short, as far as is known.
+    NothingToFree,
+    /// It returned at once after it was evicted and is over its request again; it is left alone until then.
+    Looping(MonotonicNs),
+    /// It is within its request, and does not pay for one that is left alone although it is over its own.
+    SparedByLoop,
+    /// Guaranteed, while another class remains.
+    ClassRemains,
+    /// It would have been next but for the limit of victims a minute.
+    RateLimited,
+    /// It is spared because most of the growth is in nothing that may be evicted, or in what another left behind.
+    NotResponsible,
+}
+
+/// A workload with the keys that ranked it. Sorted: the one that would be evicted first is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ranked {
+    /// Its index among the workloads of the observation.
+    pub workload: u32,
+    /// Where it is kept.
+    pub key: Key,
+    /// The pod, or the cgroup.
+    pub uid: Uid,
+    /// Its class of service.
+    pub qos: QosClass,
+    /// What is known of it says what it uses of what is short.
+    pub is_measured: bool,
+    /// What it requests of what is short; absent where nothing can be requested, or nothing is known.
+    pub request: Option<Amount>,
+    /// It uses more than it requests, or anything where nothing can be requested.
+    pub exceeds: bool,
+    /// Its priority.
+    pub priority: i32,
+    /// What it uses, swapped memory included.
+    pub usage: Amount,
+    /// What it uses, less what it requests of just that.
+    pub over: Amount,
+    /// What its eviction gives back.
+    pub frees: Amount,
+    /// When it was started.
+    pub started: MonotonicNs,
+    /// By how much it grew since memory was last plentiful; of memory alone.
+    pub grew: Option<Bytes>,
+    /// How often it returned at once after it was evicted and was over its request again. More than zero names a loop.
+    pub returns: u32,
+    /// What becomes of it.
+    pub verdict: Verdict,
+}
+
+/// A pod over a limit of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limited {
+    pub(crate) workload: u32,
+    /// What it holds counts as coming back. Not so if it was to be evicted last turn already and is not terminating.
+    pub(crate) counts: bool,
 }
 
 /// What is to be done, in storage that is used again and again.
@@ -255,73 +344,117 @@ pub struct Plan {
     pub made: MonotonicNs,
     /// In one word.
     pub outcome: Outcome,
+    /// What memory was read.
+    pub memory: Option<MemoryReading>,
+    /// Every threshold that could be held against a reading, in the order of the configuration; then swap.
+    pub thresholds: Vec<ThresholdStatus>,
+    /// The threshold (an index into [`Self::thresholds`]) that the outcome is about.
+    pub acting: Option<u32>,
+    /// Pods that are evicted for limits of their own, in the order of the observation.
+    pub(crate) limited: Vec<Limited>,
     /// What is to be done, in order.
     pub actions: Vec<Action>,
+    /// Images that are to be removed, in order.
+    pub images: Vec<u32>,
     /// Conditions to report.
     pub conditions: Conditions,
-    /// What memory was read.
-    pub readings: Option<Readings>,
-    /// Every threshold of the scope, in its order.
-    pub judged: Vec<Judged>,
-    /// The threshold (an index into [`Self::judged`]) that the outcome is about.
-    pub acting: Option<u32>,
-    /// What is missing; set when somebody had to be looked for.
+    /// What is missing; set when something had to be evicted.
     pub deficit: Option<Deficit>,
-    /// Who took the memory; set when somebody had to be looked for.
+    /// Which workloads took the memory; set when something had to be evicted for it.
     pub attribution: Option<Attribution>,
-    /// All candidates, ranked; filled when a threshold is met.
+    /// All workloads of the scope, ranked for the acting threshold; filled when one is acted on.
     pub ranked: Vec<Ranked>,
-    /// Candidates that found no room in the plan and were not looked at.
+    /// Workloads that found no room in the plan and were not looked at.
     pub overlooked: u32,
-    /// The highest line that no reading is below: where to ring next. None while all are crossed.
-    pub next_line: Option<Bytes>,
-    /// Look again at this time even if nothing rings: a grace period or a bound ends then.
+    /// Decide again at this time even without an event: a grace period, a limit or a pause ends then.
     pub recheck_at: Option<MonotonicNs>,
 }
 
 impl Plan {
-    /// A plan for the scopes of `config` and up to `candidates` candidates. Nothing allocates later.
-    pub fn with_capacity(config: &Config, candidates: usize) -> Self {
+    /// A plan for the scopes of `config`, and up to so many workloads and images. Nothing allocates later.
+    pub fn with_capacity(config: &Config, workloads: usize, images: usize) -> Self {
         let thresholds =
             config.slices.iter().map(|slice| slice.thresholds.len()).fold(config.thresholds.len(), usize::max);
         Self {
-            capacity: candidates,
-            // One reclaim beside everybody.
-            actions: Vec::with_capacity(candidates + 1),
-            judged: Vec::with_capacity(thresholds),
-            ranked: Vec::with_capacity(candidates),
+            capacity: workloads,
+            limited: Vec::with_capacity(workloads),
+            // One reclaim beside all victims.
+            actions: Vec::with_capacity(workloads + 1),
+            images: Vec::with_capacity(images),
+            // Swap beside the thresholds.
+            thresholds: Vec::with_capacity(thresholds + 1),
+            ranked: Vec::with_capacity(workloads),
             ..Self::default()
         }
     }
 
-    /// The threshold the outcome is about.
-    pub fn acting(&self) -> Option<&Judged> {
-        self.acting.and_then(|index| self.judged.get(index as usize))
+    /// The threshold that the outcome is about.
+    pub fn acting(&self) -> Option<&ThresholdStatus> {
+        self.thresholds.get(self.acting? as usize)
     }
 
-    /// Indices into the observation's candidates of all who are killed by this plan.
+    /// By which readings the thresholds behind a condition are crossed right now; absent if none of them is.
+    pub fn condition_case(&self, config: &Config, condition: Condition) -> Option<ConditionCase> {
+        let thresholds = config.thresholds_in(self.scope);
+        let is_behind = |line| match line {
+            Why::Threshold(index) => {
+                thresholds.get(index as usize).is_some_and(|line| line.signal.condition() == condition)
+            }
+            Why::Swap => condition == Condition::MemoryPressure,
+            Why::Limit(_) => false,
+        };
+        let has = |case| {
+            let mut crossed = self.thresholds.iter().filter(|status| status.since.is_some() && is_behind(status.line));
+            crossed.any(|status| status.case == case)
+        };
+        match (has(Case::Both), has(Case::KubeletOnly), has(Case::MemAvailableOnly)) {
+            (true, _, _) => Some(ConditionCase::Both),
+            (false, true, true) => Some(ConditionCase::Mixed),
+            (false, true, false) => Some(ConditionCase::KubeletOnly),
+            (false, false, true) => Some(ConditionCase::MemAvailableOnly),
+            (false, false, false) => None,
+        }
+    }
+
+    /// Indices of all workloads that are killed by this plan, or asked to end.
     pub fn victims(&self) -> impl Iterator<Item = u32> + '_ {
-        self.actions.iter().filter_map(|action| match *action {
-            Action::Evict { candidate, .. } | Action::Hasten { candidate, .. } => Some(candidate),
-            Action::Reclaim { .. } => None,
+        self.actions.iter().filter_map(Action::victim)
+    }
+
+    /// Indices of workloads that are evicted, in order.
+    pub fn evicted(&self) -> impl Iterator<Item = u32> + '_ {
+        self.actions.iter().filter(|action| matches!(action, Action::Evict { .. })).filter_map(Action::victim)
+    }
+
+    /// Indices of workloads that were terminating in their grace and are killed at once, in order.
+    pub fn escalated(&self) -> impl Iterator<Item = u32> + '_ {
+        self.actions.iter().filter(|action| matches!(action, Action::EscalateToKill { .. })).filter_map(Action::victim)
+    }
+
+    /// The reclaim that is asked for.
+    pub fn reclaim(&self) -> Option<ReclaimOrder> {
+        self.actions.iter().find_map(|action| match *action {
+            Action::Reclaim(order) => Some(order),
+            Action::Evict { .. } | Action::EscalateToKill { .. } => None,
         })
     }
 
     pub(crate) fn clear(&mut self, scope: Scope, taken: MonotonicNs, made: MonotonicNs) {
-        self.actions.clear();
-        self.judged.clear();
-        self.ranked.clear();
         self.scope = scope;
         self.taken = taken;
         self.made = made;
         self.outcome = Outcome::default();
-        self.conditions = Conditions::default();
-        self.readings = None;
+        self.memory = None;
+        self.thresholds.clear();
         self.acting = None;
+        self.limited.clear();
+        self.actions.clear();
+        self.images.clear();
+        self.conditions = Conditions::default();
         self.deficit = None;
         self.attribution = None;
+        self.ranked.clear();
         self.overlooked = 0;
-        self.next_line = None;
         self.recheck_at = None;
     }
 

@@ -1,180 +1,238 @@
-//! Plans in words. Allocates as it likes and never runs on the thread that decides.
+//! Plans in words, for the log, for events, for `explain` and `replay`. Allocates as it likes; never called while
+//! deciding.
 
-use crate::config::{Config, Signal};
-use crate::kubelet::Amount;
-use crate::observation::Protected;
-use crate::plan::{Action, Case, Fate, Judged, NoVictim, Outcome, Plan, Ranked};
+use crate::config::Config;
+use crate::eviction_policy::EvictionPolicy;
+use crate::kubelet::{Condition, Critical, Limit, Resource, Signal};
+use crate::observation::{MemoryReading, Protected};
+use crate::plan::{
+    Action, Attribution, Case, ConditionCase, NoVictim, Outcome, Plan, Ranked, Stage, ThresholdStatus, Verdict, Why,
+};
 use crate::reason::{Measured, Promise, Reason};
 use crate::scope::Scope;
 use core::fmt::{self, Write as _};
-use core::time::Duration;
 
-/// A plan that prints as one line, with every number that led to it.
-pub struct Line<'a, N> {
-    plan: &'a Plan,
-    config: &'a Config,
-    name: N,
+/// The plan as one line, with every number that led to it; `name` gives a workload's name from its index in the
+/// observation.
+pub fn line<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> String {
+    let mut text = String::new();
+    // Writing into a String does not fail.
+    let _ = write(&mut text, config, plan, name);
+    text
 }
 
-/// The plan as one line; `name` gives a candidate's name from its index in the observation.
-pub fn line<'a, N, D>(config: &'a Config, plan: &'a Plan, name: N) -> Line<'a, N>
-where
-    N: Fn(u32) -> D,
-    D: fmt::Display,
-{
-    Line { plan, config, name }
-}
-
-impl<N: Fn(u32) -> D, D: fmt::Display> fmt::Display for Line<'_, N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { plan, config: _, name } = self;
-        write!(f, "{}", Headline(plan.outcome))?;
-        if let Scope::Slice(slice) = plan.scope {
-            write!(f, " in slice {}", slice.0)?;
+fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> fmt::Result {
+    write!(f, "{}", plan.outcome)?;
+    if let Scope::Slice(slice) = plan.scope {
+        write!(f, " in slice {}", slice.0)?;
+    }
+    if let Some(MemoryReading { capacity, kubelet_available, mem_available }) = plan.memory {
+        write!(f, ": {kubelet_available} {} by the kubelet's formula", Signal::MemoryAvailable)?;
+        if let Some(own) = mem_available {
+            write!(f, ", {own} by the kernel's estimate,")?;
         }
-        if let Some(readings) = plan.readings {
-            write!(f, ": {} {}", readings.kubelet, Signal::MemoryAvailable)?;
-            if let Some(mem_available) = readings.mem_available {
-                write!(f, " as the kubelet reckons, {mem_available} as the kernel does,")?;
+        write!(f, " of {capacity}")?;
+    }
+    // The threshold that is acted on, or all that are crossed.
+    for status in &plan.thresholds {
+        if plan.acting().map_or(status.since.is_some(), |acting| acting == status) {
+            threshold(f, config, plan, status)?;
+        }
+    }
+    if let (Some(deficit), Some(acting)) = (plan.deficit, plan.acting()) {
+        let of = |amount| Measured { amount, is_bytes: is_bytes(config, plan, acting.line) };
+        write!(f, "; coming back {}, taken {}", of(deficit.coming), of(deficit.taken))?;
+        if !deficit.is_covered() {
+            write!(f, ", not covered {}", of(deficit.uncovered()))?;
+        }
+    }
+    if let Some(Attribution { fallen, evictable_grew, protected_grew }) = plan.attribution {
+        write!(
+            f,
+            "; since memory was plentiful it fell by {fallen}, workloads that may be evicted grew by {evictable_grew} and \
+             protected ones by {protected_grew}"
+        )?;
+    }
+    for action in &plan.actions {
+        match *action {
+            Action::Reclaim(order) => match order.stage {
+                Stage::Memory(amount) => write!(f, "; reclaim {}", Measured { amount, is_bytes: true })?,
+                Stage::Containers => write!(f, "; remove dead containers")?,
+                Stage::Images if config.eviction_policy == EvictionPolicy::Kubelet => {
+                    write!(f, "; remove unused images")?;
+                }
+                Stage::Images => write!(f, "; remove {} unused images", plan.images.len())?,
+                Stage::ContainersAndImages => write!(f, "; remove dead containers and unused images")?,
+            },
+            Action::EscalateToKill { workload, .. } => {
+                write!(f, "; kill {} in its grace period", name(workload))?;
+                write_keys(f, config, plan, workload)?;
             }
-            write!(f, " of {}", readings.capacity)?;
-        }
-        // The threshold that is acted on, or whichever is crossed.
-        for judged in &plan.judged {
-            if plan.acting().map_or(judged.case != Case::Neither, |acting| acting == judged) {
-                self.threshold(f, judged)?;
-            }
-        }
-        if let Some(deficit) = plan.deficit {
-            write!(f, "; missing {}, coming back {}, taken {}", deficit.missing, deficit.coming, deficit.taken)?;
-            if deficit.uncovered().0 > 0 {
-                write!(f, ", not covered {}", deficit.uncovered())?;
-            }
-        }
-        if let Some(grown) = plan.attribution {
-            write!(
-                f,
-                "; since memory was plentiful {} went, of that {} to who may be evicted and {} to who is protected",
-                grown.fallen, grown.evictable_grew, grown.protected_grew
-            )?;
-            if let Some(outside) = grown.outside {
-                write!(f, "; {outside} is held outside all workloads")?;
-            }
-        }
-        for action in &plan.actions {
-            match *action {
-                Action::Reclaim { amount } => write!(f, "; reclaim {amount}")?,
-                Action::Hasten { candidate, .. } => write!(f, "; hasten {}", name(candidate))?,
-                Action::Evict { candidate, grace, .. } => {
-                    write!(f, "; evict {}", name(candidate))?;
-                    if !grace.is_zero() {
-                        write!(f, " within {grace:?}")?;
-                    }
+            Action::Evict { workload, why, grace_seconds } => {
+                write!(f, "; evict {} within {} s", name(workload), grace_seconds.max(1))?;
+                match why {
+                    Why::Limit(limit) => write!(f, ", {limit}")?,
+                    Why::Threshold(_) | Why::Swap => write_keys(f, config, plan, workload)?,
                 }
             }
-            if let Action::Hasten { candidate, .. } | Action::Evict { candidate, .. } = *action
-                && let Some(ranked) = plan.ranked.iter().find(|ranked| ranked.candidate == candidate)
-            {
-                write!(f, " ({})", Keys(ranked))?;
+        }
+    }
+    if plan.overlooked > 0 {
+        write!(f, "; {} workloads were not looked at for want of room", plan.overlooked)?;
+    }
+    Ok(())
+}
+
+fn write_keys(f: &mut String, config: &Config, plan: &Plan, workload: u32) -> fmt::Result {
+    match plan.ranked.iter().find(|ranked| ranked.workload == workload) {
+        Some(ranked) => write!(f, " ({})", keys(config, plan, ranked)),
+        None => Ok(()),
+    }
+}
+
+fn threshold(f: &mut String, config: &Config, plan: &Plan, status: &ThresholdStatus) -> fmt::Result {
+    let of = |amount| Measured { amount, is_bytes: is_bytes(config, plan, status.line) };
+    let mut grace = core::time::Duration::ZERO;
+    match status.line {
+        Why::Threshold(index) => {
+            let Some(threshold) = config.thresholds_in(plan.scope).get(index as usize) else { return Ok(()) };
+            let kind = if threshold.is_hard() { "hard" } else { "soft" };
+            grace = threshold.grace;
+            write!(f, "; {} {}, below its {kind} threshold {}", threshold.signal, of(status.available), of(status.at))?;
+        }
+        Why::Swap => {
+            write!(f, "; free swap {}, below its threshold {}", of(status.available), of(status.at))?;
+            f.write_str(", pages come back and tasks stall")?;
+        }
+        Why::Limit(_) => return Ok(()),
+    }
+    if let Some(reading) = one_reading(status.case) {
+        write!(f, " {reading}")?;
+    }
+    if status.target > status.at {
+        write!(f, ", with minimum reclaim {}", of(status.target))?;
+    }
+    if let (Some(since), false) = (status.since, grace.is_zero()) {
+        write!(f, ", for {:?} of {grace:?}", plan.made.since(since))?;
+    }
+    write!(f, "; missing {}", of(status.missing()))
+}
+
+/// All workloads of a plan, one a line, the one that would be evicted first on top.
+pub fn ranking<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> String {
+    let mut text = String::new();
+    for ranked in &plan.ranked {
+        let _ = writeln!(text, "{}: {}; {}", name(ranked.workload), ranked.verdict, keys(config, plan, ranked));
+    }
+    text
+}
+
+/// What is short: what the acting threshold measures, or memory.
+fn signal(config: &Config, plan: &Plan, line: Why) -> Signal {
+    match line {
+        Why::Threshold(index) => config
+            .thresholds_in(plan.scope)
+            .get(index as usize)
+            .map_or(Signal::MemoryAvailable, |threshold| threshold.signal),
+        Why::Swap | Why::Limit(_) => Signal::MemoryAvailable,
+    }
+}
+
+fn is_bytes(config: &Config, plan: &Plan, line: Why) -> bool {
+    signal(config, plan, line).is_bytes()
+}
+
+/// A condition as it is reported: with the reading that says so, where only one does.
+pub fn condition(config: &Config, plan: &Plan, condition: Condition) -> String {
+    let readings = match plan.condition_case(config, condition) {
+        Some(ConditionCase::KubeletOnly) => one_reading(Case::KubeletOnly),
+        Some(ConditionCase::MemAvailableOnly) => one_reading(Case::MemAvailableOnly),
+        Some(ConditionCase::Mixed) => Some("one threshold by the kubelet's reading only, another by the kernel's only"),
+        Some(ConditionCase::Both) | None => None,
+    };
+    match readings {
+        Some(readings) => format!("{} ({readings})", condition.name()),
+        None => condition.name().to_owned(),
+    }
+}
+
+const fn one_reading(case: Case) -> Option<&'static str> {
+    match case {
+        Case::KubeletOnly => Some("by the kubelet's reading only"),
+        Case::MemAvailableOnly => Some("by the kernel's reading only"),
+        Case::Both | Case::Neither => None,
+    }
+}
+
+/// The keys that ranked a workload.
+pub fn keys(config: &Config, plan: &Plan, ranked: &Ranked) -> impl fmt::Display + use<> {
+    let signal = plan.acting().map_or(Signal::MemoryAvailable, |status| signal(config, plan, status.line));
+    let of = |amount| Measured { amount, is_bytes: signal.is_bytes() };
+    let is_kubelet = config.eviction_policy == EvictionPolicy::Kubelet;
+    let promise = if is_kubelet && signal.resource() == Resource::Inodes {
+        Some(Promise::InodesLessBytes(of(ranked.over)))
+    } else {
+        ranked.request.map(|_| Promise::Of { name: "request", over: of(ranked.over), exceeds: ranked.exceeds })
+    };
+    Reason {
+        is_measured: ranked.is_measured,
+        usage: Some(of(ranked.usage)),
+        promise,
+        priority: ranked.priority,
+        qos: Some(ranked.qos),
+        grew: ranked.grew,
+        returns: ranked.returns,
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoPressure => "no pressure",
+            Self::NotObserved => "no threshold could be held against a reading",
+            Self::NoLayout => "the runtime did not say which disks there are",
+            Self::NoStatistics => "there are no statistics, so everything stays as it was",
+            Self::OverLimits => "evicting pods over limits of their own",
+            Self::InGrace => "in the grace period",
+            Self::Stale => "nothing new was read, so nothing is done",
+            Self::Reclaiming => "reclaiming before anything is evicted",
+            Self::Relieved => "reclaiming was enough",
+            Self::CacheInUse => "page cache is in use and tasks do not stall, so nothing is evicted",
+            Self::ComingBack => "enough is coming back from workloads that are terminating",
+            Self::Evict => "evicting",
+            Self::RateLimited => "the limit of victims a minute is reached",
+            Self::Unattributed => "most of the growth is in nothing that may be evicted, so nothing is evicted",
+            Self::NoVictim(NoVictim::NoCandidates) => "nothing to evict: there are no workloads here",
+            Self::NoVictim(NoVictim::AllProtected) => "nothing to evict: all are protected or terminating already",
+            Self::NoVictim(NoVictim::NoStatistics) => "nothing to evict: those that may be evicted could not be read",
+            Self::NoVictim(NoVictim::NothingToFree) => {
+                "nothing to evict: those that may be evicted hold nothing of what is short"
             }
-        }
-        if plan.overlooked > 0 {
-            write!(f, "; {} workloads were not looked at for want of room", plan.overlooked)?;
-        }
-        Ok(())
-    }
-}
-
-impl<N> Line<'_, N> {
-    fn threshold(&self, f: &mut fmt::Formatter<'_>, judged: &Judged) -> fmt::Result {
-        let grace = self
-            .config
-            .thresholds_in(self.plan.scope)
-            .get(judged.threshold as usize)
-            .map_or(Duration::ZERO, |threshold| threshold.grace);
-        write!(f, "; {} threshold {}", if grace.is_zero() { "hard" } else { "soft" }, judged.line)?;
-        if judged.target > judged.line {
-            write!(f, " (wanted again: {})", judged.target)?;
-        }
-        write!(f, ", {}", CaseText(judged.case))?;
-        if !grace.is_zero() {
-            write!(f, ", for {:?} of {grace:?}", judged.below_for)?;
-        }
-        Ok(())
-    }
-}
-
-struct Headline(Outcome);
-
-impl fmt::Display for Headline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Outcome::Calm => "calm",
-            Outcome::NotObserved => "memory could not be read",
-            Outcome::Stale => "nothing new was read, so nothing is done",
-            Outcome::InGrace => "in the grace period",
-            Outcome::Reclaiming => "reclaiming before anybody is evicted",
-            Outcome::CacheInUse => "cache in use, nobody stalls, nobody is evicted",
-            Outcome::ComingBack => "memory is coming back",
-            Outcome::Evict => "evicting",
-            Outcome::Bounded => "the bound of victims a minute is reached",
-            Outcome::Unattributed => "most of the growth is outside what may be evicted, nobody pays for it",
-            Outcome::NoVictim(NoVictim::NoCandidates) => "nobody to evict: there are no workloads here",
-            Outcome::NoVictim(NoVictim::AllProtected) => "nobody to evict: all are protected or already going",
-            Outcome::NoVictim(NoVictim::NoStatistics) => "nobody to evict: no workload could be read",
-            Outcome::NoVictim(NoVictim::NothingToFree) => "nobody to evict: the workloads hold nothing",
+            Self::NoVictim(NoVictim::NoUsableRanking) => "nothing to evict: nothing says whose eviction would help",
+            Self::NoVictim(NoVictim::OnlyLoops) => {
+                "nothing to evict: a pod that returns at once is left alone for a while"
+            }
         })
     }
 }
 
-struct CaseText(Case);
-
-impl fmt::Display for CaseText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Case::Neither => "not crossed",
-            Case::Both => "crossed",
-            Case::KubeletOnly => "crossed by the kubelet's reading only",
-            Case::MemAvailableOnly => "crossed by the kernel's reading only",
-        })
-    }
-}
-
-/// The keys that ranked somebody, as text.
-pub struct Keys<'a>(pub &'a Ranked);
-
-impl fmt::Display for Keys<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |amount| Measured { amount, is_bytes: true };
-        let Self(ranked) = self;
-        let over = Amount::nanos(ranked.over().unwrap_or(0).saturating_mul(1_000_000_000));
-        let reason = Reason {
-            is_measured: ranked.usage.is_some(),
-            usage: ranked.usage.map(|usage| of(Amount::nanos(i128::from(usage.0) * 1_000_000_000))),
-            promise: Some(Promise::Of { name: "reservation", over: of(over), exceeds: ranked.exceeds }),
-            priority: ranked.priority,
-            qos: None,
-            grew: ranked.grew,
-            returns: 0,
-        };
-        reason.fmt(f)
-    }
-}
-
-impl fmt::Display for Fate {
+impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Evicted => "evicted",
-            Self::Hastened => "was terminating in its grace period, is killed now",
-            Self::NotNeeded => "not needed",
-            Self::Protected(why) => return write!(f, "never chosen: {why}"),
-            Self::Going => "already going",
-            Self::Stuck => "could not be ended",
-            Self::NoStatistics => "could not be read",
-            Self::NothingToFree => "holds nothing",
-            Self::OutsideScope => "outside the slice",
-            Self::Bounded => "spared by the bound of victims a minute",
-            Self::Innocent => "spared: the growth is elsewhere",
+            Self::EscalatedToKill => "was terminating in its grace, is killed now",
+            Self::OverLimit => "evicted: over a limit of its own",
+            Self::NotNeeded => "not needed, those before it are enough",
+            Self::Protected(why) => return write!(f, "never evicted: {why}"),
+            Self::Terminating => "terminating already, counted as coming back",
+            Self::Stuck => "terminating already, but stuck",
+            Self::NoStatistics => "could not be read, and nothing is evicted blindly",
+            Self::NothingToFree => "its eviction would give back nothing of what is short",
+            Self::Looping(_) => "returned at once after its eviction and is over again, left alone for a while",
+            Self::SparedByLoop => "spared: within its request, it does not pay for one that returns at once",
+            Self::ClassRemains => "spared: guaranteed, while another class remains",
+            Self::RateLimited => "spared by the limit of victims a minute",
+            Self::NotResponsible => "spared: it is not responsible for the growth",
         })
     }
 }
@@ -187,17 +245,23 @@ impl fmt::Display for Protected {
             Self::Listed => "listed by the owner",
             Self::Critical => "critical priority",
             Self::Static => "a static pod",
-            Self::Mirror => "a mirror pod",
+            Self::Mirror => "the mirror of a static pod",
         })
     }
 }
 
-/// All candidates of a plan, one a line, who would go first on top: what `explain` and a debug log print.
-pub fn ranking<D: fmt::Display>(plan: &Plan, name: impl Fn(u32) -> D) -> String {
-    let mut text = String::new();
-    for ranked in &plan.ranked {
-        // Writing into a String does not fail.
-        let _ = writeln!(text, "{}: {}; {}", name(ranked.candidate), ranked.fate, Keys(ranked));
+impl fmt::Display for Critical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Protected::from(*self).fmt(f)
     }
-    text
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EmptyDir(_) => "over the size limit of a volume",
+            Self::Pod => "over the sum of its containers' storage limits",
+            Self::Container(_) => "over the storage limit of a container",
+        })
+    }
 }

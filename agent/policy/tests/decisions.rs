@@ -1,8 +1,11 @@
 //! Decisions as tables: what is seen, and what the plan says.
 
+use plimsoll_policy::kubelet::{
+    Amount, Condition, DiskLayout, Line, MemoryStats, NodeStats, Pod, PodStats, Readings, Signal, StatsTime, Threshold,
+};
 use plimsoll_policy::{
-    Action, Candidate, Case, Config, Fate, Going, Key, Line, MemoryReading, NoVictim, Observation, Outcome, Percentage,
-    Plan, Protected, Scope, Signal, SliceId, SliceSet, SliceThresholds, Stall, State, Threshold, decide, text,
+    Action, Case, Config, Key, MemoryReading, NoVictim, Observation, Outcome, Plan, Protected, Reclaimed, Scope,
+    SliceId, SliceSet, SliceThresholds, Stage, Stall, State, Terminating, Uid, Verdict, Why, Workload, decide, text,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::time::Duration;
@@ -11,30 +14,63 @@ const fn mib(n: u64) -> Bytes {
     Bytes::mib(n)
 }
 
+fn amount(mib: u64) -> Amount {
+    Amount::counted(mib << 20)
+}
+
 const fn secs(n: u64) -> MonotonicNs {
     MonotonicNs(n * 1_000_000_000)
 }
 
+fn stats_time(second: u64) -> StatsTime {
+    StatsTime(i64::try_from(secs(second).0).expect("small"))
+}
+
 fn threshold(threshold_mib: u64, grace: u64, min_reclaim_mib: u64) -> Threshold {
     Threshold {
-        signal: Signal::MemoryAvailable,
-        line: Line::Quantity(mib(threshold_mib)),
         grace: Duration::from_secs(grace),
-        min_reclaim: Line::Quantity(mib(min_reclaim_mib)),
+        min_reclaim: Some(Line::bytes(mib(min_reclaim_mib))),
+        ..Threshold::hard(Signal::MemoryAvailable, Line::bytes(mib(threshold_mib)))
     }
 }
 
-fn candidate(slot: u32, usage_mib: u64) -> Candidate {
-    Candidate {
-        key: Key { slot, id: CgroupId(u64::from(slot) + 1000) },
-        usage: Some(mib(usage_mib)),
+/// A cgroup without pod facts.
+fn candidate(slot: u32, usage_mib: u64) -> Workload<'static> {
+    let id = u64::from(slot) + 1000;
+    let stats = PodStats { working_set: Some(mib(usage_mib).0), ..PodStats::default() };
+    Workload {
+        key: Key { slot, id: CgroupId(id) },
+        uid: Uid(id.into()),
+        facts: Pod { stats: Some(stats), ..Pod::default() },
         started: secs(1),
-        ..Candidate::default()
+        ..Workload::default()
     }
 }
 
-fn reading(kubelet: u64, mem_available: u64) -> MemoryReading {
-    MemoryReading { capacity: mib(1000), kubelet_available: mib(kubelet), mem_available: Some(mib(mem_available)) }
+fn unread(slot: u32) -> Workload<'static> {
+    Workload { facts: Pod::default(), ..candidate(slot, 0) }
+}
+
+fn reading(kubelet: u64, kernel: u64) -> MemoryReading {
+    MemoryReading { capacity: mib(1000), kubelet_available: mib(kubelet), mem_available: Some(mib(kernel)) }
+}
+
+/// Memory as it is observed in this second.
+fn observed(at: u64, memory: Option<MemoryReading>) -> Observation<'static> {
+    let of_memory = |memory: MemoryReading| MemoryStats {
+        available: Some(memory.kubelet_available.0),
+        working_set: Some(memory.capacity.saturating_sub(memory.kubelet_available).0),
+        time: Some(stats_time(at)),
+    };
+    let node = NodeStats { memory: memory.map(of_memory), ..NodeStats::default() };
+    Observation {
+        taken: secs(at),
+        layout: Some(DiskLayout::Single),
+        readings: Some(Readings::of(&node)),
+        mem_available: memory.and_then(|memory| memory.mem_available),
+        mem_available_at: Some(stats_time(at)),
+        ..Observation::default()
+    }
 }
 
 /// A policy with its state and plan, driven second by second.
@@ -47,7 +83,7 @@ struct Rig {
 impl Rig {
     fn new(config: Config) -> Self {
         let state = State::with_capacity(&config, 32);
-        let plan = Plan::with_capacity(&config, 32);
+        let plan = Plan::with_capacity(&config, 32, 0);
         Self { config, state, plan }
     }
 
@@ -55,19 +91,26 @@ impl Rig {
         Self::new(Config { thresholds: thresholds.to_vec(), ..Config::default() })
     }
 
-    fn look(&mut self, at: u64, memory: MemoryReading, candidates: &[Candidate]) -> &Plan {
-        self.observe(at, &Observation { memory: Some(memory), candidates, ..Observation::default() })
+    fn look(&mut self, at: u64, memory: MemoryReading, workloads: &[Workload<'_>]) -> &Plan {
+        self.observe(at, &Observation { workloads, ..observed(at, Some(memory)) })
     }
 
     fn observe(&mut self, at: u64, observation: &Observation<'_>) -> &Plan {
-        let observation = Observation { taken: secs(at), ..*observation };
-        decide(&self.config, &mut self.state, &observation, secs(at), &mut self.plan);
+        decide(&self.config, &mut self.state, observation, secs(at), &mut self.plan);
         &self.plan
     }
 
-    fn fate(&self, candidate: u32) -> Fate {
-        self.plan.ranked.iter().find(|ranked| ranked.candidate == candidate).expect("ranked").fate
+    fn verdict(&self, workload: u32) -> Verdict {
+        self.plan.ranked.iter().find(|ranked| ranked.workload == workload).expect("ranked").verdict
     }
+}
+
+/// What is reclaimed of memory.
+fn reclaims(plan: &Plan) -> Option<Amount> {
+    plan.reclaim().map(|order| match order.stage {
+        Stage::Memory(amount) => amount,
+        stage => panic!("{stage:?}"),
+    })
 }
 
 fn victims(plan: &Plan) -> Vec<u32> {
@@ -77,17 +120,17 @@ fn victims(plan: &Plan) -> Vec<u32> {
 #[test]
 fn the_four_cases_of_two_readings() {
     for (kubelet, mem_available, case, outcome) in [
-        (200, 200, Case::Neither, Outcome::Calm),
+        (200, 200, Case::Neither, Outcome::NoPressure),
         (99, 99, Case::Both, Outcome::Evict),
         (99, 200, Case::KubeletOnly, Outcome::Reclaiming),
         (200, 99, Case::MemAvailableOnly, Outcome::Evict),
         // At the line is not below it.
-        (100, 100, Case::Neither, Outcome::Calm),
+        (100, 100, Case::Neither, Outcome::NoPressure),
     ] {
         let mut rig = Rig::with(&[threshold(100, 0, 0)]);
         let plan = rig.look(1, reading(kubelet, mem_available), &[candidate(0, 800)]);
-        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{kubelet} {mem_available}");
-        assert_eq!(plan.conditions.memory_pressure, case != Case::Neither);
+        assert_eq!((plan.thresholds[0].case, plan.outcome), (case, outcome), "{kubelet} {mem_available}");
+        assert_eq!(plan.conditions.has(Condition::MemoryPressure), case != Case::Neither);
     }
 }
 
@@ -96,39 +139,40 @@ fn one_reading_alone_is_enough() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     let memory = MemoryReading { mem_available: None, ..reading(50, 0) };
     let plan = rig.look(1, memory, &[candidate(0, 800)]);
-    assert_eq!((plan.judged[0].case, victims(plan)), (Case::Both, vec![0]));
+    assert_eq!((plan.thresholds[0].case, victims(plan)), (Case::Both, vec![0]));
 }
 
 #[test]
 fn cache_in_the_way_is_reclaimed_and_only_a_stall_evicts() {
     let stall = |millis| Some(Stall { full: Duration::from_millis(millis), window: Duration::from_secs(1) });
     let candidates = [candidate(0, 800)];
-    // (second, reclaim ended at, stall, what the plan says)
+    // (second, the reclaim that ended and when, stall, what the plan says)
     let story = [
         (1, None, stall(900), Outcome::Reclaiming),
         (2, None, stall(900), Outcome::Reclaiming),
-        (3, Some(3), None, Outcome::CacheInUse),
-        (4, Some(3), stall(0), Outcome::CacheInUse),
-        (5, Some(3), stall(199), Outcome::CacheInUse),
-        (11, Some(3), stall(0), Outcome::Reclaiming),
-        (12, Some(3), stall(900), Outcome::Reclaiming),
-        (13, Some(13), stall(200), Outcome::Evict),
+        (3, Some((1, 2)), None, Outcome::CacheInUse),
+        (4, Some((1, 2)), stall(0), Outcome::CacheInUse),
+        (5, Some((1, 2)), stall(199), Outcome::CacheInUse),
+        (11, Some((1, 2)), stall(0), Outcome::Reclaiming),
+        (12, Some((1, 2)), stall(900), Outcome::Reclaiming),
+        (13, Some((2, 12)), stall(200), Outcome::Evict),
+        // What the victim leaves behind is reclaimed before another is evicted.
+        (14, Some((2, 12)), stall(200), Outcome::Reclaiming),
     ];
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     for (at, reclaimed, stall, outcome) in story {
         let plan = rig.observe(
             at,
             &Observation {
-                memory: Some(reading(90, 500)),
                 stall,
-                reclaimed: reclaimed.map(secs),
-                candidates: &candidates,
-                ..Observation::default()
+                reclaimed: reclaimed.map(|(order, second)| Reclaimed { order, at: stats_time(second) }),
+                workloads: &candidates,
+                ..observed(at, Some(reading(90, 500)))
             },
         );
         assert_eq!(plan.outcome, outcome, "second {at}");
-        let asked = plan.actions.contains(&Action::Reclaim { amount: mib(10) });
-        assert_eq!(asked, [1, 11].contains(&at), "second {at}: {:?}", plan.actions);
+        let asked = reclaims(plan) == Some(amount(10));
+        assert_eq!(asked, [1, 11, 14].contains(&at), "second {at}: {:?}", plan.actions);
     }
 }
 
@@ -138,43 +182,38 @@ fn stall_alone_never_kills() {
     let full = Stall { full: Duration::from_secs(1), window: Duration::from_secs(1) };
     let plan = rig.observe(
         1,
-        &Observation {
-            memory: Some(reading(300, 300)),
-            stall: Some(full),
-            candidates: &[candidate(0, 800)],
-            ..Observation::default()
-        },
+        &Observation { stall: Some(full), workloads: &[candidate(0, 800)], ..observed(1, Some(reading(300, 300))) },
     );
-    assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Calm, 0));
+    assert_eq!((plan.outcome, plan.actions.len()), (Outcome::NoPressure, 0));
 }
 
 #[test]
 fn ranking_is_over_reservation_then_priority_then_amount() {
-    let with = |slot, usage, reservation: u64, priority| Candidate {
-        reservation: mib(reservation),
-        priority,
-        ..candidate(slot, usage)
+    let with = |slot, usage, reservation: u64, priority| {
+        let mut workload = candidate(slot, usage);
+        (workload.facts.memory_request, workload.facts.priority) = (amount(reservation), priority);
+        workload
     };
     let candidates = [
         with(0, 300, 400, -5), // within its reservation, however low its priority
         with(1, 100, 50, 0),   // 50 over
         with(2, 90, 10, 0),    // 80 over
         with(3, 200, 0, 10),   // 200 over, but more important
-        Candidate { usage: None, ..candidate(4, 0) },
-        Candidate { protected: Some(Protected::Listed), ..candidate(5, 900) },
+        unread(4),
+        Workload { protected: Some(Protected::Listed), ..candidate(5, 900) },
     ];
     let mut rig = Rig::with(&[threshold(100, 0, 500)]);
     let plan = rig.look(1, reading(90, 90), &candidates);
-    let order: Vec<u32> = plan.ranked.iter().map(|ranked| ranked.candidate).collect();
+    let order: Vec<u32> = plan.ranked.iter().map(|ranked| ranked.workload).collect();
     assert_eq!(order, [5, 2, 1, 3, 0, 4]);
     assert_eq!(victims(plan), [2, 1, 3, 0]);
-    assert_eq!(rig.fate(5), Fate::Protected(Protected::Listed));
-    assert_eq!(rig.fate(4), Fate::NoStatistics);
+    assert_eq!(rig.verdict(5), Verdict::Protected(Protected::Listed));
+    assert_eq!(rig.verdict(4), Verdict::NoStatistics);
 }
 
 #[test]
 fn equals_are_told_apart_the_same_way_every_time() {
-    let young = Candidate { started: secs(9), ..candidate(1, 400) };
+    let young = Workload { started: secs(9), ..candidate(1, 400) };
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     assert_eq!(victims(rig.look(1, reading(90, 90), &[candidate(0, 400), young])), [1]);
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
@@ -184,7 +223,7 @@ fn equals_are_told_apart_the_same_way_every_time() {
 #[test]
 fn as_many_victims_as_the_deficit_needs() {
     for (available, min_reclaim, expected) in [(90, 0, 1), (90, 90, 1), (90, 91, 2), (90, 391, 5), (0, 5000, 10)] {
-        let candidates: Vec<Candidate> = (0..10).map(|slot| candidate(slot, 100)).collect();
+        let candidates: Vec<Workload<'_>> = (0..10).map(|slot| candidate(slot, 100)).collect();
         let mut rig = Rig::with(&[threshold(100, 0, min_reclaim)]);
         let plan = rig.look(1, reading(available, available), &candidates);
         assert_eq!(victims(plan).len(), expected, "{available} {min_reclaim}: {:?}", plan.deficit);
@@ -193,8 +232,8 @@ fn as_many_victims_as_the_deficit_needs() {
 
 #[test]
 fn memory_on_its_way_back_is_not_asked_for_twice() {
-    let going = |held: u64, stuck, gentle| Candidate {
-        going: Some(Going { held: mib(held), stuck, gentle }),
+    let going = |held: u64, is_stuck, is_graceful| Workload {
+        terminating: Some(Terminating { is_stuck, is_graceful }),
         ..candidate(0, held)
     };
     for (first, outcome, expected) in [
@@ -208,7 +247,7 @@ fn memory_on_its_way_back_is_not_asked_for_twice() {
         let mut rig = Rig::with(&[threshold(100, 0, 0)]);
         let plan = rig.look(1, reading(60, 60), &[first, candidate(1, 800)]);
         assert_eq!((plan.outcome, victims(plan)), (outcome, expected), "{first:?}");
-        let evicts_who_goes = plan.actions.iter().any(|action| matches!(action, Action::Evict { candidate: 0, .. }));
+        let evicts_who_goes = plan.actions.iter().any(|action| matches!(action, Action::Evict { workload: 0, .. }));
         assert!(!evicts_who_goes);
     }
 }
@@ -217,28 +256,28 @@ fn memory_on_its_way_back_is_not_asked_for_twice() {
 fn soft_waits_for_its_grace_and_hard_does_not() {
     let mut rig = Rig::new(Config {
         thresholds: vec![threshold(100, 0, 0), threshold(200, 30, 0)],
-        max_grace: Duration::from_secs(5),
+        max_pod_grace_seconds: 5,
         evict_for_unattributed: true,
         ..Config::default()
     });
-    let patient = [Candidate { grace: Duration::from_mins(1), ..candidate(0, 800) }];
+    let mut patient = [candidate(0, 800)];
+    patient[0].facts.grace_seconds = Some(60);
     let plan = rig.look(1, reading(150, 150), &patient);
-    assert_eq!((plan.outcome, plan.recheck_at, plan.next_line), (Outcome::InGrace, Some(secs(31)), Some(mib(100))));
+    assert_eq!((plan.outcome, plan.recheck_at), (Outcome::InGrace, Some(secs(31))));
     // Pressure is reported from the first moment on.
-    assert!(plan.conditions.memory_pressure);
+    assert!(plan.conditions.has(Condition::MemoryPressure));
     // A break starts the grace anew.
     rig.look(20, reading(250, 250), &patient);
     assert_eq!(rig.look(31, reading(150, 150), &patient).outcome, Outcome::InGrace);
     // So does not being able to look.
-    rig.observe(60, &Observation::default());
+    rig.observe(60, &observed(60, None));
     assert_eq!(rig.look(61, reading(150, 150), &patient).outcome, Outcome::InGrace);
     let plan = rig.look(91, reading(150, 150), &patient);
-    assert_eq!(plan.actions, [Action::Evict { candidate: 0, threshold: 1, grace: Duration::from_secs(5) }]);
+    assert_eq!(plan.actions, [Action::Evict { workload: 0, why: Why::Threshold(1), grace_seconds: 5 }]);
     // Hard, at once, whatever the soft one is doing.
     let mut rig = Rig::new(rig.config.clone());
     let plan = rig.look(1, reading(50, 50), &patient);
-    assert_eq!(plan.actions, [Action::Evict { candidate: 0, threshold: 0, grace: Duration::ZERO }]);
-    assert_eq!(plan.next_line, None);
+    assert_eq!(plan.actions, [Action::Evict { workload: 0, why: Why::Threshold(0), grace_seconds: 1 }]);
 }
 
 #[test]
@@ -268,7 +307,7 @@ fn stale_figures_do_nothing() {
     for taken in [5, 4] {
         let plan = rig.look(taken, reading(50, 50), &candidates);
         assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Stale, 0));
-        assert!(plan.conditions.memory_pressure);
+        assert!(plan.conditions.has(Condition::MemoryPressure));
     }
 }
 
@@ -281,8 +320,12 @@ fn conditions_last_for_the_transition_period() {
             ..Config::default()
         });
         // Reported while it is met even if the period is zero.
-        assert!(rig.look(2, reading(50, 50), &[]).conditions.memory_pressure);
-        assert_eq!(rig.look(at, reading(500, 500), &[]).conditions.memory_pressure, expected, "{period} {at}");
+        assert!(rig.look(2, reading(50, 50), &[]).conditions.has(Condition::MemoryPressure));
+        assert_eq!(
+            rig.look(at, reading(500, 500), &[]).conditions.has(Condition::MemoryPressure),
+            expected,
+            "{period} {at}"
+        );
     }
 }
 
@@ -290,7 +333,8 @@ fn conditions_last_for_the_transition_period() {
 fn soft_victims_do_not_use_up_what_hard_ones_need() {
     let mut rig = Rig::new(Config {
         thresholds: vec![threshold(100, 0, 0), threshold(500, 1, 0)],
-        victims_per_minute: 1,
+        hard_victims_per_minute: 1,
+        soft_victims_per_minute: 1,
         evict_for_unattributed: true,
         ..Config::default()
     });
@@ -298,9 +342,9 @@ fn soft_victims_do_not_use_up_what_hard_ones_need() {
     rig.look(1, reading(400, 400), &candidates);
     assert_eq!(victims(rig.look(2, reading(400, 400), &candidates)), [0]);
     let plan = rig.look(3, reading(400, 400), &candidates[1..]);
-    assert_eq!((plan.outcome, plan.recheck_at), (Outcome::Bounded, Some(secs(62))));
+    assert_eq!((plan.outcome, plan.recheck_at), (Outcome::RateLimited, Some(secs(62))));
     assert_eq!(victims(rig.look(4, reading(50, 50), &candidates[1..])), [0]);
-    assert_eq!(rig.look(5, reading(50, 50), &candidates[1..]).outcome, Outcome::Bounded);
+    assert_eq!(rig.look(5, reading(50, 50), &candidates[1..]).outcome, Outcome::RateLimited);
 }
 
 #[test]
@@ -312,12 +356,12 @@ fn a_soft_line_that_evicts_does_not_keep_a_hard_one_from_reclaiming() {
     });
     rig.look(1, reading(400, 400), &[candidate(0, 20)]);
     let plan = rig.look(2, reading(50, 400), &[candidate(0, 20)]);
-    assert_eq!(plan.actions, [Action::Reclaim { amount: mib(50) }]);
+    assert_eq!((reclaims(plan), plan.actions.len()), (Some(amount(50)), 1));
     // While that is waited for the soft one acts, and the hard one asks again in its own time.
     let plan = rig.look(3, reading(50, 400), &[candidate(0, 20)]);
     assert_eq!((victims(plan), plan.recheck_at), (vec![0], Some(secs(12))));
     let plan = rig.look(12, reading(50, 400), &[candidate(0, 20)]);
-    assert_eq!(plan.actions, [Action::Reclaim { amount: mib(50) }]);
+    assert_eq!((reclaims(plan), plan.actions.len()), (Some(amount(50)), 1));
     // Both readings are below by now: nothing waits any more, and nothing is looked at for what is over.
     let plan = rig.look(30, reading(50, 50), &[candidate(0, 20)]);
     assert_eq!((victims(plan), plan.recheck_at), (vec![0], None));
@@ -346,7 +390,7 @@ fn a_soft_line_in_its_grace_hides_nobody_from_a_hard_one() {
 fn what_a_soft_line_had_reclaimed_is_not_the_hard_ones() {
     let mut rig = Rig::with(&[threshold(100, 0, 0), threshold(300, 1, 0)]);
     rig.look(1, reading(250, 400), &[candidate(0, 20)]);
-    let reclaimed = |plan: &Plan| plan.actions.contains(&Action::Reclaim { amount: mib(50) });
+    let reclaimed = |plan: &Plan| reclaims(plan) == Some(amount(50));
     assert!(reclaimed(rig.look(2, reading(250, 400), &[candidate(0, 20)])));
     assert!(reclaimed(rig.look(3, reading(50, 400), &[candidate(0, 20)])), "for the hard threshold, without its pause");
     // What was asked for the hard threshold serves the soft one too.
@@ -357,26 +401,26 @@ fn what_a_soft_line_had_reclaimed_is_not_the_hard_ones() {
 fn victims_a_minute_are_bounded() {
     let mut rig = Rig::new(Config {
         thresholds: vec![threshold(100, 0, 0)],
-        victims_per_minute: 2,
+        hard_victims_per_minute: 2,
         evict_for_unattributed: true,
         ..Config::default()
     });
-    let candidates: Vec<Candidate> = (0..5).map(|slot| candidate(slot, 20)).collect();
+    let candidates: Vec<Workload<'_>> = (0..5).map(|slot| candidate(slot, 20)).collect();
     let plan = rig.look(10, reading(0, 0), &candidates);
     assert_eq!(victims(plan), [0, 1]);
-    assert_eq!(plan.deficit.expect("reckoned").uncovered(), mib(60));
+    assert_eq!(plan.deficit.expect("reckoned").uncovered(), amount(60));
     assert_eq!(plan.recheck_at, Some(secs(70)));
-    assert_eq!(rig.fate(2), Fate::Bounded);
-    assert_eq!(rig.look(69, reading(0, 0), &candidates).outcome, Outcome::Bounded);
+    assert_eq!(rig.verdict(2), Verdict::RateLimited);
+    assert_eq!(rig.look(69, reading(0, 0), &candidates).outcome, Outcome::RateLimited);
     assert_eq!(victims(rig.look(70, reading(0, 0), &candidates)), [0, 1]);
     let mut none =
-        Rig::new(Config { thresholds: vec![threshold(100, 0, 0)], victims_per_minute: 0, ..Config::default() });
-    assert_eq!(none.look(1, reading(0, 0), &[candidate(0, 900)]).outcome, Outcome::Bounded);
+        Rig::new(Config { thresholds: vec![threshold(100, 0, 0)], hard_victims_per_minute: 0, ..Config::default() });
+    assert_eq!(none.look(1, reading(0, 0), &[candidate(0, 900)]).outcome, Outcome::RateLimited);
 }
 
 #[test]
 fn growth_elsewhere_costs_no_innocent() {
-    let protected = |slot, usage| Candidate { protected: Some(Protected::Listed), ..candidate(slot, usage) };
+    let protected = |slot, usage| Workload { protected: Some(Protected::Listed), ..candidate(slot, usage) };
     // Before, when 500 MiB were available, and now, when 90 are: 410 went.
     for (name, before, now, expected) in [
         ("a task of the root cgroup", vec![candidate(0, 100)], vec![candidate(0, 100)], None),
@@ -392,7 +436,7 @@ fn growth_elsewhere_costs_no_innocent() {
         (
             "somebody new in an old place",
             vec![candidate(0, 300)],
-            vec![Candidate { key: Key { slot: 0, id: CgroupId(7) }, ..candidate(0, 300) }],
+            vec![Workload { key: Key { slot: 0, id: CgroupId(7) }, ..candidate(0, 300) }],
             Some(0),
         ),
         (
@@ -401,12 +445,7 @@ fn growth_elsewhere_costs_no_innocent() {
             vec![candidate(0, 0), candidate(1, 700)],
             Some(1),
         ),
-        (
-            "somebody who could not be read before",
-            vec![Candidate { usage: None, ..candidate(0, 0) }],
-            vec![candidate(0, 400)],
-            None,
-        ),
+        ("somebody who could not be read before", vec![unread(0)], vec![candidate(0, 400)], None),
     ] {
         for evict_anyway in [false, true] {
             let mut rig = Rig::new(Config {
@@ -414,7 +453,7 @@ fn growth_elsewhere_costs_no_innocent() {
                 evict_for_unattributed: evict_anyway,
                 ..Config::default()
             });
-            assert_eq!(rig.look(1, reading(500, 500), &before).outcome, Outcome::Calm);
+            assert_eq!(rig.look(1, reading(500, 500), &before).outcome, Outcome::NoPressure);
             let plan = rig.look(2, reading(90, 90), &now);
             assert_eq!(plan.attribution.expect("reckoned").fallen, mib(410), "{name}");
             match expected {
@@ -422,7 +461,7 @@ fn growth_elsewhere_costs_no_innocent() {
                 None if evict_anyway => assert_eq!(plan.outcome, Outcome::Evict, "{name}"),
                 None => {
                     assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Unattributed, 0), "{name}");
-                    assert_eq!(rig.fate(0), Fate::Innocent, "{name}");
+                    assert_eq!(rig.verdict(0), Verdict::NotResponsible, "{name}");
                 }
             }
         }
@@ -431,14 +470,14 @@ fn growth_elsewhere_costs_no_innocent() {
 
 #[test]
 fn what_the_dead_left_is_no_reason_to_choose_them_and_hides_nobody() {
-    let left = |usage| Candidate { empty: true, ..candidate(0, usage) };
+    let left = |usage| Workload { is_empty: true, ..candidate(0, usage) };
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
-    assert_eq!(rig.look(1, reading(500, 500), &[candidate(0, 0), candidate(1, 10)]).outcome, Outcome::Calm);
+    assert_eq!(rig.look(1, reading(500, 500), &[candidate(0, 0), candidate(1, 10)]).outcome, Outcome::NoPressure);
     // 300 MiB of the fall are files that the first one left; the second one took the rest.
     let plan = rig.look(2, reading(90, 90), &[left(300), candidate(1, 120)]);
     assert_eq!(plan.attribution.expect("reckoned").fallen, mib(110));
     assert_eq!(victims(plan), [1]);
-    assert_eq!(rig.fate(0), Fate::NothingToFree);
+    assert_eq!(rig.verdict(0), Verdict::NothingToFree);
     // It spends none of the bound of victims either.
     let plan = rig.look(3, reading(90, 90), &[left(300)]);
     assert_eq!(plan.outcome, Outcome::NoVictim(NoVictim::NothingToFree));
@@ -446,10 +485,10 @@ fn what_the_dead_left_is_no_reason_to_choose_them_and_hides_nobody() {
 
 #[test]
 fn for_what_the_dead_left_only_those_pay_who_grew() {
-    let left = |usage| Candidate { empty: true, ..candidate(0, usage) };
+    let left = |usage| Workload { is_empty: true, ..candidate(0, usage) };
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     let calm = [candidate(0, 0), candidate(1, 10), candidate(2, 10)];
-    assert_eq!(rig.look(1, reading(200, 200), &calm).outcome, Outcome::Calm);
+    assert_eq!(rig.look(1, reading(200, 200), &calm).outcome, Outcome::NoPressure);
     // Nobody lives who grew: the rest below the threshold is what the first one left.
     let plan = rig.look(2, reading(95, 95), &[left(105), candidate(1, 10), candidate(2, 10)]);
     assert_eq!((plan.outcome, victims(plan)), (Outcome::Unattributed, vec![]));
@@ -458,7 +497,7 @@ fn for_what_the_dead_left_only_those_pay_who_grew() {
     assert_eq!(victims(plan), [1]);
     let plan = rig.look(4, reading(50, 50), &[left(105), candidate(1, 45), candidate(2, 10)]);
     assert_eq!(victims(plan), [1]);
-    assert_eq!(rig.fate(2), Fate::Innocent);
+    assert_eq!(rig.verdict(2), Verdict::NotResponsible);
 }
 
 #[test]
@@ -467,7 +506,7 @@ fn growth_is_reckoned_from_when_memory_was_last_plentiful() {
     // Three per cent of 1000 MiB above the threshold is plentiful; between that and the line nothing new is remembered,
     // so that who took the last of it is not forgotten for a little growth elsewhere.
     for (at, available, usage) in [(1, 500, 100), (2, 129, 470), (3, 105, 470)] {
-        assert_eq!(rig.look(at, reading(available, available), &[candidate(0, usage)]).outcome, Outcome::Calm);
+        assert_eq!(rig.look(at, reading(available, available), &[candidate(0, usage)]).outcome, Outcome::NoPressure);
     }
     assert_eq!(victims(rig.look(4, reading(99, 99), &[candidate(0, 470)])), [0]);
     // The first look counts until memory was plentiful for the first time.
@@ -485,8 +524,8 @@ fn growth_is_reckoned_from_when_memory_was_last_plentiful() {
 fn nobody_to_evict_has_a_reason() {
     for (candidates, why) in [
         (vec![], NoVictim::NoCandidates),
-        (vec![Candidate { protected: Some(Protected::Init), ..candidate(0, 900) }], NoVictim::AllProtected),
-        (vec![Candidate { usage: None, ..candidate(0, 0) }], NoVictim::NoStatistics),
+        (vec![Workload { protected: Some(Protected::Init), ..candidate(0, 900) }], NoVictim::AllProtected),
+        (vec![unread(0)], NoVictim::NoStatistics),
         (vec![candidate(0, 0)], NoVictim::NothingToFree),
     ] {
         let mut rig = Rig::with(&[threshold(100, 0, 0)]);
@@ -502,16 +541,12 @@ fn a_slice_has_its_own_line_and_its_own_candidates() {
         ..Config::default()
     });
     let inside = SliceSet::NONE.with(SliceId(1));
-    let candidates = [candidate(0, 900), Candidate { slices: inside, ..candidate(1, 200) }];
+    let candidates = [candidate(0, 900), Workload { slices: inside, ..candidate(1, 200) }];
     let memory = MemoryReading { capacity: mib(256), kubelet_available: mib(40), mem_available: None };
-    let slice = |id| Observation {
-        scope: Scope::Slice(SliceId(id)),
-        memory: Some(memory),
-        candidates: &candidates,
-        ..Observation::default()
-    };
+    let slice =
+        |id| Observation { scope: Scope::Slice(SliceId(id)), workloads: &candidates, ..observed(1, Some(memory)) };
     assert_eq!(victims(rig.observe(1, &slice(1))), [1]);
-    assert_eq!(rig.fate(0), Fate::OutsideScope);
+    assert_eq!(rig.plan.ranked.len(), 1, "the other is outside of it");
     // A slice without lines, and one that is not configured.
     assert_eq!(rig.observe(1, &slice(0)).outcome, Outcome::NotObserved);
     assert_eq!(rig.observe(1, &slice(9)).outcome, Outcome::NotObserved);
@@ -519,16 +554,16 @@ fn a_slice_has_its_own_line_and_its_own_candidates() {
 
 #[test]
 fn a_line_can_be_a_percentage() {
-    let ten = Line::Percentage(Percentage::new(10.0).expect("in range"));
+    let ten = Line::Share(0.1);
     let mut rig = Rig::with(&[Threshold::hard(Signal::MemoryAvailable, ten)]);
     let plan = rig.look(1, reading(99, 99), &[candidate(0, 800)]);
-    assert_eq!((plan.judged[0].line, victims(plan)), (Bytes(104_857_601), vec![0]));
+    assert_eq!((plan.thresholds[0].at.to_bytes(), victims(plan)), (Bytes(104_857_601), vec![0]));
 }
 
 #[test]
 fn who_finds_no_room_is_counted() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
-    rig.plan = Plan::with_capacity(&rig.config, 1);
+    rig.plan = Plan::with_capacity(&rig.config, 1, 0);
     let plan = rig.look(1, reading(50, 50), &[candidate(0, 600), candidate(1, 700), candidate(2, 1)]);
     assert_eq!((plan.overlooked, victims(plan)), (2, vec![0]));
 }
@@ -537,20 +572,21 @@ fn who_finds_no_room_is_counted() {
 fn a_plan_reads_as_one_line() {
     let mut rig = Rig::with(&[threshold(100, 0, 20)]);
     let name = |index: u32| ["db", "hog"][index as usize];
-    let protected = |usage| Candidate { protected: Some(Protected::Listed), ..candidate(0, usage) };
+    let protected = |usage| Workload { protected: Some(Protected::Listed), ..candidate(0, usage) };
     rig.look(1, reading(500, 500), &[protected(200), candidate(1, 30)]);
     rig.look(2, reading(95, 90), &[protected(200), candidate(1, 440)]);
     assert_eq!(
-        text::line(&rig.config, &rig.plan, name).to_string(),
-        "evicting: 95.0 MiB memory.available as the kubelet reckons, 90.0 MiB as the kernel does, of 1000.0 MiB; \
-         hard threshold 100.0 MiB (wanted again: 120.0 MiB), crossed; missing 30.0 MiB, coming back 0 B, taken 440.0 MiB; \
-         since memory was plentiful 410.0 MiB went, of that 410.0 MiB to who may be evicted and 0 B to who is \
-         protected; evict hog (uses 440.0 MiB, 440.0 MiB over its reservation, priority 0, grew \
-         410.0 MiB)"
+        text::line(&rig.config, &rig.plan, name),
+        "evicting: 95.0 MiB memory.available by the kubelet's formula, 90.0 MiB by the kernel's estimate, of 1000.0 MiB; \
+         memory.available 90.0 MiB, below its hard threshold 100.0 MiB, with minimum reclaim 120.0 MiB; missing 30.0 MiB; \
+         coming back 0 B, taken 440.0 MiB; since memory was plentiful it fell by 410.0 MiB, workloads that may be evicted \
+         grew by 410.0 MiB and protected ones by 0 B; evict hog within 1 s (uses 440.0 MiB, 440.0 MiB over its request, \
+         priority 0, BestEffort, grew 410.0 MiB)"
     );
     assert_eq!(
-        text::ranking(&rig.plan, name),
-        "hog: evicted; uses 440.0 MiB, 440.0 MiB over its reservation, priority 0, grew 410.0 MiB\n\
-         db: never chosen: listed by the owner; uses 200.0 MiB, 200.0 MiB over its reservation, priority 0, grew 0 B\n"
+        text::ranking(&rig.config, &rig.plan, name),
+        "hog: evicted; uses 440.0 MiB, 440.0 MiB over its request, priority 0, BestEffort, grew 410.0 MiB\n\
+         db: never evicted: listed by the owner; uses 200.0 MiB, 200.0 MiB over its request, priority 0, BestEffort, grew \
+         0 B\n"
     );
 }

@@ -1,32 +1,31 @@
 //! Laws of the eviction policies over pods, for every node and every workload. The kubelet's own is held to those that
 //! it keeps.
 
-use plimsoll_policy::Stall;
 use plimsoll_policy::kubelet::{
     self, Amount, Condition, Conditions, ContainerStats, Critical, DiskLayout, FsStats, Line, MemoryStats, NodeStats,
-    Origin, PidStats, QosClass, Signal, StatsTime, Threshold, Usage,
+    Origin, PidStats, QosClass, Readings, Signal, StatsTime, Threshold, Usage,
 };
-use plimsoll_policy::plimsoll::{
-    self, Action, Config, Fate, Going, Image, MemoryOrder, Observation, OwnerUid, Plan, Pod, PodUid, Reclaimed, State,
-    Swap, SwapThreshold, Why,
+use plimsoll_policy::{
+    Action, Config, EvictionPolicy, Image, Key, Observation, OwnerUid, Plan, Reclaimed, Stall, State, Swap,
+    SwapThreshold, Terminating, Uid, Verdict, Why, Workload, decide,
 };
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use proptest::prelude::*;
 use std::time::Duration;
 
 const CAPACITY: u64 = 1000;
 const LAYOUTS: [DiskLayout; 3] = [DiskLayout::Single, DiskLayout::DedicatedImageFs, DiskLayout::SplitImageFs];
 
-/// A pod that owns what [`Pod`] borrows.
+/// A pod that owns what [`Workload`] borrows.
 #[derive(Clone, Debug)]
-struct Workload {
-    pod: Pod<'static>,
+struct Owned {
+    pod: Workload<'static>,
     containers: Vec<ContainerStats<'static>>,
 }
 
-impl Workload {
-    fn pod(&self) -> Pod<'_> {
-        let mut pod: Pod<'_> = self.pod;
+impl Owned {
+    fn pod(&self) -> Workload<'_> {
+        let mut pod: Workload<'_> = self.pod;
         if let Some(stats) = &mut pod.facts.stats {
             stats.containers = &self.containers;
         }
@@ -53,7 +52,7 @@ fn stats() -> impl Strategy<Value = (kubelet::PodStats<'static>, ContainerStats<
     )
 }
 
-fn workload() -> impl Strategy<Value = Workload> {
+fn workload() -> impl Strategy<Value = Owned> {
     let qos = prop::sample::select(vec![QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed]);
     let critical = prop::option::weighted(
         0.15,
@@ -66,7 +65,7 @@ fn workload() -> impl Strategy<Value = Workload> {
     let rest = (qos, 0_u64..120, owner, 0_u64..50, prop::option::of(0_u64..100), going, limit);
     (facts, rest).prop_map(|((stats, memory, storage, priority, critical), rest)| {
         let (qos, started, owner, swapped, own_images, going, limit) = rest;
-        let pod = Pod {
+        let pod = Workload {
             facts: kubelet::Pod {
                 priority,
                 critical,
@@ -82,10 +81,10 @@ fn workload() -> impl Strategy<Value = Workload> {
             daemon_set: owner.map(OwnerUid),
             swapped: Some(Bytes(swapped)),
             own_images: Usage { bytes: own_images, inodes: own_images },
-            going: going.map(|(is_stuck, is_gentle)| Going { is_stuck, is_gentle }),
-            ..Pod::default()
+            terminating: going.map(|(is_stuck, is_graceful)| Terminating { is_stuck, is_graceful }),
+            ..Workload::default()
         };
-        Workload { pod, containers: stats.into_iter().map(|(_, container)| container).collect() }
+        Owned { pod, containers: stats.into_iter().map(|(_, container)| container).collect() }
     })
 }
 
@@ -105,7 +104,7 @@ struct Step {
     stalled: u64,
     swap_free: u64,
     images: Vec<Image>,
-    workloads: Vec<Workload>,
+    workloads: Vec<Owned>,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -117,7 +116,9 @@ fn step() -> impl Strategy<Value = Step> {
     let left = prop::array::uniform9(prop::option::weighted(0.95, 0..CAPACITY));
     let workloads = prop::collection::vec(workload(), 0..10).prop_map(|mut workloads| {
         for (uid, workload) in (1_u128..).zip(&mut workloads) {
-            workload.pod.uid = PodUid(uid);
+            workload.pod.uid = Uid(uid);
+            let id = u64::try_from(uid).expect("few");
+            workload.pod.key = Key { slot: u32::try_from(uid - 1).expect("few"), id: CgroupId(id) };
         }
         workloads
     });
@@ -179,26 +180,28 @@ fn threshold(graces: impl Strategy<Value = u64>) -> impl Strategy<Value = Thresh
     )
 }
 
-fn config(memory_order: MemoryOrder) -> impl Strategy<Value = Config> {
+fn config(eviction_policy: EvictionPolicy) -> impl Strategy<Value = Config> {
     let thresholds = prop::collection::vec(threshold(prop_oneof![Just(0_u64), 0_u64..60]), 1..5);
     let period = prop::sample::select(vec![0_u64, 10, 30, 300]);
-    (thresholds, 0_u32..12, 0_u32..12, any::<bool>(), period).prop_map(move |(thresholds, hard, soft, swap, period)| {
-        Config {
+    let anyway = prop::bool::weighted(0.7);
+    (thresholds, 0_u32..12, 0_u32..12, any::<bool>(), period, anyway).prop_map(
+        move |(thresholds, hard, soft, swap, period, anyway)| Config {
+            evict_for_unattributed: anyway,
             thresholds,
             swap: swap.then_some(SwapThreshold { free: Line::At(Amount::whole(100)), grace: Duration::ZERO }),
-            memory_order,
+            eviction_policy,
             pressure_transition: Duration::from_secs(period),
             max_pod_grace_seconds: 30,
             hard_victims_per_minute: hard,
             soft_victims_per_minute: soft,
             ..Config::default()
-        }
-    })
+        },
+    )
 }
 
 /// Both of our own eviction policies.
 fn ours() -> impl Strategy<Value = Config> {
-    prop_oneof![config(MemoryOrder::Plimsoll), config(MemoryOrder::OpenShift3)]
+    prop_oneof![config(EvictionPolicy::Plimsoll), config(EvictionPolicy::OpenShift3)]
 }
 
 fn node(step: &Step, second: u64) -> NodeStats {
@@ -231,7 +234,7 @@ fn node(step: &Step, second: u64) -> NodeStats {
 
 /// What is seen in each turn.
 struct Seen<'a> {
-    pods: &'a [Pod<'a>],
+    pods: &'a [Workload<'a>],
     now: MonotonicNs,
     /// Absent if there were no statistics.
     node: Option<NodeStats>,
@@ -264,24 +267,24 @@ fn play(config: &Config, world: World, steps: &[Step], mut each: impl FnMut(&See
     for (refaults, step) in (0_u64..).zip(steps) {
         let before = second;
         second += step.after;
-        let pods: Vec<_> = step.workloads.iter().map(Workload::pod).collect();
+        let pods: Vec<_> = step.workloads.iter().map(Owned::pod).collect();
         let now = MonotonicNs(second * 1_000_000_000);
         let node = step.has_statistics.then(|| node(step, if step.is_old { before } else { second }));
         let observation = Observation {
             layout: Some(world.layout),
-            node,
+            readings: node.as_ref().map(Readings::of),
             mem_available: step.mem_available.map(Bytes),
-            mem_available_time: step.has_mem_available_time.then(|| stats_time(second)),
+            mem_available_at: step.has_mem_available_time.then(|| stats_time(second)),
             pods_mem_available: step.pods_mem_available.map(Bytes),
             huge_page_pool: Bytes(step.huge_pages),
             stall: Some(Stall { full: Duration::from_millis(step.stalled), window: Duration::from_secs(1) }),
             swap: Some(Swap { total: Bytes(CAPACITY), free: Bytes(step.swap_free), refaults: refaults / 2 }),
             images: &step.images,
             reclaimed: cleaned.iter().rfind(|reclaimed| reclaimed.at <= stats_time(second)).copied(),
-            pods: &pods,
+            workloads: &pods,
             ..Observation::default()
         };
-        plimsoll::decide(config, &mut state, &observation, now, &mut plan);
+        decide(config, &mut state, &observation, now, &mut plan);
         if let (Some(order), Some(cleans_for)) = (plan.reclaim(), world.cleans_for) {
             let StatsTime(at) = stats_time(second + cleans_for);
             cleaned.push(Reclaimed { order: order.order, at: StatsTime(at + 1) });
@@ -308,10 +311,11 @@ fn play_kubelet(
     let mut second = 0;
     for step in steps {
         second += step.after;
-        let owned: Vec<_> = step.workloads.iter().map(Workload::pod).collect();
+        let owned: Vec<_> = step.workloads.iter().map(Owned::pod).collect();
         let pods: Vec<_> = owned.iter().map(|pod| pod.facts).collect();
         let node = step.has_statistics.then(|| node(step, second));
-        let observation = kubelet::Observation { layout: Some(world.layout), node, pods: &pods };
+        let readings = node.as_ref().map(Readings::of);
+        let observation = kubelet::Observation { layout: Some(world.layout), readings, pods: &pods };
         let now = MonotonicNs(second * 1_000_000_000);
         kubelet::decide(&config, &mut state, &observation, now, &mut plan);
         kubelet::after_reclaim(&config, &state, &observation, None, &mut plan);
@@ -322,8 +326,8 @@ fn play_kubelet(
 /// Whom a plan evicts because something is short.
 fn victims(plan: &Plan) -> impl Iterator<Item = u32> + '_ {
     plan.actions.iter().filter_map(|action| match *action {
-        Action::Evict { pod, why: Why::Threshold(_) | Why::Swap, .. } => Some(pod),
-        Action::Evict { .. } | Action::Hasten { .. } | Action::Reclaim(_) => None,
+        Action::Evict { workload, why: Why::Threshold(_) | Why::Swap, .. } => Some(workload),
+        Action::Evict { .. } | Action::EscalateToKill { .. } | Action::Reclaim(_) => None,
     })
 }
 
@@ -352,7 +356,7 @@ proptest! {
     #[test]
     fn a_critical_pod_is_never_chosen(config in ours(), world in world(), steps in steps()) {
         play(&config, world, &steps, |seen, plan| {
-            for pod in plan.evicted().chain(plan.hastened()) {
+            for pod in plan.evicted().chain(plan.escalated()) {
                 assert_eq!(seen.pods[pod as usize].facts.critical, None);
             }
         });
@@ -367,13 +371,13 @@ proptest! {
     fn a_plan_never_names_a_pod_that_is_already_going(config in ours(), world in world(), steps in steps()) {
         play(&config, world, &steps, |seen, plan| {
             for pod in plan.evicted() {
-                assert_eq!(seen.pods[pod as usize].going, None);
+                assert_eq!(seen.pods[pod as usize].terminating, None);
             }
             // But to take the rest of its time from it.
-            for pod in plan.hastened() {
-                assert_eq!(seen.pods[pod as usize].going, Some(Going { is_stuck: false, is_gentle: true }));
+            for pod in plan.escalated() {
+                assert_eq!(seen.pods[pod as usize].terminating, Some(Terminating { is_stuck: false, is_graceful: true }));
             }
-            let mut named: Vec<u32> = plan.evicted().chain(plan.hastened()).collect();
+            let mut named: Vec<u32> = plan.evicted().chain(plan.escalated()).collect();
             let all = named.len();
             named.sort_unstable();
             named.dedup();
@@ -387,8 +391,8 @@ proptest! {
     ) {
         play(&config, world, &steps, |_, plan| {
             let Some(deficit) = plan.deficit else { return };
-            let Some(last) = victims(plan).last().or(plan.hastened().last()) else { return };
-            let frees = plan.ranked.iter().find(|ranked| ranked.pod == last).expect("ranked").frees;
+            let Some(last) = victims(plan).last().or(plan.escalated().last()) else { return };
+            let frees = plan.ranked.iter().find(|ranked| ranked.workload == last).expect("ranked").frees;
             assert!(deficit.coming + deficit.taken - frees < deficit.missing, "{deficit:?}");
         });
         play_kubelet(&config, world, &steps, |_, _, plan, _| {
@@ -401,18 +405,18 @@ proptest! {
         play(&config, world, &steps, |seen, plan| {
             let (Some(deficit), Some(acting)) = (plan.deficit, plan.acting()) else { return };
             // What those hold who go for limits of their own counts but once.
-            if plan.ranked.iter().any(|ranked| ranked.fate == Fate::OverLimit) {
+            if plan.ranked.iter().any(|ranked| ranked.verdict == Verdict::OverLimit) {
                 return;
             }
             let is_soft = match acting.line {
                 Why::Threshold(index) => !config.thresholds[index as usize].is_hard(),
                 Why::Swap | Why::Limit(_) => false,
             };
-            let is_coming = |going: Going| !going.is_stuck && (is_soft || !going.is_gentle);
+            let is_coming = |going: Terminating| !going.is_stuck && (is_soft || !going.is_graceful);
             let held: Amount = plan
                 .ranked
                 .iter()
-                .filter(|ranked| seen.pods[ranked.pod as usize].going.is_some_and(is_coming))
+                .filter(|ranked| seen.pods[ranked.workload as usize].terminating.is_some_and(is_coming))
                 .map(|ranked| ranked.frees)
                 .sum();
             assert_eq!(deficit.coming, held);
@@ -442,9 +446,9 @@ proptest! {
                     Why::Limit(_) => false,
                 };
                 let of_hard = plan.actions.iter().filter_map(|action| match *action {
-                    Action::Evict { why, pod, .. } | Action::Hasten { why, pod } if is_hard(why) => Some((why, Ok(pod))),
+                    Action::Evict { why, workload, .. } | Action::EscalateToKill { why, workload } if is_hard(why) => Some((why, Ok(workload))),
                     Action::Reclaim(order) if is_hard(order.line) => Some((order.line, Err(order.stage))),
-                    Action::Evict { .. } | Action::Hasten { .. } | Action::Reclaim(_) => None,
+                    Action::Evict { .. } | Action::EscalateToKill { .. } | Action::Reclaim(_) => None,
                 });
                 all.push(of_hard.collect::<Vec<_>>());
             });
@@ -455,16 +459,16 @@ proptest! {
 
     #[test]
     fn nobody_within_its_request_goes_while_one_above_remains(
-        config in config(MemoryOrder::Plimsoll), world in world(), mut steps in steps()
+        config in config(EvictionPolicy::Plimsoll), world in world(), mut steps in steps()
     ) {
         // With statistics for all.
         for step in &mut steps {
             step.workloads.retain(|workload| workload.pod.facts.stats.is_some());
         }
         play(&config, world, &steps, |_, plan| {
-            let is_evictable = |fate| matches!(fate, Fate::NotNeeded | Fate::Bounded | Fate::Looping(_));
-            let above_remains = plan.ranked.iter().any(|ranked| ranked.exceeds && is_evictable(ranked.fate));
-            let within_goes = plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.fate == Fate::Evicted);
+            let is_evictable = |fate| matches!(fate, Verdict::NotNeeded | Verdict::RateLimited | Verdict::Looping(_));
+            let above_remains = plan.ranked.iter().any(|ranked| ranked.exceeds && is_evictable(ranked.verdict));
+            let within_goes = plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.verdict == Verdict::Evicted);
             assert!(!(above_remains && within_goes));
         });
         play_kubelet(&config, world, &steps, |_, _, plan, _| {
@@ -479,23 +483,23 @@ proptest! {
 
     #[test]
     fn in_openshift3_no_guaranteed_pod_goes_while_another_class_remains(
-        config in config(MemoryOrder::OpenShift3), world in world(), steps in steps()
+        config in config(EvictionPolicy::OpenShift3), world in world(), steps in steps()
     ) {
         play(&config, world, &steps, |_, plan| {
-            let is_memory = plan.acting().is_some_and(|judged| match judged.line {
+            let is_memory = plan.acting().is_some_and(|status| match status.line {
                 Why::Threshold(index) => {
                     config.thresholds[index as usize].signal.condition() == Condition::MemoryPressure
                 }
                 Why::Swap | Why::Limit(_) => true,
             });
             let guaranteed_goes =
-                plan.ranked.iter().any(|r| r.qos == QosClass::Guaranteed && r.fate == Fate::Evicted);
+                plan.ranked.iter().any(|r| r.qos == QosClass::Guaranteed && r.verdict == Verdict::Evicted);
             // One that holds nothing of what is short would help nobody.
             let other_remains = plan.ranked.iter().any(|r| {
                 r.qos != QosClass::Guaranteed
                     && matches!(
-                        r.fate,
-                        Fate::NotNeeded | Fate::NoStatistics | Fate::Looping(_) | Fate::SparedByLoop | Fate::Bounded
+                        r.verdict,
+                        Verdict::NotNeeded | Verdict::NoStatistics | Verdict::Looping(_) | Verdict::SparedByLoop | Verdict::RateLimited
                     )
             });
             assert!(!(is_memory && guaranteed_goes && other_remains));
@@ -535,7 +539,7 @@ proptest! {
         play(&config, world, &steps, |seen, plan| {
             // Without statistics everything stays as it was.
             if seen.node.is_some() {
-                let crossed = |condition| plan.judged.iter().any(|judged| judged.since.is_some() && match judged.line {
+                let crossed = |condition| plan.thresholds.iter().any(|status| status.since.is_some() && match status.line {
                     Why::Threshold(index) => config.thresholds[index as usize].signal.condition() == condition,
                     Why::Swap | Why::Limit(_) => condition == Condition::MemoryPressure,
                 });
@@ -563,7 +567,7 @@ proptest! {
                 let is_soft = match *action {
                     Action::Evict { why: Why::Threshold(line), .. } => !config.thresholds[line as usize].is_hard(),
                     Action::Evict { why: Why::Swap, .. } => false,
-                    Action::Evict { .. } | Action::Hasten { .. } | Action::Reclaim(_) => continue,
+                    Action::Evict { .. } | Action::EscalateToKill { .. } | Action::Reclaim(_) => continue,
                 };
                 times[usize::from(is_soft)].push(seen.now);
             }
@@ -576,11 +580,11 @@ proptest! {
 
     #[test]
     fn as_many_go_in_all_as_bring_memory_back_to_its_target(
-        memory_order in prop::sample::select(vec![MemoryOrder::Plimsoll, MemoryOrder::OpenShift3]),
+        eviction_policy in prop::sample::select(vec![EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3]),
         usages in prop::collection::vec(1_u64..300, 0..10), line in 100_i64..300, min_reclaim in 0_i64..200,
         before in 0_u64..400
     ) {
-        let mut config = Config { memory_order, ..Config::default() };
+        let mut config = Config { eviction_policy, evict_for_unattributed: true, thresholds: Vec::new(), ..Config::default() };
         config.thresholds.push(Threshold {
             signal: Signal::MemoryAvailable,
             line: Some(Line::At(Amount::whole(line))),
@@ -603,13 +607,13 @@ proptest! {
 /// Plays in a world that answers: whoever is evicted ends for one turn, then its memory is back. Gives what is
 /// available in the end, and what the victims used, in order.
 fn relieve(config: &Config, usages: &[u64], mut available: u64) -> (u64, Vec<u64>) {
-    let of = |uid: PodUid| usages[usize::try_from(uid.0).expect("few")];
-    let mut pods: Vec<Pod<'_>> = (0..)
+    let of = |uid: Uid| usages[usize::try_from(uid.0).expect("few")];
+    let mut pods: Vec<Workload<'_>> = (0..)
         .zip(usages)
         .map(|(uid, usage)| {
             let stats = kubelet::PodStats { working_set: Some(*usage), ..kubelet::PodStats::default() };
             let facts = kubelet::Pod { stats: Some(stats), ..kubelet::Pod::default() };
-            Pod { uid: PodUid(uid), facts, ..Pod::default() }
+            Workload { uid: Uid(uid), facts, ..Workload::default() }
         })
         .collect();
     let mut state = State::with_capacity(config, usages.len());
@@ -623,17 +627,17 @@ fn relieve(config: &Config, usages: &[u64], mut available: u64) -> (u64, Vec<u64
         };
         let observation = Observation {
             layout: Some(DiskLayout::Single),
-            node: Some(NodeStats { memory: Some(memory), ..NodeStats::default() }),
-            pods: &pods,
+            readings: Some(Readings::of(&NodeStats { memory: Some(memory), ..NodeStats::default() })),
+            workloads: &pods,
             ..Observation::default()
         };
-        plimsoll::decide(config, &mut state, &observation, MonotonicNs(second.into()), &mut plan);
-        let chosen: Vec<PodUid> = plan.evicted().map(|pod| pods[pod as usize].uid).collect();
+        decide(config, &mut state, &observation, MonotonicNs(second.into()), &mut plan);
+        let chosen: Vec<Uid> = plan.evicted().map(|pod| pods[pod as usize].uid).collect();
         victims.extend(chosen.iter().copied().map(of));
-        available += pods.iter().filter(|pod| pod.going.is_some()).map(|pod| of(pod.uid)).sum::<u64>();
-        pods.retain(|pod| pod.going.is_none());
+        available += pods.iter().filter(|pod| pod.terminating.is_some()).map(|pod| of(pod.uid)).sum::<u64>();
+        pods.retain(|pod| pod.terminating.is_none());
         for pod in pods.iter_mut().filter(|pod| chosen.contains(&pod.uid)) {
-            pod.going = Some(Going::default());
+            pod.terminating = Some(Terminating::default());
         }
     }
     (available, victims)

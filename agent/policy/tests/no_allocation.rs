@@ -2,10 +2,13 @@
 
 #![expect(unsafe_code, reason = "a global allocator cannot be had without")]
 
-use plimsoll_policy::kubelet::{self, Amount, DiskLayout, FsStats, MemoryStats, NodeStats, QosClass, StatsTime, Usage};
-use plimsoll_policy::plimsoll::{self, Action, Why};
+use plimsoll_policy::kubelet::{
+    self, Amount, DiskLayout, FsStats, Line, MemoryStats, NodeStats, QosClass, Readings, Signal, StatsTime, Threshold,
+    Usage,
+};
 use plimsoll_policy::{
-    Candidate, Config, Key, Line, MemoryReading, Observation, Outcome, Plan, Signal, Stall, State, Threshold, decide,
+    Action, Config, EvictionPolicy, Image, Key, Observation, Outcome, OwnerUid, Plan, Reclaimed, Scope, SliceId,
+    SliceSet, SliceThresholds, Stall, State, Swap, SwapThreshold, Terminating, Uid, Why, Workload, decide,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -50,49 +53,7 @@ fn calls() -> usize {
 }
 
 #[test]
-fn deciding_allocates_nothing_however_many_there_are() {
-    for count in [0_u32, 1, 100, 1_000, 10_000] {
-        let config = Config {
-            thresholds: vec![
-                Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes(1 << 30))),
-                Threshold {
-                    grace: std::time::Duration::from_secs(1),
-                    ..Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes(2 << 30)))
-                },
-            ],
-            victims_per_minute: 100,
-            ..Config::default()
-        };
-        // More candidates than room, so that what finds none is met too.
-        let candidates: Vec<Candidate> = (0..count + 10)
-            .map(|slot| Candidate {
-                key: Key { slot, id: CgroupId(u64::from(slot)) },
-                usage: Some(Bytes(u64::from(slot.wrapping_mul(2_654_435_761)) % 10_000_000)),
-                priority: i32::from(slot % 3 == 0),
-                ..Candidate::default()
-            })
-            .collect();
-        let mut state = State::with_capacity(&config, count as usize);
-        let mut plan = Plan::with_capacity(&config, count as usize);
-        let before = calls();
-        let mut outcomes = [Outcome::Calm; 4];
-        for (second, available) in (1_u64..).zip([8_u64 << 30, 0, 1 << 29, 3 << 29]) {
-            let now = MonotonicNs(second * 1_000_000_000);
-            let memory = MemoryReading {
-                capacity: Bytes(8 << 30),
-                kubelet_available: Bytes(available),
-                mem_available: Some(Bytes(available)),
-            };
-            let observation =
-                Observation { taken: now, memory: Some(memory), candidates: &candidates, ..Observation::default() };
-            decide(&config, &mut state, &observation, now, &mut plan);
-            outcomes[usize::try_from(second).expect("small") - 1] = plan.outcome;
-        }
-        assert_eq!(calls() - before, 0, "{count} candidates: {outcomes:?}");
-        assert_eq!(outcomes[0], Outcome::Calm);
-        assert!(outcomes[1] != Outcome::Calm, "{count} candidates");
-    }
-    // The counter counts.
+fn the_counter_counts() {
     let before = calls();
     drop(std::hint::black_box(vec![1_u8]));
     assert!(calls() >= before + 2);
@@ -108,134 +69,164 @@ fn crowded(second: u64) -> NodeStats {
     }
 }
 
-/// Pods of all kinds: some over limits of their own, some on the way out, with swap, containers and volumes.
-fn pod(index: u32) -> plimsoll::Pod<'static> {
+/// Cgroups without pod facts and pods of all kinds: some over limits of their own, some terminating, with swap,
+/// containers and volumes.
+fn workload(index: u32) -> Workload<'static> {
     const USAGE: Usage = Usage { bytes: Some(1000), inodes: Some(10) };
     let is_every = |nth| index.is_multiple_of(nth);
-    plimsoll::Pod {
-        uid: plimsoll::PodUid(u128::from(index)),
-        daemon_set: Some(plimsoll::OwnerUid(u128::from(index % 500))),
+    let working_set = Some(u64::from(index.wrapping_mul(2_654_435_761)) % 10_000_000);
+    let cgroup = Workload {
+        key: Key { slot: index, id: CgroupId(index.into()) },
+        uid: Uid(index.into()),
         facts: kubelet::Pod {
             priority: i32::from(is_every(3)),
+            stats: Some(kubelet::PodStats { working_set, ..kubelet::PodStats::default() }),
+            ..kubelet::Pod::default()
+        },
+        is_empty: is_every(11),
+        terminating: is_every(7).then_some(Terminating { is_stuck: is_every(21), is_graceful: is_every(2) }),
+        slices: if is_every(2) { SliceSet::NONE.with(SliceId(0)) } else { SliceSet::NONE },
+        ..Workload::default()
+    };
+    if is_every(4) {
+        return cgroup;
+    }
+    Workload {
+        daemon_set: Some(OwnerUid(u128::from(index % 500))),
+        facts: kubelet::Pod {
             volumes: const { &[kubelet::Volume { name: "v", is_local: true, size_limit: None }] },
             ephemeral_storage_limit: is_every(10).then_some(Amount::whole(100)),
             stats: Some(kubelet::PodStats {
-                working_set: Some(u64::from(index.wrapping_mul(2_654_435_761)) % 10_000_000),
+                working_set,
                 ephemeral_storage: Some(3000),
                 containers: const { &[kubelet::ContainerStats { name: "c", rootfs: USAGE, logs: USAGE }; 2] },
                 volumes: const { &[kubelet::VolumeStats { name: "v", usage: USAGE }] },
                 ..kubelet::PodStats::default()
             }),
-            ..kubelet::Pod::default()
+            ..cgroup.facts
         },
         qos: [QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed][index as usize % 3],
         swapped: Some(Bytes(u64::from(index) % 1000)),
-        going: is_every(7).then_some(plimsoll::Going { is_stuck: is_every(21), is_gentle: is_every(2) }),
-        ..plimsoll::Pod::default()
+        ..cgroup
     }
 }
 
-fn thresholds() -> Vec<kubelet::Threshold> {
-    [kubelet::Signal::NodeFsAvailable, kubelet::Signal::MemoryAvailable]
-        .map(|signal| kubelet::Threshold {
-            signal,
-            line: Some(kubelet::Line::At(Amount::whole(1 << 30))),
-            grace: std::time::Duration::ZERO,
-            min_reclaim: Some(kubelet::Line::At(Amount::whole(1 << 20))),
-            origin: kubelet::Origin::Configured,
-        })
-        .to_vec()
+fn thresholds() -> Vec<Threshold> {
+    let gib = |gib: i64| Line::At(Amount::whole(gib << 30));
+    let hard =
+        |signal| Threshold { min_reclaim: Some(Line::At(Amount::whole(1 << 20))), ..Threshold::hard(signal, gib(1)) };
+    let soft =
+        Threshold { grace: std::time::Duration::from_nanos(1), ..Threshold::hard(Signal::MemoryAvailable, gib(2)) };
+    vec![hard(Signal::NodeFsAvailable), hard(Signal::MemoryAvailable), soft]
 }
 
 #[test]
-fn rule_books_over_pods_allocate_nothing_however_many_there_are() {
-    for count in [0_u32, 1, 100, 1_000, 10_000] {
-        // More pods than room, so that what finds none is met too.
-        let pods: Vec<plimsoll::Pod<'_>> = (0..count + 10).map(pod).collect();
-        let images = [plimsoll::Image { is_unused: true, usage: Usage::default(), ..plimsoll::Image::default() }; 3];
-        for memory_order in [plimsoll::MemoryOrder::Plimsoll, plimsoll::MemoryOrder::OpenShift3] {
-            let config = plimsoll::Config {
-                thresholds: thresholds(),
-                swap: Some(plimsoll::SwapThreshold {
-                    free: kubelet::Line::Share(1.0),
-                    grace: std::time::Duration::ZERO,
-                }),
-                memory_order,
-                hard_victims_per_minute: 10_000,
-                ..plimsoll::Config::default()
+fn deciding_allocates_nothing_however_many_there_are() {
+    for (count, eviction_policy) in
+        [0_u32, 1, 100, 1_000, 10_000].into_iter().flat_map(|count| EvictionPolicy::ALL.map(|policy| (count, policy)))
+    {
+        // More workloads than room, so that what finds none is met too.
+        let workloads: Vec<Workload<'_>> = (0..count + 10).map(workload).collect();
+        let images = [Image { is_unused: true, usage: Usage::default(), ..Image::default() }; 3];
+        let config = Config {
+            eviction_policy,
+            thresholds: thresholds(),
+            slices: vec![SliceThresholds { thresholds: thresholds()[1..].to_vec() }],
+            swap: Some(SwapThreshold { free: Line::Share(1.0), grace: std::time::Duration::ZERO }),
+            hard_victims_per_minute: 10_000,
+            ..Config::default()
+        };
+        let mut state = State::with_capacity(&config, count as usize);
+        let mut plan = Plan::with_capacity(&config, count as usize, 2);
+        let before = calls();
+        let (mut for_lines, mut for_limits, mut escalated, mut swapping, mut reclaimed, mut reported) =
+            (0, 0, 0, 0, 0, None);
+        let mut in_slice = false;
+        for second in 0..12 {
+            let plenty = MemoryStats { available: Some(1 << 39), working_set: Some(1 << 39), time: None };
+            let node = match second {
+                0 => NodeStats { memory: Some(plenty), ..crowded(second) },
+                1..4 => crowded(second),
+                // Memory is not read, and the disk is reclaimed; then nothing is but swap.
+                4..8 => NodeStats { memory: None, ..crowded(second) },
+                _ => NodeStats::default(),
             };
-            let mut state = plimsoll::State::with_capacity(&config, count as usize);
-            let mut plan = plimsoll::Plan::with_capacity(&config, count as usize, 2);
+            let seconds = std::time::Duration::from_secs;
+            let observation = Observation {
+                layout: Some(DiskLayout::Single),
+                readings: Some(Readings::of(&node)),
+                mem_available: (second < 3).then_some(Bytes(500)),
+                swap: Some(Swap { total: Bytes(1 << 40), free: Bytes(0), refaults: second }),
+                stall: Some(Stall { full: seconds(u64::from(second > 7)), window: seconds(1) }),
+                dead_containers: Some(u32::from(second == 4)),
+                reclaimed: reported,
+                images: &images,
+                workloads: &workloads,
+                ..Observation::default()
+            };
+            decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
+            for action in &plan.actions {
+                *match action {
+                    Action::Evict { why: Why::Limit(_), .. } => &mut for_limits,
+                    Action::Evict { why: Why::Swap, .. } => &mut swapping,
+                    Action::Evict { .. } => &mut for_lines,
+                    Action::EscalateToKill { .. } => &mut escalated,
+                    Action::Reclaim(_) => &mut reclaimed,
+                } += 1;
+            }
+            let at = StatsTime(i64::try_from(second).expect("small"));
+            reported = plan.reclaim().map(|order| Reclaimed { order: order.order, at }).or(reported);
+            let of_slice = Observation { scope: Scope::Slice(SliceId(0)), reclaimed: None, ..observation };
+            decide(&config, &mut state, &of_slice, MonotonicNs(second), &mut plan);
+            in_slice |= plan.outcome == Outcome::Evict;
+        }
+        assert_eq!(calls() - before, 0, "{count} workloads, {eviction_policy}");
+        let is_engine = eviction_policy != EvictionPolicy::Kubelet;
+        let all =
+            [for_lines, for_limits, reclaimed, i32::from(!is_engine) + escalated, i32::from(!is_engine) + swapping];
+        assert!(count < 100 || is_engine == in_slice, "{count} {eviction_policy}");
+        // Pods over limits of their own keep the kubelet from all else.
+        let expected = if is_engine { &all[..] } else { &all[1..2] };
+        assert!(count < 100 || expected.iter().all(|done| *done > 0), "{count} workloads, {eviction_policy}: {all:?}");
+    }
+}
+
+#[test]
+fn turns_of_the_kubelet_allocate_nothing_where_no_pod_is_over_a_limit() {
+    for count in [0_u32, 1, 100, 1_000, 10_000] {
+        let workloads: Vec<Workload<'_>> = (0..count)
+            .map(|index| {
+                let one = workload(index);
+                let facts = kubelet::Pod { ephemeral_storage_limit: None, ..one.facts };
+                Workload { facts, terminating: None, is_empty: false, ..one }
+            })
+            .collect();
+        for thresholds in [&thresholds()[..1], &thresholds()[1..]] {
+            let config = Config {
+                eviction_policy: EvictionPolicy::Kubelet,
+                thresholds: thresholds.to_vec(),
+                ..Config::default()
+            };
+            let mut state = State::with_capacity(&config, count as usize);
+            let mut plan = Plan::with_capacity(&config, count as usize, 0);
             let before = calls();
-            let (mut for_lines, mut for_limits, mut hastened, mut swapping, mut cleaned) = (0, 0, 0, 0, 0);
-            for second in 1..9 {
-                let node = match second {
-                    1..4 => crowded(second),
-                    // Memory is not read, and the disk is cleaned up; then nothing is but swap.
-                    4..6 => NodeStats { memory: None, ..crowded(second) },
-                    _ => NodeStats::default(),
-                };
-                let seconds = std::time::Duration::from_secs;
-                let observation = plimsoll::Observation {
+            // On disks a turn has two parts.
+            let mut reported = None;
+            let mut evicted = 0;
+            for second in 1..3 {
+                let observation = Observation {
                     layout: Some(DiskLayout::Single),
-                    node: Some(node),
-                    swap: Some(plimsoll::Swap { total: Bytes(1 << 40), free: Bytes(0), refaults: second }),
-                    stall: Some(Stall { full: seconds(u64::from(second > 5)), window: seconds(1) }),
-                    dead_containers: Some(u32::from(second == 4)),
-                    reclaimed: (second > 4).then_some(plimsoll::Reclaimed { order: 1, at: StatsTime(0) }),
-                    images: &images,
-                    pods: &pods,
-                    ..plimsoll::Observation::default()
+                    readings: Some(Readings::of(&crowded(second))),
+                    reclaimed: reported,
+                    workloads: &workloads,
+                    ..Observation::default()
                 };
-                plimsoll::decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
-                for action in &plan.actions {
-                    *match action {
-                        Action::Evict { why: Why::Limit(_), .. } => &mut for_limits,
-                        Action::Evict { why: Why::Swap, .. } => &mut swapping,
-                        Action::Evict { .. } => &mut for_lines,
-                        Action::Hasten { .. } => &mut hastened,
-                        Action::Reclaim(_) => &mut cleaned,
-                    } += 1;
-                }
+                decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
+                reported = plan.reclaim().map(|order| Reclaimed { order: order.order, at: StatsTime(0) });
+                evicted += plan.evicted().count();
             }
             assert_eq!(calls() - before, 0, "{count} pods");
-            let all = [for_lines, for_limits, hastened, swapping, cleaned];
-            assert!(count < 100 || all.iter().all(|done| *done > 0), "{count} pods: {all:?}");
+            assert!(evicted > 0 || count == 0, "{count} pods: {:?}", plan.outcome);
         }
-
-        let config =
-            kubelet::Config { thresholds: thresholds(), local_storage_isolation: true, ..kubelet::Config::default() };
-        let limited: Vec<kubelet::Pod<'_>> = pods.iter().map(|pod| pod.facts).collect();
-        let facts: Vec<kubelet::Pod<'_>> =
-            limited.iter().map(|pod| kubelet::Pod { ephemeral_storage_limit: None, ..*pod }).collect();
-        let mut state = kubelet::State::new(&config);
-        let mut plan = kubelet::Plan::with_capacity(count as usize);
-        let before = calls();
-        let observation =
-            kubelet::Observation { layout: Some(DiskLayout::Single), node: Some(crowded(1)), pods: &facts };
-        kubelet::decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
-        assert_eq!(calls() - before, 0, "{count} pods");
-        assert_eq!(plan.evictions.len(), usize::from(count > 0));
-        let mut state = kubelet::State::new(&config);
-        let before = calls();
-        kubelet::decide(
-            &config,
-            &mut state,
-            &kubelet::Observation { pods: &limited, ..observation },
-            MonotonicNs(1),
-            &mut plan,
-        );
-        assert_eq!(calls() - before, 0, "{count} pods");
-        assert!(plan.outcome == kubelet::Outcome::OverLimits || count == 0);
-
-        // A turn of two parts.
-        let config = kubelet::Config { thresholds: thresholds()[..1].to_vec(), ..config };
-        let mut state = kubelet::State::new(&config);
-        let before = calls();
-        kubelet::decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
-        assert_eq!(plan.outcome, kubelet::Outcome::Reclaim);
-        kubelet::after_reclaim(&config, &state, &observation, Some(&crowded(2)), &mut plan);
-        assert_eq!(calls() - before, 0, "{count} pods");
-        assert_eq!(plan.evictions.len(), usize::from(count > 0));
     }
 }

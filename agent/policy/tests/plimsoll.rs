@@ -1,15 +1,15 @@
-//! Where the eviction policy `plimsoll` differs from the kubelet's, and where `openshift3` differs from `plimsoll`: a
-//! test for each paragraph of `agent/docs/eviction-policies.md`.
+//! Where the policy `plimsoll` differs from the kubelet, and where `openshift3` differs from `plimsoll`: a test for
+//! each paragraph of `agent/docs/eviction-policies.md`.
 
 use plimsoll_policy::kubelet::{
     self, Amount, Condition, ContainerStats, Critical, DiskLayout, FsStats, Line, MemoryStats, NodeStats, Origin,
-    PidStats, QosClass, Signal, StatsTime, Threshold, Usage,
+    PidStats, QosClass, Readings, Signal, StatsTime, Threshold, Usage,
 };
-use plimsoll_policy::plimsoll::{
-    Action, ConditionCase, Config, Fate, Going, Image, MemoryOrder, NoVictim, Observation, Outcome, OwnerUid, Plan,
-    Pod, PodUid, Reclaimed, Stage, State, Swap, SwapThreshold, Why, decide, text,
+use plimsoll_policy::{
+    Action, Case, ConditionCase, Config, EvictionPolicy, Image, NoVictim, Observation, Outcome, OwnerUid, Plan,
+    Protected, Reclaimed, Stage, Stall, State, Swap, SwapThreshold, Terminating, Uid, Verdict, Why, Workload, decide,
+    text,
 };
-use plimsoll_policy::{Case, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
 use std::time::Duration;
 
@@ -65,21 +65,21 @@ fn disk(available: u64, second: u64) -> FsStats {
 }
 
 /// A pod that uses and was promised so many MiB of memory.
-fn pod(uid: u128, used: u64, request: i64) -> Pod<'static> {
-    Pod {
-        uid: PodUid(uid),
+fn pod(uid: u128, used: u64, request: i64) -> Workload<'static> {
+    Workload {
+        uid: Uid(uid),
         facts: kubelet::Pod {
             memory_request: mib(request),
             stats: Some(kubelet::PodStats { working_set: Some(used * MIB), ..kubelet::PodStats::default() }),
             ..kubelet::Pod::default()
         },
         qos: QosClass::Burstable,
-        ..Pod::default()
+        ..Workload::default()
     }
 }
 
-fn going(pod: &Pod<'static>, is_stuck: bool, is_gentle: bool) -> Pod<'static> {
-    Pod { going: Some(Going { is_stuck, is_gentle }), ..*pod }
+fn going(pod: &Workload<'static>, is_stuck: bool, is_graceful: bool) -> Workload<'static> {
+    Workload { terminating: Some(Terminating { is_stuck, is_graceful }), ..*pod }
 }
 
 /// An eviction policy with its state and plan, driven second by second.
@@ -90,7 +90,9 @@ struct Rig {
 }
 
 impl Rig {
+    /// Whatever grew: that is the subject of `decisions.rs`.
     fn new(config: Config) -> Self {
+        let config = Config { evict_for_unattributed: true, ..config };
         let state = State::with_capacity(&config, PODS);
         let plan = Plan::with_capacity(&config, PODS, 32);
         Self { config, state, plan }
@@ -108,13 +110,16 @@ impl Rig {
     }
 
     /// Looks at so many MiB of memory.
-    fn memory(&mut self, second: u64, available: u64, pods: &[Pod<'_>]) -> &Plan {
+    fn memory(&mut self, second: u64, available: u64, pods: &[Workload<'_>]) -> &Plan {
         let node = NodeStats { memory: Some(memory(available, second)), ..NodeStats::default() };
-        self.observe(second, &Observation { node: Some(node), pods, ..Observation::default() })
+        self.observe(
+            second,
+            &Observation { readings: Some(Readings::of(&node)), workloads: pods, ..Observation::default() },
+        )
     }
 
-    fn fate(&self, pod: u32) -> Fate {
-        self.plan.ranked.iter().find(|ranked| ranked.pod == pod).expect("ranked").fate
+    fn verdict(&self, pod: u32) -> Verdict {
+        self.plan.ranked.iter().find(|ranked| ranked.workload == pod).expect("ranked").verdict
     }
 }
 
@@ -141,23 +146,23 @@ fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
     };
     assert_eq!(rig.memory(1, 400, &[own_grace(1, 200), own_grace(2, 300)]).outcome, Outcome::InGrace);
     let plan = rig.memory(61, 400, &[own_grace(1, 200), own_grace(2, 300)]);
-    assert_eq!(plan.actions, [Action::Evict { pod: 1, why: Why::Threshold(0), grace_seconds: 30 }]);
+    assert_eq!(plan.actions, [Action::Evict { workload: 1, why: Why::Threshold(0), grace_seconds: 30 }]);
     // While it uses its grace it counts as coming back for the soft threshold, and not for the hard one.
     let pods = [own_grace(1, 200), going(&own_grace(2, 300), false, true)];
     assert_eq!(rig.memory(62, 400, &pods).outcome, Outcome::ComingBack);
     let plan = rig.memory(63, 50, &pods);
-    assert_eq!(plan.actions, [Action::Hasten { pod: 1, why: Why::Threshold(1) }]);
+    assert_eq!(plan.actions, [Action::EscalateToKill { workload: 1, why: Why::Threshold(1) }]);
 
     // Nor where nobody can be seen: who was chosen already goes at once, one after the other.
     let mut rig = Rig::new(Config { thresholds: thresholds.to_vec(), ..Config::default() });
-    let unread = |uid| Pod { uid: PodUid(uid), ..Pod::default() };
+    let unread = |uid| Workload { uid: Uid(uid), ..Workload::default() };
     let gently = [unread(1), going(&unread(2), false, true), going(&unread(3), false, true)];
-    assert_eq!(rig.memory(1, 50, &gently).actions, [Action::Hasten { pod: 1, why: Why::Threshold(1) }]);
-    assert_eq!(rig.fate(1), Fate::Hastened);
+    assert_eq!(rig.memory(1, 50, &gently).actions, [Action::EscalateToKill { workload: 1, why: Why::Threshold(1) }]);
+    assert_eq!(rig.verdict(1), Verdict::EscalatedToKill);
     let pods = [gently[0], going(&gently[1], false, false), gently[2]];
     assert_eq!(rig.memory(2, 50, &pods).actions, []);
     let pods = [gently[0], going(&gently[1], true, false), gently[2]];
-    assert_eq!(rig.memory(3, 50, &pods).actions, [Action::Hasten { pod: 2, why: Why::Threshold(1) }]);
+    assert_eq!(rig.memory(3, 50, &pods).actions, [Action::EscalateToKill { workload: 2, why: Why::Threshold(1) }]);
     // Nobody is hastened blindly where somebody else can be taken who is seen, nor for a soft threshold.
     let pods = [pod(1, 100, 0), gently[1], gently[2]];
     let plan = rig.memory(4, 50, &pods);
@@ -175,7 +180,10 @@ fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
             pids: Some(PidStats { max: Some(1000), running: Some(995), time: Some(time(second)) }),
             ..NodeStats::default()
         };
-        let plan = rig.observe(second, &Observation { node: Some(node), pods: &[forks], ..Observation::default() });
+        let plan = rig.observe(
+            second,
+            &Observation { readings: Some(Readings::of(&node)), workloads: &[forks], ..Observation::default() },
+        );
         assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(1)));
     }
 }
@@ -193,11 +201,14 @@ fn a_clean_up_for_a_soft_line_delays_no_hard_one() {
             let available = if second < 11 { 400 } else { 50 };
             let stalled = if second < 13 { 0 } else { 900 };
             let observation = Observation {
-                node: Some(NodeStats { memory: Some(memory(available, second)), ..NodeStats::default() }),
+                readings: Some(Readings::of(&NodeStats {
+                    memory: Some(memory(available, second)),
+                    ..NodeStats::default()
+                })),
                 mem_available: Some(Bytes::mib(800)),
                 stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
                 reclaimed: asked.iter().rfind(|reclaimed| reclaimed.at <= time(second)).copied(),
-                pods: &pods,
+                workloads: &pods,
                 ..Observation::default()
             };
             let plan = rig.observe(second, &observation);
@@ -218,17 +229,17 @@ fn soft_victims_do_not_use_up_what_hard_ones_need() {
     let pods = [pod(1, 20, 0), pod(2, 10, 0)];
     rig.memory(1, 400, &pods);
     assert_eq!(evicted(rig.memory(2, 400, &pods)), [0]);
-    assert_eq!(rig.memory(3, 400, &pods[1..]).outcome, Outcome::Bounded);
+    assert_eq!(rig.memory(3, 400, &pods[1..]).outcome, Outcome::RateLimited);
     assert_eq!(rig.plan.recheck_at, Some(secs(62)));
     assert_eq!(evicted(rig.memory(4, 50, &pods[1..])), [0]);
-    assert_eq!(rig.memory(5, 50, &[pod(3, 10, 0)]).outcome, Outcome::Bounded);
-    assert_eq!(rig.fate(0), Fate::Bounded);
+    assert_eq!(rig.memory(5, 50, &[pod(3, 10, 0)]).outcome, Outcome::RateLimited);
+    assert_eq!(rig.verdict(0), Verdict::RateLimited);
 }
 
 #[test]
 fn what_terminating_pods_hold_comes_back_unless_they_are_stuck() {
     // (whether it is critical, stuck, and has time left; the outcome, who goes and who is hastened)
-    for (critical, is_stuck, is_gentle, outcome, victims, hastened) in [
+    for (critical, is_stuck, is_graceful, outcome, victims, hastened) in [
         (None, false, false, Outcome::ComingBack, &[][..], &[][..]),
         (None, true, false, Outcome::Evict, &[1], &[]),
         (None, false, true, Outcome::Evict, &[], &[0]),
@@ -240,19 +251,19 @@ fn what_terminating_pods_hold_comes_back_unless_they_are_stuck() {
         (Some(Critical::Priority), false, true, Outcome::Evict, &[1], &[]),
     ] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-        let mut pods = [going(&pod(1, 60, 0), is_stuck, is_gentle), pod(2, 60, 0)];
+        let mut pods = [going(&pod(1, 60, 0), is_stuck, is_graceful), pod(2, 60, 0)];
         pods[0].facts.critical = critical;
-        assert_eq!(rig.memory(1, 50, &pods).outcome, outcome, "{critical:?} {is_stuck} {is_gentle}");
-        assert_eq!((&evicted(&rig.plan)[..], &rig.plan.hastened().collect::<Vec<_>>()[..]), (victims, hastened));
-        let coming = if is_stuck || is_gentle { 0 } else { 60 };
+        assert_eq!(rig.memory(1, 50, &pods).outcome, outcome, "{critical:?} {is_stuck} {is_graceful}");
+        assert_eq!((&evicted(&rig.plan)[..], &rig.plan.escalated().collect::<Vec<_>>()[..]), (victims, hastened));
+        let coming = if is_stuck || is_graceful { 0 } else { 60 };
         assert_eq!(rig.plan.deficit.map(|deficit| deficit.coming), Some(mib(coming)), "{critical:?}");
-        assert_eq!(critical.is_some(), matches!(rig.fate(0), Fate::Protected(_)));
+        assert_eq!(critical.is_some(), matches!(rig.verdict(0), Verdict::Protected(_)));
     }
     // Without statistics of anybody the next waits for it too.
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-    let mut unread = going(&Pod { uid: PodUid(1), ..Pod::default() }, false, false);
+    let mut unread = going(&Workload { uid: Uid(1), ..Workload::default() }, false, false);
     unread.facts.critical = Some(Critical::Priority);
-    assert_eq!(evicted(rig.memory(1, 50, &[unread, Pod { uid: PodUid(2), ..Pod::default() }])), [] as [u32; 0]);
+    assert_eq!(evicted(rig.memory(1, 50, &[unread, Workload { uid: Uid(2), ..Workload::default() }])), [] as [u32; 0]);
 }
 
 #[test]
@@ -267,13 +278,16 @@ fn as_many_go_as_the_deficit_and_minimum_reclaim_need() {
 #[test]
 fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-    let daemon =
-        |started| Pod { daemon_set: Some(OwnerUid(9)), started: secs(started), ..pod(u128::from(started), 300, 10) };
+    let daemon = |started| Workload {
+        daemon_set: Some(OwnerUid(9)),
+        started: secs(started),
+        ..pod(u128::from(started), 300, 10)
+    };
     let within = pod(77, 100, 200);
     assert_eq!(evicted(rig.memory(10, 50, &[daemon(1), within])), [0]);
     // Back at once, and over again: no other pod within its request pays for it.
     assert_eq!(rig.memory(13, 50, &[daemon(11), within]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));
-    assert_eq!((rig.fate(0), rig.fate(1)), (Fate::Looping(secs(20)), Fate::SparedByLoop));
+    assert_eq!((rig.verdict(0), rig.verdict(1)), (Verdict::Looping(secs(20)), Verdict::SparedByLoop));
     assert_eq!((rig.plan.ranked[0].returns, rig.plan.recheck_at), (1, Some(secs(20))));
     // Another that is over its own request does.
     assert_eq!(evicted(rig.memory(14, 50, &[daemon(11), pod(5, 60, 10)])), [1]);
@@ -286,7 +300,7 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
     // and is still there has not returned.
     for (uid, started, returns) in [(1, 9, 1), (0, 9, 0), (1, 8, 0)] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-        let daemon = |uid, started| Pod { uid: PodUid(uid), ..daemon(started) };
+        let daemon = |uid, started| Workload { uid: Uid(uid), ..daemon(started) };
         assert_eq!(evicted(rig.memory(10, 50, &[daemon(0, 1)])), [0]);
         assert_eq!(rig.memory(11, 50, &[daemon(uid, started)]).ranked[0].returns, returns, "{uid} {started}");
     }
@@ -297,7 +311,7 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
 #[test]
 fn memory_is_judged_by_two_readings_in_four_cases() {
     for (kubelet, mem_available, case, outcome) in [
-        (200, Some(200), Case::Neither, Outcome::Calm),
+        (200, Some(200), Case::Neither, Outcome::NoPressure),
         (50, Some(50), Case::Both, Outcome::Evict),
         (50, None, Case::Both, Outcome::Evict),
         (50, Some(200), Case::KubeletOnly, Outcome::Reclaiming),
@@ -306,13 +320,13 @@ fn memory_is_judged_by_two_readings_in_four_cases() {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
         let node = NodeStats { memory: Some(memory(kubelet, 1)), ..NodeStats::default() };
         let observation = Observation {
-            node: Some(node),
+            readings: Some(Readings::of(&node)),
             mem_available: mem_available.map(Bytes::mib),
-            pods: &[pod(1, 100, 0)],
+            workloads: &[pod(1, 100, 0)],
             ..Observation::default()
         };
         let plan = rig.observe(1, &observation);
-        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{kubelet} {mem_available:?}");
+        assert_eq!((plan.thresholds[0].case, plan.outcome), (case, outcome), "{kubelet} {mem_available:?}");
         assert_eq!(plan.conditions.has(Condition::MemoryPressure), case != Case::Neither);
     }
 }
@@ -334,17 +348,20 @@ fn the_kernels_reading_does_not_wait_for_the_kubelets_statistics() {
     ] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
         let pods = [pod(1, 100, 0)];
-        let mut look = |second, available, seen, mem_available, mem_available_time: Option<u64>| {
+        let mut look = |second, available, read_at, mem_available, mem_available_time: Option<u64>| {
             let observation = Observation {
-                node: Some(NodeStats { memory: Some(memory(available, seen)), ..NodeStats::default() }),
+                readings: Some(Readings::of(&NodeStats {
+                    memory: Some(memory(available, read_at)),
+                    ..NodeStats::default()
+                })),
                 mem_available: Some(Bytes::mib(mem_available)),
-                mem_available_time: mem_available_time.map(time),
-                pods: &pods,
+                mem_available_at: mem_available_time.map(time),
+                workloads: &pods,
                 ..Observation::default()
             };
             rig.observe(second, &observation).outcome
         };
-        assert_eq!(look(1, 500, 1, 500, Some(1)), Outcome::Calm);
+        assert_eq!(look(1, 500, 1, 500, Some(1)), Outcome::NoPressure);
         assert_eq!(
             look(2, kubelet, kubelet_time, mem_available, mem_available_time),
             outcome,
@@ -374,14 +391,18 @@ fn memory_of_pods_is_judged_by_two_readings_too() {
         let mut rig = Rig::with(&[hard(Signal::AllocatableMemoryAvailable, 100), hard(Signal::MemoryAvailable, 100)]);
         let node = NodeStats { memory: Some(memory(machine, 1)), pods: Some(memory(pods, 1)), ..NodeStats::default() };
         let observation = Observation {
-            node: Some(node),
+            readings: Some(Readings::of(&node)),
             mem_available: mem_available.map(Bytes::mib),
             pods_mem_available: own.map(Bytes::mib),
-            pods: &[pod(1, 100, 0)],
+            workloads: &[pod(1, 100, 0)],
             ..Observation::default()
         };
         let plan = rig.observe(1, &observation);
-        assert_eq!((plan.judged[0].case, plan.outcome), (case, outcome), "{pods} {own:?} {machine} {mem_available:?}");
+        assert_eq!(
+            (plan.thresholds[0].case, plan.outcome),
+            (case, outcome),
+            "{pods} {own:?} {machine} {mem_available:?}"
+        );
     }
 }
 
@@ -404,7 +425,7 @@ fn a_condition_names_its_case() {
             (50, 500),
             (500, 50),
             Some(ConditionCase::Mixed),
-            "MemoryPressure (one line by the kubelet's reading only, another by the kernel's only)",
+            "MemoryPressure (one threshold by the kubelet's reading only, another by the kernel's only)",
         ),
         (5, (50, 500), (50, 50), Some(ConditionCase::Both), "MemoryPressure"),
         // It stays for its transition period.
@@ -412,7 +433,7 @@ fn a_condition_names_its_case() {
     ] {
         let (memory, pods) = (Some(memory(machine, second)), Some(memory(pods, second)));
         let observation = Observation {
-            node: Some(NodeStats { memory, pods, ..NodeStats::default() }),
+            readings: Some(Readings::of(&NodeStats { memory, pods, ..NodeStats::default() })),
             mem_available: Some(Bytes::mib(mem_available)),
             pods_mem_available: Some(Bytes::mib(own)),
             ..Observation::default()
@@ -429,11 +450,11 @@ fn cache_in_the_way_is_reclaimed_and_only_a_stall_evicts() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     let pods = [pod(1, 100, 0)];
     let look = |second, stalled, reclaimed| Observation {
-        node: Some(NodeStats { memory: Some(memory(50, second)), ..NodeStats::default() }),
+        readings: Some(Readings::of(&NodeStats { memory: Some(memory(50, second)), ..NodeStats::default() })),
         mem_available: Some(Bytes::mib(500)),
         stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
         reclaimed,
-        pods: &pods,
+        workloads: &pods,
         ..Observation::default()
     };
     let ended = Some(Reclaimed { order: 1, at: time(2) });
@@ -448,10 +469,14 @@ fn huge_pages_that_were_set_aside_are_not_available() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     let node = NodeStats { memory: Some(memory(150, 1)), ..NodeStats::default() };
     let pods = [pod(1, 100, 0)];
-    let observation =
-        Observation { node: Some(node), huge_page_pool: Bytes::mib(100), pods: &pods, ..Observation::default() };
+    let observation = Observation {
+        readings: Some(Readings::of(&node)),
+        huge_page_pool: Bytes::mib(100),
+        workloads: &pods,
+        ..Observation::default()
+    };
     assert_eq!(evicted(rig.observe(1, &observation)), [0]);
-    assert_eq!(rig.plan.judged[0].missing, mib(50));
+    assert_eq!(rig.plan.thresholds[0].missing(), mib(50));
 }
 
 #[test]
@@ -461,17 +486,21 @@ fn swap_is_pressure_only_if_it_is_short_and_comes_back_and_tasks_stall() {
     {
         let mut rig = Rig::new(Config {
             swap: Some(SwapThreshold { free: Line::At(mib(50)), grace: Duration::ZERO }),
+            thresholds: Vec::new(),
             ..Config::default()
         });
-        let pods = [pod(1, 10, 0), Pod { swapped: Some(Bytes::mib(60)), ..pod(2, 1, 0) }];
+        let pods = [pod(1, 10, 0), Workload { swapped: Some(Bytes::mib(60)), ..pod(2, 1, 0) }];
         for (second, refaults) in [(1, 100), (2, refaults)] {
             rig.observe(
                 second,
                 &Observation {
-                    node: Some(NodeStats { memory: Some(memory(900, second)), ..NodeStats::default() }),
+                    readings: Some(Readings::of(&NodeStats {
+                        memory: Some(memory(900, second)),
+                        ..NodeStats::default()
+                    })),
                     swap: Some(Swap { total: Bytes::mib(1000), free: Bytes::mib(free), refaults }),
                     stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
-                    pods: &pods,
+                    workloads: &pods,
                     ..Observation::default()
                 },
             );
@@ -485,20 +514,20 @@ fn swap_is_pressure_only_if_it_is_short_and_comes_back_and_tasks_stall() {
 #[test]
 fn swapped_memory_counts_in_ranking_and_frees_none() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-    let pods = [pod(1, 40, 0), Pod { swapped: Some(Bytes::mib(60)), ..pod(2, 10, 0) }];
+    let pods = [pod(1, 40, 0), Workload { swapped: Some(Bytes::mib(60)), ..pod(2, 10, 0) }];
     assert_eq!(evicted(rig.memory(1, 70, &pods)), [1, 0]);
     assert_eq!(rig.plan.deficit.map(|deficit| deficit.taken), Some(mib(50)));
 }
 
 #[test]
 fn nobody_is_taken_blindly_while_others_can_be_seen() {
-    let unread = |uid| Pod { uid: PodUid(uid), ..Pod::default() };
+    let unread = |uid| Workload { uid: Uid(uid), ..Workload::default() };
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     assert_eq!(evicted(rig.memory(1, 95, &[unread(1), pod(2, 10, 0)])), [1]);
     let mut critical = pod(2, 10, 0);
     critical.facts.critical = Some(Critical::Priority);
     assert_eq!(rig.memory(2, 95, &[unread(1), critical]).outcome, Outcome::NoVictim(NoVictim::NoStatistics));
-    assert_eq!((rig.fate(0), rig.fate(1)), (Fate::NoStatistics, Fate::Protected(Critical::Priority)));
+    assert_eq!((rig.verdict(0), rig.verdict(1)), (Verdict::NoStatistics, Verdict::Protected(Protected::Critical)));
     // Where nobody can be seen one goes, and the next not before it is gone.
     assert_eq!(evicted(rig.memory(3, 5, &[unread(1), unread(2)])), [0]);
     assert_eq!(evicted(rig.memory(4, 5, &[going(&unread(1), false, false), unread(2)])), [] as [u32; 0]);
@@ -506,7 +535,7 @@ fn nobody_is_taken_blindly_while_others_can_be_seen() {
 
 #[test]
 fn equals_are_told_apart_the_same_way_every_time() {
-    let started = |uid, second| Pod { started: secs(second), ..pod(uid, 100, 0) };
+    let started = |uid, second| Workload { started: secs(second), ..pod(uid, 100, 0) };
     let (old, young, twin) = (started(1, 5), started(3, 9), started(2, 9));
     for pods in [[old, young, twin], [twin, old, young], [young, twin, old]] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
@@ -527,9 +556,9 @@ fn disks(node: u64, images: u64, second: u64) -> NodeStats {
     }
 }
 
-fn on_disk(uid: u128, containers: &'static [ContainerStats<'static>]) -> Pod<'static> {
+fn on_disk(uid: u128, containers: &'static [ContainerStats<'static>]) -> Workload<'static> {
     let stats = Some(kubelet::PodStats { containers, ..kubelet::PodStats::default() });
-    Pod { uid: PodUid(uid), facts: kubelet::Pod { stats, ..kubelet::Pod::default() }, ..Pod::default() }
+    Workload { uid: Uid(uid), facts: kubelet::Pod { stats, ..kubelet::Pod::default() }, ..Workload::default() }
 }
 
 const fn container(rootfs: u64, logs: u64, inodes: u64) -> ContainerStats<'static> {
@@ -544,7 +573,12 @@ const fn container(rootfs: u64, logs: u64, inodes: u64) -> ContainerStats<'stati
 fn a_failed_reading_after_a_clean_up_costs_nobody() {
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
     let pods = [on_disk(1, const { &[container(100, 100, 1)] })];
-    let look = |node, reclaimed| Observation { node, reclaimed, pods: &pods, ..Observation::default() };
+    let look = |node: Option<NodeStats>, reclaimed| Observation {
+        readings: node.as_ref().map(Readings::of),
+        reclaimed,
+        workloads: &pods,
+        ..Observation::default()
+    };
     let ended = |order, second| Some(Reclaimed { order, at: time(second) });
     assert_eq!(stage(rig.observe(1, &look(Some(disks(50, 900, 1)), None))), Some(Stage::Containers));
     assert_eq!(rig.observe(4, &look(None, ended(1, 4))).outcome, Outcome::NoStatistics);
@@ -568,25 +602,30 @@ fn a_failed_reading_after_a_clean_up_costs_nobody() {
 fn another_signals_minimum_reclaim_costs_nobody() {
     let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 100, 0, 900), hard(Signal::NodeFsAvailable, 100)]);
     let pods = [on_disk(1, const { &[container(100, 100, 1)] })];
-    let look = |node, reclaimed| Observation { node: Some(node), reclaimed, pods: &pods, ..Observation::default() };
+    let look = |node, reclaimed| Observation {
+        readings: Some(Readings::of(&node)),
+        reclaimed,
+        workloads: &pods,
+        ..Observation::default()
+    };
     assert_eq!(stage(rig.observe(1, &look(disks(50, 900, 1), None))), Some(Stage::Containers));
     let ended = Some(Reclaimed { order: 1, at: time(2) });
     // Memory is at 900 of 1000, below its threshold and minimum reclaim; its line was never crossed.
     let plan = rig.observe(3, &look(disks(150, 900, 3), ended));
-    assert_eq!((plan.outcome, plan.actions.len()), (Outcome::Calm, 0));
+    assert_eq!((plan.outcome, plan.actions.len()), (Outcome::NoPressure, 0));
 }
 
 #[test]
 fn a_disk_signal_without_a_usable_ranking_costs_nobody() {
     let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
-    let with_images = |uid, own| Pod {
+    let with_images = |uid, own| Workload {
         own_images: Usage { bytes: own, inodes: None },
         ..on_disk(uid, const { &[container(500, 500, 1)] })
     };
     let look = |pods| Observation {
         layout: Some(DiskLayout::SplitImageFs),
-        node: Some(disks(900, 50, 1)),
-        pods,
+        readings: Some(Readings::of(&disks(900, 50, 1))),
+        workloads: pods,
         ..Observation::default()
     };
     // Writable layers and logs are on the other disk, and nobody knows whose images these are.
@@ -594,8 +633,8 @@ fn a_disk_signal_without_a_usable_ranking_costs_nobody() {
     assert_eq!(rig.observe(1, &look(&unknown)).outcome, Outcome::NoVictim(NoVictim::NoUsableRanking));
     let shared = [with_images(1, Some(0)), with_images(2, Some(0))];
     let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
-    assert_eq!(rig.observe(1, &look(&shared)).outcome, Outcome::NoVictim(NoVictim::NoUsableRanking));
-    assert_eq!(rig.fate(1), Fate::NothingToFree);
+    assert_eq!(rig.observe(1, &look(&shared)).outcome, Outcome::NoVictim(NoVictim::NothingToFree));
+    assert_eq!(rig.verdict(1), Verdict::NothingToFree);
     // By bytes of images that only this pod uses.
     let known = [with_images(1, Some(10 * MIB)), with_images(2, Some(70 * MIB)), with_images(3, Some(20 * MIB))];
     let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
@@ -619,9 +658,9 @@ fn bytes_are_not_subtracted_from_inodes() {
     promised.facts.ephemeral_storage_request = mib(100);
     let mut rig = Rig::with(&[hard(Signal::NodeFsInodesFree, 100)]);
     let observation = Observation {
-        node: Some(disks(50, 900, 1)),
+        readings: Some(Readings::of(&disks(50, 900, 1))),
         dead_containers: Some(0),
-        pods: &[on_disk(2, const { &[container(0, 0, 10)] }), promised],
+        workloads: &[on_disk(2, const { &[container(0, 0, 10)] }), promised],
         ..Observation::default()
     };
     assert_eq!(evicted(rig.observe(1, &observation)), [1]);
@@ -645,7 +684,7 @@ fn what_is_cleaned_up_by_layout() {
         let mut look = |second, reclaimed, images: &[Image]| {
             let observation = Observation {
                 layout: Some(layout),
-                node: Some(disks(50, 50, second)),
+                readings: Some(Readings::of(&disks(50, 50, second))),
                 reclaimed,
                 images,
                 ..Observation::default()
@@ -673,7 +712,7 @@ fn unused_images_go_oldest_first_until_it_is_enough() {
         let mut rig = Rig::with(&[threshold(Signal::ImageFsAvailable, 100, 0, min_reclaim)]);
         let observation = Observation {
             layout: Some(DiskLayout::SplitImageFs),
-            node: Some(disks(900, available, 1)),
+            readings: Some(Readings::of(&disks(900, available, 1))),
             images: &images,
             ..Observation::default()
         };
@@ -682,7 +721,7 @@ fn unused_images_go_oldest_first_until_it_is_enough() {
     // One of unknown size: another look is due after it.
     let mut rig = Rig::with(&[hard(Signal::ImageFsInodesFree, 100)]);
     let observation = Observation {
-        node: Some(disks(900, 50, 1)),
+        readings: Some(Readings::of(&disks(900, 50, 1))),
         dead_containers: Some(0),
         images: &images,
         ..Observation::default()
@@ -700,12 +739,12 @@ fn what_dies_while_nobody_can_go_is_cleaned_up_too() {
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
     let mut look = |second, dead, images: usize, ended: Option<u64>, pods| {
         let observation = Observation {
-            node: Some(disks(50, 900, second)),
+            readings: Some(Readings::of(&disks(50, 900, second))),
             dead_containers: Some(dead),
             images: &[image; 9][..images],
             // Each ended in the second before.
             reclaimed: ended.map(|order| Reclaimed { order, at: time(second - 1) }),
-            pods,
+            workloads: pods,
             ..Observation::default()
         };
         let plan = rig.observe(second, &observation);
@@ -740,12 +779,15 @@ fn derived_thresholds_hold_from_the_first_turn() {
     for (origin, outcome) in [
         (Origin::Derived, Outcome::Reclaiming),
         (Origin::DerivedInPlace, Outcome::Reclaiming),
-        (Origin::Replaced, Outcome::Calm),
-        (Origin::ReplacedInCopy, Outcome::Calm),
+        (Origin::Replaced, Outcome::NotObserved),
+        (Origin::ReplacedInCopy, Outcome::NotObserved),
     ] {
         let mut rig = Rig::with(&[Threshold { origin, ..hard(Signal::ContainerFsAvailable, 100) }]);
         let node = NodeStats { container_fs: Some(disk(50, 1)), ..disks(900, 900, 1) };
-        assert_eq!(rig.observe(1, &Observation { node: Some(node), ..Observation::default() }).outcome, outcome);
+        assert_eq!(
+            rig.observe(1, &Observation { readings: Some(Readings::of(&node)), ..Observation::default() }).outcome,
+            outcome
+        );
     }
 }
 
@@ -753,7 +795,8 @@ fn derived_thresholds_hold_from_the_first_turn() {
 fn nothing_is_cleaned_up_for_what_comes_back_by_itself() {
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
     let pods = [going(&on_disk(1, const { &[container(40, 40, 1)] }), false, false)];
-    let observation = Observation { node: Some(disks(50, 900, 1)), pods: &pods, ..Observation::default() };
+    let observation =
+        Observation { readings: Some(Readings::of(&disks(50, 900, 1))), workloads: &pods, ..Observation::default() };
     assert_eq!(rig.observe(1, &observation).outcome, Outcome::ComingBack);
 }
 
@@ -782,13 +825,14 @@ fn limits_of_pods_delay_no_hard_line() {
     let plan = rig.memory(2, 50, &pods);
     assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
     assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(1)));
-    assert_eq!((rig.fate(1), rig.fate(0)), (Fate::OverLimit, Fate::Evicted));
+    assert_eq!((rig.verdict(1), rig.verdict(0)), (Verdict::OverLimit, Verdict::Evicted));
     // Soft lines do not wait for it for ever either.
     let plan = rig.memory(3, 150, &pods);
     assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
     assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(0)));
     // However many they are.
-    let many: Vec<Pod<'_>> = (10..109).map(|uid| Pod { uid: PodUid(uid), ..over }).chain([pod(2, 40, 0)]).collect();
+    let many: Vec<Workload<'_>> =
+        (10..109).map(|uid| Workload { uid: Uid(uid), ..over }).chain([pod(2, 40, 0)]).collect();
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     assert_eq!(rig.memory(1, 50, &many).outcome, Outcome::OverLimits);
     let plan = rig.memory(2, 50, &many);
@@ -804,11 +848,11 @@ fn limits_of_pods_delay_no_hard_line() {
 #[test]
 fn openshift3_goes_by_class() {
     let of = |uid, qos, used, request, priority| {
-        let mut pod = Pod { qos, ..pod(uid, used, request) };
+        let mut pod = Workload { qos, ..pod(uid, used, request) };
         pod.facts.priority = priority;
         pod
     };
-    let young = |pod| Pod { started: secs(9), ..pod };
+    let young = |pod| Workload { started: secs(9), ..pod };
     let pods = [
         of(1, QosClass::Guaranteed, 50, 50, -10),
         young(of(2, QosClass::Guaranteed, 50, 50, 10)),
@@ -822,7 +866,7 @@ fn openshift3_goes_by_class() {
     ];
     let config = Config {
         thresholds: vec![hard(Signal::MemoryAvailable, 900)],
-        memory_order: MemoryOrder::OpenShift3,
+        eviction_policy: EvictionPolicy::OpenShift3,
         ..Config::default()
     };
     let mut rig = Rig::new(config.clone());
@@ -832,22 +876,22 @@ fn openshift3_goes_by_class() {
     // One that holds nothing is passed over, whatever its class.
     let mut rig = Rig::new(config.clone());
     rig.memory(1, 1, &[of(1, QosClass::Guaranteed, 50, 50, 0), of(2, QosClass::BestEffort, 0, 0, 0)]);
-    assert_eq!((rig.fate(0), rig.fate(1)), (Fate::Evicted, Fate::NothingToFree));
+    assert_eq!((rig.verdict(0), rig.verdict(1)), (Verdict::Evicted, Verdict::NothingToFree));
 
     // Guaranteed ones wait for whoever could not be read.
-    let unread = Pod { uid: PodUid(10), qos: QosClass::Burstable, ..Pod::default() };
+    let unread = Workload { uid: Uid(10), qos: QosClass::Burstable, ..Workload::default() };
     let mut rig = Rig::new(config.clone());
     rig.memory(1, 1, &[of(1, QosClass::Guaranteed, 50, 50, 0), unread]);
-    assert_eq!((rig.fate(0), rig.fate(1)), (Fate::ClassRemains, Fate::NoStatistics));
+    assert_eq!((rig.verdict(0), rig.verdict(1)), (Verdict::ClassRemains, Verdict::NoStatistics));
 
     // Disks as plimsoll does it: over the request, then priority.
     let mut rig = Rig::new(Config { thresholds: vec![hard(Signal::NodeFsAvailable, 100)], ..config });
     let mut guaranteed = on_disk(1, const { &[container(60, 0, 1)] });
     (guaranteed.qos, guaranteed.facts.priority) = (QosClass::Guaranteed, -1);
     let observation = Observation {
-        node: Some(disks(50, 900, 1)),
+        readings: Some(Readings::of(&disks(50, 900, 1))),
         dead_containers: Some(0),
-        pods: &[on_disk(2, const { &[container(90, 0, 1)] }), guaranteed],
+        workloads: &[on_disk(2, const { &[container(90, 0, 1)] }), guaranteed],
         ..Observation::default()
     };
     assert_eq!(evicted(rig.observe(1, &observation)), [1]);
@@ -859,25 +903,30 @@ fn plans_read_as_words() {
     let name = |pod| ["web", "db", "agent", "job"][pod as usize];
     let mut critical = pod(3, 500, 0);
     critical.facts.critical = Some(Critical::Static);
-    let pods = [pod(1, 60, 40), pod(2, 90, 100), critical, Pod { uid: PodUid(4), ..Pod::default() }];
+    let pods = [pod(1, 60, 40), pod(2, 90, 100), critical, Workload { uid: Uid(4), ..Workload::default() }];
     rig.memory(1, 70, &pods);
     assert_eq!(
         text::line(&rig.config, &rig.plan, name),
-        "evicting: memory.available below its hard threshold 100.0 MiB; missing 50.0 MiB; coming back 0 B, taken 60.0 MiB; \
-         evict web within 1 s"
+        "evicting: 70.0 MiB memory.available by the kubelet's formula of 1000.0 MiB; memory.available 70.0 MiB, below its \
+         hard threshold 100.0 MiB, with minimum reclaim 120.0 MiB; missing 50.0 MiB; coming back 0 B, taken 60.0 MiB; \
+         since memory was plentiful it fell by 930.0 MiB, workloads that may be evicted grew by 150.0 MiB and protected \
+         ones by 500.0 MiB; evict web within 1 s (uses 60.0 MiB, 20.0 MiB over its request, priority 0, Burstable, grew \
+         60.0 MiB)"
     );
     assert_eq!(
         text::ranking(&rig.config, &rig.plan, name),
-        "agent: never evicted: a static pod; uses 500.0 MiB, 500.0 MiB over its request, priority 0, Burstable\n\
-         web: evicted; uses 60.0 MiB, 20.0 MiB over its request, priority 0, Burstable\n\
-         db: not needed, those before it are enough; uses 90.0 MiB, within its request, priority 0, Burstable\n\
-         job: no statistics, and nobody is taken blindly; usage unknown, priority 0, BestEffort\n"
+        "agent: never evicted: a static pod; uses 500.0 MiB, 500.0 MiB over its request, priority 0, Burstable, grew 500.0 \
+         MiB\n\
+         web: evicted; uses 60.0 MiB, 20.0 MiB over its request, priority 0, Burstable, grew 60.0 MiB\n\
+         db: not needed, those before it are enough; uses 90.0 MiB, within its request, priority 0, Burstable, grew 90.0 \
+         MiB\n\
+         job: could not be read, and nothing is evicted blindly; usage unknown, priority 0, BestEffort\n"
     );
-    rig.observe(2, &Observation { node: Some(disks(50, 900, 2)), ..Observation::default() });
+    rig.observe(2, &Observation { readings: Some(Readings::of(&disks(50, 900, 2))), ..Observation::default() });
     assert_eq!(
         text::line(&rig.config, &rig.plan, name),
-        "cleaning up before anybody is evicted: nodefs.available below its hard threshold 100.0 MiB; missing 50.0 MiB; \
-         remove dead containers"
+        "reclaiming before anything is evicted: 900.0 MiB memory.available by the kubelet's formula of 1000.0 MiB; \
+         nodefs.available 50.0 MiB, below its hard threshold 100.0 MiB; missing 50.0 MiB; remove dead containers"
     );
 }
 
@@ -897,54 +946,71 @@ fn words_tell_of_promises_only_where_there_can_be_some() {
             Signal::NodeFsAvailable,
             DiskLayout::Single,
             "uses 50.0 MiB, within its request, priority 0",
-            "within its request, priority 0",
+            "uses 50.0 MiB, within its request, priority 0",
         ),
         (
             Signal::NodeFsInodesFree,
             DiskLayout::Single,
             "uses 100, priority 0",
-            "-104857500 inodes less the bytes of storage that it requests, priority 0",
+            "uses 100, -104857500 inodes less the bytes of storage that it requests, priority 0",
         ),
         (Signal::PidAvailable, DiskLayout::Single, "uses 7, priority 0", "uses 7, priority 0"),
         (
             Signal::ImageFsAvailable,
             DiskLayout::SplitImageFs,
             "uses 3.0 MiB, priority 0",
-            "within its request, priority 0",
+            "uses 0 B, within its request, priority 0",
         ),
         (
             Signal::ImageFsInodesFree,
             DiskLayout::SplitImageFs,
             "uses 5, priority 0",
-            "-104857600 inodes less the bytes of storage that it requests, priority 0",
+            "uses 0, -104857600 inodes less the bytes of storage that it requests, priority 0",
         ),
     ] {
         let mut rig = Rig::with(&[hard(signal, 100)]);
         let (layout, node) = (Some(layout), Some(node));
-        let observation =
-            Observation { layout, node, dead_containers: Some(0), pods: &[pod], ..Observation::default() };
+        let observation = Observation {
+            layout,
+            readings: node.as_ref().map(Readings::of),
+            dead_containers: Some(0),
+            workloads: &[pod],
+            ..Observation::default()
+        };
         rig.observe(1, &observation);
         let words = text::ranking(&rig.config, &rig.plan, name);
         assert_eq!(words, format!("web: evicted; {keys}, BestEffort\n"), "{signal}");
 
-        let config = kubelet::Config { thresholds: rig.config.thresholds.clone(), ..kubelet::Config::default() };
-        let (mut state, mut plan) = (kubelet::State::new(&config), kubelet::Plan::with_capacity(1));
-        let observation = kubelet::Observation { layout, node, pods: &[pod.facts] };
-        kubelet::decide(&config, &mut state, &observation, secs(1), &mut plan);
-        kubelet::after_reclaim(&config, &state, &observation, node.as_ref(), &mut plan);
-        let words = kubelet::text::ranking(&config, &plan, name);
-        assert_eq!(words, format!("web: evicted; {kubelet_keys}\n"), "{signal}");
+        let config = Config {
+            eviction_policy: EvictionPolicy::Kubelet,
+            thresholds: rig.config.thresholds.clone(),
+            ..Config::default()
+        };
+        let mut rig = Rig::new(config);
+        let observation = Observation {
+            layout,
+            readings: node.as_ref().map(Readings::of),
+            workloads: &[pod],
+            ..Observation::default()
+        };
+        let reclaim = rig.observe(1, &observation).reclaim();
+        if let Some(order) = reclaim {
+            let reclaimed = Some(Reclaimed { order: order.order, at: time(1) });
+            rig.observe(2, &Observation { reclaimed, ..observation });
+        }
+        let words = text::ranking(&rig.config, &rig.plan, name);
+        assert_eq!(words, format!("web: evicted; {kubelet_keys}, BestEffort\n"), "{signal}");
     }
 }
 
 #[test]
 fn each_difference_that_the_documents_tell_of_has_the_tests_they_name() {
     let document = include_str!("../../docs/eviction-policies.md");
-    let here = include_str!("plimsoll.rs");
+    let here = [include_str!("plimsoll.rs"), include_str!("decisions.rs")];
     let tests = [
-        here,
+        here[0],
+        here[1],
         include_str!("eviction_policy_laws.rs"),
-        include_str!("decisions.rs"),
         include_str!("laws.rs"),
         include_str!("../../replay/tests/replay.rs"),
     ];
@@ -961,6 +1027,7 @@ fn each_difference_that_the_documents_tell_of_has_the_tests_they_name() {
     assert!(paragraphs.len() > 15);
     for paragraph in paragraphs {
         let paragraph = paragraph.split("\n## ").next().expect("a part");
-        assert!(names(paragraph).any(|name| here.contains(&format!("fn {name}()"))), "{paragraph}");
+        let has = |name: &str| here.iter().any(|file| file.contains(&format!("fn {name}()")));
+        assert!(names(paragraph).any(has), "{paragraph}");
     }
 }

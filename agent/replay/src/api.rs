@@ -3,18 +3,16 @@
 mod listed;
 mod words;
 
-pub(crate) use listed::critical;
 pub use listed::{ListedContainer, ListedPod};
 pub use words::storage_limit;
 
 use core::time::Duration;
 use jiff::Timestamp;
 use plimsoll_config::Quantity;
-use plimsoll_policy::Stall;
 use plimsoll_policy::kubelet::{self, Amount, Amounts, DiskLayout, NodeStats, Readings, Signal, StatsTime, Usage};
 use plimsoll_policy::message;
-use plimsoll_policy::plimsoll::{Going, OwnerUid, PodUid};
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_policy::{Key, OwnerUid, Stall, Terminating, Uid, Workload};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -420,6 +418,12 @@ fn bits(uid: &str) -> u128 {
     })
 }
 
+/// A pod of a recording has no cgroup: the end of its UID stands for that.
+fn key(uid: Uid) -> Key {
+    let [.., c, d] = [uid.0 >> 64, uid.0].map(|half| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0));
+    Key { slot: 0, id: CgroupId(c ^ d) }
+}
+
 fn full_name(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
@@ -428,14 +432,14 @@ fn full_name(namespace: &str, name: &str) -> String {
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A pod whose deletion is for this time, at which its grace is over.
-fn going(end: MonotonicNs, now: MonotonicNs) -> Going {
-    Going { is_stuck: now > end.after(KILL_PATIENCE), is_gentle: end > now }
+fn terminating(end: MonotonicNs, now: MonotonicNs) -> Terminating {
+    Terminating { is_stuck: now > end.after(KILL_PATIENCE), is_graceful: end > now }
 }
 
 /// What a summary tells of pods, and what a list of pods adds to it.
 pub(crate) struct Seen<'a> {
     pub(crate) name: String,
-    pub(crate) uid: PodUid,
+    pub(crate) uid: Uid,
     pod: Option<&'a Pod>,
     stats: Option<&'a PodStats>,
     /// For the lists below to be borrowed from.
@@ -504,7 +508,7 @@ impl<'a> Seen<'a> {
         let volumes = pod.into_iter().flat_map(|pod| &pod.spec.volumes);
         Self {
             name,
-            uid: PodUid(bits(uid)),
+            uid: Uid(bits(uid)),
             pod,
             stats,
             limits: containers
@@ -543,8 +547,8 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// The pod as an eviction policy looks at it.
-    pub(crate) fn pod(&self, now: MonotonicNs) -> plimsoll_policy::plimsoll::Pod<'_> {
+    /// The pod as it is decided about.
+    pub(crate) fn workload(&self, now: MonotonicNs) -> Workload<'_> {
         let stats = self.stats.map(|stats| kubelet::PodStats {
             working_set: stats.memory.and_then(|memory| memory.working_set_bytes),
             processes: stats.process_stats.and_then(|processes| processes.process_count),
@@ -555,12 +559,13 @@ impl<'a> Seen<'a> {
         let status_start = self.pod.and_then(|pod| pod.status.start_time);
         let started = status_start.or_else(|| self.stats?.start_time).map_or(MonotonicNs(0), Time::monotonic);
         let swapped = self.stats.and_then(|stats| stats.swap?.swap_usage_bytes).map(plimsoll_units::Bytes);
-        let base = plimsoll_policy::plimsoll::Pod {
+        let base = Workload {
+            key: key(self.uid),
             uid: self.uid,
             facts: kubelet::Pod { containers: &self.limits, volumes: &self.volumes, stats, ..kubelet::Pod::default() },
             started,
             swapped,
-            ..plimsoll_policy::plimsoll::Pod::default()
+            ..Workload::default()
         };
         let Some(pod @ Pod { metadata, spec, status: _ }) = self.pod else { return base };
         let daemon_set = metadata.owner_references.iter().find(|owner| owner.kind == "DaemonSet");
@@ -576,11 +581,11 @@ impl<'a> Seen<'a> {
             };
             (asked.qos(), facts)
         });
-        plimsoll_policy::plimsoll::Pod {
+        Workload {
             facts,
             qos,
             daemon_set: daemon_set.map(|owner| OwnerUid(bits(&owner.uid))),
-            going: metadata.deletion_timestamp.map(|end| going(end.monotonic(), now)),
+            terminating: metadata.deletion_timestamp.map(|end| terminating(end.monotonic(), now)),
             ..base
         }
     }

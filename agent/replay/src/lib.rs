@@ -1,25 +1,25 @@
 //! Yesterday's trouble run through a configuration: what would have been decided, who would have gone, and why.
 //!
 //! [`read`] takes a trace of `plimsoll run`, or one or more saved answers of a kubelet's `/stats/summary`; [`run`]
-//! takes it through the decision that the core makes, or through an eviction policy over pods. Whoever would have been
-//! evicted is out of everything that follows, and what it held then counts as available. What a clean-up would have
-//! brought is not known; it is taken to have brought nothing.
+//! takes it through the decision that the core makes. Whoever would have been evicted is out of everything that
+//! follows, and what it held then counts as available. What a clean-up would have brought is not known; it is taken to
+//! have brought nothing.
 //!
 //! Nothing here opens a file or reads a clock, and whatever is read, nothing panics.
 
 #![forbid(unsafe_code)]
 
 mod api;
-mod machine;
-mod pods;
 mod read;
 mod report;
+mod run;
 pub mod trace;
+mod trace_frames;
 
 pub use api::{ListedContainer, ListedPod, Pod, Summary, storage_limit};
-pub use machine::machine_candidates;
 pub use read::{ReadError, Recording, read, read_pods};
-pub use report::{Turn, machine_plan, nanoseconds, printable, variant};
+pub use report::{Turn, nanoseconds, plan_fields, printable, variant};
+pub use trace_frames::{node_stats, stats_time, workloads_of};
 
 use plimsoll_config::Configuration;
 use plimsoll_policy::EvictionPolicy;
@@ -30,8 +30,7 @@ use plimsoll_policy::kubelet::DiskLayout;
 pub struct Settings<'a> {
     /// Lines, bounds, priorities.
     pub configuration: &'a Configuration,
-    /// The eviction policy over pods, in place of the configured one. Without it a trace goes through the core's own
-    /// decision over cgroups.
+    /// The eviction policy, in place of the configured one.
     pub eviction_policy: Option<EvictionPolicy>,
     /// Which disks there are, where what the statistics seem to say is wrong.
     pub layout: Option<DiskLayout>,
@@ -40,12 +39,8 @@ pub struct Settings<'a> {
 /// Runs a recording and gives each turn to `each`. `pods` are what a list of pods adds to a kubelet's statistics:
 /// requests, priorities, protection.
 pub fn run(recording: &Recording, pods: Option<&[Pod]>, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
-    match (recording, settings.eviction_policy) {
-        (Recording::Trace(trace), None) => machine::run(trace, settings.configuration, each),
-        (Recording::Trace(trace), Some(book)) => pods::run_trace(trace, settings, book, each),
-        (Recording::Summaries(summaries), book) => {
-            let book = book.unwrap_or(settings.configuration.eviction_policy);
-            pods::run_summaries(summaries, pods, settings, book, each);
-        }
+    match recording {
+        Recording::Trace(trace) => run::run_trace(trace, settings, each),
+        Recording::Summaries(summaries) => run::run_summaries(summaries, pods, settings, each),
     }
 }

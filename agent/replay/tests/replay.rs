@@ -78,9 +78,12 @@ fn a_trace_shows_when_each_line_would_have_been_acted_on() {
 fn whoever_was_evicted_is_out_of_what_follows_and_its_memory_counts_as_back() {
     let turns = turns(&read(MACHINE).expect("a trace"), "evictionHard: {memory.available: 100Mi}", None);
     assert_eq!(turns[0].0, "2026-01-01T00:00:01.000Z");
-    assert!(turns[1].1.starts_with("evicting: 130.0 MiB memory.available as the kubelet reckons"), "{turns:?}");
+    assert!(turns[1].1.starts_with("evicting: 130.0 MiB memory.available by the kubelet's formula"), "{turns:?}");
     // 20 MiB and what the hog has by then.
-    assert!(turns[3].1.starts_with("calm: 820.0 MiB memory.available as the kubelet reckons, 790.0 MiB"), "{turns:?}");
+    assert!(
+        turns[3].1.starts_with("no pressure: 820.0 MiB memory.available by the kubelet's formula, 790.0 MiB"),
+        "{turns:?}"
+    );
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn nobody_is_evicted_from_where_no_process_is_left() {
             let workloads = format!("{left},{}", workload("runs", 6, ""));
             format!(r#"{{"{kind}":{{"at_ns":{at}000000000,{more}{memory},"workloads":[{workloads}]}}}}"#)
         };
-        format!("{head}\n{}\n{}\n", look("look", 1, ""), look("told", 2, r#""line":"as told","#))
+        format!("{head}\n{}\n{}\n", look("look", 1, ""), look("reported", 2, r#""line":"as told","#))
     };
     for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3), Some(EvictionPolicy::Kubelet)]
     {
@@ -170,7 +173,7 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
         };
         let reported = swapped(291, "");
         let reported =
-            format!("{{\"told\":{{\"at_ns\":3500000000,\"line\":\"x\",{memory},\"workloads\":[{reported}]}}}}\n");
+            format!("{{\"reported\":{{\"at_ns\":3500000000,\"line\":\"x\",{memory},\"workloads\":[{reported}]}}}}\n");
         let looks = [look(1), look(2), look(3), reported, look(4), look(5), look(6)].concat();
         format!("{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{looks}")
     };
@@ -188,14 +191,12 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
     ] {
         let recording = read(trace(free, a_look, stalled).as_bytes()).expect("a trace");
         let text = format!("swap: {{free: 10%, grace: {grace}}}");
-        for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
-            let turns = turns(&recording, &text, Some(book));
-            assert_eq!(evicted(&turns), expected, "{book}, {grace}, {free}, {a_look}, {stalled}: {turns:#?}");
+        for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
+            let turns = turns(&recording, &text, book);
+            assert_eq!(evicted(&turns), expected, "{book:?}, {grace}, {free}, {a_look}, {stalled}: {turns:#?}");
         }
-        // Neither the kubelet nor the core looks at swap.
-        for book in [Some(EvictionPolicy::Kubelet), None] {
-            assert_eq!(evicted(&turns(&recording, &text, book)), []);
-        }
+        // The kubelet does not look at swap.
+        assert_eq!(evicted(&turns(&recording, &text, Some(EvictionPolicy::Kubelet))), []);
     }
 }
 
@@ -210,7 +211,7 @@ fn cache_of_whoever_went_was_available_before_by_the_kernels_estimate() {
              {{\"cgroup\":\"b/next\",\"id\":12,\"usage_bytes\":314572800,\"started_ns\":6}}]}}}}\n"
         )
     };
-    let reported = "{\"told\":{\"at_ns\":25000000000,\"line\":\"x\",\"memory\":{\"capacity_bytes\":1048576000,\
+    let reported = "{\"reported\":{\"at_ns\":25000000000,\"line\":\"x\",\"memory\":{\"capacity_bytes\":1048576000,\
                 \"kubelet_bytes\":20971520,\"mem_available_bytes\":20971520},\"workloads\":[{\"cgroup\":\"b/cached\",\"id\":11,\
                 \"usage_bytes\":525336576,\"started_ns\":5}]}}\n";
     let text = "evictionHard: {memory.available: 100Mi}\nmachine: {evictForUnattributed: true}";
@@ -317,24 +318,30 @@ fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
     let table = [
         (
             EvictionPolicy::Kubelet,
-            "evicting: memory.available 80.0 MiB, below its hard threshold 100.0 MiB; evict shop/web within 1 s; \
-             conditions MemoryPressure",
+            "evicting: 80.0 MiB memory.available by the kubelet's formula of 4.0 GiB; memory.available 80.0 MiB, below its \
+             hard threshold 100.0 MiB; missing 20.0 MiB; evict shop/web within 1 s (uses 600.0 MiB, 472.0 MiB over its \
+             request, priority 0, Burstable); conditions MemoryPressure",
             [
-                "shop/web: evicted; 472.0 MiB over its request, priority 0",
-                "kube-system/etcd-node-1: never evicted: a static pod; 200.0 MiB over its request, priority 2000001000",
-                "shop/db: not needed, one goes a turn; within its request, priority 1000",
-            ],
-        ),
-        (
-            EvictionPolicy::Plimsoll,
-            "evicting: memory.available below its hard threshold 100.0 MiB; missing 20.0 MiB; coming back 0 B, taken \
-             600.0 MiB; evict shop/web within 1 s; conditions MemoryPressure",
-            [
-                "shop/web: evicted; uses 601.0 MiB, 473.0 MiB over its request, priority 0, Burstable",
+                "shop/web: evicted; uses 600.0 MiB, 472.0 MiB over its request, priority 0, Burstable",
                 "kube-system/etcd-node-1: never evicted: a static pod; uses 300.0 MiB, 200.0 MiB over its request, \
                  priority 2000001000, Burstable",
                 "shop/db: not needed, those before it are enough; uses 2.0 GiB, within its request, priority 1000, \
                  Guaranteed",
+            ],
+        ),
+        (
+            EvictionPolicy::Plimsoll,
+            "evicting: 80.0 MiB memory.available by the kubelet's formula of 4.0 GiB; memory.available 80.0 MiB, below its \
+             hard threshold 100.0 MiB; missing 20.0 MiB; coming back 0 B, taken 600.0 MiB; since memory was plentiful it \
+             fell by 3.9 GiB, workloads that may be evicted grew by 2.5 GiB and protected ones by 300.0 MiB; evict shop/web \
+             within 1 s (uses 601.0 MiB, 473.0 MiB over its request, priority 0, Burstable, grew 600.0 MiB); conditions \
+             MemoryPressure",
+            [
+                "shop/web: evicted; uses 601.0 MiB, 473.0 MiB over its request, priority 0, Burstable, grew 600.0 MiB",
+                "kube-system/etcd-node-1: never evicted: a static pod; uses 300.0 MiB, 200.0 MiB over its request, \
+                 priority 2000001000, Burstable, grew 300.0 MiB",
+                "shop/db: not needed, those before it are enough; uses 2.0 GiB, within its request, priority 1000, \
+                 Guaranteed, grew 2.0 GiB",
             ],
         ),
     ];
@@ -352,11 +359,11 @@ fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
     let recording = read(SUMMARY).expect("a summary, of 03:04:05");
     for (deleted, fate, gone) in [
         // Its grace is not over, which a hard threshold does not wait for.
-        ("03:04:20", "was terminating in its grace period, is killed now", vec![]),
-        ("03:04:00", "going already, counted as coming back", vec![]),
-        ("03:03:35", "going already, counted as coming back", vec![]),
-        ("03:03:34", "going already, but stuck", vec![(0, "shop/db".to_owned())]),
-        ("00:00:00", "going already, but stuck", vec![(0, "shop/db".to_owned())]),
+        ("03:04:20", "was terminating in its grace, is killed now", vec![]),
+        ("03:04:00", "terminating already, counted as coming back", vec![]),
+        ("03:03:35", "terminating already, counted as coming back", vec![]),
+        ("03:03:34", "terminating already, but stuck", vec![(0, "shop/db".to_owned())]),
+        ("00:00:00", "terminating already, but stuck", vec![(0, "shop/db".to_owned())]),
     ] {
         let pods = String::from_utf8_lossy(PODS).replace(
             r#""creationTimestamp": "2026-01-01T10:00:00Z""#,
@@ -377,10 +384,8 @@ fn images_are_in_no_recording_so_that_a_disk_of_their_own_costs_nobody() {
     let recording = read(SUMMARY).expect("a summary");
     let configuration = configuration("evictionHard: {imagefs.available: 95%}");
     let pods = read_pods(PODS).expect("a list of pods");
-    let nobody = "nobody to evict: nothing says whose going would help: imagefs.available below its hard threshold";
-    for (layout, expected) in
-        [(DiskLayout::SplitImageFs, nobody), (DiskLayout::DedicatedImageFs, "evicting: imagefs.available below")]
-    {
+    let nothing = "nothing to evict: nothing says whose eviction would help: ";
+    for (layout, expected) in [(DiskLayout::SplitImageFs, nothing), (DiskLayout::DedicatedImageFs, "evicting: ")] {
         for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
             let settings =
                 Settings { configuration: &configuration, eviction_policy: Some(book), layout: Some(layout) };
@@ -483,9 +488,9 @@ fn programs_get_names_fates_and_cases() {
     let trace = read(MACHINE).expect("a trace");
     let configuration = configuration("evictionHard: {memory.available: 100Mi}");
     for (book, turn, cases) in [
-        (EvictionPolicy::Kubelet, 2, None),
-        (EvictionPolicy::Plimsoll, 1, Some("honest-only")),
-        (EvictionPolicy::OpenShift3, 1, Some("honest-only")),
+        (EvictionPolicy::Kubelet, 2, Some("both")),
+        (EvictionPolicy::Plimsoll, 1, Some("mem-available-only")),
+        (EvictionPolicy::OpenShift3, 1, Some("mem-available-only")),
     ] {
         let settings = Settings { configuration: &configuration, eviction_policy: Some(book), layout: None };
         let mut turns = Vec::new();
@@ -495,7 +500,7 @@ fn programs_get_names_fates_and_cases() {
         assert_eq!(plan["condition_cases"]["MemoryPressure"].as_str(), cases, "{book}");
         let victim = &plan["candidates"][0];
         assert_eq!(
-            (&victim["pod"], &victim["fate"], &victim["measured"]),
+            (&victim["cgroup"], &victim["fate"], &victim["measured"]),
             (&"b/hog".into(), &"evicted".into(), &true.into())
         );
         assert!(victim["reason"].as_str().is_some_and(|reason| reason.contains("over its request")), "{victim}");

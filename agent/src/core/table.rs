@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use plimsoll_node::cgroup::Handle;
-use plimsoll_policy::{Candidate, Going, Key, MemoryReading, SliceSet};
+use plimsoll_policy::kubelet::{Amount, Pod, PodStats, QosClass};
+use plimsoll_policy::{Key, MemoryReading, SliceSet, Terminating, Uid};
 use plimsoll_sense::{ANCESTOR_LEVELS, MAX_SLICES};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
@@ -98,16 +99,19 @@ impl Termination {
         }
     }
 
-    fn going(self, held: Bytes) -> Option<Going> {
-        let (stuck, gentle) = match self {
+    fn terminating(self) -> Option<Terminating> {
+        let (is_stuck, is_graceful) = match self {
             Self::Stays => return None,
             Self::Asked(..) => (false, true),
             Self::Killed => (false, false),
             Self::Stuck(_) | Self::Refused(_) => (true, false),
         };
-        Some(Going { held, stuck, gentle })
+        Some(Terminating { is_stuck, is_graceful })
     }
 }
+
+/// A workload as it is decided about.
+pub(super) type Observed = plimsoll_policy::Workload<'static>;
 
 /// One workload.
 #[derive(Debug)]
@@ -126,14 +130,14 @@ pub(super) struct Table {
     end: usize,
     slices: [Option<SliceFacts>; MAX_SLICES],
     /// Storage for one observation.
-    candidates: Vec<Candidate>,
+    observed: Vec<Observed>,
 }
 
 impl Table {
     pub(super) fn new() -> Self {
         let mut workloads = Vec::with_capacity(SLOTS);
         workloads.resize_with(SLOTS, || None);
-        Self { workloads, end: 0, slices: [const { None }; MAX_SLICES], candidates: Vec::with_capacity(SLOTS) }
+        Self { workloads, end: 0, slices: [const { None }; MAX_SLICES], observed: Vec::with_capacity(SLOTS) }
     }
 
     /// Takes news in, and gives back the handle that it replaces.
@@ -188,34 +192,41 @@ impl Table {
         (0..).zip(&mut self.workloads[..self.end]).filter_map(|(slot, place)| Some((slot, place.as_mut()?)))
     }
 
-    /// Reads every workload's usage, and gives them as candidates. `grace` is what each would want.
-    pub(super) fn observe(&mut self, grace: core::time::Duration, now: MonotonicNs) -> &[Candidate] {
-        self.candidates.clear();
+    /// Reads every workload's usage. `grace_seconds` is what each would want for an orderly end.
+    pub(super) fn observe(&mut self, grace_seconds: i64, now: MonotonicNs) -> &[Observed] {
+        self.observed.clear();
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
             let Some(Workload { facts, termination }) = place else { continue };
             let usage = facts.handle.usage().ok().map(|usage| usage.saturating_sub(facts.inactive_file));
-            let empty = facts.handle.populated() == Ok(false);
-            let held = usage.filter(|_| !empty).unwrap_or(Bytes::ZERO);
-            *termination = termination.seen(usage, empty, now);
-            self.candidates.push(Candidate {
-                key: Key { slot, id: facts.handle.id() },
-                usage,
-                empty,
-                reservation: facts.reservation,
-                priority: facts.priority,
-                protected: None,
-                going: termination.going(held),
+            let is_empty = facts.handle.populated() == Ok(false);
+            *termination = termination.seen(usage, is_empty, now);
+            let id = facts.handle.id();
+            let has_reservation = facts.reservation > Bytes::ZERO;
+            self.observed.push(Observed {
+                key: Key { slot, id },
+                uid: Uid(id.0.into()),
+                // Without pod facts its request is its reservation.
+                facts: Pod {
+                    priority: facts.priority,
+                    memory_request: Amount::counted(facts.reservation.0),
+                    grace_seconds: Some(grace_seconds),
+                    stats: usage.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() }),
+                    ..Pod::default()
+                },
+                qos: if has_reservation { QosClass::Burstable } else { QosClass::BestEffort },
+                terminating: termination.terminating(),
+                is_empty,
                 started: facts.started,
                 slices: facts.slices,
-                grace,
+                ..Observed::default()
             });
         }
-        &self.candidates
+        &self.observed
     }
 
-    /// The candidates of the last observation.
-    pub(super) fn candidates(&self) -> &[Candidate] {
-        &self.candidates
+    /// The workloads of the last observation.
+    pub(super) fn observed(&self) -> &[Observed] {
+        &self.observed
     }
 
     /// A slice's reading now; `None` where it has no limit or cannot be read.
@@ -252,7 +263,6 @@ mod tests {
     use plimsoll_node::cgroup::Root;
     use std::fs;
     use std::path::Path;
-    use std::time::Duration;
 
     const NOW: MonotonicNs = MonotonicNs(50);
 
@@ -292,21 +302,21 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_without_page_cache_that_goes_first_and_leaving_ones_are_going() {
+    fn usage_is_without_page_cache_that_goes_first_and_leaving_ones_are_terminating() {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let mut table = Table::new();
         let one = facts(tree.path(), "one", 1000, 300);
         let id = one.handle.id();
         table.take(Update::Workload(0, one));
-        assert_eq!(table.observe(Duration::ZERO, NOW)[0].usage, Some(Bytes(700)));
-        for (termination, stuck, gentle) in [
+        assert_eq!(table.observe(0, NOW)[0].working_set(), Some(Bytes(700)));
+        for (termination, is_stuck, is_graceful) in [
             (Termination::Asked(MonotonicNs(9), 4), false, true),
             (Termination::Killed, false, false),
             (Termination::Stuck(Bytes(700)), true, false),
             (Termination::Refused(MonotonicNs(NOW.0 + 1)), true, false),
         ] {
             table.set_termination(id, termination);
-            assert_eq!(table.observe(Duration::ZERO, NOW)[0].going, Some(Going { held: Bytes(700), stuck, gentle }));
+            assert_eq!(table.observe(0, NOW)[0].terminating, Some(Terminating { is_stuck, is_graceful }));
         }
         table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id }, 4)));
@@ -321,16 +331,14 @@ mod tests {
         let (id, events) = (one.handle.id(), tree.path().join("one/cgroup.events"));
         table.take(Update::Workload(0, one));
         fs::write(&events, "populated 0\n").expect("writable");
-        assert!(table.observe(Duration::ZERO, NOW)[0].empty);
+        assert!(table.observe(0, NOW)[0].is_empty);
         table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
-        assert_eq!(
-            table.observe(Duration::ZERO, NOW)[0].going,
-            Some(Going { held: Bytes::ZERO, stuck: false, gentle: true }),
-            "what is left is not coming back"
-        );
+        let observed = table.observe(0, NOW)[0];
+        assert_eq!(observed.terminating, Some(Terminating { is_stuck: false, is_graceful: true }));
+        assert!(observed.is_empty, "what is left is not coming back");
         table.set_termination(id, Termination::Stays);
         fs::write(&events, "populated 1\n").expect("writable");
-        assert!(!table.observe(Duration::ZERO, NOW)[0].empty, "it was started again");
+        assert!(!table.observe(0, NOW)[0].is_empty, "it was started again");
     }
 
     #[test]
@@ -375,6 +383,6 @@ mod tests {
             Some(Termination::Stays)
         );
         assert!(table.take(Update::Gone(0)).is_some());
-        assert!(table.observe(Duration::ZERO, NOW).is_empty());
+        assert!(table.observe(0, NOW).is_empty());
     }
 }

@@ -1,7 +1,8 @@
 //! Where to ring next, from the lines that are configured and what was read.
 
 use plimsoll_node::zoneinfo::Drift;
-use plimsoll_policy::{MemoryReading, Threshold};
+use plimsoll_policy::MemoryReading;
+use plimsoll_policy::kubelet::Threshold;
 use plimsoll_sense::{NodeThreshold, SliceThreshold};
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
@@ -37,7 +38,7 @@ impl Machine {
 
 /// The highest line that `reading` is not below; below all of them, a step further down.
 fn next(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Bytes {
-    let armed = || thresholds.iter().map(|threshold| threshold.line.of(capacity));
+    let armed = || thresholds.iter().filter_map(|threshold| threshold.bytes(capacity));
     let ahead = armed().filter(|line| reading >= *line).max();
     ahead.unwrap_or_else(|| {
         let step = STEP.max(Bytes(armed().min().unwrap_or(Bytes::ZERO).0 / 16));
@@ -96,7 +97,7 @@ pub(super) fn slice(
 mod tests {
     use super::*;
     use core::time::Duration;
-    use plimsoll_policy::{Line, Signal};
+    use plimsoll_policy::kubelet::{Line, Signal};
 
     const MACHINE: Machine = Machine {
         reserve: Pages(0),
@@ -107,8 +108,8 @@ mod tests {
     };
 
     fn thresholds() -> Vec<Threshold> {
-        let hard = Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(100)));
-        vec![hard, Threshold { line: Line::Quantity(Bytes::mib(200)), grace: Duration::from_mins(1), ..hard }]
+        let hard = Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(100)));
+        vec![hard, Threshold { line: Some(Line::bytes(Bytes::mib(200))), grace: Duration::from_mins(1), ..hard }]
     }
 
     fn memory(kubelet: u64, mem_available: u64) -> MemoryReading {

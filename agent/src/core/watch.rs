@@ -12,11 +12,14 @@ use plimsoll_act::{Brakes, Done, KillPoint, Kills, Reclaimed, Worker, reached};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
-use plimsoll_node::meminfo::{MemInfo, MemReading};
+use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::pressure::MemoryPressure;
+use plimsoll_policy::kubelet::{
+    Condition, DiskLayout, MemoryStats, NodeStats, Readings as Signals, StatsTime, Threshold,
+};
 use plimsoll_policy::{
-    Case, Config as Policy, Key, MemoryReading, Observation, Outcome, Plan, Scope, SliceId, SliceSet, Stall, State,
-    decide,
+    Case, Config as Policy, EvictionPolicy, Key, MemoryReading, Observation, Outcome, Plan, Reclaimed as ReclaimEnd,
+    Scope, SliceId, SliceSet, Stall, State, decide,
 };
 use plimsoll_sense::{ArmedThresholds, Interest, Kind, MAX_SLICES, Source, TaskThreshold, Wake, WakeList};
 use plimsoll_state::Record as RunRecord;
@@ -144,6 +147,15 @@ struct Last {
     is_outdated: bool,
 }
 
+/// A reclaim that a plan asked for.
+#[derive(Clone, Copy, Debug)]
+struct Reclaiming {
+    /// How many jobs of it are not done.
+    jobs: usize,
+    scope: usize,
+    order: u64,
+}
+
 /// A wake, added up over one drain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trigger {
@@ -177,10 +189,10 @@ pub(super) struct Watch {
     below_pace: Duration,
     episodes: Episodes,
     reported: [Option<Last>; SCOPES],
-    /// When the last reclaim of each scope ended.
-    reclaimed: [Option<MonotonicNs>; SCOPES],
-    /// Reclaims under way, and for which scope.
-    reclaiming: (usize, usize),
+    /// The last reclaim of each scope that ended.
+    reclaimed: [Option<ReclaimEnd>; SCOPES],
+    /// The reclaim under way.
+    reclaiming: Option<Reclaiming>,
     stall: [(MonotonicNs, Duration); 2],
     /// When the thread last looked because tasks stalled.
     stall_sampled: Option<MonotonicNs>,
@@ -212,7 +224,7 @@ impl Watch {
             epoll,
             table: Table::new(),
             state: State::with_capacity(&context.policy, super::table::SLOTS),
-            plan: Plan::with_capacity(&context.policy, super::table::SLOTS),
+            plan: Plan::with_capacity(&context.policy, super::table::SLOTS, 0),
             plans: 0,
             wakes: WakeList::new(),
             node_threshold: None,
@@ -222,7 +234,7 @@ impl Watch {
             episodes: Episodes::default(),
             reported: [None; SCOPES],
             reclaimed: [None; SCOPES],
-            reclaiming: (0, 0),
+            reclaiming: None,
             stall: [(now, Duration::ZERO); 2],
             stall_sampled: None,
             kernel_brake: KernelBrake::new(context.hold),
@@ -279,7 +291,7 @@ impl Watch {
             } else if enforcer.kills.count() > 0 {
                 by(now.after(BELOW_PACE_MOST));
             }
-            if self.reclaiming.0 > 0 {
+            if self.reclaiming.is_some() {
                 by(now.after(RECLAIM_PACE));
             }
         }
@@ -456,11 +468,7 @@ impl Watch {
                     self.report(&Record::Released { cgroup, released, gone, kept });
                 }
                 Done::Reclaimed { cgroup, asked, outcome } => {
-                    self.reclaiming.0 = self.reclaiming.0.saturating_sub(1);
-                    if self.reclaiming.0 == 0 {
-                        self.reclaimed[self.reclaiming.1] = Some(now);
-                        self.context.inventory.request(Request::Refresh);
-                    }
+                    self.job_reclaimed(now);
                     self.report(&Record::Reclaimed { cgroup, asked, all: outcome == Reclaimed::All });
                     trigger.because(Cause::FollowUp);
                 }
@@ -496,22 +504,39 @@ impl Watch {
         }
     }
 
-    fn read(&self) -> Option<(MemReading, MemoryReading)> {
+    /// One job of a reclaim is done. With the last one the reclaim has ended.
+    fn job_reclaimed(&mut self, now: MonotonicNs) {
+        let Some(reclaiming) = &mut self.reclaiming else { return };
+        reclaiming.jobs = reclaiming.jobs.saturating_sub(1);
+        let Reclaiming { jobs, scope, order } = *reclaiming;
+        if jobs == 0 {
+            self.reclaiming = None;
+            self.reclaimed[scope] = Some(ReclaimEnd { order, at: stats_time(now) });
+            self.context.inventory.request(Request::Refresh);
+        }
+    }
+
+    /// Memory of the machine, with the huge page pool still in it.
+    fn read_meminfo(&self) -> Option<MachineMemory> {
         let reading = self.context.meminfo.read().ok()?;
-        // The huge page pool is nobody's memory but its own.
-        let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
-        let memory = MemoryReading {
-            capacity: reading.total.saturating_sub(pool),
-            kubelet_available: reading.kubelet_available().saturating_sub(pool),
-            mem_available: Some(reading.mem_available()),
-        };
-        Some((reading, memory))
+        Some(MachineMemory {
+            reading: MemoryReading {
+                capacity: reading.total,
+                kubelet_available: reading.kubelet_available(),
+                mem_available: Some(reading.mem_available()),
+            },
+            huge_page_pool: reading.hugetlb.unwrap_or(Bytes::ZERO),
+        })
+    }
+
+    fn read(&self) -> Option<MemoryReading> {
+        self.read_meminfo().map(|memory| memory.decided_by(self.context.policy.eviction_policy))
     }
 
     /// Memory of a scope now.
     fn reading(&self, scope: usize) -> Option<MemoryReading> {
         match scope.checked_sub(1) {
-            None => self.read().map(|(_, memory)| memory),
+            None => self.read(),
             Some(index) => self.table.slice_reading(index),
         }
     }
@@ -533,7 +558,7 @@ impl Watch {
     /// The highest hard threshold of a scope.
     fn hard_threshold(&self, scope: usize, capacity: Bytes) -> Bytes {
         let hard = self.context.policy.thresholds_in(scope_of(scope)).iter().filter(|threshold| threshold.is_hard());
-        hard.map(|threshold| threshold.line.of(capacity)).max().unwrap_or(Bytes::ZERO)
+        hard.filter_map(|threshold| threshold.bytes(capacity)).max().unwrap_or(Bytes::ZERO)
     }
 
     /// How many lines of each scope memory is below, by either reading.
@@ -541,9 +566,9 @@ impl Watch {
         let mut depth = [0; SCOPES];
         for (scope, reading) in readings.iter().enumerate() {
             let Some(memory) = reading else { continue };
-            let lowest = memory.kubelet_available.min(memory.mem_available.unwrap_or(memory.kubelet_available));
-            let armed = self.context.policy.thresholds_in(scope_of(scope)).iter();
-            let below = armed.filter(|threshold| lowest < threshold.line.of(memory.capacity)).count();
+            let is_below =
+                |threshold: &&Threshold| threshold.bytes(memory.capacity).is_some_and(|at| memory.lowest() < at);
+            let below = self.context.policy.thresholds_in(scope_of(scope)).iter().filter(is_below).count();
             depth[scope] = u8::try_from(below).unwrap_or(u8::MAX);
         }
         depth
@@ -562,35 +587,46 @@ impl Watch {
         let cause = trigger.cause.unwrap_or(Cause::FollowUp);
         self.next_sample = None;
         let taken = monotonic();
-        let Some((_, memory)) = self.read() else {
+        let Some(machine) = self.read_meminfo() else {
             self.report(&Record::Failed { what: "read /proc/meminfo", errno: None });
             self.next_sample = Some(awake.after(BELOW_PACE_MOST));
             return;
         };
+        let memory = machine.decided_by(self.context.policy.eviction_policy);
         let readings = self.readings(memory);
         self.episodes.sample(self.depth(&readings), trigger.crossed, taken);
         self.hold(&trigger, &readings);
         let now = monotonic();
-        self.table.observe(self.context.policy.max_grace, now);
+        self.table.observe(self.context.policy.max_pod_grace_seconds, now);
         let mut hold_on = false;
         let mut quiet = true;
         let mut met = false;
         for (scope, reading) in readings.iter().enumerate().take(1 + self.context.policy.slices.len()) {
+            // The pool is a part of what the statistics say, as in the kubelet's.
+            let (memory, huge_page_pool) = match scope {
+                0 => (Some(machine.reading), machine.huge_page_pool),
+                _ => (*reading, Bytes::ZERO),
+            };
             let observation = Observation {
                 taken,
                 scope: scope_of(scope),
-                memory: *reading,
+                // No disk is read here, so that which there are makes no difference.
+                layout: Some(DiskLayout::Single),
+                readings: Some(signals(memory, taken)),
+                mem_available: memory.and_then(|memory| memory.mem_available),
+                mem_available_at: Some(stats_time(taken)),
+                huge_page_pool,
                 stall: self.stalled(now),
-                unattributed: None,
                 reclaimed: self.reclaimed[scope],
-                candidates: self.table.candidates(),
+                workloads: self.table.observed(),
+                ..Observation::default()
             };
             decide(&self.context.policy, &mut self.state, &observation, now, &mut self.plan);
             self.plans += 1;
             let outcome = self.plan.outcome;
             hold_on |= matches!(outcome, Outcome::Evict | Outcome::ComingBack);
-            quiet &= matches!(outcome, Outcome::Calm | Outcome::NotObserved);
-            met |= self.plan.judged.iter().any(|judged| judged.met);
+            quiet &= is_quiet(outcome);
+            met |= self.plan.thresholds.iter().any(|status| status.is_met);
             self.carry_out(scope, now);
             self.report_plan(scope, cause, trigger.crossed, awake, now);
             if outcome == Outcome::Unattributed {
@@ -675,9 +711,9 @@ impl Watch {
         if self.context.source.arm(&armed).is_err() {
             self.report(&Record::Failed { what: "arm the lines", errno: None });
         }
-        if let (Some((_, after)), Some(line)) = (self.read(), node)
+        if let (Some(after), Some(line)) = (self.read(), node)
             && (after.kubelet_available < line.kubelet
-                || after.mem_available.is_some_and(|mem_available| mem_available < line.mem_available))
+                || after.mem_available.is_some_and(|own| own < line.mem_available))
         {
             self.sample_by(now);
         }
@@ -717,12 +753,12 @@ impl Watch {
         now: MonotonicNs,
     ) {
         let plan = &self.plan;
-        let pressure = plan.conditions.memory_pressure;
+        let pressure = plan.conditions.has(Condition::MemoryPressure);
         let shadow = self.context.enforcer.is_none();
         let last = self.reported[scope];
         let same = last.is_some_and(|last| last.outcome == plan.outcome && last.pressure == pressure);
         let stale = last.is_some_and(|last| last.is_outdated || now.since(last.at) >= REPORT_AGAIN);
-        let calm = matches!(plan.outcome, Outcome::Calm | Outcome::NotObserved);
+        let calm = is_quiet(plan.outcome);
         let first_calm = last.is_none() && calm && !pressure;
         let idle = plan.actions.is_empty() || shadow && same;
         if first_calm || idle && same && (calm || !stale) {
@@ -743,20 +779,20 @@ impl Watch {
             taken: plan.taken,
             made: plan.made,
             outcome: plan.outcome,
-            readings: plan.readings,
+            memory: plan.memory,
             conditions: plan.conditions,
             deficit: plan.deficit,
             attribution: plan.attribution,
             overlooked: plan.overlooked,
         });
-        for (index, judged) in (0..).zip(&plan.judged) {
-            if plan.acting == Some(index) || judged.case != Case::Neither {
-                report(Record::PlanJudged { judged: *judged, acting: plan.acting == Some(index) });
+        for (index, status) in (0..).zip(&plan.thresholds) {
+            if plan.acting == Some(index) || status.case != Case::Neither {
+                report(Record::PlanThreshold { status: *status, acting: plan.acting == Some(index) });
             }
         }
         let mut others = 0;
         for ranked in &plan.ranked {
-            let acted = plan.victims().any(|victim| victim == ranked.candidate);
+            let acted = plan.victims().any(|victim| victim == ranked.workload);
             others += usize::from(!acted);
             if !acted && others > REPORTED {
                 continue;
@@ -777,7 +813,50 @@ impl Watch {
 
 /// How far memory is below `line`, by the kernel's own reading or by the only one there is.
 fn past(memory: &MemoryReading, line: Bytes) -> Bytes {
-    line.saturating_sub(memory.mem_available.unwrap_or(memory.kubelet_available))
+    line.saturating_sub(memory.kernel())
+}
+
+/// Memory of the machine as it is read.
+#[derive(Clone, Copy, Debug)]
+struct MachineMemory {
+    reading: MemoryReading,
+    /// It is no memory that anything but its own users could have.
+    huge_page_pool: Bytes,
+}
+
+impl MachineMemory {
+    /// As it is decided by: the kubelet takes the huge page pool for available and knows one reading.
+    fn decided_by(&self, policy: EvictionPolicy) -> MemoryReading {
+        let Self { reading, huge_page_pool } = *self;
+        match policy {
+            EvictionPolicy::Kubelet => MemoryReading { mem_available: None, ..reading },
+            EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => MemoryReading {
+                capacity: reading.capacity.saturating_sub(huge_page_pool),
+                kubelet_available: reading.kubelet_available.saturating_sub(huge_page_pool),
+                ..reading
+            },
+        }
+    }
+}
+
+/// Memory as the statistics of a node have it. What could not be read is absent.
+fn signals(memory: Option<MemoryReading>, taken: MonotonicNs) -> Signals {
+    let of_memory = |memory: MemoryReading| MemoryStats {
+        available: Some(memory.kubelet_available.0),
+        working_set: Some(memory.capacity.saturating_sub(memory.kubelet_available).0),
+        time: Some(stats_time(taken)),
+    };
+    Signals::of(&NodeStats { memory: memory.map(of_memory), ..NodeStats::default() })
+}
+
+/// The same time on the clock of statistics.
+fn stats_time(at: MonotonicNs) -> StatsTime {
+    StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX))
+}
+
+/// Whether nothing is wrong, as far as can be read.
+const fn is_quiet(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::NoPressure | Outcome::NotObserved)
 }
 
 /// The machine, then the slices in their order.

@@ -174,7 +174,7 @@ pub(super) fn capacity(
     let capacity = look.memory.map_or(reading.total, |memory| memory.capacity_bytes);
     let hard = configuration.policy.thresholds.iter().filter(|threshold| threshold.is_hard());
     // What pods can request is the kubelet's own sum, and it takes a percentage of all memory, huge pages too.
-    let hard = hard.map(|threshold| threshold.line.of(reading.total)).max().unwrap_or(Bytes::ZERO);
+    let hard = hard.filter_map(|threshold| threshold.bytes(reading.total)).max().unwrap_or(Bytes::ZERO);
     let hard = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
     // `max` promises all there is.
     let promised = look.workloads.iter().map(|workload| workload.reservation_bytes.min(capacity));

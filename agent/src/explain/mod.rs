@@ -13,11 +13,12 @@ use std::time::SystemTime;
 use plimsoll_config::Configuration;
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_node::os::CgroupMode;
+use plimsoll_policy::kubelet::{DiskLayout, Readings};
 use plimsoll_policy::{
-    Candidate, Config, Fate, MemoryReading, Observation, Plan, Scope, SliceId, State, decide, ranking, text,
+    Config, MemoryReading, Observation, Plan, Scope, SliceId, State, Workload, decide, ranking, text,
 };
 use plimsoll_replay::trace::Look;
-use plimsoll_replay::{machine_candidates, machine_plan, printable, read_pods};
+use plimsoll_replay::{node_stats, plan_fields, printable, read_pods, workloads_of};
 use plimsoll_units::MonotonicNs;
 use serde_json::json;
 
@@ -93,12 +94,12 @@ fn answer<'a>(
 ) -> Answer<'a> {
     let policy = &configuration.policy;
     let look = observer.look();
-    let candidates = machine_candidates(&look, configuration);
-    let plan = decided(policy, Scope::Node, look.memory.map(Into::into), &look, &candidates);
+    let workloads = workloads_of(&look, configuration);
+    let plan = decided(policy, Scope::Node, look.memory.map(Into::into), &look, &workloads);
     let slices = (0_u8..).zip(&configuration.slices).filter_map(|(index, slice)| {
         let path = slice.path.as_str();
         let memory = thresholds::slice_memory(&look, path)?;
-        let plan = decided(policy, Scope::Slice(SliceId(index)), Some(memory), &look, &candidates);
+        let plan = decided(policy, Scope::Slice(SliceId(index)), Some(memory), &look, &workloads);
         Some((path.to_owned(), plan))
     });
     let cgroups = pods::cgroups(observer);
@@ -128,24 +129,33 @@ fn decided(
     scope: Scope,
     memory: Option<MemoryReading>,
     look: &Look,
-    candidates: &[Candidate],
+    workloads: &[Workload<'_>],
 ) -> Plan {
-    let observation = Observation { taken: look.at_ns, scope, memory, candidates, ..Observation::default() };
-    let mut plan = Plan::with_capacity(policy, candidates.len());
-    let mut state = State::with_capacity(policy, candidates.len());
+    let observation = Observation {
+        taken: look.at_ns,
+        scope,
+        // Only memory is decided about: which disks there are makes no difference.
+        layout: Some(DiskLayout::Single),
+        readings: Some(Readings::of(&node_stats(memory, look.at_ns))),
+        mem_available: memory.and_then(|memory| memory.mem_available),
+        workloads,
+        ..Observation::default()
+    };
+    let mut plan = Plan::with_capacity(policy, workloads.len(), 0);
+    let mut state = State::with_capacity(policy, workloads.len());
     decide(policy, &mut state, &observation, look.at_ns, &mut plan);
     if plan.ranked.is_empty() {
-        let mut shadow = Plan::with_capacity(policy, candidates.len());
-        ranking(&observation, &mut shadow);
-        plan.ranked = shadow.ranked;
+        let mut unpressed = Plan::with_capacity(policy, workloads.len(), 0);
+        ranking(policy, &observation, &mut unpressed);
+        unpressed.ranked.retain(|ranked| workloads[ranked.workload as usize].is_in(scope));
+        plan.ranked = unpressed.ranked;
     }
-    plan.ranked.retain(|ranked| ranked.fate != Fate::OutsideScope);
     plan
 }
 
 impl Answer<'_> {
-    fn name(&self, candidate: u32) -> String {
-        let index = candidate as usize;
+    fn name(&self, workload: u32) -> String {
+        let index = workload as usize;
         let Some(workload) = self.look.workloads.get(index) else { return "?".to_owned() };
         let cgroup = printable(&workload.cgroup);
         match self.pod_names.get(index).and_then(Option::as_deref) {
@@ -158,8 +168,8 @@ impl Answer<'_> {
         let of = |plan: &Plan, slice: Option<&str>| {
             json!({
                 "slice": slice,
-                "plan": machine_plan(self.policy, plan, slice, |candidate| self.name(candidate)),
-                "line": text::line(self.policy, plan, |candidate| self.name(candidate)).to_string(),
+                "plan": plan_fields(self.policy, plan, slice, |workload| self.name(workload)),
+                "line": text::line(self.policy, plan, |workload| self.name(workload)),
             })
         };
         let slices: Vec<_> = self.slices.iter().map(|(path, plan)| of(plan, Some(path))).collect();
@@ -227,10 +237,10 @@ mod tests {
         let answer = explain(&configuration, dir.path(), &pods::Listed::default(), vec![victim]);
         let printed = answer.text();
         for line in [
-            "    system.slice/never.service: never chosen: listed by the owner; uses 350.0 MiB, 350.0 MiB over its \
-             reservation, priority 0",
-            "    system.slice/hog.service: may be evicted; uses 290.0 MiB, 290.0 MiB over its reservation, priority 0",
-            "    system.slice/db.service: may be evicted; uses 400.0 MiB, within its reservation, priority 0",
+            "    system.slice/never.service: never evicted: listed by the owner; uses 350.0 MiB, 350.0 MiB over its \
+             request, priority 0, BestEffort",
+            "    system.slice/hog.service: may be evicted; uses 290.0 MiB, 290.0 MiB over its request, priority 0, BestEffort",
+            "    system.slice/db.service: may be evicted; uses 400.0 MiB, within its request, priority 0, Burstable",
             "    hog (process 7) in /system.slice/hog.service: score 700, 300.0 MiB resident, 5.0 MiB in swap",
             "    system.slice: 150.0 MiB of 700.0 MiB; all that is in it together; the most that was measured is 700.0 MiB",
             "    system.slice/db.service: 100.0 MiB of 400.0 MiB; give it a memory.low equal to its memory.max; the most \
@@ -241,7 +251,7 @@ mod tests {
             "    user.slice: uses 90.0 MiB of 64.0 MiB (memory.low and memory.min)",
             "hard threshold of user.slice, 1.0 MiB: 9.0 MiB away by the kubelet's reading, 9.0 MiB away by the kernel's",
             "hard threshold of imagefs.available, 15%: not read, because only the container runtime knows where its images are",
-            "    user.slice/a.scope: may be evicted; uses 80.0 MiB, 80.0 MiB over its reservation, priority 0",
+            "    user.slice/a.scope: may be evicted; uses 80.0 MiB, 80.0 MiB over its request, priority 0, BestEffort",
         ] {
             assert!(printed.lines().any(|printed| printed == line), "{line}\n{printed}");
         }
@@ -293,7 +303,7 @@ mod tests {
 
         let mirror = r#"{"kubernetes.io/config.mirror": "x"}"#;
         let mirrored = reported(&listed_pods(&format!("[{}]", pod("a", UID, mirror, 5, ""))));
-        let line = "    n/a (BestEffort, priority 5): never chosen: a mirror pod; uses 300.0 MiB and 9 B in swap, asks for 0 B, \
+        let line = "    n/a (BestEffort, priority 5): never evicted: the mirror of a static pod; uses 300.0 MiB and 9 B in swap, asks for 0 B, \
                     expected oom_score_adj 1000; but machine.workloads means it, and `run` knows no pods: name it in \
                     machine.never";
         assert!(mirrored.lines().any(|printed| printed == line), "{mirrored}");

@@ -1,12 +1,12 @@
 //! Pods: which cgroup is whose, who of them would go first, and why one is passed over.
 
 use std::path::Path;
-use std::time::Duration;
 
-use plimsoll_config::kubelet::DiskLayout;
-use plimsoll_config::{Configuration, PodRules};
-use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, Origin, Signal};
-use plimsoll_policy::{Fate, Protected, plimsoll};
+use plimsoll_config::Configuration;
+use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, Readings, Signal, Threshold};
+use plimsoll_policy::{
+    Config, EvictionPolicy, Observation, Plan, Protected, State, Verdict, Workload, decide, ranking,
+};
 use plimsoll_replay::trace::Look;
 use plimsoll_replay::{ListedPod, Pod};
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -147,12 +147,7 @@ pub(super) fn answer(
     let mut pods: Vec<Option<Reported>> =
         found.iter().map(|(cgroup, pod)| Some(reported(cgroup, pod, look, machine))).collect();
     let order = order(configuration, &found, now);
-    let in_order = |(pod, fate): (u32, String)| {
-        let reported = pods.get_mut(pod as usize)?.take()?;
-        // One form for cgroups and pods.
-        let never = reported.protected.map(|why| Fate::Protected(why).to_string());
-        Some(Reported { fate: never.unwrap_or(fate), ..reported })
-    };
+    let in_order = |(pod, fate): (u32, String)| Some(Reported { fate, ..pods.get_mut(pod as usize)?.take()? });
     Some(Answer {
         pods: order.into_iter().filter_map(in_order).collect(),
         count: here.len(),
@@ -183,62 +178,48 @@ fn reported(cgroup: &Cgroup, pod: &ListedPod, look: &Look, machine: Bytes) -> Re
     }
 }
 
-/// The order of the configured eviction policy when memory is short, and what would become of each if everybody were
-/// needed.
+/// The order of the configured policy when memory is short, and what would become of each if all were needed.
 fn order(configuration: &Configuration, found: &[(&Cgroup, &ListedPod)], now: MonotonicNs) -> Vec<(u32, String)> {
-    const MAY_GO: &str = "may be evicted";
-    let pods: Vec<plimsoll::Pod<'_>> = found
+    let pods: Vec<Workload<'_>> = found
         .iter()
         .map(|(cgroup, pod)| pod.for_memory(cgroup.figures.working_set(), cgroup.figures.swapped, now))
         .collect();
-    // The disks do not matter for memory.
-    let disks = DiskLayout { dedicated_image_fs: false, split_container_fs: false };
-    match configuration.pod_rules(disks) {
-        PodRules::Kubelet(_) => {
-            let facts: Vec<kubelet::Pod<'_>> = pods.iter().map(|pod| pod.facts).collect();
-            let mut ranked = Vec::with_capacity(facts.len());
-            kubelet::rank(Signal::MemoryAvailable, kubelet::DiskLayout::Single, &facts, &mut ranked);
-            // It reckons with nobody who is going, and takes such a pod again.
-            ranked.iter().map(|ranked| (ranked.pod, MAY_GO.to_owned())).collect()
-        }
-        PodRules::Plimsoll(config) => {
-            let plan = all_needed(&config, &pods);
-            let fate = |fate: plimsoll::Fate| match fate {
-                plimsoll::Fate::Evicted | plimsoll::Fate::NotNeeded => MAY_GO.to_owned(),
-                // Nobody hastens it now.
-                plimsoll::Fate::Hastened => plimsoll::Fate::Going.to_string(),
-                fate => fate.to_string(),
-            };
-            plan.ranked.iter().map(|ranked| (ranked.pod, fate(ranked.fate))).collect()
-        }
-    }
+    let plan = all_needed(&configuration.policy, &pods);
+    let fate = |verdict: Verdict| match verdict {
+        Verdict::Evicted | Verdict::NotNeeded => "may be evicted".to_owned(),
+        // Its grace is not cut short now.
+        Verdict::EscalatedToKill => Verdict::Terminating.to_string(),
+        verdict => verdict.to_string(),
+    };
+    plan.ranked.iter().map(|ranked| (ranked.workload, fate(ranked.verdict))).collect()
 }
 
-/// What would be decided about these pods if no memory at all were left and no bound stood in the way.
-fn all_needed(config: &plimsoll::Config, pods: &[plimsoll::Pod<'_>]) -> plimsoll::Plan {
-    let line = kubelet::Threshold {
-        signal: Signal::MemoryAvailable,
-        line: Some(kubelet::Line::At(Amount::whole(i64::MAX))),
-        grace: Duration::ZERO,
-        min_reclaim: None,
-        origin: Origin::Configured,
-    };
-    let config = plimsoll::Config {
-        thresholds: vec![line],
-        memory_order: config.memory_order,
+/// What would be decided about these pods if no memory at all were left and no limit stood in the way.
+fn all_needed(policy: &Config, pods: &[Workload<'_>]) -> Plan {
+    let config = Config {
+        eviction_policy: policy.eviction_policy,
+        thresholds: vec![Threshold::hard(Signal::MemoryAvailable, kubelet::Line::At(Amount::whole(i64::MAX)))],
         hard_victims_per_minute: u32::try_from(pods.len()).unwrap_or(u32::MAX),
-        ..plimsoll::Config::default()
+        evict_for_unattributed: true,
+        ..Config::default()
     };
     let memory = MemoryStats { available: Some(0), working_set: Some(0), time: None };
-    let observation = plimsoll::Observation {
+    let readings = Readings::of(&NodeStats { memory: Some(memory), ..NodeStats::default() });
+    let observation = Observation {
+        // The disks do not matter for memory.
         layout: Some(kubelet::DiskLayout::Single),
-        node: Some(NodeStats { memory: Some(memory), ..NodeStats::default() }),
-        pods,
-        ..plimsoll::Observation::default()
+        readings: Some(readings),
+        workloads: pods,
+        ..Observation::default()
     };
-    let (mut state, mut plan) =
-        (plimsoll::State::with_capacity(&config, pods.len()), plimsoll::Plan::with_capacity(&config, pods.len(), 0));
-    plimsoll::decide(&config, &mut state, &observation, MonotonicNs(0), &mut plan);
+    let mut plan = Plan::with_capacity(&config, pods.len(), 0);
+    if config.eviction_policy == EvictionPolicy::Kubelet {
+        // It takes one a turn.
+        ranking(&config, &observation, &mut plan);
+    } else {
+        let mut state = State::with_capacity(&config, pods.len());
+        decide(&config, &mut state, &observation, MonotonicNs(0), &mut plan);
+    }
     plan
 }
 
@@ -388,7 +369,7 @@ pub(super) mod tests {
             pod("stuck", '6', asks, &deleted("2026-01-01T23:00:00Z"), "00:00:00"),
         ));
         let (may, going, stuck) =
-            ("may be evicted", "going already, counted as coming back", "going already, but stuck");
+            ("may be evicted", "terminating already, counted as coming back", "terminating already, but stuck");
         for (book, expected) in [
             (
                 "plimsoll",

@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write as _};
 
-use plimsoll_policy::{Fate, Plan, Ranked, text};
+use plimsoll_policy::{Plan, Ranked, Verdict, text};
 use plimsoll_replay::printable;
 use plimsoll_units::Bytes;
 
@@ -38,13 +38,13 @@ impl Answer<'_> {
     }
 
     fn write(&self, f: &mut String) -> Result {
-        writeln!(f, "now: {}", text::line(self.policy, &self.plan, |candidate| self.name(candidate)))?;
+        writeln!(f, "now: {}", text::line(self.policy, &self.plan, |workload| self.name(workload)))?;
         self.thresholds(f)?;
         self.capacity(f)?;
         writeln!(f, "\nwho would go first:")?;
         self.ranked(f, &self.plan, "    nobody: there are no workloads (machine.workloads)")?;
         for (path, plan) in &self.slices {
-            let line = text::line(self.policy, plan, |candidate| self.name(candidate));
+            let line = text::line(self.policy, plan, |workload| self.name(workload));
             writeln!(f, "\nwho would go first in {}, now: {line}", printable(path))?;
             self.ranked(f, plan, "    nobody: there are no workloads in it (machine.workloads)")?;
         }
@@ -110,7 +110,7 @@ impl Answer<'_> {
         }
         for ranked in plan.ranked.iter().take(MOST) {
             let fate = fate(ranked, plan.actions.is_empty());
-            writeln!(f, "    {}: {fate}; {}", self.name(ranked.candidate), text::Keys(ranked))?;
+            writeln!(f, "    {}: {fate}; {}", self.name(ranked.workload), text::keys(self.policy, plan, ranked))?;
         }
         and_more(f, plan.ranked.len())
     }
@@ -149,9 +149,9 @@ impl Answer<'_> {
 }
 
 fn fate(ranked: &Ranked, is_quiet: bool) -> String {
-    match ranked.fate {
-        Fate::NotNeeded if is_quiet => "may be evicted".to_owned(),
-        fate => fate.to_string(),
+    match ranked.verdict {
+        Verdict::NotNeeded if is_quiet => "may be evicted".to_owned(),
+        verdict => verdict.to_string(),
     }
 }
 

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use plimsoll_config::Configuration;
 use plimsoll_config::kubelet::{EvictionSignal, EvictionThreshold, Operator, ThresholdValue};
 use plimsoll_node::meminfo::MemReading;
-use plimsoll_policy::{MemoryReading, Threshold, kubelet};
+use plimsoll_policy::MemoryReading;
+use plimsoll_policy::kubelet::{self, Threshold};
 use plimsoll_replay::trace::Look;
 use plimsoll_units::Bytes;
 use serde::Serialize;
@@ -134,17 +135,17 @@ impl Places {
 pub(super) fn distances(configuration: &Configuration, look: &Look) -> Vec<Distance> {
     let of = |slice: Option<&str>, thresholds: &[Threshold], memory: MemoryReading| -> Vec<Distance> {
         let distance = |threshold: &Threshold| {
-            let line = threshold.line.of(memory.capacity);
+            let line = threshold.bytes(memory.capacity)?;
             let from = |available: Bytes| i128::from(available.0) - i128::from(line.0);
-            Distance {
+            Some(Distance {
                 slice: slice.map(str::to_owned),
                 hard: threshold.is_hard(),
                 line_bytes: line,
                 kubelet_bytes: from(memory.kubelet_available),
                 mem_available_bytes: memory.mem_available.map(from),
-            }
+            })
         };
-        thresholds.iter().map(distance).collect()
+        thresholds.iter().filter_map(distance).collect()
     };
     let node = look.memory.map(|memory| of(None, &configuration.policy.thresholds, memory.into()));
     let slices = configuration.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, lines)| {
@@ -179,7 +180,7 @@ pub(super) fn others(
     let of_kubelet =
         of_kubelet.map(|threshold| Other { written: written(configuration, threshold), ..other(threshold, places) });
     let mut others: Vec<Other> = of_kubelet.collect();
-    if let Some(swap) = configuration.swap {
+    if let Some(swap) = configuration.policy.swap {
         others.push(of_swap(swap.free, swap.grace.is_zero(), reading));
     }
     for (slice, lines) in configuration.slices.iter().zip(&configuration.policy.slices) {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use plimsoll_policy::{Fate, Plan, Protected};
+use plimsoll_policy::{Plan, Protected, Verdict};
 use plimsoll_replay::variant;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -163,8 +163,8 @@ impl Metrics {
             (&self.lost_records, "ring", &["watch-queue", "scout-queue"]),
             (&self.malformed_records, "side", &["agent", "kernel"]),
         ];
-        for fate in fates() {
-            let _ = self.candidates.get_or_create(&[("fate", name_of(fate))]);
+        for verdict in verdicts() {
+            let _ = self.candidates.get_or_create(&[("fate", name_of(verdict))]);
         }
         for (family, label, values) in known {
             for value in values {
@@ -183,7 +183,7 @@ impl Metrics {
 }
 
 /// All that can become of a candidate.
-fn fates() -> impl Iterator<Item = Fate> {
+fn verdicts() -> impl Iterator<Item = Verdict> {
     let protected = [
         Protected::Init,
         Protected::Agent,
@@ -193,32 +193,32 @@ fn fates() -> impl Iterator<Item = Fate> {
         Protected::Mirror,
     ];
     let others = [
-        Fate::Evicted,
-        Fate::Hastened,
-        Fate::NotNeeded,
-        Fate::Going,
-        Fate::Stuck,
-        Fate::NoStatistics,
-        Fate::NothingToFree,
-        Fate::OutsideScope,
-        Fate::Bounded,
-        Fate::Innocent,
+        Verdict::Evicted,
+        Verdict::EscalatedToKill,
+        Verdict::NotNeeded,
+        Verdict::Terminating,
+        Verdict::Stuck,
+        Verdict::NoStatistics,
+        Verdict::NothingToFree,
+        Verdict::ClassRemains,
+        Verdict::RateLimited,
+        Verdict::NotResponsible,
     ];
-    others.into_iter().chain(protected.map(Fate::Protected))
+    others.into_iter().chain(protected.map(Verdict::Protected))
 }
 
 /// A fate as a label: `not-needed`, `protected-static`.
-fn name_of(fate: Fate) -> String {
-    match fate {
-        Fate::Protected(why) => format!("protected-{}", variant(&why).0),
-        fate => variant(&fate).0,
+fn name_of(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Protected(why) => format!("protected-{}", variant(&why).0),
+        verdict => variant(&verdict).0,
     }
 }
 
 /// Counts what became of each candidate of a plan that was told.
 pub(super) fn count_candidates(metrics: &Metrics, plan: &Plan) {
     for ranked in &plan.ranked {
-        count(&metrics.candidates, ("fate", &name_of(ranked.fate)));
+        count(&metrics.candidates, ("fate", &name_of(ranked.verdict)));
     }
 }
 
@@ -241,6 +241,8 @@ pub(super) fn count(family: &Family<Label, Counter>, label: (&'static str, &str)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_policy::kubelet::{Pod, PodStats};
+    use plimsoll_policy::{Config, Observation, Workload, ranking};
 
     #[test]
     fn all_are_named_by_the_rules_of_open_metrics() {
@@ -303,16 +305,15 @@ mod tests {
     #[test]
     fn why_each_candidate_was_or_was_not_taken_is_counted() {
         let metrics = Metrics::new();
-        let candidate = |protected, usage| plimsoll_policy::Candidate {
-            usage: Some(plimsoll_units::Bytes(usage)),
+        let workload = |protected, usage| Workload {
+            facts: Pod { stats: Some(PodStats { working_set: Some(usage), ..PodStats::default() }), ..Pod::default() },
             protected,
-            ..plimsoll_policy::Candidate::default()
+            ..Workload::default()
         };
-        let candidates = [candidate(None, 5), candidate(None, 0), candidate(Some(Protected::Static), 7)];
-        let observation =
-            plimsoll_policy::Observation { candidates: &candidates, ..plimsoll_policy::Observation::default() };
-        let mut plan = Plan::with_capacity(&plimsoll_policy::Config::default(), candidates.len());
-        plimsoll_policy::ranking(&observation, &mut plan);
+        let workloads = [workload(None, 5), workload(None, 0), workload(Some(Protected::Static), 7)];
+        let observation = Observation { workloads: &workloads, ..Observation::default() };
+        let mut plan = Plan::with_capacity(&Config::default(), workloads.len(), 0);
+        ranking(&Config::default(), &observation, &mut plan);
         count_candidates(&metrics, &plan);
         count_candidates(&metrics, &plan);
         let text = metrics.text();

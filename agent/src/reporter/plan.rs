@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::{Action, Fate, Judged, Plan, Ranked, Readings, Scope, text};
-use plimsoll_replay::machine_plan;
+use plimsoll_policy::{Action, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, Verdict, text};
+use plimsoll_replay::plan_fields;
 use plimsoll_replay::trace::{Memory, Reported, Workload};
 pub(super) use plimsoll_replay::{nanoseconds as ns, variant};
 use plimsoll_units::MonotonicNs;
@@ -40,7 +40,7 @@ impl Draft {
             taken,
             made,
             outcome,
-            readings,
+            memory,
             conditions,
             deficit,
             attribution,
@@ -54,7 +54,7 @@ impl Draft {
         plan.taken = taken;
         plan.made = made;
         plan.outcome = outcome;
-        plan.readings = readings;
+        plan.memory = memory;
         plan.conditions = conditions;
         plan.deficit = deficit;
         plan.attribution = attribution;
@@ -62,15 +62,15 @@ impl Draft {
         Some(Self { number, cause, crossed, awake, shadow, plan, paths: BTreeMap::new() })
     }
 
-    pub(super) fn judged(&mut self, judged: Judged, acting: bool) {
+    pub(super) fn threshold(&mut self, status: ThresholdStatus, acting: bool) {
         if acting {
-            self.plan.acting = u32::try_from(self.plan.judged.len()).ok();
+            self.plan.acting = u32::try_from(self.plan.thresholds.len()).ok();
         }
-        self.plan.judged.push(judged);
+        self.plan.thresholds.push(status);
     }
 
     pub(super) fn ranked(&mut self, ranked: Ranked, path: &[u8]) {
-        self.paths.insert(ranked.candidate, escaped(path));
+        self.paths.insert(ranked.workload, escaped(path));
         self.plan.ranked.push(ranked);
     }
 
@@ -89,8 +89,8 @@ impl Draft {
 
     /// What its kills are told with.
     pub(super) fn figures(&self) -> Option<Figures> {
-        let Readings { capacity: _, kubelet, mem_available } = self.plan.readings?;
-        Some(Figures { kubelet, mem_available, line: self.plan.acting().map(|judged| judged.line) })
+        let MemoryReading { capacity: _, kubelet_available: kubelet, mem_available } = self.plan.memory?;
+        Some(Figures { kubelet, mem_available, line: self.plan.acting().map(|status| status.at.to_bytes()) })
     }
 
     fn name(&self, candidate: u32) -> String {
@@ -100,7 +100,7 @@ impl Draft {
     /// One line, with every number that led to it.
     pub(super) fn line(&self, configuration: &Configuration) -> String {
         let done = if self.shadow { "shadow, not done: " } else { "" };
-        let line = text::line(&configuration.policy, &self.plan, |candidate| self.name(candidate));
+        let line = text::line(&configuration.policy, &self.plan, |workload| self.name(workload));
         let why = match self.cause {
             Cause::Line => "a threshold was crossed",
             Cause::Reclaim => "reclaim began",
@@ -116,28 +116,28 @@ impl Draft {
     /// The plan as a trace has it.
     pub(super) fn reported(&self, configuration: &Configuration) -> Reported {
         let workload = |ranked: &Ranked| Workload {
-            cgroup: self.name(ranked.candidate),
+            cgroup: self.name(ranked.workload),
             id: ranked.key.id,
-            usage_bytes: ranked.usage,
+            usage_bytes: ranked.is_measured.then(|| ranked.usage.to_bytes()),
             held_bytes: None,
             swapped_bytes: None,
             // Or it uses nothing, which comes to the same.
-            empty: ranked.fate == Fate::NothingToFree,
-            reservation_bytes: ranked.reservation,
+            empty: ranked.verdict == Verdict::NothingToFree,
+            reservation_bytes: ranked.request.unwrap_or_default().to_bytes(),
             priority: ranked.priority,
             started_ns: ranked.started,
-            protected: match ranked.fate {
-                Fate::Protected(why) => Some(why),
+            protected: match ranked.verdict {
+                Verdict::Protected(why) => Some(why),
                 _ => None,
             },
         };
-        let readings = self.plan.readings.filter(|_| self.plan.scope == Scope::Node);
+        let memory = self.plan.memory.filter(|_| self.plan.scope == Scope::Node);
         Reported {
             at_ns: self.plan.taken,
             line: self.line(configuration),
-            memory: readings.map(|Readings { capacity, kubelet, mem_available }| Memory {
+            memory: memory.map(|MemoryReading { capacity, kubelet_available, mem_available }| Memory {
                 capacity_bytes: capacity,
-                kubelet_bytes: kubelet,
+                kubelet_bytes: kubelet_available,
                 mem_available_bytes: mem_available,
             }),
             workloads: self.plan.ranked.iter().map(workload).collect(),
@@ -155,7 +155,7 @@ impl Draft {
             Scope::Node => None,
             Scope::Slice(slice) => configuration.slices.get(usize::from(slice.0)).map(|slice| slice.path.as_str()),
         };
-        let mut fields = machine_plan(&configuration.policy, plan, slice, |candidate| self.name(candidate));
+        let mut fields = plan_fields(&configuration.policy, plan, slice, |workload| self.name(workload));
         let own = [
             ("plan", json!(number)),
             ("cause", json!(variant(cause).0)),

@@ -7,6 +7,7 @@ use plimsoll_config::{Configuration, LogFormat};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_policy::Scope;
+use plimsoll_policy::kubelet::Condition;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde_json::{Map, Value, json};
 
@@ -125,9 +126,9 @@ impl Sink {
                 }
                 self.draft = Draft::begin(record);
             }
-            Record::PlanJudged { judged, acting } => {
+            Record::PlanThreshold { status, acting } => {
                 if let Some(draft) = &mut self.draft {
-                    draft.judged(judged, acting);
+                    draft.threshold(status, acting);
                 }
             }
             Record::PlanRanked { ranked, path } => {
@@ -314,7 +315,7 @@ impl Sink {
         count(&self.metrics.decisions, ("outcome", &variant(&draft.plan.outcome).0));
         count_candidates(&self.metrics, &draft.plan);
         if draft.plan.scope == Scope::Node {
-            self.metrics.memory_pressure.set(draft.plan.conditions.memory_pressure.into());
+            self.metrics.memory_pressure.set(draft.plan.conditions.has(Condition::MemoryPressure).into());
         }
         if let Some(trace) = &self.trace {
             // Nobody waits for a trace; what it has no room for is in the log.
@@ -445,7 +446,10 @@ fn float(value: u64) -> f64 {
 pub(super) mod tests {
     use super::*;
     use crate::record::Cause;
-    use plimsoll_policy::{Action, Case, Conditions, Deficit, Fate, Judged, Key, Outcome, Ranked, Readings};
+    use plimsoll_policy::kubelet::{Amount, Conditions, QosClass};
+    use plimsoll_policy::{
+        Action, Case, Deficit, Key, MemoryReading, Outcome, Ranked, ThresholdStatus, Uid, Verdict, Why,
+    };
     use plimsoll_units::CgroupId;
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -478,47 +482,58 @@ pub(super) mod tests {
             taken: MonotonicNs(110),
             made: MonotonicNs(120),
             outcome: Outcome::Evict,
-            readings: Some(Readings {
+            memory: Some(MemoryReading {
                 capacity: Bytes::mib(1000),
-                kubelet: Bytes::mib(90),
+                kubelet_available: Bytes::mib(90),
                 mem_available: Some(Bytes::mib(80)),
             }),
-            conditions: Conditions { memory_pressure: true },
-            deficit: Some(Deficit { missing: Bytes::mib(20), coming: Bytes::ZERO, taken: Bytes::mib(300) }),
+            conditions: Conditions::of(|condition| condition == Condition::MemoryPressure),
+            deficit: Some(Deficit { missing: mib(20), coming: Amount::ZERO, taken: mib(300) }),
             attribution: None,
             overlooked: 0,
         }
     }
 
+    fn mib(mib: i64) -> Amount {
+        Amount::whole(mib << 20)
+    }
+
     fn ranked() -> Ranked {
         Ranked {
-            candidate: 3,
+            workload: 3,
             key: Key { slot: 3, id: CgroupId(42) },
-            usage: Some(Bytes::mib(300)),
-            reservation: Bytes::ZERO,
+            uid: Uid(42),
+            qos: QosClass::BestEffort,
+            is_measured: true,
+            request: Some(Amount::ZERO),
             exceeds: true,
             priority: -5,
+            usage: mib(300),
+            over: mib(300),
+            frees: mib(300),
             started: MonotonicNs(1),
             grew: None,
-            fate: Fate::Evicted,
+            returns: 0,
+            verdict: Verdict::Evicted,
         }
     }
 
     fn parts(shadow: bool) -> [Record<'static>; 5] {
-        let judged = Judged {
-            threshold: 0,
-            line: Bytes::mib(100),
-            target: Bytes::mib(100),
+        let status = ThresholdStatus {
+            line: Why::Threshold(0),
+            at: mib(100),
+            target: mib(100),
+            available: mib(80),
             case: Case::Both,
-            below_for: Duration::ZERO,
-            met: true,
+            since: Some(MonotonicNs(110)),
+            is_met: true,
         };
         let ranked = ranked();
         [
             plan(shadow),
-            Record::PlanJudged { judged, acting: true },
+            Record::PlanThreshold { status, acting: true },
             Record::PlanRanked { ranked, path: b"work.slice/a\nb" },
-            Record::PlanAction(Action::Evict { candidate: 3, threshold: 0, grace: Duration::ZERO }),
+            Record::PlanAction(Action::Evict { workload: 3, why: Why::Threshold(0), grace_seconds: 1 }),
             Record::PlanEnd,
         ]
     }
@@ -542,12 +557,12 @@ pub(super) mod tests {
         assert_eq!(fields["shadow"], false);
         assert_eq!(fields["readings"]["mem_available_bytes"], 80 << 20);
         assert_eq!(fields["line_bytes"], 100 << 20);
-        assert_eq!(fields["deficit"]["missing_bytes"], 20 << 20);
+        assert_eq!(fields["deficit"]["missing"], 20 << 20);
         assert_eq!(fields["thresholds"][0]["case"], "both");
         assert_eq!(fields["actions"][0]["cgroup"], "work.slice/a\\nb");
         let candidate = &fields["candidates"][0];
         assert_eq!(candidate["cgroup"], "work.slice/a\\nb");
-        assert_eq!(candidate["usage_bytes"], 300 << 20);
+        assert_eq!(candidate["usage"], 300 << 20);
         assert_eq!((&candidate["priority"], &candidate["fate"]), (&(-5).into(), &"evicted".into()));
         assert!(!message.contains("shadow"));
         let text = sink.metrics();

@@ -6,13 +6,16 @@ use plimsoll_config::Quantity;
 use plimsoll_config::kubelet::{self as configured, EvictionSettings, Kubelet, parse_thresholds};
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
 use plimsoll_policy::kubelet::{
-    Condition, Config, DiskLayout, Eviction, Limit, Line, Observation, Origin, Outcome, Plan, Readings, Resource,
-    Signal, State, Threshold, after_reclaim, decide,
+    Condition, DiskLayout, Limit, Line, Origin, Readings, Resource, Signal, StatsTime, Threshold,
 };
 use plimsoll_policy::message::{
     self, Asked, Attempting, Message, MessageContext, OverLimit, Used, Victim, VictimUsage, Written,
 };
-use plimsoll_units::MonotonicNs;
+use plimsoll_policy::{
+    Action, Config, EvictionPolicy, Key, Observation, Outcome, Plan, Reclaimed, Stage, State, Uid, Why, Workload,
+    decide,
+};
+use plimsoll_units::{CgroupId, MonotonicNs};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -208,10 +211,12 @@ impl Case {
             }
         };
         Config {
+            eviction_policy: EvictionPolicy::Kubelet,
             thresholds: thresholds.iter().map(threshold).collect(),
             pressure_transition: Duration::from_nanos(self.config.pressure_transition_period_ns),
             max_pod_grace_seconds: self.config.max_pod_grace_period_seconds,
             local_storage_isolation: self.config.local_storage_capacity_isolation,
+            ..Config::default()
         }
     }
 
@@ -246,9 +251,10 @@ impl Case {
         (ours != theirs).then(|| format!("thresholds:\n{}", crate::both(&ours, &theirs)))
     }
 
-    fn known(&self, config: &Config, state: &State, error: Option<String>) -> Known {
+    fn known(&self, config: &Config, state: &State, plan: &Plan, error: Option<String>) -> Known {
+        let state = state.of_kubelet().expect("the policy is the kubelet's");
         let indices = 0..u32::try_from(config.thresholds.len()).expect("few");
-        let conditions: Vec<Condition> = state.conditions().iter().collect();
+        let conditions: Vec<Condition> = plan.conditions.iter().collect();
         let mut rejected = Vec::new();
         let mut reject_message = None;
         for (name, pod) in &self.admission_pods {
@@ -271,12 +277,13 @@ impl Case {
     fn reported(&self, step: &Step, active: &[&Pod], config: &Config, plan: &Plan) -> Vec<(Event, Kill)> {
         let stats = step.stats.as_ref();
         let readings = stats.map(|stats| Readings::of(&stats.of_node.0)).unwrap_or_default();
-        plan.evictions
+        plan.actions
             .iter()
-            .map(|eviction: &Eviction| {
-                let pod = active[eviction.pod as usize];
+            .filter_map(|action| {
+                let Action::Evict { workload, grace_seconds, .. } = *action else { return None };
+                let pod = active[workload as usize];
                 let spoken = Spoken { case: self, active, stats: stats.map_or(&[], |stats| &stats.pods) };
-                let reported = Message::of_kubelet(config, &readings, eviction, &spoken);
+                let reported = Message::of(config, &readings, plan, action, &spoken)?;
                 let condition = matches!(reported, Message::Low(_)).then(|| PodCondition {
                     kind: message::DISRUPTION_CONDITION.to_owned(),
                     status: message::DISRUPTION_STATUS.to_owned(),
@@ -296,13 +303,13 @@ impl Case {
                 };
                 let kill = Kill {
                     pod: pod.metadata.name.clone(),
-                    grace_seconds: eviction.grace_seconds,
+                    grace_seconds,
                     phase: message::PHASE.to_owned(),
                     reason: message::EVICTED.to_owned(),
                     message,
                     condition,
                 };
-                (event, kill)
+                Some((event, kill))
             })
             .collect()
     }
@@ -417,9 +424,10 @@ fn puts_soft_before_hard(
     config: &Config,
     state: &State,
     (readings, last): (&Readings, &Readings),
-    plan: &Plan,
+    acting: Option<u32>,
 ) -> bool {
-    let Some(acting) = plan.acting.map(|index| &config.thresholds[index as usize]) else { return false };
+    let state = state.of_kubelet().expect("the policy is the kubelet's");
+    let Some(acting) = acting.map(|index| &config.thresholds[index as usize]) else { return false };
     let is_memory = |threshold: &Threshold| threshold.signal.resource() == Resource::Memory;
     let mut hard = (0..).zip(&config.thresholds).filter(|(_, threshold)| threshold.is_hard());
     !acting.is_hard()
@@ -436,10 +444,11 @@ impl crate::Case for Case {
         if let Some(difference) = self.drawn_otherwise(&config) {
             return Some(difference);
         }
-        let mut state = State::new(&config);
-        let mut plan = Plan::with_capacity(self.pods.len());
+        let mut state = State::with_capacity(&config, self.pods.len());
+        let mut plan = Plan::with_capacity(&config, self.pods.len(), 0);
         let mut elapsed = 0;
         let mut last = Readings::default();
+        let mut reclaimed = None;
         for (index, step) in self.steps.iter().enumerate() {
             elapsed += step.advance_ns;
             let active: Vec<&Pod> = step
@@ -449,30 +458,53 @@ impl crate::Case for Case {
                 .collect();
             let seen = step.stats.as_ref();
             let lists: Vec<_> = active.iter().map(|pod| Lists::new(pod, seen.map_or(&[], |seen| &seen.pods))).collect();
-            let pods: Vec<_> = lists.iter().map(Lists::pod).collect();
-            let node = |stats: Option<&Stats>| stats.map(|stats| stats.of_node.0);
+            let workload = |(slot, list)| {
+                let id = u64::from(slot);
+                let key = Key { slot, id: CgroupId(id) };
+                Workload { key, uid: Uid(id.into()), facts: Lists::pod(list), ..Workload::default() }
+            };
+            let workloads: Vec<_> = (0_u32..).zip(&lists).map(workload).collect();
+            let read = |stats: Option<&Stats>| stats.map(|stats| Readings::of(&stats.of_node.0));
             let layout = || DiskLayout::of(self.config.dedicated_image_fs, self.is_split(Some(step)));
             let observation = Observation {
                 layout: step.tells_disks().then(layout),
-                node: node(seen).filter(|_| !step.fails("statsError")),
-                pods: &pods,
+                readings: read(seen).filter(|_| !step.fails("statsError")),
+                reclaimed,
+                workloads: &workloads,
+                ..Observation::default()
             };
             decide(&config, &mut state, &observation, MonotonicNs(elapsed), &mut plan);
             // Where nothing was read, what was read before stays the last.
-            let is_read = !matches!(plan.outcome, Outcome::Idle | Outcome::NoLayout | Outcome::NoStatistics);
-            let readings = observation.node.as_ref().filter(|_| is_read).map_or(last, Readings::of);
-            let mut done = Done {
-                stats_calls: u32::from(!matches!(plan.outcome, Outcome::Idle | Outcome::NoLayout)),
-                ..Done::default()
-            };
-            if plan.outcome == Outcome::Reclaim {
-                let cleaned = [(plan.reclaim.containers, "containers"), (plan.reclaim.images, "images")];
-                done.reclaim.extend(cleaned.into_iter().filter(|(is, _)| *is).map(|(_, what)| what.to_owned()));
+            let is_idle = !config.local_storage_isolation
+                && config.thresholds.iter().all(|threshold| threshold.origin == Origin::Derived);
+            let is_read = !is_idle && !matches!(plan.outcome, Outcome::NoLayout | Outcome::NoStatistics);
+            let readings = observation.readings.filter(|_| is_read).unwrap_or(last);
+            let mut done =
+                Done { stats_calls: u32::from(!is_idle && plan.outcome != Outcome::NoLayout), ..Done::default() };
+            let acting = plan.acting().and_then(|status| match status.line {
+                Why::Threshold(index) => Some(index),
+                Why::Swap | Why::Limit(_) => None,
+            });
+            let error = (plan.outcome == Outcome::NoLayout).then(|| {
+                let cause = step.fail.get("imageFs").map_or("", String::as_str);
+                message::DisksUnknown(cause).to_string()
+            });
+            if let Some(order) = plan.reclaim() {
+                let cleaned: &[&str] = match order.stage {
+                    Stage::ContainersAndImages => &["containers", "images"],
+                    Stage::Containers => &["containers"],
+                    Stage::Images => &["images"],
+                    Stage::Memory(_) => &[],
+                };
+                done.reclaim.extend(cleaned.iter().map(|what| (*what).to_owned()));
                 done.stats_calls += 1;
-                let after = node(step.stats_after_reclaim.as_ref().or(seen)).filter(|_| !step.fails("statsAfterError"));
-                after_reclaim(&config, &state, &observation, after.as_ref(), &mut plan);
+                // The turn goes on when that has ended.
+                reclaimed = Some(Reclaimed { order: order.order, at: StatsTime(0) });
+                let after = read(step.stats_after_reclaim.as_ref().or(seen)).filter(|_| !step.fails("statsAfterError"));
+                let observation = Observation { reclaimed, readings: after, ..observation };
+                decide(&config, &mut state, &observation, MonotonicNs(elapsed), &mut plan);
             }
-            if let Some(acting) = plan.acting {
+            if let Some(acting) = acting {
                 done.events.push(Event {
                     pod: None,
                     node: Some(NODE.to_owned()),
@@ -487,17 +519,13 @@ impl crate::Case for Case {
                 done.events.push(event);
                 done.kills.push(kill);
             }
-            let error = (plan.outcome == Outcome::NoLayout).then(|| {
-                let cause = step.fail.get("imageFs").map_or("", String::as_str);
-                message::DisksUnknown(cause).to_string()
-            });
-            let known = self.known(&config, &state, error);
+            let known = self.known(&config, &state, &plan, error);
             if known != step.state {
                 return Some(format!("step {index}:\n{}", crate::both(&known, &step.state)));
             }
             let nothing = [Done::default()];
             let outcomes = step.outcomes.as_deref().unwrap_or(&nothing);
-            if puts_soft_before_hard(&config, &state, (&readings, &last), &plan) || !outcomes.contains(&done) {
+            if puts_soft_before_hard(&config, &state, (&readings, &last), acting) || !outcomes.contains(&done) {
                 return Some(format!("step {index}:\n{}", crate::both(&done, &outcomes)));
             }
             last = readings;

@@ -1,6 +1,8 @@
 //! Exact amounts.
 
 use core::ops::{Add, Sub};
+use plimsoll_units::Bytes;
+use serde::{Deserialize, Serialize};
 
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
 
@@ -8,7 +10,7 @@ const NANOS_PER_UNIT: i128 = 1_000_000_000;
 /// threshold of `1.1Gi` is no whole number of bytes, and the kubelet compares it as it is written.
 ///
 /// Sums and differences saturate where 128 bits end, far beyond what a machine can have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Amount(i128);
 
 impl Amount {
@@ -40,6 +42,12 @@ impl Amount {
     /// (`int64(*stats.UsedBytes)` in its `helpers.go`).
     pub const fn counted(count: u64) -> Self {
         Self::whole(count.cast_signed())
+    }
+
+    /// The same in bytes, rounded up; none where it is less than none.
+    pub fn to_bytes(self) -> Bytes {
+        let whole = self.rounded_up();
+        Bytes(u64::try_from(whole).unwrap_or(if whole < 0 { 0 } else { u64::MAX }))
     }
 
     /// Whether there is none.

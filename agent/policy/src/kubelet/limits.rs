@@ -3,9 +3,10 @@
 use super::amount::Amount;
 use super::pod::Pod;
 use super::ranking::DiskLayout;
+use serde::{Deserialize, Serialize};
 
 /// A limit of local storage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
     /// Of this volume of the pod.
     EmptyDir(u32),

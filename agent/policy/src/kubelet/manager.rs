@@ -4,16 +4,17 @@
 //! ([`Outcome::Reclaim`]), and [`after_reclaim`] goes on with what was seen after it.
 
 use super::limits::{Limit, over_limit};
-use super::pod::Pod;
+use super::pod::Manages;
 use super::ranking::{DiskLayout, Fate, Ranked, rank};
 use super::reclaim::Reclaim;
-use super::signals::{Condition, NodeStats, Readings, Resource};
+use super::signals::{Condition, Readings, Resource};
 use super::threshold::{Origin, Threshold};
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
+use serde::{Deserialize, Serialize};
 
 /// Seconds for an orderly end where there is no time for one (`immediateEvictionGracePeriodSeconds`).
-pub(crate) const AT_ONCE_SECONDS: i64 = 1;
+pub const AT_ONCE_SECONDS: i64 = 1;
 
 /// What the manager goes by.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,23 +32,23 @@ pub struct Config {
 }
 
 /// What was seen.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Observation<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Observation<'a, P> {
     /// Which disks there are; absent if the runtime did not tell. Not asked again once it told.
     pub layout: Option<DiskLayout>,
-    /// Statistics of the node; absent if they could not be had.
-    pub node: Option<NodeStats>,
+    /// What the statistics of the node say; absent if they could not be had.
+    pub readings: Option<Readings>,
     /// Running pods.
-    pub pods: &'a [Pod<'a>],
+    pub pods: &'a [P],
 }
 
 /// Conditions of the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditions([bool; Condition::ALL.len()]);
 
 impl Conditions {
     /// Those for which `is_true` holds.
-    pub(crate) fn of(is_true: impl Fn(Condition) -> bool) -> Self {
+    pub fn of(is_true: impl Fn(Condition) -> bool) -> Self {
         Self(Condition::ALL.map(is_true))
     }
 
@@ -63,7 +64,7 @@ impl Conditions {
 }
 
 /// A threshold's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Watched {
     /// When it was first met, of the turns without a break.
     since: Option<MonotonicNs>,
@@ -72,7 +73,7 @@ struct Watched {
 }
 
 /// What is remembered from turn to turn.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     layout: Option<DiskLayout>,
     watched: Vec<Watched>,
@@ -86,6 +87,16 @@ impl State {
     /// A state for a configuration. Nothing allocates later.
     pub fn new(config: &Config) -> Self {
         Self { watched: vec![Watched::default(); config.thresholds.len()], ..Self::default() }
+    }
+
+    /// Whether it was made for such a configuration.
+    pub(crate) const fn is_for(&self, config: &Config) -> bool {
+        self.watched.len() == config.thresholds.len()
+    }
+
+    /// What the last turn read.
+    pub(crate) const fn last(&self) -> Readings {
+        self.last
     }
 
     /// Conditions that are true.
@@ -173,6 +184,12 @@ impl Plan {
         Self { evictions: Vec::with_capacity(pods), ranked: Vec::with_capacity(pods), ..Self::default() }
     }
 
+    /// As it was when it asked for a reclaim.
+    pub(crate) fn resume(&mut self, acting: u32) {
+        self.clear();
+        (self.outcome, self.acting) = (Outcome::Reclaim, Some(acting));
+    }
+
     fn clear(&mut self) {
         self.outcome = Outcome::default();
         self.acting = None;
@@ -184,7 +201,13 @@ impl Plan {
 }
 
 /// Decides a turn, at `now`, and writes it into `plan`.
-pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>, now: MonotonicNs, plan: &mut Plan) {
+pub fn decide<'a, P: Manages<'a>>(
+    config: &Config,
+    state: &mut State,
+    observation: &Observation<'_, P>,
+    now: MonotonicNs,
+    plan: &mut Plan,
+) {
     plan.clear();
     let was_configured = |threshold: &Threshold| threshold.origin != Origin::Derived;
     if !config.local_storage_isolation && !config.thresholds.iter().any(was_configured) {
@@ -196,11 +219,10 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
         return;
     };
     state.layout = Some(layout);
-    let Some(node) = &observation.node else {
+    let Some(readings) = observation.readings else {
         plan.outcome = Outcome::NoStatistics;
         return;
     };
-    let readings = Readings::of(node);
     watch(config, state, &readings, now, first_turn);
     let last = core::mem::replace(&mut state.last, readings);
 
@@ -208,8 +230,9 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     let pods = &observation.pods[..observation.pods.len().min(room)];
     plan.overlooked = observation.pods.len() - pods.len();
     if config.local_storage_isolation {
-        plan.evictions.extend((0_u32..).zip(pods).filter_map(|(pod, facts)| {
-            let why = Why::Limit(over_limit(facts, layout)?);
+        let active = (0_u32..).zip(pods).filter(|(_, pod)| pod.is_active());
+        plan.evictions.extend(active.filter_map(|(pod, facts)| {
+            let why = Why::Limit(over_limit(facts.pod(), layout)?);
             Some(Eviction { pod, why, grace_seconds: AT_ONCE_SECONDS })
         }));
         if !plan.evictions.is_empty() {
@@ -238,17 +261,17 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
 /// Cleaning up was enough if no threshold at all is below its threshold and minimum reclaim: not one of another signal,
 /// nor a soft one in its grace, nor one that never was met (`reclaimNodeLevelResources`). Without a second reading it
 /// was not.
-pub fn after_reclaim(
+pub fn after_reclaim<'a, P: Manages<'a>>(
     config: &Config,
     state: &State,
-    observation: &Observation<'_>,
-    after: Option<&NodeStats>,
+    observation: &Observation<'_, P>,
+    after: Option<&Readings>,
     plan: &mut Plan,
 ) {
     let (Outcome::Reclaim, Some(layout)) = (plan.outcome, state.layout) else { return };
-    let is_enough = after.map(Readings::of).is_some_and(|readings| {
+    let is_enough = after.is_some_and(|readings| {
         let judges = |threshold: &&Threshold| threshold.origin.is_seen(false);
-        !config.thresholds.iter().filter(judges).any(|threshold| threshold.is_met(&readings, true))
+        !config.thresholds.iter().filter(judges).any(|threshold| threshold.is_met(readings, true))
     });
     if is_enough {
         plan.outcome = Outcome::Relieved;
@@ -300,10 +323,10 @@ fn choose(config: &Config, state: &State, readings: &Readings, last: &Readings) 
 
 /// Evicts the first who may be. Static, mirror and critical pods are ranked, and passed over without an event
 /// (`evictPod`).
-fn evict(config: &Config, layout: DiskLayout, pods: &[Pod<'_>], plan: &mut Plan) {
+fn evict<'a>(config: &Config, layout: DiskLayout, pods: &[impl Manages<'a>], plan: &mut Plan) {
     let Some(acting) = plan.acting else { return };
     let threshold = &config.thresholds[acting as usize];
-    if pods.is_empty() {
+    if !pods.iter().any(Manages::is_active) {
         plan.outcome = Outcome::NoPods;
         return;
     }
@@ -311,13 +334,16 @@ fn evict(config: &Config, layout: DiskLayout, pods: &[Pod<'_>], plan: &mut Plan)
     plan.outcome = Outcome::AllCritical;
     for ranked in &mut plan.ranked {
         let pod = &pods[ranked.pod as usize];
-        if let Some(why) = pod.critical {
+        if let Some(why) = pod.critical() {
             ranked.fate = Fate::PassedOver(why);
         } else if plan.outcome != Outcome::Evict {
             ranked.fate = Fate::Evicted;
             let most = config.max_pod_grace_seconds;
-            let grace_seconds =
-                if threshold.is_hard() { AT_ONCE_SECONDS } else { pod.grace_seconds.map_or(most, |own| own.min(most)) };
+            let grace_seconds = if threshold.is_hard() {
+                AT_ONCE_SECONDS
+            } else {
+                pod.pod().grace_seconds.map_or(most, |own| own.min(most))
+            };
             plan.evictions.push(Eviction { pod: ranked.pod, why: Why::Threshold(acting), grace_seconds });
             plan.outcome = Outcome::Evict;
         }
@@ -326,10 +352,10 @@ fn evict(config: &Config, layout: DiskLayout, pods: &[Pod<'_>], plan: &mut Plan)
 
 #[cfg(test)]
 mod tests {
-    use super::super::signals::{FsStats, MemoryStats, Signal, StatsTime};
+    use super::super::signals::{FsStats, MemoryStats, NodeStats, Signal, StatsTime};
     use super::super::threshold::Line;
     use super::*;
-    use crate::kubelet::{Amount, Critical};
+    use crate::kubelet::{Amount, Critical, Pod};
 
     fn threshold(signal: Signal, grace: u64) -> Threshold {
         Threshold {
@@ -362,7 +388,8 @@ mod tests {
         let (mut state, mut plan) = (State::new(&config), Plan::with_capacity(0));
         for second in [1, 100] {
             let layout = Some(DiskLayout::Single);
-            let observation = Observation { layout, node: Some(node(second)), pods: &[] };
+            let readings = Some(Readings::of(&node(second)));
+            let observation = Observation::<Pod<'_>> { layout, readings, pods: &[] };
             let now = MonotonicNs(u64::try_from(second).expect("positive") * 1_000_000_000);
             decide(&config, &mut state, &observation, now, &mut plan);
         }
@@ -393,7 +420,8 @@ mod tests {
             (0..).zip(pods).map(|(priority, critical)| Pod { priority, critical, ..Pod::default() }).collect();
         let config = Config { thresholds: vec![threshold(Signal::MemoryAvailable, 0)], ..Config::default() };
         let (mut state, mut plan) = (State::new(&config), Plan::with_capacity(8));
-        let observation = Observation { layout: Some(DiskLayout::Single), node: Some(node(1)), pods: &pods };
+        let readings = Some(Readings::of(&node(1)));
+        let observation = Observation { layout: Some(DiskLayout::Single), readings, pods: &pods };
         decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
         let fates: Vec<_> = plan.ranked.iter().map(|ranked| ranked.fate).collect();
         assert_eq!(

@@ -1,11 +1,10 @@
-//! The eviction policy `kubelet`: decision for decision what the eviction manager of Kubernetes 1.36.3 does on
-//! linux/amd64.
+//! The policy `kubelet`: decision for decision what the eviction manager of Kubernetes 1.36.3 does on linux/amd64.
 //!
 //! Where that code has a quirk, the quirk is kept, and the comment beside it names the function it comes from. What it
 //! leaves to chance (it walks hash maps) is always decided in the same way here, by one of its own possible answers:
 //! hard before soft, then the order of the configuration.
 //!
-//! Nothing here reads a file or a clock or kills anybody, and but for [`text`] nothing renders a text.
+//! Nothing here reads a file or a clock or kills, and nothing renders a text.
 
 mod amount;
 mod limits;
@@ -14,17 +13,16 @@ mod pod;
 mod ranking;
 mod reclaim;
 mod signals;
-pub mod text;
 mod threshold;
 
 pub use amount::Amount;
 pub use limits::Limit;
 pub(crate) use limits::over_limit;
-pub(crate) use manager::AT_ONCE_SECONDS;
+pub use manager::AT_ONCE_SECONDS;
 pub use manager::{Conditions, Config, Eviction, Observation, Outcome, Plan, State, Why, after_reclaim, decide};
 pub use pod::{
-    Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Pod, PodSpec, PodStats, QosClass, Requirements,
-    Usage, Volume, VolumeStats,
+    Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Manages, Pod, PodSpec, PodStats, QosClass,
+    Requirements, Usage, Volume, VolumeStats,
 };
 pub(crate) use ranking::Measured;
 pub use ranking::{DiskLayout, Fate, Ranked, compare, rank};

@@ -3,6 +3,7 @@
 //! [`PodSpec`] is read once, when a pod comes; [`Pod`] is what a decision looks at.
 
 use super::amount::Amount;
+use serde::{Deserialize, Serialize};
 
 /// The lowest priority of pods that are critical by it (`SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
@@ -58,7 +59,7 @@ pub struct PodSpec<'a> {
 }
 
 /// Quality of service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum QosClass {
     /// Asks for nothing.
     #[default]
@@ -303,6 +304,28 @@ pub struct Pod<'a> {
     /// What it uses; absent if there are no statistics of it. Where there are two by its UID, the last
     /// (`cachedStatsFunc` puts them into a map).
     pub stats: Option<PodStats<'a>>,
+}
+
+/// What the manager is given of each pod: a [`Pod`], or something that holds one.
+pub trait Manages<'a> {
+    /// The pod.
+    fn pod(&self) -> &Pod<'a>;
+
+    /// Why it is never evicted, if so.
+    fn critical(&self) -> Option<Critical> {
+        self.pod().critical
+    }
+
+    /// Whether it is one of the pods that the manager looks at (`GetActivePods`).
+    fn is_active(&self) -> bool {
+        true
+    }
+}
+
+impl<'a> Manages<'a> for Pod<'a> {
+    fn pod(&self) -> &Self {
+        self
+    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! Who would go first.
 
 use super::amount::Amount;
-use super::pod::{Critical, Pod, PodStats, Usage};
+use super::pod::{Critical, Manages, Pod, PodStats, Usage};
 use super::signals::{Resource, Signal};
 use core::cmp::{Ordering, Reverse};
+use serde::{Deserialize, Serialize};
 
 /// Up to this many elements are sorted by insertion in Go, which keeps the order of equal ones, and more are not.
 const GO_INSERTION_SORT: usize = 12;
 
 /// Which disks there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DiskLayout {
     /// One for everything.
     Single,
@@ -171,9 +172,10 @@ pub fn compare(resource: Resource, one: &Ranked, other: &Ranked) -> Ordering {
 ///
 /// Of equals the one that was given first goes first. The kubelet does the same with up to twelve pods, and anything with
 /// more.
-pub fn rank(signal: Signal, layout: DiskLayout, pods: &[Pod<'_>], ranked: &mut Vec<Ranked>) {
+pub fn rank<'a>(signal: Signal, layout: DiskLayout, pods: &[impl Manages<'a>], ranked: &mut Vec<Ranked>) {
     ranked.clear();
-    ranked.extend((0_u32..).zip(pods).map(|(index, pod)| Ranked::of(index, pod, signal, layout)));
+    let active = (0_u32..).zip(pods).filter(|(_, pod)| pod.is_active());
+    ranked.extend(active.map(|(index, pod)| Ranked::of(index, pod.pod(), signal, layout)));
     let resource = signal.resource();
     let is_order = resource != Resource::Pids || ranked.iter().all(|ranked| ranked.processes < 1 << 63);
     if !is_order && ranked.len() <= GO_INSERTION_SORT {

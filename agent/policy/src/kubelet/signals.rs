@@ -1,6 +1,7 @@
 //! What is measured against thresholds, and how it follows from the statistics of the node.
 
 use core::fmt;
+use serde::{Deserialize, Serialize};
 
 /// A signal of the kubelet's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,7 +146,7 @@ impl fmt::Display for Signal {
 }
 
 /// When a figure was taken: nanoseconds on any clock, since these are only compared with each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StatsTime(pub i64);
 
 /// Memory of the machine or of a cgroup. What could not be read is absent.
@@ -204,7 +205,7 @@ pub struct NodeStats {
 
 /// One signal as it was seen. Negative where counters do not fit a signed 64-bit number, or the limit of processes was
 /// lowered below their number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     /// What is left.
     pub available: i64,
@@ -215,7 +216,7 @@ pub struct Reading {
 }
 
 /// All signals as they were seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readings([Option<Reading>; Signal::ALL.len()]);
 
 impl Readings {

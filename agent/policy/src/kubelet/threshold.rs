@@ -3,6 +3,7 @@
 use super::amount::Amount;
 use super::signals::{Readings, Signal};
 use core::time::Duration;
+use plimsoll_units::Bytes;
 
 /// Where a line is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +15,16 @@ pub enum Line {
 }
 
 impl Line {
+    /// At so many bytes.
+    pub const fn bytes(bytes: Bytes) -> Self {
+        Self::At(Amount::nanos(bytes.0 as i128 * 1_000_000_000))
+    }
+
+    /// The line on this capacity, in bytes and rounded up: what is below the one is below the other.
+    pub fn of_bytes(self, capacity: Bytes) -> Bytes {
+        self.of(capacity.0.cast_signed()).to_bytes()
+    }
+
     /// The line on this capacity (`GetThresholdQuantity`). Shares are taken in 64-bit floats of a 32-bit fraction and
     /// truncated, so that 10 % of 10 GiB is 16 bytes more than 1 GiB.
     pub fn of(self, capacity: i64) -> Amount {
@@ -78,6 +89,16 @@ pub struct Threshold {
 }
 
 impl Threshold {
+    /// A hard threshold without minimum reclaim.
+    pub const fn hard(signal: Signal, line: Line) -> Self {
+        Self { signal, line: Some(line), grace: Duration::ZERO, min_reclaim: None, origin: Origin::Configured }
+    }
+
+    /// The line on this capacity, in bytes; nothing where it is never met.
+    pub fn bytes(&self, capacity: Bytes) -> Option<Bytes> {
+        self.line.map(|line| line.of_bytes(capacity))
+    }
+
     /// Whether it acts at once.
     pub const fn is_hard(&self) -> bool {
         self.grace.is_zero()

@@ -1,9 +1,10 @@
 //! From what an eviction policy decided to what is said of each pod that goes.
 
 use super::{Binary, Cause, Line, Met, NodeLow, OverLimit, Victim};
-use crate::kubelet::{self, Amount, Limit, Reading, Readings, Resource};
-use crate::plan::Case;
-use crate::plimsoll;
+use crate::config::Config;
+use crate::eviction_policy::EvictionPolicy;
+use crate::kubelet::{Amount, Limit, Reading, Readings, Resource};
+use crate::plan::{Action, Case, Plan, ThresholdStatus, Why};
 use core::fmt;
 
 /// What stands in files and specifications and messages repeat. Decisions go by exact amounts and keep no texts.
@@ -26,54 +27,38 @@ pub enum Message {
 }
 
 impl Message {
-    /// Of an eviction by the eviction policy `kubelet`.
-    pub fn of_kubelet(
-        config: &kubelet::Config,
-        readings: &Readings,
-        eviction: &kubelet::Eviction,
-        words: &impl MessageContext,
-    ) -> Self {
-        match eviction.why {
-            kubelet::Why::Threshold(index) => {
-                let signal = config.thresholds.get(index as usize).map(|threshold| threshold.signal);
-                let resource = signal.map_or(Resource::Memory, kubelet::Signal::resource);
-                // The kubelet names the first about the resource of those that it hands on. Its manager hands on those
-                // that are met alone, of which this is the first: it acts on that one.
-                let met = signal
-                    .and_then(|signal| Some(Met { signal, line: words.line(index), reading: readings.get(signal)? }));
-                Self::Low(NodeLow::of(resource, met, &words.victim(eviction.pod, resource)))
-            }
-            kubelet::Why::Limit(limit) => Self::Over(words.over(eviction.pod, limit)),
-        }
-    }
-
-    /// Of an eviction by `plimsoll` or `openshift3`, in the kubelet's words. Nothing is said of clean-ups, nor of a pod
-    /// that is hastened: it was said when it was asked to end.
+    /// Of an eviction, in the kubelet's words whatever the policy. Nothing is said of reclaims, nor of a pod whose
+    /// grace is cut short: it was said when it was asked to end.
     ///
-    /// Swap is no signal of the kubelet's: such a pod goes for memory, without a threshold.
-    pub fn of_plimsoll(
-        config: &plimsoll::Config,
+    /// The kubelet names the first threshold about the resource of those that it hands on. Its manager hands on those
+    /// that are met alone, of which this is the first: it acts on that one. Swap is no signal of the kubelet's: such a
+    /// pod is evicted for memory, without a threshold.
+    pub fn of(
+        config: &Config,
         readings: &Readings,
-        plan: &plimsoll::Plan,
-        action: &plimsoll::Action,
+        plan: &Plan,
+        action: &Action,
         words: &impl MessageContext,
     ) -> Option<Self> {
-        let plimsoll::Action::Evict { pod, why, grace_seconds: _ } = *action else { return None };
+        let Action::Evict { workload: pod, why, grace_seconds: _ } = *action else { return None };
         let (resource, met) = match why {
-            plimsoll::Why::Limit(limit) => return Some(Self::Over(words.over(pod, limit))),
-            plimsoll::Why::Swap => (Resource::Memory, None),
-            plimsoll::Why::Threshold(index) => {
-                let signal = config.thresholds.get(index as usize)?.signal;
-                let judged = plan.judged.iter().find(|judged| judged.line == why);
-                let met = judged.zip(readings.get(signal)).map(|(judged, reading)| {
-                    let line = match words.line(index) {
-                        // Of what it was really taken of: without the huge page pool.
-                        Line::Fraction(_) => Line::Written(Binary(whole(judged.at)).to_string()),
-                        written @ Line::Written(_) => written,
-                    };
-                    Met { signal, line, reading: below(judged, reading) }
-                });
-                (signal.resource(), met)
+            Why::Limit(limit) => return Some(Self::Over(words.over(pod, limit))),
+            Why::Swap => (Resource::Memory, None),
+            Why::Threshold(index) => {
+                let signal = config.thresholds_in(plan.scope).get(index as usize)?.signal;
+                let status = plan.thresholds.iter().find(|status| status.line == why);
+                let met = |reading| match status.filter(|_| config.eviction_policy != EvictionPolicy::Kubelet) {
+                    None => Met { signal, line: words.line(index), reading },
+                    Some(status) => {
+                        let line = match words.line(index) {
+                            // Of what it was really taken of: without the huge page pool.
+                            Line::Fraction(_) => Line::Written(Binary(whole(status.at)).to_string()),
+                            written @ Line::Written(_) => written,
+                        };
+                        Met { signal, line, reading: below(status, reading) }
+                    }
+                };
+                (signal.resource(), readings.get(signal).map(met))
             }
         };
         Some(Self::Low(NodeLow::of(resource, met, &words.victim(pod, resource))))
@@ -109,11 +94,11 @@ impl fmt::Display for Message {
 }
 
 /// The kubelet's own figure where that is what is below the threshold; otherwise the one that is.
-fn below(judged: &plimsoll::Judged, reading: Reading) -> Reading {
-    if judged.case != Case::MemAvailableOnly && Amount::whole(reading.available) < judged.target {
+fn below(status: &ThresholdStatus, reading: Reading) -> Reading {
+    if status.case != Case::MemAvailableOnly && Amount::whole(reading.available) < status.target {
         return reading;
     }
-    Reading { available: whole(judged.target - judged.missing), ..reading }
+    Reading { available: whole(status.available), ..reading }
 }
 
 fn whole(amount: Amount) -> i64 {
@@ -125,7 +110,8 @@ fn whole(amount: Amount) -> i64 {
 mod tests {
     use super::super::{Asked, Used, VictimUsage, Written};
     use super::*;
-    use crate::kubelet::{DiskLayout, NodeStats, Signal, Threshold};
+    use crate::kubelet::{self, DiskLayout, NodeStats, Signal, Threshold};
+    use crate::{Observation, Reclaimed, State, Swap, SwapThreshold, Workload, decide};
     use core::time::Duration;
     use plimsoll_units::{Bytes, MonotonicNs};
 
@@ -180,7 +166,7 @@ mod tests {
         }
     }
 
-    fn pod(storage_limit: Option<Amount>, look: impl FnOnce(&plimsoll::Pod<'_>)) {
+    fn pod(storage_limit: Option<Amount>, look: impl FnOnce(&Workload<'_>)) {
         let used = kubelet::Usage { bytes: Some(2048), inodes: Some(20) };
         let container = kubelet::ContainerStats { name: "c", rootfs: used, logs: used };
         let stats = kubelet::PodStats {
@@ -192,68 +178,57 @@ mod tests {
         };
         let facts =
             kubelet::Pod { stats: Some(stats), ephemeral_storage_limit: storage_limit, ..kubelet::Pod::default() };
-        look(&plimsoll::Pod { facts, ..plimsoll::Pod::default() });
+        look(&Workload { facts, ..Workload::default() });
     }
 
-    fn by_kubelet(threshold: Threshold, pod: &plimsoll::Pod<'_>, words: &OnePod) -> Message {
-        let config = kubelet::Config {
-            thresholds: vec![threshold],
-            local_storage_isolation: true,
-            ..kubelet::Config::default()
-        };
-        let (mut state, mut plan) = (kubelet::State::new(&config), kubelet::Plan::with_capacity(1));
-        let pods = [pod.facts];
-        let observation = kubelet::Observation { layout: Some(DiskLayout::Single), node: Some(node()), pods: &pods };
-        kubelet::decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
-        kubelet::after_reclaim(&config, &state, &observation, None, &mut plan);
-        Message::of_kubelet(&config, &Readings::of(&node()), &plan.evictions[0], words)
-    }
-
-    fn by_plimsoll(
-        config: &plimsoll::Config,
-        pod: &plimsoll::Pod<'_>,
-        words: &OnePod,
-        more: &plimsoll::Observation<'_>,
-    ) -> Message {
-        let (mut state, mut plan) =
-            (plimsoll::State::with_capacity(config, 1), plimsoll::Plan::with_capacity(config, 1, 0));
-        let pods = [*pod];
-        let mut observation = plimsoll::Observation {
+    /// What is said of the only pod, in the first turn that evicts it. Reclaims change nothing.
+    fn by(config: &Config, pod: &Workload<'_>, words: &OnePod, more: &Observation<'_>) -> Message {
+        let config = Config { evict_for_unattributed: true, ..config.clone() };
+        let (mut state, mut plan) = (State::with_capacity(&config, 1), Plan::with_capacity(&config, 1, 0));
+        let workloads = [*pod];
+        let readings = Readings::of(&node());
+        let mut observation = Observation {
             layout: Some(DiskLayout::Single),
-            node: Some(node()),
+            readings: Some(readings),
             dead_containers: Some(0),
-            pods: &pods,
+            workloads: &workloads,
             ..*more
         };
-        for turn in 1..3 {
-            plimsoll::decide(config, &mut state, &observation, MonotonicNs(turn), &mut plan);
+        for turn in 1..4 {
+            decide(&config, &mut state, &observation, MonotonicNs(turn), &mut plan);
             // Pages come back from swap.
-            observation.swap = observation.swap.map(|swap| plimsoll::Swap { refaults: swap.refaults + turn, ..swap });
-            if !plan.actions.is_empty() {
+            observation.swap = observation.swap.map(|swap| Swap { refaults: swap.refaults + turn, ..swap });
+            observation.reclaimed =
+                plan.reclaim().map(|order| Reclaimed { order: order.order, at: kubelet::StatsTime(0) });
+            if plan.victims().next().is_some() {
                 break;
             }
         }
-        let reported = |action| Message::of_plimsoll(config, &Readings::of(&node()), &plan, action, words);
-        plan.actions.iter().find_map(reported).unwrap_or_else(|| panic!("somebody goes: {plan:?}"))
+        let reported = |action| Message::of(&config, &readings, &plan, action, words);
+        plan.actions.iter().find_map(reported).unwrap_or_else(|| panic!("the pod is evicted: {plan:?}"))
     }
 
     #[test]
-    fn both_rule_books_say_the_same_of_every_signal_and_limit() {
+    fn all_policies_say_the_same_of_every_signal_and_limit() {
         let written = || (kubelet::Line::At(Amount::whole(5120)), Line::Written("5Ki".into()));
         let share = || (kubelet::Line::Share(0.125), Line::Fraction(0.125));
         for (line, text) in [written(), share()] {
             let words = OnePod(text);
             for signal in Signal::ALL {
                 let threshold = threshold(signal, line);
-                let config = plimsoll::Config { thresholds: vec![threshold], ..plimsoll::Config::default() };
+                let config =
+                    |eviction_policy| Config { eviction_policy, thresholds: vec![threshold], ..Config::default() };
                 for limit in [None, Some(Amount::whole(1024))] {
                     pod(limit, |pod| {
-                        let kubelet = by_kubelet(threshold, pod, &words);
-                        let plimsoll = by_plimsoll(&config, pod, &words, &plimsoll::Observation::default());
-                        assert_eq!(plimsoll.to_string(), kubelet.to_string(), "{signal}");
-                        assert_eq!(plimsoll.annotations(), kubelet.annotations(), "{signal}");
+                        let said = |policy| by(&config(policy), pod, &words, &Observation::default());
+                        let kubelet = said(EvictionPolicy::Kubelet);
                         let cause = if limit.is_some() { Cause::PodLimit } else { Cause::Signal(signal) };
-                        assert_eq!((plimsoll.cause(), kubelet.cause()), (Some(cause), Some(cause)));
+                        for policy in EvictionPolicy::ALL {
+                            let ours = said(policy);
+                            assert_eq!(ours.to_string(), kubelet.to_string(), "{policy} {signal}");
+                            assert_eq!(ours.annotations(), kubelet.annotations(), "{policy} {signal}");
+                            assert_eq!(ours.cause(), Some(cause), "{policy}");
+                        }
                     });
                 }
             }
@@ -265,32 +240,31 @@ mod tests {
         let words = OnePod(Line::Fraction(0.125));
         let memory = |line| {
             let thresholds = vec![threshold(Signal::MemoryAvailable, line)];
-            plimsoll::Config { thresholds, ..plimsoll::Config::default() }
+            Config { thresholds, ..Config::default() }
         };
-        let reported = |config: &plimsoll::Config, more: &plimsoll::Observation<'_>| {
+        let reported = |config: &Config, more: &Observation<'_>| {
             let mut text = String::new();
-            pod(None, |pod| text = by_plimsoll(config, pod, &words, more).to_string());
+            pod(None, |pod| text = by(config, pod, &words, more).to_string());
             let (figures, offending) = text.split_once("Container").expect("it is over its request");
             assert!(offending.starts_with(" c was using 2Ki, request is 10, has larger"), "{offending}");
             figures.to_owned()
         };
         let low = "The node was low on resource: memory. ";
-        let mem_available = |bytes| plimsoll::Observation { mem_available: Some(Bytes(bytes)), ..Default::default() };
+        let mem_available = |bytes| Observation { mem_available: Some(Bytes(bytes)), ..Default::default() };
         // A thirty-second of it is 2Ki, and the kubelet's figure is 4Ki.
         let config = memory(kubelet::Line::Share(0.031_25));
         assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 2Ki, available: 1Ki. "));
         let config = memory(kubelet::Line::Share(0.125));
         assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 8Ki, available: 4Ki. "));
         // Huge pages are available to nobody.
-        let pool = plimsoll::Observation { huge_page_pool: Bytes(3072), ..Default::default() };
+        let pool = Observation { huge_page_pool: Bytes(3072), ..Default::default() };
         let config = memory(kubelet::Line::Share(0.031_25));
         assert_eq!(reported(&config, &pool), format!("{low}Threshold quantity: 1952, available: 1Ki. "));
-        let swap = plimsoll::Swap { total: Bytes(100), free: Bytes(1), refaults: 7 };
+        let swap = Swap { total: Bytes(100), free: Bytes(1), refaults: 7 };
         let stall = crate::Stall { full: Duration::from_secs(1), window: Duration::from_secs(1) };
-        let swapping =
-            plimsoll::Observation { swap: Some(swap), stall: Some(stall), ..plimsoll::Observation::default() };
-        let line = plimsoll::SwapThreshold { free: kubelet::Line::Share(0.5), grace: Duration::ZERO };
-        let config = plimsoll::Config { swap: Some(line), ..plimsoll::Config::default() };
+        let swapping = Observation { swap: Some(swap), stall: Some(stall), ..Observation::default() };
+        let line = SwapThreshold { free: kubelet::Line::Share(0.5), grace: Duration::ZERO };
+        let config = Config { swap: Some(line), thresholds: Vec::new(), ..Config::default() };
         assert_eq!(reported(&config, &swapping), low);
     }
 }

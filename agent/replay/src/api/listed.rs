@@ -1,11 +1,10 @@
 //! What a list of pods says of each, for whoever tells it beside what is measured.
 
-use super::{Amount, Pod, Requirements, Resources, Spec, Time, amounts, bits, full_name, going};
+use super::{Amount, Pod, Requirements, Resources, Spec, Time, amounts, bits, full_name, key, terminating};
 use jiff::Timestamp;
-use plimsoll_policy::Protected;
-use plimsoll_policy::kubelet::{self, Critical, InitContainer, PodSpec, PodStats, QosClass};
+use plimsoll_policy::kubelet::{self, InitContainer, PodSpec, PodStats, QosClass};
 use plimsoll_policy::oom_score::{Requests, oom_score_adj, part_of_pod_request};
-use plimsoll_policy::plimsoll::{self, PodUid};
+use plimsoll_policy::{Protected, Uid, Workload};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 /// The class of pods without which a node is none.
@@ -17,7 +16,7 @@ pub struct ListedPod {
     /// `namespace/name`.
     pub name: String,
     /// By which equals are told apart.
-    pub uid: PodUid,
+    pub uid: Uid,
     /// By what its cgroup may be called: its UID, and of one that stands for a static pod the UID of that.
     pub uids: Vec<String>,
     /// The node that it was given to; empty for none.
@@ -56,29 +55,30 @@ pub struct ListedContainer {
 }
 
 impl ListedPod {
-    /// As eviction policies look at it when memory is short, on a clock that begins in 1970. What is measured of it is
-    /// told: its working set, and what of its memory is in swap.
+    /// As it is decided about when memory is short, on a clock that begins in 1970. What is measured of it is told:
+    /// its working set, and what of its memory is in swap.
     pub fn for_memory(
         &self,
         working_set: Option<Bytes>,
         swapped: Option<Bytes>,
         now: MonotonicNs,
-    ) -> plimsoll::Pod<'static> {
+    ) -> Workload<'static> {
         let of_memory = |working_set: Bytes| PodStats { working_set: Some(working_set.0), ..PodStats::default() };
-        plimsoll::Pod {
+        Workload {
+            key: key(self.uid),
             uid: self.uid,
             facts: kubelet::Pod {
                 priority: self.priority,
-                critical: self.protected.map(critical),
                 memory_request: Amount::counted(self.memory_request.0),
                 stats: working_set.map(of_memory),
                 ..kubelet::Pod::default()
             },
             qos: self.qos,
+            protected: self.protected,
             started: self.started.unwrap_or(MonotonicNs(0)),
             swapped,
-            going: self.ends.map(|end| going(end, now)),
-            ..plimsoll::Pod::default()
+            terminating: self.ends.map(|end| terminating(end, now)),
+            ..Workload::default()
         }
     }
 
@@ -91,15 +91,6 @@ impl ListedPod {
     /// What the kubelet writes into `oom_score_adj` of this container's processes.
     pub fn oom_score_adj(&self, container: &ListedContainer, machine: Bytes) -> i32 {
         oom_score_adj(self.qos, self.is_node_critical, container.requests, machine)
-    }
-}
-
-/// Why it is never evicted, as eviction policies over pods say it.
-pub(crate) const fn critical(why: Protected) -> Critical {
-    match why {
-        Protected::Static => Critical::Static,
-        Protected::Mirror => Critical::Mirror,
-        Protected::Init | Protected::Agent | Protected::Listed | Protected::Critical => Critical::Priority,
     }
 }
 
@@ -146,11 +137,7 @@ impl Pod {
         let Self { metadata, spec, status } = self;
         let hash = metadata.annotations.get("kubernetes.io/config.hash").filter(|hash| **hash != metadata.uid);
         let (qos, request, critical) = self.with_spec(|spec| (spec.qos(), spec.memory_request(), spec.critical()));
-        let protected = critical.map(|why| match why {
-            Critical::Static => Protected::Static,
-            Critical::Mirror => Protected::Mirror,
-            Critical::Priority => Protected::Critical,
-        });
+        let protected = critical.map(Protected::from);
         let levels = spec.resources.as_ref();
         let levels = levels.filter(|levels| memory(&levels.limits).is_some());
         let all_are_limited = || spec.containers.iter().all(|container| is_limited_to_request(&container.resources));
@@ -158,7 +145,7 @@ impl Pod {
         let request_is_limit = levels.map_or_else(of_containers, is_limited_to_request);
         ListedPod {
             name: full_name(&metadata.namespace, &metadata.name),
-            uid: PodUid(bits(&metadata.uid)),
+            uid: Uid(bits(&metadata.uid)),
             uids: std::iter::once(&metadata.uid).chain(hash).cloned().collect(),
             node: spec.node_name.clone(),
             has_ended: matches!(status.phase.as_str(), "Succeeded" | "Failed"),

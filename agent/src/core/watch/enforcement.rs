@@ -7,13 +7,14 @@ use plimsoll_act::{Begun, BrakeEvent, BrakeRefused, Done, Job, KillEvent, KillRe
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::{Action, Candidate, Key, MemoryReading, Scope, SliceSet};
+use plimsoll_policy::kubelet::AT_ONCE_SECONDS;
+use plimsoll_policy::{Action, Key, MemoryReading, ReclaimOrder, Reclaimed as ReclaimEnd, Scope, SliceSet, Stage};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 use super::super::episode::Reported;
 use super::super::inventory::Request;
-use super::super::table::Termination;
-use super::{Readings, Trigger, Watch, past, scope_of};
+use super::super::table::{Observed, Termination};
+use super::{Readings, Reclaiming, Trigger, Watch, past, scope_of, stats_time};
 use crate::record::{Braked, Cause, Killed, Record, Refused, fitting};
 
 /// Who could not be killed is left alone for so long, and others have their turn.
@@ -160,8 +161,8 @@ impl Watch {
 
     /// How far memory was below the threshold that the plan is about.
     fn past_acting_threshold(&self) -> Bytes {
-        let Some((readings, judged)) = self.plan.readings.zip(self.plan.acting()) else { return Bytes::ZERO };
-        judged.line.saturating_sub(readings.mem_available.unwrap_or(readings.kubelet))
+        let Some((memory, status)) = self.plan.memory.zip(self.plan.acting()) else { return Bytes::ZERO };
+        past(&memory, status.at.to_bytes())
     }
 
     /// Tells that what grew was stopped, the first time after a crossing.
@@ -178,25 +179,30 @@ impl Watch {
         }
         for index in 0..self.plan.actions.len() {
             match self.plan.actions[index] {
-                Action::Evict { candidate, grace, .. } => {
-                    if self.evict(candidate, grace, now) == KillOutcome::No {
+                Action::Evict { workload, grace_seconds, .. } => {
+                    // A second is what the kubelet gives where there is no time.
+                    let grace = match u64::try_from(grace_seconds) {
+                        Ok(seconds) if grace_seconds > AT_ONCE_SECONDS => Duration::from_secs(seconds),
+                        Ok(_) | Err(_) => Duration::ZERO,
+                    };
+                    if self.evict(workload, grace, now) == KillOutcome::No {
                         self.state.give_back_victim();
                     }
                 }
-                // The bound of victims counted it when it was asked.
-                Action::Hasten { candidate, .. } => _ = self.evict(candidate, Duration::ZERO, now),
-                Action::Reclaim { amount } => self.reclaim(scope, amount, now),
+                // The limit of victims counted it when it was asked.
+                Action::EscalateToKill { workload, .. } => _ = self.evict(workload, Duration::ZERO, now),
+                Action::Reclaim(order) => self.reclaim(scope, order, now),
             }
         }
     }
 
-    fn evict(&mut self, candidate: u32, grace: Duration, now: MonotonicNs) -> KillOutcome {
-        let Some(candidate) = self.table.candidates().get(candidate as usize).copied() else { return KillOutcome::No };
-        if !grace.is_zero() && self.ask_to_end(&candidate, grace, now) {
+    fn evict(&mut self, workload: u32, grace: Duration, now: MonotonicNs) -> KillOutcome {
+        let Some(workload) = self.table.observed().get(workload as usize).copied() else { return KillOutcome::No };
+        if !grace.is_zero() && self.ask_to_end(&workload, grace, now) {
             return KillOutcome::Yes;
         }
         // Also where nobody could ask: it is as if it had not answered.
-        let outcome_of_kill = self.kill(self.plans, candidate.key, candidate.usage, now);
+        let outcome_of_kill = self.kill(self.plans, workload.key, workload.working_set(), now);
         if outcome_of_kill == KillOutcome::Yes {
             self.stopped(self.past_acting_threshold(), monotonic());
         }
@@ -204,16 +210,16 @@ impl Watch {
     }
 
     /// False: nobody could ask.
-    fn ask_to_end(&mut self, candidate: &Candidate, grace: Duration, now: MonotonicNs) -> bool {
-        let Some(workload) = self.table.get(candidate.key) else { return false };
+    fn ask_to_end(&mut self, observed: &Observed, grace: Duration, now: MonotonicNs) -> bool {
+        let Some(workload) = self.table.get(observed.key) else { return false };
         let handle = Arc::clone(&workload.facts.handle);
         let Some(enforcer) = &mut self.context.enforcer else { return false };
         if enforcer.release.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
             return false;
         }
-        self.table.set_termination(candidate.key.id, Termination::Asked(now.after(grace), self.plans));
+        self.table.set_termination(observed.key.id, Termination::Asked(now.after(grace), self.plans));
         let (path, what) = (fitting(handle.path()), Killed::Asked(grace));
-        self.report(&Record::Kill { plan: self.plans, path, usage: candidate.usage, at: now, what });
+        self.report(&Record::Kill { plan: self.plans, path, usage: observed.working_set(), at: now, what });
         true
     }
 
@@ -249,18 +255,21 @@ impl Watch {
         Some(begun)
     }
 
-    /// Asks for page cache of those over their reservation, in the order in which they would go.
-    fn reclaim(&mut self, scope: usize, amount: Bytes, now: MonotonicNs) {
-        if self.reclaiming.0 > 0 {
+    /// Asks for page cache of those over their reservation, in the order in which they would be evicted. One reclaim
+    /// runs at a time: what another asks for meanwhile is asked for again after its pause.
+    fn reclaim(&mut self, scope: usize, order: ReclaimOrder, now: MonotonicNs) {
+        if self.reclaiming.is_some() {
             return;
         }
-        let mut left = amount;
+        // On disks nothing is reclaimed here.
+        let Stage::Memory(amount) = order.stage else { return };
+        let mut left = amount.to_bytes();
+        let mut jobs = 0;
         for index in 0..self.plan.ranked.len() {
             let ranked = self.plan.ranked[index];
-            let over = ranked.usage.unwrap_or(Bytes::ZERO).saturating_sub(ranked.reservation);
             let Some(workload) = self.table.get(ranked.key) else { continue };
             let cache = workload.facts.inactive_file;
-            let request = over.saturating_add(cache).min(left);
+            let request = ranked.over.to_bytes().saturating_add(cache).min(left);
             if request == Bytes::ZERO {
                 continue;
             }
@@ -269,15 +278,17 @@ impl Watch {
             if enforcer.reclaim.submit(Job::Reclaim { handle, amount: request }).is_err() {
                 break;
             }
-            self.reclaiming.0 += 1;
+            jobs += 1;
             left = left.saturating_sub(request);
             if left == Bytes::ZERO {
                 break;
             }
         }
-        self.reclaiming.1 = scope;
-        if self.reclaiming.0 == 0 {
-            self.reclaimed[scope] = Some(now);
+        let order = order.order;
+        if jobs > 0 {
+            self.reclaiming = Some(Reclaiming { jobs, scope, order });
+        } else {
+            self.reclaimed[scope] = Some(ReclaimEnd { order, at: stats_time(now) });
         }
     }
 

@@ -7,7 +7,8 @@ use super::*;
 use plimsoll_act::{BrakeLimits, KillLimits};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::Root;
-use plimsoll_policy::{Line, Signal, SliceThresholds, Threshold};
+use plimsoll_policy::SliceThresholds;
+use plimsoll_policy::kubelet::{Line, Signal, Threshold};
 use plimsoll_sense::Polling;
 use plimsoll_state::queue::{self, Descriptors};
 use plimsoll_units::Bytes;
@@ -40,7 +41,7 @@ impl Scene {
             reclaim: worker("reclaim"),
             freeze: true,
         };
-        let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::Quantity(Bytes::mib(LINE)))];
+        let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(LINE)))];
         let made = Descriptors::create(256).expect("memory");
         let again = Descriptors {
             memory: made.memory.try_clone().expect("a descriptor more"),
@@ -53,7 +54,7 @@ impl Scene {
             policy: Policy {
                 thresholds: Vec::new(),
                 slices: vec![SliceThresholds { thresholds }],
-                victims_per_minute,
+                hard_victims_per_minute: victims_per_minute,
                 ..Policy::default()
             },
             source: Box::new(Polling::new(Duration::from_mins(1), Duration::ZERO).expect("a period")),

@@ -1,32 +1,31 @@
-//! What is cleaned up before anybody is evicted.
+//! What is reclaimed on the node before anything is evicted.
 //!
-//! One thing after the other, each followed by a new look: dead containers and their logs, then images, then pods. The
-//! kubelet does both at once, removes every unused image, and takes a failed look for a bad one.
+//! One thing after the other, each followed by a new observation: dead containers and their logs, then images, then
+//! pods. The kubelet does both at once, removes every unused image, and takes a failed reading for a bad one.
 
-use super::config::Config;
-use super::observation::{Image, Observation};
-use super::plan::{Judged, Plan, Stage};
-use super::state::{Asked, InVain, State};
+use super::state::{Asked, InVain, ScopeState, ThresholdKind};
+use crate::config::Config;
 use crate::kubelet::{Amount, DiskLayout, Readings, Reclaim, Resource, Signal};
-use crate::plan::Case;
+use crate::observation::{Image, Observation};
+use crate::plan::{Case, Plan, Stage, ThresholdStatus};
 use plimsoll_units::MonotonicNs;
 
-/// What a crossed line asks for next.
+/// What a crossed threshold asks for next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Cleaning up did not help, or there is nothing to clean up.
+    /// Reclaiming did not help, or there is nothing to reclaim.
     Evict,
-    /// Clean this up.
+    /// Reclaim this.
     Reclaim(Stage),
-    /// A clean-up is under way, or nothing was read since it ended.
+    /// A reclaim is under way, or nothing was read since it ended.
     Await,
-    /// What is missing comes back from pods that are going.
+    /// What is missing comes back from workloads that are terminating.
     ComingBack,
-    /// Cache is in the way, and nobody suffers from it.
+    /// Cache is in the way, and no task suffers from it.
     LeaveCache,
 }
 
-/// What can be cleaned up for a signal: what the kubelet cleans up, and, where the images have a disk of their own, for
+/// What can be reclaimed for a signal: what the kubelet reclaims, and, where the images have a disk of their own, for
 /// the node's disk the dead containers and logs that the documentation promises.
 const fn cleanable(signal: Signal, layout: DiskLayout) -> Reclaim {
     let Reclaim { containers, images } = Reclaim::of(signal, layout);
@@ -34,28 +33,30 @@ const fn cleanable(signal: Signal, layout: DiskLayout) -> Reclaim {
     Reclaim { containers: containers || on_node, images }
 }
 
-/// What to do about a line on `signal` that is met.
+/// What to do about a threshold on `signal` that is met.
 pub(super) fn step(
     config: &Config,
-    state: &State,
+    scope: &ScopeState,
     layout: DiskLayout,
-    (signal, is_soft, judged): (Signal, bool, &Judged),
+    (signal, kind, status): (Signal, ThresholdKind, &ThresholdStatus),
     (readings, observation): (&Readings, &Observation<'_>),
     now: MonotonicNs,
 ) -> Step {
-    let asked = state.asked(signal, is_soft);
+    let asked = scope.asked(signal, kind);
     // It ended, and something was read since.
     let is_seen = asked
         .and_then(|asked| asked.ended)
         .is_some_and(|ended| readings.get(signal).is_some_and(|reading| reading.time.is_none_or(|time| time > ended)));
-    match (judged.case, signal.resource()) {
+    match (status.case, signal.resource()) {
         (Case::Neither, _) => Step::LeaveCache,
         (Case::KubeletOnly, _) => match asked {
-            None => Step::Reclaim(Stage::Memory(judged.missing)),
+            None => Step::Reclaim(Stage::Memory(status.missing())),
             Some(_) if is_seen && observation.stall.is_some_and(|stall| stall.is_at_least(config.stall_percent)) => {
                 Step::Evict
             }
-            Some(asked) if now.since(asked.at) >= config.reclaim_pause => Step::Reclaim(Stage::Memory(judged.missing)),
+            Some(asked) if now.since(asked.at) >= config.reclaim_pause => {
+                Step::Reclaim(Stage::Memory(status.missing()))
+            }
             Some(_) if is_seen => Step::LeaveCache,
             Some(_) => Step::Await,
         },
@@ -73,8 +74,8 @@ pub(super) fn step(
     }
 }
 
-/// Whether all of it is tried again: nobody could go after it, and since then there is more to clean up, or time went
-/// by. Never for as long as somebody goes: else what is cleaned up again and again would spare everybody.
+/// Whether all of it is tried again: nothing could be evicted after it, and since then there is more to reclaim, or
+/// time went by. Never for as long as something is evicted: else what is reclaimed again and again would spare all.
 fn begins_anew(config: &Config, asked: &Asked, observation: &Observation<'_>, now: MonotonicNs) -> bool {
     asked.in_vain.is_some_and(|InVain { at, dead_containers, unused_images }| {
         let is_more = observation.dead_containers > dead_containers || unused(observation.images) > unused_images;
@@ -82,7 +83,7 @@ fn begins_anew(config: &Config, asked: &Asked, observation: &Observation<'_>, no
     })
 }
 
-/// What is cleaned up after what was. Images are gone through again as long as fewer of them are left each time.
+/// What is reclaimed after what was. Images are gone through again as long as fewer of them are left each time.
 fn next_stage(asked: Option<Asked>, cleanable: Reclaim, observation: &Observation<'_>) -> Option<Stage> {
     let unused = unused(observation.images);
     if asked.is_none() && cleanable.containers && observation.dead_containers != Some(0) {
@@ -92,13 +93,13 @@ fn next_stage(asked: Option<Asked>, cleanable: Reclaim, observation: &Observatio
     (cleanable.images && unused > 0 && had.is_none_or(|had| unused < had)).then_some(Stage::Images)
 }
 
-/// How many images could go.
+/// How many images could be removed.
 pub(super) fn unused(images: &[Image]) -> usize {
     images.iter().filter(|image| image.is_unused).count()
 }
 
 /// Chooses unused images, those first that were last used longest ago, until they make up for what is missing. After
-/// one of unknown size another look is due.
+/// one of unknown size another observation is due.
 pub(super) fn choose_images(resource: Resource, missing: Amount, images: &[Image], plan: &mut Plan) {
     let room = plan.images.capacity();
     let unused = (0_u32..).zip(images).filter(|(_, image)| image.is_unused).map(|(index, _)| index);

@@ -1,57 +1,70 @@
-//! Which lines are crossed, since when, and which conditions follow.
+//! Which thresholds are crossed, since when, and which conditions follow.
 
-use super::config::Config;
-use super::observation::Observation;
-use super::plan::{Judged, Plan, Why};
-use super::state::{State, Watched};
+use super::state::{ScopeState, Watched};
+use crate::config::Config;
 use crate::kubelet::{Amount, Condition, Conditions, Origin, Reading, Readings, Signal, Threshold};
-use crate::plan::Case;
+use crate::observation::{MemoryReading, Observation};
+use crate::plan::{Case, Plan, ThresholdStatus, Why};
 use core::time::Duration;
-use plimsoll_units::MonotonicNs;
+use plimsoll_units::{Bytes, MonotonicNs};
 
 /// What is available of something, by one reading or two.
 #[derive(Clone, Copy)]
-struct Available {
-    kubelet: Amount,
+pub(super) struct Available {
+    pub(super) kubelet: Amount,
     /// By the kernel's own estimate; of memory alone.
-    kernel: Option<Amount>,
-    capacity: i64,
+    pub(super) kernel: Option<Amount>,
+    pub(super) capacity: i64,
 }
 
 impl Available {
-    /// A signal as it was seen. Huge pages that were set aside are no memory that anybody else could have.
-    fn of(signal: Signal, readings: &Readings, observation: &Observation<'_>) -> Option<Self> {
+    /// A signal as it was observed. Huge pages that were set aside are no memory that anything else could have.
+    pub(super) fn of(signal: Signal, readings: &Readings, observation: &Observation<'_>) -> Option<Self> {
         let Reading { available, capacity, time: _ } = readings.get(signal)?;
         let kubelet = Amount::whole(available);
+        let counted = |bytes: Option<Bytes>| bytes.map(|bytes| Amount::counted(bytes.0));
         match signal {
             Signal::MemoryAvailable => {
                 let pool = observation.huge_page_pool.0.cast_signed();
                 Some(Self {
                     kubelet: kubelet - Amount::whole(pool),
-                    kernel: observation.mem_available.map(|bytes| Amount::counted(bytes.0)),
+                    kernel: counted(observation.mem_available),
                     capacity: capacity.saturating_sub(pool),
                 })
             }
             Signal::AllocatableMemoryAvailable => {
-                let kernel = observation.pods_mem_available.map(|bytes| Amount::counted(bytes.0));
-                Some(Self { kubelet, kernel, capacity })
+                Some(Self { kubelet, kernel: counted(observation.pods_mem_available), capacity })
             }
             _ => Some(Self { kubelet, kernel: None, capacity }),
         }
+    }
+
+    /// The lower of both readings.
+    pub(super) fn lowest(&self) -> Amount {
+        self.kernel.map_or(self.kubelet, |kernel| kernel.min(self.kubelet))
     }
 
     fn case(&self, bar: Amount) -> Case {
         Case::of(self.kubelet < bar, self.kernel.map(|kernel| kernel < bar))
     }
 
-    /// What is missing to a target, by the lowest reading that is below it.
-    fn missing(&self, target: Amount, case: Case) -> Amount {
-        let available = match (case, self.kernel) {
+    /// What is available by the lowest reading that is below.
+    fn below(&self, case: Case) -> Amount {
+        match (case, self.kernel) {
             (Case::MemAvailableOnly, Some(kernel)) => kernel,
-            (Case::Both, Some(kernel)) => self.kubelet.min(kernel),
+            (Case::Both, Some(_)) => self.lowest(),
             _ => self.kubelet,
-        };
-        (target - available).max(Amount::ZERO)
+        }
+    }
+
+    /// In bytes, as far as they are any.
+    fn memory(&self) -> MemoryReading {
+        let bytes = |amount: Amount| amount.to_bytes();
+        MemoryReading {
+            capacity: Bytes(u64::try_from(self.capacity).unwrap_or(0)),
+            kubelet_available: bytes(self.kubelet),
+            mem_available: self.kernel.map(bytes),
+        }
     }
 }
 
@@ -63,20 +76,21 @@ const fn holds(threshold: &Threshold) -> bool {
     }
 }
 
-/// Holds every line against what was seen, and writes into the plan what came of it.
+/// Holds every threshold against what was observed, and writes into the plan what came of it.
 pub(super) fn judge(
     config: &Config,
-    state: &mut State,
+    scope: &mut ScopeState,
     readings: &Readings,
     observation: &Observation<'_>,
     now: MonotonicNs,
     plan: &mut Plan,
 ) {
-    for (index, threshold) in (0_u32..).zip(&config.thresholds) {
-        let watched = &mut state.watched[index as usize];
+    plan.memory = Available::of(Signal::MemoryAvailable, readings, observation).map(|available| available.memory());
+    for (index, threshold) in (0_u32..).zip(config.thresholds_in(observation.scope)) {
+        let Some(watched) = scope.watched.get_mut(index as usize) else { break };
         let available = Available::of(threshold.signal, readings, observation);
         let (Some(line), Some(available), true) = (threshold.line, available, holds(threshold)) else {
-            // What cannot be seen is forgotten: its grace starts anew.
+            // What cannot be read is forgotten: its grace starts anew.
             *watched = Watched::default();
             continue;
         };
@@ -84,26 +98,40 @@ pub(super) fn judge(
         let target = at + threshold.min_reclaim.map_or(Amount::ZERO, |line| line.of(available.capacity));
         let case = available.case(if watched.is_latched { target } else { at });
         let (since, is_met) = watch(watched, case != Case::Neither, threshold.grace, now, plan);
-        let missing = available.missing(target, case);
-        plan.judged.push(Judged { line: Why::Threshold(index), at, target, missing, case, since, is_met });
+        let line = Why::Threshold(index);
+        plan.thresholds.push(ThresholdStatus {
+            line,
+            at,
+            target,
+            available: available.below(case),
+            case,
+            since,
+            is_met,
+        });
         if since.is_some() {
-            state.last_observed[threshold.signal.condition() as usize] = Some(now);
+            scope.last_observed[threshold.signal.condition() as usize] = Some(now);
         }
     }
-    judge_swap(config, state, observation, now, plan);
-    // A line that is crossed right now counts even if the period is zero.
-    state.conditions = Conditions::of(|condition| {
-        state.last_observed[condition as usize]
+    judge_swap(config, scope, observation, now, plan);
+    // A threshold that is crossed right now counts even if the period is zero.
+    scope.conditions = Conditions::of(|condition| {
+        scope.last_observed[condition as usize]
             .is_some_and(|last| last == now || now.since(last) < config.pressure_transition)
     });
-    plan.conditions = state.conditions;
+    plan.conditions = scope.conditions;
 }
 
 /// Swap is pressure when all three hold at once: little of it free, pages coming back from it, and all tasks stalling.
-/// Each alone is harmless: full swap may hold what nobody asks for, and a stall may be a slow disk's.
-fn judge_swap(config: &Config, state: &mut State, observation: &Observation<'_>, now: MonotonicNs, plan: &mut Plan) {
-    let before = core::mem::replace(&mut state.refaults, observation.swap.map(|swap| swap.refaults));
-    let Some(watched) = state.watched.last_mut() else { return };
+/// Each alone is harmless: full swap may hold what is never asked for, and a stall may be a slow disk's.
+fn judge_swap(
+    config: &Config,
+    scope: &mut ScopeState,
+    observation: &Observation<'_>,
+    now: MonotonicNs,
+    plan: &mut Plan,
+) {
+    let before = core::mem::replace(&mut scope.refaults, observation.swap.map(|swap| swap.refaults));
+    let Some(watched) = scope.watched.last_mut() else { return };
     let (Some(line), Some(swap)) = (config.swap, observation.swap) else {
         *watched = Watched::default();
         return;
@@ -115,10 +143,9 @@ fn judge_swap(config: &Config, state: &mut State, observation: &Observation<'_>,
         && observation.stall.is_some_and(|stall| stall.is_at_least(config.stall_percent));
     let (since, is_met) = watch(watched, is_below, line.grace, now, plan);
     let case = if is_below { Case::Both } else { Case::Neither };
-    let missing = (at - free).max(Amount::ZERO);
-    plan.judged.push(Judged { line: Why::Swap, at, target: at, missing, case, since, is_met });
+    plan.thresholds.push(ThresholdStatus { line: Why::Swap, at, target: at, available: free, case, since, is_met });
     if since.is_some() {
-        state.last_observed[Condition::MemoryPressure as usize] = Some(now);
+        scope.last_observed[Condition::MemoryPressure as usize] = Some(now);
     }
 }
 

@@ -4,10 +4,11 @@
 //! evicting goes round in a circle: a failed pod each time, and nothing gained. Such a pod is named, and left alone for
 //! a pause that doubles each time.
 
-use super::config::Config;
-use super::observation::{OwnerUid, Pod, PodUid};
+use crate::config::Config;
+use crate::observation::{OwnerUid, Uid, Workload};
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
+use serde::{Deserialize, Serialize};
 
 /// So soon after its eviction a pod has returned at once.
 const AT_ONCE: Duration = Duration::from_mins(1);
@@ -19,17 +20,17 @@ const CAPACITY_LEFT: usize = 256;
 /// Doubled more often than this, any pause is beyond all bounds.
 const MOST_DOUBLINGS: u32 = 16;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Evicted {
     owner: OwnerUid,
-    pod: PodUid,
+    pod: Uid,
     at: MonotonicNs,
     /// How often it had returned at once before that.
     returns: u32,
 }
 
-/// Who was evicted lately.
-#[derive(Clone, Debug)]
+/// Pods that were evicted lately, by owner.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Loops(Vec<Evicted>);
 
 impl Loops {
@@ -37,20 +38,26 @@ impl Loops {
         Self(Vec::with_capacity(CAPACITY_LEFT))
     }
 
+    /// Has all the room again that it was made with.
+    pub(super) fn reserve(&mut self) {
+        self.0.truncate(CAPACITY_LEFT);
+        self.0.reserve_exact(CAPACITY_LEFT - self.0.len());
+    }
+
     /// How often in a row this pod's like returned at once, this time included.
-    pub(super) fn returns(&self, pod: &Pod<'_>) -> u32 {
+    pub(super) fn returns(&self, pod: &Workload<'_>) -> u32 {
         self.evicted_before(pod).map_or(0, |before| before.returns + 1)
     }
 
     /// Until when a pod that is over again is left alone.
-    pub(super) fn left_alone_until(&self, pod: &Pod<'_>, config: &Config) -> Option<MonotonicNs> {
+    pub(super) fn left_alone_until(&self, pod: &Workload<'_>, config: &Config) -> Option<MonotonicNs> {
         let before = self.evicted_before(pod)?;
         let pause = config.loop_pause.saturating_mul(1 << before.returns.min(MOST_DOUBLINGS));
         Some(before.at.after(pause.min(config.loop_pause_most)))
     }
 
     /// Remembers an eviction.
-    pub(super) fn took(&mut self, pod: &Pod<'_>, at: MonotonicNs) {
+    pub(super) fn took(&mut self, pod: &Workload<'_>, at: MonotonicNs) {
         let Some(owner) = pod.daemon_set else { return };
         let evicted = Evicted { owner, pod: pod.uid, at, returns: self.returns(pod) };
         let place = self.0.iter().position(|known| known.owner == owner);
@@ -64,7 +71,7 @@ impl Loops {
     }
 
     /// The eviction after which this pod was started at once.
-    fn evicted_before(&self, pod: &Pod<'_>) -> Option<&Evicted> {
+    fn evicted_before(&self, pod: &Workload<'_>) -> Option<&Evicted> {
         let owner = pod.daemon_set?;
         self.0
             .iter()

@@ -1,0 +1,229 @@
+//! How many workloads are evicted: as many as the deficit needs, chosen as a set.
+
+use super::attribution::{left_behind, workload};
+use super::rank::Short;
+use super::state::{State, Taken, ThresholdKind};
+use crate::config::Config;
+use crate::eviction_policy::EvictionPolicy;
+use crate::kubelet::{AT_ONCE_SECONDS, Amount, QosClass, Resource};
+use crate::observation::Observation;
+use crate::plan::{Action, Deficit, NoVictim, Outcome, Plan, Ranked, Verdict, Why};
+use plimsoll_units::{Bytes, MonotonicNs};
+
+/// What the victims are taken for.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    pub(super) line: Why,
+    pub(super) short: Short,
+    pub(super) missing: Amount,
+    /// Comes back from workloads that are terminating, protected ones too, and from pods evicted for limits of their
+    /// own.
+    pub(super) coming: Amount,
+    pub(super) kind: ThresholdKind,
+}
+
+/// What stood in the way of evicting more.
+#[derive(Clone, Copy, Default)]
+struct Spared {
+    by_rate_limit: bool,
+    as_not_responsible: bool,
+}
+
+/// Takes workloads in the order of the plan's ranked list until what is missing is covered.
+pub(super) fn take(
+    config: &Config,
+    state: &mut State,
+    observation: &Observation<'_>,
+    need: Need,
+    now: MonotonicNs,
+    plan: &mut Plan,
+) -> Outcome {
+    let is_soft = need.kind == ThresholdKind::Soft;
+    let is_escalated =
+        |index: u32| !is_soft && workload(observation, index).terminating.is_some_and(|it| it.is_graceful);
+    let for_limits = plan.actions.len();
+    let mut deficit = Deficit { missing: need.missing, coming: need.coming, ..Deficit::default() };
+    // A hard threshold does not wait for the grace of those a soft one chose; they were chosen already.
+    let in_grace = |ranked: &&mut Ranked| ranked.verdict == Verdict::Terminating && is_escalated(ranked.workload);
+    for ranked in plan.ranked.iter_mut().filter(in_grace) {
+        if deficit.is_covered() {
+            break;
+        }
+        if ranked.frees.is_positive() {
+            ranked.verdict = Verdict::EscalatedToKill;
+            deficit.taken = deficit.taken + ranked.frees;
+            plan.actions.push(Action::EscalateToKill { workload: ranked.workload, why: need.line });
+        }
+    }
+    let mut spared = Spared::default();
+    if !deficit.is_covered() {
+        spared = choose(config, state, observation, need, now, &mut deficit, plan);
+    }
+    if !deficit.is_covered() && !is_soft && plan.actions.len() == for_limits {
+        escalate_blindly(observation, need, plan);
+    }
+    plan.deficit = Some(deficit);
+    if plan.actions.len() > for_limits {
+        Outcome::Evict
+    } else if deficit.is_covered() {
+        Outcome::ComingBack
+    } else if spared.as_not_responsible {
+        Outcome::Unattributed
+    } else if spared.by_rate_limit {
+        Outcome::RateLimited
+    } else if deficit.coming.is_positive() {
+        Outcome::ComingBack
+    } else {
+        Outcome::NoVictim(why_none(need.short, plan))
+    }
+}
+
+/// Where no other workload is taken, the first that a soft threshold chose and of which nothing is known has its grace
+/// cut short. What it gives back is not known either: one at a time, and the next when that one is gone or stuck.
+fn escalate_blindly(observation: &Observation<'_>, need: Need, plan: &mut Plan) {
+    let is_terminating = |ranked: &Ranked, gracefully: bool| {
+        let terminating = workload(observation, ranked.workload).terminating;
+        ranked.verdict == Verdict::Terminating
+            && !ranked.is_measured
+            && terminating.is_some_and(|terminating| terminating.is_graceful == gracefully)
+    };
+    let is_awaited = plan.ranked.iter().any(|ranked| is_terminating(ranked, false));
+    if is_awaited || !may_be_blind(need.short) {
+        return;
+    }
+    if let Some(ranked) = plan.ranked.iter_mut().find(|ranked| is_terminating(ranked, true)) {
+        ranked.verdict = Verdict::EscalatedToKill;
+        plan.actions.push(Action::EscalateToKill { workload: ranked.workload, why: need.line });
+    }
+}
+
+/// Takes new victims. Gives what stood in the way.
+fn choose(
+    config: &Config,
+    state: &mut State,
+    observation: &Observation<'_>,
+    need: Need,
+    now: MonotonicNs,
+    deficit: &mut Deficit,
+    plan: &mut Plan,
+) -> Spared {
+    let classes_count =
+        need.short.resource() == Resource::Memory && config.eviction_policy == EvictionPolicy::OpenShift3;
+    let growth = Growth::of(config, observation, plan);
+    let blind = !growth.is_elsewhere && picks_blindly(observation, need.short, plan);
+    let Taken { limit, loops } = state.take_for(need.kind);
+    let mut left = limit.left(now);
+    let mut spared = Spared::default();
+    let (mut one_loops, mut lesser_class_remains) = (false, false);
+    for ranked in &mut plan.ranked {
+        if deficit.is_covered() {
+            break;
+        }
+        let candidate = workload(observation, ranked.workload);
+        let is_lesser = ranked.qos != QosClass::Guaranteed;
+        if ranked.verdict != Verdict::NotNeeded && !(blind && ranked.verdict == Verdict::NoStatistics) {
+            lesser_class_remains |= is_lesser && ranked.verdict == Verdict::NoStatistics;
+            continue;
+        }
+        let alone_until = loops.left_alone_until(candidate, config).filter(|until| ranked.exceeds && *until > now);
+        ranked.verdict = if !growth.is_responsible(ranked, deficit) {
+            spared.as_not_responsible = true;
+            Verdict::NotResponsible
+        } else if let Some(until) = alone_until {
+            one_loops = true;
+            plan.recheck_at = Some(plan.recheck_at.map_or(until, |earlier| earlier.min(until)));
+            Verdict::Looping(until)
+        } else if one_loops && !ranked.exceeds {
+            Verdict::SparedByLoop
+        } else if classes_count && !is_lesser && lesser_class_remains {
+            Verdict::ClassRemains
+        } else if left == 0 {
+            spared.by_rate_limit = true;
+            Verdict::RateLimited
+        } else {
+            Verdict::Evicted
+        };
+        if ranked.verdict != Verdict::Evicted {
+            lesser_class_remains |= is_lesser;
+            continue;
+        }
+        left -= 1;
+        limit.took(now);
+        loops.took(candidate, now);
+        deficit.taken = deficit.taken + ranked.frees;
+        let most = config.max_pod_grace_seconds;
+        let grace_seconds = match need.kind {
+            ThresholdKind::Soft => candidate.facts.grace_seconds.map_or(most, |own| own.min(most)),
+            ThresholdKind::Hard => AT_ONCE_SECONDS,
+        };
+        plan.actions.push(Action::Evict { workload: ranked.workload, why: need.line, grace_seconds });
+        if blind {
+            // What it gives back is not known: one at a time.
+            break;
+        }
+    }
+    if spared.by_rate_limit
+        && let Some(at) = limit.next_at()
+    {
+        plan.recheck_by(at);
+    }
+    spared
+}
+
+/// What growth says of whether workloads pay for what is missing.
+#[derive(Clone, Copy, Default)]
+struct Growth {
+    /// Most of it is in nothing that may be evicted.
+    is_elsewhere: bool,
+    /// Held by workloads of which no process is left.
+    left_behind: Bytes,
+}
+
+impl Growth {
+    /// Nothing where it does not count.
+    fn of(config: &Config, observation: &Observation<'_>, plan: &Plan) -> Self {
+        match plan.attribution.filter(|_| !config.evict_for_unattributed) {
+            Some(attribution) => {
+                Self { is_elsewhere: !attribution.is_evictable(), left_behind: left_behind(observation, plan) }
+            }
+            None => Self::default(),
+        }
+    }
+
+    /// What is left behind comes back by evicting nothing: for that much, only workloads that grew pay.
+    fn is_responsible(self, ranked: &Ranked, deficit: &Deficit) -> bool {
+        let uncovered = deficit.uncovered().to_bytes();
+        let grew = ranked.grew.unwrap_or(Bytes::ZERO);
+        let is_bystander = uncovered <= self.left_behind && grew.0.saturating_mul(2) < uncovered.0;
+        !self.is_elsewhere && !is_bystander
+    }
+}
+
+/// Whether a workload is taken without statistics: only when none at all has any, and none is terminating already.
+fn picks_blindly(observation: &Observation<'_>, short: Short, plan: &Plan) -> bool {
+    let is_coming = |ranked: &Ranked| workload(observation, ranked.workload).terminating.is_some_and(|it| !it.is_stuck);
+    let is_known = plan.ranked.iter().any(|ranked| ranked.is_measured || is_coming(ranked));
+    !is_known && may_be_blind(short)
+}
+
+/// Whether a workload can be taken of which nothing is known: of memory and processes. A disk that nothing is known
+/// about costs none.
+fn may_be_blind(short: Short) -> bool {
+    matches!(short.resource(), Resource::Memory | Resource::Pids)
+}
+
+fn why_none(short: Short, plan: &Plan) -> NoVictim {
+    let has = |is: fn(Verdict) -> bool| plan.ranked.iter().any(|ranked| is(ranked.verdict));
+    let is_measured = plan.ranked.iter().any(|ranked| ranked.is_measured);
+    if plan.ranked.is_empty() {
+        NoVictim::NoCandidates
+    } else if has(|verdict| matches!(verdict, Verdict::Looping(_))) {
+        NoVictim::OnlyLoops
+    } else if has(|verdict| verdict == Verdict::NoStatistics) {
+        if is_measured || may_be_blind(short) { NoVictim::NoStatistics } else { NoVictim::NoUsableRanking }
+    } else if has(|verdict| verdict == Verdict::NothingToFree) {
+        NoVictim::NothingToFree
+    } else {
+        NoVictim::AllProtected
+    }
+}

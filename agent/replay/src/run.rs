@@ -1,0 +1,367 @@
+//! A recording through [`decide`]: what is evicted is out of everything that follows, and gives back what it holds.
+
+use crate::Settings;
+use crate::api::{Pod, Seen, Summary, seen};
+use crate::report::Turn;
+use crate::trace::Trace;
+use crate::trace_frames::{each_frame, most_workloads, node_stats, stats_time};
+use core::time::Duration;
+use plimsoll_config::{Configuration, kubelet as config};
+use plimsoll_policy::kubelet::{
+    self, Amount, DiskLayout, Limit, NodeStats, PodStats, Readings, Resource, Threshold, Usage,
+};
+use plimsoll_policy::message::{Line, Message, MessageContext, OverLimit, Victim, VictimUsage};
+use plimsoll_policy::{
+    Action, Config, EvictionPolicy, MemoryReading, Observation, Plan, Reclaimed, Scope, SliceId, Stall, State, Swap,
+    Terminating, Uid, Workload, decide,
+};
+use plimsoll_units::{Bytes, MonotonicNs};
+use std::collections::BTreeMap;
+
+/// How often a kubelet looks; for statistics without a time.
+const TURN: Duration = Duration::from_secs(10);
+/// How many workloads growth is remembered of.
+const SLOTS: usize = 4096;
+
+/// Memory of a slice with thresholds of its own.
+pub(crate) struct Slice {
+    pub(crate) memory: MemoryReading,
+}
+
+/// One look.
+pub(crate) struct Frame<'a> {
+    pub(crate) at: MonotonicNs,
+    pub(crate) epoch_ns: Option<i64>,
+    pub(crate) reported: Option<&'a str>,
+    pub(crate) node: NodeStats,
+    pub(crate) mem_available: Option<Bytes>,
+    /// What pods together have if all their cache could be dropped.
+    pub(crate) pods_mem_available: Option<Bytes>,
+    pub(crate) stall: Option<Stall>,
+    pub(crate) swap: Option<Swap>,
+    /// By place in the configuration.
+    pub(crate) slices: Vec<Option<Slice>>,
+    pub(crate) names: Vec<String>,
+    pub(crate) workloads: Vec<Workload<'a>>,
+    /// What of each workload's memory is no cache: what its eviction gives back by the kernel's own estimate.
+    pub(crate) held: Vec<Bytes>,
+    /// Where each pod was seen; nowhere the workloads of a trace.
+    pub(crate) seen: Vec<Option<&'a Seen<'a>>>,
+}
+
+/// What messages repeat.
+struct Texts<'a> {
+    lines: &'a [Line],
+    names: &'a [String],
+    workloads: &'a [Workload<'a>],
+    seen: &'a [Option<&'a Seen<'a>>],
+}
+
+impl Texts<'_> {
+    fn seen(&self, pod: u32) -> Option<&Seen<'_>> {
+        self.seen.get(pod as usize).copied().flatten()
+    }
+}
+
+impl MessageContext for Texts<'_> {
+    fn line(&self, threshold: u32) -> Line {
+        self.lines.get(threshold as usize).cloned().unwrap_or_else(|| Line::Written(String::new()))
+    }
+
+    fn victim(&self, pod: u32, resource: Resource) -> Victim {
+        let of_workload = || {
+            let stats = self.workloads.get(pod as usize).and_then(|workload| workload.facts.stats);
+            let used = stats.map(|stats| VictimUsage { working_set: stats.working_set, containers: Vec::new() });
+            Victim { name: self.names.get(pod as usize).cloned().unwrap_or_default(), used, ..Victim::default() }
+        };
+        self.seen(pod).map_or_else(of_workload, |seen| seen.victim(resource))
+    }
+
+    fn over(&self, pod: u32, limit: Limit) -> OverLimit {
+        // A workload of a trace has no limit of its own.
+        let none = || OverLimit::Pod { limit: String::new() };
+        self.seen(pod).map_or_else(none, |seen| seen.over(limit))
+    }
+}
+
+/// Each threshold as it was written, on its own signal if possible; those that were derived repeat another's text.
+fn lines(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<Line> {
+    let written = |threshold: &Threshold, amount: Amount| {
+        let known = configuration.kubelet.thresholds.iter().filter_map(|known| match &known.value {
+            config::ThresholdValue::Quantity(quantity) if Amount::nanos(quantity.nanos()) == amount => {
+                Some((known.signal != threshold.signal, quantity))
+            }
+            _ => None,
+        });
+        known.min_by_key(|(is_of_other, _)| *is_of_other).map(|(_, quantity)| quantity.to_string())
+    };
+    let line = |threshold: &Threshold| match threshold.line {
+        Some(kubelet::Line::Share(fraction)) => Line::Fraction(fraction),
+        Some(kubelet::Line::At(amount)) => Line::Written(written(threshold, amount).unwrap_or_default()),
+        None => Line::Written(String::new()),
+    };
+    thresholds.iter().map(line).collect()
+}
+
+/// A workload that the replay evicted.
+#[derive(Clone, Copy)]
+struct Taken {
+    until: MonotonicNs,
+    is_graceful: bool,
+}
+
+struct Run<'a> {
+    configuration: &'a Configuration,
+    layout: DiskLayout,
+    policy: Config,
+    state: State,
+    plan: Plan,
+    /// Where each threshold is, as messages say it.
+    lines: Vec<Line>,
+    slots: BTreeMap<Uid, u32>,
+    taken: BTreeMap<Uid, Taken>,
+    /// The last reclaim of each scope. It ended when it was asked for, and brought nothing.
+    reclaimed: Vec<Option<Reclaimed>>,
+}
+
+impl<'a> Run<'a> {
+    fn new(settings: &Settings<'a>, layout: DiskLayout, workloads: usize) -> Self {
+        let disks = config::DiskLayout {
+            dedicated_image_fs: layout.has_image_fs(),
+            split_container_fs: layout == DiskLayout::SplitImageFs,
+        };
+        let configuration = settings.configuration;
+        let mut policy = configuration.policy_on(disks);
+        policy.eviction_policy = settings.eviction_policy.unwrap_or(policy.eviction_policy);
+        let mut run = Self {
+            configuration,
+            layout,
+            state: State::with_capacity(&policy, SLOTS.max(workloads)),
+            plan: Plan::with_capacity(&policy, workloads, 0),
+            lines: lines(configuration, &policy.thresholds),
+            slots: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            reclaimed: vec![None; 1 + policy.slices.len()],
+            policy,
+        };
+        if run.policy.eviction_policy == EvictionPolicy::Kubelet {
+            // A kubelet that has just started does not look at thresholds that it derived; this one has run for long.
+            let started = Observation { layout: Some(layout), ..Observation::default() };
+            decide(&run.policy, &mut run.state, &started, MonotonicNs(0), &mut run.plan);
+        }
+        run
+    }
+
+    fn turn(&mut self, mut frame: Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
+        self.take_out(&mut frame);
+        for workload in &mut frame.workloads {
+            let next = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+            workload.key.slot = *self.slots.entry(workload.uid).or_insert(next);
+        }
+        for scope in 0..=self.policy.slices.len() {
+            self.decide(scope, &mut frame, each);
+        }
+    }
+
+    fn decide(&mut self, index: usize, frame: &mut Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
+        let of_slice = index.checked_sub(1);
+        let slice = of_slice.and_then(|slice| frame.slices.get(slice)).and_then(Option::as_ref);
+        let (scope, name, node, mem_available) = match of_slice {
+            None => (Scope::Node, None, frame.node, frame.mem_available),
+            Some(place) => {
+                let memory = slice.map(|slice| slice.memory);
+                let name = self.configuration.slices.get(place).map(|slice| slice.path.as_str());
+                let scope = Scope::Slice(SliceId(u8::try_from(place).unwrap_or(u8::MAX)));
+                (scope, name, node_stats(memory, frame.at), memory.and_then(|memory| memory.mem_available))
+            }
+        };
+        let is_node = of_slice.is_none();
+        let readings = Readings::of(&node);
+        let observation = Observation {
+            scope,
+            taken: frame.at,
+            layout: Some(self.layout),
+            readings: Some(readings),
+            mem_available,
+            pods_mem_available: frame.pods_mem_available.filter(|_| is_node),
+            stall: frame.stall,
+            swap: frame.swap.filter(|_| is_node),
+            dead_containers: Some(0),
+            workloads: &frame.workloads,
+            ..Observation::default()
+        };
+        let words = Texts { lines: &self.lines, names: &frame.names, workloads: &frame.workloads, seen: &frame.seen };
+        // A turn of the kubelet's goes on as soon as its reclaim has ended.
+        for _ in 0..2 {
+            let observation = Observation { reclaimed: self.reclaimed[index], ..observation };
+            decide(&self.policy, &mut self.state, &observation, frame.at, &mut self.plan);
+            let message = |action: &Action| {
+                Some((action.victim()?, Message::of(&self.policy, &readings, &self.plan, action, &words)?))
+            };
+            let messages: Vec<_> = self.plan.actions.iter().filter_map(message).collect();
+            each(&Turn {
+                at: frame.at,
+                epoch_ns: frame.epoch_ns,
+                reported: frame.reported,
+                names: &frame.names,
+                messages: &messages,
+                config: &self.policy,
+                plan: &self.plan,
+                slice: name,
+            });
+            let Some(order) = self.plan.reclaim() else { break };
+            self.reclaimed[index] = Some(Reclaimed { order: order.order, at: stats_time(frame.at) });
+            if self.policy.eviction_policy != EvictionPolicy::Kubelet {
+                break;
+            }
+        }
+        for action in &self.plan.actions {
+            let (victim, grace_seconds) = match *action {
+                Action::Evict { workload, grace_seconds, .. } => (workload, grace_seconds),
+                Action::EscalateToKill { workload, .. } => (workload, 0),
+                Action::Reclaim(_) => continue,
+            };
+            let Some(workload) = frame.workloads.get_mut(victim as usize) else { continue };
+            let is_graceful = grace_seconds > 1;
+            let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
+            self.taken.insert(workload.uid, Taken { until: frame.at.after(grace), is_graceful });
+            // For the slices that are decided about next.
+            workload.terminating = Some(Terminating { is_stuck: false, is_graceful });
+        }
+    }
+
+    /// Takes out what an earlier turn evicted, and gives back what it holds by now; or marks it as terminating, while
+    /// its grace lasts. The kubelet waits for its victims.
+    fn take_out(&self, frame: &mut Frame<'_>) {
+        let waits = self.policy.eviction_policy == EvictionPolicy::Kubelet;
+        let (names, workloads) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.workloads));
+        let (held, seen) = (core::mem::take(&mut frame.held), core::mem::take(&mut frame.seen));
+        for ((name, mut workload), (held, seen)) in names.into_iter().zip(workloads).zip(held.into_iter().zip(seen)) {
+            match self.taken.get(&workload.uid) {
+                Some(taken) if waits || taken.until <= frame.at => {
+                    self.give_back(frame, &workload, held);
+                    continue;
+                }
+                Some(taken) => {
+                    workload.terminating = Some(Terminating { is_stuck: false, is_graceful: taken.is_graceful });
+                }
+                // It does not reckon with what is terminating otherwise.
+                None if waits => workload.terminating = None,
+                None => {}
+            }
+            frame.names.push(name);
+            frame.workloads.push(workload);
+            frame.seen.push(seen);
+        }
+    }
+
+    /// Counts what a workload holds as available.
+    fn give_back(&self, frame: &mut Frame<'_>, workload: &Workload<'_>, held: Bytes) {
+        give_back(&mut frame.node, workload, self.layout);
+        for available in [&mut frame.mem_available, &mut frame.pods_mem_available].into_iter().flatten() {
+            *available = available.saturating_add(held);
+        }
+        if let (Some(swap), Some(swapped)) = (&mut frame.swap, workload.swapped) {
+            swap.free = swap.free.saturating_add(swapped).min(swap.total);
+        }
+        let all = workload.working_set().unwrap_or(Bytes::ZERO);
+        for (index, slice) in (0_u8..).zip(&mut frame.slices) {
+            let Some(Slice { memory }) = slice else { continue };
+            if workload.slices.contains(SliceId(index)) {
+                let more = |available: Bytes, back| available.saturating_add(back).min(memory.capacity);
+                memory.kubelet_available = more(memory.kubelet_available, all);
+                memory.mem_available = memory.mem_available.map(|available| more(available, held));
+            }
+        }
+    }
+}
+
+/// Counts what a workload holds as available, by the kubelet's formulas.
+fn give_back(node: &mut NodeStats, workload: &Workload<'_>, layout: DiskLayout) {
+    let Some(PodStats { working_set, processes, ephemeral_storage: _, containers, volumes }) = workload.facts.stats
+    else {
+        return;
+    };
+    let held = working_set.unwrap_or(0);
+    for memory in [&mut node.memory, &mut node.pods].into_iter().flatten() {
+        let back = memory.working_set.map_or(0, |used| used.min(held));
+        memory.working_set = memory.working_set.map(|used| used - back);
+        memory.available = memory.available.map(|available| available.saturating_add(back));
+    }
+    if let Some(pids) = &mut node.pids {
+        let back = i64::try_from(processes.unwrap_or(0)).unwrap_or(i64::MAX);
+        pids.running = pids.running.map(|running| running.saturating_sub(back));
+    }
+    let layers = sum(containers.iter().map(|container| container.rootfs));
+    let local = volumes
+        .iter()
+        .filter(|stats| workload.facts.volumes.iter().any(|volume| volume.is_local && volume.name == stats.name));
+    let rest = sum(containers.iter().map(|container| container.logs).chain(local.map(|stats| stats.usage)));
+    let all = sum([layers, rest].into_iter());
+    let [on_node, on_images, on_containers] = match layout {
+        DiskLayout::Single => [all; 3],
+        DiskLayout::DedicatedImageFs => [rest, layers, layers],
+        DiskLayout::SplitImageFs => [all, Usage::default(), all],
+    };
+    for (fs, back) in
+        [(&mut node.node_fs, on_node), (&mut node.image_fs, on_images), (&mut node.container_fs, on_containers)]
+    {
+        let Some(fs) = fs else { continue };
+        fs.available = fs.available.map(|available| available.saturating_add(back.bytes.unwrap_or(0)));
+        fs.inodes_free = fs.inodes_free.map(|free| free.saturating_add(back.inodes.unwrap_or(0)));
+    }
+}
+
+fn sum(usages: impl Iterator<Item = Usage>) -> Usage {
+    usages.fold(Usage { bytes: Some(0), inodes: Some(0) }, |sum, usage| Usage {
+        bytes: sum.bytes.map(|bytes| bytes.saturating_add(usage.bytes.unwrap_or(0))),
+        inodes: sum.inodes.map(|inodes| inodes.saturating_add(usage.inodes.unwrap_or(0))),
+    })
+}
+
+/// Runs saved statistics, each as a turn.
+pub(crate) fn run_summaries(
+    summaries: &[Summary],
+    pods: Option<&[Pod]>,
+    settings: &Settings<'_>,
+    each: &mut dyn FnMut(&Turn<'_>),
+) {
+    let Some(first) = summaries.first() else { return };
+    let layout = settings.layout.unwrap_or_else(|| first.layout());
+    let most = summaries.iter().map(|summary| summary.pods.len()).max().unwrap_or(0).max(pods.map_or(0, <[_]>::len));
+    let mut run = Run::new(settings, layout, most);
+    let mut last: Option<MonotonicNs> = None;
+    for summary in summaries {
+        let seen = seen(summary, pods);
+        let time = summary.time().map(crate::api::Time::monotonic);
+        let at = match (time, last) {
+            (Some(time), last) => last.map_or(time, |last| last.max(time)),
+            (None, last) => last.map_or(MonotonicNs(0), |last| last.after(TURN)),
+        };
+        last = Some(at);
+        let frame = Frame {
+            at,
+            epoch_ns: time.map(|_| 0),
+            reported: None,
+            node: summary.node_stats(),
+            mem_available: None,
+            pods_mem_available: summary.pods_mem_available(),
+            stall: summary.stall(),
+            // A kubelet does not tell whether pages come back from it.
+            swap: None,
+            // Nor of slices but that of all pods.
+            slices: Vec::new(),
+            names: seen.iter().map(|seen| seen.name.clone()).collect(),
+            workloads: seen.iter().map(|seen| seen.workload(at)).collect(),
+            held: seen.iter().map(Seen::rss).collect(),
+            seen: seen.iter().map(Some).collect(),
+        };
+        run.turn(frame, each);
+    }
+}
+
+/// Runs a trace of a machine, each look as a turn.
+pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
+    let mut run = Run::new(settings, DiskLayout::Single, most_workloads(trace));
+    each_frame(trace, settings.configuration, |frame| run.turn(frame, each));
+}
