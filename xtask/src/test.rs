@@ -14,13 +14,14 @@ use crate::{build_ebpf, demo, dependencies, install, run, vm};
 /// The kernel on which everything runs.
 const WHOLE: &str = "6.12";
 /// What runs on the others in every run; `--long` runs all of it there, too.
-const EVERYWHERE: [&str; 9] = [
+const EVERYWHERE: [&str; 10] = [
     "sense-every-hook-attaches",
     "sense-node-threshold-submits-one-event",
     "sense-readings-agree-with-proc",
     "sense-slice-threshold-submits-an-event",
     "act-frozen-victim-dies",
     "meets-anonymous",
+    "meets-a-process-without-its-first-thread",
     "meets-populate",
     "meets-a-slice-at-its-own-limit",
     "core-or-reporter-dies",

@@ -2,7 +2,7 @@
 
 use crate::journal::{Action, Intent, Journal, JournalFull, Step};
 use crate::point::{KillPoint, reached};
-use crate::worker::{Job, Worker};
+use crate::worker::{Job, Workers};
 use core::time::Duration;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
@@ -27,9 +27,9 @@ impl Default for KillLimits {
 /// How a kill began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// Every process of it has been sent the signal.
+    /// The kernel sent its processes the signal, as far as cgroup.kill reaches.
     Written,
-    /// The kernel has no cgroup.kill: the worker kills them one by one.
+    /// The kernel has no cgroup.kill: the worker alone kills them.
     OneByOne,
     /// It was gone or empty before: there is nobody to kill.
     Gone,
@@ -114,13 +114,18 @@ impl Kills {
         Self { limits, table: Vec::with_capacity(count), next: 0 }
     }
 
-    /// Kills all of a cgroup. If it is frozen by a brake, thaw it afterwards: the signal is met while it is frozen.
+    /// Kills all of a cgroup: by cgroup.kill, and by a worker that sends each of its processes the signal once more,
+    /// since cgroup.kill does not end all of them ([`Job::Kill`]). Where a brake holds it, thaw it when
+    /// [`Done::Killed`] says that this was done: until then a process that cgroup.kill has missed would go on. Those
+    /// that it has met die in the frozen cgroup as well.
+    ///
+    /// [`Done::Killed`]: crate::Done::Killed
     pub fn begin(
         &mut self,
         handle: &Arc<Handle>,
         now: MonotonicNs,
         journal: &mut impl Journal,
-        worker: &mut Worker,
+        workers: &mut Workers,
     ) -> Result<Begun, KillRefused> {
         let before = self.table.iter().position(|kill| kill.handle.id() == handle.id());
         if before.is_some_and(|index| self.table[index].patience.is_some()) {
@@ -135,7 +140,7 @@ impl Kills {
         let intent = |step| Intent { step, cgroup: handle.id(), path: handle.path(), since: now };
         journal.write(intent(Step::Killing))?;
         reached(KillPoint::KillIntentWritten);
-        let begun = match strike(handle, worker) {
+        let begun = match strike(handle, workers) {
             Ok(Begun::Gone) => {
                 journal.clear(handle.id(), Action::Kill);
                 return Ok(Begun::Gone);
@@ -243,22 +248,21 @@ impl Kills {
     }
 }
 
-fn strike(handle: &Arc<Handle>, worker: &mut Worker) -> Result<Begun, KillRefused> {
+fn strike(handle: &Arc<Handle>, workers: &mut Workers) -> Result<Begun, KillRefused> {
+    let begun = match handle.kill() {
+        Ok(()) => Begun::Written,
+        Err(Fault::Gone) => return Ok(Begun::Gone),
+        Err(Fault::Absent { .. }) => Begun::OneByOne,
+        Err(fault) => return Err(fault.into()),
+    };
     // Clones only: whatever is dropped here, the caller still holds, so nothing is closed on this thread.
-    let victim = Arc::clone(handle);
-    match handle.kill() {
-        Ok(()) => {
-            // The signal is out; without room for the job the memory only comes back a little later.
-            let _ = worker.submit(Job::Release(victim));
-            Ok(Begun::Written)
-        }
-        Err(Fault::Gone) => Ok(Begun::Gone),
-        Err(Fault::Absent { .. }) => match worker.submit(Job::KillEach(victim)) {
-            Ok(()) => Ok(Begun::OneByOne),
-            Err(_) => Err(KillRefused::WorkerFull),
-        },
-        Err(fault) => Err(fault.into()),
+    let (victim, dying) = (Arc::clone(handle), Arc::clone(handle));
+    if workers.kill.submit(Job::Kill(victim)).is_err() && begun == Begun::OneByOne {
+        return Err(KillRefused::WorkerFull);
     }
+    // Without room for the job the memory only comes back a little later.
+    let _ = workers.release.submit(Job::Release(dying));
+    Ok(begun)
 }
 
 #[cfg(test)]
@@ -266,21 +270,21 @@ mod tests {
     use super::*;
     use crate::testing::{Book, Fake, ms};
 
-    fn kills() -> (Kills, Worker) {
-        let worker = Worker::start("test", 4).expect("a thread starts");
-        (Kills::with_capacity(KillLimits::default(), 2), worker)
+    fn kills() -> (Kills, Workers) {
+        let workers = Workers::start(4).expect("threads start");
+        (Kills::with_capacity(KillLimits::default(), 2), workers)
     }
 
     #[test]
     fn a_victim_is_written_down_killed_and_seen_to_be_empty() {
         let fake = Fake::new("w");
-        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
-        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut worker);
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut workers);
         assert_eq!(begun, Ok(Begun::Written));
         assert_eq!(fake.text("cgroup.kill"), "1");
         assert_eq!(book.steps(), [Step::Killing, Step::KillWritten]);
         assert!(kills.poll(ms(499), &mut book).is_none());
-        let again = kills.begin(&fake.handle, ms(1), &mut book, &mut worker);
+        let again = kills.begin(&fake.handle, ms(1), &mut book, &mut workers);
         assert_eq!(again, Err(KillRefused::Already));
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
         fake.write("memory.current", "4096\n");
@@ -294,8 +298,8 @@ mod tests {
     #[test]
     fn what_does_not_empty_is_stuck_once_and_not_killed_again_by_itself() {
         let fake = Fake::new("w");
-        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
-        kills.begin(&fake.handle, ms(0), &mut book, &mut worker).expect("it fits");
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+        kills.begin(&fake.handle, ms(0), &mut book, &mut workers).expect("it fits");
         fake.write("cgroup.kill", "");
         assert!(matches!(kills.poll(ms(500), &mut book), Some(KillEvent::Stuck { left: Some(_), .. })));
         assert_eq!((kills.hopeful(), kills.count()), (0, 1));
@@ -311,9 +315,9 @@ mod tests {
     #[test]
     fn a_victim_that_gives_back_is_not_stuck_and_one_that_hardly_does_is() {
         let fake = Fake::new("w");
-        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
         fake.write("memory.current", "800000\n");
-        kills.begin(&fake.handle, ms(0), &mut book, &mut worker).expect("it fits");
+        kills.begin(&fake.handle, ms(0), &mut book, &mut workers).expect("it fits");
         for (at, left) in [(500, "699999\n"), (1000, "600000\n")] {
             fake.write("memory.current", left);
             assert!(kills.poll(ms(at), &mut book).is_none(), "{at}");
@@ -330,32 +334,32 @@ mod tests {
     #[test]
     fn what_is_stuck_can_be_killed_anew_and_makes_room() {
         let fakes = ["a", "b", "c"].map(Fake::new);
-        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
         for (fake, at) in fakes.iter().zip([0, 1]) {
-            kills.begin(&fake.handle, ms(at), &mut book, &mut worker).expect("it fits");
+            kills.begin(&fake.handle, ms(at), &mut book, &mut workers).expect("it fits");
         }
         assert!(kills.give_up(&mut book).is_none(), "both are hopeful");
         while kills.poll(ms(501), &mut book).is_some() {}
         assert_eq!(kills.hopeful(), 0);
         // Somebody was started in it meanwhile.
         fakes[0].write("cgroup.kill", "");
-        let again = kills.begin(&fakes[0].handle, ms(600), &mut book, &mut worker);
+        let again = kills.begin(&fakes[0].handle, ms(600), &mut book, &mut workers);
         assert_eq!((again, fakes[0].text("cgroup.kill").as_str()), (Ok(Begun::Written), "1"));
         assert_eq!((kills.count(), kills.hopeful()), (2, 1));
-        let again = kills.begin(&fakes[0].handle, ms(601), &mut book, &mut worker);
+        let again = kills.begin(&fakes[0].handle, ms(601), &mut book, &mut workers);
         assert_eq!(again, Err(KillRefused::Already));
-        assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut worker), Err(KillRefused::Full));
+        assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut workers), Err(KillRefused::Full));
         assert_eq!(kills.give_up(&mut book).map(|handle| handle.id()), Some(fakes[1].handle.id()));
-        assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut worker), Ok(Begun::Written));
+        assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut workers), Ok(Begun::Written));
     }
 
     #[test]
     fn an_adopted_victim_is_waited_for_but_not_written_to() {
         let fake = Fake::new("w");
-        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
         assert!(kills.adopt(&fake.handle, ms(0), ms(10_000)));
         assert_eq!(fake.text("cgroup.kill"), "");
-        let begun = kills.begin(&fake.handle, ms(10_001), &mut book, &mut worker);
+        let begun = kills.begin(&fake.handle, ms(10_001), &mut book, &mut workers);
         assert_eq!(begun, Err(KillRefused::Already));
         assert!(kills.poll(ms(10_499), &mut book).is_none());
         assert!(matches!(kills.poll(ms(10_500), &mut book), Some(KillEvent::Stuck { .. })));
@@ -366,8 +370,8 @@ mod tests {
     #[test]
     fn nothing_is_killed_that_is_not_written_down() {
         let fake = Fake::new("w");
-        let ((mut kills, mut worker), mut book) = (kills(), Book::with_room(0));
-        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut worker);
+        let ((mut kills, mut workers), mut book) = (kills(), Book::with_room(0));
+        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut workers);
         assert_eq!(begun, Err(KillRefused::Journal(JournalFull)));
         assert_eq!(fake.text("cgroup.kill"), "");
     }
@@ -375,9 +379,9 @@ mod tests {
     #[test]
     fn where_nobody_is_left_nobody_is_killed() {
         let fake = Fake::new("w");
-        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
-        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut worker);
+        let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut workers);
         assert_eq!(begun, Ok(Begun::Gone));
         assert_eq!((fake.text("cgroup.kill").as_str(), kills.count(), book.steps().len()), ("", 0, 0));
     }
@@ -385,12 +389,12 @@ mod tests {
     #[test]
     fn room_is_bounded_and_each_victim_is_looked_at() {
         let fakes = ["a", "b", "c"].map(Fake::new);
-        let ((mut kills, mut worker), mut book) = (kills(), Book::default());
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
         for fake in &fakes[..2] {
-            kills.begin(&fake.handle, ms(0), &mut book, &mut worker).expect("it fits");
+            kills.begin(&fake.handle, ms(0), &mut book, &mut workers).expect("it fits");
             fake.write("cgroup.events", "populated 0\nfrozen 0\n");
         }
-        let begun = kills.begin(&fakes[2].handle, ms(0), &mut book, &mut worker);
+        let begun = kills.begin(&fakes[2].handle, ms(0), &mut book, &mut workers);
         assert_eq!(begun, Err(KillRefused::Full));
         for _ in 0..2 {
             assert!(matches!(kills.poll(ms(1), &mut book), Some(KillEvent::Emptied { .. })));

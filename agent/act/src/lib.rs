@@ -22,4 +22,4 @@ pub use kill::{Begun, KillEvent, KillLimits, KillRefused, Kills};
 #[cfg(feature = "kill-points")]
 pub use point::on_reached;
 pub use point::{KillPoint, reached};
-pub use worker::{Done, Job, Reclaimed, Worker};
+pub use worker::{Done, Job, Reclaimed, Worker, Workers};

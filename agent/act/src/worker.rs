@@ -1,14 +1,15 @@
-//! A thread for what blocks: taking a dying process's memory, reclaim, killing one by one.
+//! Threads for what opens files or blocks: signals to single processes, taking a dying process's memory, reclaim.
 //!
 //! Jobs go in and results come out through bounded queues; neither side ever waits for the other.
 
 use crate::point::{KillPoint, reached};
 use core::time::Duration;
 use plimsoll_node::Fault;
-use plimsoll_node::cgroup::Handle;
+use plimsoll_node::cgroup::{Handle, TaskList};
 use plimsoll_node::process::{self, OpenedProcesses, Released};
 use plimsoll_units::{Bytes, CgroupId};
 use rtrb::{Consumer, Producer, RingBuffer};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,10 +28,11 @@ const STACK: usize = 256 << 10;
 /// Something to do.
 #[derive(Debug)]
 pub enum Job {
+    /// Send SIGKILL to each process of a cgroup by its descriptor: to those that cgroup.kill does not end, and where there
+    /// is no cgroup.kill to all.
+    Kill(Arc<Handle>),
     /// The cgroup was killed: take the memory of its processes while they die.
     Release(Arc<Handle>),
-    /// There is no cgroup.kill: kill its processes one by one until none is left, then as for `Release`.
-    KillEach(Arc<Handle>),
     /// Ask each of a cgroup's processes to end by itself: SIGTERM.
     Terminate(Arc<Handle>),
     /// Ask the kernel to take back some of a cgroup's memory.
@@ -54,6 +56,11 @@ pub enum Reclaimed {
 /// Something done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
+    /// Every process of a cgroup was sent SIGKILL by its descriptor, as far as they could be found and opened.
+    Killed {
+        /// The cgroup.
+        cgroup: CgroupId,
+    },
     /// A victim's memory was taken.
     Released {
         /// The victim.
@@ -111,6 +118,28 @@ impl Worker {
     }
 }
 
+/// The two workers that a kill needs. What one does must not wait for the other: a signal is sent in no time, and taking
+/// the memory of a large process can take long.
+#[derive(Debug)]
+pub struct Workers {
+    /// Sends signals.
+    pub kill: Worker,
+    /// Takes the memory of the dying.
+    pub release: Worker,
+}
+
+impl Workers {
+    /// Starts both, each with room for `capacity` jobs.
+    pub fn start(capacity: usize) -> io::Result<Self> {
+        Ok(Self { kill: Worker::start("kill", capacity)?, release: Worker::start("release", capacity)? })
+    }
+
+    /// The next result of either, if there is one.
+    pub fn poll(&mut self) -> Option<Done> {
+        self.kill.poll().or_else(|| self.release.poll())
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
@@ -135,8 +164,11 @@ fn work(mut jobs: Consumer<Job>, mut done: Producer<Done>, stop: &AtomicBool) {
 
 fn perform(job: Job) -> Option<Done> {
     match job {
-        Job::Release(handle) => Some(release(&handle, false)),
-        Job::KillEach(handle) => Some(release(&handle, true)),
+        Job::Kill(handle) => {
+            kill(&handle);
+            Some(Done::Killed { cgroup: handle.id() })
+        }
+        Job::Release(handle) => Some(release(&handle)),
         Job::Reclaim { handle, amount } => Some(Done::Reclaimed {
             cgroup: handle.id(),
             asked: amount,
@@ -151,9 +183,38 @@ fn perform(job: Job) -> Option<Done> {
 
 /// Whoever is not asked, because it came meanwhile or there are too many at a time, is killed when its time is over.
 fn terminate(handle: &Handle) {
-    let Ok(opened) = handle.open_processes(AT_A_TIME) else { return };
+    let Ok(opened) = handle.open_processes(TaskList::Processes, AT_A_TIME, &HashSet::new()) else { return };
     for one in &opened.processes {
         let _ = process::terminate(&one.fd);
+    }
+}
+
+/// Sends SIGKILL to each process of a cgroup until no task is listed whose process was not sent it. A process that was sent
+/// it forks no more (`copy_process` fails where a fatal signal is pending), so what one look missed the next one finds.
+///
+/// This is needed after cgroup.kill, too. That directs the signal at the first thread of each process alone (`send_sig` in
+/// `__cgroup_kill`, kernel/cgroup/cgroup.c, which is `PIDTYPE_PID` to `complete_signal`, kernel/signal.c). A first thread
+/// that has exited (`PF_EXITING`) wants no signal, and one that is meant for it alone is passed on to no other thread of its
+/// process: those run on. A signal to the process (`PIDTYPE_TGID`) goes to any thread that wants it, and SIGKILL from there
+/// to all. The list of threads finds processes that the list of processes has lost.
+fn kill(handle: &Handle) {
+    let mut sent = HashSet::new();
+    for list in [TaskList::Processes, TaskList::Threads] {
+        for _ in 0..ROUNDS {
+            if !matches!(handle.populated(), Ok(true)) {
+                return;
+            }
+            match handle.open_processes(list, AT_A_TIME, &sent) {
+                Ok(opened) if !opened.processes.is_empty() => {
+                    for one in opened.processes {
+                        // A zombie takes no signal, and what else does not end is told to be stuck.
+                        let _ = process::kill(&one.fd);
+                        sent.insert(one.pid);
+                    }
+                }
+                _ => break,
+            }
+        }
     }
 }
 
@@ -164,21 +225,14 @@ struct Tally {
     gone: u32,
     kept: u32,
     /// Whose memory was taken: they may still be listed for a while.
-    over: Vec<process::Pid>,
+    over: HashSet<process::Pid>,
 }
 
 impl Tally {
     /// Gives whether something is left to try.
-    fn take(&mut self, opened: &OpenedProcesses, kill: bool) -> bool {
+    fn take(&mut self, opened: &OpenedProcesses) -> bool {
         let mut left = opened.more;
         for one in &opened.processes {
-            if self.over.contains(&one.pid) {
-                continue;
-            }
-            if kill {
-                // Whether it is dying is seen below.
-                let _ = process::kill(&one.fd);
-            }
             let count = match process::release(&one.fd) {
                 Released::Yes => &mut self.released,
                 Released::Gone => &mut self.gone,
@@ -189,13 +243,13 @@ impl Tally {
                 }
             };
             *count += 1;
-            self.over.push(one.pid);
+            self.over.insert(one.pid);
         }
         left
     }
 }
 
-fn release(handle: &Handle, kill: bool) -> Done {
+fn release(handle: &Handle) -> Done {
     reached(KillPoint::ReleaseStarted);
     let mut tally = Tally::default();
     let mut unfinished = 0;
@@ -207,10 +261,10 @@ fn release(handle: &Handle, kill: bool) -> Done {
         if round > 0 {
             thread::sleep(PAUSE);
         }
-        let Ok(opened) = handle.open_processes(AT_A_TIME) else { break };
-        let left = tally.take(&opened, kill);
+        let Ok(opened) = handle.open_processes(TaskList::Processes, AT_A_TIME, &tally.over) else { break };
+        let left = tally.take(&opened);
         unfinished = opened.processes.iter().filter(|one| !tally.over.contains(&one.pid)).count();
-        if !left && !kill {
+        if !left {
             break;
         }
     }
@@ -261,21 +315,19 @@ mod tests {
     }
 
     #[test]
-    fn without_cgroup_kill_each_process_is_killed() {
+    fn each_process_of_either_list_is_killed() {
         let fake = Fake::with_files("w", &[]);
         let mut children = [sleeper(), sleeper(), sleeper()];
         let list: Vec<String> = children.iter().map(|child| child.id().to_string()).collect();
-        fake.write("cgroup.procs", &(list.join("\n") + "\n"));
+        fake.write("cgroup.procs", &(list[..2].join("\n") + "\n"));
+        fake.write("cgroup.threads", &(list[1..].join("\n") + "\n"));
         let mut worker = Worker::start("test", 4).expect("a thread starts");
-        worker.submit(Job::KillEach(Arc::clone(&fake.handle))).expect("there is room");
+        worker.submit(Job::Kill(Arc::clone(&fake.handle))).expect("there is room");
         for child in &mut children {
             let status = child.wait().expect("it is ours");
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
         }
-        fake.write("cgroup.procs", "");
-        fake.write("cgroup.events", "populated 0\nfrozen 0\n");
-        let Done::Released { cgroup, .. } = wait(&mut worker) else { panic!("not what was asked") };
-        assert_eq!(cgroup, fake.handle.id());
+        assert_eq!(wait(&mut worker), Done::Killed { cgroup: fake.handle.id() });
     }
 
     #[test]
@@ -283,14 +335,14 @@ mod tests {
         let fake = Fake::new("w");
         let mut child = sleeper();
         fake.write("cgroup.procs", &format!("{}\n", child.id()));
-        let opened = fake.handle.open_processes(4).expect("readable");
+        let opened = fake.handle.open_processes(TaskList::Processes, 4, &HashSet::new()).expect("readable");
         assert_eq!(opened.processes.len(), 1);
         let mut tally = Tally::default();
-        assert!(tally.take(&opened, false), "it is not dying: to be tried again");
+        assert!(tally.take(&opened), "it is not dying: to be tried again");
         assert_eq!((tally.released, tally.gone, tally.kept), (0, 0, 0));
         child.kill().expect("it is ours");
         child.wait().expect("it is ours");
-        assert!(!tally.take(&opened, false));
+        assert!(!tally.take(&opened));
         assert_eq!(tally.gone, 1);
     }
 

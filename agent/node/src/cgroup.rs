@@ -12,12 +12,11 @@ use plimsoll_units::{Bytes, CgroupId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// How deep below a cgroup its processes are looked for.
-const DEPTH: usize = 32;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The root of the cgroup tree.
@@ -102,7 +101,6 @@ pub struct Handle {
     events: KeptFile,
     freeze: Option<KeptFile>,
     kill: Option<KeptFile>,
-    procs: KeptFile,
 }
 
 impl fmt::Debug for Handle {
@@ -119,6 +117,39 @@ pub struct Events {
     pub populated: bool,
     /// All of its processes be frozen.
     pub frozen: bool,
+}
+
+/// Which of a cgroup's two lists of tasks is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskList {
+    /// `cgroup.procs`: a process by its first thread, in that one's cgroup. A process whose first thread has exited
+    /// stays listed while others of its threads live; one whose threads have all exited is not, also before its parent
+    /// waits for it. (`css_task_iter_advance` with `CSS_TASK_ITER_PROCS`, kernel/cgroup/cgroup.c, since c03cd7738a83 in
+    /// Linux 5.2.)
+    ///
+    /// An exited first thread cannot be moved: where the others were moved on since, their process is listed in the
+    /// cgroup that they left (`cgroup_migrate_add_task` passes over `PF_EXITING`), and nowhere once that one was
+    /// removed.
+    Processes,
+    /// `cgroup.threads`: every live thread, in its own cgroup, whatever became of the first one.
+    Threads,
+}
+
+impl TaskList {
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Processes => "cgroup.procs",
+            Self::Threads => "cgroup.threads",
+        }
+    }
+
+    /// Opens what it lists: the process itself, or the process of a thread.
+    fn open(self, task: Pid) -> Result<OwnedFd, Errno> {
+        match self {
+            Self::Processes => process::open(task),
+            Self::Threads => process::open_by_thread(task),
+        }
+    }
 }
 
 impl Handle {
@@ -163,7 +194,6 @@ impl Handle {
             events: read("cgroup.events")?.ok_or(Errno::NOENT)?,
             freeze: KeptFile::open_below(at, "cgroup.freeze", OFlags::RDWR)?,
             kill: write("cgroup.kill")?,
-            procs: read("cgroup.procs")?.ok_or(Errno::NOENT)?,
             dir,
         })
     }
@@ -284,45 +314,62 @@ impl Handle {
         have(self.reclaim.as_ref(), "memory.reclaim")?.write(&text[start..])
     }
 
-    /// Calls `each` with the processes in it and below it until `each` says no, or there are no more. Opens directories
-    /// below it: for a helper thread. One handle, one such walk at a time: the kernel keeps the place in the open file.
-    pub fn each_process(&self, each: &mut dyn FnMut(Pid) -> bool) -> Result<(), Fault> {
-        if each_pid(&self.procs, each)? {
-            walk(self.dir.as_fd(), DEPTH, each)?;
+    /// Calls `each` with the tasks in it and below it, at any depth, until `each` says no, or there are no more. Opens
+    /// and allocates: for a helper thread.
+    pub fn each_task(&self, list: TaskList, each: &mut dyn FnMut(Pid) -> bool) -> Result<(), Fault> {
+        let fault = |errno| Fault::Read { file: "a directory below", errno };
+        // Depth first, without recursion: a tree may be deep.
+        let mut left = vec![Vec::new()];
+        while let Some(path) = left.pop() {
+            let below = if path.is_empty() { Ok(None) } else { open_below(self.dir.as_fd(), &path).map(Some) };
+            // What is removed meanwhile has no tasks.
+            let Ok(below) = below else { continue };
+            let dir = below.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
+            match KeptFile::open_below(dir, list.file(), OFlags::RDONLY) {
+                Ok(Some(tasks)) => match each_pid(&tasks, each) {
+                    Ok(true) | Err(Fault::Gone) => {}
+                    Ok(false) => return Ok(()),
+                    Err(fault) => return Err(fault),
+                },
+                Ok(None) | Err(Errno::NODEV) => {}
+                Err(errno) => return Err(fault(errno)),
+            }
+            match children(dir) {
+                Ok(names) => left.extend(names.iter().map(|name| [path.as_slice(), b"/", name].concat())),
+                Err(Errno::NODEV | Errno::NOENT) => {}
+                Err(errno) => return Err(fault(errno)),
+            }
         }
         Ok(())
     }
 
-    /// Whether `pid` is in it or below it now.
-    pub fn holds(&self, pid: Pid) -> Result<bool, Fault> {
-        let mut found = false;
-        self.each_process(&mut |other| {
-            found = other == pid;
-            !found
-        })?;
-        Ok(found)
-    }
-
-    /// Opens up to `most` of its processes, each only if it is still in the cgroup after it was opened, so that no
-    /// number used again leads astray. Allocates and opens: for a helper thread.
-    pub fn open_processes(&self, most: usize) -> Result<OpenedProcesses, Fault> {
-        let mut opened = Vec::with_capacity(most);
+    /// Opens up to `most` of the processes that a list names by tasks which are not in `except`. Each is given only if
+    /// the task was still in the cgroup after it was opened, so that no number used again leads astray. Allocates and
+    /// opens: for a helper thread.
+    pub fn open_processes(&self, list: TaskList, most: usize, except: &HashSet<Pid>) -> Result<OpenedProcesses, Fault> {
+        let mut opened = Vec::new();
         let mut more = false;
-        self.each_process(&mut |pid| {
+        self.each_task(list, &mut |pid| {
+            if except.contains(&pid) {
+                return true;
+            }
             if opened.len() == most {
                 more = true;
                 return false;
             }
             // One that ended meanwhile is not missed.
-            opened.extend(process::open(pid).ok().map(|fd| Opened { pid, fd }));
+            opened.extend(list.open(pid).ok().map(|fd| Opened { pid, fd }));
             true
         })?;
-        let mut still: Vec<Pid> = Vec::with_capacity(opened.len());
-        self.each_process(&mut |pid| {
-            still.extend(opened.iter().any(|process| process.pid == pid).then_some(pid));
-            still.len() < opened.len()
-        })?;
-        opened.retain(|process| still.contains(&process.pid));
+        if !opened.is_empty() {
+            let all: HashSet<Pid> = opened.iter().map(|one| one.pid).collect();
+            let mut still = HashSet::with_capacity(all.len());
+            self.each_task(list, &mut |pid| {
+                still.extend(all.contains(&pid).then_some(pid));
+                still.len() < all.len()
+            })?;
+            opened.retain(|one| still.contains(&one.pid));
+        }
         Ok(OpenedProcesses { cgroup: self.id, processes: opened, more })
     }
 }
@@ -341,13 +388,14 @@ fn limit(file: &KeptFile) -> Result<Bytes, Fault> {
     parse::limit(file.read(&mut buffer)?).map(Bytes).ok_or(file.malformed("limit"))
 }
 
-/// One `cgroup.procs`. False: `each` has said no.
-fn each_pid(procs: &KeptFile, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool, Fault> {
+/// One list of tasks. False: `each` has said no.
+fn each_pid(tasks: &KeptFile, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool, Fault> {
     let mut buffer = [0; 4096];
     let mut offset = 0;
     loop {
-        let piece = match procs.read_piece(&mut buffer, offset) {
-            // Threads of a threaded cgroup are listed in its parent, by process.
+        let piece = match tasks.read_piece(&mut buffer, offset) {
+            // A threaded cgroup has no processes of its own: they are listed where its threads' domain begins, above
+            // it.
             Err(Fault::Read { errno: Errno::OPNOTSUPP, .. }) => return Ok(true),
             piece => piece?,
         };
@@ -363,36 +411,6 @@ fn each_pid(procs: &KeptFile, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool,
         }
         offset += end as u64 + 1;
     }
-}
-
-fn walk(dir: BorrowedFd<'_>, depth: usize, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool, Fault> {
-    let fault = |errno| match errno {
-        Errno::NODEV | Errno::NOENT => Fault::Gone,
-        errno => Fault::Read { file: "a directory below", errno },
-    };
-    if depth == 0 {
-        return Ok(true);
-    }
-    for name in children(dir).map_err(fault)? {
-        // What is removed meanwhile has no processes.
-        let Ok(child) = openat(dir, OsStr::from_bytes(&name), DIRECTORY, Mode::empty()) else { continue };
-        let goes_on = match KeptFile::open_below(child.as_fd(), "cgroup.procs", OFlags::RDONLY).map_err(fault)? {
-            None => true,
-            Some(procs) => match each_pid(&procs, each) {
-                Err(Fault::Gone) => true,
-                other => other?,
-            },
-        };
-        let goes_on = goes_on
-            && match walk(child.as_fd(), depth - 1, each) {
-                Err(Fault::Gone) => true,
-                other => other?,
-            };
-        if !goes_on {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Names of the directories in `dir`, sorted.
@@ -429,7 +447,6 @@ mod tests {
             fs::create_dir_all(&dir).expect("writable");
             for (name, text) in [
                 ("cgroup.events", "populated 1\nfrozen 0\n"),
-                ("cgroup.procs", ""),
                 ("cgroup.freeze", "0\n"),
                 ("memory.current", "4096\n"),
                 ("memory.low", "0\n"),
@@ -529,15 +546,29 @@ mod tests {
         tree.cgroup(b"w/a/b", &[("cgroup.procs", "4001\n0\n4002\n")]);
         let handle = tree.open(b"w").expect("it is there");
         let mut found = Vec::new();
-        handle
-            .each_process(&mut |pid| {
-                found.push(pid.as_raw_pid());
-                true
-            })
-            .expect("readable");
+        let mut take = |pid: Pid| {
+            found.push(pid.as_raw_pid());
+            true
+        };
+        handle.each_task(TaskList::Processes, &mut take).expect("readable");
         assert_eq!(found, (1..=3000).chain([4001, 4002]).collect::<Vec<_>>());
-        assert_eq!(handle.holds(Pid::from_raw(4002).expect("positive")), Ok(true));
-        assert_eq!(handle.holds(Pid::from_raw(4003).expect("positive")), Ok(false));
+        let mut seen = 0;
+        let mut until = |_| {
+            seen += 1;
+            seen < 7
+        };
+        handle.each_task(TaskList::Processes, &mut until).expect("readable");
+        assert_eq!(seen, 7);
+        tree.cgroup(b"d", &[]);
+        let deep = b"d/".repeat(300);
+        tree.cgroup(&deep, &[("cgroup.threads", "5\n")]);
+        let mut found = Vec::new();
+        let mut take = |pid: Pid| {
+            found.push(pid.as_raw_pid());
+            true
+        };
+        tree.open(b"d").expect("it is there").each_task(TaskList::Threads, &mut take).expect("readable");
+        assert_eq!(found, [5]);
     }
 
     #[test]
@@ -548,8 +579,11 @@ mod tests {
         let text = format!("{}\n{}\n", me.as_raw_pid(), parent.as_raw_pid());
         tree.cgroup(b"w", &[("cgroup.procs", &text)]);
         let handle = tree.open(b"w").expect("it is there");
-        for (most, opened, more) in [(0, 0, true), (1, 1, true), (2, 2, false)] {
-            let processes = handle.open_processes(most).expect("readable");
+        let (none, one) = (HashSet::new(), HashSet::from([me]));
+        for (most, except, opened, more) in
+            [(0, &none, 0, true), (1, &none, 1, true), (2, &none, 2, false), (1, &one, 1, false)]
+        {
+            let processes = handle.open_processes(TaskList::Processes, most, except).expect("readable");
             assert_eq!((processes.processes.len(), processes.more), (opened, more));
         }
     }

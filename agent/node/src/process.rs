@@ -3,6 +3,7 @@
 use crate::{file, sys};
 use plimsoll_units::CgroupId;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal};
 use std::path::PathBuf;
@@ -12,6 +13,18 @@ pub use rustix::process::Pid;
 /// Opens a descriptor for `pid`. `ESRCH` where there is no such process.
 pub fn open(pid: Pid) -> Result<OwnedFd, Errno> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
+}
+
+/// Opens the process that a thread belongs to, as far as signals go: they reach all of it. `ESRCH` or `ENOENT` where
+/// there is no such thread.
+///
+/// `pidfd_open` refuses a thread that is not the first one of its process, and `PIDFD_THREAD` came with Linux 6.9. The
+/// directory of a thread below /proc stands for its process on all of them (`pidfd_send_signal(2)`).
+pub fn open_by_thread(thread: Pid) -> Result<OwnedFd, Errno> {
+    open(thread).or_else(|_| {
+        let path = format!("/proc/{}", thread.as_raw_nonzero());
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    })
 }
 
 /// Kills the process. One that is gone already is fine.
@@ -70,10 +83,10 @@ pub fn cgroup_path(pid: Option<Pid>) -> Option<Vec<u8>> {
     Some(line.strip_suffix(b" (deleted)").unwrap_or(line).to_vec())
 }
 
-/// A process that is held: its number cannot be given to another one meanwhile.
+/// A process that is held: what is done by its descriptor never befalls another one that was given its number.
 #[derive(Debug)]
 pub struct Opened {
-    /// Its number when it was opened.
+    /// Its number when it was opened, or that of the thread by which it was found.
     pub pid: Pid,
     /// Its descriptor.
     pub fd: OwnedFd,

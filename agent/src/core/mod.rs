@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker};
+use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
 use plimsoll_config::{BrakeMode, Configuration, Pattern, SourceChoice};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
@@ -54,9 +54,9 @@ const SLOW_SAMPLE: Duration = Duration::from_secs(1);
 /// Who looks so often shows that it is alive.
 const OFTEN: Duration = Duration::from_secs(10);
 /// Descriptors that a workload's handle keeps open.
-const FILES_A_WORKLOAD: u64 = 12;
-/// Descriptors for everything else.
-const OTHER_FILES: u64 = 256;
+const FILES_A_WORKLOAD: u64 = 11;
+/// Descriptors for everything else, of which each of the two workers that open processes may need 256.
+const OTHER_FILES: u64 = 768;
 /// Room for news of the inventory thread, and for the handles that come back for them: twice for each workload.
 const UPDATES: usize = 2 * table::SLOTS;
 /// Jobs that a worker may have waiting.
@@ -386,7 +386,7 @@ fn enforcer(
         brakes: Brakes::with_capacity(limits, MAX_ACTIONS),
         kills,
         doubtful,
-        release: Worker::start("release", JOBS).context("cannot start a worker thread")?,
+        workers: Workers::start(JOBS).context("cannot start the worker threads")?,
         reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
         freeze: configuration.brake.mode == BrakeMode::Freeze,
     })
@@ -440,8 +440,8 @@ mod tests {
             let folder = tree.path().join(name);
             fs::create_dir(&folder).expect("writable");
             // A link to itself cannot be opened.
-            let procs = folder.join("cgroup.procs");
-            if whole { fs::write(procs, "") } else { std::os::unix::fs::symlink(&procs, &procs) }.expect("writable");
+            let stat = folder.join("memory.stat");
+            if whole { fs::write(stat, "") } else { std::os::unix::fs::symlink(&stat, &stat) }.expect("writable");
             fs::write(folder.join("cgroup.events"), "populated 1\n").expect("writable");
             let cgroup = CgroupId(fs::metadata(&folder).expect("it is there").ino());
             past.push(PendingKill { cgroup, path: name.into(), since: MonotonicNs(1), written });

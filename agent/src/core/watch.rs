@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use plimsoll_act::{Brakes, Done, KillPoint, Kills, Reclaimed, Worker, reached};
+use plimsoll_act::{Brakes, Done, KillPoint, Kills, Reclaimed, Worker, Workers, reached};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
@@ -97,7 +97,7 @@ pub(super) struct Enforcer {
     pub(super) kills: Kills,
     /// Kills that an earlier process had perhaps not done: decided about again where the victim does not empty.
     pub(super) doubtful: Vec<CgroupId>,
-    pub(super) release: Worker,
+    pub(super) workers: Workers,
     pub(super) reclaim: Worker,
     /// Whether what grows is frozen while deciding.
     pub(super) freeze: bool,
@@ -464,6 +464,7 @@ impl Watch {
         }
         while let Some(done) = self.job_done() {
             match done {
+                Done::Killed { cgroup } => self.thaw(cgroup, now),
                 Done::Released { cgroup, released, gone, kept } => {
                     self.report(&Record::Released { cgroup, released, gone, kept });
                 }

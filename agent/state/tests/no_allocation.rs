@@ -2,7 +2,7 @@
 //! allocator that counts what the calling thread asks for.
 #![expect(unsafe_code, reason = "a global allocator cannot be written without it")]
 
-use plimsoll_act::{Begun, BrakeEvent, BrakeLimits, Brakes, KillEvent, KillLimits, Kills, Owner, Worker};
+use plimsoll_act::{Begun, BrakeEvent, BrakeLimits, Brakes, KillEvent, KillLimits, Kills, Owner, Workers};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::{clock, limits, meminfo, vmstat};
@@ -70,7 +70,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
     let mut queue = Producer::attach(Descriptors::create(4).expect("memory")).expect("a queue");
     let mut brakes = Brakes::with_capacity(BrakeLimits::default(), 2);
     let mut kills = Kills::with_capacity(KillLimits::default(), 2);
-    let mut worker = Worker::start("reaper", 4).expect("a thread starts");
+    let mut workers = Workers::start(4).expect("threads start");
     let memory = meminfo::MemInfo::open().expect("there is a /proc");
     let counters = vmstat::VmStat::open().expect("there is a /proc");
     let tasks = limits::TaskLimits::open().expect("there is a /proc");
@@ -88,7 +88,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         handle.inactive_file().expect_err("there is no memory.stat");
         brakes.brake(&handle, Owner(1), now, &mut record).expect("room");
         assert!(brakes.poll(now.after(Duration::from_millis(5)), &mut record).is_none());
-        let begun = kills.begin(&handle, now, &mut record, &mut worker);
+        let begun = kills.begin(&handle, now, &mut record, &mut workers);
         assert_eq!(begun, Ok(Begun::Written));
         let thawed = brakes.thaw(handle.id(), now, &mut record);
         assert!(matches!(thawed, Some(BrakeEvent::Thawed { .. })));
@@ -96,7 +96,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         for _ in 0..5 {
             queue.push(b"a record of what was done");
         }
-        while worker.poll().is_some() {}
+        while workers.poll().is_some() {}
     });
     assert_eq!(asked, 0);
 

@@ -42,7 +42,7 @@ impl Watch {
 
     pub(super) fn job_done(&mut self) -> Option<Done> {
         let enforcer = self.context.enforcer.as_mut()?;
-        enforcer.release.poll().or_else(|| enforcer.reclaim.poll())
+        enforcer.workers.poll().or_else(|| enforcer.reclaim.poll())
     }
 
     pub(super) fn braked(&mut self, event: BrakeEvent, now: MonotonicNs, trigger: &mut Trigger) {
@@ -65,13 +65,17 @@ impl Watch {
 
     /// It is frozen and takes memory nevertheless: killed at once, if what it was stopped for is still short.
     fn still_grows(&mut self, handle: &Arc<Handle>, owner: Owner, now: MonotonicNs) {
+        let found = self.table.iter().find(|(_, other)| other.facts.handle.id() == handle.id());
+        let found = found.map(|(slot, workload)| (slot, workload.termination));
+        if matches!(found, Some((_, Termination::Killed))) {
+            // It is dying, and goes on as soon as each of its processes was sent the signal.
+            return;
+        }
         let scope = owner.0 as usize;
         if !self.reading(scope).is_some_and(|memory| self.is_short(scope, &memory)) {
             return self.thaw(handle.id(), now);
         }
-        let Some((slot, _)) = self.table.iter().find(|(_, other)| other.facts.handle.id() == handle.id()) else {
-            return;
-        };
+        let Some((slot, _)) = found else { return };
         if self.state.take_victim(now) {
             if self.kill(0, Key { slot, id: handle.id() }, handle.usage().ok(), now) == KillOutcome::No {
                 self.state.give_back_victim();
@@ -95,6 +99,8 @@ impl Watch {
         };
         let id = handle.id();
         let stuck = termination != Termination::Stays;
+        // The worker may not have said that it is done: no process is left for it, or it does not come to it.
+        self.thaw(id, now);
         self.table.set_termination(id, termination);
         self.report(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
         if let Some(enforcer) = &mut self.context.enforcer
@@ -214,7 +220,7 @@ impl Watch {
         let Some(workload) = self.table.get(observed.key) else { return false };
         let handle = Arc::clone(&workload.facts.handle);
         let Some(enforcer) = &mut self.context.enforcer else { return false };
-        if enforcer.release.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
+        if enforcer.workers.kill.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
             return false;
         }
         self.table.set_termination(observed.key.id, Termination::Asked(now.after(grace), self.plans));
@@ -236,8 +242,10 @@ impl Watch {
             Err(KillRefused::Fault(fault)) => refused(Refused::Kernel(errno_of(fault))),
         };
         self.table.set_termination(key.id, termination);
-        // The signal is met while it is frozen, and memory is only given back when it goes on.
-        self.thaw(key.id, now);
+        // What was killed goes on when each of its processes was sent the signal, and dies frozen as well.
+        if termination != Termination::Killed {
+            self.thaw(key.id, now);
+        }
         self.report(&Record::Kill { plan, path: fitting(handle.path()), usage, at: now, what });
         outcome_of_kill
     }
@@ -245,12 +253,12 @@ impl Watch {
     /// Kills, and makes room for that where all places are taken by those that do not end. `None` without hands.
     fn strike(&mut self, handle: &Arc<Handle>, now: MonotonicNs) -> Option<Result<Begun, KillRefused>> {
         let enforcer = self.context.enforcer.as_mut()?;
-        let begun = enforcer.kills.begin(handle, now, &mut enforcer.record, &mut enforcer.release);
+        let begun = enforcer.kills.begin(handle, now, &mut enforcer.record, &mut enforcer.workers);
         if begun != Err(KillRefused::Full) {
             return Some(begun);
         }
         let Some(stuck) = enforcer.kills.give_up(&mut enforcer.record) else { return Some(begun) };
-        let begun = enforcer.kills.begin(handle, now, &mut enforcer.record, &mut enforcer.release);
+        let begun = enforcer.kills.begin(handle, now, &mut enforcer.record, &mut enforcer.workers);
         self.close(stuck);
         Some(begun)
     }
@@ -292,7 +300,7 @@ impl Watch {
         }
     }
 
-    fn thaw(&mut self, id: CgroupId, now: MonotonicNs) {
+    pub(super) fn thaw(&mut self, id: CgroupId, now: MonotonicNs) {
         let Some(enforcer) = &mut self.context.enforcer else { return };
         if let Some(event) = enforcer.brakes.thaw(id, now, &mut enforcer.record) {
             self.thawed(event, now);

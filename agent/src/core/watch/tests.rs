@@ -12,6 +12,7 @@ use plimsoll_policy::kubelet::{Line, Signal, Threshold};
 use plimsoll_sense::Polling;
 use plimsoll_state::queue::{self, Descriptors};
 use plimsoll_units::Bytes;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -31,14 +32,13 @@ impl Scene {
     fn new(victims_per_minute: u32) -> Self {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
-        let worker = |name| Worker::start(name, 16).expect("a thread starts");
         let enforcer = Enforcer {
             record,
             brakes: Brakes::with_capacity(BrakeLimits::default(), 4),
             kills: Kills::with_capacity(KillLimits::default(), 4),
             doubtful: Vec::new(),
-            release: worker("release"),
-            reclaim: worker("reclaim"),
+            workers: Workers::start(16).expect("threads start"),
+            reclaim: Worker::start("reclaim", 16).expect("a thread starts"),
             freeze: true,
         };
         let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(LINE)))];
@@ -148,10 +148,14 @@ impl Scene {
 #[test]
 fn what_still_grows_is_killed_where_its_slice_is_short_and_else_goes_on() {
     for (slice_mib, victims, killed, frozen) in
-        [(SLICE - LINE + 1, 1, "1", "0"), (SLICE - LINE, 1, "", "0"), (SLICE - LINE + 1, 0, "", "1")]
+        [(SLICE - LINE + 1, 1, "1", "1"), (SLICE - LINE, 1, "", "0"), (SLICE - LINE + 1, 0, "", "1")]
     {
         let mut scene = Scene::new(victims);
         scene.cgroup("a", 50);
+        // Whoever opens it to read waits for one that writes: a worker that does not come to its end.
+        let procs = scene.tree.path().join("a/cgroup.procs");
+        fs::remove_file(&procs).expect("it is there");
+        mknodat(CWD, &procs, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("writable");
         let handle = scene.joins(3, "a");
         scene.watch.freeze(&handle, 1, Bytes::ZERO);
         assert_eq!(scene.text("a", "cgroup.freeze"), "1");
@@ -163,6 +167,17 @@ fn what_still_grows_is_killed_where_its_slice_is_short_and_else_goes_on() {
         }
         let found = (scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze"));
         assert_eq!((found.0.as_str(), found.1.as_str()), (killed, frozen), "{slice_mib} MiB, {victims} victims");
+        if killed.is_empty() {
+            continue;
+        }
+        // It goes on when each of its processes was sent the signal, not before.
+        let since = monotonic();
+        while scene.text("a", "cgroup.freeze") == "1" {
+            assert!(monotonic().since(since) < Duration::from_secs(10), "it is never thawed");
+            // Lets go on who waits just now, if anybody does.
+            drop(openat(CWD, &procs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()));
+            scene.watch.follow_up(begun.after(Duration::from_millis(22)), &mut Trigger::default());
+        }
     }
 }
 

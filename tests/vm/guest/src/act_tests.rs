@@ -9,10 +9,10 @@ use crate::suite;
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_act::{
     Begun, BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Done, Job, KillEvent, KillLimits, Kills, Owner, Reclaimed,
-    Worker,
+    Workers,
 };
 use plimsoll_node::boot::BootId;
-use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::cgroup::{Handle, Root, TaskList};
 use plimsoll_node::discover::{self, Bounds, Protected, discover};
 use plimsoll_node::patterns::Patterns;
 use plimsoll_node::zoneinfo::Zones;
@@ -33,7 +33,7 @@ struct Hand {
     record: Record,
     brakes: Brakes,
     kills: Kills,
-    reaper: Worker,
+    workers: Workers,
 }
 
 impl Hand {
@@ -45,7 +45,7 @@ impl Hand {
             record,
             brakes: Brakes::with_capacity(BrakeLimits::default(), 4),
             kills: Kills::with_capacity(KillLimits::default(), 4),
-            reaper: Worker::start("reaper", 16)?,
+            workers: Workers::start(16)?,
         })
     }
 
@@ -59,15 +59,21 @@ impl Hand {
         Ok(self.brakes.brake(handle, OWNER, clock::monotonic(), &mut self.record)?)
     }
 
-    /// Kills as the agent does, thawing what it had braked.
+    /// Kills as the agent does. What is braked is for the caller to thaw.
     fn kill(&mut self, handle: &Arc<Handle>) -> Result<Begun> {
-        let now = clock::monotonic();
-        let begun = self.kills.begin(handle, now, &mut self.record, &mut self.reaper)?;
-        if self.brakes.holds(handle.id()) {
-            let thawed = self.brakes.thaw(handle.id(), now, &mut self.record);
+        Ok(self.kills.begin(handle, clock::monotonic(), &mut self.record, &mut self.workers)?)
+    }
+
+    /// The next result of a worker. As the agent does, thaws what each process of was sent the signal.
+    fn poll(&mut self) -> Result<Option<Done>> {
+        let done = self.workers.poll();
+        if let Some(Done::Killed { cgroup }) = done
+            && self.brakes.holds(cgroup)
+        {
+            let thawed = self.brakes.thaw(cgroup, clock::monotonic(), &mut self.record);
             ensure!(matches!(thawed, Some(BrakeEvent::Thawed { .. })), "not thawed: {thawed:?}");
         }
-        Ok(begun)
+        Ok(done)
     }
 
     fn killed(&mut self) -> Result<KillEvent> {
@@ -88,10 +94,11 @@ impl Hand {
         event.context("there was an event")
     }
 
+    /// What came of the memory of a victim or of reclaim.
     fn done(&mut self) -> Result<Done> {
         let mut done = None;
         wait_for("the worker is done", PATIENCE, || {
-            done = self.reaper.poll();
+            done = self.poll()?.filter(|done| matches!(done, Done::Released { .. } | Done::Reclaimed { .. }));
             Ok(done.is_some())
         })?;
         done.context("there was a result")
@@ -232,7 +239,7 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     let (mut done, mut emptied, mut early) = (None, None, false);
     wait_for("the victim is empty and its memory taken", PATIENCE, || {
         if done.is_none() {
-            done = hand.reaper.poll();
+            done = hand.poll()?.filter(|done| matches!(done, Done::Released { .. }));
             early = done.is_some() && handle.populated()?;
         }
         if let Some(KillEvent::Emptied { took, left, .. }) = hand.kills.poll(clock::monotonic(), &mut hand.record) {
@@ -254,6 +261,92 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     wait_for("it is dead", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))
 }
 
+/// A process whose first thread has exited, which cgroup.kill does not end, wherever its threads are: frozen in a
+/// nested cgroup, moved on since to a cgroup whose list of processes does not have it, in a threaded cgroup.
+pub(crate) fn process_without_its_first_thread_dies() -> Result<()> {
+    let mut hand = Hand::new("/run/act-first-thread")?;
+
+    let (parent, inner) = (Cgroup::create("work.slice/first")?, Cgroup::create("work.slice/first/inner")?);
+    let handle = hand.handle(&parent)?;
+    let mut hog = without_first_thread(&inner)?;
+    let mut zombie = guest().args(["idle", "--cgroup"]).arg(inner.path()).spawn()?;
+    let listed = |list| -> Result<usize> {
+        let mut count = 0;
+        handle.each_task(list, &mut |_| {
+            count += 1;
+            true
+        })?;
+        Ok(count)
+    };
+    wait_for("two processes are listed", PATIENCE, || Ok(listed(TaskList::Processes)? == 2))?;
+    zombie.kill()?;
+    wait_for("a process that has ended is not listed", PATIENCE, || {
+        Ok(machine::process_state(zombie.id()) == Some('Z')
+            && (listed(TaskList::Processes)?, listed(TaskList::Threads)?) == (1, 3))
+    })?;
+    handle.kill()?;
+    std::thread::sleep(Duration::from_millis(500));
+    suite::figure("cgroup-kill-alone", &[("populated_after_500_ms", &handle.populated()?)]);
+    hand.brake(&handle)?;
+    wait_for("all of it is frozen", PATIENCE, || Ok(handle.frozen()?))?;
+    dies(&mut hand, "frozen", &handle, &mut hog)?;
+    zombie.wait()?;
+
+    let (parent, left) = (Cgroup::create("work.slice/moved")?, Cgroup::create("work.slice/moved/left")?);
+    let mut hog = without_first_thread(&left)?;
+    let now = Cgroup::create("work.slice/moved/now")?;
+    now.write("cgroup.procs", &hog.child.id().to_string())?;
+    left.remove()?;
+    ensure!(now.read("cgroup.procs")?.is_empty() && now.populated()?, "listed: {:?}", now.read("cgroup.procs"));
+    let handle = hand.handle(&parent)?;
+    dies(&mut hand, "moved", &handle, &mut hog)?;
+
+    let domain = Cgroup::create("work.slice/threads")?;
+    let mut hog = without_first_thread(&domain)?;
+    let threaded = domain.path().join("inner");
+    std::fs::create_dir(&threaded)?;
+    machine::set(threaded.join("cgroup.type"), "threaded")?;
+    for entry in std::fs::read_dir(format!("/proc/{}/task", hog.child.id()))? {
+        let thread = entry?.file_name();
+        let thread = thread.to_str().context("a number")?;
+        if thread != hog.child.id().to_string() {
+            machine::set(threaded.join("cgroup.threads"), thread)?;
+        }
+    }
+    let handle = hand.handle(&domain)?;
+    dies(&mut hand, "threaded", &handle, &mut hog)
+}
+
+/// A hog that grows slowly in two threads and has no first one any more.
+fn without_first_thread(cgroup: &Cgroup) -> Result<Hog> {
+    let arguments = ["--pthread-exit", "--threads", "2", "--rate", "8", "--hold", "60"];
+    let mut hog = Hog::start("anon", cgroup.path(), 256, &arguments)?;
+    hog.wait_taken(2, PATIENCE)?;
+    wait_for("the first thread has ended", PATIENCE, || Ok(machine::process_state(hog.child.id()) == Some('Z')))?;
+    Ok(hog)
+}
+
+/// Kills as the agent does, and waits for the end.
+fn dies(hand: &mut Hand, case: &str, handle: &Arc<Handle>, hog: &mut Hog) -> Result<()> {
+    ensure!(hand.kill(handle)? == Begun::Written);
+    let begun = clock::monotonic();
+    let mut sent = None;
+    wait_for("it dies", PATIENCE, || {
+        if hand.poll()? == Some(Done::Killed { cgroup: handle.id() }) {
+            sent = Some(clock::monotonic().since(begun));
+        }
+        Ok(matches!(hand.kills.poll(clock::monotonic(), &mut hand.record), Some(KillEvent::Emptied { .. })))
+    })?;
+    let took = clock::monotonic().since(begun);
+    wait_for("it is dead", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))?;
+    let sent = sent.map_or(u128::MAX, |sent| sent.as_micros());
+    suite::figure(
+        "kill-without-first-thread",
+        &[("case", &case), ("sent_us", &sent), ("emptied_us", &took.as_micros())],
+    );
+    Ok(())
+}
+
 pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
     let mut hand = Hand::new("/run/act-gone")?;
     let cgroup = Cgroup::create("work.slice/gone")?;
@@ -268,7 +361,7 @@ pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
     ensure!(handle.freeze(true) == Err(Fault::Gone));
     let braked = hand.brakes.brake(&handle, OWNER, clock::monotonic(), &mut hand.record);
     ensure!(braked == Err(BrakeRefused::Fault(Fault::Gone)), "{braked:?}");
-    let begun = hand.kills.begin(&handle, clock::monotonic(), &mut hand.record, &mut hand.reaper);
+    let begun = hand.kills.begin(&handle, clock::monotonic(), &mut hand.record, &mut hand.workers);
     ensure!(begun == Ok(Begun::Gone), "{begun:?}");
     ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
     ensure!(cgroup.populated()?, "the newcomer died");
@@ -320,7 +413,7 @@ pub(crate) fn reclaim_takes_what_it_can() -> Result<()> {
     let handle = hand.handle(&cgroup)?;
     let amount = Bytes::mib(64);
     let job = Job::Reclaim { handle: Arc::clone(&handle), amount };
-    ensure!(hand.reaper.submit(job).is_ok(), "the queue is full");
+    ensure!(hand.workers.release.submit(job).is_ok(), "the queue is full");
     let done = hand.done()?;
     // Nothing is charged to it, so less than that was had.
     let asked = matches!(done, Done::Reclaimed { asked, outcome: Reclaimed::Less(_), .. } if asked == amount);

@@ -4,7 +4,7 @@
 //! A hog never gives back on its own: it holds until it is killed or `--hold` is over. All kinds are bounded, the fork
 //! bomb by the pids.max of its cgroup, without which it refuses to start.
 
-use crate::map::Mapping;
+use crate::map::{Mapping, end_this_thread};
 use crate::record::{Filled, Writer};
 use crate::{cgroup, machine};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -58,7 +58,7 @@ pub(crate) enum Kind {
     Stuck,
 }
 
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub(crate) struct Arguments {
     kind: Kind,
     /// The cgroup to join before growing: its directory.
@@ -95,6 +95,9 @@ pub(crate) struct Arguments {
     /// Leave a file on tmpfs where it is: it outlives whoever wrote it.
     #[arg(long)]
     keep: bool,
+    /// Let the first thread end before anything is taken, as `pthread_exit` in `main` does: others do all of it.
+    #[arg(long)]
+    pthread_exit: bool,
 }
 
 #[derive(clap::Args)]
@@ -153,6 +156,17 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     machine::oom_score_adjust(0)?;
     if let Some(cgroup) = &arguments.cgroup {
         join(cgroup)?;
+    }
+    if arguments.pthread_exit {
+        let rest = Arguments { pthread_exit: false, cgroup: None, ..arguments.clone() };
+        thread::spawn(move || {
+            let outcome = main(&rest);
+            if let Err(error) = &outcome {
+                eprintln!("{error:#}");
+            }
+            std::process::exit(outcome.is_err().into());
+        });
+        end_this_thread();
     }
     let until = Instant::now() + Duration::from_secs(arguments.hold);
     match arguments.kind {

@@ -1,6 +1,6 @@
 //! Memory mapped on purpose in every way that takes pages: private, huge, populated, locked, shared with a file.
 //!
-//! The only module here with unsafe code. A mapping owns its range, is unmapped when dropped, and is only touched
+//! The only module here with unsafe code, so what else needs it is here too: swap, and the end of one thread. A mapping owns its range, is unmapped when dropped, and is only touched
 //! through volatile bytes or atomics, so no reference to its contents ever exists.
 
 use rustix::fd::AsFd;
@@ -116,4 +116,12 @@ pub(crate) fn swap_on(path: &CStr) -> std::io::Result<()> {
 pub(crate) fn swap_off(path: &CStr) -> std::io::Result<()> {
     // SAFETY: `path` is a terminated string that outlives the call.
     if unsafe { libc::swapoff(path.as_ptr()) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Ends the calling thread and no other, the first one of a process as well.
+pub(crate) fn end_this_thread() -> ! {
+    loop {
+        // SAFETY: the call takes an integer and does not return; what this thread owns stays as it is, and so do borrows of it.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
 }
