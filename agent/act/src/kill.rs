@@ -5,24 +5,30 @@ use crate::point::{KillPoint, reached};
 use crate::worker::{Job, Workers};
 use core::time::Duration;
 use plimsoll_node::Fault;
-use plimsoll_node::cgroup::Handle;
+use plimsoll_node::cgroup::{Activity, Handle};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::sync::Arc;
 
 /// How kills behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillLimits {
-    /// What has not emptied after this long, and gave back less than an eighth of what it had meanwhile, is stuck: its
-    /// memory is not counted on any more. One that gives back has the same time again: on a slow machine a large
-    /// process takes longer to end, and somebody else would pay for it.
+    /// What has not emptied after this long is stuck, unless its exit makes progress: its memory is not counted on any
+    /// more. One that makes progress has the same time again. It does if it gave back more than an eighth of what it
+    /// had meanwhile; or else if fewer threads than ever are left of it, or they used a hundredth of the time on a CPU.
     pub patience: Duration,
+    /// How often in a row it has the same time again for its threads alone, without giving back.
+    pub extensions: u8,
 }
 
 impl Default for KillLimits {
     fn default() -> Self {
-        Self { patience: Duration::from_millis(500) }
+        Self { patience: Duration::from_millis(500), extensions: 10 }
     }
 }
+
+/// How long the worker has to measure a victim's threads. One that does not answer by then does not keep anybody
+/// waiting.
+const ANSWER: Duration = Duration::from_millis(100);
 
 /// How a kill began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,26 +82,53 @@ pub enum KillEvent {
     },
 }
 
+/// How long a victim is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Until then it has time to give back.
+    Until(MonotonicNs),
+    /// It gave back too little. What its threads do is being measured; without an answer by then it is stuck.
+    Measured(MonotonicNs),
+    /// It is stuck, and that was told.
+    Stuck,
+}
+
 #[derive(Debug)]
 struct Kill {
     handle: Arc<Handle>,
     since: MonotonicNs,
-    /// When it counts as stuck unless it gives back; `None` once it was told.
-    patience: Option<MonotonicNs>,
+    wait: Wait,
     /// What was charged to it when its patience began; absent where that cannot be read.
     had: Option<Bytes>,
+    /// What its threads had done when they were measured last.
+    activity: Option<Activity>,
+    /// The fewest threads it had at any measurement.
+    fewest: usize,
+    /// How often in a row it had its patience again for its threads alone.
+    extended: u8,
 }
 
 impl Kill {
     /// Gives it its patience from `now`.
     fn begin(&mut self, now: MonotonicNs, patience: Duration) {
-        self.patience = Some(now.after(patience));
+        self.wait = Wait::Until(now.after(patience));
         self.had = self.handle.usage().ok();
     }
 
     fn gives_back(&self) -> bool {
         let left = self.handle.usage().ok();
         self.had.zip(left).is_some_and(|(had, left)| had.saturating_sub(left).0 > had.0 / 8)
+    }
+
+    /// Takes what its threads have done by now, and gives whether they are on their way out. All of them were sent
+    /// SIGKILL: those that run, run towards their end. Page tables are given back last of all, so usage alone does not
+    /// say so.
+    fn goes_on(&mut self, activity: Option<Activity>, limits: &KillLimits) -> bool {
+        let before = std::mem::replace(&mut self.activity, activity);
+        let Some(now) = activity else { return false };
+        let fewest = self.fewest;
+        self.fewest = fewest.min(now.threads);
+        before.is_some_and(|before| now.threads < fewest || now.cpu.saturating_sub(before.cpu) >= limits.patience / 100)
     }
 }
 
@@ -128,7 +161,7 @@ impl Kills {
         workers: &mut Workers,
     ) -> Result<Begun, KillRefused> {
         let before = self.table.iter().position(|kill| kill.handle.id() == handle.id());
-        if before.is_some_and(|index| self.table[index].patience.is_some()) {
+        if before.is_some_and(|index| self.table[index].wait != Wait::Stuck) {
             return Err(KillRefused::Already);
         }
         if before.is_none() && self.table.len() == self.table.capacity() {
@@ -158,8 +191,9 @@ impl Kills {
         match before {
             // It was stuck, and is killed anew.
             Some(index) => {
-                self.table[index].since = now;
-                self.table[index].begin(now, self.limits.patience);
+                let kill = &mut self.table[index];
+                (kill.since, kill.activity, kill.fewest, kill.extended) = (now, None, usize::MAX, 0);
+                kill.begin(now, self.limits.patience);
             }
             None => self.wait_for(handle, now, now),
         }
@@ -190,7 +224,7 @@ impl Kills {
     /// Gives up waiting for the victim that has been stuck for the longest time, to make room for another one. `None`
     /// where all are hopeful.
     pub fn give_up(&mut self, journal: &mut impl Journal) -> Option<Arc<Handle>> {
-        let stuck = self.table.iter().filter(|kill| kill.patience.is_none());
+        let stuck = self.table.iter().filter(|kill| kill.wait == Wait::Stuck);
         let oldest = stuck.min_by_key(|kill| kill.since)?.handle.id();
         self.forget(oldest, journal)
     }
@@ -207,11 +241,25 @@ impl Kills {
 
     /// How many are waited for that are not stuck: while there are any, poll every few milliseconds.
     pub fn hopeful(&self) -> usize {
-        self.table.iter().filter(|kill| kill.patience.is_some()).count()
+        self.table.iter().filter(|kill| kill.wait != Wait::Stuck).count()
+    }
+
+    /// Takes what [`Done::Measured`](crate::Done::Measured) says of a cgroup. One that is no victim is passed over.
+    pub fn measured(&mut self, cgroup: CgroupId, activity: Option<Activity>, now: MonotonicNs) {
+        let Some(kill) = self.table.iter_mut().find(|kill| kill.handle.id() == cgroup) else { return };
+        let goes_on = kill.goes_on(activity, &self.limits);
+        if let Wait::Measured(_) = kill.wait {
+            if goes_on && kill.extended < self.limits.extensions {
+                kill.extended += 1;
+                kill.begin(now, self.limits.patience);
+            } else {
+                kill.wait = Wait::Measured(now);
+            }
+        }
     }
 
     /// The next thing that happened up to `now`; call until `None`. Each victim's `cgroup.events` is read once.
-    pub fn poll(&mut self, now: MonotonicNs, journal: &mut impl Journal) -> Option<KillEvent> {
+    pub fn poll(&mut self, now: MonotonicNs, journal: &mut impl Journal, workers: &mut Workers) -> Option<KillEvent> {
         while let Some(kill) = self.table.get_mut(self.next) {
             let empty = match kill.handle.populated() {
                 Ok(populated) => !populated,
@@ -228,21 +276,32 @@ impl Kills {
                 return Some(KillEvent::Emptied { handle, took: now.since(since), left });
             }
             self.next += 1;
-            if kill.patience.is_some_and(|patience| patience <= now) {
-                if kill.gives_back() {
-                    kill.begin(now, self.limits.patience);
-                    continue;
+            match kill.wait {
+                Wait::Until(over) if over <= now => {
+                    if kill.gives_back() {
+                        kill.extended = 0;
+                        kill.begin(now, self.limits.patience);
+                        continue;
+                    }
+                    if workers.kill.submit(Job::Measure(Arc::clone(&kill.handle))).is_ok() {
+                        kill.wait = Wait::Measured(now.after(ANSWER));
+                        continue;
+                    }
                 }
-                kill.patience = None;
-                return Some(KillEvent::Stuck { handle: Arc::clone(&kill.handle), left: kill.handle.usage().ok() });
+                Wait::Measured(over) if over <= now => {}
+                Wait::Until(_) | Wait::Measured(_) | Wait::Stuck => continue,
             }
+            kill.wait = Wait::Stuck;
+            return Some(KillEvent::Stuck { handle: Arc::clone(&kill.handle), left: kill.handle.usage().ok() });
         }
         self.next = 0;
         None
     }
 
     fn wait_for(&mut self, handle: &Arc<Handle>, since: MonotonicNs, now: MonotonicNs) {
-        let mut kill = Kill { handle: Arc::clone(handle), since, patience: None, had: None };
+        let handle = Arc::clone(handle);
+        let (activity, fewest) = (None, usize::MAX);
+        let mut kill = Kill { handle, since, wait: Wait::Stuck, had: None, activity, fewest, extended: 0 };
         kill.begin(now, self.limits.patience);
         self.table.push(kill);
     }
@@ -256,10 +315,12 @@ fn strike(handle: &Arc<Handle>, workers: &mut Workers) -> Result<Begun, KillRefu
         Err(fault) => return Err(fault.into()),
     };
     // Clones only: whatever is dropped here, the caller still holds, so nothing is closed on this thread.
-    let (victim, dying) = (Arc::clone(handle), Arc::clone(handle));
+    let [victim, measured, dying] = [(); 3].map(|()| Arc::clone(handle));
     if workers.kill.submit(Job::Kill(victim)).is_err() && begun == Begun::OneByOne {
         return Err(KillRefused::WorkerFull);
     }
+    // Without what it was at first, its threads' progress is not seen, and it is stuck the sooner.
+    let _ = workers.kill.submit(Job::Measure(measured));
     // Without room for the job the memory only comes back a little later.
     let _ = workers.release.submit(Job::Release(dying));
     Ok(begun)
@@ -275,6 +336,22 @@ mod tests {
         (Kills::with_capacity(KillLimits::default(), 2), workers)
     }
 
+    /// What happened up to `at`, after whatever is being measured was measured.
+    fn poll_measured(kills: &mut Kills, workers: &mut Workers, book: &mut Book, at: u64) -> Option<KillEvent> {
+        let event = kills.poll(ms(at), book, workers);
+        let asked =
+            |kills: &Kills| kills.table.iter().filter(|kill| kill.wait == Wait::Measured(ms(at).after(ANSWER))).count();
+        if event.is_some() || asked(kills) == 0 {
+            return event;
+        }
+        while asked(kills) > 0 {
+            if let Some(crate::Done::Measured { cgroup, activity }) = workers.poll() {
+                kills.measured(cgroup, activity, ms(at));
+            }
+        }
+        kills.poll(ms(at), book, workers)
+    }
+
     #[test]
     fn a_victim_is_written_down_killed_and_seen_to_be_empty() {
         let fake = Fake::new("w");
@@ -283,16 +360,16 @@ mod tests {
         assert_eq!(begun, Ok(Begun::Written));
         assert_eq!(fake.text("cgroup.kill"), "1");
         assert_eq!(book.steps(), [Step::Killing, Step::KillWritten]);
-        assert!(kills.poll(ms(499), &mut book).is_none());
+        assert!(kills.poll(ms(499), &mut book, &mut workers).is_none());
         let again = kills.begin(&fake.handle, ms(1), &mut book, &mut workers);
         assert_eq!(again, Err(KillRefused::Already));
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
         fake.write("memory.current", "4096\n");
-        let event = kills.poll(ms(499), &mut book);
+        let event = kills.poll(ms(499), &mut book, &mut workers);
         let Some(KillEvent::Emptied { took, left, .. }) = event else { panic!("{event:?}") };
         assert_eq!((took, left), (Duration::from_millis(499), Some(Bytes(4096))));
         assert!(book.is_clear());
-        assert!(kills.poll(ms(600), &mut book).is_none());
+        assert!(kills.poll(ms(600), &mut book, &mut workers).is_none());
     }
 
     #[test]
@@ -301,14 +378,15 @@ mod tests {
         let ((mut kills, mut workers), mut book) = (kills(), Book::default());
         kills.begin(&fake.handle, ms(0), &mut book, &mut workers).expect("it fits");
         fake.write("cgroup.kill", "");
-        assert!(matches!(kills.poll(ms(500), &mut book), Some(KillEvent::Stuck { left: Some(_), .. })));
+        let event = poll_measured(&mut kills, &mut workers, &mut book, 500);
+        assert!(matches!(event, Some(KillEvent::Stuck { left: Some(_), .. })), "{event:?}");
         assert_eq!((kills.hopeful(), kills.count()), (0, 1));
-        assert!(kills.poll(ms(501), &mut book).is_none());
-        assert!(kills.poll(ms(60_000), &mut book).is_none());
+        assert!(kills.poll(ms(501), &mut book, &mut workers).is_none());
+        assert!(kills.poll(ms(60_000), &mut book, &mut workers).is_none());
         assert_eq!(fake.text("cgroup.kill"), "");
         assert!(!book.is_clear(), "whoever comes next must know");
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
-        assert!(matches!(kills.poll(ms(60_001), &mut book), Some(KillEvent::Emptied { .. })));
+        assert!(matches!(kills.poll(ms(60_001), &mut book, &mut workers), Some(KillEvent::Emptied { .. })));
         assert!(book.is_clear());
     }
 
@@ -320,15 +398,67 @@ mod tests {
         kills.begin(&fake.handle, ms(0), &mut book, &mut workers).expect("it fits");
         for (at, left) in [(500, "699999\n"), (1000, "600000\n")] {
             fake.write("memory.current", left);
-            assert!(kills.poll(ms(at), &mut book).is_none(), "{at}");
-            assert!(kills.poll(ms(at + 499), &mut book).is_none(), "{at}");
+            assert!(kills.poll(ms(at), &mut book, &mut workers).is_none(), "{at}");
+            assert!(kills.poll(ms(at + 499), &mut book, &mut workers).is_none(), "{at}");
             assert_eq!(kills.hopeful(), 1);
         }
         // Exactly an eighth is too little.
         fake.write("memory.current", "525000\n");
-        let event = kills.poll(ms(1500), &mut book);
+        let event = poll_measured(&mut kills, &mut workers, &mut book, 1500);
         assert!(matches!(event, Some(KillEvent::Stuck { left: Some(Bytes(525_000)), .. })), "{event:?}");
         assert_eq!(kills.hopeful(), 0);
+    }
+
+    #[test]
+    fn a_victim_whose_threads_run_or_end_is_not_stuck_yet() {
+        let page_tables = Fake::new("w");
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+        let does = |used_us: u64, threads: usize| {
+            page_tables.write("cpu.stat", &format!("usage_usec {used_us}\n"));
+            page_tables.write("cgroup.threads", &"7\n".repeat(threads));
+        };
+        does(1_000_000, 3);
+        kills.begin(&page_tables.handle, ms(0), &mut book, &mut workers).expect("it fits");
+        // What it did by the time of the kill.
+        while kills.table[0].activity.is_none() {
+            if let Some(crate::Done::Measured { cgroup, activity }) = workers.poll() {
+                kills.measured(cgroup, activity, ms(1));
+            }
+        }
+        let mut at = 500;
+        // A hundredth of the time on a CPU, then one thread less; without either it is stuck.
+        for (used_us, threads, goes_on) in [(1_005_000, 3, true), (1_009_999, 2, true), (1_014_998, 2, false)] {
+            does(used_us, threads);
+            let event = poll_measured(&mut kills, &mut workers, &mut book, at);
+            assert_eq!(event.is_none(), goes_on, "{used_us} us, {threads} threads: {event:?}");
+            at += 500;
+        }
+        assert_eq!(kills.hopeful(), 0);
+    }
+
+    #[test]
+    fn threads_that_run_for_ever_are_not_waited_for_without_end() {
+        let fake = Fake::new("w");
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+        let mut used = 0;
+        let mut runs = || {
+            used += 500_000;
+            fake.write("cpu.stat", &format!("usage_usec {used}\n"));
+        };
+        runs();
+        kills.begin(&fake.handle, ms(0), &mut book, &mut workers).expect("it fits");
+        while kills.table[0].activity.is_none() {
+            if let Some(crate::Done::Measured { cgroup, activity }) = workers.poll() {
+                kills.measured(cgroup, activity, ms(1));
+            }
+        }
+        for round in 1..=u64::from(KillLimits::default().extensions) {
+            runs();
+            assert!(poll_measured(&mut kills, &mut workers, &mut book, round * 500).is_none(), "{round}");
+        }
+        runs();
+        let event = poll_measured(&mut kills, &mut workers, &mut book, 5500);
+        assert!(matches!(event, Some(KillEvent::Stuck { .. })), "{event:?}");
     }
 
     #[test]
@@ -339,7 +469,7 @@ mod tests {
             kills.begin(&fake.handle, ms(at), &mut book, &mut workers).expect("it fits");
         }
         assert!(kills.give_up(&mut book).is_none(), "both are hopeful");
-        while kills.poll(ms(501), &mut book).is_some() {}
+        while poll_measured(&mut kills, &mut workers, &mut book, 501).is_some() {}
         assert_eq!(kills.hopeful(), 0);
         // Somebody was started in it meanwhile.
         fakes[0].write("cgroup.kill", "");
@@ -361,8 +491,10 @@ mod tests {
         assert_eq!(fake.text("cgroup.kill"), "");
         let begun = kills.begin(&fake.handle, ms(10_001), &mut book, &mut workers);
         assert_eq!(begun, Err(KillRefused::Already));
-        assert!(kills.poll(ms(10_499), &mut book).is_none());
-        assert!(matches!(kills.poll(ms(10_500), &mut book), Some(KillEvent::Stuck { .. })));
+        assert!(kills.poll(ms(10_499), &mut book, &mut workers).is_none());
+        assert!(kills.poll(ms(10_500), &mut book, &mut workers).is_none());
+        // No word from the worker.
+        assert!(matches!(kills.poll(ms(10_600), &mut book, &mut workers), Some(KillEvent::Stuck { .. })));
         assert!(kills.forget(fake.handle.id(), &mut book).is_some());
         assert_eq!(kills.count(), 0);
     }
@@ -397,9 +529,9 @@ mod tests {
         let begun = kills.begin(&fakes[2].handle, ms(0), &mut book, &mut workers);
         assert_eq!(begun, Err(KillRefused::Full));
         for _ in 0..2 {
-            assert!(matches!(kills.poll(ms(1), &mut book), Some(KillEvent::Emptied { .. })));
+            assert!(matches!(kills.poll(ms(1), &mut book, &mut workers), Some(KillEvent::Emptied { .. })));
         }
-        assert!(kills.poll(ms(1), &mut book).is_none());
+        assert!(kills.poll(ms(1), &mut book, &mut workers).is_none());
         assert!(book.is_clear());
     }
 }

@@ -5,7 +5,7 @@
 use crate::point::{KillPoint, reached};
 use core::time::Duration;
 use plimsoll_node::Fault;
-use plimsoll_node::cgroup::{Handle, TaskList};
+use plimsoll_node::cgroup::{Activity, Handle, TaskList};
 use plimsoll_node::process::{self, OpenedProcesses, Released};
 use plimsoll_units::{Bytes, CgroupId};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -33,6 +33,8 @@ pub enum Job {
     Kill(Arc<Handle>),
     /// The cgroup was killed: take the memory of its processes while they die.
     Release(Arc<Handle>),
+    /// Measure whether tasks of a cgroup run or end.
+    Measure(Arc<Handle>),
     /// Ask each of a cgroup's processes to end by itself: SIGTERM.
     Terminate(Arc<Handle>),
     /// Ask the kernel to take back some of a cgroup's memory.
@@ -60,6 +62,13 @@ pub enum Done {
     Killed {
         /// The cgroup.
         cgroup: CgroupId,
+    },
+    /// A cgroup's tasks were measured.
+    Measured {
+        /// The cgroup.
+        cgroup: CgroupId,
+        /// What they do; absent where that could not be read.
+        activity: Option<Activity>,
     },
     /// A victim's memory was taken.
     Released {
@@ -122,7 +131,7 @@ impl Worker {
 /// the memory of a large process can take long.
 #[derive(Debug)]
 pub struct Workers {
-    /// Sends signals.
+    /// Sends signals, and measures what comes of them.
     pub kill: Worker,
     /// Takes the memory of the dying.
     pub release: Worker,
@@ -169,6 +178,7 @@ fn perform(job: Job) -> Option<Done> {
             Some(Done::Killed { cgroup: handle.id() })
         }
         Job::Release(handle) => Some(release(&handle)),
+        Job::Measure(handle) => Some(Done::Measured { cgroup: handle.id(), activity: handle.activity().ok() }),
         Job::Reclaim { handle, amount } => Some(Done::Reclaimed {
             cgroup: handle.id(),
             asked: amount,
@@ -328,6 +338,19 @@ mod tests {
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
         }
         assert_eq!(wait(&mut worker), Done::Killed { cgroup: fake.handle.id() });
+    }
+
+    #[test]
+    fn activity_is_measured_or_absent() {
+        let mut worker = Worker::start("test", 4).expect("a thread starts");
+        for (files, activity) in [
+            (&[("cpu.stat", "usage_usec 7\n")][..], Some(Activity { cpu: Duration::from_micros(7), threads: 0 })),
+            (&[], None),
+        ] {
+            let fake = Fake::with_files("w", files);
+            worker.submit(Job::Measure(Arc::clone(&fake.handle))).expect("there is room");
+            assert_eq!(wait(&mut worker), Done::Measured { cgroup: fake.handle.id(), activity });
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::pressure::{self, Pressure};
 use crate::process::{self, Opened, OpenedProcesses, Pid};
 use crate::{Fault, NodeError, parse};
 use core::fmt;
+use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
@@ -150,6 +151,16 @@ impl TaskList {
             Self::Threads => process::open_by_thread(task),
         }
     }
+}
+
+/// What shows that tasks of a cgroup run or end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// CPU time that was used in it and below it since it was made, by tasks that are gone as well; to about a timer
+    /// tick for those that run.
+    pub cpu: Duration,
+    /// Threads in it and below it that have not exited.
+    pub threads: usize,
 }
 
 impl Handle {
@@ -372,6 +383,22 @@ impl Handle {
         }
         Ok(OpenedProcesses { cgroup: self.id, processes: opened, more })
     }
+
+    /// Whether its tasks run or end. Opens files, and makes the kernel add up its per-processor figures: for a helper
+    /// thread.
+    pub fn activity(&self) -> Result<Activity, Fault> {
+        const STAT: &str = "cpu.stat";
+        let stat = KeptFile::open_below(self.dir.as_fd(), STAT, OFlags::RDONLY);
+        let stat = stat.map_err(|errno| Fault::Read { file: STAT, errno })?.ok_or(Fault::Absent { file: STAT })?;
+        let mut buffer = [0; 1024];
+        let used = parse::field(stat.read(&mut buffer)?, b"usage_usec").ok_or(stat.malformed("usage_usec"))?;
+        let mut threads = 0;
+        self.each_task(TaskList::Threads, &mut |_| {
+            threads += 1;
+            true
+        })?;
+        Ok(Activity { cpu: Duration::from_micros(used), threads })
+    }
 }
 
 fn have<'f>(file: Option<&'f KeptFile>, name: &'static str) -> Result<&'f KeptFile, Fault> {
@@ -569,6 +596,17 @@ mod tests {
         };
         tree.open(b"d").expect("it is there").each_task(TaskList::Threads, &mut take).expect("readable");
         assert_eq!(found, [5]);
+    }
+
+    #[test]
+    fn activity_is_cpu_time_and_threads_of_all_below() {
+        let tree = Tree::new();
+        tree.cgroup(b"w", &[("cpu.stat", "usage_usec 1500\nuser_usec 500\n"), ("cgroup.threads", "7\n8\n")]);
+        tree.cgroup(b"w/a", &[("cgroup.threads", "9\n")]);
+        let handle = tree.open(b"w").expect("it is there");
+        assert_eq!(handle.activity(), Ok(Activity { cpu: Duration::from_micros(1500), threads: 3 }));
+        let without = tree.open(b"w/a").expect("it is there");
+        assert_eq!(without.activity(), Err(Fault::Absent { file: "cpu.stat" }));
     }
 
     #[test]

@@ -465,6 +465,11 @@ impl Watch {
         while let Some(done) = self.job_done() {
             match done {
                 Done::Killed { cgroup } => self.thaw(cgroup, now),
+                Done::Measured { cgroup, activity } => {
+                    if let Some(enforcer) = &mut self.context.enforcer {
+                        enforcer.kills.measured(cgroup, activity, now);
+                    }
+                }
                 Done::Released { cgroup, released, gone, kept } => {
                     self.report(&Record::Released { cgroup, released, gone, kept });
                 }

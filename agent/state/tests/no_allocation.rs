@@ -92,7 +92,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         assert_eq!(begun, Ok(Begun::Written));
         let thawed = brakes.thaw(handle.id(), now, &mut record);
         assert!(matches!(thawed, Some(BrakeEvent::Thawed { .. })));
-        assert!(kills.poll(now, &mut record).is_none());
+        assert!(kills.poll(now, &mut record, &mut workers).is_none());
         for _ in 0..5 {
             queue.push(b"a record of what was done");
         }
@@ -101,7 +101,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
     assert_eq!(asked, 0);
 
     fs::write(dir.join("cgroup.events"), "populated 0\nfrozen 0\n").expect("writable");
-    let (event, asked) = counted(|| kills.poll(now, &mut record));
+    let (event, asked) = counted(|| kills.poll(now, &mut record, &mut workers));
     assert!(matches!(event, Some(KillEvent::Emptied { .. })));
     assert_eq!(asked, 0);
 }

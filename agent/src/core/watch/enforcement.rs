@@ -37,7 +37,7 @@ impl Watch {
 
     pub(super) fn kill_event(&mut self, now: MonotonicNs) -> Option<KillEvent> {
         let enforcer = self.context.enforcer.as_mut()?;
-        enforcer.kills.poll(now, &mut enforcer.record)
+        enforcer.kills.poll(now, &mut enforcer.record, &mut enforcer.workers)
     }
 
     pub(super) fn job_done(&mut self) -> Option<Done> {

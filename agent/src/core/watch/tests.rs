@@ -140,6 +140,13 @@ impl Scene {
         self.watch.sample(Trigger::default(), monotonic());
     }
 
+    /// Lets the time go by that a victim has, and then the worker's.
+    fn end_patience(&mut self) {
+        for seconds in [1, 2] {
+            self.watch.follow_up(monotonic().after(Duration::from_secs(seconds)), &mut Trigger::default());
+        }
+    }
+
     fn termination(&self, slot: u32, handle: &Handle) -> Option<Termination> {
         self.watch.table.get(Key { slot, id: handle.id() }).map(|workload| workload.termination)
     }
@@ -221,7 +228,7 @@ fn the_empty_is_nobodys_victim_and_the_stuck_is_one_again_once_it_grows() {
     assert_eq!(scene.text("hog", "cgroup.kill"), "1");
     // It does not end.
     scene.write("hog", "cgroup.kill", "");
-    scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Trigger::default());
+    scene.end_patience();
     scene.sample();
     assert_eq!(
         (scene.text("hog", "cgroup.kill"), scene.termination(1, &hog)),
@@ -248,7 +255,7 @@ fn a_decision_is_told_anew_when_a_victim_has_ended() {
     scene.joins(1, "left");
     scene.uses("slice", SLICE - 1);
     scene.sample();
-    scene.watch.follow_up(monotonic().after(Duration::from_secs(1)), &mut Trigger::default());
+    scene.end_patience();
     scene.sample();
     let reported = |scene: &Scene| scene.watch.reported[1].map(|last| (last.outcome, last.at)).expect("it was told");
     let stuck = reported(&scene);

@@ -64,7 +64,7 @@ impl Hand {
         Ok(self.kills.begin(handle, clock::monotonic(), &mut self.record, &mut self.workers)?)
     }
 
-    /// The next result of a worker. As the agent does, thaws what each process of was sent the signal.
+    /// The next result of a worker. As the agent does, thaws where each process was sent the signal.
     fn poll(&mut self) -> Result<Option<Done>> {
         let done = self.workers.poll();
         if let Some(Done::Killed { cgroup }) = done
@@ -73,13 +73,16 @@ impl Hand {
             let thawed = self.brakes.thaw(cgroup, clock::monotonic(), &mut self.record);
             ensure!(matches!(thawed, Some(BrakeEvent::Thawed { .. })), "not thawed: {thawed:?}");
         }
+        if let Some(Done::Measured { cgroup, activity }) = done {
+            self.kills.measured(cgroup, activity, clock::monotonic());
+        }
         Ok(done)
     }
 
     fn killed(&mut self) -> Result<KillEvent> {
         let mut event = None;
         wait_for("the victim is spoken of", PATIENCE, || {
-            event = self.kills.poll(clock::monotonic(), &mut self.record);
+            event = self.kills.poll(clock::monotonic(), &mut self.record, &mut self.workers);
             Ok(event.is_some())
         })?;
         event.context("there was an event")
@@ -242,7 +245,9 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
             done = hand.poll()?.filter(|done| matches!(done, Done::Released { .. }));
             early = done.is_some() && handle.populated()?;
         }
-        if let Some(KillEvent::Emptied { took, left, .. }) = hand.kills.poll(clock::monotonic(), &mut hand.record) {
+        if let Some(KillEvent::Emptied { took, left, .. }) =
+            hand.kills.poll(clock::monotonic(), &mut hand.record, &mut hand.workers)
+        {
             emptied = Some((took, left));
         }
         Ok(done.is_some() && emptied.is_some())
@@ -335,7 +340,10 @@ fn dies(hand: &mut Hand, case: &str, handle: &Arc<Handle>, hog: &mut Hog) -> Res
         if hand.poll()? == Some(Done::Killed { cgroup: handle.id() }) {
             sent = Some(clock::monotonic().since(begun));
         }
-        Ok(matches!(hand.kills.poll(clock::monotonic(), &mut hand.record), Some(KillEvent::Emptied { .. })))
+        Ok(matches!(
+            hand.kills.poll(clock::monotonic(), &mut hand.record, &mut hand.workers),
+            Some(KillEvent::Emptied { .. })
+        ))
     })?;
     let took = clock::monotonic().since(begun);
     wait_for("it is dead", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))?;
@@ -388,6 +396,39 @@ pub(crate) fn uninterruptible_is_stuck_then_empty() -> Result<()> {
     ensure!(matches!(event, KillEvent::Emptied { .. }), "{event:?}");
     waiting.wait()?;
     Ok(())
+}
+
+/// Its page tables are freed when all of its address space was walked, and it gives nothing back until then: by its
+/// memory alone it is taken for stuck, by its threads it is not.
+pub(crate) fn exit_on_a_cpu_is_not_stuck() -> Result<()> {
+    let mut hand = Hand::new("/run/act-exit")?;
+    // How long the walk takes is this machine's matter.
+    for gib in [16, 32, 64] {
+        let cgroup = Cgroup::create(&format!("work.slice/exit-{gib}"))?;
+        let mut hog = Hog::start("page-tables", cgroup.path(), gib << 10, &["--hold", "60"])?;
+        hog.wait_taken(gib << 10, PATIENCE)?;
+        let handle = hand.handle(&cgroup)?;
+        ensure!(hand.kill(&handle)? == Begun::Written);
+        // Goes by memory alone: nobody takes its worker's results.
+        let mut unmeasured = (Kills::with_capacity(KillLimits::default(), 1), Workers::start(4)?);
+        let now = clock::monotonic();
+        ensure!(unmeasured.0.adopt(&handle, now, now), "there is room");
+        let (mut stuck, mut event) = (false, None);
+        wait_for("the victim is spoken of", PATIENCE, || {
+            hand.poll()?;
+            let now = clock::monotonic();
+            stuck |=
+                matches!(unmeasured.0.poll(now, &mut hand.record, &mut unmeasured.1), Some(KillEvent::Stuck { .. }));
+            event = hand.kills.poll(now, &mut hand.record, &mut hand.workers);
+            Ok(event.is_some())
+        })?;
+        let Some(KillEvent::Emptied { took, .. }) = event else { bail!("{gib} GiB of page tables: {event:?}") };
+        suite::figure("exit", &[("gib", &gib), ("took_us", &took.as_micros()), ("stuck_by_memory_alone", &stuck)]);
+        if stuck {
+            return Ok(());
+        }
+    }
+    bail!("each of them ended before it could have been taken for stuck")
 }
 
 pub(crate) fn fork_bomb_dies_at_once() -> Result<()> {

@@ -50,6 +50,9 @@ pub(crate) enum Kind {
     Dirs,
     /// Buffers of pipes, which belong to no address space.
     Pipes,
+    /// Page tables, by mapping one small file of tmpfs again and again: `--mib` is what is mapped, one part in 512 of it is
+    /// taken.
+    PageTables,
     /// Reads and rewrites one file (or block device, which it only reads) round and round: page cache, not growth.
     Churn,
     /// Starts copies of itself, each of which does the same: needs a pids.max.
@@ -134,6 +137,7 @@ fn chunk_bytes(arguments: &Arguments, share: usize) -> usize {
         (0, Kind::Populate | Kind::Mlock | Kind::Fallocate) => share,
         (0, Kind::Hugetlb | Kind::Thp) => HUGE_BYTES,
         (0, Kind::Pipes) => PIPE_BYTES,
+        (0, Kind::PageTables) => MAPPED_BYTES,
         (0, _) => 256 << 10,
         (kib, _) => kib << 10,
     }
@@ -146,6 +150,7 @@ pub(crate) fn entries(mib: usize, chunk_kib: usize, threads: usize) -> usize {
 
 const HUGE_BYTES: usize = 2 << 20;
 const PIPE_BYTES: usize = 1 << 20;
+const MAPPED_BYTES: usize = 8 << 20;
 /// What one remembered name costs: a dentry, and the name itself, which is too long to lie within it.
 const DENTRY_BYTES: usize = 192 + 256;
 /// What one directory on tmpfs costs: a dentry and an inode, roughly.
@@ -275,6 +280,7 @@ enum Filler {
     Remembered { next: usize },
     Made { below: PathBuf, next: usize },
     Piped { pipes: Vec<(OwnedFd, OwnedFd)>, zeros: Vec<u8> },
+    MappedAgain { file: File, pieces: Vec<Mapping> },
 }
 
 impl Filler {
@@ -305,6 +311,11 @@ impl Filler {
                 setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })
                     .context("cannot raise the limit of open files")?;
                 Self::Piped { pipes: Vec::with_capacity(share / PIPE_BYTES + 1), zeros: vec![0; page_size()] }
+            }
+            Kind::PageTables => {
+                let file = nameless(&name)?;
+                file.write_all_at(&vec![0; chunk], 0).context("cannot write to tmpfs")?;
+                Self::MappedAgain { file, pieces: Vec::with_capacity(share.div_ceil(chunk)) }
             }
             Kind::Churn | Kind::Fork | Kind::Stuck => bail!("this kind does not grow"),
         })
@@ -348,6 +359,9 @@ impl Filler {
                     std::fs::create_dir(below.join(next.to_string())).context("cannot make a directory")?;
                     *next += 1;
                 }
+            }
+            Self::MappedAgain { file, pieces } => {
+                pieces.push(Mapping::populated(&*file, to - from).context("cannot map")?);
             }
             Self::Piped { pipes, zeros } => {
                 while pipes.len() * PIPE_BYTES < to {

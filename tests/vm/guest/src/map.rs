@@ -46,6 +46,14 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start).ok_or(rustix::io::Errno::NOMEM)?, bytes })
     }
 
+    /// Maps the first `bytes` of `file` for reading, with all page tables for it.
+    pub(crate) fn populated(file: impl AsFd, bytes: usize) -> Result<Self> {
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, flags, file, 0)? };
+        Ok(Self { start: NonNull::new(start).ok_or(rustix::io::Errno::NOMEM)?, bytes })
+    }
+
     /// Asks for huge pages, or for none.
     pub(crate) fn huge(&self, wanted: bool) -> Result<()> {
         let advice = if wanted { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };

@@ -94,6 +94,7 @@ const TESTS: &[Test] = &[
     test("act-process-without-its-first-thread", act_tests::process_without_its_first_thread_dies, 120, &[]),
     test("act-removed-cgroup-is-gone", act_tests::removed_cgroup_is_gone, 60, &[]),
     test("act-uninterruptible-is-stuck", act_tests::uninterruptible_is_stuck_then_empty, 120, &[NULL_BLOCK]),
+    test("act-exit-on-a-cpu-is-not-stuck", act_tests::exit_on_a_cpu_is_not_stuck, 180, &[]),
     test("act-fork-bomb-dies", act_tests::fork_bomb_dies_at_once, 120, &[]),
     test("act-reclaim", act_tests::reclaim_takes_what_it_can, 60, &[]),
     test("act-next-one-undoes", act_tests::next_one_undoes, 120, &[NULL_BLOCK]),
