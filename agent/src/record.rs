@@ -338,9 +338,11 @@ pub(crate) enum Killed {
     Asked(Duration),
     /// It was gone or empty before.
     Gone,
+    /// It grew by so much since, so that not all of it is what was killed, and was killed once more.
+    Again(Bytes),
     /// Its last process is gone: how long that took, and what is still charged to it.
     Emptied(Duration, Option<Bytes>),
-    /// It has not emptied in time; what is still charged to it.
+    /// It has not emptied in time, or went on growing; what is still charged to it.
     Stuck(Option<Bytes>),
     /// It was not killed.
     Refused(Refused),

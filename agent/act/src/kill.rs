@@ -18,14 +18,22 @@ pub struct KillLimits {
     pub patience: Duration,
     /// How often in a row it has the same time again for its threads alone, without giving back.
     pub extensions: u8,
+    /// How often it is killed again because it grew by more than [`REGROWN`], before it is stuck.
+    pub again: u8,
 }
+
+/// A victim that has grown by more than this since it was smallest holds memory that is not what was killed: another
+/// process was started in it or moved into it.
+pub const REGROWN: Bytes = Bytes::mib(16);
 
 impl Default for KillLimits {
     fn default() -> Self {
-        Self { patience: Duration::from_millis(500), extensions: 10 }
+        Self { patience: Duration::from_millis(500), extensions: 10, again: 3 }
     }
 }
 
+/// How long after a kill growth is not looked at: what was on its way has arrived by then.
+const SETTLE: Duration = Duration::from_millis(5);
 /// How long the worker has to measure a victim's threads. One that does not answer by then does not keep anybody
 /// waiting.
 const ANSWER: Duration = Duration::from_millis(100);
@@ -73,7 +81,17 @@ pub enum KillEvent {
         /// What is still charged to it: page cache, tmpfs. Absent where the cgroup was removed at once.
         left: Option<Bytes>,
     },
-    /// It has not emptied in time. Told once; it is waited for further, and killed again only if that is decided anew.
+    /// It grew, so that not all of it is what was killed, and was killed once more.
+    Again {
+        /// The victim.
+        handle: Arc<Handle>,
+        /// By how much.
+        grown: Bytes,
+        /// What was charged to it then.
+        left: Bytes,
+    },
+    /// It has not emptied in time, or went on growing. Told once; it is waited for further, and killed again only if
+    /// that is decided anew.
     Stuck {
         /// The victim.
         handle: Arc<Handle>,
@@ -106,13 +124,48 @@ struct Kill {
     fewest: usize,
     /// How often in a row it had its patience again for its threads alone.
     extended: u8,
+    /// When it was killed last.
+    outcome_of_kill: MonotonicNs,
+    /// The least that was charged to it since then; absent before the first look.
+    least: Option<Bytes>,
+    /// How often it was killed again because it grew.
+    again: u8,
 }
 
 impl Kill {
+    /// Killed at `since`, with its patience from `now`.
+    fn new(handle: Arc<Handle>, since: MonotonicNs, now: MonotonicNs, limits: &KillLimits) -> Self {
+        let had = handle.usage().ok();
+        Self {
+            handle,
+            since,
+            wait: Wait::Until(now.after(limits.patience)),
+            had,
+            activity: None,
+            fewest: usize::MAX,
+            extended: 0,
+            outcome_of_kill: now,
+            least: None,
+            again: 0,
+        }
+    }
+
     /// Gives it its patience from `now`.
     fn begin(&mut self, now: MonotonicNs, patience: Duration) {
         self.wait = Wait::Until(now.after(patience));
         self.had = self.handle.usage().ok();
+    }
+
+    /// By how much it has grown and what is charged to it, where that shows that it is not only what was killed.
+    fn regrown(&mut self, now: MonotonicNs) -> Option<(Bytes, Bytes)> {
+        if now < self.outcome_of_kill.after(SETTLE) {
+            return None;
+        }
+        let usage = self.handle.usage().ok()?;
+        let least = self.least.map_or(usage, |least| least.min(usage));
+        self.least = Some(least);
+        let grown = usage.saturating_sub(least);
+        (grown > REGROWN).then_some((grown, usage))
     }
 
     fn gives_back(&self) -> bool {
@@ -191,17 +244,16 @@ impl Kills {
         match before {
             // It was stuck, and is killed anew.
             Some(index) => {
-                let kill = &mut self.table[index];
-                (kill.since, kill.activity, kill.fewest, kill.extended) = (now, None, usize::MAX, 0);
-                kill.begin(now, self.limits.patience);
+                let handle = Arc::clone(&self.table[index].handle);
+                self.table[index] = Kill::new(handle, now, now, &self.limits);
             }
-            None => self.wait_for(handle, now, now),
+            None => self.table.push(Kill::new(Arc::clone(handle), now, now, &self.limits)),
         }
         Ok(begun)
     }
 
     /// Waits for a victim that an earlier process killed, or was about to: it has its patience from `now`, and nothing
-    /// is written to it. False where there is no room.
+    /// is written to it, also where it grows: then it is stuck. False where there is no room.
     pub fn adopt(&mut self, handle: &Arc<Handle>, since: MonotonicNs, now: MonotonicNs) -> bool {
         if self.waits_for(handle.id()) {
             return true;
@@ -209,7 +261,7 @@ impl Kills {
         if self.table.len() == self.table.capacity() {
             return false;
         }
-        self.wait_for(handle, since, now);
+        self.table.push(Kill { again: self.limits.again, ..Kill::new(Arc::clone(handle), since, now, &self.limits) });
         true
     }
 
@@ -276,6 +328,19 @@ impl Kills {
                 return Some(KillEvent::Emptied { handle, took: now.since(since), left });
             }
             self.next += 1;
+            if kill.wait == Wait::Stuck {
+                continue;
+            }
+            if let Some((grown, left)) = kill.regrown(now) {
+                if kill.again < self.limits.again && strike(&kill.handle, workers).is_ok() {
+                    kill.again += 1;
+                    (kill.outcome_of_kill, kill.least) = (now, None);
+                    kill.begin(now, self.limits.patience);
+                    return Some(KillEvent::Again { handle: Arc::clone(&kill.handle), grown, left });
+                }
+                kill.wait = Wait::Stuck;
+                return Some(KillEvent::Stuck { handle: Arc::clone(&kill.handle), left: Some(left) });
+            }
             match kill.wait {
                 Wait::Until(over) if over <= now => {
                     if kill.gives_back() {
@@ -296,14 +361,6 @@ impl Kills {
         }
         self.next = 0;
         None
-    }
-
-    fn wait_for(&mut self, handle: &Arc<Handle>, since: MonotonicNs, now: MonotonicNs) {
-        let handle = Arc::clone(handle);
-        let (activity, fewest) = (None, usize::MAX);
-        let mut kill = Kill { handle, since, wait: Wait::Stuck, had: None, activity, fewest, extended: 0 };
-        kill.begin(now, self.limits.patience);
-        self.table.push(kill);
     }
 }
 
@@ -462,6 +519,41 @@ mod tests {
     }
 
     #[test]
+    fn a_victim_that_is_refilled_is_killed_again_and_in_the_end_stuck() {
+        let fake = Fake::new("w");
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+        let uses = |mib: u64| fake.write("memory.current", &format!("{}\n", mib << 20));
+        uses(100);
+        kills.begin(&fake.handle, ms(0), &mut book, &mut workers).expect("it fits");
+        // What was on its way arrives, then it dies to 40 MiB; up to 16 MiB more is nothing yet.
+        for (at, mib) in [(4, 200), (5, 200), (6, 40), (7, 56)] {
+            fake.write("cgroup.kill", "");
+            uses(mib);
+            assert!(kills.poll(ms(at), &mut book, &mut workers).is_none(), "{mib} MiB");
+        }
+        for (at, mib) in [(8, 57), (108, 74), (208, 91)] {
+            uses(mib);
+            let event = kills.poll(ms(at), &mut book, &mut workers);
+            let Some(KillEvent::Again { grown, left, .. }) = event else { panic!("{mib} MiB: {event:?}") };
+            assert_eq!((grown, left), (Bytes::mib(17), Bytes::mib(mib)));
+            assert_eq!(fake.text("cgroup.kill"), "1");
+            fake.write("cgroup.kill", "");
+            assert!(kills.poll(ms(at), &mut book, &mut workers).is_none());
+            assert!(kills.poll(ms(at + 5), &mut book, &mut workers).is_none());
+        }
+        // Its time began anew with the last of them.
+        assert!(kills.poll(ms(707), &mut book, &mut workers).is_none());
+        assert_eq!(kills.table[0].again, KillLimits::default().again);
+        uses(108);
+        let event = kills.poll(ms(707), &mut book, &mut workers);
+        assert!(
+            matches!(event, Some(KillEvent::Stuck { left: Some(left), .. }) if left == Bytes::mib(108)),
+            "{event:?}"
+        );
+        assert_eq!(fake.text("cgroup.kill"), "");
+    }
+
+    #[test]
     fn what_is_stuck_can_be_killed_anew_and_makes_room() {
         let fakes = ["a", "b", "c"].map(Fake::new);
         let ((mut kills, mut workers), mut book) = (kills(), Book::default());
@@ -497,6 +589,12 @@ mod tests {
         assert!(matches!(kills.poll(ms(10_600), &mut book, &mut workers), Some(KillEvent::Stuck { .. })));
         assert!(kills.forget(fake.handle.id(), &mut book).is_some());
         assert_eq!(kills.count(), 0);
+        // It may not have been killed at all: that is not done unasked.
+        assert!(kills.adopt(&fake.handle, ms(0), ms(20_000)));
+        assert!(kills.poll(ms(20_005), &mut book, &mut workers).is_none());
+        fake.write("memory.current", "1000000000\n");
+        assert!(matches!(kills.poll(ms(20_006), &mut book, &mut workers), Some(KillEvent::Stuck { .. })));
+        assert_eq!(fake.text("cgroup.kill"), "");
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod worker;
 
 pub use brake::{BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Owner};
 pub use journal::{Action, Intent, Journal, JournalFull, Step};
-pub use kill::{Begun, KillEvent, KillLimits, KillRefused, Kills};
+pub use kill::{Begun, KillEvent, KillLimits, KillRefused, Kills, REGROWN};
 #[cfg(feature = "kill-points")]
 pub use point::on_reached;
 pub use point::{KillPoint, reached};

@@ -126,6 +126,9 @@ pub struct Workload<'a> {
     /// Set while it ends. A pod stays in the list, with its last statistics, until the node's figures are newer than its
     /// end: else what it held would be asked for a second time.
     pub terminating: Option<Terminating>,
+    /// The most of its memory that its end gives back, where that is less than all that it uses: a cgroup that is
+    /// refilled after its kill uses memory that the kill does not free.
+    pub returns_at_most: Option<Bytes>,
     /// No process is left in it. What is still charged to it (files in tmpfs, page cache) comes back by ending nothing.
     pub is_empty: bool,
     /// When it was started; of equals the youngest goes first.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use plimsoll_act::REGROWN;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::kubelet::{Amount, Pod, PodStats, QosClass};
 use plimsoll_policy::{Key, MemoryReading, SliceSet, Terminating, Uid};
@@ -10,9 +11,6 @@ use plimsoll_sense::{ANCESTOR_LEVELS, MAX_SLICES};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 use super::thresholds::Machine;
-
-/// What was stuck and grows by this much is not what was killed.
-const REGROWN: Bytes = Bytes::mib(16);
 
 /// The most workloads that are watched at a time.
 pub(super) const SLOTS: usize = 4096;
@@ -76,8 +74,8 @@ pub(super) enum Termination {
     Stays,
     /// It was asked to end by itself until then, by this plan.
     Asked(MonotonicNs, u64),
-    /// It was killed.
-    Killed,
+    /// It was killed; the least that it has used since. No more than that comes back by this kill.
+    Killed(Bytes),
     /// It was killed and does not end; the least that it has used since. Where it grows again somebody was started in
     /// it, and it is as good as new.
     Stuck(Bytes),
@@ -89,6 +87,7 @@ impl Termination {
     /// What becomes of it, with what it uses at `now`.
     fn seen(self, usage: Option<Bytes>, empty: bool, now: MonotonicNs) -> Self {
         match self {
+            Self::Killed(least) => Self::Killed(usage.map_or(least, |usage| usage.min(least))),
             Self::Stuck(_) if empty => Self::Stays,
             Self::Stuck(least) => match usage {
                 Some(usage) if usage > least.saturating_add(REGROWN) => Self::Stays,
@@ -103,7 +102,7 @@ impl Termination {
         let (is_stuck, is_graceful) = match self {
             Self::Stays => return None,
             Self::Asked(..) => (false, true),
-            Self::Killed => (false, false),
+            Self::Killed(_) => (false, false),
             Self::Stuck(_) | Self::Refused(_) => (true, false),
         };
         Some(Terminating { is_stuck, is_graceful })
@@ -131,6 +130,13 @@ pub(super) struct Table {
     slices: [Option<SliceFacts>; MAX_SLICES],
     /// Storage for one observation.
     observed: Vec<Observed>,
+}
+
+impl Workload {
+    /// What it uses now, without page cache that reclaim looks at first; absent where that cannot be read.
+    pub(super) fn usage(&self) -> Option<Bytes> {
+        self.facts.handle.usage().ok().map(|usage| usage.saturating_sub(self.facts.inactive_file))
+    }
 }
 
 impl Table {
@@ -196,8 +202,9 @@ impl Table {
     pub(super) fn observe(&mut self, grace_seconds: i64, now: MonotonicNs) -> &[Observed] {
         self.observed.clear();
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
-            let Some(Workload { facts, termination }) = place else { continue };
-            let usage = facts.handle.usage().ok().map(|usage| usage.saturating_sub(facts.inactive_file));
+            let Some(workload) = place else { continue };
+            let usage = workload.usage();
+            let Workload { facts, termination } = workload;
             let is_empty = facts.handle.populated() == Ok(false);
             *termination = termination.seen(usage, is_empty, now);
             let id = facts.handle.id();
@@ -215,6 +222,10 @@ impl Table {
                 },
                 qos: if has_reservation { QosClass::Burstable } else { QosClass::BestEffort },
                 terminating: termination.terminating(),
+                returns_at_most: match *termination {
+                    Termination::Killed(least) => Some(least),
+                    _ => None,
+                },
                 is_empty,
                 started: facts.started,
                 slices: facts.slices,
@@ -311,7 +322,7 @@ mod tests {
         assert_eq!(table.observe(0, NOW)[0].working_set(), Some(Bytes(700)));
         for (termination, is_stuck, is_graceful) in [
             (Termination::Asked(MonotonicNs(9), 4), false, true),
-            (Termination::Killed, false, false),
+            (Termination::Killed(Bytes(700)), false, false),
             (Termination::Stuck(Bytes(700)), true, false),
             (Termination::Refused(MonotonicNs(NOW.0 + 1)), true, false),
         ] {
@@ -320,6 +331,23 @@ mod tests {
         }
         table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id }, 4)));
+    }
+
+    #[test]
+    fn a_victim_gives_back_no_more_than_it_held_at_its_kill() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let mut table = Table::new();
+        let one = facts(tree.path(), "one", 1000, 300);
+        let id = one.handle.id();
+        table.take(Update::Workload(0, one));
+        table.set_termination(id, Termination::Killed(Bytes(700)));
+        // What came after the kill is another one's, also where that takes the place of what the victim gave back.
+        for (current, held) in [("1000", 700), ("5000", 700), ("400", 100), ("1000", 100)] {
+            fs::write(tree.path().join("one/memory.current"), current).expect("writable");
+            let least = table.observe(0, NOW)[0].returns_at_most.expect("it was killed");
+            let used = table.observe(0, NOW)[0].working_set().expect("it is read");
+            assert_eq!(least.min(used), Bytes(held), "{current}");
+        }
     }
 
     #[test]
@@ -344,6 +372,7 @@ mod tests {
     #[test]
     fn what_could_not_be_ended_is_left_alone_until_that_changed() {
         let stuck = |mib| Termination::Stuck(Bytes::mib(mib));
+        let killed = |mib| Termination::Killed(Bytes::mib(mib));
         for (before, usage, empty, after) in [
             (stuck(100), Some(110), false, stuck(100)),
             (stuck(100), Some(60), false, stuck(60)),
@@ -358,7 +387,9 @@ mod tests {
                 Termination::Refused(MonotonicNs(NOW.0 + 1)),
             ),
             (Termination::Refused(NOW), Some(1), false, Termination::Stays),
-            (Termination::Killed, Some(1000), false, Termination::Killed),
+            (killed(60), Some(1000), false, killed(60)),
+            (killed(60), Some(50), false, killed(50)),
+            (killed(60), None, true, killed(60)),
         ] {
             assert_eq!(before.seen(usage.map(Bytes::mib), empty, NOW), after, "{before:?} {usage:?} {empty}");
         }
@@ -371,9 +402,12 @@ mod tests {
         let first = facts(tree.path(), "w", 0, 0);
         let id = first.handle.id();
         table.take(Update::Workload(0, first));
-        table.set_termination(id, Termination::Killed);
+        table.set_termination(id, Termination::Killed(Bytes(1)));
         assert!(table.take(Update::Workload(0, facts(tree.path(), "w", 1, 0))).is_some());
-        assert_eq!(table.get(Key { slot: 0, id }).map(|workload| workload.termination), Some(Termination::Killed));
+        assert_eq!(
+            table.get(Key { slot: 0, id }).map(|workload| workload.termination),
+            Some(Termination::Killed(Bytes(1)))
+        );
         let other = facts(tree.path(), "x", 0, 0);
         let other_id = other.handle.id();
         table.take(Update::Workload(0, other));

@@ -354,6 +354,9 @@ impl Sink {
             Killed::Begun => ("begun", format!("killed {path}")),
             Killed::Asked(grace) => ("asked", format!("{path} was asked to end within {grace:?}")),
             Killed::Gone => ("gone", format!("{path} was gone before it was killed")),
+            Killed::Again(grown) => {
+                ("again", format!("{path} grew by {grown} after it was killed, and was killed again"))
+            }
             Killed::Emptied(took, _) => ("emptied", format!("{path} is empty after {took:?}")),
             Killed::Stuck(_) => ("stuck", format!("{path} does not end; its memory is not counted on")),
             Killed::Refused(why) => ("refused", format!("{path} was not killed: {}", refused(why))),
@@ -375,13 +378,17 @@ impl Sink {
             Killed::Refused(_) => {
                 self.metrics.kills_refused.inc();
             }
-            Killed::Gone | Killed::Emptied(..) => {}
+            Killed::Again(_) | Killed::Gone | Killed::Emptied(..) => {}
         }
         let left = match what {
             Killed::Emptied(_, left) | Killed::Stuck(left) => left,
             _ => None,
         };
-        let level = if matches!(what, Killed::Stuck(_) | Killed::Refused(_)) { Level::Warn } else { Level::Info };
+        let level = if matches!(what, Killed::Again(_) | Killed::Stuck(_) | Killed::Refused(_)) {
+            Level::Warn
+        } else {
+            Level::Info
+        };
         let fields = json!({
             "cgroup": path,
             "kill": outcome,

@@ -90,7 +90,11 @@ pub(super) fn coming(observation: &Observation<'_>, short: Short, layout: DiskLa
     let in_scope = observation.workloads.iter().filter(|workload| workload.is_in(observation.scope));
     in_scope
         .filter(|workload| workload.terminating.is_some_and(|it| !it.is_stuck && (is_soft || !it.is_graceful)))
-        .filter_map(|workload| Some(frees(workload, Share::of(workload, short, layout)?)))
+        .filter_map(|workload| {
+            let freed = frees(workload, Share::of(workload, short, layout)?);
+            let at_most = workload.returns_at_most.filter(|_| short.resource() == Resource::Memory);
+            Some(at_most.map_or(freed, |most| freed.min(Amount::counted(most.0))))
+        })
         .sum()
 }
 

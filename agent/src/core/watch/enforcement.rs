@@ -67,7 +67,7 @@ impl Watch {
     fn still_grows(&mut self, handle: &Arc<Handle>, owner: Owner, now: MonotonicNs) {
         let found = self.table.iter().find(|(_, other)| other.facts.handle.id() == handle.id());
         let found = found.map(|(slot, workload)| (slot, workload.termination));
-        if matches!(found, Some((_, Termination::Killed))) {
+        if matches!(found, Some((_, Termination::Killed(_)))) {
             // It is dying, and goes on as soon as each of its processes was sent the signal.
             return;
         }
@@ -88,6 +88,12 @@ impl Watch {
 
     pub(super) fn killed(&mut self, event: KillEvent, now: MonotonicNs) {
         let (handle, what, termination) = match event {
+            KillEvent::Again { handle, grown, left } => {
+                self.table.set_termination(handle.id(), Termination::Killed(left));
+                let what = Killed::Again(grown);
+                self.report(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: Some(left), at: now, what });
+                return self.close(handle);
+            }
             KillEvent::Emptied { handle, took, left } => {
                 // What was told last has it among the living, or says that it does not end.
                 self.reported.iter_mut().flatten().for_each(|last| last.is_outdated = true);
@@ -232,18 +238,21 @@ impl Watch {
     pub(super) fn kill(&mut self, plan: u64, key: Key, usage: Option<Bytes>, now: MonotonicNs) -> KillOutcome {
         let Some(workload) = self.table.get(key) else { return KillOutcome::No };
         let handle = Arc::clone(&workload.facts.handle);
+        let held = workload.usage().unwrap_or(Bytes(u64::MAX));
         let Some(begun) = self.strike(&handle, now) else { return KillOutcome::No };
         let refused = |why| (Killed::Refused(why), Termination::Refused(now.after(REFUSED_PAUSE)), KillOutcome::No);
         let (what, termination, outcome_of_kill) = match begun {
-            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Termination::Killed, KillOutcome::Yes),
+            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Termination::Killed(held), KillOutcome::Yes),
             Ok(Begun::Gone) => (Killed::Gone, Termination::Stays, KillOutcome::No),
-            Err(KillRefused::Already) => (Killed::Refused(Refused::Already), Termination::Killed, KillOutcome::No),
+            Err(KillRefused::Already) => {
+                (Killed::Refused(Refused::Already), Termination::Killed(held), KillOutcome::No)
+            }
             Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => refused(Refused::Full),
             Err(KillRefused::Fault(fault)) => refused(Refused::Kernel(errno_of(fault))),
         };
         self.table.set_termination(key.id, termination);
         // What was killed goes on when each of its processes was sent the signal, and dies frozen as well.
-        if termination != Termination::Killed {
+        if !matches!(termination, Termination::Killed(_)) {
             self.thaw(key.id, now);
         }
         self.report(&Record::Kill { plan, path: fitting(handle.path()), usage, at: now, what });

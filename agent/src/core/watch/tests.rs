@@ -208,7 +208,7 @@ fn who_cannot_be_killed_spends_nothing_and_does_not_keep_others_from_their_turn(
     assert_eq!(scene.text("small", "cgroup.kill"), "", "one was enough for the plan");
     scene.sample();
     assert_eq!(scene.text("small", "cgroup.kill"), "1");
-    assert_eq!(scene.termination(1, &small), Some(Termination::Killed));
+    assert_eq!(scene.termination(1, &small), Some(Termination::Killed(Bytes::mib(30))));
 }
 
 #[test]
@@ -239,8 +239,34 @@ fn the_empty_is_nobodys_victim_and_the_stuck_is_one_again_once_it_grows() {
     scene.sample();
     assert_eq!(
         (scene.text("hog", "cgroup.kill").as_str(), scene.termination(1, &hog)),
-        ("1", Some(Termination::Killed))
+        ("1", Some(Termination::Killed(Bytes::mib(60))))
     );
+}
+
+#[test]
+fn a_victim_that_is_refilled_is_killed_again_and_what_it_took_since_does_not_count() {
+    let mut scene = Scene::new(10);
+    scene.cgroup("hog", 90);
+    let hog = scene.joins(0, "hog");
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(
+        (scene.text("hog", "cgroup.kill").as_str(), scene.termination(0, &hog)),
+        ("1", Some(Termination::Killed(Bytes::mib(90))))
+    );
+    scene.write("hog", "cgroup.kill", "");
+    scene.uses("hog", 10);
+    scene.watch.follow_up(monotonic().after(Duration::from_millis(5)), &mut Trigger::default());
+    scene.sample();
+    assert_eq!(scene.termination(0, &hog), Some(Termination::Killed(Bytes::mib(10))));
+    // Another process is in it now.
+    for (mib, killed, held) in [(26, "", 10), (27, "1", 27)] {
+        scene.uses("hog", mib);
+        scene.watch.follow_up(monotonic().after(Duration::from_millis(5)), &mut Trigger::default());
+        scene.sample();
+        let found = (scene.text("hog", "cgroup.kill"), scene.termination(0, &hog));
+        assert_eq!(found, (killed.to_owned(), Some(Termination::Killed(Bytes::mib(held)))), "{mib} MiB");
+    }
 }
 
 #[test]

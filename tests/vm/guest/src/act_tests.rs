@@ -398,6 +398,32 @@ pub(crate) fn uninterruptible_is_stuck_then_empty() -> Result<()> {
     Ok(())
 }
 
+/// A process that joins a victim which cannot end yet is killed when it grows, without another decision.
+pub(crate) fn refilled_victim_is_killed_again() -> Result<()> {
+    let mut hand = Hand::new("/run/act-refilled")?;
+    let device = Slow::one_by_one("refill")?;
+    let cgroup = Cgroup::create("work.slice/refilled")?;
+    let mut waiting = guest()
+        .args(["hog", "stuck", "--threads", "5", "--hold", "60", "--cgroup"])
+        .arg(cgroup.path())
+        .arg("--path")
+        .arg(&device.device)
+        .spawn()?;
+    waits_in_the_kernel(&waiting)?;
+    let handle = hand.handle(&cgroup)?;
+    ensure!(hand.kill(&handle)? == Begun::Written);
+    // What the kill does by itself is over, so that it is not met by that.
+    wait_for("each process was sent the signal", PATIENCE, || Ok(matches!(hand.poll()?, Some(Done::Killed { .. }))))?;
+    let mut hog = Hog::start("anon", cgroup.path(), 128, &["--hold", "60"])?;
+    let event = hand.killed()?;
+    let KillEvent::Again { grown, .. } = event else { bail!("instead: {event:?}") };
+    wait_for("the newcomer dies", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))?;
+    suite::figure("refilled", &[("grown_bytes", &grown.0), ("taken_bytes", &hog.taken()?)]);
+    while !matches!(hand.killed()?, KillEvent::Emptied { .. }) {}
+    waiting.wait()?;
+    Ok(())
+}
+
 /// Its page tables are freed when all of its address space was walked, and it gives nothing back until then: by its
 /// memory alone it is taken for stuck, by its threads it is not.
 pub(crate) fn exit_on_a_cpu_is_not_stuck() -> Result<()> {

@@ -95,6 +95,7 @@ const TESTS: &[Test] = &[
     test("act-removed-cgroup-is-gone", act_tests::removed_cgroup_is_gone, 60, &[]),
     test("act-uninterruptible-is-stuck", act_tests::uninterruptible_is_stuck_then_empty, 120, &[NULL_BLOCK]),
     test("act-exit-on-a-cpu-is-not-stuck", act_tests::exit_on_a_cpu_is_not_stuck, 180, &[]),
+    test("act-refilled-victim-is-killed-again", act_tests::refilled_victim_is_killed_again, 120, &[NULL_BLOCK]),
     test("act-fork-bomb-dies", act_tests::fork_bomb_dies_at_once, 120, &[]),
     test("act-reclaim", act_tests::reclaim_takes_what_it_can, 60, &[]),
     test("act-next-one-undoes", act_tests::next_one_undoes, 120, &[NULL_BLOCK]),
