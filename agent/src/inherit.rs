@@ -12,7 +12,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 /// # Errors
 /// Where nothing is open under the number: the process was not started by the supervisor.
 pub(crate) fn take(number: RawFd) -> anyhow::Result<OwnedFd> {
-    ensure!(number > 2, "descriptor {number} is no queue: this command is started by `plimsoll run`, not by hand");
+    ensure!(
+        number > 2,
+        "descriptor {number} is not to be taken over: this command is started by `plimsoll run`, not by hand"
+    );
     std::fs::metadata(format!("/proc/self/fd/{number}"))
         .with_context(|| format!("descriptor {number} is not open: this command is started by `plimsoll run`"))?;
     // SAFETY: it is open, as was just seen, and nothing else in this process owns it: numbers are taken right at the

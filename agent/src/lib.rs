@@ -74,30 +74,6 @@ enum Command {
     Reporter(reporter::Arguments),
 }
 
-/// The descriptors of a queue, as `MEMORY,WAKE`.
-#[derive(Clone, Copy, Debug)]
-struct QueueNumbers {
-    memory: i32,
-    wake: i32,
-}
-
-impl std::str::FromStr for QueueNumbers {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once(',').and_then(|(memory, wake)| Some((memory.parse().ok()?, wake.parse().ok()?)));
-        parts
-            .map(|(memory, wake)| Self { memory, wake })
-            .ok_or_else(|| "two descriptors are expected: MEMORY,WAKE".into())
-    }
-}
-
-impl QueueNumbers {
-    fn take(self) -> anyhow::Result<plimsoll_state::queue::Descriptors> {
-        Ok(plimsoll_state::queue::Descriptors { memory: inherit::take(self.memory)?, wake: inherit::take(self.wake)? })
-    }
-}
-
 /// The program.
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {

@@ -5,7 +5,7 @@
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -18,9 +18,9 @@ use plimsoll_config::{ConfigError, Configuration, Snapshot};
 use plimsoll_node::discover::Protected;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_node::{lock, priority};
-use plimsoll_state::queue::Descriptors;
+use plimsoll_state::handover::{self, Queues};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
 
@@ -32,10 +32,6 @@ use crate::log_writer::{self, LogWriter, Written};
 use crate::options::Options;
 use crate::undo::undo_all;
 
-/// Frames in the watching thread's queue: some hundred decisions.
-const QUEUE: usize = 2048;
-/// Frames in the inventory thread's queue.
-const SLOW_QUEUE: usize = 512;
 /// The pause before a process is started again; it doubles
 const PAUSE: Duration = Duration::from_millis(100);
 /// up to this,
@@ -70,8 +66,12 @@ struct Supervisor {
     configuration: Configuration,
     arguments: Vec<std::ffi::OsString>,
     inherited_config: InheritedConfig,
-    queue: Descriptors,
-    slow: Descriptors,
+    /// Of the core that handed them over last: each new reporter gets them.
+    queues: Option<Queues>,
+    /// Where a core that was just started hands over its own.
+    from_core: Option<UnixDatagram>,
+    /// Where the reporter gets them.
+    to_reporter: Option<UnixDatagram>,
     reporter_restarted: OwnedFd,
     signals: UnixStream,
     /// It was asked to end.
@@ -157,8 +157,9 @@ impl Supervisor {
             arguments: options.arguments(),
             inherited_config: InheritedConfig::new(read)
                 .context("cannot keep the configuration for the processes to be started")?,
-            queue: Descriptors::create(QUEUE)?,
-            slow: Descriptors::create(SLOW_QUEUE)?,
+            queues: None,
+            from_core: None,
+            to_reporter: None,
             reporter_restarted: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             signals,
             term,
@@ -169,9 +170,6 @@ impl Supervisor {
             began: false,
             configuration,
         };
-        // Both processes are started again and again: the descriptors stay inheritable, and nothing else is.
-        supervisor.queue.set_inherited(true)?;
-        supervisor.slow.set_inherited(true)?;
         let mut troubles = Vec::new();
         troubles.extend(lock::all_on_fault().err());
         troubles.extend(priority::set_oom_score_adj(OOM_SCORE).err());
@@ -212,6 +210,7 @@ impl Supervisor {
                 }
             }
             if let Some(status) = self.reporter.ended()? {
+                self.to_reporter = None;
                 let status = [("status", status.to_string().into())];
                 self.say(Level::Warn, "the reporter ended and is started again", &status);
                 self.reporter.again(false);
@@ -225,38 +224,82 @@ impl Supervisor {
         Ok(0)
     }
 
-    /// Waits for a signal or for the next start.
+    /// Waits for a signal, for the queues of a new core, or for the next start.
     fn wait(&mut self) -> anyhow::Result<()> {
         let due = [self.core.due, self.reporter.due].into_iter().flatten().min();
         let timeout = due.map(|due| Timespec::try_from(due.saturating_duration_since(Instant::now()))).transpose()?;
-        match poll(&mut [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)], timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
+        fds.extend(self.from_core.as_ref().map(|core| PollFd::new(core, PollFlags::IN)));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno).context("cannot wait for signals"),
         }
+        self.take_queues();
         let mut bytes = [0; 64];
         while self.signals.read(&mut bytes).is_ok_and(|length| length == bytes.len()) {}
         Ok(())
     }
 
+    /// Takes the queues of a new core, if they are there, and has the reporter read them.
+    fn take_queues(&mut self) {
+        let Some(core) = &self.from_core else { return };
+        let received = handover::receive(core);
+        if matches!(received, Err(Errno::AGAIN)) {
+            return;
+        }
+        // A core hands over once.
+        self.from_core = None;
+        if let Ok(queues) = received {
+            self.queues = Some(queues);
+            self.hand_on();
+        }
+    }
+
+    /// Has the reporter read the queues, if both are there.
+    fn hand_on(&mut self) {
+        let (Some(socket), Some(queues)) = (&self.to_reporter, &self.queues) else { return };
+        if let Err(errno) = handover::send(socket, queues) {
+            // It would read a dead core's for ever. Its successor gets the new ones at its start.
+            self.to_reporter = None;
+            if let Some(reporter) = &mut self.reporter.child {
+                let _ = reporter.kill();
+            }
+            self.say(Level::Warn, &format!("the reporter does not take its queues and is killed: {errno}"), &[]);
+        }
+    }
+
     fn start_due(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.reporter.due.is_some_and(|due| due <= now) {
-            let command = self.command("reporter");
-            let launched = launch(&mut self.reporter, command);
+            let launched = self.start_reporter();
             self.report_launch("reporter", launched);
             // The core says again what a new reporter cannot know.
             let _ = rustix::io::write(&self.reporter_restarted, &1_u64.to_ne_bytes());
         }
         if self.core.due.is_some_and(|due| due <= now) {
-            let mut command = self.command("core");
-            command.arg("--reporter-restarted").arg(self.reporter_restarted.as_raw_fd().to_string());
             // The core's alone.
             fcntl_setfd(&self.reporter_restarted, FdFlags::empty())?;
-            let launched = launch(&mut self.core, command);
+            let launched = self.start_core();
             fcntl_setfd(&self.reporter_restarted, FdFlags::CLOEXEC)?;
             self.began |= launched.is_ok();
             self.report_launch("core", launched);
         }
+        Ok(())
+    }
+
+    fn start_reporter(&mut self) -> std::io::Result<()> {
+        let command = self.command("reporter");
+        let to_reporter = launch(&mut self.reporter, command, |(send, receive)| (receive, send))?;
+        self.to_reporter = Some(to_reporter);
+        self.hand_on();
+        Ok(())
+    }
+
+    fn start_core(&mut self) -> std::io::Result<()> {
+        let mut command = self.command("core");
+        command.arg("--reporter-restarted").arg(self.reporter_restarted.as_raw_fd().to_string());
+        let from_core = launch(&mut self.core, command, |ends| ends)?;
+        self.from_core = Some(from_core);
         Ok(())
     }
 
@@ -270,11 +313,9 @@ impl Supervisor {
     fn command(&self, part: &str) -> Command {
         let mut command = Command::new(own_program());
         command.arg0("plimsoll");
-        let pair = |queue: &Descriptors| format!("{},{}", queue.memory.as_raw_fd(), queue.wake.as_raw_fd());
         command.arg(part).args(&self.arguments);
         command.arg("--supervisor").arg(std::process::id().to_string());
         command.arg("--inherited-config").arg(self.inherited_config.number().to_string());
-        command.arg("--queue").arg(pair(&self.queue)).arg("--slow").arg(pair(&self.slow));
         // A core dies at a kill point once, not again and again.
         #[cfg(feature = "fault-injection")]
         if self.began {
@@ -301,15 +342,26 @@ fn own_program() -> PathBuf {
     file.unwrap_or_else(|| "/proc/self/exe".into())
 }
 
-fn launch(process: &mut ChildProcess, mut command: Command) -> std::io::Result<()> {
+/// Starts it with the one of two sockets that `ends` gives first, and gives the other.
+fn launch(
+    process: &mut ChildProcess,
+    mut command: Command,
+    ends: fn((UnixDatagram, UnixDatagram)) -> (UnixDatagram, UnixDatagram),
+) -> std::io::Result<UnixDatagram> {
     process.due = None;
-    match command.spawn() {
-        Ok(child) => {
+    let launched = (|| {
+        let (its, own) = ends(handover::pair()?);
+        fcntl_setfd(&its, FdFlags::empty())?;
+        command.arg("--queues").arg(its.as_raw_fd().to_string());
+        Ok((command.spawn()?, own))
+    })();
+    match launched {
+        Ok((child, own)) => {
             process.child = Some(child);
             process.started = Instant::now();
-            Ok(())
+            Ok(own)
         }
-        // Too many processes, or no memory just now: later.
+        // Too many processes or files, or no memory just now: later.
         Err(error) => {
             process.again(false);
             Err(error)

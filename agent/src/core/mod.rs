@@ -34,8 +34,7 @@ use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{capabilities, lock, priority};
 use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, Source, SourceAttempt, ladder};
-use plimsoll_state::queue::Producer;
-use plimsoll_state::{Found, PendingKill, Record as RunRecord, undo};
+use plimsoll_state::{Found, PendingKill, Record as RunRecord, handover, queue, undo};
 use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
@@ -43,7 +42,7 @@ use rustix::event::{Timespec, poll};
 use crate::acting::Locks;
 use crate::options::Options;
 use crate::record::StartParts;
-use crate::{QueueNumbers, inherit, inherited_config};
+use crate::{inherit, inherited_config};
 use inventory::{Inventory, InventoryHandle, StartupReport};
 use resume::Resumer;
 use thresholds::Machine;
@@ -59,6 +58,10 @@ const FILES_A_WORKLOAD: u64 = 11;
 const OTHER_FILES: u64 = 768;
 /// Room for news of the inventory thread, and for the handles that come back for them: twice for each workload.
 const UPDATES: usize = 2 * table::SLOTS;
+/// Frames in the watching thread's queue to the reporter: some hundred decisions.
+const QUEUE: usize = 2048;
+/// Frames in the inventory thread's.
+const SLOW_QUEUE: usize = 512;
 /// Jobs that a worker may have waiting.
 const JOBS: usize = 1024;
 /// Brakes and kills at a time: as many as the run record has room for.
@@ -73,12 +76,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// The watching thread's queue.
+    /// The socket by which the queues to the reporter are handed over.
     #[arg(long)]
-    queue: QueueNumbers,
-    /// The inventory thread thread's queue.
-    #[arg(long)]
-    slow: QueueNumbers,
+    queues: i32,
     /// Rung when the reporter is new.
     #[arg(long)]
     reporter_restarted: i32,
@@ -101,9 +101,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut start = StartParts::default();
     let mut troubles = Vec::new();
     let parent = open_parent(arguments.supervisor)?;
-    let queue = Producer::attach(arguments.queue.take()?)?;
-    let slow_queue = Producer::attach(arguments.slow.take()?)?;
+    let socket = inherit::take(arguments.queues)?;
     let reporter_restarted = inherit::take(arguments.reporter_restarted)?;
+    let ((queue, watch), (slow_queue, inventory)) = (queue::create(QUEUE)?, queue::create(SLOW_QUEUE)?);
+    handover::send(socket, &[watch, inventory]).context("cannot hand the queues to the reporter over")?;
     let term = term_descriptor()?;
     let protected = Protected::read();
     let configuration =

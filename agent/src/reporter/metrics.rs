@@ -118,7 +118,10 @@ impl Metrics {
                 "candidates",
                 "Candidates of plans that were told, by why they were or were not taken"
             ),
-            lost_records: registered!("lost_records", "Records that found a ring or queue full"),
+            lost_records: registered!(
+                "lost_records",
+                "Records that found a ring full or were overwritten unread in a queue"
+            ),
             lost_log_lines: registered!("lost_log_lines", "Lines of the log that nobody took in time"),
             malformed_records: registered!("malformed_records", "Records that were none of those agreed on"),
             broken_plans: registered!("broken_plans", "Plans of which a part was lost on the way to the log"),

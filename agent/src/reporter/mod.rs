@@ -12,7 +12,8 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
@@ -24,14 +25,16 @@ use plimsoll_node::capabilities;
 use plimsoll_node::discover::Protected;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::os::CgroupMode;
-use plimsoll_state::queue::{Consumer, FRAME};
+use plimsoll_state::handover::{self, Queues};
+use plimsoll_state::queue::{Consumer, Descriptors, FRAME};
 use plimsoll_units::Bytes;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Map, Value, json};
-use tokio::net::unix::pipe::Receiver;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::QueueNumbers;
+use crate::inherit;
 use crate::inherited_config;
 use crate::log::{self, Level};
 use crate::log_writer;
@@ -42,8 +45,12 @@ use metrics::Metrics;
 use sink::Sink;
 use trace::Trace;
 
-/// Between two batches of records the servers get their turn.
+/// So many records are told before another thread gets its turn.
 const BATCH: usize = 64;
+/// So many batches, before it is looked whether that is still to be done.
+const BATCHES: usize = 64;
+/// A thread that waits for records looks at least so often whether there will be no more.
+const LOOK: Duration = Duration::from_secs(10);
 /// How long the end waits for whoever reads the log; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -57,12 +64,9 @@ const TRACE_PERIOD: Duration = Duration::from_secs(5);
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// The watching thread's queue.
+    /// The socket by which the queues of each core come.
     #[arg(long)]
-    queue: QueueNumbers,
-    /// The inventory thread thread's queue.
-    #[arg(long)]
-    slow: QueueNumbers,
+    queues: i32,
     /// The configuration as the supervisor read it.
     #[arg(long)]
     inherited_config: Option<i32>,
@@ -78,8 +82,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
     arguments.supervisor.map(crate::core::ensure_child_of).transpose()?;
-    let queue = Consumer::attach(arguments.queue.take()?)?;
-    let slow = Consumer::attach(arguments.slow.take()?)?;
+    let socket = inherit::take(arguments.queues)?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
     let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
     let address = configuration.metrics_address;
@@ -121,11 +124,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-        let queues = [Queue::new("watch-queue", queue)?, Queue::new("scout-queue", slow)?];
         let end = async {
             term.recv().await;
         };
-        run(queues, Arc::new(Mutex::new(sink)), address, end).await
+        run(socket.into(), Arc::new(Mutex::new(sink)), address, end).await
     })?;
     // Whoever reads the log may still not read it: then its last lines are lost.
     written.wait(LAST_LINES);
@@ -160,94 +162,125 @@ fn is_confined() -> bool {
     File::open("/proc/self/status").is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
-/// Tells what comes through the queues and serves, until `end`; then tells what is left.
+/// Tells what comes through the queues that `socket` brings, and serves, until `end`; then tells what is left.
 async fn run(
-    mut queues: [Queue; 2],
+    socket: std::os::unix::net::UnixDatagram,
     sink: Arc<Mutex<Sink>>,
     address: SocketAddr,
     end: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    socket.set_nonblocking(true)?;
+    let socket = UnixDatagram::from_std(socket)?;
+    let mut readers = Vec::new();
     let server = server::serve(address, Arc::clone(&sink));
     tokio::pin!(server, end);
     loop {
-        let [watch, inventory] = &mut queues;
-        let ended = tokio::select! {
-            // However many records come, the first two are looked at.
-            biased;
+        let received = tokio::select! {
             never = &mut server => match never {},
-            () = &mut end => true,
-            result = watch.readable() => result.map(|()| false)?,
-            result = inventory.readable() => result.map(|()| false)?,
+            () = &mut end => break,
+            received = socket.async_io(Interest::READABLE, || Ok(handover::receive(&socket)?)) => received,
         };
-        for queue in &mut queues {
-            while queue.take(&sink) == BATCH {
-                tokio::task::yield_now().await;
+        match received {
+            Ok(queues) => {
+                // Those of a core before it: what that said last is told first.
+                readers.drain(..).for_each(Reader::end);
+                readers = read(&queues, &sink)?;
+            }
+            Err(error) => {
+                let message = format!("what came as queues of the core cannot be read: {error}");
+                lock(&sink).say(Level::Warn, &message, json!({}));
             }
         }
-        if ended {
-            sink.lock().unwrap_or_else(PoisonError::into_inner).close();
-            return Ok(());
-        }
     }
+    readers.drain(..).for_each(Reader::end);
+    lock(&sink).close();
+    Ok(())
 }
 
-/// A queue and its descriptor, as the runtime waits for it.
+fn read(queues: &Queues, sink: &Arc<Mutex<Sink>>) -> anyhow::Result<Vec<Reader>> {
+    let names = ["watch-queue", "scout-queue"];
+    names.into_iter().zip(queues).map(|(name, queue)| Reader::start(name, queue, Arc::clone(sink))).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A queue, and the thread that tells what comes through it.
+struct Reader(Arc<Queue>);
+
 struct Queue {
     name: &'static str,
-    consumer: Consumer,
-    /// An eventfd, which is read as a pipe is.
-    ready: Receiver,
+    consumer: Mutex<Consumer>,
+    sink: Arc<Mutex<Sink>>,
+    over: AtomicBool,
+}
+
+impl Reader {
+    fn start(name: &'static str, descriptors: &Descriptors, sink: Arc<Mutex<Sink>>) -> anyhow::Result<Self> {
+        let consumer = Consumer::attach(descriptors)?;
+        let handle = consumer.handle();
+        let queue = Arc::new(Queue { name, consumer: Mutex::new(consumer), sink, over: AtomicBool::new(false) });
+        let own = Arc::clone(&queue);
+        let report = move || {
+            while !own.over.load(Ordering::Relaxed) {
+                let seen = handle.attempt();
+                own.drain();
+                handle.wait(seen, LOOK);
+            }
+        };
+        std::thread::Builder::new().name(name.into()).spawn(report).context("cannot start a thread for a queue")?;
+        Ok(Self(queue))
+    }
+
+    /// Tells what is left. Nobody writes any more, or nobody is asked to read it.
+    fn end(self) {
+        self.0.over.store(true, Ordering::Relaxed);
+        self.0.drain();
+    }
 }
 
 impl Queue {
-    fn new(name: &'static str, consumer: Consumer) -> anyhow::Result<Self> {
-        let ready = Receiver::from_owned_fd_unchecked(consumer.wake_fd().try_clone_to_owned()?)?;
-        Ok(Self { name, consumer, ready })
-    }
-
-    async fn readable(&self) -> anyhow::Result<()> {
-        loop {
-            self.ready.readable().await?;
-            match self.ready.try_read(&mut [0; 8]) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                result => return result.map(drop).context("cannot wait for the core's records"),
+    /// Tells all records that are there; of a core that goes on and on, more than its queue has room for.
+    fn drain(&self) {
+        let mut consumer = lock(&self.consumer);
+        for _ in 0..BATCHES {
+            if take(self.name, &mut consumer, &mut lock(&self.sink)) < BATCH {
+                return;
             }
         }
     }
+}
 
-    /// Tells the next records, and gives how many there were: fewer than [`BATCH`] where there are no more.
-    fn take(&mut self, sink: &Mutex<Sink>) -> usize {
-        let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut frame = [0; FRAME];
-        for count in 0..BATCH {
-            let Some(bytes) = self.consumer.pop(&mut frame) else {
-                sink.queue(self.name, self.consumer.dropped(), self.consumer.damaged());
-                return count;
-            };
-            match Record::read(bytes) {
-                Some(record) => sink.report(&record),
-                None => sink.malformed(),
-            }
+/// Tells the next records, and gives how many there were: fewer than [`BATCH`] where there are no more.
+fn take(name: &str, consumer: &mut Consumer, sink: &mut Sink) -> usize {
+    let mut frame = [0; FRAME];
+    for count in 0..BATCH {
+        let Some(bytes) = consumer.pop(&mut frame) else {
+            sink.queue(name, consumer.take_losses());
+            return count;
+        };
+        match Record::read(bytes) {
+            Some(record) => sink.report(&record),
+            None => sink.malformed(),
         }
-        BATCH
     }
+    BATCH
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::record::StartParts;
-    use plimsoll_state::queue::{Descriptors, Producer};
+    use plimsoll_state::queue::{self, Producer};
     use tokio::sync::oneshot;
 
-    fn queue(name: &'static str, slots: usize) -> (Producer, Queue) {
-        let made = Descriptors::create(slots).expect("memory");
-        let again = Descriptors {
-            memory: made.memory.try_clone().expect("a descriptor more"),
-            wake: made.wake.try_clone().expect("a descriptor more"),
-        };
-        let consumer = Consumer::attach(made).expect("a queue");
-        (Producer::attach(again).expect("a queue"), Queue::new(name, consumer).expect("it can be waited for"))
+    /// A core's own ends of its queues, the other ones handed over.
+    fn core(socket: &std::os::unix::net::UnixDatagram, watch: usize, inventory: usize) -> (Producer, Producer) {
+        let ((watch, first), (inventory, second)) =
+            (queue::create(watch).expect("memory"), queue::create(inventory).expect("memory"));
+        handover::send(socket, &[first, second]).expect("room");
+        (watch, inventory)
     }
 
     #[test]
@@ -256,24 +289,32 @@ mod tests {
         let sink = Arc::new(Mutex::new(sink));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let metrics = runtime.block_on(async {
-            let ((mut watch, first), (mut inventory, second)) = (queue("watch-queue", 2), queue("scout-queue", 200));
+            let (send, receive) = handover::pair().expect("sockets");
             let (end, ended) = oneshot::channel::<()>();
-            let all = run([first, second], Arc::clone(&sink), ([127, 0, 0, 1], 0).into(), async {
+            let all = run(receive, Arc::clone(&sink), ([127, 0, 0, 1], 0).into(), async {
                 drop(ended.await);
             });
             let feed = async {
                 let start = StartParts::default();
-                Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start }.send(&mut inventory);
-                while !sink.lock().expect("no panic").readiness().0 {
-                    tokio::task::yield_now().await;
-                }
-                // Two fit, of which one is none; then one is dropped, and more than a batch comes elsewhere.
+                let armed = |pid| Record::Armed { pid, source: "psi", shadow: None, workloads: 4, start };
+                let (mut watch, mut inventory) = core(&send, 2, 200);
+                assert!(Record::Trouble { text: "from the core that died" }.send(&mut watch));
+                assert!(armed(3).send(&mut inventory));
+                drop((watch, inventory));
+                let (mut watch, mut inventory) = core(&send, 2, 200);
+                // No reader holds the queue before it is handed on, so three records before that overwrite one.
+                assert!(Record::Trouble { text: "without room" }.send(&mut watch));
                 assert!(watch.push(&[255; 16]));
                 assert!(Record::Trouble { text: "from the watch" }.send(&mut watch));
-                assert!(!Record::Trouble { text: "without room" }.send(&mut watch));
                 for _ in 0..2 * BATCH {
                     assert!(Record::Trouble { text: "from the inventory thread" }.send(&mut inventory));
                 }
+                // Once the second core is heard of, both queues are read.
+                assert!(armed(5).send(&mut inventory));
+                while !sink.lock().expect("no panic").metrics().contains("side=\"agent\"} 1") {
+                    tokio::task::yield_now().await;
+                }
+                assert!(Record::Trouble { text: "the last word" }.send(&mut watch));
                 end.send(()).expect("it runs");
             };
             let (result, ()) = tokio::join!(all, feed);
@@ -281,12 +322,15 @@ mod tests {
             sink.lock().expect("no panic").metrics()
         });
         let lines = lines.lock().expect("no panic");
-        assert!(lines[0].1.starts_with("armed with source psi"), "{lines:?}");
         let count = |text: &str| lines.iter().filter(|line| line.1 == text).count();
         assert_eq!(
             (count("from the watch"), count("without room"), count("from the inventory thread")),
             (1, 0, 2 * BATCH)
         );
+        let place = |text: &str| lines.iter().position(|line| line.1.starts_with(text));
+        assert!(place("armed with source psi") < place("from the inventory thread"), "{lines:?}");
+        assert!(place("from the core that died").is_some_and(|at| Some(at) < place("from the watch")), "{lines:?}");
+        assert_eq!(count("the last word"), 1);
         for line in [
             "plimsoll_lost_records_total{ring=\"watch-queue\"} 1\n",
             "plimsoll_lost_records_total{ring=\"scout-queue\"} 0\n",

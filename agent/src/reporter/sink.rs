@@ -8,6 +8,7 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::Condition;
+use plimsoll_state::queue::Losses;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde_json::{Map, Value, json};
 
@@ -90,9 +91,10 @@ impl Sink {
         count(&self.metrics.malformed_records, ("side", "agent"));
     }
 
-    /// How a queue fares.
-    pub(super) fn queue(&mut self, name: &str, dropped: u64, damaged: u64) {
-        store(&self.metrics.lost_records, ("ring", name), dropped.saturating_add(damaged));
+    /// What did not come out of a queue since this was called last.
+    pub(super) fn queue(&mut self, name: &str, Losses { lost, damaged }: Losses) {
+        self.metrics.lost_records.get_or_create(&[("ring", name.to_owned())]).inc_by(lost);
+        self.metrics.malformed_records.get_or_create(&[("side", "agent".to_owned())]).inc_by(damaged);
     }
 
     /// Nothing comes any more: tells what waits, and lets go of the log.
@@ -659,10 +661,12 @@ pub(super) mod tests {
         for count in [5, 7] {
             sink.report(&Record::Lost { ring: "events", count });
         }
-        sink.queue("watch-queue", 2, 1);
+        sink.queue("watch-queue", Losses { lost: 2, damaged: 0 });
+        sink.queue("watch-queue", Losses { lost: 1, damaged: 4 });
         let text = sink.metrics.text();
         assert!(text.contains("plimsoll_lost_records_total{ring=\"events\"} 7"), "{text}");
         assert!(text.contains("plimsoll_lost_records_total{ring=\"watch-queue\"} 3"), "{text}");
+        assert!(text.contains("plimsoll_malformed_records_total{side=\"agent\"} 4"), "{text}");
     }
 
     #[test]

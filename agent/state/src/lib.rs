@@ -6,6 +6,7 @@
 //! nothing needs to: no freeze does.
 
 mod error;
+pub mod handover;
 mod lock;
 pub mod queue;
 mod record;

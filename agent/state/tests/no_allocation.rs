@@ -7,7 +7,7 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::{clock, limits, meminfo, vmstat};
 use plimsoll_state::Record;
-use plimsoll_state::queue::{Descriptors, Producer};
+use plimsoll_state::queue;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fs;
@@ -67,7 +67,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
     let handle = Arc::new(Handle::open(&root, b"work.slice").expect("readable").expect("it is there"));
     let boot = BootId::read().expect("a boot id");
     let (mut record, _) = Record::open(&run.path().join("record"), boot).expect("writable");
-    let mut queue = Producer::attach(Descriptors::create(4).expect("memory")).expect("a queue");
+    let (mut queue, _descriptors) = queue::create(4).expect("memory");
     let mut brakes = Brakes::with_capacity(BrakeLimits::default(), 2);
     let mut kills = Kills::with_capacity(KillLimits::default(), 2);
     let mut workers = Workers::start(4).expect("threads start");

@@ -10,7 +10,7 @@ use plimsoll_node::cgroup::Root;
 use plimsoll_policy::SliceThresholds;
 use plimsoll_policy::kubelet::{Line, Signal, Threshold};
 use plimsoll_sense::Polling;
-use plimsoll_state::queue::{self, Descriptors};
+use plimsoll_state::queue;
 use plimsoll_units::Bytes;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
 use std::fs;
@@ -24,8 +24,6 @@ struct Scene {
     watch: Watch,
     updates: rtrb::Producer<Update>,
     returned: rtrb::Consumer<Arc<Handle>>,
-    /// What is told is never read here, but a queue has two ends.
-    _told: queue::Consumer,
 }
 
 impl Scene {
@@ -42,11 +40,7 @@ impl Scene {
             freeze: true,
         };
         let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(LINE)))];
-        let made = Descriptors::create(256).expect("memory");
-        let again = Descriptors {
-            memory: made.memory.try_clone().expect("a descriptor more"),
-            wake: made.wake.try_clone().expect("a descriptor more"),
-        };
+        let (queue, _) = queue::create(256).expect("memory");
         let (updates, take) = rtrb::RingBuffer::new(16);
         let (give_back, returned) = rtrb::RingBuffer::new(16);
         let fd = || eventfd().expect("a descriptor");
@@ -69,19 +63,13 @@ impl Scene {
             resumer: None,
             hold: Duration::from_secs(2),
             news: fd(),
-            queue: Producer::attach(made).expect("a queue"),
+            queue,
             slow: None,
             term: fd(),
             parent: fd(),
             may_act: Box::new(|| false),
         };
-        let mut scene = Self {
-            watch: Watch::new(context).expect("descriptors"),
-            updates,
-            returned,
-            _told: queue::Consumer::attach(again).expect("a queue"),
-            tree,
-        };
+        let mut scene = Self { watch: Watch::new(context).expect("descriptors"), updates, returned, tree };
         scene.cgroup("slice", 0);
         let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
         let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };

@@ -13,6 +13,7 @@ mod cgroup;
 mod demo;
 mod hog;
 mod hog_tests;
+mod hostile_tests;
 mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;

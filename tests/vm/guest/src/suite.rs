@@ -5,8 +5,8 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, cgroup, hog_tests, machine, scenarios, scenarios_of_brakes, scenarios_of_death,
-    scenarios_of_memory, sense_tests, surroundings_tests,
+    act_tests, bad_config_tests, block, cgroup, hog_tests, hostile_tests, machine, scenarios, scenarios_of_brakes,
+    scenarios_of_death, scenarios_of_memory, sense_tests, surroundings_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -130,6 +130,7 @@ const TESTS: &[Test] = &[
     test("cgroup-gone", scenarios_of_death::cgroup_gone, 180, &[]),
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
+    test("hostile-reporter-spoils-the-queues", hostile_tests::reporter_spoils_the_queues, 240, &[]),
     test("threshold-events-lost", scenarios::threshold_events_lost, 120, &[]),
     test("kill-points-core", scenarios_of_death::core, 1200, &[]),
     test("kill-points-supervisor", scenarios_of_death::supervisor, 1200, &[]),

@@ -1,0 +1,109 @@
+//! Hands the queues of a core over to the process that reads them: through a socket, because the reader may live
+//! already when the core makes them.
+
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixDatagram;
+
+use rustix::cmsg_space;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg, sockopt,
+};
+
+use crate::queue::Descriptors;
+
+/// The queues of a core: that of the watching thread, and that of the inventory thread.
+pub type Queues = [Descriptors; 2];
+
+/// Descriptors in a message.
+const DESCRIPTORS: usize = 4;
+
+/// A socket to send by, and one to receive by. Neither side can change how the other one's behaves; no child inherits
+/// them.
+pub fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
+    let (send, receive) = UnixDatagram::pair()?;
+    // As little as the kernel allows, which is some messages: what waits there unread keeps its queues in memory.
+    sockopt::set_socket_send_buffer_size(&send, 1)?;
+    Ok((send, receive))
+}
+
+/// Sends them, and waits for nobody: [`Errno::AGAIN`] where the other side left too many messages unread, another error
+/// where it is gone or takes no more.
+pub fn send(socket: impl AsFd, queues: &Queues) -> Result<(), Errno> {
+    let [watch, inventory] = queues;
+    let all = [&watch.frames, &watch.place, &inventory.frames, &inventory.place].map(AsFd::as_fd);
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    // There is room for as many.
+    let fits = control.push(SendAncillaryMessage::ScmRights(&all));
+    debug_assert!(fits, "the space is computed from the same number");
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    // Descriptors go with at least one byte.
+    sendmsg(socket, &[IoSlice::new(&[0])], &mut control, flags).map(drop)
+}
+
+/// Takes the next ones, and waits for nobody: [`Errno::AGAIN`] where there are none yet, [`Errno::BADMSG`] for a
+/// message that is none of [`send`]'s.
+pub fn receive(socket: impl AsFd) -> Result<Queues, Errno> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    let mut all: Vec<OwnedFd> = Vec::with_capacity(DESCRIPTORS);
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = part {
+            all.extend(descriptors);
+        }
+    }
+    let [watch, watch_place, inventory, scout_place] =
+        <[OwnedFd; DESCRIPTORS]>::try_from(all).map_err(|_| Errno::BADMSG)?;
+    let queue = |frames, place| Descriptors { frames, place };
+    Ok([queue(watch, watch_place), queue(inventory, scout_place)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::{self, Consumer, FRAME};
+    use std::net::Shutdown;
+
+    #[test]
+    fn queues_are_read_where_they_were_handed_to() {
+        let (ours, theirs) = pair().expect("sockets");
+        assert_eq!(receive(&theirs).err(), Some(Errno::AGAIN), "there are none yet");
+        let ((mut watch, first), (mut inventory, second)) =
+            (queue::create(2).expect("memory"), queue::create(3).expect("memory"));
+        send(&ours, &[first, second]).expect("room");
+        let [first, second] = receive(&theirs).expect("a message");
+        for (producer, descriptors, text) in [(&mut watch, first, b"watch"), (&mut inventory, second, b"inventory")] {
+            producer.push(text);
+            let mut consumer = Consumer::attach(&descriptors).expect("a queue");
+            assert_eq!(consumer.pop(&mut [0; FRAME]), Some(&text[..]));
+        }
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_or_hangs_up_holds_up_nobody() {
+        let queues = [queue::create(1).expect("memory").1, queue::create(1).expect("memory").1];
+        let (ours, theirs) = pair().expect("sockets");
+        let sent = (0..100).find_map(|_| send(&ours, &queues).err());
+        assert_eq!(sent, Some(Errno::AGAIN));
+        drop(theirs);
+        assert_eq!(send(&ours, &queues).err(), Some(Errno::CONNREFUSED));
+        let (ours, theirs) = pair().expect("sockets");
+        theirs.shutdown(Shutdown::Both).expect("it is connected");
+        assert_eq!(send(&ours, &queues).err(), Some(Errno::PIPE));
+    }
+
+    #[test]
+    fn what_was_not_sent_by_a_core_is_none() {
+        let (ours, theirs) = pair().expect("sockets");
+        for bytes in [&b"x"[..], b"longer than a byte"] {
+            ours.send(bytes).expect("room");
+            assert_eq!(receive(&theirs).err(), Some(Errno::BADMSG));
+        }
+    }
+}
