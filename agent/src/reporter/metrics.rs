@@ -1,9 +1,12 @@
 //! What is counted, in OpenMetrics. Labels come from closed sets: no name from outside is one.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use plimsoll_node::meminfo::MemReading;
 use plimsoll_policy::{Plan, Protected, Verdict};
 use plimsoll_replay::variant;
+use plimsoll_units::Bytes;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,9 +19,10 @@ pub(super) type Label = [(&'static str, String); 1];
 type FloatGauge = Gauge<f64, AtomicU64>;
 type FloatCounter = Counter<f64, AtomicU64>;
 
-/// All of them.
+/// All of them. A clone counts the same.
+#[derive(Clone)]
 pub(super) struct Metrics {
-    registry: Registry,
+    registry: Arc<Registry>,
     pub(super) crossed_to_awake: Histogram,
     pub(super) crossed_to_stopped: Histogram,
     pub(super) crossed_to_memory_back: Histogram,
@@ -151,7 +155,7 @@ impl Metrics {
                 "hook_attached",
                 "1 for a hook that is attached in the kernel, 0 for a missing one"
             ),
-            registry,
+            registry: Arc::new(registry),
         };
         metrics.begin();
         metrics
@@ -173,6 +177,16 @@ impl Metrics {
             for value in values {
                 let _ = family.get_or_create(&[(label, (*value).into())]);
             }
+        }
+    }
+
+    /// Sets the gauges of available memory to what was just read.
+    pub(super) fn set_available(&self, reading: &MemReading) {
+        // As it is decided by: the huge page pool is nobody's memory but its own.
+        let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
+        let kubelet = reading.kubelet_available().saturating_sub(pool);
+        for (name, bytes) in [("kubelet", kubelet), ("kernel", reading.mem_available())] {
+            self.available.get_or_create(&[("reading", name.into())]).set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
         }
     }
 
@@ -223,11 +237,6 @@ pub(super) fn count_candidates(metrics: &Metrics, plan: &Plan) {
     for ranked in &plan.ranked {
         count(&metrics.candidates, ("fate", &name_of(ranked.verdict)));
     }
-}
-
-/// A number of bytes as a gauge has it.
-pub(super) fn gauge(bytes: plimsoll_units::Bytes) -> i64 {
-    i64::try_from(bytes.0).unwrap_or(i64::MAX)
 }
 
 /// Sets a counter whose total somebody else keeps.

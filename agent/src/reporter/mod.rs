@@ -311,7 +311,7 @@ mod tests {
                 }
                 // Once the second core is heard of, both queues are read.
                 assert!(armed(5).send(&mut inventory));
-                while !sink.lock().expect("no panic").metrics().contains("side=\"agent\"} 1") {
+                while !sink.lock().expect("no panic").answers().metrics().contains("side=\"agent\"} 1") {
                     tokio::task::yield_now().await;
                 }
                 assert!(Record::Trouble { text: "the last word" }.send(&mut watch));
@@ -319,7 +319,7 @@ mod tests {
             };
             let (result, ()) = tokio::join!(all, feed);
             result.expect("it ends well");
-            sink.lock().expect("no panic").metrics()
+            sink.lock().expect("no panic").answers().metrics()
         });
         let lines = lines.lock().expect("no panic");
         let count = |text: &str| lines.iter().filter(|line| line.1 == text).count();

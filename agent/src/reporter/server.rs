@@ -1,8 +1,12 @@
 //! `/metrics`, `/livez` and `/readyz`, on loopback unless told otherwise.
+//!
+//! Clients are not trusted: one that connects and says nothing delays nobody, and health waits for no record and no
+//! other answer.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,25 +17,64 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use plimsoll_node::meminfo::MemInfo;
+use plimsoll_units::MonotonicNs;
 use serde_json::json;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
 
+use super::health::Health;
+use super::lock;
+use super::metrics::Metrics;
 use super::sink::Sink;
 use crate::log::Level;
 
-/// Connections at a time; more wait.
-const CONNECTIONS: usize = 32;
-/// How long a client may take for its request, and in all.
-const REQUEST: Duration = Duration::from_secs(5);
-const CONNECTION: Duration = Duration::from_secs(30);
+/// What one client or all of them may take.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Connections at a time.
+    all: usize,
+    /// Connections at a time from one address.
+    peer: usize,
+    /// How long a client may take for the head of its request.
+    head: Duration,
+    /// How long a connection may take in all.
+    connection: Duration,
+}
+
+const LIMITS: Limits = Limits { all: 128, peer: 16, head: Duration::from_secs(2), connection: Duration::from_secs(10) };
 /// How long until an address that could not be had is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// What the answers are made from. Nobody holds any of it for as long as records are told.
+pub(super) struct Answers {
+    pub(super) metrics: Metrics,
+    pub(super) health: Arc<Mutex<Health>>,
+    /// Absent where it could not be opened.
+    pub(super) memory: Option<Arc<MemInfo>>,
+    pub(super) clock: fn() -> MonotonicNs,
+}
+
+impl Answers {
+    /// Readiness now, and its reasons.
+    pub(super) fn readiness(&self) -> (bool, String) {
+        lock(&self.health).judge((self.clock)())
+    }
+
+    /// All metrics as text, with the memory that is available now.
+    pub(super) fn metrics(&self) -> String {
+        if let Some(reading) = self.memory.as_ref().and_then(|memory| memory.read().ok()) {
+            self.metrics.set_available(&reading);
+        }
+        self.metrics.text()
+    }
+}
+
 /// Serves for ever. Without its address it goes on trying: the log goes on meanwhile.
 pub(super) async fn serve(address: SocketAddr, sink: Arc<Mutex<Sink>>) -> Infallible {
+    let answers = lock(&sink).answers();
     let listener = listen(address, &sink).await;
-    serve_on(listener, sink).await
+    serve_on(listener, answers, LIMITS).await
 }
 
 async fn listen(address: SocketAddr, sink: &Mutex<Sink>) -> TcpListener {
@@ -53,39 +96,82 @@ async fn listen(address: SocketAddr, sink: &Mutex<Sink>) -> TcpListener {
     }
 }
 
-async fn serve_on(listener: TcpListener, sink: Arc<Mutex<Sink>>) -> Infallible {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+/// Takes every connection at once: where there are too many, another one is closed, so that a client that asks is never
+/// behind those that do not.
+async fn serve_on(listener: TcpListener, answers: Answers, limits: Limits) -> Infallible {
+    let answers = Arc::new(answers);
+    let mut tasks = JoinSet::new();
+    let mut open: Vec<Open> = Vec::new();
     loop {
-        // Never closed, so there is always a permit in the end.
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { continue };
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, as a rule: let some go first.
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let sink = Arc::clone(&sink);
-        tokio::spawn(async move {
-            let service = service_fn(|request| {
-                let response = answer(&request, &sink);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(REQUEST)
-                // One request each: nobody holds a place that others wait for.
-                .keep_alive(false)
-                .serve_connection(TokioIo::new(stream), service);
-            let _ = tokio::time::timeout(CONNECTION, connection).await;
-            drop(permit);
-        });
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, address)) => {
+                    let peer = network(address.ip());
+                    let known = open.iter().map(|open| (open.peer, open.asked.load(Ordering::Relaxed)));
+                    if let Some(index) = in_the_way(known, peer, limits) {
+                        open.remove(index).task.abort();
+                    }
+                    let asked = Arc::new(AtomicBool::new(false));
+                    let task = tasks.spawn(connection(stream, Arc::clone(&answers), Arc::clone(&asked), limits));
+                    open.push(Open { peer, asked, task });
+                }
+                // Out of descriptors, as a rule: let some go first.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            },
+            Some(ended) = tasks.join_next_with_id() => {
+                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                open.retain(|open| open.task.id() != id);
+            }
+        }
     }
 }
 
-fn lock(sink: &Mutex<Sink>) -> std::sync::MutexGuard<'_, Sink> {
-    sink.lock().unwrap_or_else(PoisonError::into_inner)
+/// A connection that was taken, oldest first in their list.
+struct Open {
+    peer: IpAddr,
+    /// The head of its request is here.
+    asked: Arc<AtomicBool>,
+    task: AbortHandle,
 }
 
-fn answer(request: &Request<Incoming>, sink: &Mutex<Sink>) -> Response<Full<Bytes>> {
+/// The connection to close for another one from `peer`, by its place in a list of who is connected and whether the head
+/// of the request is here, oldest first. It is one of the same peer if that has as many as it may, and one of all if
+/// there are as many as there may be: the oldest that has not asked yet, or where all have, the oldest.
+fn in_the_way(open: impl Iterator<Item = (IpAddr, bool)> + Clone, peer: IpAddr, limits: Limits) -> Option<usize> {
+    let of_peer = open.clone().filter(|(other, _)| *other == peer).count();
+    let own_only = of_peer >= limits.peer;
+    if !own_only && open.clone().count() < limits.all {
+        return None;
+    }
+    let mut candidates = open.enumerate().filter(|(_, (other, _))| !own_only || *other == peer);
+    let oldest = candidates.clone().next();
+    candidates.find(|(_, (_, asked))| !asked).or(oldest).map(|(index, _)| index)
+}
+
+/// Whom an address stands for: with version 6 a whole network of 2⁶⁴ addresses, because one client may have them all.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
+async fn connection(stream: TcpStream, answers: Arc<Answers>, asked: Arc<AtomicBool>, limits: Limits) {
+    let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
+        let response = answer(&request, &answers);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        // One request each: nobody holds a place that others could have.
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let _ = tokio::time::timeout(limits.connection, connection).await;
+}
+
+fn answer(request: &Request<Incoming>, answers: &Answers) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let with = |status: StatusCode, kind: &'static str, body: String| {
@@ -100,10 +186,10 @@ fn answer(request: &Request<Incoming>, sink: &Mutex<Sink>) -> Response<Full<Byte
         return response;
     }
     match request.uri().path() {
-        "/metrics" => with(StatusCode::OK, METRICS, lock(sink).metrics()),
+        "/metrics" => with(StatusCode::OK, METRICS, answers.metrics()),
         "/livez" => with(StatusCode::OK, TEXT, "alive: the reporter answers\n".into()),
         "/readyz" => {
-            let (ready, text) = lock(sink).readiness();
+            let (ready, text) = answers.readiness();
             with(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, TEXT, text)
         }
         _ => with(StatusCode::NOT_FOUND, TEXT, "served here: /metrics, /livez, /readyz\n".into()),
@@ -114,8 +200,11 @@ fn answer(request: &Request<Incoming>, sink: &Mutex<Sink>) -> Response<Full<Byte
 mod tests {
     use super::*;
     use crate::record::{Record, StartParts};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
+    use tokio::net::TcpSocket;
+
+    const LONG: Duration = Duration::from_mins(5);
 
     async fn ask(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).await.expect("it listens");
@@ -134,7 +223,8 @@ mod tests {
         runtime.block_on(async {
             let listener = listen(([127, 0, 0, 1], 0).into(), &sink).await;
             let address = listener.local_addr().expect("it has one");
-            tokio::spawn(serve_on(listener, Arc::clone(&sink)));
+            let answers = lock(&sink).answers();
+            tokio::spawn(serve_on(listener, answers, LIMITS));
             for (request, status) in [
                 ("GET /livez", "200"),
                 ("GET /readyz", "503"),
@@ -158,6 +248,148 @@ mod tests {
             let metrics = ask(address, "GET /metrics").await;
             assert!(metrics.contains("application/openmetrics-text") && metrics.contains("# EOF"), "{metrics}");
         });
+    }
+
+    /// A server for the time of a test, as in the reporter on one thread.
+    fn serving(limits: Limits, test: impl AsyncFnOnce(SocketAddr)) {
+        let (sink, _) = super::super::sink::tests::sink("", None);
+        serving_from(sink.answers(), limits, test);
+    }
+
+    fn serving_from(answers: Answers, limits: Limits, test: impl AsyncFnOnce(SocketAddr)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let address = listener.local_addr().expect("it has one");
+            tokio::spawn(serve_on(listener, answers, limits));
+            // Far more than it takes; only what never ends meets it.
+            tokio::time::timeout(Duration::from_mins(1), test(address)).await.expect("in time");
+        });
+    }
+
+    async fn connect(address: SocketAddr, own: [u8; 4]) -> TcpStream {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind((own, 0).into()).expect("an address of loopback");
+        socket.connect(address).await.expect("it listens")
+    }
+
+    /// How many of them the server has closed, once it is as many as `at_least`.
+    async fn closed(streams: &mut [TcpStream], at_least: usize) -> usize {
+        loop {
+            let is_closed = |stream: &&mut TcpStream| match stream.try_read(&mut [0; 1024]) {
+                Ok(length) => length == 0,
+                Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+            };
+            let closed = streams.iter_mut().filter(is_closed).count();
+            if closed >= at_least {
+                return closed;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[test]
+    fn no_answer_waits_for_records_that_are_told() {
+        let (sink, _) = super::super::sink::tests::sink("", None);
+        let sink = Arc::new(Mutex::new(sink));
+        let answers = lock(&sink).answers();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (held, is_held) = std::sync::mpsc::channel();
+        let telling = std::thread::spawn(move || {
+            let _held = lock(&sink);
+            held.send(()).expect("the test waits");
+            // Until the other end goes.
+            let _ = released.recv();
+        });
+        is_held.recv().expect("it tells");
+        serving_from(answers, LIMITS, async |address| {
+            for (request, status) in [("GET /livez", "200"), ("GET /readyz", "503"), ("GET /metrics", "200")] {
+                let answer = ask(address, request).await;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+            }
+        });
+        drop(release);
+        telling.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_thousand_idle_clients_delay_no_answer() {
+        const CLIENTS: usize = 1000;
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("as many as this process may have");
+        // None goes because of the time.
+        serving(Limits { head: LONG, connection: LONG, ..LIMITS }, async |address| {
+            let mut idle = Vec::new();
+            for number in 0..CLIENTS {
+                // Too few from each address to be too many from one.
+                let own = [127, 1, 0, u8::try_from(number % 100).expect("small") + 1];
+                let mut stream = connect(address, own).await;
+                if number % 2 == 0 {
+                    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: h").await.expect("it is open");
+                }
+                idle.push(stream);
+            }
+            for (request, status) in [("GET /livez", "200"), ("GET /readyz", "503"), ("GET /metrics", "200")] {
+                let answer = ask(address, request).await;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+            }
+            let closed = closed(&mut idle, CLIENTS - LIMITS.all).await;
+            assert!(closed <= CLIENTS - LIMITS.all + 3, "{closed} were closed for three requests");
+        });
+    }
+
+    #[test]
+    fn many_from_one_address_are_closed_before_those_from_others() {
+        serving(Limits { head: LONG, connection: LONG, ..LIMITS }, async |address| {
+            let mut other = connect(address, [127, 0, 0, 2]).await;
+            let mut many = Vec::new();
+            for _ in 0..LIMITS.all {
+                many.push(connect(address, [127, 0, 0, 3]).await);
+            }
+            let closed = closed(&mut many, LIMITS.all - LIMITS.peer).await;
+            assert_eq!(closed, LIMITS.all - LIMITS.peer);
+            // It was the first of all.
+            other.write_all(b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n").await.expect("it is open");
+            let mut answer = String::new();
+            other.read_to_string(&mut answer).await.expect("it answers");
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        });
+    }
+
+    #[test]
+    fn a_head_that_does_not_end_is_not_waited_for() {
+        serving(Limits { head: Duration::from_millis(20), ..LIMITS }, async |address| {
+            let mut streams = [connect(address, [127, 0, 0, 1]).await, connect(address, [127, 0, 0, 1]).await];
+            streams[0].write_all(b"GET /livez HTTP/1.1\r\nHost: h").await.expect("it is open");
+            assert_eq!(closed(&mut streams, 2).await, 2);
+        });
+    }
+
+    #[test]
+    fn the_oldest_that_has_not_asked_goes_first() {
+        let limits = Limits { all: 4, peer: 2, ..LIMITS };
+        let peer = |last| IpAddr::from([10, 0, 0, last]);
+        for (open, from, expected) in [
+            (&[(1, true), (2, false), (3, false)][..], 4, None),
+            (&[(1, true), (2, false), (3, false), (4, false)], 5, Some(1)),
+            (&[(1, true), (2, true), (3, true), (4, true)], 5, Some(0)),
+            (&[(1, false), (2, true), (2, false)], 2, Some(2)),
+            (&[(1, false), (2, true), (2, true)], 2, Some(1)),
+            (&[(1, false), (1, false), (2, false), (3, false)], 2, Some(0)),
+            (&[], 1, None),
+        ] {
+            let known = open.iter().map(|(last, asked)| (peer(*last), *asked));
+            assert_eq!(in_the_way(known, peer(from), limits), expected, "{open:?} and {from}");
+        }
+    }
+
+    #[test]
+    fn all_addresses_that_one_client_may_have_are_one_peer() {
+        let one = |text: &str| network(text.parse().expect("an address"));
+        assert_eq!(one("2001:db8::1"), one("2001:db8::ffff:2:3:4"));
+        assert_ne!(one("2001:db8::1"), one("2001:db8:0:1::1"));
+        assert_eq!(one("::ffff:10.0.0.1"), one("10.0.0.1"));
+        assert_ne!(one("10.0.0.1"), one("10.0.0.2"));
     }
 
     #[test]

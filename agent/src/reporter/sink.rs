@@ -1,6 +1,7 @@
 //! From records to log lines, kernel log lines and metrics.
 
 use std::fs::File;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_config::{Configuration, LogFormat};
@@ -14,8 +15,10 @@ use serde_json::{Map, Value, json};
 
 use super::health::{self, Health};
 use super::kernel_log::KernelLog;
-use super::metrics::{Metrics, count, count_candidates, gauge, store};
+use super::lock;
+use super::metrics::{Metrics, count, count_candidates, store};
 use super::plan::{Draft, ns, variant};
+use super::server::Answers;
 use super::trace::Plans;
 use crate::log::{Level, escaped};
 use crate::record::{Braked, Killed, OomScope, Record, Refused, StartParts};
@@ -31,9 +34,9 @@ pub(super) struct Sink {
     unsaid: u64,
     kernel_log: KernelLog,
     clock: fn() -> MonotonicNs,
-    memory: Option<MemInfo>,
+    memory: Option<Arc<MemInfo>>,
     metrics: Metrics,
-    health: Health,
+    health: Arc<Mutex<Health>>,
     draft: Option<Draft>,
     trace: Option<Plans>,
     /// Who grew although it was frozen, escaped, and by how much: it is killed next.
@@ -54,9 +57,9 @@ impl Sink {
             unsaid: 0,
             kernel_log: KernelLog::new(kernel_log),
             clock: monotonic,
-            memory,
+            memory: memory.map(Arc::new),
             metrics,
-            health: Health::default(),
+            health: Arc::default(),
             draft: None,
             trace: None,
             unheld: None,
@@ -68,22 +71,11 @@ impl Sink {
         self.trace = Some(trace);
     }
 
-    /// Readiness now, and its reasons.
-    pub(super) fn readiness(&self) -> (bool, String) {
-        self.health.judge((self.clock)())
-    }
-
-    /// All metrics as text, with the memory that is available now.
-    pub(super) fn metrics(&self) -> String {
-        if let Some(reading) = self.memory.as_ref().and_then(|memory| memory.read().ok()) {
-            // As it is decided by: the huge page pool is nobody's memory but its own.
-            let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
-            let kubelet = reading.kubelet_available().saturating_sub(pool);
-            for (name, bytes) in [("kubelet", kubelet), ("kernel", reading.mem_available())] {
-                self.metrics.available.get_or_create(&[("reading", name.into())]).set(gauge(bytes));
-            }
-        }
-        self.metrics.text()
+    /// What is served of what it knows.
+    pub(super) fn answers(&self) -> Answers {
+        let Self { metrics, health, memory, clock, .. } = self;
+        let (metrics, health, memory) = (metrics.clone(), Arc::clone(health), memory.clone());
+        Answers { metrics, health, memory, clock: *clock }
     }
 
     /// A record that was none.
@@ -212,17 +204,17 @@ impl Sink {
                 self.armed(pid, source, shadow, workloads, start);
             }
             Record::SourceFailed { source, why } => {
-                self.health.source_errors.insert(source.into(), why.into());
+                lock(&self.health).source_errors.insert(source.into(), why.into());
                 let message = format!("source {source} was not taken: {why}");
                 self.say(Level::Warn, &message, json!({"source": source}));
             }
             Record::Hook { name, attached, how } => {
                 self.metrics.hook_attached.get_or_create(&[("hook", name.into())]).set(attached.into());
                 if attached {
-                    self.health.missing.remove(name);
+                    lock(&self.health).missing.remove(name);
                     self.say(Level::Info, &format!("hook {name} is attached: {how}"), json!({"hook": name}));
                 } else {
-                    self.health.missing.insert(name.into(), how.into());
+                    lock(&self.health).missing.insert(name.into(), how.into());
                     self.say(Level::Warn, &format!("hook {name} is missing: {how}"), json!({"hook": name}));
                 }
             }
@@ -233,7 +225,7 @@ impl Sink {
             }
             Record::Beat { at, workloads, malformed, brakes_applied, brakes_refused } => {
                 self.kernel_log.look(at);
-                if let Some(core) = &mut self.health.core {
+                if let Some(core) = &mut lock(&self.health).core {
                     core.heard = at;
                 }
                 self.metrics.workloads.set(workloads.into());
@@ -277,7 +269,7 @@ impl Sink {
     }
 
     fn armed(&mut self, pid: u32, source: &str, shadow: Option<&str>, workloads: u32, start: StartParts) {
-        self.health = Health {
+        *lock(&self.health) = Health {
             core: Some(health::Armed { source: source.into(), shadow: shadow.map(Into::into), heard: (self.clock)() }),
             ..Health::default()
         };
@@ -462,7 +454,6 @@ pub(super) mod tests {
     use plimsoll_units::CgroupId;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use std::sync::{Arc, Mutex};
 
     type Lines = Arc<Mutex<Vec<(Level, String, Map<String, Value>)>>>;
 
@@ -574,7 +565,7 @@ pub(super) mod tests {
         assert_eq!(candidate["usage"], 300 << 20);
         assert_eq!((&candidate["priority"], &candidate["fate"]), (&(-5).into(), &"evicted".into()));
         assert!(!message.contains("shadow"));
-        let text = sink.metrics();
+        let text = sink.answers().metrics();
         assert!(text.contains("plimsoll_decisions_total{outcome=\"evict\"} 1"), "{text}");
         assert!(text.contains("plimsoll_candidates_total{fate=\"evicted\"} 1"), "{text}");
         assert!(text.contains("plimsoll_memory_pressure 1\n"), "{text}");
@@ -683,19 +674,19 @@ pub(super) mod tests {
     #[test]
     fn an_armed_core_makes_it_ready_and_a_new_one_forgets_the_old_ones_reasons() {
         let (mut sink, lines) = sink(JSON, None);
-        assert!(!sink.readiness().0);
+        assert!(!sink.answers().readiness().0);
         let start = StartParts::default();
         let armed = Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start };
         sink.report(&armed);
         sink.report(&Record::SourceFailed { source: "ebpf", why: "hidden symbols" });
-        let (ready, text) = sink.readiness();
+        let (ready, text) = sink.answers().readiness();
         assert!(ready && text.contains("not ebpf: hidden symbols"), "{text}");
         sink.report(&Record::Hook { name: "fork", attached: false, how: "no such function" });
-        assert!(sink.readiness().1.contains("without hook fork: no such function"));
+        assert!(sink.answers().readiness().1.contains("without hook fork: no such function"));
         assert!(sink.metrics.text().contains("plimsoll_hook_attached{hook=\"fork\"} 0\n"));
         assert_eq!(lines.lock().expect("no panic")[0].2["start"]["armed_ns"], 0);
         sink.report(&Record::Armed { pid: 4, source: "poll", shadow: Some("it was told to"), workloads: 4, start });
-        assert_eq!(sink.readiness(), (true, "ready: source poll\nshadow: it was told to\n".into()));
+        assert_eq!(sink.answers().readiness(), (true, "ready: source poll\nshadow: it was told to\n".into()));
         let text = sink.metrics.text();
         assert!(text.contains("plimsoll_source{source=\"poll\"} 1\n") && !text.contains("psi"), "{text}");
         assert!(text.contains("plimsoll_acting 0\n") && !text.contains("fork"), "{text}");
@@ -714,12 +705,12 @@ pub(super) mod tests {
         sink.clock = at_first;
         let start = StartParts::default();
         sink.report(&Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start });
-        assert!(sink.readiness().0);
+        assert!(sink.answers().readiness().0);
         sink.clock = later;
-        assert!(!sink.readiness().0);
+        assert!(!sink.answers().readiness().0);
         let beat = Record::Beat { at: later(), workloads: 5, malformed: 6, brakes_applied: 7, brakes_refused: 8 };
         sink.report(&beat);
-        assert!(sink.readiness().0);
+        assert!(sink.answers().readiness().0);
         let text = sink.metrics.text();
         for line in [
             "plimsoll_workloads 5\n",
@@ -765,7 +756,7 @@ pub(super) mod tests {
                 let line = crate::log::line(format, std::time::SystemTime::UNIX_EPOCH, *level, message, fields);
                 prop_assert!(!line.chars().any(char::is_control), "{:?}", line);
             }
-            prop_assert!(sink.metrics().ends_with("# EOF\n"));
+            prop_assert!(sink.answers().metrics().ends_with("# EOF\n"));
         }
     }
 }
