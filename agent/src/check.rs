@@ -15,6 +15,7 @@ use plimsoll_node::process::{self, Released};
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_sense::{Kind, hooks, rules};
 use plimsoll_units::Bytes;
+use procfs::LockType;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -154,21 +155,13 @@ fn release() -> Result<(), String> {
 /// an agent that starts would find it taken.
 fn is_locked(path: &Path) -> Option<bool> {
     match std::fs::metadata(path) {
-        Ok(file) => Some(lists_lock(&std::fs::read_to_string("/proc/locks").ok()?, file.dev(), file.ino())),
+        Ok(file) => Some(procfs::locks().ok()?.iter().any(|lock| {
+            let device = rustix::fs::makedev(lock.devmaj, lock.devmin);
+            (&lock.lock_type, device, lock.inode) == (&LockType::FLock, file.dev(), file.ino())
+        })),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(false),
         Err(_) => None,
     }
-}
-
-/// Whether a list in the form of `/proc/locks` has a lock of a whole file on this one.
-fn lists_lock(locks: &str, device: u64, inode: u64) -> bool {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let file = format!("{major:02x}:{minor:02x}:{inode}");
-    locks.lines().any(|line| {
-        // "1: FLOCK  ADVISORY  WRITE 1448 fe:00:6217797 0 EOF"; who waits has an arrow before the kind.
-        let mut words = line.split_whitespace().skip(1);
-        words.next() == Some("FLOCK") && words.nth(3) == Some(file.as_str())
-    })
 }
 
 /// A cgroup below the root of version 2, to see which files this kernel gives one.
@@ -636,20 +629,12 @@ mod tests {
 
     #[test]
     fn a_lock_is_seen_without_being_tried() {
-        let locks = "1: FLOCK  ADVISORY  WRITE 1448 fe:00:6217 0 EOF\n\
-                     2: POSIX  ADVISORY  WRITE 7 00:1a:88 0 EOF\n\
-                     3: FLOCK  ADVISORY  WRITE 9 08:10:6217 0 EOF\n\
-                     3: -> FLOCK  ADVISORY  WRITE 9 08:10:99 0 EOF\n";
-        for (major, minor, inode, held) in [
-            (0xfe, 0, 6217, true),
-            (8, 0x10, 6217, true),
-            (8, 0, 6217, false),
-            (0, 0x1a, 88, false),
-            (8, 0x10, 99, false),
-        ] {
-            let device = rustix::fs::makedev(major, minor);
-            assert_eq!(lists_lock(locks, device, inode), held, "{major}:{minor}:{inode}");
-        }
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        assert_eq!(is_locked(file.path()), Some(false));
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("nobody else knows it");
+        assert_eq!(is_locked(file.path()), Some(true));
+        let other = tempfile::NamedTempFile::new().expect("a temporary file");
+        assert_eq!(is_locked(other.path()), Some(false));
         assert_eq!(is_locked(Path::new("/proc/self/none/lock")), Some(false));
     }
 }

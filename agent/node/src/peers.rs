@@ -1,7 +1,6 @@
 //! Other programs on this machine that kill when memory is short.
 
-use crate::process::Pid;
-use std::path::Path;
+use crate::process::{self, Pid};
 
 /// By the names of their processes.
 const KNOWN: [&str; 4] = ["earlyoom", "systemd-oomd", "nohang", "oomd"];
@@ -17,23 +16,19 @@ pub struct Peer {
 
 /// All that run now.
 pub fn peers() -> Vec<Peer> {
-    peers_below(Path::new("/proc"))
-}
-
-fn peers_below(proc: &Path) -> Vec<Peer> {
-    let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
-    let mut peers: Vec<Peer> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-            // Whatever ended meanwhile is no peer.
-            let comm = std::fs::read(entry.path().join("comm")).ok()?;
-            let name = KNOWN.into_iter().find(|name| name.as_bytes() == comm.trim_ascii_end())?;
-            Some(Peer { name, pid })
+    let mut peers: Vec<Peer> = process::all()
+        // Whatever ended meanwhile is no peer.
+        .filter_map(|process| {
+            let name = known(&process.stat().ok()?.comm)?;
+            Some(Peer { name, pid: Pid::from_raw(process.pid)? })
         })
         .collect();
     peers.sort_unstable_by_key(|peer| peer.pid.as_raw_nonzero());
     peers
+}
+
+fn known(comm: &str) -> Option<&'static str> {
+    KNOWN.into_iter().find(|name| *name == comm)
 }
 
 #[cfg(test)]
@@ -42,12 +37,17 @@ mod tests {
 
     #[test]
     fn only_processes_with_a_known_name_are_peers() {
-        let proc = tempfile::tempdir().expect("a temporary directory");
-        for (pid, comm) in [("7", "earlyoom\n"), ("41", "systemd-oomd\n"), ("5", "earlyoomx\n"), ("self", "oomd\n")] {
-            std::fs::create_dir(proc.path().join(pid)).expect("writable");
-            std::fs::write(proc.path().join(pid).join("comm"), comm).expect("writable");
+        for (comm, expected) in [("earlyoom", true), ("systemd-oomd", true), ("earlyoomx", false), ("", false)] {
+            assert_eq!(known(comm).is_some(), expected, "{comm}");
         }
-        let found: Vec<_> = peers_below(proc.path()).iter().map(|peer| (peer.name, peer.pid.as_raw_pid())).collect();
-        assert_eq!(found, [("earlyoom", 7), ("systemd-oomd", 41)]);
+    }
+
+    #[test]
+    fn a_process_that_has_the_name_is_found() {
+        let before = std::fs::read("/proc/self/comm").expect("readable");
+        std::fs::write("/proc/self/comm", "nohang").expect("it is ours");
+        let found = peers();
+        std::fs::write("/proc/self/comm", before).expect("it is ours");
+        assert!(found.contains(&Peer { name: "nohang", pid: rustix::process::getpid() }), "{found:?}");
     }
 }

@@ -1,11 +1,14 @@
 //! Processes by descriptor, so that a number used again can never be mistaken for the process that was meant.
 
 use crate::{file, sys};
-use plimsoll_units::CgroupId;
+use plimsoll_units::{Bytes, CgroupId};
+use procfs::FromBufRead as _;
+use procfs::process::{Process, Status};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal};
+use std::io::Read as _;
 use std::path::PathBuf;
 
 pub use rustix::process::Pid;
@@ -83,6 +86,52 @@ pub fn cgroup_path(pid: Option<Pid>) -> Option<Vec<u8>> {
     Some(line.strip_suffix(b" (deleted)").unwrap_or(line).to_vec())
 }
 
+/// The processes of this machine, each held while it is looked at.
+pub fn all() -> impl Iterator<Item = Process> {
+    // What ends meanwhile is left out.
+    procfs::process::all_processes().into_iter().flatten().flatten()
+}
+
+/// What a process holds, by its `/proc/PID/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// The process.
+    pub pid: i32,
+    /// Its command name; what is not UTF-8 in it is replaced.
+    pub name: String,
+    /// In memory.
+    pub resident: Bytes,
+    /// In swap.
+    pub swapped: Bytes,
+    /// In tables to find both.
+    pub page_tables: Bytes,
+    /// Of the huge page pool, which is not resident.
+    pub huge_pages: Bytes,
+}
+
+impl Memory {
+    /// Reads it; `None` for a process that is gone or a thread of the kernel.
+    pub fn of(process: &Process) -> Option<Self> {
+        let mut status = Vec::new();
+        process.open_relative("status").ok()?.read_to_end(&mut status).ok()?;
+        Self::parse(&status)
+    }
+
+    fn parse(status: &[u8]) -> Option<Self> {
+        // A process chooses its name, and must not be overlooked for one that is no text.
+        let status = Status::from_buf_read(String::from_utf8_lossy(status).as_bytes()).ok()?;
+        let bytes = |kib: Option<u64>| Bytes(kib.unwrap_or(0).saturating_mul(1024));
+        Some(Self {
+            pid: status.pid,
+            resident: bytes(Some(status.vmrss?)),
+            swapped: bytes(status.vmswap),
+            page_tables: bytes(status.vmpte),
+            huge_pages: bytes(status.hugetlbpages),
+            name: status.name,
+        })
+    }
+}
+
 /// A process that is held: what is done by its descriptor never befalls another one that was given its number.
 #[derive(Debug)]
 pub struct Opened {
@@ -107,6 +156,30 @@ pub struct OpenedProcesses {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_process_is_seen_with_its_memory_whatever_its_name() {
+        let own = i32::try_from(std::process::id()).expect("small");
+        let process = all().find(|process| process.pid == own).expect("it runs");
+        let memory = Memory::of(&process).expect("it holds some");
+        assert!(memory.pid == own && memory.resident > Bytes(100_000) && memory.huge_pages == Bytes::ZERO);
+
+        let status = std::fs::read("/proc/self/status").expect("readable");
+        let lines: Vec<&[u8]> = status.split(|byte| *byte == b'\n').collect();
+        let with = |changes: &[(&str, &[u8])]| {
+            let line = |line: &&[u8]| {
+                let change = changes.iter().find(|(key, _)| line.starts_with(key.as_bytes()));
+                change.map_or_else(|| line.to_vec(), |(key, value)| [key.as_bytes(), value].concat())
+            };
+            let lines = lines.iter().map(line).filter(|line| !line.ends_with(b"leave out"));
+            Memory::parse(&lines.collect::<Vec<_>>().join(&b'\n'))
+        };
+        let huge = with(&[("Name:", b"\t\xff:x"), ("VmRSS:", b"\t     100 kB"), ("HugetlbPages:", b"\t    2048 kB")]);
+        let huge = huge.expect("it holds some");
+        assert_eq!((huge.resident, huge.huge_pages), (Bytes(102_400), Bytes(2_097_152)));
+        assert!(huge.name.starts_with('\u{fffd}'), "{}", huge.name);
+        assert_eq!(with(&[("VmRSS:", b"leave out")]), None, "as for a thread of the kernel");
+    }
 
     #[test]
     fn a_child_is_killed_once_and_then_gone() {

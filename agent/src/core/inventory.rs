@@ -14,6 +14,7 @@ use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::discover::{Bounds, Discovery, Found, Protected, discover};
 use plimsoll_node::patterns::Patterns;
+use plimsoll_node::process::Memory;
 use plimsoll_policy::{SliceId, SliceSet};
 use plimsoll_sense::{HealthReader, Hook, HookState, MAX_BRAKES, SourceAttempt};
 use plimsoll_state::queue::Producer;
@@ -439,9 +440,9 @@ impl Inventory {
 
     fn name_suspects(&mut self) {
         for suspect in suspects::largest(&self.context.patterns, &self.context.root, &self.context.protected) {
-            let suspects::Suspect { pid, name, resident, huge_pages } = &suspect;
-            let record = Record::Suspect { pid: *pid, name, resident: *resident, huge_pages: *huge_pages };
-            record.send(&mut self.context.queue);
+            let Memory { pid, name, resident, huge_pages, .. } = suspect;
+            Record::Suspect { pid: pid.cast_unsigned(), name: name.as_bytes(), resident, huge_pages }
+                .send(&mut self.context.queue);
         }
     }
 

@@ -1,13 +1,11 @@
 //! Whom the OOM killer would take, by what the kernel says of each process.
 
-use std::path::Path;
-
-use plimsoll_node::meminfo::{MemReading, page_bytes};
-use plimsoll_node::process::{Pid, cgroup_path};
+use plimsoll_node::meminfo::MemReading;
+use plimsoll_node::process::{self, Memory, Pid};
 use plimsoll_policy::kubelet::QosClass;
 use plimsoll_policy::oom_score::{Requests, oom_score_adj};
 use plimsoll_replay::printable;
-use plimsoll_units::{Bytes, Pages};
+use plimsoll_units::Bytes;
 use serde::Serialize;
 
 use super::pods::Listed;
@@ -31,13 +29,11 @@ pub(super) struct Victim {
 }
 
 pub(super) fn victims(reading: &MemReading, pods: &Listed) -> Vec<Victim> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let mut all: Vec<Victim> = processes
-        .filter_map(|pid| {
-            let folder = Path::new("/proc").join(pid.to_string());
-            let cgroup = Pid::from_raw(pid).and_then(|pid| cgroup_path(Some(pid)));
-            of(&folder, pid, cgroup, reading, pods)
+    let mut all: Vec<Victim> = process::all()
+        .filter_map(|process| {
+            let cgroup = Pid::from_raw(process.pid).and_then(|pid| process::cgroup_path(Some(pid)));
+            let (reported, adjustment) = (process.oom_score().ok(), process.oom_score_adj().ok());
+            of(Memory::of(&process)?, reported.map(Into::into), adjustment.map(Into::into), cgroup, reading, pods)
         })
         .collect();
     all.sort_by_key(|victim| (std::cmp::Reverse((victim.score, victim.resident_bytes)), victim.pid));
@@ -45,45 +41,40 @@ pub(super) fn victims(reading: &MemReading, pods: &Listed) -> Vec<Victim> {
     all
 }
 
-/// A process as the OOM killer sees it; `None` for a thread of the kernel, what is gone, and what it never takes.
-fn of(folder: &Path, pid: i32, cgroup: Option<Vec<u8>>, reading: &MemReading, pods: &Listed) -> Option<Victim> {
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
-    let number = |name: &str| read(name)?.trim().parse::<i64>().ok();
-    let pages: u64 = read("statm")?.split(' ').nth(1)?.parse().ok()?;
-    let resident_bytes = Pages(pages).to_bytes(page_bytes());
-    let status = read("status").unwrap_or_default();
-    let kilobytes = |name: &str| {
-        let text = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix("kB"));
-        Bytes(text.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024))
-    };
-    let (swapped_bytes, tables) = (kilobytes("VmSwap:"), kilobytes("VmPTE:"));
-    let adjustment = number("oom_score_adj");
-    let holds_nothing = pages == 0 && swapped_bytes == Bytes::ZERO;
+/// A process as the OOM killer sees it, with its score and adjustment where the kernel told them; `None` for what it
+/// never takes.
+fn of(
+    memory: Memory,
+    reported: Option<i64>,
+    adjustment: Option<i64>,
+    cgroup: Option<Vec<u8>>,
+    reading: &MemReading,
+    pods: &Listed,
+) -> Option<Victim> {
+    let Memory { pid, name, resident, swapped, page_tables, huge_pages: _ } = memory;
+    let holds_nothing = resident == Bytes::ZERO && swapped == Bytes::ZERO;
     // Init is never taken, nor is what is set to -1000.
     if holds_nothing || pid == 1 || adjustment == Some(-1000) {
         return None;
     }
     let cgroup = cgroup.map(|path| String::from_utf8_lossy(&path).into_owned());
     let path = cgroup.as_deref().unwrap_or("");
-    let reported = number("oom_score");
     let score = reported.unwrap_or_else(|| {
         let adjustment = adjustment.unwrap_or_else(|| i64::from(expected_adjustment(path, reading.total, pods)));
-        // What a process holds in memory, in swap, and in tables to find both.
-        let held = resident_bytes.saturating_add(swapped_bytes).saturating_add(tables);
+        let held = resident.saturating_add(swapped).saturating_add(page_tables);
         let total = reading.total.saturating_add(reading.swap_total);
         let thousandths = (u128::from(held.0) * 1000).checked_div(u128::from(total.0)).unwrap_or(0);
         // As the kernel scales it, so that nothing is below zero.
         (1000 + i64::try_from(thousandths).unwrap_or(1000) + adjustment) * 2 / 3
     });
-    let name = read("comm").map_or_else(|| "?".to_owned(), |name| printable(name.trim_end_matches('\n')));
     Some(Victim {
         pid,
-        name,
+        name: printable(&name),
         pod: pods.of_path(path).map(|pod| pod.name.clone()),
         score,
         is_computed: reported.is_none(),
-        resident_bytes,
-        swapped_bytes,
+        resident_bytes: resident,
+        swapped_bytes: swapped,
         cgroup,
     })
 }
@@ -130,38 +121,44 @@ mod tests {
 
     #[test]
     fn the_kernels_own_score_goes_before_what_is_computed() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("writable");
-        let total = Bytes(page_bytes() * 1000);
+        let total = Bytes::mib(1000);
         let reading = MemReading { total, swap_total: Bytes::ZERO, ..reading() };
-        let of_pods = |cgroup: &str, pods: &Listed| {
-            of(dir.path(), 5, Some(cgroup.into()), &reading, pods).map(|it| (it.score, it.is_computed))
+        let holds = |resident, swapped, page_tables| {
+            let [resident, swapped, page_tables] = [resident, swapped, page_tables].map(Bytes::mib);
+            Memory { pid: 5, resident, swapped, page_tables, ..Memory::default() }
         };
-        let score = |cgroup: &str| of_pods(cgroup, &Listed::default());
-        assert_eq!(score(""), None);
-        write("statm", "900 100 0 0 0 0 0\n");
+        let score = |memory, reported, adjustment, cgroup: &str, pods: &Listed| {
+            of(memory, reported, adjustment, Some(cgroup.into()), &reading, pods).map(|it| (it.score, it.is_computed))
+        };
+        let none = Listed::default();
         for (cgroup, expected) in [
             ("kubepods.slice/kubepods-besteffort.slice/x", 1400),
             ("kubepods.slice/kubepods-burstable.slice/x", 1399),
             ("kubepods.slice/x", 68),
             ("system.slice/a.service", 733),
         ] {
-            assert_eq!(score(cgroup), Some((expected, true)), "{cgroup}");
+            assert_eq!(score(holds(100, 0, 0), None, None, cgroup, &none), Some((expected, true)), "{cgroup}");
         }
         let pods = listed(&format!("\"memory\": \"{}\"", total.0 / 2), "");
         let path = format!("kubepods/burstable/pod{UID}/abc");
-        assert_eq!(of_pods(&path, &pods), Some((1066, true)), "half of the machine asked for is 500 points less");
-        let kilobytes = page_bytes() / 1024;
-        write("status", &format!("VmPTE:\t {} kB\nVmSwap:\t {} kB\n", 10 * kilobytes, 190 * kilobytes));
-        assert_eq!(score("system.slice/a.service"), Some((866, true)));
-        write("oom_score_adj", "100\n");
-        assert_eq!(score("kubepods.slice/x"), Some((933, true)));
-        write("statm", "900 0 0 0 0 0 0\n");
-        assert_eq!(score("kubepods.slice/x"), Some((866, true)), "all of it is in swap");
-        write("oom_score", "321\n");
-        assert_eq!(score("kubepods.slice/x"), Some((321, false)));
-        write("oom_score_adj", "-1000\n");
-        assert_eq!(score("kubepods.slice/x"), None);
+        let half = score(holds(100, 0, 0), None, None, &path, &pods);
+        assert_eq!(half, Some((1066, true)), "half of the machine asked for is 500 points less");
+        for (memory, reported, adjustment, expected) in [
+            (holds(0, 0, 0), None, None, None),
+            (holds(100, 190, 10), None, None, Some((866, true))),
+            (holds(100, 190, 10), None, Some(100), Some((933, true))),
+            // All of it is in swap.
+            (holds(0, 190, 10), None, Some(100), Some((866, true))),
+            (holds(0, 190, 10), Some(321), Some(100), Some((321, false))),
+            (holds(100, 0, 0), Some(321), Some(-1000), None),
+            (Memory { pid: 1, ..holds(100, 0, 0) }, Some(321), Some(0), None),
+        ] {
+            assert_eq!(
+                score(memory.clone(), reported, adjustment, "system.slice/a.service", &none),
+                expected,
+                "{memory:?}"
+            );
+        }
     }
 
     #[test]

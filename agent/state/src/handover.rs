@@ -78,7 +78,9 @@ mod tests {
             (queue::create(2).expect("memory"), queue::create(3).expect("memory"));
         send(&ours, &[first, second]).expect("room");
         let [first, second] = receive(&theirs).expect("a message");
-        for (producer, descriptors, text) in [(&mut watch, first, b"watch"), (&mut inventory, second, b"inventory")] {
+        for (producer, descriptors, text) in
+            [(&mut watch, first, &b"watch"[..]), (&mut inventory, second, b"inventory")]
+        {
             producer.push(text);
             let mut consumer = Consumer::attach(&descriptors).expect("a queue");
             assert_eq!(consumer.pop(&mut [0; FRAME]), Some(&text[..]));
