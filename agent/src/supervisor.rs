@@ -196,6 +196,8 @@ impl Supervisor {
             self.wait()?;
             if let Some(status) = self.core.ended()? {
                 self.undo();
+                // Where it died right after it had sent them, its last records are in there.
+                self.take_queues();
                 if first && status.code() == Some(i32::from(crate::NOT_HERE)) {
                     // What this machine lacks it will lack in a second, too. The core said what it is.
                     self.reporter.stop(REPORTER_GRACE);
@@ -218,6 +220,7 @@ impl Supervisor {
         }
         self.core.stop(CORE_GRACE);
         self.undo();
+        self.take_queues();
         self.reporter.stop(REPORTER_GRACE);
         drop(self.log_writer);
         self.written.wait(LAST_LINES);

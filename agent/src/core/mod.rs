@@ -34,7 +34,8 @@ use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{capabilities, lock, priority};
 use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, Source, SourceAttempt, ladder};
-use plimsoll_state::{Found, PendingKill, Record as RunRecord, handover, queue, undo};
+use plimsoll_state::queue::{self, Producer};
+use plimsoll_state::{Found, PendingKill, Record as RunRecord, handover, undo};
 use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
@@ -101,10 +102,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut start = StartParts::default();
     let mut troubles = Vec::new();
     let parent = open_parent(arguments.supervisor)?;
-    let socket = inherit::take(arguments.queues)?;
-    let reporter_restarted = inherit::take(arguments.reporter_restarted)?;
-    let ((queue, watch), (slow_queue, inventory)) = (queue::create(QUEUE)?, queue::create(SLOW_QUEUE)?);
-    handover::send(socket, &[watch, inventory]).context("cannot hand the queues to the reporter over")?;
+    let [socket, reporter_restarted] = [inherit::take(arguments.queues)?, inherit::take(arguments.reporter_restarted)?];
+    let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
     let protected = Protected::read();
     let configuration =
@@ -202,6 +201,16 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     // Nothing is closed one by one: this thread may not, and the kernel does it all.
     std::process::exit(end.code().into())
+}
+
+/// The watching thread's queue to the reporter and the inventory thread's, handed over by `socket`.
+fn queues(socket: &OwnedFd) -> anyhow::Result<(Producer, Producer)> {
+    let ((queue, watch), (slow_queue, inventory)) = (queue::create(QUEUE)?, queue::create(SLOW_QUEUE)?);
+    if let Err(errno) = handover::send(socket, &[watch, inventory]) {
+        // It acts all the same.
+        crate::log::complain(&format!("nothing that this core does is reported: its queues go nowhere: {errno}"));
+    }
+    Ok((queue, slow_queue))
 }
 
 /// What an earlier process left, undone.

@@ -176,30 +176,35 @@ async fn run(
     tokio::pin!(server, end);
     loop {
         let received = tokio::select! {
+            biased;
             never = &mut server => match never {},
             () = &mut end => break,
             received = socket.async_io(Interest::READABLE, || Ok(handover::receive(&socket)?)) => received,
         };
         match received {
-            Ok(queues) => {
-                // Those of a core before it: what that said last is told first.
-                readers.drain(..).for_each(Reader::end);
-                readers = read(&queues, &sink)?;
-            }
+            Ok(queues) => replace(&mut readers, &queues, &sink)?,
             Err(error) => {
                 let message = format!("what came as queues of the core cannot be read: {error}");
                 lock(&sink).say(Level::Warn, &message, json!({}));
             }
         }
     }
+    // Those of a core that was just started may not have been seen yet.
+    while let Ok(queues) = handover::receive(&socket) {
+        replace(&mut readers, &queues, &sink)?;
+    }
     readers.drain(..).for_each(Reader::end);
     lock(&sink).close();
     Ok(())
 }
 
-fn read(queues: &Queues, sink: &Arc<Mutex<Sink>>) -> anyhow::Result<Vec<Reader>> {
-    let names = ["watch-queue", "scout-queue"];
-    names.into_iter().zip(queues).map(|(name, queue)| Reader::start(name, queue, Arc::clone(sink))).collect()
+/// Reads the queues of a new core. What the one before it said last is told first.
+fn replace(readers: &mut Vec<Reader>, queues: &Queues, sink: &Arc<Mutex<Sink>>) -> anyhow::Result<()> {
+    readers.drain(..).for_each(Reader::end);
+    for (name, queue) in ["watch-queue", "scout-queue"].into_iter().zip(queues) {
+        readers.push(Reader::start(name, queue, Arc::clone(sink))?);
+    }
+    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -296,25 +301,26 @@ mod tests {
             });
             let feed = async {
                 let start = StartParts::default();
-                let armed = |pid| Record::Armed { pid, source: "psi", shadow: None, workloads: 4, start };
                 let (mut watch, mut inventory) = core(&send, 2, 200);
                 assert!(Record::Trouble { text: "from the core that died" }.send(&mut watch));
-                assert!(armed(3).send(&mut inventory));
+                assert!(
+                    Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start }.send(&mut inventory)
+                );
                 drop((watch, inventory));
                 let (mut watch, mut inventory) = core(&send, 2, 200);
-                // No reader holds the queue before it is handed on, so three records before that overwrite one.
+                // Nobody reads before this is awaited, so the third record overwrites the first.
                 assert!(Record::Trouble { text: "without room" }.send(&mut watch));
                 assert!(watch.push(&[255; 16]));
                 assert!(Record::Trouble { text: "from the watch" }.send(&mut watch));
                 for _ in 0..2 * BATCH {
                     assert!(Record::Trouble { text: "from the inventory thread" }.send(&mut inventory));
                 }
-                // Once the second core is heard of, both queues are read.
-                assert!(armed(5).send(&mut inventory));
                 while !sink.lock().expect("no panic").answers().metrics().contains("side=\"agent\"} 1") {
                     tokio::task::yield_now().await;
                 }
                 assert!(Record::Trouble { text: "the last word" }.send(&mut watch));
+                let (mut watch, _scout) = core(&send, 2, 200);
+                assert!(Record::Trouble { text: "of a core that just started" }.send(&mut watch));
                 end.send(()).expect("it runs");
             };
             let (result, ()) = tokio::join!(all, feed);
@@ -330,7 +336,7 @@ mod tests {
         let place = |text: &str| lines.iter().position(|line| line.1.starts_with(text));
         assert!(place("armed with source psi") < place("from the inventory thread"), "{lines:?}");
         assert!(place("from the core that died").is_some_and(|at| Some(at) < place("from the watch")), "{lines:?}");
-        assert_eq!(count("the last word"), 1);
+        assert_eq!((count("the last word"), count("of a core that just started")), (1, 1));
         for line in [
             "plimsoll_lost_records_total{ring=\"watch-queue\"} 1\n",
             "plimsoll_lost_records_total{ring=\"scout-queue\"} 0\n",

@@ -50,13 +50,6 @@ pub struct Descriptors {
     pub place: OwnedFd,
 }
 
-impl Descriptors {
-    /// A second pair for the same queue.
-    pub fn try_clone(&self) -> std::io::Result<Self> {
-        Ok(Self { frames: self.frames.try_clone()?, place: self.place.try_clone()? })
-    }
-}
-
 /// Makes a queue with room for `slots` frames, between 1 and 65,536, and becomes its only writer.
 pub fn create(slots: usize) -> Result<(Producer, Descriptors), StateError> {
     let fail = |what| move |source| StateError::Memory { what, source };
