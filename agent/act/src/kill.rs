@@ -125,7 +125,7 @@ struct Kill {
     /// How often in a row it had its patience again for its threads alone.
     extended: u8,
     /// When it was killed last.
-    outcome_of_kill: MonotonicNs,
+    signalled: MonotonicNs,
     /// The least that was charged to it since then; absent before the first look.
     least: Option<Bytes>,
     /// How often it was killed again because it grew.
@@ -144,7 +144,7 @@ impl Kill {
             activity: None,
             fewest: usize::MAX,
             extended: 0,
-            outcome_of_kill: now,
+            signalled: now,
             least: None,
             again: 0,
         }
@@ -158,7 +158,7 @@ impl Kill {
 
     /// By how much it has grown and what is charged to it, where that shows that it is not only what was killed.
     fn regrown(&mut self, now: MonotonicNs) -> Option<(Bytes, Bytes)> {
-        if now < self.outcome_of_kill.after(SETTLE) {
+        if now < self.signalled.after(SETTLE) {
             return None;
         }
         let usage = self.handle.usage().ok()?;
@@ -334,7 +334,7 @@ impl Kills {
             if let Some((grown, left)) = kill.regrown(now) {
                 if kill.again < self.limits.again && strike(&kill.handle, workers).is_ok() {
                     kill.again += 1;
-                    (kill.outcome_of_kill, kill.least) = (now, None);
+                    (kill.signalled, kill.least) = (now, None);
                     kill.begin(now, self.limits.patience);
                     return Some(KillEvent::Again { handle: Arc::clone(&kill.handle), grown, left });
                 }
