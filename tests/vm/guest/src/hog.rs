@@ -163,6 +163,8 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         join(cgroup)?;
     }
     if arguments.pthread_exit {
+        // Read while /proc/self has an address space to tell of, which older kernels take from the first thread.
+        page_size();
         let rest = Arguments { pthread_exit: false, cgroup: None, ..arguments.clone() };
         thread::spawn(move || {
             let outcome = main(&rest);
@@ -507,7 +509,7 @@ mod tests {
 
     #[test]
     fn each_kind_reaches_its_size_and_says_so() {
-        for kind in ["anon", "thp", "populate", "mlock", "tmpfs", "fallocate", "dirs", "pipes"] {
+        for kind in ["anon", "thp", "populate", "mlock", "tmpfs", "fallocate", "dirs", "pipes", "page-tables"] {
             let filled = grown(&[kind, "--mib", "2"]);
             assert_eq!(filled.last().map(|entry| entry.bytes), Some(2 << 20), "{kind}");
         }

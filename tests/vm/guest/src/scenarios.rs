@@ -40,11 +40,6 @@ pub(crate) fn threads() -> Result<()> {
     met("anon", &["--threads", "4"])
 }
 
-/// What cgroup.kill does not end goes on growing, and whoever is next in order would be killed for it.
-pub(crate) fn without_first_thread() -> Result<()> {
-    met("anon", &["--pthread-exit", "--threads", "2"])
-}
-
 pub(crate) fn slowly() -> Result<()> {
     met("anon", &["--rate", "40"])
 }

@@ -103,7 +103,6 @@ const TESTS: &[Test] = &[
     test("bad-configuration-is-refused", bad_config_tests::refused, 60, &[]),
     test("meets-anonymous", scenarios::anon, 120, &[]),
     test("meets-threads", scenarios::threads, 120, &[]),
-    test("meets-a-process-without-its-first-thread", scenarios::without_first_thread, 120, &[]),
     test("meets-slow-growth", scenarios::slowly, 120, &[]),
     test("meets-transparent-huge-pages", scenarios::thp, 120, &[]),
     test("meets-populate", scenarios::populate, 120, &[]),
