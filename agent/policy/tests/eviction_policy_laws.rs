@@ -259,12 +259,24 @@ fn stats_time(second: u64) -> StatsTime {
 }
 
 /// Plays the steps, in a world that does not answer, and gives each plan away with what was seen.
-fn play(config: &Config, world: World, steps: &[Step], mut each: impl FnMut(&Seen<'_>, &Plan)) {
+fn play(config: &Config, world: World, steps: &[Step], each: impl FnMut(&Seen<'_>, &Plan)) {
+    play_with(config, world, steps, |state| state, each);
+}
+
+/// The same, where `between` is done to the state before each step.
+fn play_with(
+    config: &Config,
+    world: World,
+    steps: &[Step],
+    between: impl Fn(State) -> State,
+    mut each: impl FnMut(&Seen<'_>, &Plan),
+) {
     let mut cleaned: Vec<Reclaimed> = Vec::new();
     let mut state = State::with_capacity(config, 10);
     let mut plan = Plan::with_capacity(config, 10, 5);
     let mut second = 0;
     for (refaults, step) in (0_u64..).zip(steps) {
+        state = between(state);
         let before = second;
         second += step.after;
         let pods: Vec<_> = step.workloads.iter().map(Owned::pod).collect();
@@ -515,6 +527,29 @@ proptest! {
             all
         };
         assert_eq!(plans(), plans());
+    }
+
+    #[test]
+    fn a_state_that_was_saved_and_restored_goes_on_as_if_nothing_had_been(
+        config in ours(), policy in prop::sample::select(EvictionPolicy::ALL.to_vec()), world in world(), steps in steps()
+    ) {
+        let config = Config { eviction_policy: policy, ..config };
+        let saved_and_restored = |state: State| {
+            let mut room = vec![0; 1 << 16];
+            let saved = postcard::to_slice(&state, &mut room).expect("it can be saved");
+            let read: State = postcard::from_bytes(saved).expect("it can be read");
+            let other = Config { hard_victims_per_minute: config.hard_victims_per_minute + 1, ..config.clone() };
+            let fits = |config| State::restore(read.clone(), config, 10).is_some();
+            assert_eq!(fits(&other), policy == EvictionPolicy::Kubelet, "it was made for another configuration");
+            assert!(State::restore(read.clone(), &config, 11).is_none() || policy == EvictionPolicy::Kubelet);
+            State::restore(read, &config, 10).expect("it was made for this configuration")
+        };
+        let plans = |between: &dyn Fn(State) -> State| {
+            let mut all = Vec::new();
+            play_with(&config, world, &steps, between, |_, plan| all.push(format!("{plan:?}")));
+            all
+        };
+        assert_eq!(plans(&|state| state), plans(&saved_and_restored));
     }
 
     #[test]
