@@ -1,13 +1,11 @@
-//! A fresh look at the machine from outside the core: for `explain`, and for traces. Reads files, changes nothing, and
-//! needs no rights but to read.
+//! A fresh look at the machine from outside the core, for `explain`. Reads files, changes nothing, and needs no rights
+//! but to read.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use plimsoll_config::{Configuration, Pattern};
 use plimsoll_node::cgroup::Root;
@@ -15,10 +13,8 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::discover::{Bounds, Protected, discover};
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_node::patterns::Patterns;
-use plimsoll_node::pressure::MemoryPressure;
-use plimsoll_node::vmstat::VmStat;
 use plimsoll_policy::Protected as Why;
-use plimsoll_replay::trace::{Look, Memory, Slice, Stall, Swap, Workload};
+use plimsoll_replay::trace::{Look, Memory, Slice, Workload};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 /// What a cgroup's files say of its memory. What is not there or cannot be read is absent.
@@ -83,7 +79,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Looks again and again, and knows since when it knows whom.
+/// Where it looks.
 pub(crate) struct Observer {
     root: Option<Root>,
     patterns: Patterns,
@@ -91,11 +87,6 @@ pub(crate) struct Observer {
     protected: Protected,
     slices: Vec<Pattern>,
     memory: Option<MemInfo>,
-    counters: Option<VmStat>,
-    pressure: Option<MemoryPressure>,
-    /// Full stall so far, and when that was read.
-    stalled: Option<(MonotonicNs, Duration)>,
-    seen: BTreeMap<CgroupId, MonotonicNs>,
 }
 
 impl Observer {
@@ -111,10 +102,6 @@ impl Observer {
             protected: Protected::read(),
             slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
             memory: MemInfo::open().ok(),
-            counters: VmStat::open().ok(),
-            pressure: MemoryPressure::open().ok(),
-            stalled: None,
-            seen: BTreeMap::new(),
         }
     }
 
@@ -129,11 +116,9 @@ impl Observer {
     }
 
     /// Everything now.
-    pub(crate) fn look(&mut self) -> Look {
+    pub(crate) fn look(&self) -> Look {
         let at_ns = monotonic();
-        let reading = self.memory();
-        let swap = reading.as_ref().and_then(|reading| self.swap(reading));
-        let memory = reading.map(|reading| {
+        let memory = self.memory().map(|reading| {
             let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
             Memory {
                 capacity_bytes: reading.total.saturating_sub(pool),
@@ -141,22 +126,7 @@ impl Observer {
                 mem_available_bytes: Some(reading.mem_available()),
             }
         });
-        Look { at_ns, memory, stall: self.stall(at_ns), swap, slices: self.slices(), workloads: self.workloads(at_ns) }
-    }
-
-    /// Swap, where there is any and the kernel counts what comes back from it.
-    fn swap(&self, reading: &MemReading) -> Option<Swap> {
-        let refaults = self.counters.as_ref()?.read().ok()?.refaulted_anon?;
-        let swap = Swap { total_bytes: reading.swap_total, free_bytes: reading.swap_free, refaults };
-        (reading.swap_total > Bytes::ZERO).then_some(swap)
-    }
-
-    /// Full stall since the last look.
-    fn stall(&mut self, now: MonotonicNs) -> Option<Stall> {
-        let total = self.pressure.as_ref()?.read().ok()?.full?.total;
-        let (since, before) = self.stalled.replace((now, total))?;
-        let whole = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Some(Stall { full_ns: whole(total.saturating_sub(before)), window_ns: whole(now.since(since)) })
+        Look { at_ns, memory, slices: self.slices(), workloads: self.workloads(at_ns), ..Look::default() }
     }
 
     fn slices(&self) -> Vec<Slice> {
@@ -171,19 +141,16 @@ impl Observer {
     }
 
     /// Whom the core would find, and whom it would not take although the patterns mean them.
-    fn workloads(&mut self, now: MonotonicNs) -> Vec<Workload> {
+    fn workloads(&self, now: MonotonicNs) -> Vec<Workload> {
         let Some(root) = &self.root else { return Vec::new() };
         let Ok(found) = discover(root, &self.patterns, &self.protected, Bounds::default()) else { return Vec::new() };
         let mut workloads = Vec::new();
-        let mut seen = BTreeMap::new();
         let taken = found.workloads.iter().map(|found| (&found.path, self.priorities.get(found.pattern), None));
         let refused = found.refused.iter().map(|path| (path, None, Some(self.why_never(path))));
         for (path, priority, protected) in taken.chain(refused) {
             let folder = root.path().join(OsStr::from_bytes(path));
             let Ok(id) = fs::metadata(&folder).map(|folder| CgroupId(folder.ino())) else { continue };
             let figures = Figures::read(&folder);
-            let started_ns = self.seen.get(&id).copied().unwrap_or(now);
-            seen.insert(id, started_ns);
             workloads.push(Workload {
                 cgroup: String::from_utf8_lossy(path).into_owned(),
                 id,
@@ -193,11 +160,11 @@ impl Observer {
                 empty: figures.is_empty,
                 reservation_bytes: figures.reservation.unwrap_or(Bytes::ZERO),
                 priority: priority.copied().unwrap_or(0),
-                started_ns,
+                started_ns: now,
                 protected,
+                ..Workload::default()
             });
         }
-        self.seen = seen;
         workloads
     }
 
@@ -253,7 +220,7 @@ pub(crate) mod tests {
         let text = "machine: {workloads: [{match: 'a.slice/*', priority: 3}], never: ['a.slice/db*'], \
                     slices: [{path: a.slice, evictionHard: {memory.available: 10%}}]}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
-        let mut observer = Observer::new(&configuration, Some(dir.path()));
+        let observer = Observer::new(&configuration, Some(dir.path()));
         let first = observer.look();
         assert_eq!(
             first.slices,
@@ -280,13 +247,5 @@ pub(crate) mod tests {
         assert_eq!(held, [Some(Bytes(343)), Some(Bytes(393))]);
         assert!(first.workloads.iter().all(|it| it.swapped_bytes == Some(Bytes(9))));
         assert!(first.memory.is_some_and(|memory| memory.capacity_bytes > memory.kubelet_bytes));
-        // With swap of its own the machine would have it told; without any it is absent, and never zero.
-        let reading = MemReading { swap_total: Bytes(8), swap_free: Bytes(3), ..observer.memory().expect("readable") };
-        let counts = observer.counters.as_ref().and_then(|counters| counters.read().ok()?.refaulted_anon).is_some();
-        let reported = observer.swap(&reading).map(|swap| (swap.total_bytes, swap.free_bytes));
-        assert_eq!(reported, counts.then_some((Bytes(8), Bytes(3))));
-        assert_eq!(observer.swap(&MemReading { swap_total: Bytes::ZERO, ..reading }), None);
-        let second = observer.look();
-        assert_eq!(second.workloads[0].started_ns, first.workloads[0].started_ns);
     }
 }

@@ -46,9 +46,6 @@ pub(crate) struct Options {
     /// All files of the trace together are at most so large, as in `64Mi`, which is the default; the oldest go first.
     #[arg(long, env = "PLIMSOLL_TRACE_SIZE", value_name = "SIZE", value_parser = size)]
     pub(crate) trace_size: Option<Bytes>,
-    /// How often the machine is looked at for the trace; 5s by default. Plans are written beside.
-    #[arg(long, env = "PLIMSOLL_TRACE_PERIOD", value_name = "DURATION", value_parser = period)]
-    pub(crate) trace_period: Option<Duration>,
 }
 
 /// What `--help` says above these.
@@ -177,7 +174,6 @@ impl Options {
         push("--log-format", self.log_format.as_ref().and_then(name_of));
         push("--trace", self.trace.clone().map(Into::into));
         push("--trace-size", self.trace_size.and_then(|size| named(&size.0)));
-        push("--trace-period", self.trace_period.and_then(|period| named(&format!("{}ms", period.as_millis()))));
         arguments
     }
 }
@@ -189,11 +185,6 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn size(text: &str) -> Result<Bytes, String> {
     let size = Quantity::parse(text).ok().and_then(|quantity| quantity.bytes());
     size.filter(|size| *size >= Bytes::mib(1)).ok_or_else(|| "a size of at least 1Mi is expected, as in 64Mi".into())
-}
-
-fn period(text: &str) -> Result<Duration, String> {
-    let expected = || "a duration of at least 100ms is expected, as in 500ms or 5s".to_owned();
-    parse_duration(text).filter(|period| *period >= Duration::from_millis(100)).ok_or_else(expected)
 }
 
 fn name_of(value: &impl clap::ValueEnum) -> Option<OsString> {
@@ -243,8 +234,6 @@ mod tests {
             "/var/lib/x",
             "--trace-size",
             "32Mi",
-            "--trace-period",
-            "1s",
         ];
         let first = Line::parse_from(words).options;
         let again = Line::parse_from([OsString::from("x")].into_iter().chain(first.arguments())).options;

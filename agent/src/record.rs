@@ -7,7 +7,9 @@
 use core::time::Duration;
 
 use plimsoll_policy::kubelet::Conditions;
-use plimsoll_policy::{Action, Attribution, Deficit, MemoryReading, Outcome, Ranked, Scope, ThresholdStatus};
+use plimsoll_policy::{
+    Action, Attribution, Deficit, MemoryReading, Outcome, Ranked, Reclaimed, Scope, Stall, Terminating, ThresholdStatus,
+};
 use plimsoll_state::queue::{FRAME, Producer};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
@@ -96,6 +98,8 @@ pub(crate) enum Record<'a> {
         attribution: Option<Attribution>,
         /// Candidates for which there was no room.
         overlooked: u32,
+        /// When it decides again even without an event.
+        recheck_at: Option<MonotonicNs>,
     },
     /// A threshold of the plan.
     PlanThreshold {
@@ -115,6 +119,57 @@ pub(crate) enum Record<'a> {
     PlanAction(Action),
     /// The plan is complete.
     PlanEnd,
+    /// What is decided on next; its parts follow, then [`Record::ObservedEnd`]. Only where a trace is written.
+    Observed {
+        /// When it was taken.
+        taken: MonotonicNs,
+        /// When it is decided on.
+        made: MonotonicNs,
+        /// Memory of the machine, with the huge page pool.
+        memory: MemoryReading,
+        /// The huge page pool.
+        huge_page_pool: Bytes,
+        /// Stall; absent if the kernel does not say.
+        stall: Option<Stall>,
+    },
+    /// Memory of a slice of the observation.
+    ObservedSlice {
+        /// Its index in the configuration.
+        index: u8,
+        /// What was read.
+        memory: MemoryReading,
+    },
+    /// The last reclaim of a scope that ended before the observation.
+    ObservedReclaim {
+        /// The scope.
+        scope: Scope,
+        /// Which, and when it ended.
+        reclaimed: Reclaimed,
+    },
+    /// A workload of the observation.
+    ObservedWorkload {
+        /// Its cgroup.
+        id: CgroupId,
+        /// Its working set; absent if it could not be read.
+        usage: Option<Bytes>,
+        /// Its reservation.
+        reservation: Bytes,
+        /// Its priority.
+        priority: i32,
+        /// When it was first seen.
+        started: MonotonicNs,
+        /// Set while it ends.
+        terminating: Option<Terminating>,
+        /// No process is left in it.
+        empty: bool,
+        /// Its cgroup's path below the root.
+        path: &'a [u8],
+    },
+    /// The observation is complete.
+    ObservedEnd {
+        /// How many workloads it has.
+        workloads: u32,
+    },
     /// A line rang. Told for each ring, also where nothing had to be done.
     Crossed {
         /// When, by the kernel.
@@ -444,6 +499,17 @@ mod tests {
                 protected_grew: Bytes(u64::MAX),
             }),
             overlooked: u32::MAX,
+            recheck_at: Some(MonotonicNs(u64::MAX)),
+        };
+        let observed = Record::ObservedWorkload {
+            id: CgroupId(u64::MAX),
+            usage: Some(Bytes(u64::MAX)),
+            reservation: Bytes(u64::MAX),
+            priority: i32::MIN,
+            started: MonotonicNs(u64::MAX),
+            terminating: Some(Terminating { is_stuck: true, is_graceful: true }),
+            empty: true,
+            path: &path,
         };
         let kill = Record::Kill {
             plan: u64::MAX,
@@ -452,9 +518,13 @@ mod tests {
             at: MonotonicNs(u64::MAX),
             what: Killed::Emptied(Duration::MAX, Some(Bytes(u64::MAX))),
         };
-        for record in
-            [plan, Record::PlanThreshold { status, acting: true }, Record::PlanRanked { ranked, path: &path }, kill]
-        {
+        for record in [
+            plan,
+            observed,
+            Record::PlanThreshold { status, acting: true },
+            Record::PlanRanked { ranked, path: &path },
+            kill,
+        ] {
             let mut frame = [0; FRAME];
             let bytes = postcard::to_slice(&record, &mut frame).expect("it fits");
             assert_eq!(Record::read(bytes), Some(record));

@@ -16,7 +16,7 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Command {
 /// Files that the tests name.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    let trace = "{\"plimsoll_trace\":1,\"agent\":\"0\"}\n\
+    let trace = "{\"plimsoll_trace\":2,\"agent\":\"0\"}\n\
                  {\"look\":{\"at_ns\":1,\"memory\":{\"capacity_bytes\":1000,\"kubelet_bytes\":10,\"mem_available_bytes\":10},\
                  \"workloads\":[{\"cgroup\":\"a.slice/hog\",\"id\":7,\"usage_bytes\":600}]}}\n";
     for (name, text) in [
@@ -25,7 +25,7 @@ fn directory() -> tempfile::TempDir {
         ("pods.json", "{\"items\": []}"),
         ("no-pods.json", "[]"),
         ("trace.jsonl", trace),
-        ("broken.jsonl", "{\"plimsoll_trace\":1}\n"),
+        ("broken.jsonl", "{\"plimsoll_trace\":2}\n"),
     ] {
         std::fs::write(directory.path().join(name), text).expect("written");
     }

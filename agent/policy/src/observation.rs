@@ -31,7 +31,7 @@ impl MemoryReading {
 }
 
 /// How long all tasks waited for memory ("full" in pressure stall information).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
     /// The time during which every runnable task waited,
     pub full: Duration,
@@ -102,7 +102,7 @@ impl From<Critical> for Protected {
 }
 
 /// A workload on its way out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terminating {
     /// It does not end although it was killed, or could not be killed: what it holds is not counted on.
     pub is_stuck: bool,

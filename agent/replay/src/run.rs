@@ -31,12 +31,19 @@ pub(crate) struct Slice {
 /// One look.
 pub(crate) struct Frame<'a> {
     pub(crate) at: MonotonicNs,
+    /// When it is decided on.
+    pub(crate) made: MonotonicNs,
+    /// The reclaims that have ended, by scope, where the recording says so itself; and then it also says which
+    /// workloads are terminating.
+    pub(crate) reclaimed: Option<Vec<Option<Reclaimed>>>,
     pub(crate) epoch_ns: Option<i64>,
-    pub(crate) reported: Option<&'a str>,
+    /// What was told then, by slice.
+    pub(crate) reported: Vec<(Option<&'a str>, &'a str)>,
     pub(crate) node: NodeStats,
     pub(crate) mem_available: Option<Bytes>,
     /// What pods together have if all their cache could be dropped.
     pub(crate) pods_mem_available: Option<Bytes>,
+    pub(crate) huge_page_pool: Bytes,
     pub(crate) stall: Option<Stall>,
     pub(crate) swap: Option<Swap>,
     /// By place in the configuration.
@@ -183,6 +190,8 @@ impl<'a> Run<'a> {
             layout: Some(self.layout),
             readings: Some(readings),
             mem_available,
+            mem_available_at: Some(stats_time(frame.at)),
+            huge_page_pool: if is_node { frame.huge_page_pool } else { Bytes::ZERO },
             pods_mem_available: frame.pods_mem_available.filter(|_| is_node),
             stall: frame.stall,
             swap: frame.swap.filter(|_| is_node),
@@ -193,8 +202,12 @@ impl<'a> Run<'a> {
         let words = Texts { lines: &self.lines, names: &frame.names, workloads: &frame.workloads, seen: &frame.seen };
         // A turn of the kubelet's goes on as soon as its reclaim has ended.
         for _ in 0..2 {
-            let observation = Observation { reclaimed: self.reclaimed[index], ..observation };
-            decide(&self.policy, &mut self.state, &observation, frame.at, &mut self.plan);
+            let reclaimed = match &frame.reclaimed {
+                Some(recorded) => recorded.get(index).copied().flatten(),
+                None => self.reclaimed[index],
+            };
+            let observation = Observation { reclaimed, ..observation };
+            decide(&self.policy, &mut self.state, &observation, frame.made, &mut self.plan);
             let message = |action: &Action| {
                 Some((action.victim()?, Message::of(&self.policy, &readings, &self.plan, action, &words)?))
             };
@@ -202,7 +215,7 @@ impl<'a> Run<'a> {
             each(&Turn {
                 at: frame.at,
                 epoch_ns: frame.epoch_ns,
-                reported: frame.reported,
+                reported: frame.reported.iter().find(|(slice, _)| *slice == name).map(|(_, line)| *line),
                 names: &frame.names,
                 messages: &messages,
                 config: &self.policy,
@@ -211,7 +224,7 @@ impl<'a> Run<'a> {
             });
             let Some(order) = self.plan.reclaim() else { break };
             self.reclaimed[index] = Some(Reclaimed { order: order.order, at: stats_time(frame.at) });
-            if self.policy.eviction_policy != EvictionPolicy::Kubelet {
+            if self.policy.eviction_policy != EvictionPolicy::Kubelet || frame.reclaimed.is_some() {
                 break;
             }
         }
@@ -237,7 +250,10 @@ impl<'a> Run<'a> {
         let (names, workloads) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.workloads));
         let (held, seen) = (core::mem::take(&mut frame.held), core::mem::take(&mut frame.seen));
         for ((name, mut workload), (held, seen)) in names.into_iter().zip(workloads).zip(held.into_iter().zip(seen)) {
+            let is_recorded = frame.reclaimed.is_some();
             match self.taken.get(&workload.uid) {
+                // It was evicted then, too.
+                Some(_) if is_recorded && (workload.terminating.is_some() || workload.is_empty) => {}
                 Some(taken) if waits || taken.until <= frame.at => {
                     self.give_back(frame, &workload, held);
                     continue;
@@ -246,7 +262,7 @@ impl<'a> Run<'a> {
                     workload.terminating = Some(Terminating { is_stuck: false, is_graceful: taken.is_graceful });
                 }
                 // It does not reckon with what is terminating otherwise.
-                None if waits => workload.terminating = None,
+                None if waits && !is_recorded => workload.terminating = None,
                 None => {}
             }
             frame.names.push(name);
@@ -341,11 +357,15 @@ pub(crate) fn run_summaries(
         last = Some(at);
         let frame = Frame {
             at,
+            made: at,
+            reclaimed: None,
             epoch_ns: time.map(|_| 0),
-            reported: None,
+            reported: Vec::new(),
             node: summary.node_stats(),
             mem_available: None,
             pods_mem_available: summary.pods_mem_available(),
+            // Nor of huge pages.
+            huge_page_pool: Bytes::ZERO,
             stall: summary.stall(),
             // A kubelet does not tell whether pages come back from it.
             swap: None,

@@ -4,9 +4,10 @@
 use plimsoll_policy::Protected;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +39,7 @@ pub struct Trace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
-    /// The machine was looked at.
+    /// What was decided on.
     Look(Look),
     /// The agent told a plan.
     Reported(Reported),
@@ -54,15 +55,25 @@ impl Entry {
     }
 }
 
-/// What was seen of the machine.
+/// What was observed of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Look {
     /// When.
     pub at_ns: MonotonicNs,
+    /// When it was decided on, by the agent that wrote the trace. Such a look says of every workload whether it is
+    /// terminating, and which reclaims have ended. Absent for a look on which nothing was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_ns: Option<MonotonicNs>,
+    /// How many looks before it are missing, because they were not written in time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missing: u32,
     /// Memory; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+    /// The part of the memory that is set aside for huge pages.
+    #[serde(default, skip_serializing_if = "is_zero_bytes")]
+    pub huge_page_pool_bytes: Bytes,
     /// How long all tasks waited for memory; absent if the kernel does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
@@ -72,28 +83,41 @@ pub struct Look {
     /// Slices with a limit of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<Slice>,
-    /// Who could be evicted, and who is protected.
+    /// The last reclaim of each scope that has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reclaimed: Vec<Reclaimed>,
+    /// All workloads, those that are protected too.
     #[serde(default)]
     pub workloads: Vec<Workload>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+const fn is_zero_bytes(bytes: &Bytes) -> bool {
+    bytes.0 == 0
 }
 
 /// A plan that the agent told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reported {
-    /// When its observation was taken.
+    /// When its observation was taken: there is a look of that time before it.
     pub at_ns: MonotonicNs,
+    /// The slice that it is about; absent for the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<String>,
     /// The plan as the log has it.
     pub line: String,
-    /// Memory of the machine as the plan saw it; absent for a plan about a slice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Memory>,
-    /// Those that the plan told of. Of all others the last look's figures hold.
+    /// The plan as the log in JSON has it.
     #[serde(default)]
-    pub workloads: Vec<Workload>,
+    pub plan: Map<String, Value>,
 }
 
-/// Memory by both readings, without the huge page pool.
+/// Memory by both readings. The kernel's own is without the huge page pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
@@ -126,6 +150,31 @@ pub struct Swap {
     pub free_bytes: Bytes,
     /// Pages that were read back soon after they went there, counted since boot (`workingset_refault_anon`).
     pub refaults: u64,
+}
+
+/// The end of a reclaim that a plan asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reclaimed {
+    /// The slice that the plan was about; absent for the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<String>,
+    /// The number of the order.
+    pub order: u64,
+    /// When it ended.
+    pub at_ns: MonotonicNs,
+}
+
+/// How a workload is terminating.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Terminating {
+    /// It was asked to end and has time left.
+    Graceful,
+    /// It was killed.
+    Killed,
+    /// It was killed, or could not be, and does not end.
+    Stuck,
 }
 
 /// A slice with a limit.
@@ -172,6 +221,9 @@ pub struct Workload {
     /// When it was first seen.
     #[serde(default)]
     pub started_ns: MonotonicNs,
+    /// Set while it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminating: Option<Terminating>,
     /// Why it is never chosen, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<Protected>,

@@ -1,11 +1,13 @@
 //! The looks of a trace as observations: memory of the machine, slices, workloads.
 
 use crate::run::{Frame, Slice as OfSlice};
-use crate::trace::{Entry, Look, Memory, Swap as SwapCounters, Trace, Workload as Seen};
+use crate::trace::{Entry, Look, Memory, Reported, Swap as SwapCounters, Terminating as Ends, Trace, Workload as Seen};
 use core::time::Duration;
 use plimsoll_config::{Configuration, Pattern};
 use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PodStats, QosClass, StatsTime};
-use plimsoll_policy::{Key, MemoryReading, Protected, SliceId, SliceSet, Stall, Swap, Uid, Workload};
+use plimsoll_policy::{
+    Key, MemoryReading, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid, Workload,
+};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 impl Seen {
@@ -14,11 +16,6 @@ impl Seen {
     fn held(&self) -> Bytes {
         let all = self.usage_bytes.unwrap_or(Bytes::ZERO);
         self.held_bytes.map_or(all, |held| held.min(all))
-    }
-
-    /// What of its working set is cache.
-    fn cache(&self) -> Bytes {
-        self.usage_bytes.unwrap_or(Bytes::ZERO).saturating_sub(self.held())
     }
 
     /// A workload without pod facts: its request is its reservation.
@@ -40,6 +37,9 @@ impl Seen {
             },
             qos: if has_reservation { QosClass::Burstable } else { QosClass::BestEffort },
             protected,
+            terminating: self
+                .terminating
+                .map(|ends| Terminating { is_stuck: ends == Ends::Stuck, is_graceful: ends == Ends::Graceful }),
             is_empty: self.empty,
             started: self.started_ns,
             slices: slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index))),
@@ -85,98 +85,72 @@ pub fn stats_time(at: MonotonicNs) -> StatsTime {
     StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX))
 }
 
-/// Looks of a trace, in order: a plan that was told counts as a look at those it told of.
-fn looks(trace: &Trace) -> impl Iterator<Item = (Look, Option<&str>)> {
-    let mut last = Look::default();
-    trace.entries.iter().filter_map(move |entry| match entry {
-        Entry::Look(look) => {
-            last = look.clone();
-            Some((look.clone(), None))
-        }
-        Entry::Reported(reported) => {
-            let mut look = Look { at_ns: reported.at_ns, memory: Some(reported.memory?), ..last.clone() };
-            for workload in &reported.workloads {
-                match look.workloads.iter_mut().find(|known| known.id == workload.id) {
-                    // A plan does not tell what of them is in swap, nor what of them is cache: what grew since is not.
-                    Some(known) => {
-                        let cache = known.held_bytes.map(|_| known.cache());
-                        let usage_less_cache = || Some(workload.usage_bytes?.saturating_sub(cache?));
-                        *known = Seen {
-                            held_bytes: workload.held_bytes.or_else(usage_less_cache),
-                            swapped_bytes: workload.swapped_bytes.or(known.swapped_bytes),
-                            ..workload.clone()
-                        };
-                    }
-                    None => look.workloads.push(workload.clone()),
-                }
+/// Looks of a trace, in order, each with what the agent told of it.
+fn looks(trace: &Trace) -> impl Iterator<Item = (&Look, &[Entry])> {
+    let mut rest = trace.entries.as_slice();
+    core::iter::from_fn(move || {
+        loop {
+            let (first, after) = rest.split_first()?;
+            rest = after;
+            if let Entry::Look(look) = first {
+                let reported = rest.iter().take_while(|entry| matches!(entry, Entry::Reported(_))).count();
+                let (reported, after) = rest.split_at(reported);
+                rest = after;
+                return Some((look, reported));
             }
-            Some((look, Some(reported.line.as_str())))
         }
     })
 }
 
 /// The most workloads that a look of the trace has.
 pub(crate) fn most_workloads(trace: &Trace) -> usize {
-    let count = |entry: &Entry| match entry {
-        Entry::Look(look) => look.workloads.len(),
-        Entry::Reported(reported) => reported.workloads.len(),
-    };
-    // A plan may tell of some that the last look did not see.
-    2 * trace.entries.iter().map(count).max().unwrap_or(0)
+    looks(trace).map(|(look, _)| look.workloads.len()).max().unwrap_or(0)
 }
 
-/// Swap from look to look. A plan that was told between two does not tell of it: the last look's figures hold, and if
-/// pages came back up to there they still do.
-#[derive(Default)]
-struct SwapSeen {
-    last: Option<SwapCounters>,
-    /// How many came back between the last two looks.
-    came_back: u64,
-    /// The counter as it is decided by.
-    refaults: u64,
-}
-
-impl SwapSeen {
-    fn at(&mut self, swap: Option<SwapCounters>, is_reported: bool) -> Option<Swap> {
-        if !is_reported {
-            let before = core::mem::replace(&mut self.last, swap);
-            let counters = before.zip(swap).map(|(before, swap)| swap.refaults.saturating_sub(before.refaults));
-            self.came_back = counters.unwrap_or(0);
-        }
-        let SwapCounters { total_bytes, free_bytes, refaults: _ } = self.last?;
-        self.refaults = self.refaults.saturating_add(self.came_back);
-        Some(Swap { total: total_bytes, free: free_bytes, refaults: self.refaults })
+fn told_of(entry: &Entry) -> Option<(Option<&str>, &str)> {
+    match entry {
+        Entry::Reported(Reported { slice, line, .. }) => Some((slice.as_deref(), line)),
+        Entry::Look(_) => None,
     }
 }
 
 /// Each look of a trace as a frame.
 pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each: impl FnMut(Frame<'_>)) {
-    let mut swap_seen = SwapSeen::default();
     for (look, reported) in looks(trace) {
-        let swap = swap_seen.at(look.swap, reported.is_some());
-        let Look { at_ns: at, memory, stall, slices, workloads, swap: _ } = &look;
+        let Look {
+            at_ns: at, made_ns, memory, huge_page_pool_bytes, stall, swap, slices, reclaimed, workloads, ..
+        } = look;
         let of_slice = |known: &plimsoll_config::Slice| {
             let slice = slices.iter().find(|slice| slice.path == known.path.as_str())?;
-            Some(OfSlice {
-                memory: MemoryReading {
-                    capacity: slice.capacity_bytes,
-                    kubelet_available: slice.available_bytes,
-                    mem_available: slice.mem_available_bytes,
-                },
-            })
+            let memory = MemoryReading {
+                capacity: slice.capacity_bytes,
+                kubelet_available: slice.available_bytes,
+                mem_available: slice.mem_available_bytes,
+            };
+            Some(OfSlice { memory })
         };
+        let scopes = core::iter::once(None).chain(configuration.slices.iter().map(|slice| Some(slice.path.as_str())));
+        let ended = |scope: Option<&str>| {
+            let reclaimed = reclaimed.iter().find(|reclaimed| reclaimed.slice.as_deref() == scope)?;
+            Some(Reclaimed { order: reclaimed.order, at: stats_time(reclaimed.at_ns) })
+        };
+        let of_swap = |SwapCounters { total_bytes: total, free_bytes: free, refaults }| Swap { total, free, refaults };
         each(Frame {
             at: *at,
+            made: made_ns.unwrap_or(*at),
+            // It says itself what has ended.
+            reclaimed: made_ns.map(|_| scopes.map(ended).collect()),
             epoch_ns: trace.header.epoch_ns,
-            reported,
+            reported: reported.iter().filter_map(told_of).collect(),
             node: node_stats(memory.map(Into::into), *at),
             mem_available: memory.and_then(|memory| memory.mem_available_bytes),
             pods_mem_available: None,
+            huge_page_pool: *huge_page_pool_bytes,
             stall: stall.map(|stall| Stall {
                 full: Duration::from_nanos(stall.full_ns),
                 window: Duration::from_nanos(stall.window_ns),
             }),
-            swap,
+            swap: swap.map(of_swap),
             slices: configuration.slices.iter().map(of_slice).collect(),
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             workloads: workloads.iter().map(|workload| workload.observed(configuration, 0)).collect(),

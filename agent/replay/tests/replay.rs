@@ -103,7 +103,7 @@ fn a_trace_goes_through_every_rule_book() {
 #[test]
 fn nobody_is_evicted_from_where_no_process_is_left() {
     let (head, memory) = (
-        r#"{"plimsoll_trace":1,"agent":"x"}"#,
+        r#"{"plimsoll_trace":2,"agent":"x"}"#,
         r#""memory":{"capacity_bytes":1048576000,"kubelet_bytes":52428800,"mem_available_bytes":52428800}"#,
     );
     let workload = |cgroup: &str, id: u32, more: &str| {
@@ -115,7 +115,7 @@ fn nobody_is_evicted_from_where_no_process_is_left() {
             let workloads = format!("{left},{}", workload("runs", 6, ""));
             format!(r#"{{"{kind}":{{"at_ns":{at}000000000,{more}{memory},"workloads":[{workloads}]}}}}"#)
         };
-        format!("{head}\n{}\n{}\n", look("look", 1, ""), look("reported", 2, r#""line":"as told","#))
+        format!("{head}\n{}\n{}\n", look("look", 1, ""), look("look", 2, ""))
     };
     for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3), Some(EvictionPolicy::Kubelet)]
     {
@@ -140,7 +140,7 @@ fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
              [{{\"cgroup\":\"b/hog\",\"id\":12,\"usage_bytes\":720371712,\"started_ns\":6}}]}}}}"
         ))
     };
-    let trace = line("{\"plimsoll_trace\":1,\"agent\":\"x\"}") + &look(1) + &look(2) + &look(3);
+    let trace = line("{\"plimsoll_trace\":2,\"agent\":\"x\"}") + &look(1) + &look(2) + &look(3);
     let trace = read(trace.as_bytes()).expect("a trace");
     for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
         let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", book);
@@ -152,7 +152,7 @@ fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
 
 #[test]
 fn swap_is_pressure_in_a_trace_that_recorded_it() {
-    // Memory is plentiful. A plan is told between the looks of 3 s and 4 s; it says nothing of swap.
+    // Memory is plentiful.
     let trace = |free: u64, a_look: u64, stalled: u64| {
         let memory =
             "\"memory\":{\"capacity_bytes\":1048576000,\"kubelet_bytes\":524288000,\"mem_available_bytes\":524288000}";
@@ -171,20 +171,16 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
                  \"refaults\":{refaults}}},\"workloads\":[{both}]}}}}\n"
             )
         };
-        let reported = swapped(291, "");
-        let reported =
-            format!("{{\"reported\":{{\"at_ns\":3500000000,\"line\":\"x\",{memory},\"workloads\":[{reported}]}}}}\n");
-        let looks = [look(1), look(2), look(3), reported, look(4), look(5), look(6)].concat();
-        format!("{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{looks}")
+        let looks = [look(1), look(2), look(3), look(4), look(5), look(6)].concat();
+        format!("{{\"plimsoll_trace\":2,\"agent\":\"x\"}}\n{looks}")
     };
     let (short, plenty) = (5 << 20, 50 << 20);
     let victim = |turn: usize| vec![(turn, "b/swapped".to_owned())];
     for (grace, (free, a_look, stalled), expected) in [
         // From the second look on it is known whether pages come back. Whoever went gave back what it had in swap.
         ("0s", (short, 7, 900_000_000), victim(1)),
-        // Neither a told plan nor its time ends a grace period.
         ("1500ms", (short, 7, 900_000_000), victim(3)),
-        ("2s", (short, 7, 900_000_000), victim(4)),
+        ("2s", (short, 7, 900_000_000), victim(3)),
         ("0s", (plenty, 7, 900_000_000), vec![]),
         ("0s", (short, 0, 900_000_000), vec![]),
         ("0s", (short, 7, 10_000_000), vec![]),
@@ -211,21 +207,13 @@ fn cache_of_whoever_went_was_available_before_by_the_kernels_estimate() {
              {{\"cgroup\":\"b/next\",\"id\":12,\"usage_bytes\":314572800,\"started_ns\":6}}]}}}}\n"
         )
     };
-    let reported = "{\"reported\":{\"at_ns\":25000000000,\"line\":\"x\",\"memory\":{\"capacity_bytes\":1048576000,\
-                \"kubelet_bytes\":20971520,\"mem_available_bytes\":20971520},\"workloads\":[{\"cgroup\":\"b/cached\",\"id\":11,\
-                \"usage_bytes\":525336576,\"started_ns\":5}]}}\n";
     let text = "evictionHard: {memory.available: 100Mi}\nmachine: {evictForUnattributed: true}";
     let of_slice = "evictionHard: {memory.available: 0%}\n\
                     machine: {slices: [{path: b, evictionHard: {memory.available: 100Mi}}], evictForUnattributed: true}";
-    // 20 MiB are left, and then what came back: 30 MiB, 31 MiB at the told plan, 90 MiB, or all of it.
-    for (cached, middle, is_enough) in [
-        (",\"held_bytes\":31457280", "", false),
-        (",\"held_bytes\":31457280", reported, false),
-        (",\"held_bytes\":94371840", "", true),
-        ("", "", true),
-    ] {
-        let looks = [&look(20, 20 << 20, cached), middle, &look(40, 20 << 20, cached)].concat();
-        let recording = format!("{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{looks}");
+    // 20 MiB are left, and then what came back: 30 MiB, 90 MiB, or all of it.
+    for (cached, is_enough) in [(",\"held_bytes\":31457280", false), (",\"held_bytes\":94371840", true), ("", true)] {
+        let looks = [look(20, 20 << 20, cached), look(40, 20 << 20, cached)].concat();
+        let recording = format!("{{\"plimsoll_trace\":2,\"agent\":\"x\"}}\n{looks}");
         let recording = read(recording.as_bytes()).expect("a trace");
         for (book, text) in [
             (None, text),
@@ -239,7 +227,7 @@ fn cache_of_whoever_went_was_available_before_by_the_kernels_estimate() {
             let gone: Vec<_> = evicted(&turns).into_iter().map(|(turn, name)| (turn / a_look, name)).collect();
             let mut expected = vec![(0, "b/cached".to_owned()), (1, "b/next".to_owned())];
             expected.truncate(if is_enough { 1 } else { 2 });
-            assert_eq!(gone, expected, "{cached} {middle} {book:?}: {turns:#?}");
+            assert_eq!(gone, expected, "{cached} {book:?}: {turns:#?}");
         }
     }
 }
@@ -296,7 +284,7 @@ fn cache_of_a_slice_is_reclaimed_and_costs_nobody() {
                 machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}]}";
     let look = |mem_available: &str| {
         format!(
-            "{{\"plimsoll_trace\":1,\"agent\":\"x\"}}\n{{\"look\":{{\"at_ns\":1,\"slices\":[{{\"path\":\"a\",\
+            "{{\"plimsoll_trace\":2,\"agent\":\"x\"}}\n{{\"look\":{{\"at_ns\":1,\"slices\":[{{\"path\":\"a\",\
              \"capacity_bytes\":1048576000,\"available_bytes\":209715200{mem_available}}}],\"workloads\":[{{\"cgroup\":\"a/db\",\
              \"id\":12,\"usage_bytes\":838860800,\"started_ns\":0}}]}}}}\n"
         )
@@ -523,7 +511,7 @@ fn summaries_may_follow_one_another() {
 
 #[test]
 fn what_cannot_be_read_is_told_with_its_place() {
-    let header = "{\"plimsoll_trace\":1,\"agent\":\"x\"}\n";
+    let header = "{\"plimsoll_trace\":2,\"agent\":\"x\"}\n";
     let after = |line: &str| format!("{header}{line}\n").into_bytes();
     let table: [(Vec<u8>, &str); 13] = [
         (Vec::new(), "1: it is empty; expected a trace of plimsoll, or a kubelet's answer to /stats/summary"),
@@ -536,21 +524,21 @@ fn what_cannot_be_read_is_told_with_its_place() {
         ),
         (b"{\"node\":{}}\n{\"node\":[],\n\"pods\":{}}".to_vec(), "3: pods: invalid type: map, expected a sequence"),
         (
-            b"{\"plimsoll_trace\":2,\"agent\":\"x\"}\n".to_vec(),
-            "1: plimsoll_trace: expected 1; this program knows no other version of traces",
+            b"{\"plimsoll_trace\":1,\"agent\":\"x\"}\n".to_vec(),
+            "1: plimsoll_trace: expected 2; this program knows no other version of traces",
         ),
         (
-            b"{\"plimsoll_trace\":1,\"agent\":\"x\"}".to_vec(),
+            b"{\"plimsoll_trace\":2,\"agent\":\"x\"}".to_vec(),
             "1: the first line has no end; expected a trace of plimsoll",
         ),
         (
-            b"{\"plimsoll_trace\":1,\"\":2}\n".to_vec(),
+            b"{\"plimsoll_trace\":2,\"\":2}\n".to_vec(),
             "1: \"\": unknown field ``, expected one of `plimsoll_trace`, `agent`, `epoch_ns`",
         ),
         (after("{\"look\":{\"at_ns\":-1}}"), "2: look.at_ns: invalid value: integer `-1`, expected u64"),
         (
             after("{\"look\":{\"at_ns\":1,\"memry\":{}}}"),
-            "2: look.memry: unknown field `memry`, expected one of `at_ns`, `memory`, `stall`, `swap`, `slices`, `workloads`",
+            "2: look.memry: unknown field `memry`, expected one of `at_ns`, `made_ns`, `missing`, `memory`, `huge_page_pool_bytes`, `stall`, `swap`, `slices`, `reclaimed`, `workloads`",
         ),
         (after("{\"look\":{\"at_ns\":2}}\n{\"look\":{\"at_ns\":1}}"), "3: at_ns: earlier than the line before"),
         (after("{\"look\":{\"at_ns\":2}} 1"), "2: something follows the value"),
@@ -571,7 +559,7 @@ fn what_cannot_be_read_is_told_with_its_place() {
 fn a_trace_that_ends_in_the_middle_of_a_line_is_read_up_to_there() {
     let cut = &MACHINE[..MACHINE.len() - 10];
     let Ok(Recording::Trace(trace)) = read(cut) else { panic!("a trace") };
-    assert_eq!((trace.entries.len(), trace.is_cut_off), (3, true));
+    assert_eq!((trace.entries.len(), trace.is_cut_off), (4, true));
 }
 
 #[test]

@@ -161,6 +161,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let undone = past.as_ref().and_then(|past| past.counts);
     let mut watch = Watch::new(watch::Context {
         policy: configuration.policy.clone(),
+        is_traced: arguments.options.trace.is_some(),
         slow: slow_sample(source.kind(), &configuration),
         source,
         enforcer: past.map(|past| enforcer(&configuration, past, &root, &mut troubles)).transpose()?,

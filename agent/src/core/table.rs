@@ -174,8 +174,11 @@ impl Table {
         self.workloads.get(key.slot as usize)?.as_ref().filter(|workload| workload.facts.handle.id() == key.id)
     }
 
-    /// Marks how a workload leaves.
+    /// Marks how a workload leaves, also for the slices that are decided about next on the same observation.
     pub(super) fn set_termination(&mut self, id: CgroupId, termination: Termination) {
+        if let Some(observed) = self.observed.iter_mut().find(|observed| observed.key.id == id) {
+            observed.terminating = termination.terminating();
+        }
         if let Some((_, workload)) = self.iter_mut().find(|(_, workload)| workload.facts.handle.id() == id) {
             workload.termination = termination;
         }

@@ -18,8 +18,8 @@ use plimsoll_policy::kubelet::{
     Condition, DiskLayout, MemoryStats, NodeStats, Readings as Signals, StatsTime, Threshold,
 };
 use plimsoll_policy::{
-    Case, Config as Policy, EvictionPolicy, Key, MemoryReading, Observation, Outcome, Plan, Reclaimed as ReclaimEnd,
-    Scope, SliceId, SliceSet, Stall, State, decide,
+    Config as Policy, EvictionPolicy, Key, MemoryReading, Observation, Outcome, Plan, Reclaimed as ReclaimEnd, Scope,
+    SliceId, SliceSet, Stall, State, decide,
 };
 use plimsoll_sense::{ArmedThresholds, Interest, Kind, MAX_SLICES, Source, TaskThreshold, Wake, WakeList};
 use plimsoll_state::Record as RunRecord;
@@ -106,6 +106,8 @@ pub(super) struct Enforcer {
 /// What the thread is given at its start.
 pub(super) struct Context {
     pub(super) policy: Policy,
+    /// What is observed is told too.
+    pub(super) is_traced: bool,
     pub(super) source: Box<dyn Source>,
     pub(super) enforcer: Option<Enforcer>,
     pub(super) meminfo: MemInfo,
@@ -604,6 +606,10 @@ impl Watch {
         self.hold(&trigger, &readings);
         let now = monotonic();
         self.table.observe(self.context.policy.max_pod_grace_seconds, now);
+        let stall = self.stalled(now);
+        if self.context.is_traced {
+            self.tell_observed(&machine, &readings, stall, taken, now);
+        }
         let mut hold_on = false;
         let mut quiet = true;
         let mut met = false;
@@ -622,7 +628,7 @@ impl Watch {
                 mem_available: memory.and_then(|memory| memory.mem_available),
                 mem_available_at: Some(stats_time(taken)),
                 huge_page_pool,
-                stall: self.stalled(now),
+                stall,
                 reclaimed: self.reclaimed[scope],
                 workloads: self.table.observed(),
                 ..Observation::default()
@@ -749,6 +755,48 @@ impl Watch {
         Some(Stall { full: total.saturating_sub(before), window: now.since(since) })
     }
 
+    /// Tells what is decided on, for the trace.
+    fn tell_observed(
+        &mut self,
+        machine: &MachineMemory,
+        readings: &Readings,
+        stall: Option<Stall>,
+        taken: MonotonicNs,
+        made: MonotonicNs,
+    ) {
+        let queue = &mut self.context.queue;
+        let mut report = |record: Record<'_>| {
+            record.send(queue);
+        };
+        let MachineMemory { reading: memory, huge_page_pool } = *machine;
+        report(Record::Observed { taken, made, memory, huge_page_pool, stall });
+        for (index, reading) in (0..).zip(&readings[1..]) {
+            if let Some(memory) = *reading {
+                report(Record::ObservedSlice { index, memory });
+            }
+        }
+        for (scope, reclaimed) in self.reclaimed.iter().enumerate() {
+            if let Some(reclaimed) = *reclaimed {
+                report(Record::ObservedReclaim { scope: scope_of(scope), reclaimed });
+            }
+        }
+        for observed in self.table.observed() {
+            let path = self.table.get(observed.key).map_or(&b""[..], |workload| workload.facts.handle.path());
+            report(Record::ObservedWorkload {
+                id: observed.key.id,
+                usage: observed.working_set(),
+                reservation: observed.facts.memory_request.to_bytes(),
+                priority: observed.facts.priority,
+                started: observed.started,
+                terminating: observed.terminating,
+                empty: observed.is_empty,
+                path: fitting(path),
+            });
+        }
+        let workloads = u32::try_from(self.table.observed().len()).unwrap_or(u32::MAX);
+        report(Record::ObservedEnd { workloads });
+    }
+
     /// Tells a plan if there is news in it.
     fn report_plan(
         &mut self,
@@ -790,17 +838,16 @@ impl Watch {
             deficit: plan.deficit,
             attribution: plan.attribution,
             overlooked: plan.overlooked,
+            recheck_at: plan.recheck_at,
         });
         for (index, status) in (0..).zip(&plan.thresholds) {
-            if plan.acting == Some(index) || status.case != Case::Neither {
-                report(Record::PlanThreshold { status: *status, acting: plan.acting == Some(index) });
-            }
+            report(Record::PlanThreshold { status: *status, acting: plan.acting == Some(index) });
         }
         let mut others = 0;
         for ranked in &plan.ranked {
             let acted = plan.victims().any(|victim| victim == ranked.workload);
             others += usize::from(!acted);
-            if !acted && others > REPORTED {
+            if !acted && others > REPORTED && !self.context.is_traced {
                 continue;
             }
             let path = self.table.get(ranked.key).map_or(&b""[..], |workload| workload.facts.handle.path());

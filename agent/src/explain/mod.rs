@@ -71,11 +71,11 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(sentence) = mode.refusal() {
         crate::log::complain(&format!("no workload can be seen: {sentence}"));
     }
-    let mut observer = Observer::new(&configuration, mode.unified());
+    let observer = Observer::new(&configuration, mode.unified());
     let Some(reading) = observer.memory() else { anyhow::bail!("cannot read /proc/meminfo") };
     let victims = oom::victims(&reading, &listed);
     let places = thresholds::Places::new(&configuration, &observer);
-    let answer = answer(&configuration, &mut observer, &reading, victims, &listed, &places);
+    let answer = answer(&configuration, &observer, &reading, victims, &listed, &places);
     let printed = match arguments.output {
         Output::Text => answer.text(),
         Output::Json => format!("{}\n", answer.json()),
@@ -86,7 +86,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
 fn answer<'a>(
     configuration: &'a Configuration,
-    observer: &mut Observer,
+    observer: &Observer,
     reading: &MemReading,
     oom: Vec<oom::Victim>,
     listed: &pods::Listed,
@@ -203,10 +203,10 @@ mod tests {
         listed: &pods::Listed,
         oom: Vec<oom::Victim>,
     ) -> Answer<'a> {
-        let mut observer = Observer::new(configuration, Some(root));
+        let observer = Observer::new(configuration, Some(root));
         let reading = observer.memory().expect("this machine's memory");
         let places = thresholds::places(root, root, None);
-        answer(configuration, &mut observer, &reading, oom, listed, &places)
+        answer(configuration, &observer, &reading, oom, listed, &places)
     }
 
     #[test]

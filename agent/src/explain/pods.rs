@@ -309,7 +309,7 @@ pub(super) mod tests {
         ));
         let text = "machine: {workloads: [{match: 'kubepods.slice/**'}]}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
-        let mut observer = Observer::new(&configuration, Some(dir.path()));
+        let observer = Observer::new(&configuration, Some(dir.path()));
         let look = observer.look();
         let cgroups = cgroups(&observer);
         assert_eq!(cgroups.len(), 6);
@@ -408,7 +408,7 @@ pub(super) mod tests {
         ] {
             let configuration =
                 plimsoll_config::parse(&format!("evictionPolicy: {book}"), "f").expect("it is in order");
-            let mut observer = Observer::new(&configuration, Some(dir.path()));
+            let observer = Observer::new(&configuration, Some(dir.path()));
             let look = observer.look();
             let cgroups = cgroups(&observer);
             let answer = super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB), NOW);

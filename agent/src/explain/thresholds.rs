@@ -292,7 +292,7 @@ mod tests {
             fs::write(proc.path().join(name), text).expect("writable");
         }
         let configuration = plimsoll_config::parse(TEXT, "f").expect("it is in order");
-        let mut observer = Observer::new(&configuration, Some(cgroups.path()));
+        let observer = Observer::new(&configuration, Some(cgroups.path()));
         let look = observer.look();
         let mut reading = observer.memory().expect("this machine's memory");
         (reading.swap_total, reading.swap_free) = (Bytes::mib(4), Bytes::mib(3));

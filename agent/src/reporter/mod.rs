@@ -3,6 +3,7 @@
 mod health;
 mod kernel_log;
 mod metrics;
+mod observed;
 mod plan;
 mod server;
 mod sink;
@@ -24,7 +25,6 @@ use landlock::{
 use plimsoll_node::capabilities;
 use plimsoll_node::discover::Protected;
 use plimsoll_node::meminfo::MemInfo;
-use plimsoll_node::os::CgroupMode;
 use plimsoll_state::handover::{self, Queues};
 use plimsoll_state::queue::{Consumer, Descriptors, FRAME};
 use plimsoll_units::Bytes;
@@ -38,7 +38,6 @@ use crate::inherit;
 use crate::inherited_config;
 use crate::log::{self, Level};
 use crate::log_writer;
-use crate::observe::Observer;
 use crate::options::Options;
 use crate::record::Record;
 use metrics::Metrics;
@@ -54,10 +53,8 @@ const LOOK: Duration = Duration::from_secs(10);
 /// How long the end waits for whoever reads the log; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// All files of a trace together are at most so large,
+/// All files of a trace together are at most so large, where nothing else is said.
 const TRACE_SIZE: Bytes = Bytes::mib(64);
-/// and the machine is looked at so often for it, where nothing else is said.
-const TRACE_PERIOD: Duration = Duration::from_secs(5);
 
 /// What the supervisor starts the reporter with.
 #[derive(Debug, clap::Args)]
@@ -93,13 +90,12 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     };
     // Without it the gauges are absent.
     let memory = MemInfo::open().ok();
-    let mode = CgroupMode::detect();
-    let tracing = arguments.options.trace.as_ref().map(|folder| {
-        let observer = Observer::new(&configuration, mode.unified());
-        let Options { trace_size, trace_period, .. } = arguments.options;
-        Trace::open(folder, trace_size.unwrap_or(TRACE_SIZE), trace_period.unwrap_or(TRACE_PERIOD), observer)
-    });
-    let confined = confine(arguments.options.trace.as_deref(), mode.unified());
+    let tracing = arguments
+        .options
+        .trace
+        .as_ref()
+        .map(|folder| Trace::open(folder, arguments.options.trace_size.unwrap_or(TRACE_SIZE)));
+    let confined = confine(arguments.options.trace.as_deref());
     let tracing = tracing.map(|opened| opened.and_then(Trace::start)).transpose();
     let metrics = Metrics::new();
     metrics.reporter_confined.set(is_confined().into());
@@ -135,17 +131,14 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Bars this thread, and those that it starts, from every file that is not open yet: who breaks in through the network
-/// finds a process of root that can write no cgroup's `cgroup.kill`. Where a trace is written, files of cgroups can be
-/// read and those of the trace written.
-fn confine(trace: Option<&Path>, cgroups: Option<&Path>) -> Result<(), String> {
-    let read = path_beneath_rules(cgroups.filter(|_| trace.is_some()), AccessFs::ReadFile | AccessFs::ReadDir);
+/// finds a process of root that can write no cgroup's `cgroup.kill`. Where a trace is written, its files can be.
+fn confine(trace: Option<&Path>) -> Result<(), String> {
     let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
     let barred = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V5))
         // From Linux 6.12 on it cannot signal the core or the supervisor either.
         .and_then(|rules| rules.scope(Scope::Signal))
         .and_then(Ruleset::create)
-        .and_then(|rules| rules.add_rules(read))
         .and_then(|rules| rules.add_rules(path_beneath_rules(trace, write)))
         .and_then(RulesetCreated::restrict_self);
     match barred {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::{Action, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, Verdict, text};
+use plimsoll_policy::{Action, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, text};
 use plimsoll_replay::plan_fields;
-use plimsoll_replay::trace::{Memory, Reported, Workload};
+use plimsoll_replay::trace::Reported;
 pub(super) use plimsoll_replay::{nanoseconds as ns, variant};
 use plimsoll_units::MonotonicNs;
 use serde_json::{Map, Value, json};
@@ -45,6 +45,7 @@ impl Draft {
             deficit,
             attribution,
             overlooked,
+            recheck_at,
         } = *record
         else {
             return None;
@@ -59,6 +60,7 @@ impl Draft {
         plan.deficit = deficit;
         plan.attribution = attribution;
         plan.overlooked = overlooked;
+        plan.recheck_at = recheck_at;
         Some(Self { number, cause, crossed, awake, shadow, plan, paths: BTreeMap::new() })
     }
 
@@ -115,32 +117,19 @@ impl Draft {
 
     /// The plan as a trace has it.
     pub(super) fn reported(&self, configuration: &Configuration) -> Reported {
-        let workload = |ranked: &Ranked| Workload {
-            cgroup: self.name(ranked.workload),
-            id: ranked.key.id,
-            usage_bytes: ranked.is_measured.then(|| ranked.usage.to_bytes()),
-            held_bytes: None,
-            swapped_bytes: None,
-            // Or it uses nothing, which comes to the same.
-            empty: ranked.verdict == Verdict::NothingToFree,
-            reservation_bytes: ranked.request.unwrap_or_default().to_bytes(),
-            priority: ranked.priority,
-            started_ns: ranked.started,
-            protected: match ranked.verdict {
-                Verdict::Protected(why) => Some(why),
-                _ => None,
-            },
-        };
-        let memory = self.plan.memory.filter(|_| self.plan.scope == Scope::Node);
         Reported {
             at_ns: self.plan.taken,
+            slice: self.slice(configuration).map(str::to_owned),
             line: self.line(configuration),
-            memory: memory.map(|MemoryReading { capacity, kubelet_available, mem_available }| Memory {
-                capacity_bytes: capacity,
-                kubelet_bytes: kubelet_available,
-                mem_available_bytes: mem_available,
-            }),
-            workloads: self.plan.ranked.iter().map(workload).collect(),
+            plan: plan_fields(&configuration.policy, &self.plan, self.slice(configuration), |it| self.name(it)),
+        }
+    }
+
+    /// The slice that it is about.
+    fn slice<'a>(&self, configuration: &'a Configuration) -> Option<&'a str> {
+        match self.plan.scope {
+            Scope::Node => None,
+            Scope::Slice(slice) => configuration.slices.get(usize::from(slice.0)).map(|slice| slice.path.as_str()),
         }
     }
 
@@ -151,10 +140,7 @@ impl Draft {
     /// Every number by its name and unit.
     pub(super) fn fields(&self, configuration: &Configuration) -> Map<String, Value> {
         let Self { number, cause, crossed, awake, shadow, plan, paths: _ } = self;
-        let slice = match plan.scope {
-            Scope::Node => None,
-            Scope::Slice(slice) => configuration.slices.get(usize::from(slice.0)).map(|slice| slice.path.as_str()),
-        };
+        let slice = self.slice(configuration);
         let mut fields = plan_fields(&configuration.policy, plan, slice, |workload| self.name(workload));
         let own = [
             ("plan", json!(number)),

@@ -1,6 +1,7 @@
 //! From records to log lines, kernel log lines and metrics.
 
 use std::fs::File;
+use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::Condition;
+use plimsoll_replay::trace::Entry;
 use plimsoll_state::queue::Losses;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde_json::{Map, Value, json};
@@ -17,9 +19,10 @@ use super::health::{self, Health};
 use super::kernel_log::KernelLog;
 use super::lock;
 use super::metrics::{Metrics, count, count_candidates, store};
+use super::observed::Observed;
 use super::plan::{Draft, ns, variant};
 use super::server::Answers;
-use super::trace::Plans;
+use super::trace::Entries;
 use crate::log::{Level, escaped};
 use crate::record::{Braked, Killed, OomScope, Record, Refused, StartParts};
 
@@ -38,7 +41,8 @@ pub(super) struct Sink {
     metrics: Metrics,
     health: Arc<Mutex<Health>>,
     draft: Option<Draft>,
-    trace: Option<Plans>,
+    trace: Option<Entries>,
+    observed: Observed,
     /// Who grew although it was frozen, escaped, and by how much: it is killed next.
     unheld: Option<(String, Bytes)>,
 }
@@ -62,12 +66,13 @@ impl Sink {
             health: Arc::default(),
             draft: None,
             trace: None,
+            observed: Observed::default(),
             unheld: None,
         }
     }
 
-    /// Has plans written into a trace too.
-    pub(super) fn record(&mut self, trace: Plans) {
+    /// Has observations and plans written into a trace too.
+    pub(super) fn record(&mut self, trace: Entries) {
         self.trace = Some(trace);
     }
 
@@ -136,6 +141,11 @@ impl Sink {
                 }
             }
             Record::PlanEnd => self.plan(),
+            Record::Observed { .. }
+            | Record::ObservedSlice { .. }
+            | Record::ObservedReclaim { .. }
+            | Record::ObservedWorkload { .. }
+            | Record::ObservedEnd { .. } => self.observed(record),
             Record::Crossed { crossed, awake } => {
                 self.metrics.crossed_to_awake.observe(awake.since(crossed).as_secs_f64());
             }
@@ -194,6 +204,17 @@ impl Sink {
             | Record::Program { .. }
             | Record::Suspect { .. }
             | Record::Trouble { .. } => self.slow(record),
+        }
+    }
+
+    /// A part of an observation.
+    fn observed(&mut self, record: &Record<'_>) {
+        let Some(trace) = &self.trace else { return };
+        if let Some(look) = self.observed.take(record, &self.configuration)
+            && let Err(TrySendError::Full(Entry::Look(look)) | TrySendError::Disconnected(Entry::Look(look))) =
+                trace.try_send(Entry::Look(look))
+        {
+            self.observed.lost(&look);
         }
     }
 
@@ -313,7 +334,7 @@ impl Sink {
         }
         if let Some(trace) = &self.trace {
             // Nobody waits for a trace; what it has no room for is in the log.
-            let _ = trace.try_send(draft.reported(&self.configuration));
+            let _ = trace.try_send(Entry::Reported(draft.reported(&self.configuration)));
         }
         let fields = match self.configuration.log_format {
             // The line has every number already.
@@ -491,6 +512,7 @@ pub(super) mod tests {
             deficit: Some(Deficit { missing: mib(20), coming: Amount::ZERO, taken: mib(300) }),
             attribution: None,
             overlooked: 0,
+            recheck_at: None,
         }
     }
 

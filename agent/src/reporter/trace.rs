@@ -4,22 +4,20 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::SystemTime;
 
 use plimsoll_node::clock::monotonic;
-use plimsoll_replay::trace::{Entry, Header, Reported, VERSION};
+use plimsoll_replay::trace::{Entry, Header, VERSION};
 use plimsoll_units::{Bytes, MonotonicNs};
-
-use crate::observe::Observer;
 
 /// Files of the ring. The newest is `trace.jsonl`, older ones `trace.1.jsonl` and so on.
 const FILES: u32 = 4;
-/// Plans that wait to be written; of more, the newest are left out.
-const WAITING: usize = 64;
+/// Entries that wait to be written; of more, the newest are left out.
+const WAITING: usize = 1024;
 
-/// A way to have plans written into the trace.
-pub(super) type Plans = SyncSender<Reported>;
+/// A way to have something written into the trace.
+pub(super) type Entries = SyncSender<Entry>;
 
 /// A ring of files, bounded in size.
 struct Ring {
@@ -47,7 +45,7 @@ impl Ring {
     }
 
     fn write(&mut self, mut entry: Entry) -> io::Result<()> {
-        // A plan comes a moment after its observation, and perhaps after a look: times go up all the same.
+        // Plans about slices come after the machine's: times go up all the same.
         let at = match &mut entry {
             Entry::Look(look) => &mut look.at_ns,
             Entry::Reported(reported) => &mut reported.at_ns,
@@ -100,37 +98,25 @@ fn header() -> Header {
 }
 
 /// A trace that is about to be written: its first file is open.
-pub(super) struct Trace {
-    ring: Ring,
-    observer: Observer,
-    period: Duration,
-}
+pub(super) struct Trace(Ring);
 
 impl Trace {
-    pub(super) fn open(folder: &Path, size: Bytes, period: Duration, observer: Observer) -> io::Result<Self> {
-        Ok(Self { ring: Ring::open(folder, size, &header())?, observer, period })
+    pub(super) fn open(folder: &Path, size: Bytes) -> io::Result<Self> {
+        Ring::open(folder, size, &header()).map(Self)
     }
 
-    /// Starts to look once a period, and gives the way to have plans written too. It ends when that is gone.
-    pub(super) fn start(self) -> io::Result<Plans> {
-        let (plans, reported) = sync_channel(WAITING);
-        std::thread::Builder::new().name("trace".into()).spawn(move || self.serve(&reported))?;
-        Ok(plans)
+    /// Gives the way to have something written. It ends when that is gone.
+    pub(super) fn start(self) -> io::Result<Entries> {
+        let (entries, written) = sync_channel(WAITING);
+        std::thread::Builder::new().name("trace".into()).spawn(move || self.serve(&written))?;
+        Ok(entries)
     }
 
-    fn serve(mut self, reported: &Receiver<Reported>) {
-        let mut next = Instant::now();
+    fn serve(self, entries: &Receiver<Entry>) {
+        let Self(mut ring) = self;
         let mut is_failing = false;
-        loop {
-            let entry = match reported.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(reported) => Entry::Reported(reported),
-                Err(RecvTimeoutError::Timeout) => {
-                    next = Instant::now() + self.period;
-                    Entry::Look(self.observer.look())
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            match self.ring.write(entry) {
+        for entry in entries {
+            match ring.write(entry) {
                 Ok(()) => is_failing = false,
                 Err(error) => {
                     // Told once until it works again; the log is not this thread's.
@@ -146,8 +132,7 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::tests::tree;
-    use plimsoll_replay::trace::Look;
+    use plimsoll_replay::trace::{Look, Reported};
     use plimsoll_replay::{Recording, read};
 
     fn entries(folder: &Path, age: u32) -> Vec<Entry> {
@@ -203,7 +188,7 @@ mod tests {
         let mut ring = Ring::open(folder.path(), Bytes(4000), &header()).expect("writable");
         ring.write(Entry::Look(Look { at_ns: MonotonicNs(9), ..Look::default() })).expect("writable");
         let reported = |line: String| {
-            Entry::Reported(Reported { at_ns: MonotonicNs(7), line, memory: None, workloads: Vec::new() })
+            Entry::Reported(Reported { at_ns: MonotonicNs(7), slice: None, line, plan: serde_json::Map::new() })
         };
         ring.write(reported("calm".into())).expect("writable");
         assert!(ring.write(reported("x".repeat(1000))).is_err());
@@ -213,24 +198,16 @@ mod tests {
 
     #[test]
     fn looks_and_plans_are_written_until_nobody_tells_any_more() {
-        let (cgroups, folder) = (tree(&[("a.slice/x", 5, 0, 1, 0, 0)]), tempfile::tempdir().expect("a directory"));
-        let configuration =
-            plimsoll_config::parse("machine: {workloads: [{match: 'a.slice/*'}]}", "f").expect("in order");
-        let observer = Observer::new(&configuration, Some(cgroups.path()));
-        let trace = Trace::open(folder.path(), Bytes::mib(1), Duration::from_millis(1), observer).expect("writable");
-        let plans = trace.start().expect("a thread");
-        let reported = Reported { at_ns: MonotonicNs(1), line: "evicting".into(), memory: None, workloads: Vec::new() };
-        plans.send(reported).expect("it listens");
-        let has = |is: fn(&Entry) -> bool| entries(folder.path(), 0).iter().any(is);
-        while !(has(|entry| matches!(entry, Entry::Reported(_))) && has(|entry| matches!(entry, Entry::Look(_)))) {
-            std::thread::sleep(Duration::from_millis(1));
+        let folder = tempfile::tempdir().expect("a directory");
+        let entries_in = Trace::open(folder.path(), Bytes::mib(1)).expect("writable").start().expect("a thread");
+        let plan = serde_json::Map::from_iter([("outcome".to_owned(), "evict".into())]);
+        let reported = Reported { at_ns: MonotonicNs(1), slice: None, line: "evicting".into(), plan };
+        let all = [Entry::Look(Look { at_ns: MonotonicNs(1), ..Look::default() }), Entry::Reported(reported)];
+        for entry in &all {
+            entries_in.send(entry.clone()).expect("it listens");
         }
-        let looked = entries(folder.path(), 0).into_iter().find_map(|entry| match entry {
-            Entry::Look(look) => Some(look),
-            Entry::Reported(_) => None,
-        });
-        let workload = looked.expect("a look").workloads.remove(0);
-        assert_eq!((workload.cgroup.as_str(), workload.usage_bytes), ("a.slice/x", Some(Bytes(4))));
-        drop(plans);
+        while entries(folder.path(), 0) != all {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 }

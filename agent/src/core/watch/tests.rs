@@ -51,6 +51,7 @@ impl Scene {
                 hard_victims_per_minute: victims_per_minute,
                 ..Policy::default()
             },
+            is_traced: false,
             source: Box::new(Polling::new(Duration::from_mins(1), Duration::ZERO).expect("a period")),
             enforcer: Some(enforcer),
             meminfo: MemInfo::open().expect("this is Linux"),

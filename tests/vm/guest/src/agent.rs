@@ -46,6 +46,10 @@ pub(crate) struct Settings {
     pub(crate) stall_percent: Option<u8>,
     /// The most victims within a minute.
     pub(crate) victims_per_minute: u32,
+    /// The eviction policy; the agent's own where absent.
+    pub(crate) eviction_policy: Option<&'static str>,
+    /// Where it writes a trace, if it does.
+    pub(crate) trace: Option<PathBuf>,
     /// Where it listens; each agent of a test has its own.
     pub(crate) port: u16,
     /// The only capabilities that it has; all of them where absent.
@@ -64,6 +68,8 @@ impl Settings {
             kernel_brake: false,
             stall_percent: None,
             victims_per_minute: 1000,
+            eviction_policy: None,
+            trace: None,
             port: 10_350,
             capabilities: None,
             environment: Vec::new(),
@@ -105,6 +111,9 @@ machine:
   logFormat: json
 "
         );
+        if let Some(policy) = self.eviction_policy {
+            yaml.insert_str(0, &format!("evictionPolicy: {policy}\n"));
+        }
         if let Some(bytes) = slice_threshold_bytes {
             let _ = writeln!(yaml, "  slices: [{{path: work.slice, evictionHard: {{memory.available: \"{bytes}\"}}}}]");
         }
@@ -148,6 +157,7 @@ impl Agent {
             .arg(program())
             .args(["run", "--config"])
             .arg(settings.file())
+            .args(settings.trace.iter().flat_map(|trace| ["--trace".as_ref(), trace.as_os_str()]))
             .envs(settings.environment.iter().map(|(key, value)| (key, value)));
         Self::launch_by(settings, command)
     }
@@ -249,6 +259,21 @@ impl Agent {
         let status = self.wait_end(Duration::from_secs(20))?;
         anyhow::ensure!(status.success(), "the agent ended with {status}: {}", tail(&self.text()));
         Ok(())
+    }
+}
+
+/// What the agent's `replay` makes of a trace, look by look.
+pub(crate) fn replayed(trace: &Path, configuration: &Path) -> Result<Vec<Value>> {
+    let mut replay = Command::new(program());
+    replay.arg("replay").arg(trace).arg("--config").arg(configuration).args(["--all", "--output", "json"]);
+    let output = replay.output().context("cannot start the agent's replay")?;
+    if !output.status.success() {
+        bail!("replay ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    let mut answer: Value = serde_json::from_slice(&output.stdout)?;
+    match answer["turns"].take() {
+        Value::Array(turns) => Ok(turns),
+        other => bail!("replay gave {other}"),
     }
 }
 

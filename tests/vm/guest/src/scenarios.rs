@@ -10,7 +10,9 @@ use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
-use std::path::Path;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How far below what is available the line is drawn, in MiB.
@@ -34,6 +36,57 @@ pub(crate) fn anon() -> Result<()> {
     let mut log = KernelLog::from_now()?;
     met("anon", &[])?;
     log.expect("plimsoll: killed work.slice/hog: usage ")
+}
+
+/// What the agent traces while it decides gives the same plans when it is replayed, field by field, under each policy.
+pub(crate) fn replayed() -> Result<()> {
+    for policy in ["plimsoll", "openshift3", "kubelet"] {
+        let folder = PathBuf::from(format!("/run/trace-{policy}"));
+        fs::create_dir_all(&folder)?;
+        let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| {
+            settings.eviction_policy = Some(policy);
+            settings.trace = Some(folder.clone());
+        })?;
+        let victim = Cgroup::create("work.slice/hog")?;
+        // The kubelet's figure is the higher one.
+        let mut hog = Hog::start("anon", victim.path(), HOG + 128, &["--hold", "60"])?;
+        scene.expect_killed(&mut hog, &victim).with_context(|| format!("under the policy {policy}"))?;
+        let configuration = scene.agent.configuration().to_owned();
+        let trace = folder.join("trace.jsonl");
+        wait_for("the kill's plan is in the trace", PATIENCE, || {
+            Ok(!evictions(&reported(&trace)?, &victim).is_empty())
+        })?;
+        scene.end()?;
+        let reported = reported(&trace)?;
+        ensure!(!reported.is_empty(), "no plan is in the trace");
+        let turns = crate::agent::replayed(&trace, &configuration)?;
+        for plan in &reported {
+            let same = |turn: &&Value| ["taken_ns", "scope", "slice"].iter().all(|key| turn[*key] == plan[*key]);
+            let turn = turns.iter().find(same).with_context(|| format!("no turn of the replay is of {plan}"))?;
+            for (field, value) in plan.as_object().into_iter().flatten() {
+                ensure!(turn[field] == *value, "{policy}: {field} is {value}, and replayed {}: {plan}", turn[field]);
+            }
+        }
+        victim.remove()?;
+    }
+    Ok(())
+}
+
+/// The plans that a trace has.
+fn reported(trace: &Path) -> Result<Vec<Value>> {
+    let text = fs::read_to_string(trace)?;
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let lines = whole.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
+    Ok(lines.into_iter().filter_map(|mut line| line.get_mut("told").map(|reported| reported["plan"].take())).collect())
+}
+
+/// Those that evict a workload.
+fn evictions<'a>(plans: &'a [Value], victim: &Cgroup) -> Vec<&'a Value> {
+    let evicts = |plan: &&Value| {
+        let mut actions = plan["actions"].as_array().into_iter().flatten();
+        actions.any(|action| action["action"] == "evict" && action["cgroup"] == victim.name())
+    };
+    plans.iter().filter(evicts).collect()
 }
 
 pub(crate) fn threads() -> Result<()> {

@@ -102,6 +102,7 @@ const TESTS: &[Test] = &[
     // First of the agent's: it also asserts that nothing was made yet.
     test("bad-configuration-is-refused", bad_config_tests::refused, 60, &[]),
     test("meets-anonymous", scenarios::anon, 120, &[]),
+    test("what-is-traced-replays-alike", scenarios::replayed, 300, &[]),
     test("meets-threads", scenarios::threads, 120, &[]),
     test("meets-slow-growth", scenarios::slowly, 120, &[]),
     test("meets-transparent-huge-pages", scenarios::thp, 120, &[]),
