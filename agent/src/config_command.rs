@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_config::kubelet::Role;
 use plimsoll_config::{
-    ConfigError, Findings, Form, Headroom, Node, Problem, Quantity, Report, Row, StaticPod, check, convert, parse_pods,
+    ConfigError, Findings, Form, Headroom, Node, Problem, Report, Row, StaticPod, check, convert, parse_pods,
     parse_static_pod, rows,
 };
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::discover::Protected;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Quantity};
 use serde_json::{Value, json};
 
 use crate::core;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_config::{
-    ConfigError, Configuration, LogFormat, Overrides, Quantity, Report, Snapshot, SourceChoice, Sources, parse_duration,
+    ConfigError, Configuration, LogFormat, Overrides, Report, Snapshot, SourceChoice, Sources, parse_duration,
 };
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Quantity};
 
 /// How a command prints its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -7,10 +7,9 @@ use crate::error::Problem;
 use crate::kubelet::typed::place;
 use crate::kubelet::{EvictionSignal, EvictionThreshold, Kubelet, Operator, ThresholdValue};
 use crate::model::{Configuration, Origin};
-use crate::quantity::Quantity;
 use crate::tree::{Item, Problems, Value, read};
 use plimsoll_policy::kubelet::Line;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Quantity};
 use std::collections::BTreeMap;
 
 /// The node that a configuration is for; what is not known is not checked.
@@ -350,7 +349,7 @@ fn not_above(hard: &str) -> String {
 fn is_above(soft: &EvictionThreshold, hard: &EvictionThreshold, node: &Node) -> Option<bool> {
     match (&soft.value, &hard.value) {
         (ThresholdValue::Percentage(soft), ThresholdValue::Percentage(hard)) => Some(soft > hard),
-        (ThresholdValue::Quantity(soft), ThresholdValue::Quantity(hard)) => Some(soft.nanos() > hard.nanos()),
+        (ThresholdValue::Quantity(soft), ThresholdValue::Quantity(hard)) => Some(soft.amount() > hard.amount()),
         (ThresholdValue::Quantity(_), ThresholdValue::Percentage(_))
         | (ThresholdValue::Percentage(_), ThresholdValue::Quantity(_)) => {
             let capacity = node.memory.filter(|_| soft.signal == EvictionSignal::MemoryAvailable)?;

@@ -3,9 +3,9 @@
 use crate::duration::written;
 use crate::kubelet::{Setting, Settings};
 use crate::model::{BrakeMode, Configuration, LogFormat, Origin, SourceChoice};
-use crate::quantity::Quantity;
 use plimsoll_policy::kubelet::Line;
 use plimsoll_policy::{EvictionPolicy, SliceThresholds, SwapThreshold};
+use plimsoll_units::Quantity;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -501,7 +501,7 @@ fn amount(line: Line) -> Amount {
 pub(crate) fn text(line: Line) -> String {
     match line {
         Line::At(amount) => Quantity::binary(amount.rounded_up()).to_string(),
-        Line::Share(fraction) => format!("{}%", fraction * 100.0),
+        Line::Share(share) => share.to_string(),
     }
 }
 

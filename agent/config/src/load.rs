@@ -5,15 +5,15 @@ use crate::idle;
 use crate::kubelet::read::{Dialect, mapping, repeated};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::typed::{place, typed};
-use crate::kubelet::{KEYS, Kubelet, parse_float32};
+use crate::kubelet::{KEYS, Kubelet};
 use crate::model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Text, Workload};
 use crate::pattern::Pattern;
-use crate::quantity::Quantity;
 use crate::tree::{Item, Problems, Section, Value, any_of, read};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Line, Origin as ThresholdOrigin, Signal, Threshold};
 use plimsoll_policy::{Config as Policy, EvictionPolicy, SliceSet, SliceThresholds, SwapThreshold};
+use plimsoll_units::{Percentage, Quantity};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -161,20 +161,19 @@ fn line_of(text: &str, zero_will_do: bool) -> Result<Found, &'static str> {
         return Ok(Found::Plain(None));
     }
     if text.ends_with('%') {
-        let percent = parse_float32(text.trim_end_matches('%')).map_err(|_| expected)?;
-        if percent.is_nan() {
+        let share = Percentage::parse(text).map_err(|_| expected)?;
+        if share.fraction().is_nan() {
             return Ok(Found::Odd {
                 comes_to: None,
                 why: "it is no number, which the kubelet takes all the same: nothing follows from it",
                 expected: expected_share,
             });
         }
-        // The kubelet divides in 32 bits.
-        return match percent {
-            0.0..=100.0 => Ok(Found::Plain(Some(Line::Share(percent / 100.0)))),
-            _ if zero_will_do && percent > 100.0 => {
+        return match share.fraction() {
+            0.0..=1.0 => Ok(Found::Plain(Some(Line::Share(share)))),
+            more if zero_will_do && more > 1.0 => {
                 let why = "more than there is, and the kubelet takes it all the same; taken for 100%";
-                Ok(Found::Odd { comes_to: Some(Line::Share(1.0)), why, expected: expected_share })
+                Ok(Found::Odd { comes_to: Some(Line::Share(Percentage::of_one(1.0))), why, expected: expected_share })
             }
             _ => Err(expected_share),
         };

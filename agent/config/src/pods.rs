@@ -4,7 +4,7 @@ use crate::kubelet::{DiskLayout, EvictionThreshold, Kubelet, Operator, Threshold
 use crate::model::Configuration;
 use core::time::Duration;
 use plimsoll_policy::Config as Policy;
-use plimsoll_policy::kubelet::{Amount, Line, Origin, Signal, Threshold};
+use plimsoll_policy::kubelet::{Line, Origin, Signal, Threshold};
 
 impl Configuration {
     /// The policy with the thresholds on all signals, where the runtime has these disks.
@@ -62,8 +62,8 @@ fn taken(threshold: &EvictionThreshold, origin: Origin) -> Threshold {
 
 fn line(value: &ThresholdValue) -> Line {
     match value {
-        ThresholdValue::Quantity(quantity) => Line::At(Amount::nanos(quantity.nanos())),
-        ThresholdValue::Percentage(fraction) => Line::Share(*fraction),
+        ThresholdValue::Quantity(quantity) => Line::At(quantity.amount()),
+        ThresholdValue::Percentage(share) => Line::Share(*share),
     }
 }
 
@@ -71,6 +71,7 @@ fn line(value: &ThresholdValue) -> Line {
 mod tests {
     use super::*;
     use plimsoll_policy::EvictionPolicy;
+    use plimsoll_units::{Amount, Percentage};
 
     fn configuration(text: &str) -> Configuration {
         crate::parse(text, "f").unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -93,8 +94,8 @@ mod tests {
         };
         let expected = [
             threshold(Signal::MemoryAvailable, mib(1024), Some(mib(500)), Origin::Configured),
-            threshold(Signal::NodeFsAvailable, Line::Share(0.1), None, Origin::Configured),
-            threshold(Signal::ContainerFsAvailable, Line::Share(0.1), None, Origin::Derived),
+            threshold(Signal::NodeFsAvailable, Line::Share(Percentage::of_one(0.1)), None, Origin::Configured),
+            threshold(Signal::ContainerFsAvailable, Line::Share(Percentage::of_one(0.1)), None, Origin::Derived),
         ];
         for book in EvictionPolicy::ALL {
             let policy = configuration(&format!("{text}evictionPolicy: {book}")).policy_on(ONE);
@@ -102,7 +103,7 @@ mod tests {
             assert_eq!((policy.hard_victims_per_minute, policy.soft_victims_per_minute), (3, 3));
             assert!(!policy.local_storage_isolation);
             let swap = policy.swap.expect("it is configured");
-            assert_eq!((swap.free, swap.grace), (Line::Share(0.25), Duration::from_secs(30)));
+            assert_eq!((swap.free, swap.grace), (Line::Share(Percentage::of_one(0.25)), Duration::from_secs(30)));
             let met = policy.thresholds.iter().filter(|threshold| threshold.line.is_some()).copied();
             assert_eq!(met.collect::<Vec<Threshold>>(), expected, "{book}");
         }

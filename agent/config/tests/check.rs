@@ -1,9 +1,7 @@
 //! What users get wrong, and what is said of it.
 
-use plimsoll_config::{
-    Headroom, Node, Overrides, Quantity, Text, Texts, check, examine_texts, parse_pods, parse_static_pod,
-};
-use plimsoll_units::Bytes;
+use plimsoll_config::{Headroom, Node, Overrides, Text, Texts, check, examine_texts, parse_pods, parse_static_pod};
+use plimsoll_units::{Bytes, Quantity};
 
 fn text(file: &str, text: &str) -> Text {
     Text { file: file.to_owned(), text: text.to_owned() }

@@ -7,7 +7,7 @@ use plimsoll_config::{
 };
 use plimsoll_policy::kubelet::{Line, Signal, Threshold};
 use plimsoll_policy::{Config as Policy, SliceThresholds};
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Percentage};
 use std::path::{Path, PathBuf};
 
 fn of(text: &str) -> Configuration {
@@ -94,7 +94,7 @@ machine:
   stateDirectory: /run/other
   logFormat: json
 ");
-    let hard = Threshold::hard(Signal::MemoryAvailable, Line::Share(0.05));
+    let hard = Threshold::hard(Signal::MemoryAvailable, Line::Share(Percentage::of_one(0.05)));
     let soft = Threshold {
         grace: Duration::from_secs(90),
         ..Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(1536)))
@@ -426,7 +426,7 @@ fn what_is_not_yaml_or_not_there_is_told() {
 /// A kubelet that runs with such lines is not to be refused because of them.
 #[test]
 fn what_the_kubelet_takes_although_no_machine_has_it_is_taken_and_warned_of() {
-    let all = Line::Share(1.0);
+    let all = Line::Share(Percentage::of_one(1.0));
     let (plain, most) = (Line::bytes(Bytes::mib(100)), Line::bytes(Bytes(u64::MAX)));
     for (hard, reclaim, expected, warned) in [
         ("100Mi", "0", Some((plain, None)), 0),

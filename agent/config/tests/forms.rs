@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 use plimsoll_config::kubelet::{EvictionSignal, EvictionThreshold, ThresholdValue};
-use plimsoll_config::{Overrides, Quantity, Report, Sources, Text, Texts, examine, examine_texts};
+use plimsoll_config::{Overrides, Report, Sources, Text, Texts, examine, examine_texts};
+use plimsoll_units::Quantity;
 use proptest::prelude::*;
 
 /// Kubernetes' own head of a file.

@@ -4,7 +4,7 @@ use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{Line, Signal, Threshold};
 use crate::scope::Scope;
 use core::time::Duration;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Percentage};
 
 /// When swap counts as pressure: less than this free, pages coming back from it, and all tasks stalling, all at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +89,7 @@ impl Default for Config {
             hard_victims_per_minute: 30,
             soft_victims_per_minute: 30,
             evict_for_unattributed: false,
-            plentiful: Line::Share(0.03),
+            plentiful: Line::Share(Percentage::of_one(0.03)),
             stall_percent: 20,
             reclaim_pause: Duration::from_secs(10),
             reclaim_patience: Duration::from_secs(30),

@@ -8,6 +8,7 @@ pub use plan::{Message, MessageContext};
 
 use crate::kubelet::{Amount, Reading, Resource, Signal};
 use core::fmt;
+use plimsoll_units::{Percentage, Quantity};
 
 /// The reason of a pod's failed status and of its event.
 pub const EVICTED: &str = "Evicted";
@@ -36,67 +37,13 @@ impl fmt::Display for DisksUnknown<'_> {
     }
 }
 
-/// A 64-bit number as a Kubernetes quantity with binary suffixes prints: `1500Mi`, `1073741825`, `1k`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binary(pub i64);
-
-/// A 64-bit number as a Kubernetes quantity with decimal suffixes prints: `100k`, `3276`, `-500`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decimal(pub i64);
-
-impl fmt::Display for Binary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Below one Ki either way the other form is used, so that 1000 bytes are `1k`.
-        if self.0.unsigned_abs() < 1024 {
-            return Decimal(self.0).fmt(f);
-        }
-        // Kubernetes negates the number to take its factors out, and this one has no opposite.
-        if self.0 == i64::MIN {
-            return write!(f, "{}", self.0);
-        }
-        suffixed(f, self.0, 1024, &["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"])
-    }
-}
-
-impl fmt::Display for Decimal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        suffixed(f, self.0, 1000, &["", "k", "M", "G", "T", "P", "E"])
-    }
-}
-
-/// The greatest suffix that leaves a whole number.
-fn suffixed(f: &mut fmt::Formatter<'_>, mut number: i64, base: i64, suffixes: &[&str]) -> fmt::Result {
-    let mut power = 0;
-    while number != 0 && number % base == 0 && power + 1 < suffixes.len() {
-        number /= base;
-        power += 1;
-    }
-    write!(f, "{number}{}", suffixes[power])
-}
-
-/// A quantity that somebody wrote: what it amounts to and how Kubernetes prints it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// The exact amount.
-    pub amount: Amount,
-    /// The text, which need not be the shortest.
-    pub text: String,
-}
-
-impl Written {
-    /// What a request that is not there counts and prints as.
-    pub fn zero() -> Self {
-        Self { amount: Amount::ZERO, text: "0".to_owned() }
-    }
-}
-
 /// Where a line is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
     /// Where somebody wrote that it is; the text as Kubernetes prints it.
     Written(String),
     /// At this share of the capacity. Prints with binary suffixes whatever it is a share of.
-    Fraction(f32),
+    Fraction(Percentage),
 }
 
 /// The threshold that a message names, and what was left.
@@ -125,14 +72,9 @@ impl Met {
     }
 }
 
-/// The share of a capacity, truncated after a multiplication in 64-bit floats of a 32-bit fraction
-/// (`GetThresholdQuantity`).
-fn share(fraction: f32, capacity: i64) -> i64 {
-    #[expect(clippy::cast_precision_loss, reason = "the kubelet multiplies in 64-bit floats")]
-    let share = capacity as f64 * f64::from(fraction);
-    #[expect(clippy::cast_possible_truncation, reason = "truncation is the rule")]
-    let share = share as i64;
-    share
+/// Bytes, counted or rounded, as messages print them.
+const fn binary(bytes: i64) -> Quantity {
+    Quantity::binary(bytes as i128)
 }
 
 impl fmt::Display for Met {
@@ -140,14 +82,14 @@ impl fmt::Display for Met {
         f.write_str("Threshold quantity: ")?;
         match &self.line {
             Line::Written(text) => f.write_str(text)?,
-            Line::Fraction(fraction) => Binary(share(*fraction, self.reading.capacity)).fmt(f)?,
+            Line::Fraction(share) => binary(share.of(self.reading.capacity)).fmt(f)?,
         }
         f.write_str(", available: ")?;
         let available = self.reading.available;
         if self.signal.is_bytes() {
-            Binary(available).fmt(f)?;
+            binary(available).fmt(f)?;
         } else {
-            Decimal(available).fmt(f)?;
+            Quantity::decimal(available.into()).fmt(f)?;
         }
         f.write_str(". ")
     }
@@ -159,7 +101,7 @@ pub struct Asked {
     /// The container's name.
     pub name: String,
     /// Its request of the resource.
-    pub request: Written,
+    pub request: Quantity,
 }
 
 /// What a container uses, as statistics tell it.
@@ -193,7 +135,7 @@ pub struct Victim {
     /// Its name.
     pub name: String,
     /// Its pod-level request of the resource, if it has one.
-    pub request: Option<Written>,
+    pub request: Option<Quantity>,
     /// Its containers, init containers first.
     pub containers: Vec<Asked>,
     /// Its statistics; absent if there are none.
@@ -241,16 +183,16 @@ impl NodeLow {
             let pod = working_set.zip(request.as_ref()).map(|(used, request)| OffendingContainer {
                 name: name.clone(),
                 used: used.cast_signed(),
-                request: request.text.clone(),
+                request: request.to_string(),
             });
             let over = stats.iter().filter_map(|stats| {
                 // Where an init container has the name of a container, the container's request counts.
                 let asked = containers.iter().rfind(|asked| asked.name == stats.name)?;
                 let used = stats.of(resource)?;
-                (Amount::whole(used) > asked.request.amount).then(|| OffendingContainer {
+                (Amount::whole(used) > asked.request.amount()).then(|| OffendingContainer {
                     name: asked.name.clone(),
                     used,
-                    request: asked.request.text.clone(),
+                    request: asked.request.to_string(),
                 })
             });
             (pod, over.collect())
@@ -265,11 +207,11 @@ impl NodeLow {
             |part: fn(&OffendingContainer) -> String| containers.iter().map(part).collect::<Vec<_>>().join(",");
         let mut annotations = vec![
             ("offending_containers", joined(|offending| offending.name.clone())),
-            ("offending_containers_usage", joined(|offending| Binary(offending.used).to_string())),
+            ("offending_containers_usage", joined(|offending| binary(offending.used).to_string())),
         ];
         if let Some(pod) = pod {
             annotations.push(("offending_pod", pod.name.clone()));
-            annotations.push(("offending_pod_usage", Binary(pod.used).to_string()));
+            annotations.push(("offending_pod_usage", binary(pod.used).to_string()));
         }
         annotations.push(("starved_resource", self.resource.name().to_owned()));
         annotations
@@ -288,7 +230,7 @@ impl fmt::Display for NodeLow {
         for (what, OffendingContainer { name, used, request }) in
             pod.iter().map(|pod| ("Pod", pod)).chain(containers.iter().map(|container| ("Container", container)))
         {
-            let used = Binary(*used);
+            let used = binary(*used);
             write!(f, "{what} {name} was using {used}, request is {request}, has larger consumption of {resource}. ")?;
         }
         Ok(())
@@ -376,28 +318,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_print_as_kubernetes_prints_them() {
-        for (number, binary, decimal) in [
-            (0, "0", "0"),
-            (1, "1", "1"),
-            (1000, "1k", "1k"),
-            (1023, "1023", "1023"),
-            (1024, "1Ki", "1024"),
-            (1500, "1500", "1500"),
-            (-500, "-500", "-500"),
-            (-2048, "-2Ki", "-2048"),
-            (100_000, "100000", "100k"),
-            (1_572_864_000, "1500Mi", "1572864k"),
-            (1_073_741_825, "1073741825", "1073741825"),
-            (1 << 60, "1Ei", "1152921504606846976"),
-            (i64::MAX, "9223372036854775807", "9223372036854775807"),
-            (i64::MIN, "-9223372036854775808", "-9223372036854775808"),
-        ] {
-            assert_eq!((Binary(number).to_string().as_str(), Decimal(number).to_string().as_str()), (binary, decimal));
-        }
-    }
-
-    #[test]
     fn events_and_labels() {
         for (text, expected) in [
             (Attempting(Resource::EphemeralStorage).to_string(), "Attempting to reclaim ephemeral-storage"),
@@ -423,7 +343,7 @@ mod tests {
     #[test]
     fn the_first_threshold_that_was_seen_is_named() {
         let reading = Reading { available: 5, capacity: 10, time: None };
-        let (line, share) = (Line::Written("7".into()), Line::Fraction(0.5));
+        let (line, share) = (Line::Written("7".into()), Line::Fraction(Percentage::of_one(0.5)));
         let thresholds = [
             (Signal::PidAvailable, &line),
             (Signal::AllocatableMemoryAvailable, &line),

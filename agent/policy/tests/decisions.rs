@@ -7,7 +7,7 @@ use plimsoll_policy::{
     Action, Case, Config, Key, MemoryReading, NoVictim, Observation, Outcome, Plan, Protected, Reclaimed, Scope,
     SliceId, SliceSet, SliceThresholds, Stage, Stall, State, Terminating, Uid, Verdict, Why, Workload, decide, text,
 };
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Percentage};
 use std::time::Duration;
 
 const fn mib(n: u64) -> Bytes {
@@ -554,7 +554,7 @@ fn a_slice_has_its_own_line_and_its_own_candidates() {
 
 #[test]
 fn a_line_can_be_a_percentage() {
-    let ten = Line::Share(0.1);
+    let ten = Line::Share(Percentage::of_one(0.1));
     let mut rig = Rig::with(&[Threshold::hard(Signal::MemoryAvailable, ten)]);
     let plan = rig.look(1, reading(99, 99), &[candidate(0, 800)]);
     assert_eq!((plan.thresholds[0].at.to_bytes(), victims(plan)), (Bytes(104_857_601), vec![0]));

@@ -9,7 +9,7 @@ use plimsoll_policy::{
     Action, Config, EvictionPolicy, Image, Key, Observation, OwnerUid, Plan, Reclaimed, Stall, State, Swap,
     SwapThreshold, Terminating, Uid, Verdict, Why, Workload, decide,
 };
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Percentage};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn line(hundredths: core::ops::Range<u16>) -> impl Strategy<Value = Line> {
     (hundredths, any::<bool>()).prop_map(|(hundredths, is_share)| {
         if is_share {
-            Line::Share(f32::from(hundredths) / 100.0)
+            Line::Share(Percentage::of_one(f32::from(hundredths) / 100.0))
         } else {
             Line::At(Amount::whole(i64::from(hundredths) * 10))
         }

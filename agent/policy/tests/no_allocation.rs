@@ -10,7 +10,7 @@ use plimsoll_policy::{
     Action, Config, EvictionPolicy, Image, Key, Observation, Outcome, OwnerUid, Plan, Reclaimed, Scope, SliceId,
     SliceSet, SliceThresholds, Stall, State, Swap, SwapThreshold, Terminating, Uid, Why, Workload, decide,
 };
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Percentage};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -132,7 +132,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
             eviction_policy,
             thresholds: thresholds(),
             slices: vec![SliceThresholds { thresholds: thresholds()[1..].to_vec() }],
-            swap: Some(SwapThreshold { free: Line::Share(1.0), grace: std::time::Duration::ZERO }),
+            swap: Some(SwapThreshold { free: Line::Share(Percentage::of_one(1.0)), grace: std::time::Duration::ZERO }),
             hard_victims_per_minute: 10_000,
             ..Config::default()
         };

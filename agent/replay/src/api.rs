@@ -8,11 +8,9 @@ pub use words::storage_limit;
 
 use core::time::Duration;
 use jiff::Timestamp;
-use plimsoll_config::Quantity;
 use plimsoll_policy::kubelet::{self, Amount, Amounts, DiskLayout, NodeStats, Readings, Signal, StatsTime, Usage};
-use plimsoll_policy::message;
 use plimsoll_policy::{Key, OwnerUid, Stall, Terminating, Uid, Workload};
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Quantity};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -267,31 +265,7 @@ struct Container {
     restart_policy: Option<String>,
 }
 
-/// A quantity as somebody wrote it.
-#[derive(Clone, Debug)]
-struct Written(Quantity);
-
-impl Written {
-    fn amount(&self) -> Amount {
-        Amount::nanos(self.0.nanos())
-    }
-
-    /// As messages repeat it.
-    fn reported(&self) -> message::Written {
-        message::Written { amount: self.amount(), text: self.0.to_string() }
-    }
-}
-
-impl<'de> Deserialize<'de> for Written {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let quantity = Quantity::parse(&text)
-            .map_err(|error| D::Error::custom(format!("expected a quantity such as 500Mi: {error}")))?;
-        Ok(Self(quantity))
-    }
-}
-
-type Resources = BTreeMap<String, Written>;
+type Resources = BTreeMap<String, Quantity>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -316,7 +290,7 @@ struct Volume {
 #[serde(rename_all = "camelCase", default)]
 struct EmptyDir {
     medium: String,
-    size_limit: Option<Written>,
+    size_limit: Option<Quantity>,
 }
 
 /// Statistics of a pod.
@@ -385,7 +359,7 @@ struct VolumeStats {
 }
 
 fn amounts(resources: &Resources) -> Amounts {
-    let of = |name: &str| resources.get(name).map(Written::amount);
+    let of = |name: &str| resources.get(name).map(Quantity::amount);
     Amounts {
         cpu: of("cpu"),
         memory: of("memory"),
@@ -514,7 +488,7 @@ impl<'a> Seen<'a> {
             limits: containers
                 .map(|container| kubelet::ContainerLimit {
                     name: &container.name,
-                    ephemeral_storage: container.resources.limits.get(STORAGE).map(Written::amount),
+                    ephemeral_storage: container.resources.limits.get(STORAGE).map(Quantity::amount),
                 })
                 .collect(),
             volumes: volumes
@@ -524,7 +498,7 @@ impl<'a> Seen<'a> {
                         || volume.config_map.is_some()
                         || volume.git_repo.is_some()
                         || volume.empty_dir.as_ref().is_some_and(|dir| dir.medium.is_empty()),
-                    size_limit: volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_ref()).map(Written::amount),
+                    size_limit: volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_ref()).map(Quantity::amount),
                 })
                 .collect(),
             containers: stats

@@ -95,7 +95,7 @@ impl MessageContext for Texts<'_> {
 fn lines(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<Line> {
     let written = |threshold: &Threshold, amount: Amount| {
         let known = configuration.kubelet.thresholds.iter().filter_map(|known| match &known.value {
-            config::ThresholdValue::Quantity(quantity) if Amount::nanos(quantity.nanos()) == amount => {
+            config::ThresholdValue::Quantity(quantity) if quantity.amount() == amount => {
                 Some((known.signal != threshold.signal, quantity))
             }
             _ => None,

@@ -154,7 +154,7 @@ pub(super) fn reserved(configuration: &Configuration, observer: &Observer) -> Ve
         ("kubeReserved", "kubeReservedCgroup", "", &kubelet.kube_reserved),
     ] {
         let cgroup = kubelet.settings.scalar(key).map_or(usual, |(path, _)| path);
-        let bytes = amounts.get("memory").and_then(plimsoll_config::Quantity::bytes);
+        let bytes = amounts.get("memory").and_then(plimsoll_units::Quantity::bytes);
         if let (Some(bytes), false) = (bytes, cgroup.is_empty()) {
             add(cgroup, by, Some(bytes));
         }

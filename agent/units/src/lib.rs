@@ -1,9 +1,19 @@
-//! Numbers with their unit in the type, so that bytes and pages, or two clocks, cannot be mixed up.
+//! Values that all crates speak in: numbers with their unit in the type, so that bytes and pages, or two clocks, cannot
+//! be mixed up; quantities and percentages as Kubernetes writes and computes them; patterns of cgroups.
 //!
-//! Nothing here reads a clock, a file or a system call: values come in from `node` and `sense`.
+//! Nothing here reads a clock, a file or a system call: values come in from `node`, `sense` and `config`.
 
-#![no_std]
 #![forbid(unsafe_code)]
+
+mod amount;
+mod golang;
+mod percentage;
+mod quantity;
+
+pub use amount::Amount;
+pub use golang::{DurationError, FloatError, parse_duration, parse_float32};
+pub use percentage::{InvalidPercentage, Percentage};
+pub use quantity::{Quantity, QuantityError};
 
 use core::fmt;
 use core::time::Duration;
@@ -93,9 +103,7 @@ impl MonotonicNs {
 
 #[cfg(test)]
 mod tests {
-    extern crate alloc;
     use super::*;
-    use alloc::string::ToString;
 
     #[test]
     fn bytes_print_in_the_largest_unit_that_fits() {

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use plimsoll_config::Quantity;
+use plimsoll_units::Quantity;
 
 fuzz_target!(|text: &str| {
     let Ok(quantity) = Quantity::parse(text) else { return };

@@ -1,11 +1,11 @@
 //! Pods and their statistics as the API writes them, with the texts that messages repeat, and what the eviction policy
 //! makes of them. What is said of the node is read by `plimsoll-replay`.
 
-use plimsoll_config::Quantity;
 use plimsoll_policy::kubelet::{
     self, Amount, Amounts, ContainerLimit, Critical, InitContainer, NodeStats, PodSpec, QosClass, Usage,
 };
 use plimsoll_replay::{Summary, storage_limit};
+use plimsoll_units::Quantity;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::Map;
@@ -164,7 +164,7 @@ struct VolumeStats {
 
 /// An exact amount.
 pub(crate) fn amount(text: &str) -> Amount {
-    Amount::nanos(Quantity::parse(text).expect("a quantity").nanos())
+    Quantity::parse(text).expect("a quantity").amount()
 }
 
 /// A plain decimal number, with up to nine places.

@@ -1,9 +1,9 @@
 //! Messages and annotations of pods evicted because the node is low on something.
 
 use crate::api::OfNode;
-use plimsoll_config::Quantity;
-use plimsoll_policy::kubelet::{Amount, Readings, Resource, Signal};
-use plimsoll_policy::message::{Asked, Line, Met, NodeLow, Used, Victim, VictimUsage, Written};
+use plimsoll_policy::kubelet::{Readings, Resource, Signal};
+use plimsoll_policy::message::{Asked, Line, Met, NodeLow, Used, Victim, VictimUsage};
+use plimsoll_units::{Percentage, Quantity};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
@@ -61,36 +61,13 @@ struct Container {
 #[derive(Default, Deserialize)]
 struct Resources {
     #[serde(default)]
-    requests: BTreeMap<String, ApiQuantity>,
+    requests: BTreeMap<String, Quantity>,
 }
 
 impl Resources {
-    fn request(&self, resource: Resource) -> Option<Written> {
-        self.requests.get(resource.name()).map(|ApiQuantity(quantity)| written(quantity))
+    fn request(&self, resource: Resource) -> Option<Quantity> {
+        self.requests.get(resource.name()).cloned()
     }
-}
-
-/// The API takes a number for a quantity too.
-struct ApiQuantity(Quantity);
-
-impl<'de> Deserialize<'de> for ApiQuantity {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Text(String),
-            Number(serde_json::Number),
-        }
-        let text = match Form::deserialize(deserializer)? {
-            Form::Text(text) => text,
-            Form::Number(number) => number.to_string(),
-        };
-        Quantity::parse(&text).map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-fn written(quantity: &Quantity) -> Written {
-    Written { amount: Amount::nanos(quantity.nanos()), text: quantity.to_string() }
 }
 
 #[derive(Deserialize)]
@@ -178,7 +155,8 @@ impl From<&Value> for Line {
             Value::Quantity { quantity } => Self::Written(quantity.clone()),
             // Every pattern of bits is a float, and one that is none fails in every comparison.
             Value::Percentage { percentage_bits } => {
-                Self::Fraction(u32::from_str_radix(percentage_bits, 16).map_or(f32::NAN, f32::from_bits))
+                let fraction = u32::from_str_radix(percentage_bits, 16).map_or(f32::NAN, f32::from_bits);
+                Self::Fraction(Percentage::of_one(fraction))
             }
         }
     }
@@ -189,7 +167,7 @@ impl crate::Case for Case {
         let Self { resource, pod: Pod { metadata, spec }, summary, thresholds, message, annotations } = self;
         let asked = |container: &Container| Asked {
             name: container.name.clone(),
-            request: container.resources.request(resource).unwrap_or_else(Written::zero),
+            request: container.resources.request(resource).unwrap_or(Quantity::ZERO),
         };
         // Of two entries of a pod the last counts.
         let stats = summary.pods.iter().flatten().rfind(|stats| stats.pod_ref.uid == metadata.uid);

@@ -99,10 +99,10 @@ impl From<&ThresholdValue> for Value {
             ThresholdValue::Quantity(quantity) => {
                 Self::Quantity { quantity: quantity.to_string(), value: quantity.to_decimal() }
             }
-            ThresholdValue::Percentage(fraction) => Self::Percentage {
+            ThresholdValue::Percentage(share) => Self::Percentage {
                 // Go's name for it.
-                percentage: fraction.to_string().replace("inf", "+Inf"),
-                percentage_bits: format!("{:08x}", fraction.to_bits()),
+                percentage: share.fraction().to_string().replace("inf", "+Inf"),
+                percentage_bits: format!("{:08x}", share.fraction().to_bits()),
             },
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::api::OfNode;
 use jiff::Timestamp;
-use plimsoll_config::Quantity;
 use plimsoll_policy::kubelet::{Readings, Signal, StatsTime};
+use plimsoll_units::Quantity;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

@@ -2,20 +2,19 @@
 
 use crate::api::{Lists, OfNode, Pod, PodStats, amount};
 use core::time::Duration;
-use plimsoll_config::Quantity;
 use plimsoll_config::kubelet::{self as configured, EvictionSettings, Kubelet, parse_thresholds};
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
 use plimsoll_policy::kubelet::{
     Condition, DiskLayout, Limit, Line, Origin, Readings, Resource, Signal, StatsTime, Threshold,
 };
 use plimsoll_policy::message::{
-    self, Asked, Attempting, Message, MessageContext, OverLimit, Used, Victim, VictimUsage, Written,
+    self, Asked, Attempting, Message, MessageContext, OverLimit, Used, Victim, VictimUsage,
 };
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, Key, Observation, Outcome, Plan, Reclaimed, Stage, State, Uid, Why, Workload,
     decide,
 };
-use plimsoll_units::{CgroupId, MonotonicNs};
+use plimsoll_units::{CgroupId, MonotonicNs, Percentage, Quantity};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -151,20 +150,20 @@ impl Value {
     fn line(&self) -> Line {
         match self {
             Self::Quantity { value, .. } => Line::At(crate::api::decimal_amount(value)),
-            Self::Percentage { percentage_bits } => Line::Share(fraction(percentage_bits)),
+            Self::Percentage { percentage_bits } => Line::Share(share(percentage_bits)),
         }
     }
 
     fn reported(&self) -> message::Line {
         match self {
             Self::Quantity { quantity, .. } => message::Line::Written(quantity.clone()),
-            Self::Percentage { percentage_bits } => message::Line::Fraction(fraction(percentage_bits)),
+            Self::Percentage { percentage_bits } => message::Line::Fraction(share(percentage_bits)),
         }
     }
 }
 
-fn fraction(bits: &str) -> f32 {
-    f32::from_bits(u32::from_str_radix(bits, 16).expect("the bits of a float"))
+fn share(bits: &str) -> Percentage {
+    Percentage::of_one(f32::from_bits(u32::from_str_radix(bits, 16).expect("the bits of a float")))
 }
 
 impl Step {
@@ -330,7 +329,7 @@ impl MessageContext for Spoken<'_> {
     fn victim(&self, pod: u32, resource: Resource) -> Victim {
         let pod = self.active[pod as usize];
         let stats = pod.stats(self.stats);
-        let written = |text: &String| Written { amount: amount(text), text: printed(text) };
+        let written = |text: &String| Quantity::parse(text).expect("a quantity");
         let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
         Victim {
             name: pod.metadata.name.clone(),
@@ -343,7 +342,7 @@ impl MessageContext for Spoken<'_> {
             containers: containers
                 .map(|container| Asked {
                     name: container.name.clone(),
-                    request: container.resources.requests.get(resource.name()).map_or_else(Written::zero, written),
+                    request: container.resources.requests.get(resource.name()).map_or(Quantity::ZERO, written),
                 })
                 .collect(),
             used: stats.map(|stats| VictimUsage {

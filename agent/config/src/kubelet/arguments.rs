@@ -3,8 +3,8 @@
 use super::keys::{Key, Shape};
 use super::settings::{Entry, Setting, SettingValue, Settings};
 use crate::model::Origin;
-use crate::quantity::Quantity;
 use crate::tree::{self, Problems, Value, read};
+use plimsoll_units::Quantity;
 use std::collections::BTreeMap;
 
 /// A word of a command line, and the line of the file that it stands in.

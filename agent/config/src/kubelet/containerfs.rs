@@ -2,6 +2,7 @@
 
 use super::threshold::{EvictionThreshold, Operator, ThresholdValue};
 use plimsoll_policy::kubelet::Signal as EvictionSignal;
+use plimsoll_units::Percentage;
 
 /// What the runtime says of its disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskL
                 EvictionThreshold {
                     signal: derived,
                     operator: Operator::Never,
-                    value: ThresholdValue::Percentage(0.0),
+                    value: ThresholdValue::Percentage(Percentage::of_one(0.0)),
                     grace_period_ns: 0,
                     min_reclaim: None,
                 },

@@ -9,7 +9,6 @@
 pub(crate) mod arguments;
 mod containerfs;
 mod flag;
-mod golang;
 mod keys;
 pub(crate) mod read;
 pub(crate) mod settings;
@@ -19,9 +18,9 @@ pub(crate) mod words;
 
 pub use containerfs::{DiskLayout, derive_containerfs};
 pub use flag::{MalformedPair, parse_map_flag};
-pub use golang::{DurationError, FloatError, parse_duration, parse_float32};
 pub use keys::{DEFAULT_EVICTION_HARD, KEYS, Key, Role, Shape};
 pub use plimsoll_policy::kubelet::Signal as EvictionSignal;
+pub use plimsoll_units::{DurationError, FloatError, parse_duration, parse_float32};
 pub use settings::{Entry, Setting, SettingValue, Settings};
 pub use threshold::{
     EvictionSettings, EvictionThreshold, Operator, SettingError, ThresholdError, ThresholdValue, parse_all_thresholds,

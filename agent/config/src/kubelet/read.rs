@@ -5,8 +5,8 @@ use super::arguments::{WITHOUT_RESOURCE, is_reservation};
 use super::keys::{KEYS, Key, Shape};
 use super::settings::{Entry, Layer, Patch, PatchValue};
 use crate::model::Origin;
-use crate::quantity::Quantity;
 use crate::tree::{Item, Problems, Section, Value, any_of, duplicates, read};
+use plimsoll_units::Quantity;
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
 

@@ -1,8 +1,7 @@
 //! Thresholds from the maps of strings that a kubelet is configured with.
 
-use super::golang::{DurationError, FloatError, parse_duration, parse_float32};
-use crate::quantity::{Quantity, QuantityError};
 use plimsoll_policy::kubelet::Signal as EvictionSignal;
+use plimsoll_units::{DurationError, FloatError, Percentage, Quantity, QuantityError, parse_duration};
 use std::collections::BTreeMap;
 
 /// Where a threshold is.
@@ -10,23 +9,16 @@ use std::collections::BTreeMap;
 pub enum ThresholdValue {
     /// At this amount.
     Quantity(Quantity),
-    /// At this fraction of the capacity. It may be anything that Go reads as a number, `NaN` included.
-    Percentage(f32),
+    /// At this share of the capacity.
+    Percentage(Percentage),
 }
 
 impl ThresholdValue {
-    /// The amount on something with this capacity. Percentages print with binary suffixes whatever they are of, and are
-    /// truncated after a multiplication in 64-bit floats of a 32-bit fraction.
+    /// The amount on something with this capacity. Percentages print with binary suffixes whatever they are of.
     pub fn of(&self, capacity: i64) -> Quantity {
         match self {
             Self::Quantity(quantity) => quantity.clone(),
-            Self::Percentage(fraction) => {
-                #[expect(clippy::cast_precision_loss, reason = "the kubelet multiplies in 64-bit floats")]
-                let share = capacity as f64 * f64::from(*fraction);
-                #[expect(clippy::cast_possible_truncation, reason = "truncation is the rule")]
-                let share = share as i64;
-                Quantity::binary(share.into())
-            }
+            Self::Percentage(share) => Quantity::binary(share.of(capacity).into()),
         }
     }
 }
@@ -235,25 +227,20 @@ fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdVa
         return Ok(None);
     }
     if written.ends_with('%') {
-        let fraction = fraction(written)?;
-        if fraction < 0.0 {
+        let share = Percentage::parse(written)?;
+        if share.fraction() < 0.0 {
             return Err(ThresholdError::PercentageNegative { signal, value: value() });
         }
-        if fraction > 1.0 {
+        if share.fraction() > 1.0 {
             return Err(ThresholdError::PercentageAboveAll { signal, value: value() });
         }
-        return Ok(Some(ThresholdValue::Percentage(fraction)));
+        return Ok(Some(ThresholdValue::Percentage(share)));
     }
     let quantity = Quantity::parse(written)?;
     if quantity.is_negative() || quantity.is_zero() {
         return Err(ThresholdError::QuantityNotPositive { signal, value: quantity.to_string() });
     }
     Ok(Some(ThresholdValue::Quantity(quantity)))
-}
-
-/// All percent signs at the end are taken off, not one only: `10%%` is ten percent.
-fn fraction(written: &str) -> Result<f32, FloatError> {
-    Ok(parse_float32(written.trim_end_matches('%'))? / 100.0)
 }
 
 fn grace_period(_: EvictionSignal, written: &str) -> Result<i64, ThresholdError> {
@@ -263,11 +250,11 @@ fn grace_period(_: EvictionSignal, written: &str) -> Result<i64, ThresholdError>
 
 fn min_reclaim(signal: EvictionSignal, written: &str) -> Result<ThresholdValue, ThresholdError> {
     if written.ends_with('%') {
-        let fraction = fraction(written)?;
-        return if fraction <= 0.0 {
+        let share = Percentage::parse(written)?;
+        return if share.fraction() <= 0.0 {
             Err(ThresholdError::ReclaimNotPositive { signal, value: written.to_owned() })
         } else {
-            Ok(ThresholdValue::Percentage(fraction))
+            Ok(ThresholdValue::Percentage(share))
         };
     }
     let quantity = Quantity::parse(written)?;

@@ -6,11 +6,11 @@ use super::settings::{Entry, Setting, SettingValue, Settings};
 use super::threshold::{EvictionSettings, EvictionThreshold, ThresholdError, parse_all_thresholds};
 use super::{KEYS, Shape, parse_duration};
 use crate::model::Origin;
-use crate::quantity::Quantity;
 use crate::tree::{Problems, any_of};
 use core::time::Duration;
 use plimsoll_policy::kubelet::Signal as EvictionSignal;
 use plimsoll_policy::shutdown::{Period, ShutdownConfig, ShutdownConfigError};
+use plimsoll_units::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! Limits that a pod's own specification sets on local storage.
 
-use super::amount::Amount;
 use super::pod::Pod;
 use super::ranking::DiskLayout;
+use plimsoll_units::Amount;
 use serde::{Deserialize, Serialize};
 
 /// A limit of local storage.

@@ -6,7 +6,6 @@
 //!
 //! Nothing here reads a file or a clock or kills, and nothing renders a text.
 
-mod amount;
 mod limits;
 mod manager;
 mod pod;
@@ -15,11 +14,11 @@ mod reclaim;
 mod signals;
 mod threshold;
 
-pub use amount::Amount;
 pub use limits::Limit;
 pub(crate) use limits::over_limit;
 pub use manager::AT_ONCE_SECONDS;
 pub use manager::{Conditions, Config, Eviction, Observation, Outcome, Plan, State, Why, after_reclaim, decide};
+pub use plimsoll_units::Amount;
 pub use pod::{
     Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Manages, Pod, PodSpec, PodStats, QosClass,
     Requirements, Usage, Volume, VolumeStats,

@@ -2,7 +2,7 @@
 //!
 //! [`PodSpec`] is read once, when a pod comes; [`Pod`] is what a decision looks at.
 
-use super::amount::Amount;
+use plimsoll_units::Amount;
 use serde::{Deserialize, Serialize};
 
 /// The lowest priority of pods that are critical by it (`SystemCriticalPriority`).

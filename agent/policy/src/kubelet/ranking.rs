@@ -1,9 +1,9 @@
 //! Who would go first.
 
-use super::amount::Amount;
 use super::pod::{Critical, Manages, Pod, PodStats, Usage};
 use super::signals::{Resource, Signal};
 use core::cmp::{Ordering, Reverse};
+use plimsoll_units::Amount;
 use serde::{Deserialize, Serialize};
 
 /// Up to this many elements are sorted by insertion in Go, which keeps the order of equal ones, and more are not.

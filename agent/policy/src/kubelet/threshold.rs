@@ -1,17 +1,16 @@
 //! Thresholds: where a line is, what it takes to be below it, and how a list of them came to be.
 
-use super::amount::Amount;
 use super::signals::{Readings, Signal};
 use core::time::Duration;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Amount, Bytes, Percentage};
 
 /// Where a line is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Line {
     /// At this amount.
     At(Amount),
-    /// At this fraction of the capacity. It may be anything that Go reads as a number.
-    Share(f32),
+    /// At this share of the capacity.
+    Share(Percentage),
 }
 
 impl Line {
@@ -25,21 +24,11 @@ impl Line {
         self.of(capacity.0.cast_signed()).to_bytes()
     }
 
-    /// The line on this capacity (`GetThresholdQuantity`). Shares are taken in 64-bit floats of a 32-bit fraction and
-    /// truncated, so that 10 % of 10 GiB is 16 bytes more than 1 GiB.
+    /// The line on this capacity (`GetThresholdQuantity`).
     pub fn of(self, capacity: i64) -> Amount {
-        /// 2^63.
-        const BEYOND: f64 = 9_223_372_036_854_775_808.0;
         match self {
             Self::At(amount) => amount,
-            Self::Share(fraction) => {
-                #[expect(clippy::cast_precision_loss, reason = "the kubelet multiplies in 64-bit floats")]
-                let share = capacity as f64 * f64::from(fraction);
-                // What does not fit becomes the lowest number on amd64, NaN included.
-                #[expect(clippy::cast_possible_truncation, reason = "truncation is the rule")]
-                let share = if (-BEYOND..BEYOND).contains(&share) { share as i64 } else { i64::MIN };
-                Amount::whole(share)
-            }
+            Self::Share(share) => share.amount_of(capacity),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! From what an eviction policy decided to what is said of each pod that goes.
 
-use super::{Binary, Cause, Line, Met, NodeLow, OverLimit, Victim};
+use super::{Cause, Line, Met, NodeLow, OverLimit, Victim, binary};
 use crate::config::Config;
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{Amount, Limit, Reading, Readings, Resource};
@@ -52,7 +52,7 @@ impl Message {
                     Some(status) => {
                         let line = match words.line(index) {
                             // Of what it was really taken of: without the huge page pool.
-                            Line::Fraction(_) => Line::Written(Binary(whole(status.at)).to_string()),
+                            Line::Fraction(_) => Line::Written(binary(whole(status.at)).to_string()),
                             written @ Line::Written(_) => written,
                         };
                         Met { signal, line, reading: below(status, reading) }
@@ -108,12 +108,12 @@ fn whole(amount: Amount) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Asked, Used, VictimUsage, Written};
+    use super::super::{Asked, Used, VictimUsage};
     use super::*;
     use crate::kubelet::{self, DiskLayout, NodeStats, Signal, Threshold};
     use crate::{Observation, Reclaimed, State, Swap, SwapThreshold, Workload, decide};
     use core::time::Duration;
-    use plimsoll_units::{Bytes, MonotonicNs};
+    use plimsoll_units::{Bytes, MonotonicNs, Percentage, Quantity};
 
     /// One pod that asks for 10 of everything in its only container.
     struct OnePod(Line);
@@ -125,7 +125,7 @@ mod tests {
 
         fn victim(&self, pod: u32, _resource: Resource) -> Victim {
             assert_eq!(pod, 0);
-            let request = Written { amount: Amount::whole(10), text: "10".into() };
+            let request = Quantity::decimal(10);
             let used = Used { name: "c".into(), working_set: Some(2048), root_fs: Some(2048), logs: Some(1) };
             Victim {
                 name: "p".into(),
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn all_policies_say_the_same_of_every_signal_and_limit() {
         let written = || (kubelet::Line::At(Amount::whole(5120)), Line::Written("5Ki".into()));
-        let share = || (kubelet::Line::Share(0.125), Line::Fraction(0.125));
+        let share = || (kubelet::Line::Share(Percentage::of_one(0.125)), Line::Fraction(Percentage::of_one(0.125)));
         for (line, text) in [written(), share()] {
             let words = OnePod(text);
             for signal in Signal::ALL {
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_figure_that_is_below_is_told_and_swap_names_no_threshold() {
-        let words = OnePod(Line::Fraction(0.125));
+        let words = OnePod(Line::Fraction(Percentage::of_one(0.125)));
         let memory = |line| {
             let thresholds = vec![threshold(Signal::MemoryAvailable, line)];
             Config { thresholds, ..Config::default() }
@@ -252,18 +252,18 @@ mod tests {
         let low = "The node was low on resource: memory. ";
         let mem_available = |bytes| Observation { mem_available: Some(Bytes(bytes)), ..Default::default() };
         // A thirty-second of it is 2Ki, and the kubelet's figure is 4Ki.
-        let config = memory(kubelet::Line::Share(0.031_25));
+        let config = memory(kubelet::Line::Share(Percentage::of_one(0.031_25)));
         assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 2Ki, available: 1Ki. "));
-        let config = memory(kubelet::Line::Share(0.125));
+        let config = memory(kubelet::Line::Share(Percentage::of_one(0.125)));
         assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 8Ki, available: 4Ki. "));
         // Huge pages are available to nobody.
         let pool = Observation { huge_page_pool: Bytes(3072), ..Default::default() };
-        let config = memory(kubelet::Line::Share(0.031_25));
+        let config = memory(kubelet::Line::Share(Percentage::of_one(0.031_25)));
         assert_eq!(reported(&config, &pool), format!("{low}Threshold quantity: 1952, available: 1Ki. "));
         let swap = Swap { total: Bytes(100), free: Bytes(1), refaults: 7 };
         let stall = crate::Stall { full: Duration::from_secs(1), window: Duration::from_secs(1) };
         let swapping = Observation { swap: Some(swap), stall: Some(stall), ..Observation::default() };
-        let line = SwapThreshold { free: kubelet::Line::Share(0.5), grace: Duration::ZERO };
+        let line = SwapThreshold { free: kubelet::Line::Share(Percentage::of_one(0.5)), grace: Duration::ZERO };
         let config = Config { swap: Some(line), thresholds: Vec::new(), ..Config::default() };
         assert_eq!(reported(&config, &swapping), low);
     }

@@ -1,9 +1,9 @@
 //! What messages repeat of a pod.
 
-use super::{Container, Pod, Resources, STORAGE, Seen, Written};
-use plimsoll_config::Quantity;
+use super::{Container, Pod, Resources, STORAGE, Seen};
 use plimsoll_policy::kubelet::{Limit, Resource};
-use plimsoll_policy::message::{self, Asked, OverLimit, Used, Victim, VictimUsage};
+use plimsoll_policy::message::{Asked, OverLimit, Used, Victim, VictimUsage};
+use plimsoll_units::Quantity;
 
 /// The local storage that a pod may use (the sum that [`PodSpec::ephemeral_storage_limit`] takes), to be printed: the
 /// limits of its containers, those of its init containers with whether these stay beside the others, and its overhead.
@@ -19,7 +19,7 @@ pub fn storage_limit(
         (one, other) => one.or(other),
     };
     let most = |one: Option<Quantity>, other: Option<Quantity>| match (one, other) {
-        (Some(one), Some(other)) if one.nanos() >= other.nanos() => Some(one),
+        (Some(one), Some(other)) if one.amount() >= other.amount() => Some(one),
         (one, other) => other.or(one),
     };
     let mut together = containers.fold(None, plus);
@@ -39,18 +39,18 @@ pub fn storage_limit(
 }
 
 /// A quantity that is not there prints as none.
-fn reported(written: Option<&Written>) -> String {
-    written.map_or_else(String::new, |Written(quantity)| quantity.to_string())
+fn reported(quantity: Option<&Quantity>) -> String {
+    quantity.map_or_else(String::new, Quantity::to_string)
 }
 
 impl Pod {
     fn storage_limit(&self) -> Option<Quantity> {
-        let own = |container: &Container| container.resources.limits.get(STORAGE).map(|Written(limit)| limit.clone());
+        let own = |container: &Container| container.resources.limits.get(STORAGE).cloned();
         let is_sidecar = |container: &Container| container.restart_policy.as_deref() == Some("Always");
         storage_limit(
             self.spec.containers.iter().map(own),
             self.spec.init_containers.iter().map(|container| (is_sidecar(container), own(container))),
-            self.spec.overhead.get(STORAGE).map(|Written(overhead)| overhead),
+            self.spec.overhead.get(STORAGE),
         )
     }
 }
@@ -58,11 +58,11 @@ impl Pod {
 impl Seen<'_> {
     /// What a message says of it when the node is low on something.
     pub(crate) fn victim(&self, resource: Resource) -> Victim {
-        let of = |resources: &Resources| resources.get(resource.name()).map(Written::reported);
+        let of = |resources: &Resources| resources.get(resource.name()).cloned();
         let spec = self.pod.map(|pod| &pod.spec);
         let asked = |container: &Container| Asked {
             name: container.name.clone(),
-            request: of(&container.resources.requests).unwrap_or_else(message::Written::zero),
+            request: of(&container.resources.requests).unwrap_or(Quantity::ZERO),
         };
         let name = self.pod.map(|pod| &pod.metadata.name).or_else(|| Some(&self.stats?.pod_ref.name));
         Victim {

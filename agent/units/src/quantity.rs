@@ -1,20 +1,21 @@
 //! Quantities as Kubernetes writes them: `100Mi`, `1.5Gi`, `2e9`, `500m`; exact, never through floating point, and
 //! printed as Kubernetes prints them, because that is what its messages and events say.
 
+use crate::{Amount, Bytes};
 use core::cmp::Ordering;
 use core::fmt;
-use num_bigint::{BigInt, Sign};
-use plimsoll_units::Bytes;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-/// An exact amount. Finer than 10^-9 is rounded up, as Kubernetes rounds it.
+/// An amount with the form that it is printed in (Kubernetes' `resource.Quantity`). Finer than 10^-9 is rounded up, as
+/// Kubernetes rounds it. Exact to 38 digits; Kubernetes keeps more, and here what is behind them is rounded up.
 #[derive(Clone, Debug)]
 pub struct Quantity {
-    /// The amount is `unscaled * 10^exponent`.
-    unscaled: BigInt,
+    /// The amount is `unscaled * 10^exponent`, and the exponent is at least [`NANO`].
+    unscaled: i128,
     exponent: i32,
     format: Format,
     /// The text it was parsed from, where Kubernetes would print just that.
-    written: Option<String>,
+    written: Option<Box<str>>,
 }
 
 impl PartialEq for Quantity {
@@ -62,14 +63,17 @@ const DECIMAL: [(&str, i32); 10] =
 const BINARY: [(&str, i32); 6] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
 
 impl Quantity {
+    /// None, printed as `0`: what a request that is not there counts and prints as.
+    pub const ZERO: Self = Self::binary(0);
+
     /// A whole number, to be printed with binary suffixes.
-    pub fn binary(amount: i128) -> Self {
-        Self { unscaled: BigInt::from(amount), exponent: 0, format: Format::Binary, written: None }
+    pub const fn binary(amount: i128) -> Self {
+        Self { unscaled: amount, exponent: 0, format: Format::Binary, written: None }
     }
 
     /// A whole number, to be printed with decimal suffixes.
-    pub fn decimal(amount: i128) -> Self {
-        Self { format: Format::Decimal, ..Self::binary(amount) }
+    pub const fn decimal(amount: i128) -> Self {
+        Self { unscaled: amount, exponent: 0, format: Format::Decimal, written: None }
     }
 
     /// Parses what Kubernetes accepts, with its quirks: a suffix alone is zero up to `Ti` and no number above; zero
@@ -87,27 +91,22 @@ impl Quantity {
         if !parts.value.bytes().any(|byte| byte.is_ascii_digit()) {
             return Err(QuantityError::Numeric);
         }
-        let mut unscaled = number(parts.digits, parts.fraction);
-        let mut scale = -fits(parts.fraction.len());
-        let mut format = format;
-        match format {
-            Format::Exponent | Format::Decimal => scale = scale.saturating_add(exponent),
-            Format::Binary => unscaled <<= exponent.unsigned_abs(),
-        }
-        let (unscaled, scale) = round_up_to_nano(unscaled, scale);
+        let (unscaled, scale) = match format {
+            Format::Exponent | Format::Decimal => {
+                let (unscaled, dropped) = number(parts.digits, parts.fraction);
+                let scale = dropped - fits(parts.fraction.len());
+                round_up_to_nano(unscaled, scale.saturating_add(exponent))
+            }
+            Format::Binary => shifted(parts.digits, parts.fraction, exponent),
+        };
         let mut quantity = Self { unscaled, exponent: scale, format, written: None };
-        if format == Format::Binary {
-            if quantity.cmp_whole(i64::MAX.into()) == Ordering::Greater {
-                quantity = Self { unscaled: i64::MAX.into(), exponent: 0, ..quantity };
-            }
-            if quantity.cmp_whole(1) == Ordering::Less && !quantity.is_zero() {
-                format = Format::Decimal;
-            }
+        if format == Format::Binary && quantity.cmp_whole(1) == Ordering::Less && !quantity.is_zero() {
+            quantity.format = Format::Decimal;
         }
         if parts.negative {
             quantity.unscaled = -quantity.unscaled;
         }
-        Ok(Self { format, ..quantity })
+        Ok(quantity)
     }
 
     /// Amounts that fit 64 bits for sure. They come back as they were written, if that is near enough to the canonical
@@ -125,41 +124,41 @@ impl Quantity {
         if precision < 0 || scale < NANO {
             return None;
         }
-        let mantissa = number(digits, parts.fraction);
+        let (mantissa, _) = number(digits, parts.fraction);
         let as_written = match format {
-            Format::Binary => mantissa.iter_u32_digits().next().is_some_and(|low| low & 7 != 0),
+            Format::Binary => mantissa & 7 != 0,
             Format::Exponent | Format::Decimal => {
                 let all = [digits, parts.fraction].concat();
                 scale % 3 == 0 && !all.ends_with("000") && !all.starts_with('0')
             }
         };
-        let unscaled = if format == Format::Binary { mantissa << exponent.unsigned_abs() } else { mantissa };
+        let unscaled = if format == Format::Binary { mantissa << exponent } else { mantissa };
         Some(Self {
             unscaled: if parts.negative { -unscaled } else { unscaled },
             exponent: scale,
             format,
-            written: as_written.then(|| text.to_owned()),
+            written: as_written.then(|| text.into()),
         })
     }
 
     /// Whether it is zero.
-    pub fn is_zero(&self) -> bool {
-        self.unscaled.sign() == Sign::NoSign
+    pub const fn is_zero(&self) -> bool {
+        self.unscaled == 0
     }
 
     /// Whether it is below zero.
-    pub fn is_negative(&self) -> bool {
-        self.unscaled.sign() == Sign::Minus
+    pub const fn is_negative(&self) -> bool {
+        self.unscaled < 0
     }
 
     /// The amount with the largest exponent that loses nothing.
-    fn plain(&self) -> (BigInt, i32) {
+    fn plain(&self) -> (i128, i32) {
         if self.is_zero() {
-            return (BigInt::ZERO, 0);
+            return (0, 0);
         }
-        let (mut unscaled, mut exponent) = (self.unscaled.clone(), self.exponent);
-        while (&unscaled % 10_u32).sign() == Sign::NoSign && exponent < i32::MAX {
-            unscaled /= 10_u32;
+        let (mut unscaled, mut exponent) = (self.unscaled, self.exponent);
+        while unscaled % 10 == 0 && exponent < i32::MAX {
+            unscaled /= 10;
             exponent += 1;
         }
         (unscaled, exponent)
@@ -170,40 +169,31 @@ impl Quantity {
         u64::try_from(self.whole()?.0).ok().map(Bytes)
     }
 
-    /// The amount in billionths, the finest that is kept; the nearest that 128 bits hold where it is beyond them, which no
-    /// machine has.
-    pub fn nanos(&self) -> i128 {
+    /// The amount without its form; the nearest that fits where it is beyond, which no machine has.
+    pub fn amount(&self) -> Amount {
         let beyond = if self.is_negative() { i128::MIN } else { i128::MAX };
-        let Ok(exponent @ 0..=64) = u32::try_from(i64::from(self.exponent) - i64::from(NANO)) else {
-            return if self.is_zero() { 0 } else { beyond };
-        };
-        i128::try_from(&self.unscaled * BigInt::from(10).pow(exponent)).unwrap_or(beyond)
+        let nanos =
+            ten_to(i64::from(self.exponent) - i64::from(NANO)).and_then(|scale| self.unscaled.checked_mul(scale));
+        Amount::nanos(if self.is_zero() { 0 } else { nanos.unwrap_or(beyond) })
     }
 
-    /// Rounded up to a whole number, and whether that lost anything; absent beyond a hundred digits.
-    fn whole(&self) -> Option<(BigInt, bool)> {
-        if self.is_zero() {
-            return Some((BigInt::ZERO, false));
+    /// Rounded up to a whole number, and whether that lost anything; absent beyond 128 bits.
+    fn whole(&self) -> Option<(i128, bool)> {
+        if self.exponent >= 0 {
+            let whole = ten_to(self.exponent.into()).and_then(|scale| self.unscaled.checked_mul(scale));
+            return if self.is_zero() { Some((0, false)) } else { Some((whole?, false)) };
         }
-        match u32::try_from(self.exponent) {
-            Ok(exponent) if exponent <= 100 => Some((&self.unscaled * BigInt::from(10).pow(exponent), false)),
-            Ok(_) => None,
-            Err(_) => {
-                let divisor = BigInt::from(10).pow(self.exponent.unsigned_abs());
-                let quotient = &self.unscaled / &divisor;
-                let lost = &quotient * &divisor != self.unscaled;
-                let up = lost && !self.is_negative();
-                Some((quotient + i32::from(up), lost))
-            }
-        }
+        let divisor = ten_to(-i64::from(self.exponent))?;
+        let (quotient, lost) = (self.unscaled / divisor, self.unscaled % divisor != 0);
+        Some((quotient + i128::from(lost && !self.is_negative()), lost))
     }
 
     fn cmp_whole(&self, other: i128) -> Ordering {
         match self.whole() {
-            None => self.unscaled.sign().cmp(&Sign::NoSign),
+            None => self.unscaled.cmp(&0),
             Some((whole, lost)) => {
                 // What was rounded up to `other` is still below it.
-                whole.cmp(&other.into()).then(if lost { Ordering::Less } else { Ordering::Equal })
+                whole.cmp(&other).then(if lost { Ordering::Less } else { Ordering::Equal })
             }
         }
     }
@@ -211,7 +201,7 @@ impl Quantity {
     /// The amount as a plain decimal number, `1181116006.4`; with an exponent where it would have more than a thousand
     /// zeros, because `1e2000000000` is a quantity, too.
     pub fn to_decimal(&self) -> String {
-        let digits = self.unscaled.magnitude().to_string();
+        let digits = self.unscaled.unsigned_abs().to_string();
         let sign = if self.is_negative() { "-" } else { "" };
         let Ok(places) = usize::try_from(-i64::from(self.exponent)) else {
             return match usize::try_from(self.exponent) {
@@ -232,9 +222,9 @@ impl core::ops::Add for &Quantity {
 
     /// The sum, printed in the form of the first, or of the second if the first is zero; never as either was written.
     fn add(self, other: Self) -> Quantity {
-        let unscaled = BigInt::from(self.nanos()) + BigInt::from(other.nanos());
+        let sum = self.amount() + other.amount();
         let format = if self.is_zero() { other.format } else { self.format };
-        Quantity { unscaled, exponent: NANO, format, written: None }
+        Quantity { unscaled: sum.as_nanos(), exponent: NANO, format, written: None }
     }
 }
 
@@ -254,26 +244,51 @@ impl fmt::Display for Quantity {
             let mut power = 0;
             // Kubernetes negates a 64-bit number here, and there is one that has no opposite.
             let has_opposite = whole != i64::MIN.into();
-            while has_opposite && (&whole % 1024_u32).sign() == Sign::NoSign {
-                whole /= 1024_u32;
+            while has_opposite && whole % 1024 == 0 {
+                whole /= 1024;
                 power += 10;
             }
             let suffix = BINARY.iter().find(|(_, exponent)| *exponent == power).map_or("", |(suffix, _)| suffix);
             return write!(f, "{whole}{suffix}");
         }
-        let (mut amount, mut exponent) = self.plain();
-        while exponent % 3 != 0 {
-            amount *= 10_u32;
-            exponent -= 1;
-        }
+        let (amount, exponent) = self.plain();
+        // Suffixes are three digits apart.
+        let zeros = exponent.rem_euclid(3);
+        let exponent = exponent - zeros;
+        write!(f, "{amount}{:0<width$}", "", width = usize::try_from(zeros).unwrap_or(0))?;
         match self.format {
-            Format::Exponent if exponent == 0 => write!(f, "{amount}"),
-            Format::Exponent => write!(f, "{amount}e{exponent}"),
+            Format::Exponent if exponent == 0 => Ok(()),
+            Format::Exponent => write!(f, "e{exponent}"),
             Format::Decimal | Format::Binary => {
-                let suffix = DECIMAL.iter().find(|(_, known)| *known == exponent).map_or("", |(suffix, _)| suffix);
-                write!(f, "{amount}{suffix}")
+                f.write_str(DECIMAL.iter().find(|(_, known)| *known == exponent).map_or("", |(suffix, _)| suffix))
             }
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    /// From a text. The API takes a number for one too.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Quantity;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a quantity such as 500Mi")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Quantity, E> {
+                Quantity::parse(text).map_err(|error| E::custom(format!("expected a quantity such as 500Mi: {error}")))
+            }
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity, E> {
+                self.visit_str(&number.to_string())
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Quantity, E> {
+                self.visit_str(&number.to_string())
+            }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Quantity, E> {
+                self.visit_str(&number.to_string())
+            }
+        }
+        deserializer.deserialize_any(Text)
     }
 }
 
@@ -321,8 +336,44 @@ fn interpret(suffix: &str) -> Option<(i32, Format)> {
     Some((i32::try_from(exponent).ok()?, Format::Exponent))
 }
 
-fn number(digits: &str, fraction: &str) -> BigInt {
-    BigInt::parse_bytes([digits, fraction].concat().as_bytes(), 10).unwrap_or(BigInt::ZERO)
+/// `10^exponent`, where it fits.
+fn ten_to(exponent: i64) -> Option<i128> {
+    10_i128.checked_pow(u32::try_from(exponent).ok()?)
+}
+
+/// The digits as a number, and how many were left off behind those that fit; these are rounded up.
+fn number(digits: &str, fraction: &str) -> (i128, i32) {
+    let (mut number, mut dropped, mut lost) = (0_i128, 0, false);
+    for digit in digits.bytes().chain(fraction.bytes()).map(|byte| i128::from(byte - b'0')) {
+        match number.checked_mul(10).and_then(|number| number.checked_add(digit)) {
+            Some(longer) if dropped == 0 && longer < i128::MAX => number = longer,
+            _ => {
+                dropped += 1;
+                lost |= digit != 0;
+            }
+        }
+    }
+    (number + i128::from(lost), dropped)
+}
+
+/// The number times two to the power of `exponent`, in billionths rounded up; at most the largest signed 64-bit number,
+/// where Kubernetes caps what has a binary suffix.
+fn shifted(digits: &str, fraction: &str, exponent: i32) -> (i128, i32) {
+    let most = i128::from(i64::MAX);
+    let mut whole = digits.parse::<i128>().unwrap_or(if digits.is_empty() { 0 } else { most }).min(most);
+    let mut fraction: Vec<u32> = fraction.bytes().map(|byte| u32::from(byte - b'0')).collect();
+    for _ in 0..exponent / 10 {
+        let mut carry = 0;
+        for digit in fraction.iter_mut().rev() {
+            let product = *digit * 1024 + carry;
+            (carry, *digit) = (product / 10, product % 10);
+        }
+        whole = whole.saturating_mul(1024).saturating_add(carry.into()).min(most + 1);
+    }
+    let (kept, rest) = fraction.split_at(fraction.len().min(9));
+    let nanos = (0..9).fold(0, |nanos, at| nanos * 10 + i128::from(kept.get(at).copied().unwrap_or(0)));
+    let nanos = nanos + i128::from(rest.iter().any(|digit| *digit != 0));
+    if whole > most || whole == most && nanos > 0 { (most, 0) } else { (whole * 1_000_000_000 + nanos, NANO) }
 }
 
 /// A length as the 32-bit number that scales are; no text is that long.
@@ -330,19 +381,13 @@ fn fits(length: usize) -> i32 {
     i32::try_from(length).unwrap_or(i32::MAX)
 }
 
-fn round_up_to_nano(unscaled: BigInt, exponent: i32) -> (BigInt, i32) {
-    if exponent >= NANO || unscaled.sign() == Sign::NoSign {
+fn round_up_to_nano(unscaled: i128, exponent: i32) -> (i128, i32) {
+    if exponent >= NANO || unscaled == 0 {
         return (unscaled, exponent.max(NANO));
     }
-    let excess = NANO.abs_diff(exponent);
-    // Fewer digits than are cut off: all of it is below the finest that is kept.
-    if unscaled.bits() < u64::from(excess) * 3 {
-        return (BigInt::from(1), NANO);
-    }
-    let divisor = BigInt::from(10).pow(excess);
-    let quotient = &unscaled / &divisor;
-    let lost = &quotient * &divisor != unscaled;
-    (quotient + i32::from(lost), NANO)
+    // A number that fits is below any power of ten that does not: all of it is below the finest that is kept.
+    let Some(divisor) = ten_to(i64::from(NANO) - i64::from(exponent)) else { return (1, NANO) };
+    (unscaled / divisor + i128::from(unscaled % divisor != 0), NANO)
 }
 
 #[cfg(test)]
@@ -389,6 +434,31 @@ mod tests {
         assert_eq!(Quantity::decimal(18_000_000).to_string(), "18M");
         assert_eq!(Quantity::decimal(-500).to_string(), "-500");
         assert_eq!(Quantity::binary(i64::MIN.into()).to_string(), "-9223372036854775808");
+    }
+
+    #[test]
+    fn numbers_print_as_kubernetes_prints_them() {
+        for (number, binary, decimal) in [
+            (0_i64, "0", "0"),
+            (1, "1", "1"),
+            (1000, "1k", "1k"),
+            (1023, "1023", "1023"),
+            (1024, "1Ki", "1024"),
+            (1500, "1500", "1500"),
+            (-500, "-500", "-500"),
+            (-2048, "-2Ki", "-2048"),
+            (100_000, "100000", "100k"),
+            (1_572_864_000, "1500Mi", "1572864k"),
+            (1_073_741_825, "1073741825", "1073741825"),
+            (1 << 60, "1Ei", "1152921504606846976"),
+            (i64::MAX, "9223372036854775807", "9223372036854775807"),
+            (i64::MIN, "-9223372036854775808", "-9223372036854775808"),
+        ] {
+            let number = i128::from(number);
+            let (binary, decimal) = (binary.to_owned(), decimal.to_owned());
+            let printed = |quantity: fn(i128) -> Quantity| quantity(number).to_string();
+            assert_eq!((printed(Quantity::binary), printed(Quantity::decimal)), (binary, decimal));
+        }
     }
 
     #[test]
@@ -465,6 +535,10 @@ mod tests {
         for (text, nanos) in [
             ("0", 0),
             ("1n", 1),
+            ("0.00000000001Ki", 11),
+            ("0.000000000000000000000000000000000000000001Ei", 1),
+            ("1.000000000000000000000000001Ei", (1 << 60) * 1_000_000_000 + 2),
+            ("7.9999999999999999999999999999999999Ei", i128::from(i64::MAX) * 1_000_000_000),
             ("-1500m", -1_500_000_000),
             ("1.1Gi", 1_181_116_006_400_000_000),
             ("1e-50", 1),
@@ -473,8 +547,16 @@ mod tests {
             ("-1e60", i128::MIN),
             ("0e2000000000", 0),
         ] {
-            assert_eq!(Quantity::parse(text).expect(text).nanos(), nanos, "{text}");
+            assert_eq!(Quantity::parse(text).expect(text).amount(), Amount::nanos(nanos), "{text}");
         }
+    }
+
+    #[test]
+    fn digits_beyond_those_that_fit_are_rounded_up() {
+        let many = format!("1{}", "0".repeat(60));
+        assert_eq!(Quantity::parse(&many), Quantity::parse("1e60"));
+        let more = Quantity::parse(&format!("{many}1")).expect("a number");
+        assert_eq!(more.to_decimal(), format!("1{}1{}", "0".repeat(37), "0".repeat(23)));
     }
 
     proptest! {

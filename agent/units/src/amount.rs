@@ -1,7 +1,7 @@
 //! Exact amounts.
 
+use crate::Bytes;
 use core::ops::{Add, Sub};
-use plimsoll_units::Bytes;
 use serde::{Deserialize, Serialize};
 
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
