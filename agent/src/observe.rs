@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use plimsoll_config::{Configuration, Pattern};
+use plimsoll_config::Configuration;
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::discover::{Bounds, Protected, discover};
@@ -15,7 +15,7 @@ use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_node::patterns::Patterns;
 use plimsoll_policy::Protected as Why;
 use plimsoll_replay::trace::{Look, Memory, Slice, Workload};
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
 
 /// What a cgroup's files say of its memory. What is not there or cannot be read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,12 +92,10 @@ pub(crate) struct Observer {
 impl Observer {
     /// For the cgroup tree at `root`, if there is one.
     pub(crate) fn new(configuration: &Configuration, root: Option<&Path>) -> Self {
-        let workloads = configuration.workloads.iter().map(|workload| workload.pattern.as_str());
-        let never = configuration.never.iter().map(Pattern::as_str);
+        let workloads = configuration.workloads.iter().map(|workload| workload.pattern.clone()).collect();
         Self {
             root: root.and_then(|root| Root::open(root).ok()),
-            // Both were checked when the configuration was read.
-            patterns: Patterns::parse(workloads, never).unwrap_or_default(),
+            patterns: Patterns { workloads, never: configuration.never.clone() },
             priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
             protected: Protected::read(),
             slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),

@@ -5,7 +5,7 @@ use crate::kubelet::{Setting, Settings};
 use crate::model::{BrakeMode, Configuration, LogFormat, Origin, SourceChoice};
 use plimsoll_policy::kubelet::Line;
 use plimsoll_policy::{EvictionPolicy, SliceThresholds, SwapThreshold};
-use plimsoll_units::Quantity;
+use plimsoll_units::{Pattern, Quantity};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -426,7 +426,7 @@ impl Machine {
             let origin = origins.get(&format!("machine.{key}"));
             with_defaults || origin.is_some_and(|origin| *origin != Origin::Default)
         };
-        let texts = |patterns: &[crate::Pattern]| patterns.iter().map(ToString::to_string).collect();
+        let texts = |patterns: &[Pattern]| patterns.iter().map(ToString::to_string).collect();
         let own_brake = Brake {
             mode: is_said("brake.mode").then_some(match brake.mode {
                 BrakeMode::Freeze => Mode::Freeze,

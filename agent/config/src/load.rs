@@ -7,13 +7,12 @@ use crate::kubelet::settings::Settings;
 use crate::kubelet::typed::{place, typed};
 use crate::kubelet::{KEYS, Kubelet};
 use crate::model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Text, Workload};
-use crate::pattern::Pattern;
 use crate::tree::{Item, Problems, Section, Value, any_of, read};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Line, Origin as ThresholdOrigin, Signal, Threshold};
 use plimsoll_policy::{Config as Policy, EvictionPolicy, SliceSet, SliceThresholds, SwapThreshold};
-use plimsoll_units::{Percentage, Quantity};
+use plimsoll_units::{Pattern, Percentage, Quantity};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -275,7 +274,7 @@ impl Reader<'_> {
         let own = overrides.own_cgroup.as_deref().unwrap_or(USUAL_OWN_CGROUP);
         let workloads = self.workloads(&mut machine, own);
         let never = self.patterns(&mut machine, "never", |_| None);
-        let brake = self.brake(&mut machine);
+        let brake = self.brake(&mut machine, own);
         let slices = self.slices(&mut machine, &mut policy);
         policy.evict_for_unattributed =
             self.yes_or_no(&mut machine, "evictForUnattributed", policy.evict_for_unattributed);
@@ -406,12 +405,12 @@ impl Reader<'_> {
 
     fn pattern(&mut self, key: &str, item: &Item<'_>, refusal: impl Fn(&Pattern) -> Option<String>) -> Option<Pattern> {
         let text = item.text(key, "expected a pattern such as system.slice/*", self.problems)?;
-        let refused = match Pattern::new(text) {
+        let refused = match Pattern::parse(text) {
             Ok(pattern) => match refusal(&pattern) {
                 None => return Some(pattern),
                 Some(why) => why,
             },
-            Err(error) => error.to_string(),
+            Err(error) => format!("character {}: {}", error.position, error.expected),
         };
         item.refuse(key, &refused, self.problems);
         None
@@ -430,7 +429,7 @@ impl Reader<'_> {
         items.iter().filter_map(|(key, item)| self.pattern(key, item, &refusal)).collect()
     }
 
-    fn brake(&mut self, machine: &mut Section<'_>) -> Brake {
+    fn brake(&mut self, machine: &mut Section<'_>, own: &str) -> Brake {
         let taken = machine.take("brake");
         let nothing = Value::Null;
         let (key, item) =
@@ -438,7 +437,8 @@ impl Reader<'_> {
         let mut section = item.section(&key, self.problems);
         let modes = [("freeze", BrakeMode::Freeze), ("none", BrakeMode::None)];
         let mode = self.one_of(&mut section, "mode", BrakeMode::Freeze, &modes);
-        let in_kernel = self.patterns(&mut section, "inKernel", literal_only);
+        let refused = |pattern: &Pattern| literal_only(pattern).or_else(|| refusal(pattern, own));
+        let in_kernel = self.patterns(&mut section, "inKernel", refused);
         let deadline = self.value(
             &mut section,
             "deadline",
@@ -557,13 +557,12 @@ fn literal_only(pattern: &Pattern) -> Option<String> {
 
 /// Why a workload pattern takes too much, if it does.
 fn refusal(pattern: &Pattern, own: &str) -> Option<String> {
-    if pattern.matches(INIT_CGROUP) || pattern.matches_parent_of(INIT_CGROUP) {
+    if pattern.covers(INIT_CGROUP) {
         return Some(format!("it would include init ({INIT_CGROUP}); expected a pattern such as system.slice/*"));
     }
-    // `**` names everything below, and what holds the agent is left out when cgroups are looked for; a pattern that
-    // names one level and hits a parent of the agent can only be a mistake.
-    let holds_agent = !pattern.as_str().ends_with("**") && pattern.matches_parent_of(own);
-    if holds_agent || pattern.is_literal() && pattern.matches(own) {
+    // What holds the agent is left out when cgroups are looked for, and a wildcard may meet it; a pattern that means a
+    // parent of the agent as a whole can only be a mistake.
+    if pattern.holds(own) || pattern.is_literal() && pattern.matches(own) {
         return Some(format!("it would include this agent ({own}); expected a pattern such as system.slice/*"));
     }
     None

@@ -2,10 +2,10 @@
 
 use crate::error::Problem;
 use crate::kubelet::Kubelet;
-use crate::pattern::Pattern;
 use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
+use plimsoll_units::Pattern;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

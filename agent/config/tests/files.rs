@@ -247,7 +247,8 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
         ),
         (
             "machine: {workloads: [{match: /}]}",
-            "test.yaml:1: machine.workloads[0].match: \"/\": it would be the whole machine",
+            "test.yaml:1: machine.workloads[0].match: \"/\": character 2: expected a path below the cgroup root such as \
+             system.slice/*; this is the whole machine",
         ),
         (
             "machine: {workloads: [{match: init.scope}]}",
@@ -278,8 +279,7 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
         ),
         (
             "machine: {never: [a/../b]}",
-            "test.yaml:1: machine.never[0]: \"a/../b\": a path below the cgroup root, without empty parts, `.` and \
-             `..`, is expected",
+            "test.yaml:1: machine.never[0]: \"a/../b\": character 3: expected a name; it is empty, `.` or `..`",
         ),
         // A kubelet may run with these, but no kubelet ever took a slice's own line.
         (
@@ -303,6 +303,16 @@ fn bad_values_are_told_with_key_value_and_what_was_expected() {
         (
             "machine: {brake: {inKernel: [user.slice/*]}}",
             "test.yaml:1: machine.brake.inKernel[0]: \"user.slice/*\": expected the path of one cgroup, without `*`",
+        ),
+        (
+            "machine: {brake: {inKernel: [init.scope]}}",
+            "test.yaml:1: machine.brake.inKernel[0]: \"init.scope\": it would include init (init.scope); expected a pattern \
+             such as system.slice/*",
+        ),
+        (
+            "machine: {workloads: [{match: 'a.slice/b-?.service'}]}",
+            "test.yaml:1: machine.workloads[0].match: \"a.slice/b-?.service\": character 11: expected `*` for any part of a \
+             name; there is no other wildcard",
         ),
         (
             "machine: {evictForUnattributed: maybe}",

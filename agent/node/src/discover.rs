@@ -1,9 +1,9 @@
 //! Which workload cgroups there are now. Walks directories and allocates: for a helper thread.
 
 use crate::cgroup::{Root, children, id_of, open_below};
-use crate::patterns::{Match, Patterns};
+use crate::patterns::Patterns;
 use crate::{NodeError, file};
-use plimsoll_units::CgroupId;
+use plimsoll_units::{CgroupId, Match};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
@@ -244,7 +244,7 @@ mod tests {
             (&["user.slice/user-1.slice", "user.slice/**"], &[], &["user.slice/user-1.slice"]),
             (&["none/*"], &[], &[]),
         ] {
-            let patterns = Patterns::parse(workloads.iter().copied(), never.iter().copied()).expect("patterns");
+            let patterns = Patterns::of(workloads, never);
             let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
             assert_eq!(paths(&found), expected, "{workloads:?} {never:?}");
             assert!(!found.cut_off);
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn the_agent_is_refused_not_taken() {
         let (_dir, root) = tree(MACHINE);
-        let patterns = Patterns::parse(["system.slice/*"], []).expect("patterns");
+        let patterns = Patterns::of(&["system.slice/*"], &[]);
         let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
         assert_eq!(found.refused, [b"system.slice/plimsoll.service"]);
     }
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn a_walk_has_an_end() {
         let (_dir, root) = tree(MACHINE);
-        let patterns = Patterns::parse(["user.slice/**", "system.slice/*"], []).expect("patterns");
+        let patterns = Patterns::of(&["user.slice/**", "system.slice/*"], &[]);
         for bounds in [Bounds { depth: 2, count: 9 }, Bounds { depth: 9, count: 1 }] {
             let found = discover(&root, &patterns, &service(), bounds).expect("readable");
             assert!(found.cut_off, "{bounds:?}");
@@ -274,7 +274,7 @@ mod tests {
     fn a_link_is_not_followed() {
         let (dir, root) = tree(MACHINE);
         std::os::unix::fs::symlink("b.service", dir.path().join("system.slice/c.service")).expect("writable");
-        let patterns = Patterns::parse(["system.slice/*"], []).expect("patterns");
+        let patterns = Patterns::of(&["system.slice/*"], &[]);
         let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
         assert_eq!(paths(&found), ["system.slice/a.service", "system.slice/b.service"]);
     }
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_cgroup_inside_belongs_to_its_workload() {
         let (_dir, root) = tree(MACHINE);
-        let patterns = Patterns::parse(["system.slice/*", "user.slice/**"], []).expect("patterns");
+        let patterns = Patterns::of(&["system.slice/*", "user.slice/**"], &[]);
         for (path, workload) in [
             ("system.slice/a.service/inner", Some("system.slice/a.service")),
             ("system.slice/b.service", Some("system.slice/b.service")),

@@ -3,7 +3,7 @@
 use crate::run::{Frame, Slice as OfSlice};
 use crate::trace::{Entry, Look, Memory, Reported, Swap as SwapCounters, Terminating as Ends, Trace, Workload as Seen};
 use core::time::Duration;
-use plimsoll_config::{Configuration, Pattern};
+use plimsoll_config::Configuration;
 use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PodStats, QosClass, StatsTime};
 use plimsoll_policy::{
     Key, MemoryReading, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid, Workload,
@@ -23,8 +23,7 @@ impl Seen {
         let (priority, protected) = judged_anew(self, configuration);
         let stats = self.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
         let has_reservation = self.reservation_bytes > Bytes::ZERO;
-        let within = |slice: &Pattern| slice.matches(&self.cgroup) || slice.matches_parent_of(&self.cgroup);
-        let slices = (0_u8..).zip(&configuration.slices).filter(|(_, slice)| within(&slice.path));
+        let slices = (0_u8..).zip(&configuration.slices).filter(|(_, slice)| slice.path.covers(&self.cgroup));
         Workload {
             key: Key { slot, id: self.id },
             uid: Uid(self.id.0.into()),
@@ -53,8 +52,7 @@ impl Seen {
 fn judged_anew(workload: &Seen, configuration: &Configuration) -> (i32, Option<Protected>) {
     let path = &workload.cgroup;
     let known = configuration.workloads.iter().find(|known| known.pattern.matches(path));
-    let is_never = |never: &Pattern| never.matches(path) || never.matches_parent_of(path);
-    let listed = configuration.never.iter().any(is_never).then_some(Protected::Listed);
+    let listed = configuration.never.iter().any(|never| never.covers(path)).then_some(Protected::Listed);
     (known.map_or(workload.priority, |known| known.priority), workload.protected.or(listed))
 }
 

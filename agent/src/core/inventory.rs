@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use plimsoll_config::Pattern;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::discover::{Bounds, Discovery, Found, Protected, discover};
@@ -18,7 +17,7 @@ use plimsoll_node::process::Memory;
 use plimsoll_policy::{SliceId, SliceSet};
 use plimsoll_sense::{HealthReader, Hook, HookState, MAX_BRAKES, SourceAttempt};
 use plimsoll_state::queue::Producer;
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
 use rtrb::{Consumer, Producer as Updates};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -329,9 +328,7 @@ impl Inventory {
             Err(error) => return self.complain("open", format!("cannot watch a workload: {error}")),
         };
         let Some(slot) = self.free.pop() else { return };
-        let path = String::from_utf8_lossy(&found.path);
-        let within = |slice: &Pattern| slice.matches(&path) || slice.matches_parent_of(&path);
-        let slices = (0_u8..).zip(&self.context.slices).filter(|(_, slice)| within(slice));
+        let slices = (0_u8..).zip(&self.context.slices).filter(|(_, slice)| slice.covers(&found.path));
         let slices = slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index)));
         let known = Known {
             slot,

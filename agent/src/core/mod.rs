@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
-use plimsoll_config::{BrakeMode, Configuration, Pattern, SourceChoice};
+use plimsoll_config::{BrakeMode, Configuration, SourceChoice};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
@@ -36,7 +36,7 @@ use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, Source, SourceAttempt, ladder};
 use plimsoll_state::queue::{self, Producer};
 use plimsoll_state::{Found, PendingKill, Record as RunRecord, handover, undo};
-use plimsoll_units::{CgroupId, MonotonicNs, Pages};
+use plimsoll_units::{CgroupId, MonotonicNs, Pages, Pattern};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
@@ -135,11 +135,11 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
     let mut inventory = Inventory::new(inventory::Context {
         root: Root::open(root.path())?,
-        patterns: patterns(configuration.workloads.iter().map(|workload| &workload.pattern), &configuration)?,
+        patterns: patterns(configuration.workloads.iter().map(|workload| &workload.pattern), &configuration),
         priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
         protected,
         slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
-        brakes: brakes_in_kernel.then(|| patterns(configuration.brake.in_kernel.iter(), &configuration)).transpose()?,
+        brakes: brakes_in_kernel.then(|| patterns(configuration.brake.in_kernel.iter(), &configuration)),
         health: source.health_reader(),
         updates: give,
         returned,
@@ -253,11 +253,8 @@ fn stopped_pin() -> std::path::PathBuf {
 }
 
 /// Those that are meant, without what is never touched.
-fn patterns<'c>(
-    meant: impl Iterator<Item = &'c Pattern>,
-    configuration: &'c Configuration,
-) -> anyhow::Result<Patterns> {
-    Ok(Patterns::parse(meant.map(Pattern::as_str), configuration.never.iter().map(Pattern::as_str))?)
+fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Configuration) -> Patterns {
+    Patterns { workloads: meant.cloned().collect(), never: configuration.never.clone() }
 }
 
 /// Who continues what the kernel stops for this agent; absent where the kernel side could not be loaded.

@@ -7,11 +7,13 @@
 
 mod amount;
 mod golang;
+mod pattern;
 mod percentage;
 mod quantity;
 
 pub use amount::Amount;
 pub use golang::{DurationError, FloatError, parse_duration, parse_float32};
+pub use pattern::{Match, Pattern, PatternError};
 pub use percentage::{InvalidPercentage, Percentage};
 pub use quantity::{Quantity, QuantityError};
 

@@ -153,7 +153,10 @@ pub(crate) fn discovers() -> Result<()> {
     {
         Cgroup::create(name)?;
     }
-    let patterns = Patterns::parse(["work.slice/*", "deep.slice/**"], ["work.slice/a"])?;
+    let patterns = Patterns {
+        workloads: vec!["work.slice/*".parse()?, "deep.slice/**".parse()?],
+        never: vec!["work.slice/a".parse()?],
+    };
     let found = discover(&root, &patterns, &Protected::read(), Bounds::default())?;
     let paths: Vec<String> = found.workloads.iter().map(discover::Found::display).collect();
     let expected = ["deep.slice/one/two", "deep.slice/three", "work.slice/b", "work.slice/x\\x2dy.service"];
