@@ -121,8 +121,10 @@ impl Settings {
                     SettingValue::Map(map)
                 }
                 (PatchValue::Any(patch), before) => {
-                    let mut value = if let Some(SettingValue::Any(value)) = before { value } else { patch.clone() };
-                    merge_patch(&mut value, patch);
+                    let mut value =
+                        if let Some(SettingValue::Any(value)) = before { value } else { serde_json::Value::Null };
+                    // What is read is never nested deeper than its parser allows, so that this ends.
+                    json_patch::merge(&mut value, &patch);
                     SettingValue::Any(value)
                 }
                 (PatchValue::Scalar(text), _) => SettingValue::Scalar(text),
@@ -190,23 +192,4 @@ impl Settings {
 
 fn default_entry(line: &str) -> Entry {
     Entry { text: line.to_owned(), origin: Origin::Default }
-}
-
-/// RFC 7396. What is read is never nested deeper than its parser allows, so that this ends.
-fn merge_patch(value: &mut serde_json::Value, patch: serde_json::Value) {
-    let serde_json::Value::Object(patch) = patch else {
-        *value = patch;
-        return;
-    };
-    if !value.is_object() {
-        *value = serde_json::Value::Object(serde_json::Map::new());
-    }
-    let Some(value) = value.as_object_mut() else { return };
-    for (name, patch) in patch {
-        if patch.is_null() {
-            value.remove(&name);
-        } else {
-            merge_patch(value.entry(name).or_insert(serde_json::Value::Null), patch);
-        }
-    }
 }
