@@ -3,8 +3,13 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+/// The program of this checkout: by what cargo says at run time, as a test may have been copied after it was built.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("CARGO_BIN_EXE_plimsoll").expect("cargo says it")
+}
+
 fn plimsoll(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let mut command = Command::new(program());
     command.args(arguments).current_dir(directory);
     // What the caller's environment says is not what is tested.
     for name in ["PLIMSOLL_CONFIG", "PLIMSOLL_KUBELET_CONFIG", "PLIMSOLL_KUBELET_CONFIG_DIR", "PLIMSOLL_NODE_CONFIG"] {

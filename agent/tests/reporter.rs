@@ -23,8 +23,13 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     (reader, writer)
 }
 
+/// The program of this checkout: by what cargo says at run time, as a test may have been copied after it was built.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("CARGO_BIN_EXE_plimsoll").expect("cargo says it")
+}
+
 fn start(address: SocketAddr, queues: &impl AsRawFd, log: std::io::PipeWriter, trace: &Path) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let mut command = Command::new(program());
     command.args(["reporter", "--log-format", "json", "--metrics-address"]).arg(address.to_string());
     command.arg("--trace").arg(trace);
     command.arg("--queues").arg(queues.as_raw_fd().to_string());

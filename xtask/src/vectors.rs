@@ -3,12 +3,16 @@
 use anyhow::{Context as _, bail};
 use std::path::PathBuf;
 
+use crate::run;
+
+/// The saved decisions of the checkout.
+const SAVED: &str = "tests/data/vectors";
+
 /// Which cases to run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// A directory of saved decisions, plain (`.json`) or compressed (`.json.gz`).
-    #[arg(default_value = "tests/data/vectors")]
-    directory: PathBuf,
+    /// A directory of saved decisions, plain (`.json`) or compressed (`.json.gz`); the checkout's own unless given.
+    directory: Option<PathBuf>,
     /// How many differences of each file to print.
     #[arg(long, default_value_t = 5)]
     differences: usize,
@@ -17,6 +21,7 @@ pub(crate) struct Arguments {
 /// Runs them and fails if one differs, if a known file cannot be read, or if there is none.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { directory, differences } = arguments;
+    let directory = &directory.clone().unwrap_or_else(|| run::root().join(SAVED));
     let mut known = 0;
     let mut failed = 0;
     for found in plimsoll_vectors::find(directory)? {

@@ -553,7 +553,8 @@ mod schema {
     );
 
     fn path() -> std::path::PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/plimsoll.schema.json")
+        // Cargo runs tests in their package's folder.
+        "../deploy/plimsoll.schema.json".into()
     }
 
     fn generated() -> Value {

@@ -10,6 +10,9 @@ use plimsoll_policy::{Config as Policy, SliceThresholds};
 use plimsoll_units::{Bytes, Percentage};
 use std::path::{Path, PathBuf};
 
+/// From this package's folder, in which cargo runs its tests.
+const EXAMPLE: &str = "../deploy/plimsoll.yaml";
+
 fn of(text: &str) -> Configuration {
     parse(text, "test.yaml").unwrap_or_else(|error| panic!("{text}\n{error}"))
 }
@@ -39,8 +42,7 @@ fn nothing_set_is_the_kubelets_default() {
 
 #[test]
 fn the_shipped_example_is_in_order_and_shows_the_defaults() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/plimsoll.yaml");
-    let shipped = load(Some(&path), &Overrides::default()).expect("the shipped example");
+    let shipped = load(Some(Path::new(EXAMPLE)), &Overrides::default()).expect("the shipped example");
     let default = of("");
     assert_eq!(shipped.workloads.len(), 3);
     assert_eq!(shipped.never.len(), 3);
@@ -57,8 +59,7 @@ fn the_shipped_example_is_in_order_and_shows_the_defaults() {
 
 #[test]
 fn the_lines_that_the_example_comments_out_are_in_order() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/plimsoll.yaml");
-    let text = std::fs::read_to_string(path).expect("the shipped example");
+    let text = std::fs::read_to_string(EXAMPLE).expect("the shipped example");
     let text = text
         .replace("  slices: []\n", "")
         .replace("\n#evict", "\nevict")

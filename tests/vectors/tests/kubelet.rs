@@ -4,9 +4,11 @@
 use plimsoll_vectors::{RUNNERS, find};
 use std::path::{Path, PathBuf};
 
+/// From this package's folder, in which cargo runs its tests.
+const SAVED: &str = "../data/vectors";
+
 fn directory() -> PathBuf {
-    std::env::var_os("PLIMSOLL_VECTORS")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/vectors"), PathBuf::from)
+    std::env::var_os("PLIMSOLL_VECTORS").unwrap_or_else(|| SAVED.into()).into()
 }
 
 /// All cases of a file are decided as the kubelet decides them.
@@ -61,11 +63,7 @@ fn runs_of_the_eviction_manager_are_the_kubelets() {
 fn every_saved_file_has_a_runner_and_every_runner_a_file() {
     let with_runner =
         |found: plimsoll_vectors::Found| found.runner.unwrap_or_else(|| panic!("no runner: {:?}", found.path)).file;
-    let mut saved: Vec<_> = find(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/vectors"))
-        .expect("the saved decisions")
-        .into_iter()
-        .map(with_runner)
-        .collect();
+    let mut saved: Vec<_> = find(Path::new(SAVED)).expect("the saved decisions").into_iter().map(with_runner).collect();
     saved.sort_unstable();
     assert_eq!(saved, RUNNERS.iter().map(|runner| runner.file).collect::<Vec<_>>());
 }
