@@ -15,8 +15,8 @@ const TARGET: &str = "bpfel-unknown-none";
 /// Bytes of one BPF instruction.
 const INSTRUCTION: u64 = 8;
 
-/// The processors that objects are built for.
-const PROCESSORS: [&str; 2] = ["x86_64", "aarch64"];
+/// The processors that objects are built for, that of virtual machines first.
+pub(crate) const PROCESSORS: [&str; 2] = ["x86_64", "aarch64"];
 /// The programs: the agent's, and the bare wake that benchmarks compare with.
 const NAMES: [&str; 2] = ["plimsoll", "bare"];
 /// What every build of the kernel side is told.
@@ -33,18 +33,18 @@ pub(crate) struct Arguments {
 
 /// Builds what was asked for.
 pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<()> {
-    objects(if arguments.log { &["--features", "log"] } else { &[] })
+    objects(&PROCESSORS, if arguments.log { &["--features", "log"] } else { &[] })
 }
 
-/// Builds both objects (the agent's, and the bare ring-buffer wake of the benchmarks) into `ebpf/target`, for each
-/// processor: kprobes read their arguments from its registers.
-pub(crate) fn run() -> anyhow::Result<()> {
-    objects(&[])
+/// Builds both objects (the agent's, and the bare ring-buffer wake of the benchmarks) into `ebpf/target`, for each of
+/// these processors: kprobes read their arguments from its registers.
+pub(crate) fn run(processors: &[&str]) -> anyhow::Result<()> {
+    objects(processors, &[])
 }
 
-fn objects(features: &[&str]) -> anyhow::Result<()> {
+fn objects(processors: &[&str], features: &[&str]) -> anyhow::Result<()> {
     let linker = linker()?;
-    PROCESSORS.into_iter().try_for_each(|processor| build(&linker, processor, features))
+    processors.iter().try_for_each(|processor| build(&linker, processor, features))
 }
 
 fn linker() -> anyhow::Result<PathBuf> {

@@ -16,9 +16,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::progress::Progress;
-use crate::{build_ebpf, install, run, vm};
+use crate::{install, run, vm};
 
-/// Who is shown, in this order, and what it stands for.
+/// What is compared, in this order, and what each stands for.
 const WATCHERS: [(&str, &str); 3] = [
     ("poll-10s", "a look every 10 s, as the kubelet does"),
     ("psi", "a pressure trigger, as most OOM daemons do"),
@@ -99,6 +99,12 @@ struct Round {
     past_threshold_bytes: Option<u64>,
     crossed_to_awake_ns: Option<u64>,
     crossed_to_stopped_ns: Option<u64>,
+    #[serde(default)]
+    crossed_to_frozen_ns: Option<u64>,
+    #[serde(default)]
+    crossed_to_killed_ns: Option<u64>,
+    #[serde(default)]
+    crossed_to_oom_kill_ns: Option<u64>,
     crossed_to_memory_back_ns: Option<u64>,
     killed_by: Option<String>,
     oom_kills: u64,
@@ -133,13 +139,8 @@ impl Boot {
 /// Shows it, and writes what was asked for.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let begun = Instant::now();
-    if arguments.native {
-        install::all(&arguments.needs()?)?;
-        build_ebpf::run()?;
-        vm::build(&[vm::PLAIN])?;
-    } else {
-        vm::prepare(&[&arguments.kernel])?;
-    }
+    install::all(&arguments.needs()?)?;
+    vm::Build::Plain.run()?;
     println!("built and ready after {} s", begun.elapsed().as_secs());
     let first = measure(arguments, &shown())?;
     let measured: Measured = serde_json::from_value(first.clone()).context("the guest measured something else")?;
@@ -241,7 +242,7 @@ fn measure(arguments: &Arguments, boot: &Boot) -> anyhow::Result<Value> {
             }
             tail.push(line.to_owned());
         };
-        let code = vm::boot(&machine, Some(&mut heard))?;
+        let code = vm::boot(&machine, &mut heard)?.code;
         ensure!(code == 0, "the guest ended with {code}: {}", tail[tail.len().saturating_sub(5)..].join(" | "));
     }
     let text = fs::read_to_string(out.path().join("demo.json")).context("the guest left no measurements")?;
@@ -250,7 +251,7 @@ fn measure(arguments: &Arguments, boot: &Boot) -> anyhow::Result<Value> {
 
 /// On this machine's own kernel.
 fn native(more: &[&str], seed: &str, out: &Path) -> anyhow::Result<()> {
-    let place = run::root().join(vm::PLAIN.0);
+    let place = vm::Build::Plain.place();
     let mut command = std::process::Command::new(place.join("plimsoll-guest"));
     command.env("PLIMSOLL_PROGRAM", place.join("plimsoll"));
     command.args(["demo", "--seed", seed, "--out"]).arg(out.join("demo.json")).args(more);

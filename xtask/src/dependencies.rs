@@ -28,13 +28,11 @@ pub(crate) fn core_is_small() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks licences, sources and bans.
+/// What checks licences, sources and bans.
 ///
 /// Advisories are left out: their database is fetched from a git host, which is not reachable everywhere.
-pub(crate) fn deny() -> anyhow::Result<()> {
-    run::shown(
-        Command::new(install::cargo_deny()?)
-            .args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
-            .current_dir(run::root()),
-    )
+pub(crate) fn deny() -> anyhow::Result<Command> {
+    let mut command = Command::new(install::cargo_deny()?);
+    command.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]).current_dir(run::root());
+    Ok(command)
 }

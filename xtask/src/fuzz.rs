@@ -54,7 +54,7 @@ struct Ran {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     install::all(&install::FUZZING)?;
     // The targets use rooms that embed the kernel side.
-    build_ebpf::run()?;
+    build_ebpf::run(&build_ebpf::PROCESSORS)?;
     let folder = run::root().join("tests/fuzz");
     let all = targets(&folder)?;
     if let Some(unknown) = arguments.targets.iter().find(|name| !all.contains(name)) {

@@ -15,6 +15,8 @@ mod test;
 mod vectors;
 mod vm;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// Builds the kernel side and runs the tests, installing first what is missing.
@@ -58,17 +60,27 @@ impl Command {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    // An error is a sentence: where in this program it arose does not help to mend the checkout.
+    execute(Arguments::parse()).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.no_install {
-        return install::check(&arguments.command.needs()?);
+        install::check(&arguments.command.needs()?)?;
+        return Ok(ExitCode::SUCCESS);
     }
     match arguments.command {
-        Command::BuildEbpf(arguments) => build_ebpf::command(&arguments),
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Fuzz(arguments) => fuzz::run(&arguments),
-        Command::Test(arguments) => test::run(&arguments),
-        Command::Vectors(arguments) => vectors::run(&arguments),
-        Command::Vm(machine) => std::process::exit(vm::run(&machine)?),
+        Command::BuildEbpf(arguments) => build_ebpf::command(&arguments)?,
+        Command::Demo(arguments) => demo::run(&arguments)?,
+        Command::Fuzz(arguments) => fuzz::run(&arguments)?,
+        Command::Test(arguments) => return test::command(&arguments),
+        Command::Vectors(arguments) => vectors::run(&arguments)?,
+        // A command's code is a byte, as this program's own is.
+        Command::Vm(machine) => return Ok(ExitCode::from(u8::try_from(vm::run(&machine)?).unwrap_or(u8::MAX))),
     }
+    Ok(ExitCode::SUCCESS)
 }

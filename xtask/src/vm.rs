@@ -15,8 +15,16 @@ use crate::{build_ebpf, install, kernels, run};
 
 /// How long a machine may take to boot and end where it is only tried whether hardware virtualisation works.
 const PROBE: u64 = 20;
-/// How many seconds a machine may take that nobody said otherwise of.
+/// How many seconds a machine may take unless something else is asked for.
 const TIMEOUT: u64 = 600;
+/// How long a kernel may take until its first process runs; a boot takes some ten seconds on an idle host.
+const BOOT: Duration = Duration::from_mins(3);
+/// How often a machine is booted again whose kernel did not come to its first process.
+const BOOTS_AGAIN: u32 = 2;
+/// What the first process writes when it starts, before its exit code.
+const STARTED: &str = "started";
+/// Where programs for machines are left, a folder for each build, and what a machine needs while it runs.
+const PLACE: &str = "target/vm";
 
 /// What to boot and what to run in it.
 #[derive(Clone, clap::Args)]
@@ -100,94 +108,159 @@ impl Arguments {
 
 /// Builds what goes into the machine, boots it and returns the command's exit code.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
-    prepare(&[&arguments.kernel])?;
-    boot(arguments, None)
+    install::all(&arguments.needs()?)?;
+    Build::of(arguments).run()?;
+    Ok(boot(arguments, &mut |line| println!("{line}"))?.code)
 }
 
-/// Installs and builds what machines with these kernels need; how many things were installed.
-pub(crate) fn prepare(kernels: &[&str]) -> anyhow::Result<usize> {
-    let installed = install::all(&install::machines(kernels)?)?;
-    build_ebpf::run()?;
-    build(&[FAULT_INJECTION, PLAIN])?;
-    Ok(installed)
+/// How the programs of a machine are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// As they are shipped, but for the profile.
+    Plain,
+    /// With the checks that tests use.
+    Strict,
 }
 
-/// Programs of one build: where they are left, and its features.
-pub(crate) type Build = (&'static str, &'static [&'static str]);
-/// With the checks that tests use.
-const FAULT_INJECTION: Build = ("target/vm/strict", &["--features", "plimsoll/fault-injection"]);
-/// Without them.
-pub(crate) const PLAIN: Build = ("target/vm/plain", &[]);
+impl Build {
+    fn of(arguments: &Arguments) -> Self {
+        if arguments.release_agent { Self::Plain } else { Self::Strict }
+    }
 
-/// Builds the static programs, for which the kernel side must have been built.
-pub(crate) fn build(builds: &[Build]) -> anyhow::Result<()> {
-    for (place, features) in builds {
+    const fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &[],
+            Self::Strict => &["--features", "plimsoll/fault-injection"],
+        }
+    }
+
+    /// Where its programs are left.
+    pub(crate) fn place(self) -> PathBuf {
+        run::root().join(PLACE).join(match self {
+            Self::Plain => "plain",
+            Self::Strict => "strict",
+        })
+    }
+
+    /// Builds the kernel side for this processor, and the static programs.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        build_ebpf::run(&build_ebpf::PROCESSORS[..1])?;
         run::shown(
             Command::new("cargo")
-                .args(["build", "--release", "--locked", "--target", install::GUEST])
+                .args(["build", "--profile", "vm", "--locked", "--target", install::GUEST])
                 .args(["-p", "plimsoll-init", "-p", "plimsoll-guest", "-p", "plimsoll"])
-                .args(*features)
+                .args(self.features())
                 .current_dir(run::root()),
         )?;
-        let built = run::root().join("target").join(install::GUEST).join("release");
-        let place = run::root().join(place);
+        let built = run::root().join("target").join(install::GUEST).join("vm");
+        let place = self.place();
         fs::create_dir_all(&place)?;
         for program in ["plimsoll-init", "plimsoll-guest", "plimsoll"] {
             fs::copy(built.join(program), place.join(program)).with_context(|| format!("cannot copy {program}"))?;
         }
+        Ok(())
     }
-    Ok(())
 }
 
-/// Boots a machine for which everything was prepared. Its lines go to `lines`, or to this program's own output.
-pub(crate) fn boot(arguments: &Arguments, lines: Option<&mut dyn FnMut(&str)>) -> anyhow::Result<i32> {
+/// How a machine ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// The command's exit code.
+    pub(crate) code: i32,
+    /// How often it was booted again, because the kernel did not come to its first process.
+    pub(crate) booted_again: u32,
+}
+
+/// Boots a machine for which everything was prepared, and hands on its lines.
+///
+/// A machine whose kernel does not come to its first process is booted again, at most twice, and that is said: the
+/// emulator's processors may run an instruction that the kernel has replaced meanwhile, of which nothing here is
+/// tested.
+pub(crate) fn boot(arguments: &Arguments, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Ended> {
     let kernel = kernels::get(&arguments.kernel)?;
-    let accelerated = arguments.kvm && kvm_works(arguments, &kernel)?;
-    let place = tempfile::Builder::new().prefix("vm-").tempdir_in(run::root().join("target/vm"))?;
-    start(arguments, &kernel, place.path(), accelerated, lines)
+    let accelerated = arguments.kvm && kvm_works(arguments, &kernel);
+    let mut booted_again = 0;
+    loop {
+        match start(arguments, &kernel, accelerated, lines)? {
+            Start::Ended(code) => return Ok(Ended { code, booted_again }),
+            Start::Dead(why) => {
+                ensure!(booted_again < BOOTS_AGAIN, "{why}, in each of {} boots", booted_again + 1);
+                booted_again += 1;
+                lines(&format!("BOOTED AGAIN {}: {why}", arguments.kernel));
+            }
+        }
+    }
+}
+
+/// Boots a machine once, whatever comes of it: an error where the kernel did not come to its first process.
+pub(crate) fn boot_once(arguments: &Arguments, lines: &mut dyn FnMut(&str)) -> anyhow::Result<i32> {
+    match start(arguments, &kernels::get(&arguments.kernel)?, false, lines)? {
+        Start::Ended(code) => Ok(code),
+        Start::Dead(why) => bail!(why),
+    }
+}
+
+/// What came of one boot.
+enum Start {
+    /// The command ran, and ended with this code.
+    Ended(i32),
+    /// The first process did not start.
+    Dead(String),
 }
 
 fn start(
     arguments: &Arguments,
     kernel: &Kernel,
-    place: &Path,
     accelerated: bool,
-    lines: Option<&mut dyn FnMut(&str)>,
-) -> anyhow::Result<i32> {
+    lines: &mut dyn FnMut(&str),
+) -> anyhow::Result<Start> {
+    let place = run::root().join(PLACE);
+    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+    let place = tempfile::Builder::new().prefix("machine-").tempdir_in(place)?;
+    let place = place.path();
     let mut qemu = machine(arguments, kernel, place, accelerated)?;
     let result = place.join("result");
     let out = place.join("out");
     for file in [&result, &out] {
         qemu.arg("-serial").arg(format!("file:{}", file.display()));
     }
-    qemu.stdin(if arguments.shell { Stdio::inherit() } else { Stdio::null() });
-    if lines.is_some() {
-        qemu.stdout(Stdio::piped());
+    // A shell has the terminal to itself.
+    if !arguments.shell {
+        qemu.stdin(Stdio::null()).stdout(Stdio::piped());
     }
     let mut child = qemu.spawn().context("cannot start qemu-system-x86_64: install qemu-system-x86")?;
-    let limit = arguments.limit();
-    let status = match (lines, child.stdout.take()) {
-        (Some(lines), Some(stdout)) => {
-            let (send, receive) = std::sync::mpsc::channel();
-            let reader = std::thread::spawn(move || {
-                let mut stdout = BufReader::new(stdout);
-                let mut line = Vec::new();
-                while stdout.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-                    // Nobody listens any more once the time is up.
-                    let _ = send.send(String::from_utf8_lossy(&line).trim_end().to_owned());
-                    line.clear();
-                }
-            });
-            let status = wait(&mut child, limit, || receive.try_iter().for_each(|line| lines(&line)));
-            let _ = reader.join();
-            for line in receive.try_iter() {
-                lines(&line);
+    let (send, receive) = std::sync::mpsc::channel();
+    let reader = child.stdout.take().map(|stdout| {
+        std::thread::spawn(move || {
+            let mut stdout = BufReader::new(stdout);
+            let mut line = Vec::new();
+            while stdout.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+                // The receiver is gone once the time is up.
+                let _ = send.send(String::from_utf8_lossy(&line).trim_end().to_owned());
+                line.clear();
             }
-            status?
+        })
+    });
+    let mut last = String::new();
+    let mut forward = || {
+        for line in receive.try_iter() {
+            lines(&line);
+            last = line;
         }
-        _ => wait(&mut child, limit, || {})?,
+    };
+    let waited = wait(&mut child, arguments.limit(), || started(&result), &mut forward);
+    if let Some(reader) = reader {
+        let _ = reader.join();
+    }
+    forward();
+    let status = match waited? {
+        Waited::Ended(status) => status,
+        Waited::NotStarted => return Ok(Start::Dead(dead(&format!("within {} s", BOOT.as_secs()), &last))),
     };
     ensure!(status.success(), "QEMU ended with {status}");
+    if !started(&result) {
+        return Ok(Start::Dead(dead("before the machine ended", &last)));
+    }
     if let Some(directory) = &arguments.out {
         fs::create_dir_all(directory)?;
         for (name, data) in sent(&fs::read(&out)?)? {
@@ -195,29 +268,65 @@ fn start(
         }
     }
     let said = fs::read_to_string(&result)?;
-    let code = said.trim().strip_prefix("exit ").and_then(|code| code.parse().ok());
-    code.with_context(|| format!("the machine ended without an exit code; it said {said:?}"))
+    let code = said.lines().find_map(|line| line.trim().strip_prefix("exit ")?.parse().ok());
+    code.map(Start::Ended).with_context(|| {
+        format!(
+            "the machine ended after its first process had started, and without an exit code; its last line: {last}"
+        )
+    })
+}
+
+/// Whether the machine's first process has written that it started.
+fn started(result: &Path) -> bool {
+    fs::read_to_string(result).is_ok_and(|said| said.lines().any(|line| line.trim() == STARTED))
+}
+
+fn dead(when: &str, last: &str) -> String {
+    format!("the kernel started no first process {when}; its last line: {last}")
+}
+
+/// How the wait for a machine ended.
+enum Waited {
+    Ended(std::process::ExitStatus),
+    /// It was ended because its first process did not start in time.
+    NotStarted,
 }
 
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,
-    mut meanwhile: impl FnMut(),
-) -> anyhow::Result<std::process::ExitStatus> {
+    started: impl Fn() -> bool,
+    meanwhile: &mut dyn FnMut(),
+) -> anyhow::Result<Waited> {
     let begun = Instant::now();
+    let mut has_started = false;
     loop {
         meanwhile();
         if let Some(status) = child.try_wait()? {
-            return Ok(status);
+            return Ok(Waited::Ended(status));
         }
-        if let Some(limit) = limit.filter(|limit| begun.elapsed() > *limit) {
+        has_started = has_started || started();
+        let too_long = limit.filter(|limit| begun.elapsed() > *limit);
+        let not_started = !has_started && begun.elapsed() > BOOT;
+        if too_long.is_some() || not_started {
             child.kill()?;
             child.wait()?;
+        }
+        if let Some(limit) = too_long {
             bail!("the machine was ended after {} s", limit.as_secs());
+        }
+        if not_started {
+            return Ok(Waited::NotStarted);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// The kernel patches its own text while it boots (`sched_clock_stable` at its end, lock prefixes). QEMU's processors
+/// run in threads of their own, and one may keep the breakpoint that stood there meanwhile: "Oops: int3". So it boots
+/// on one processor, the first process brings up the others, and nothing is patched for that or because the TSC is
+/// measured anew.
+const ONE_PROCESSOR_PATCHES: &str = " maxcpus=1 noreplace-smp tsc=reliable";
 
 /// QEMU's command line, but for the ports that results come through.
 fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bool) -> anyhow::Result<Command> {
@@ -242,6 +351,9 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
     }
     qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
     let mut append = "console=ttyS0 psi=1 panic=-1 quiet mitigations=off".to_owned();
+    if !accelerated {
+        append.push_str(ONE_PROCESSOR_PATCHES);
+    }
     if arguments.ext4 {
         let image = files.ext4(place)?;
         qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw,cache=unsafe", image.display()));
@@ -276,7 +388,7 @@ fn mebibytes(memory: &str) -> Option<u64> {
 }
 
 fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
-    let place = run::root().join(if arguments.release_agent { PLAIN.0 } else { FAULT_INJECTION.0 });
+    let place = Build::of(arguments).place();
     let mut files = Files::new();
     files.host("init", &place.join("plimsoll-init"))?;
     files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;
@@ -294,10 +406,10 @@ fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
 }
 
 /// Whether hardware virtualisation boots this kernel to its end. Where it hangs, the machine is ended.
-fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<bool> {
+fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> bool {
     if !Path::new("/dev/kvm").exists() {
         println!("no /dev/kvm: the machine is emulated");
-        return Ok(false);
+        return false;
     }
     let probe = Arguments {
         command: vec!["/bin/busybox".into(), "true".into()],
@@ -308,16 +420,19 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<bool> {
         file: Vec::new(),
         ..arguments.clone()
     };
-    let place = tempfile::Builder::new().prefix("kvm-").tempdir_in(run::root().join("target/vm"))?;
-    match start(&probe, kernel, place.path(), true, Some(&mut |_| {})) {
-        Ok(0) => Ok(true),
-        Ok(code) => {
+    match start(&probe, kernel, true, &mut |_| {}) {
+        Ok(Start::Ended(0)) => true,
+        Ok(Start::Ended(code)) => {
             println!("with hardware virtualisation a machine ended with {code}: it is emulated");
-            Ok(false)
+            false
+        }
+        Ok(Start::Dead(why)) => {
+            println!("with hardware virtualisation {why}: the machine is emulated");
+            false
         }
         Err(error) => {
             println!("hardware virtualisation does not work here ({error:#}): the machine is emulated");
-            Ok(false)
+            false
         }
     }
 }

@@ -170,6 +170,9 @@ pub(crate) struct Arguments {
     /// Run only these; part of a name is enough. Can be given more than once.
     #[arg(long)]
     only: Vec<String>,
+    /// Leave out the test with this name. Can be given more than once.
+    #[arg(long, value_name = "NAME")]
+    skip: Vec<String>,
     /// Print the names and do not run anything.
     #[arg(long)]
     list: bool,
@@ -184,10 +187,15 @@ pub(crate) fn figure(name: &str, values: &[(&str, &dyn fmt::Display)]) {
     println!("FIGURE {name} {}", values.join(" "));
 }
 
+/// How many failed tests are repeated: more are no accident, and a broken machine is to end soon.
+const REPEATS: u32 = 3;
+
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Pass,
     Fail(String),
+    /// It failed, and passed when it was repeated at once; never what one run of a test gives.
+    Flaky(String),
     NotRun(String),
 }
 
@@ -196,7 +204,7 @@ impl Outcome {
     fn to_line(&self) -> String {
         match self {
             Self::Pass => "PASS".to_owned(),
-            Self::Fail(why) => format!("FAIL {}", one_line(why)),
+            Self::Fail(why) | Self::Flaky(why) => format!("FAIL {}", one_line(why)),
             Self::NotRun(why) => format!("NOTRUN {}", one_line(why)),
         }
     }
@@ -219,7 +227,13 @@ pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
     if let Some([name, file]) = arguments.one.as_deref() {
         return run_here(name, Path::new(file));
     }
-    let wanted = |test: &&Test| arguments.only.is_empty() || arguments.only.iter().any(|part| test.name.contains(part));
+    if let Some(unknown) = arguments.skip.iter().find(|name| TESTS.iter().all(|test| test.name != **name)) {
+        bail!("no test is called {unknown}; `suite --list` prints the names");
+    }
+    let wanted = |test: &&Test| {
+        let named = arguments.only.is_empty() || arguments.only.iter().any(|part| test.name.contains(part));
+        named && !arguments.skip.iter().any(|name| test.name == name)
+    };
     let tests: Vec<&Test> = TESTS.iter().filter(wanted).collect();
     if arguments.list {
         for test in tests {
@@ -245,15 +259,27 @@ fn run_all(tests: &[&Test], known: usize) -> Result<ExitCode> {
     }
     set_child_subreaper(Some(getpid())).context("cannot become the parent of what tests leave behind")?;
     println!("PLAN {} of {}", tests.len(), known);
-    let (mut passed, mut failed, mut not_run) = (0, 0, 0);
+    let (mut passed, mut flaky, mut failed, mut not_run) = (0, 0, 0, 0);
+    let mut repeats = 0;
     for test in tests {
         let started = Instant::now();
-        let outcome = run_one(test);
+        let outcome = match run_one(test) {
+            Outcome::Fail(why) if repeats < REPEATS => {
+                repeats += 1;
+                println!("REPEATED {}: {why}", test.name);
+                repeated(&why, run_one(test))
+            }
+            outcome => outcome,
+        };
         let seconds = started.elapsed().as_secs();
         match outcome {
             Outcome::Pass => {
                 passed += 1;
                 println!("PASS {} ({seconds} s)", test.name);
+            }
+            Outcome::Flaky(outcomes) => {
+                flaky += 1;
+                println!("FLAKY {}: {outcomes} ({seconds} s)", test.name);
             }
             Outcome::Fail(why) => {
                 failed += 1;
@@ -265,8 +291,17 @@ fn run_all(tests: &[&Test], known: usize) -> Result<ExitCode> {
             }
         }
     }
-    println!("{passed} passed, {failed} failed, {not_run} not run");
+    println!("{passed} passed, {flaky} flaky, {failed} failed, {not_run} not run");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What came of a test that failed for this reason and was repeated at once.
+fn repeated(why: &str, again: Outcome) -> Outcome {
+    match again {
+        Outcome::Pass => Outcome::Flaky(format!("{why}; repeated at once, it passed")),
+        Outcome::Fail(then) => Outcome::Fail(format!("{why}; repeated at once: {then}")),
+        other => other,
+    }
 }
 
 fn missing(need: Need) -> Option<String> {
@@ -386,6 +421,17 @@ mod tests {
             ("psi=1", true, Machine::TwoNodes),
         ] {
             assert_eq!(Machine::of(line, second_node), machine, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_repeated_test_is_flaky_only_where_it_passes_then() {
+        for (again, expected) in [
+            (Outcome::Pass, Outcome::Flaky("a; repeated at once, it passed".into())),
+            (Outcome::Fail("b".into()), Outcome::Fail("a; repeated at once: b".into())),
+            (Outcome::NotRun("c".into()), Outcome::NotRun("c".into())),
+        ] {
+            assert_eq!(repeated("a", again), expected);
         }
     }
 

@@ -27,7 +27,7 @@ const MOUNTS: [(&str, &str); 9] = [
 ];
 /// Those that some kernels have as a module, or not at all.
 const OPTIONAL_MOUNTS: [(&str, &str); 2] = [("configfs", "/sys/kernel/config"), ("tracefs", "/sys/kernel/tracing")];
-/// The serial ports that only this program writes to.
+/// The serial ports that only this program writes to: on the first that it started, and the command's exit code.
 const RESULT: &str = "/dev/ttyS1";
 const FILES: &str = "/dev/ttyS2";
 /// Names the disk with the root to run from, on the kernel's command line.
@@ -54,8 +54,9 @@ fn main() {
 }
 
 fn run() -> anyhow::Result<i32> {
-    load_modules()?;
     mount_all(&MOUNTS[..3])?;
+    fs::write(RESULT, "started\n").with_context(|| format!("cannot write {RESULT}"))?;
+    load_modules()?;
     let line = fs::read_to_string("/proc/cmdline").context("cannot read /proc/cmdline")?;
     if let Some(disk) = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(ROOT)) {
         mount(disk, "/new", "ext4", MountFlags::empty(), None).with_context(|| format!("cannot mount {disk}"))?;
@@ -70,6 +71,7 @@ fn run() -> anyhow::Result<i32> {
     }
     // Loopback, for the servers that a test asks.
     busybox(&["ip", "link", "set", "lo", "up"])?;
+    bring_up_processors()?;
     let command = fs::read_to_string("/command").context("cannot read /command")?;
     let mut words = command.lines();
     let program = words.next().context("/command is empty")?;
@@ -93,6 +95,18 @@ fn load_modules() -> anyhow::Result<()> {
     for line in list.lines() {
         let words: Vec<&str> = ["insmod"].into_iter().chain(line.split(' ')).collect();
         busybox(&words)?;
+    }
+    Ok(())
+}
+
+/// Brings up the processors that the kernel's command line left out of the boot.
+fn bring_up_processors() -> anyhow::Result<()> {
+    for entry in fs::read_dir("/sys/devices/system/cpu").context("cannot list processors")? {
+        let online = entry?.path().join("online");
+        // The first one may have no such file: it cannot be taken down.
+        if fs::read_to_string(&online).is_ok_and(|state| state.trim() == "0") {
+            fs::write(&online, "1").with_context(|| format!("cannot write {}", online.display()))?;
+        }
     }
     Ok(())
 }

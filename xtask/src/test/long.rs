@@ -1,0 +1,167 @@
+//! The groups of `cargo xtask test --long`, and the table of results that each leaves in the checkout.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context;
+
+use super::{Group, checks, machines};
+use crate::run;
+
+/// Where the tables are kept, a file for each group.
+const RESULTS: &str = "tests/results";
+/// What a table's second line begins with, before the revision.
+const REVISION: &str = ", revision ";
+
+/// Every long group, those of these kernels only.
+pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
+    let mut groups = vec![Group { name: "checks".into(), minutes: 30, kernels: Vec::new(), run: checks::run }];
+    for kernel in kernels {
+        let of = |what, minutes, run| Group { name: format!("{what}-{kernel}"), minutes, kernels: vec![kernel], run };
+        groups.push(of("suite", 45, machines::whole));
+        groups.push(of("demo", 45, machines::demo));
+        groups.push(of("boots", 30, machines::boots));
+    }
+    groups
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    Passed,
+    Failed,
+    Flaky,
+    NotRun,
+}
+
+impl Word {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "FAILED",
+            Self::Flaky => "FLAKY",
+            Self::NotRun => "NOT RUN",
+        }
+    }
+}
+
+/// The results of one group, written after each step: a run that is stopped leaves what it has seen.
+pub(super) struct Table {
+    path: PathBuf,
+    group: String,
+    date: String,
+    revision: String,
+    /// Name, word, what was found.
+    rows: Vec<[String; 3]>,
+}
+
+impl Table {
+    /// The table of a group. What passed in an earlier run is kept where the sources are still the same.
+    pub(super) fn open(group: &str) -> anyhow::Result<Self> {
+        let path = run::root().join(RESULTS).join(group).with_added_extension("md");
+        let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?.trim().to_owned();
+        let revision = revision()?;
+        let before = fs::read_to_string(&path).unwrap_or_default();
+        let rows = if resumes(&before, &revision) { passed_rows(&before) } else { Vec::new() };
+        Ok(Self { path, group: group.into(), date, revision, rows })
+    }
+
+    pub(super) fn has_passed(&self, name: &str) -> bool {
+        let name = cell(name);
+        self.rows.iter().any(|[row, word, _]| *row == name && *word == Word::Passed.text())
+    }
+
+    /// The names of passed rows with this ending, without it.
+    pub(super) fn passed_with(&self, ending: &str) -> Vec<String> {
+        let passed = self.rows.iter().filter(|[_, word, _]| word == Word::Passed.text());
+        passed.filter_map(|[name, ..]| name.strip_suffix(ending)).map(str::to_owned).collect()
+    }
+
+    /// Adds or replaces a row, and writes all.
+    pub(super) fn put(&mut self, name: &str, word: Word, found: &str) -> anyhow::Result<()> {
+        let row = [cell(name), word.text().into(), cell(found)];
+        match self.rows.iter_mut().find(|[before, ..]| *before == row[0]) {
+            Some(before) => *before = row,
+            None => self.rows.push(row),
+        }
+        fs::write(&self.path, self.text()).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    fn text(&self) -> String {
+        let Self { group, date, revision, rows, .. } = self;
+        let mut text = format!("# Results of `cargo xtask test --long {group}`\n\n{date}{REVISION}{revision}\n\n");
+        text.push_str("| what | | |\n|---|---|---|\n");
+        text.extend(rows.iter().map(|[name, word, found]| format!("| {name} | {word} | {found} |\n")));
+        text
+    }
+}
+
+/// A text that fits between two bars.
+fn cell(text: &str) -> String {
+    text.replace(['|', '\n'], "/")
+}
+
+/// The last commit that changed more than results, and whether there are changes that are in no commit.
+fn revision() -> anyhow::Result<String> {
+    let sources = ["--", ".", ":!tests/results"];
+    let git = |arguments: &[&str]| {
+        run::text(Command::new("git").args(arguments).args(sources).current_dir(run::root()))
+            .context("results are of a commit, so they need git and its history")
+    };
+    let commit = git(&["log", "-1", "--format=%h", "--abbrev=12"])?;
+    let changes = git(&["status", "--porcelain"])?;
+    Ok(commit.trim().to_owned() + if changes.is_empty() { "" } else { " with changes" })
+}
+
+/// Whether a table is of exactly these sources.
+fn resumes(table: &str, revision: &str) -> bool {
+    let of = table.lines().find_map(|line| line.split_once(REVISION));
+    !revision.contains(' ') && of.is_some_and(|(_, of)| of == revision)
+}
+
+fn passed_rows(table: &str) -> Vec<[String; 3]> {
+    let rows = table.lines().filter_map(|line| {
+        let mut cells =
+            line.strip_prefix("| ")?.strip_suffix(" |")?.splitn(3, " | ").map(|cell| cell.trim().to_owned());
+        Some([cells.next()?, cells.next()?, cells.next().unwrap_or_default()])
+    });
+    rows.filter(|[_, word, _]| word == Word::Passed.text()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(folder: &std::path::Path) -> Table {
+        let (date, revision) = ("2026-01-02".into(), "abc".into());
+        Table { path: folder.join("any.md"), group: "any".into(), date, revision, rows: Vec::new() }
+    }
+
+    #[test]
+    fn a_stopped_run_is_resumed_by_what_passed_in_the_same_sources() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut first = table(place.path());
+        for (name, word, found) in [
+            ("a", Word::Passed, "1 of 2"),
+            ("b", Word::Failed, "it: broke | here"),
+            ("c", Word::NotRun, "no zram"),
+            ("d", Word::Flaky, "once"),
+            ("e", Word::Passed, ""),
+        ] {
+            first.put(name, word, found).expect("written");
+        }
+        let text = fs::read_to_string(place.path().join("any.md")).expect("a table");
+        let rows = "| a | passed | 1 of 2 |\n| b | FAILED | it: broke / here |\n| c | NOT RUN | no zram |\n\
+                    | d | FLAKY | once |\n| e | passed |  |\n";
+        let head = "# Results of `cargo xtask test --long any`\n\n2026-01-02, revision abc\n\n";
+        assert_eq!(text, format!("{head}| what | | |\n|---|---|---|\n{rows}"));
+        assert!(resumes(&text, "abc") && !resumes(&text, "abd") && !resumes(&text, "abc with changes"));
+        let second = Table { rows: passed_rows(&text), ..table(place.path()) };
+        let passed = ["a", "b", "c", "d", "e"].map(|name| second.has_passed(name));
+        assert_eq!(passed, [true, false, false, false, true]);
+        let mut third = Table { rows: passed_rows(&text), ..table(place.path()) };
+        third.put("e", Word::Failed, "now").expect("written");
+        assert!(!third.has_passed("e"));
+    }
+}

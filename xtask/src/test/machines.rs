@@ -1,0 +1,92 @@
+//! The groups that boot virtual machines: the gate's suite on all kernels, and in long runs, for one kernel each, the
+//! whole suite, the demo's full measurement and a hundred boots.
+
+use anyhow::ensure;
+
+use super::report::Report;
+use super::suite;
+use crate::demo;
+use crate::vm::{self, Build};
+
+/// How often each kernel is booted in a long run.
+const BOOTS: u32 = 100;
+/// How long one of these boots may take.
+const BOOT_SECONDS: u64 = 240;
+
+/// What every change has to pass: all on one kernel but what is left to long runs, a few on the others.
+pub(super) fn gate(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    Build::Strict.run()?;
+    for kernel in kernels {
+        for boot in suite::gate(kernel) {
+            suite::run(&boot, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// The whole suite on one kernel, in every machine that it needs.
+pub(super) fn whole(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    Build::Strict.run()?;
+    for kernel in kernels {
+        for boot in suite::whole(kernel) {
+            suite::run(&boot, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the demo claims, measured.
+pub(super) fn demo(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    Build::Plain.run()?;
+    for kernel in kernels {
+        let all = "all that the demo claims holds";
+        if report.passed_before(all) {
+            continue;
+        }
+        let claims = demo::claims(kernel)?;
+        let broken = claims.iter().filter(|claim| !claim.holds).count();
+        for demo::Claim { what, found, holds } in claims {
+            if holds {
+                report.passed(what, &found);
+            } else {
+                report.failed(what, &found, &[], None);
+            }
+        }
+        if broken == 0 {
+            report.passed(all, "");
+        }
+    }
+    Ok(())
+}
+
+/// How many of a hundred boots come to their first process; none that does not is booted again.
+pub(super) fn boots(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    Build::Strict.run()?;
+    for kernel in kernels {
+        let machine = vm::Arguments::of(kernel, BOOT_SECONDS, &["/bin/busybox", "true"]);
+        let name = format!("{BOOTS} boots");
+        if report.passed_before(&name) {
+            continue;
+        }
+        let mut failures = Vec::new();
+        for number in 1..=BOOTS {
+            if let Err(error) = boot_to_the_end(&machine) {
+                println!("boot {number} of {BOOTS}: {error:#}");
+                failures.push(format!("{number}: {error:#}"));
+            }
+        }
+        let found = format!("{} of {BOOTS} failed", failures.len());
+        if failures.is_empty() {
+            report.passed(&name, &found);
+        } else {
+            report.failed(&name, &found, &failures, None);
+        }
+    }
+    Ok(())
+}
+
+fn boot_to_the_end(machine: &vm::Arguments) -> anyhow::Result<()> {
+    let code = vm::boot_once(machine, &mut |_| {})?;
+    ensure!(code == 0, "the command ended with {code}");
+    Ok(())
+}

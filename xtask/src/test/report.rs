@@ -1,0 +1,295 @@
+//! What came of each step: shown at once, counted, kept in a table where one is written, and closed with what failed.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::Context;
+
+use super::long::{Table, Word};
+
+/// How many flaky tests a gate may have, each with an entry among the known deviations.
+const FLAKY_IN_A_RUN: usize = 2;
+/// How many lines of what a failed step said are said again at the end.
+const LAST_LINES: usize = 12;
+
+/// The steps so far.
+pub(super) struct Report {
+    /// Where whole logs are left.
+    logs: PathBuf,
+    passed: u32,
+    not_run: u32,
+    failures: Vec<Failure>,
+    /// Names of tests that failed and passed when repeated at once.
+    flaky: Vec<String>,
+    booted_again: u32,
+    table: Option<Table>,
+}
+
+/// What is said of a failed step at the end.
+struct Failure {
+    name: String,
+    why: String,
+    last: Vec<String>,
+    log: Option<PathBuf>,
+}
+
+impl Failure {
+    fn lines(&self) -> Vec<String> {
+        let Self { name, why, last, log } = self;
+        let mut lines = vec![String::new(), format!("FAILED: {name}: {why}")];
+        lines.extend(last.iter().map(|line| format!("    {line}")));
+        lines.extend(log.iter().map(|log| format!("  the whole log: {}", log.display())));
+        lines
+    }
+}
+
+impl Report {
+    pub(super) fn new(logs: PathBuf) -> anyhow::Result<Self> {
+        fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+        Ok(Self { logs, passed: 0, not_run: 0, failures: Vec::new(), flaky: Vec::new(), booted_again: 0, table: None })
+    }
+
+    /// From now on steps are rows of this group's table of results.
+    pub(super) fn begin_table(&mut self, group: &str) -> anyhow::Result<()> {
+        self.table = Some(Table::open(group)?);
+        Ok(())
+    }
+
+    pub(super) fn end_table(&mut self) {
+        self.table = None;
+    }
+
+    /// Whether this step passed in an earlier run of the same sources, in which case it is counted as passed.
+    pub(super) fn passed_before(&mut self, name: &str) -> bool {
+        let before = self.table.as_ref().is_some_and(|table| table.has_passed(name));
+        if before {
+            println!("PASS {name}, in an earlier run of these sources");
+            self.passed += 1;
+        }
+        before
+    }
+
+    /// The steps with this ending that passed in an earlier run of the same sources, without the ending.
+    pub(super) fn rows_passed_before(&self, ending: &str) -> Vec<String> {
+        self.table.as_ref().map_or_else(Vec::new, |table| table.passed_with(ending))
+    }
+
+    pub(super) fn passed(&mut self, name: &str, found: &str) {
+        println!("PASS {name}");
+        self.passed += 1;
+        self.row(name, Word::Passed, found);
+    }
+
+    /// `last` is what it said last, and `log` where all of it lies.
+    pub(super) fn failed(&mut self, name: &str, why: &str, last: &[String], log: Option<&Path>) {
+        println!("FAIL {name}: {why}");
+        let last = last[last.len().saturating_sub(LAST_LINES)..].to_vec();
+        self.failures.push(Failure { name: name.into(), why: why.into(), last, log: log.map(Path::to_owned) });
+        self.row(name, Word::Failed, why);
+    }
+
+    /// It failed, and passed when it was repeated at once. Whether that is accepted is judged at the end.
+    pub(super) fn flaky(&mut self, test: &str, name: &str, outcomes: &str) {
+        println!("FLAKY {name}: {outcomes}");
+        self.flaky.push(test.into());
+        self.passed += 1;
+        self.row(name, Word::Flaky, outcomes);
+    }
+
+    pub(super) fn not_run(&mut self, name: &str, why: &str) {
+        self.not_run_many(1, name, why);
+    }
+
+    pub(super) fn not_run_many(&mut self, count: u32, name: &str, why: &str) {
+        println!("NOT RUN: {name}: {why}");
+        self.not_run += count;
+        self.row(name, Word::NotRun, why);
+    }
+
+    pub(super) const fn booted_again(&mut self, times: u32) {
+        self.booted_again += times;
+    }
+
+    pub(super) fn step(&mut self, name: &str, result: anyhow::Result<()>) {
+        match result {
+            Ok(()) => self.passed(name, ""),
+            Err(error) => self.failed(name, &format!("{error:#}"), &[], None),
+        }
+    }
+
+    /// Runs a command as a step of its own.
+    pub(super) fn run(&mut self, name: &str, command: &mut Command) {
+        let log = self.log(name);
+        match said(command, &log) {
+            Ok((status, _)) if status.success() => self.passed(name, ""),
+            Ok((status, said)) => self.failed(name, &format!("ended with {status}"), &said, Some(&log)),
+            Err(error) => self.failed(name, &format!("{error:#}"), &[], Some(&log)),
+        }
+    }
+
+    /// Runs `cargo test`, and counts its tests as its own closing lines do.
+    pub(super) fn tests(&mut self, command: &mut Command) -> anyhow::Result<()> {
+        let log = self.log("tests");
+        let (status, said) = said(command, &log)?;
+        let (passed, ignored) = closing_counts(&said);
+        self.passed += passed;
+        if ignored > 0 {
+            println!("NOT RUN: {ignored} ignored tests");
+            self.not_run += ignored;
+        }
+        let failed = failed_tests(&said);
+        for (name, last) in &failed {
+            self.failed(name, "it failed", last, Some(&log));
+        }
+        if !status.success() && failed.is_empty() {
+            self.failed("tests", &format!("ended with {status}"), &said, Some(&log));
+        }
+        Ok(())
+    }
+
+    /// Where the whole log of a step is left.
+    pub(super) fn log(&self, name: &str) -> PathBuf {
+        let plain = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
+        self.logs.join(plain).with_added_extension("log")
+    }
+
+    /// Flaky tests beyond what a gate accepts are failures.
+    pub(super) fn judge_flaky(&mut self, known: &[String]) {
+        let flaky = self.flaky.clone();
+        for test in flaky.iter().filter(|test| !known.contains(test)) {
+            self.failed(&format!("{test} is a known flaky test"), "known-deviations.md has no entry for it", &[], None);
+        }
+        if flaky.len() > FLAKY_IN_A_RUN {
+            let why = format!("{} are flaky: {}", flaky.len(), flaky.join(", "));
+            self.failed(&format!("at most {FLAKY_IN_A_RUN} tests are flaky"), &why, &[], None);
+        }
+    }
+
+    /// Says what failed, each with its last lines and where the whole log lies, and counts all.
+    pub(super) fn close(&self) -> ExitCode {
+        print!("{}", self.closing());
+        if self.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    fn closing(&self) -> String {
+        let failures = self.failures.iter().flat_map(Failure::lines);
+        let (flaky, not_run, again) = (self.flaky.len(), self.not_run, self.booted_again);
+        let counts = [
+            format!("{flaky} flaky, {not_run} not run, {again} machines booted again"),
+            format!("{} passed, {} failed", self.passed, self.failures.len()),
+        ];
+        failures.chain(counts).map(|line| line + "\n").collect()
+    }
+
+    fn row(&mut self, name: &str, word: Word, found: &str) {
+        let saved = self.table.as_mut().map_or(Ok(()), |table| table.put(name, word, found));
+        if let Err(error) = saved {
+            self.table = None;
+            self.failed("the table of results is written", &format!("{error:#}"), &[], None);
+        }
+    }
+}
+
+/// Runs `command` to its end. What it says is shown, written to `log`, and given back by line.
+fn said(command: &mut Command, log: &Path) -> anyhow::Result<(std::process::ExitStatus, Vec<String>)> {
+    let (reader, writer) = std::io::pipe()?;
+    let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    command.stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+    // The command holds the pipe's other end open, which would never close.
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut lines = Vec::new();
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        println!("{line}");
+        writeln!(file, "{line}")?;
+        lines.push(line);
+    }
+    Ok((child.wait()?, lines))
+}
+
+/// How many tests passed and were ignored, by the `test result:` lines of `cargo test`.
+fn closing_counts(said: &[String]) -> (u32, u32) {
+    let number = |line: &str, word: &str| -> u32 {
+        let before = line.split(word).next().unwrap_or_default();
+        before.rsplit([' ', '.']).find(|part| !part.is_empty()).and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let closing = said.iter().filter(|line| line.starts_with("test result:"));
+    closing
+        .fold((0, 0), |(passed, ignored), line| (passed + number(line, " passed"), ignored + number(line, " ignored")))
+}
+
+/// The failed tests of `cargo test`, each with what it said.
+fn failed_tests(said: &[String]) -> Vec<(String, Vec<String>)> {
+    let names = said.iter().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    names
+        .map(|name| {
+            let head = format!("---- {name} stdout ----");
+            let own = said.iter().skip_while(|line| **line != head).skip(1);
+            let own = own.take_while(|line| !line.starts_with("---- ") && *line != "failures:");
+            (name.to_owned(), own.filter(|line| !line.is_empty()).cloned().collect())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> (tempfile::TempDir, Report) {
+        let place = tempfile::tempdir().expect("a directory");
+        let report = Report::new(place.path().join("logs")).expect("a report");
+        (place, report)
+    }
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_failed_command_is_closed_with_its_last_lines_and_its_whole_log() {
+        let (_place, mut report) = report();
+        report.run("it counts", Command::new("sh").args(["-c", "seq 1 40; echo bad >&2; exit 3"]));
+        report.run("it is quiet", &mut Command::new("true"));
+        report.run("it is there", &mut Command::new("/nowhere/program"));
+        report.not_run("group x", "it was not asked for");
+        let log = report.log("it counts");
+        let text = report.closing();
+        assert!(text.starts_with("\nFAILED: it counts: ended with exit status: 3\n    30\n    31\n"), "{text}");
+        assert!(text.contains(&format!("    40\n    bad\n  the whole log: {}\n", log.display())), "{text}");
+        assert!(text.contains("FAILED: it is there: cannot start"), "{text}");
+        assert!(text.ends_with("\n0 flaky, 1 not run, 0 machines booted again\n1 passed, 2 failed\n"), "{text}");
+        assert_eq!(fs::read_to_string(log).expect("a log").lines().count(), 41);
+    }
+
+    #[test]
+    fn tests_are_counted_by_their_own_closing_lines_and_failed_ones_named() {
+        let said = lines(
+            "test a ... ok\ntest b::c ... FAILED\ntest d ... FAILED\n\nfailures:\n\n---- b::c stdout ----\npanicked\nleft\n\n\
+             ---- d stdout ----\nother\n\nfailures:\n    b::c\n    d\n\n\
+             test result: FAILED. 42 passed; 2 failed; 1 ignored; 0 measured\ntest result: ok. 3 passed; 0 failed; 0 ignored",
+        );
+        assert_eq!(closing_counts(&said), (45, 1));
+        assert_eq!(failed_tests(&said), [("b::c".into(), lines("panicked\nleft")), ("d".into(), lines("other"))]);
+    }
+
+    #[test]
+    fn two_known_flaky_tests_are_accepted_and_no_others() {
+        for (flaky, known, failures) in [
+            (&["a", "b"][..], &["a", "b"][..], 0),
+            (&["a"], &["b"], 1),
+            (&["a", "b", "c"], &["a", "b", "c"], 1),
+            (&[], &[], 0),
+        ] {
+            let (_place, mut report) = report();
+            for test in flaky {
+                report.flaky(test, &format!("{test} on 6.1"), "once");
+            }
+            report.judge_flaky(&known.iter().map(|&test| test.to_owned()).collect::<Vec<_>>());
+            assert_eq!(report.failures.len(), failures, "{flaky:?} {known:?}");
+            assert!(report.closing().contains(&format!("{} flaky, ", flaky.len())));
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The suite of `tests/vm/guest` in virtual machines: which machines there are, and what is heard of each.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+
+use super::report::Report;
+use crate::progress::Progress;
+use crate::vm;
+
+/// The kernel on which everything runs.
+const WHOLE: &str = "6.12";
+/// What runs on the others in every run; a long run has all of it there, too.
+const EVERYWHERE: [&str; 10] = [
+    "sense-every-hook-attaches",
+    "sense-node-threshold-submits-one-event",
+    "sense-readings-agree-with-proc",
+    "sense-slice-threshold-submits-an-event",
+    "act-frozen-victim-dies",
+    "act-process-without-its-first-thread",
+    "meets-anonymous",
+    "meets-populate",
+    "meets-a-slice-at-its-own-limit",
+    "core-or-reporter-dies",
+];
+/// What a gate leaves to long runs on the kernel on which everything else runs, with the reason.
+const LEFT_TO_LONG: [(&str, &str); 9] = [
+    ("kill-points-supervisor", "180 s; the same steps as kill-points-core, which stays"),
+    ("kill-points-all", "165 s; the same steps as kill-points-core, which stays"),
+    ("act-next-one-undoes", "25 s; all-killed-and-undone has the whole agent do it"),
+    ("act-uninterruptible-is-stuck", "24 s; uninterruptible-victim has the whole agent meet it"),
+    ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
+    ("meets-threads", "6 s; brake-in-the-kernel meets one, two and four threads"),
+    ("meets-mlock", "6 s; for the agent it is the same memory as meets-populate"),
+    ("meets-fallocate", "5 s; for the agent it is the same memory as meets-tmpfs"),
+    ("meets-slow-growth", "11 s; second-agent-shadows and threshold-events-lost meet growth at this rate"),
+];
+/// What runs once more from an ext4 root, on the kernel on which everything runs: there the agent's own program and
+/// libraries are pages of a file, which the kernel may drop when memory is short.
+const FROM_EXT4: [&str; 1] = ["is-before-the-oom-killer"];
+/// What runs on machines that are booted in a special way, on the kernel on which everything runs: the words on its
+/// command line, whether it has two nodes, and the tests that belong there and run nowhere else.
+const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
+    (Some("psi=0"), false, &["without-pressure-polls"]),
+    (Some("cgroup_disable=memory"), false, &["without-memory-controller"]),
+    (None, true, &["sense-oom-in-a-cpuset-is-named"]),
+];
+/// A machine that has not ended by then hangs.
+const MACHINE_SECONDS: u64 = 3600;
+
+/// One machine's worth of the suite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Boot {
+    kernel: &'static str,
+    /// The tests by name; none means all there are.
+    names: &'static [&'static str],
+    /// What of all there are is left to long runs, with the reason.
+    left_out: &'static [(&'static str, &'static str)],
+    ext4: bool,
+    /// More words on the kernel's command line.
+    append: Option<&'static str>,
+    /// With two NUMA nodes.
+    numa: bool,
+}
+
+/// The machines of a gate with this kernel, in the order in which they run.
+pub(super) fn gate(kernel: &'static str) -> Vec<Boot> {
+    if kernel == WHOLE {
+        let usual = Boot { left_out: &LEFT_TO_LONG, ..usual(kernel) };
+        [usual].into_iter().chain(special(kernel)).collect()
+    } else {
+        vec![Boot { names: &EVERYWHERE, ..usual(kernel) }]
+    }
+}
+
+/// The machines in which the whole suite runs with this kernel.
+pub(super) fn whole(kernel: &'static str) -> Vec<Boot> {
+    let mut boots = vec![usual(kernel)];
+    if kernel == WHOLE {
+        boots.extend(special(kernel));
+    }
+    boots
+}
+
+const fn usual(kernel: &'static str) -> Boot {
+    Boot { kernel, names: &[], left_out: &[], ext4: false, append: None, numa: false }
+}
+
+fn special(kernel: &'static str) -> impl Iterator<Item = Boot> {
+    let ext4 = Boot { names: &FROM_EXT4, ext4: true, ..usual(kernel) };
+    let special = SPECIAL.into_iter().map(move |(append, numa, names)| Boot { names, append, numa, ..usual(kernel) });
+    [ext4].into_iter().chain(special)
+}
+
+impl Boot {
+    /// The kernel, and what is special about the machine.
+    fn name(&self) -> String {
+        let mut text = self.kernel.to_owned();
+        if self.ext4 {
+            text.push_str(" from an ext4 root");
+        }
+        if let Some(words) = self.append {
+            text = text + " with " + words;
+        }
+        if self.numa {
+            text.push_str(" with two nodes");
+        }
+        text
+    }
+
+    fn machine(&self, skipped: &[String]) -> vm::Arguments {
+        let mut command = vec!["/bin/plimsoll-guest", "suite"];
+        command.extend(self.names.iter().flat_map(|name| ["--only", name]));
+        command.extend(skipped.iter().flat_map(|name| ["--skip", name]));
+        let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
+        machine.ext4 = self.ext4;
+        machine.append = self.append.map(str::to_owned);
+        machine.numa = self.numa;
+        machine
+    }
+
+    /// Whether the suite ended as it has to, whatever came of its tests.
+    fn verdict(&self, heard: &Heard, skipped: usize, ended: anyhow::Result<i32>) -> anyhow::Result<()> {
+        let code = ended?;
+        let ran = heard.tests.len();
+        // The suite says how many there were: a machine that ended early must not pass.
+        let failed = heard.tests.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Fail(_)));
+        ensure!(heard.closed == Some(ran) && (code == 0) != failed, "the suite ended with {code} after {ran} tests");
+        // A test that has another name by now must not vanish.
+        let named = self.names.len();
+        ensure!(
+            named == 0 || named == ran + skipped,
+            "{named} tests were named and {} have such a name: {:?}",
+            ran + skipped,
+            self.names
+        );
+        Ok(())
+    }
+}
+
+/// Boots one machine, runs what did not pass before in the same long run, and reports each test.
+pub(super) fn run(boot: &Boot, report: &mut Report) -> anyhow::Result<()> {
+    let on = boot.name();
+    let of = |name: &str| format!("{name} on {on}");
+    let mut skipped = Vec::new();
+    for name in report.rows_passed_before(&format!(" on {on}")) {
+        report.passed_before(&of(&name));
+        skipped.push(name);
+    }
+    if !boot.names.is_empty() && skipped.len() == boot.names.len() {
+        return Ok(());
+    }
+    for (name, why) in boot.left_out {
+        report.not_run(&of(name), why);
+        skipped.push((*name).to_owned());
+    }
+    let log = report.log(&format!("vm-{on}"));
+    let mut heard = Heard::new(&on, &log)?;
+    let ended = vm::boot(&boot.machine(&skipped), &mut |line| heard.line(line));
+    report.booted_again(ended.as_ref().map_or(0, |ended| ended.booted_again));
+    for (name, outcome, last) in &heard.tests {
+        match outcome {
+            Outcome::Pass => report.passed(&of(name), ""),
+            Outcome::Fail(why) => report.failed(&of(name), why, last, Some(&log)),
+            Outcome::Flaky(outcomes) => report.flaky(name, &of(name), outcomes),
+            Outcome::NotRun(why) => report.not_run(&of(name), why),
+        }
+    }
+    let left = heard.known.saturating_sub(heard.planned);
+    if boot.kernel != WHOLE && !boot.names.is_empty() && left > 0 {
+        let with = format!("`cargo xtask test --long suite-{}` runs them", boot.kernel);
+        report.not_run_many(left, &format!("{left} of {} tests on {on}", heard.known), &with);
+    }
+    let verdict = boot.verdict(&heard, skipped.len(), ended.map(|ended| ended.code));
+    let name = format!("the suite came to its end on {on}");
+    match verdict {
+        Ok(()) => report.passed(&name, ""),
+        Err(error) => report.failed(&name, &format!("{error:#}"), &heard.last, Some(&log)),
+    }
+    Ok(())
+}
+
+/// How a test in a machine ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Pass,
+    Fail(String),
+    /// It failed, and passed when it was repeated at once.
+    Flaky(String),
+    NotRun(String),
+}
+
+/// What was heard of a suite.
+struct Heard {
+    /// Each test with how it ended and what was said since the one before.
+    tests: Vec<(String, Outcome, Vec<String>)>,
+    /// What was said since the last verdict.
+    last: Vec<String>,
+    /// How many tests the suite itself counted.
+    closed: Option<usize>,
+    /// How many it was going to run, of how many that it knows.
+    planned: u32,
+    known: u32,
+    progress: Progress,
+    log: File,
+}
+
+impl Heard {
+    fn new(on: &str, log: &Path) -> anyhow::Result<Self> {
+        let progress = Progress::new(&format!("tests on {on}"), 0);
+        let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        Ok(Self { tests: Vec::new(), last: Vec::new(), closed: None, planned: 0, known: 0, progress, log })
+    }
+
+    fn line(&mut self, line: &str) {
+        self.progress.line(line);
+        // The terminal has it, too.
+        let _ = writeln!(self.log, "{line}");
+        self.last.push(line.to_owned());
+        // The firmware clears its screen and ends no line, so its last words stand before the machine's first ones.
+        let line = match line.find("PLAN ") {
+            Some(at) if line[..at].contains('\x1b') => &line[at..],
+            _ => line,
+        };
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (name, why) = rest.split_once(": ").unwrap_or((rest.split(' ').next().unwrap_or(""), ""));
+        let outcome = match word {
+            "PASS" => Outcome::Pass,
+            "FAIL" => Outcome::Fail(why.to_owned()),
+            "FLAKY" => Outcome::Flaky(why.to_owned()),
+            "NOTRUN" => Outcome::NotRun(why.to_owned()),
+            "PLAN" => {
+                let mut numbers = rest.split(" of ").filter_map(|number| number.parse().ok());
+                (self.planned, self.known) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+                self.progress.expect(self.planned.into());
+                return;
+            }
+            _ => {
+                let numbers: Vec<usize> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+                if let ([passed, flaky, failed, not_run], true) = (&numbers[..], line.ends_with(" not run")) {
+                    self.closed = Some(passed + flaky + failed + not_run);
+                }
+                return;
+            }
+        };
+        self.progress.step();
+        self.tests.push((name.to_owned(), outcome, std::mem::take(&mut self.last)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::SUITES;
+
+    fn heard(lines: &[&str]) -> Heard {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut heard = Heard::new("6.12", &place.path().join("log")).expect("a log");
+        for line in lines {
+            heard.line(line);
+        }
+        heard
+    }
+
+    #[test]
+    fn a_named_test_that_is_no_more_fails_the_suite() {
+        let boot = Boot { names: &["a", "b"], ..usual("6.1") };
+        let closing = "2 passed, 0 flaky, 0 failed, 0 not run";
+        for (lines, skipped, code, passes) in [
+            (&["PLAN 2 of 9", "PASS a (3 s)", "PASS b (3 s)", closing][..], 0, 0, true),
+            (
+                &["PLAN 2 of 9", "PASS a (3 s)", "FLAKY b: once (3 s)", "1 passed, 1 flaky, 0 failed, 0 not run"],
+                0,
+                0,
+                true,
+            ),
+            (&["PLAN 1 of 9", "PASS a (3 s)", "1 passed, 0 flaky, 0 failed, 0 not run"], 0, 0, false),
+            (&["PLAN 1 of 9", "PASS a (3 s)", "1 passed, 0 flaky, 0 failed, 0 not run"], 1, 0, true),
+            (&["PLAN 2 of 9", "PASS a (3 s)"], 0, 0, false),
+            (&["PLAN 2 of 9", "PASS a (3 s)", "PASS b (3 s)", closing], 0, 1, false),
+        ] {
+            assert_eq!(boot.verdict(&heard(lines), skipped, Ok(code)).is_ok(), passes, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn every_kernel_boots_and_one_of_them_in_special_ways_too() {
+        let shown = |boots: fn(&'static str) -> Vec<Boot>| -> Vec<(String, bool)> {
+            let boots = SUITES.iter().flat_map(|(_, kernel)| boots(kernel));
+            boots.map(|boot| (boot.name(), boot.names.is_empty())).collect()
+        };
+        let special = ["from an ext4 root", "with psi=0", "with cgroup_disable=memory", "with two nodes"];
+        for (boots, long) in [(gate as fn(&'static str) -> Vec<Boot>, false), (whole, true)] {
+            let mut expected = vec![("6.1".to_owned(), long), ("6.12".to_owned(), true)];
+            expected.extend(special.map(|special| (format!("6.12 {special}"), false)));
+            expected.push(("7.2".to_owned(), long));
+            assert_eq!(shown(boots), expected);
+        }
+        let machines: Vec<_> = gate("6.12").iter().map(|boot| boot.machine(&["x".into()])).collect();
+        assert!(machines[1].ext4 && machines[4].numa);
+        assert_eq!(machines[2].append.as_deref(), Some("psi=0"));
+        assert!(machines[0].command.ends_with(&["--skip".into(), "x".into()]));
+    }
+
+    #[test]
+    fn what_runs_on_every_kernel_is_left_to_no_long_run() {
+        for (name, why) in LEFT_TO_LONG {
+            assert!(!EVERYWHERE.contains(&name) && !FROM_EXT4.contains(&name) && !why.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_suite_is_heard_test_by_test_and_by_its_own_count() {
+        let heard = heard(&[
+            "Booting from ROM..\x1bc\x1b[?7l\x1b[2J\x1b[0m.\rPLAN 4 of 9",
+            "PASS a (3 s)",
+            "FIGURE x",
+            "FAIL b: it: broke (1 s)",
+            "NOTRUN c: no zram",
+            "FLAKY d: it broke; repeated at once, it passed (2 s)",
+            "1 passed, 1 flaky, 1 failed, 1 not run",
+        ]);
+        let said = |index: usize| (heard.tests[index].0.as_str(), &heard.tests[index].1, heard.tests[index].2.len());
+        assert_eq!(said(0), ("a", &Outcome::Pass, 2));
+        assert_eq!(said(1), ("b", &Outcome::Fail("it: broke (1 s)".into()), 2));
+        assert_eq!(said(2), ("c", &Outcome::NotRun("no zram".into()), 1));
+        assert_eq!(said(3), ("d", &Outcome::Flaky("it broke; repeated at once, it passed (2 s)".into()), 1));
+        assert_eq!((heard.closed, heard.planned, heard.known), (Some(4), 4, 9));
+    }
+}
