@@ -1,12 +1,29 @@
-//! The picture: memory available over time, one panel a watcher.
+//! The picture: memory available over time, a panel for each watcher, and beside them all curves over the same axes. What
+//! the agent and the OOM killer did is marked on the curves.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use super::{Measured, WATCHERS};
+use super::{Measured, Round, WATCHERS};
+
+/// Width and height in pixels.
+const SIZE: (u32, u32) = (1440, 780);
+/// The width of the panels of one watcher each.
+const SINGLE: u32 = 640;
+/// Seconds shown before the crossing.
+const BEFORE: f64 = 0.5;
+/// The curves' colours, which differ for the colour-blind too.
+const COLOURS: [RGBColor; 3] = [RGBColor(0x44, 0x77, 0xAA), RGBColor(0xEE, 0x77, 0x33), RGBColor(0x00, 0x88, 0x66)];
+const THRESHOLD: RGBColor = RGBColor(0xCC, 0x33, 0x33);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// A count as a number to draw.
 #[expect(clippy::cast_precision_loss, reason = "a picture has fewer digits")]
@@ -30,42 +47,170 @@ pub(super) fn index(value: f64) -> usize {
 pub(super) fn draw(file: &Path, measured: &Measured) -> anyhow::Result<()> {
     let mut text = String::new();
     {
-        let area = SVGBackend::with_string(&mut text, (960, 720)).into_drawing_area();
-        panels(&area, measured).map_err(|error| anyhow!("cannot draw: {error}"))?;
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        picture(&area, measured).map_err(|error| anyhow!("cannot draw: {error}"))?;
     }
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn panels(
-    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-    measured: &Measured,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let shown: Vec<_> = WATCHERS
+/// One watcher's round, as it is drawn.
+struct Curve<'a> {
+    name: &'static str,
+    what: &'static str,
+    round: &'a Round,
+    colour: RGBColor,
+}
+
+/// The axes, which all panels share.
+struct Axes {
+    /// Seconds after the crossing at which they end.
+    end: f64,
+    /// MiB: the threshold, and the highest that is shown.
+    threshold: f64,
+    top: f64,
+}
+
+fn picture(area: &Area<'_>, measured: &Measured) -> Drawn {
+    let curves: Vec<Curve<'_>> = WATCHERS
         .iter()
-        .filter_map(|(name, what)| Some((name, what, measured.watchers.get(*name)?.rounds.first()?)))
+        .zip(COLOURS)
+        .filter_map(|((name, what), colour)| {
+            Some(Curve { name, what, round: measured.watchers.get(*name)?.rounds.first()?, colour })
+        })
         .collect();
-    let backs = shown.iter().filter_map(|(.., round)| round.crossed_to_memory_back_ns);
-    let end = backs.map(|ns| float(ns) / 1e9).fold(1.0, f64::max) + 0.5;
+    let backs = curves.iter().filter_map(|curve| curve.round.crossed_to_memory_back_ns).map(seconds);
+    let threshold = curves.iter().map(|curve| float(curve.round.line_bytes) / MIB).fold(1.0, f64::max);
+    let axes = Axes { end: backs.fold(1.0, f64::max) + 0.5, threshold, top: threshold * 4.0 };
     area.fill(&WHITE)?;
-    for ((name, what, round), panel) in shown.iter().zip(area.split_evenly((shown.len().max(1), 1))) {
-        let line = float(round.line_bytes) / 1_048_576.0;
-        let ended = match round.killed_by.as_deref() {
-            Some("oom-killer") => "the OOM killer chose",
-            Some(_) => "evicted",
-            None => "nothing happened",
-        };
-        let mut chart = ChartBuilder::on(&panel)
-            .caption(format!("{name}: {what}; {ended}"), ("sans-serif", 16))
-            .margin(8)
-            .x_label_area_size(32)
-            .y_label_area_size(56)
-            .build_cartesian_2d(-0.5..end, 0.0..line * 4.0)?;
-        chart.configure_mesh().x_desc("seconds after the threshold was crossed").y_desc("MiB available").draw()?;
-        chart.draw_series(LineSeries::new([(-0.5, line), (end, line)], RED.stroke_width(1)))?;
-        let points = round.trace.iter().map(|(at, bytes)| (signed(*at) / 1e9, float(*bytes) / 1_048_576.0));
-        let visible = points.filter(|(at, _)| (-0.5..end).contains(at)).map(|(at, mib)| (at, mib.min(line * 4.0)));
-        chart.draw_series(LineSeries::new(visible, BLUE.stroke_width(2)))?;
+    let (single, together) = area.split_horizontally(SINGLE);
+    for (curve, panel) in curves.iter().zip(single.split_evenly((curves.len().max(1), 1))) {
+        let Curve { name, what, round, .. } = curve;
+        let mut chart = panel_chart(&panel, &format!("{name}: {what}; {}", ended(round)), 15, &axes)?;
+        curve.line(&axes, &mut chart)?;
+        curve.marks(&axes, &mut chart)?;
+        legend(&mut chart)?;
     }
+    let mut chart = panel_chart(&together, "The same process, met by each of them", 18, &axes)?;
+    for curve in &curves {
+        curve.line(&axes, &mut chart)?;
+    }
+    // Above all lines.
+    for curve in &curves {
+        curve.marks(&axes, &mut chart)?;
+    }
+    legend(&mut chart)?;
     area.present()?;
     Ok(())
 }
+
+const MIB: f64 = 1_048_576.0;
+
+fn seconds(ns: u64) -> f64 {
+    float(ns) / 1e9
+}
+
+/// How a round ended.
+pub(super) fn ended(round: &Round) -> &'static str {
+    match round.killed_by.as_deref() {
+        Some("oom-killer") => "the OOM killer chose",
+        Some(_) => "evicted",
+        None => "nothing happened",
+    }
+}
+
+fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>) -> Drawn {
+    let position = SeriesLabelPosition::UpperRight;
+    chart.configure_series_labels().position(position).background_style(WHITE).border_style(BLACK.mix(0.4)).draw()?;
+    Ok(())
+}
+
+/// Axes with the threshold in them.
+fn panel_chart<'a, 'b>(
+    panel: &'a Area<'b>,
+    caption: &str,
+    size: u32,
+    axes: &Axes,
+) -> Result<Chart<'a, 'b>, Box<dyn std::error::Error>> {
+    let mut chart = ChartBuilder::on(panel)
+        .caption(caption, ("sans-serif", size))
+        .margin(8)
+        .x_label_area_size(32)
+        .y_label_area_size(56)
+        .build_cartesian_2d(-BEFORE..axes.end, 0.0..axes.top)?;
+    chart
+        .configure_mesh()
+        .max_light_lines(0)
+        .x_label_formatter(&|at| format!("{:.1}", at + 0.0))
+        .y_label_formatter(&|mib| format!("{mib:.0}"))
+        .x_desc("seconds after the threshold was crossed")
+        .y_desc("MiB available")
+        .draw()?;
+    let ends = [(-BEFORE, axes.threshold), (axes.end, axes.threshold)];
+    chart.draw_series(DashedLineSeries::new(ends, 6, 4, THRESHOLD.stroke_width(1)))?;
+    Ok(chart)
+}
+
+impl Curve<'_> {
+    fn line(&self, axes: &Axes, chart: &mut Chart<'_, '_>) -> Drawn {
+        let points = self.round.trace.iter().map(|(at, bytes)| (signed(*at) / 1e9, float(*bytes) / MIB));
+        let visible = points.filter(|(at, _)| (-BEFORE..axes.end).contains(at));
+        let visible = visible.map(|(at, mib)| (at, mib.min(axes.top)));
+        let colour = self.colour;
+        chart
+            .draw_series(LineSeries::new(visible, colour.stroke_width(2)))?
+            .label(format!("{}: {}", self.name, ended(self.round)))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        Ok(())
+    }
+
+    /// What was done to the process and when, on the curve and in the legend.
+    fn marks(&self, axes: &Axes, chart: &mut Chart<'_, '_>) -> Drawn {
+        for (at_ns, what) in self.events() {
+            let place = (seconds(at_ns), self.available(at_ns).min(axes.top));
+            let label = format!("{}: {what} after {:.1} ms", self.name, seconds(at_ns) * 1e3);
+            let colour = self.colour;
+            match what {
+                FROZEN => chart
+                    .draw_series([TriangleMarker::new(place, 9, colour.filled())])?
+                    .label(label)
+                    .legend(move |(x, y)| TriangleMarker::new((x + 9, y), 6, colour.filled())),
+                KILLED => chart
+                    .draw_series([Cross::new(place, 6, BLACK.stroke_width(2))])?
+                    .label(label)
+                    .legend(|(x, y)| Cross::new((x + 9, y), 5, BLACK.stroke_width(2))),
+                _ => chart
+                    .draw_series([Circle::new(place, 6, THRESHOLD.filled())])?
+                    .label(label)
+                    .legend(|(x, y)| Circle::new((x + 9, y), 5, THRESHOLD.filled())),
+            };
+        }
+        Ok(())
+    }
+
+    /// What was done to the process and how long after the crossing, in this order.
+    fn events(&self) -> Vec<(u64, &'static str)> {
+        let round = self.round;
+        let mut events: Vec<(u64, &'static str)> = [
+            (round.crossed_to_frozen_ns, FROZEN),
+            (round.crossed_to_killed_ns, KILLED),
+            (round.crossed_to_oom_kill_ns, OOM_KILL),
+        ]
+        .into_iter()
+        .filter_map(|(at, what)| Some((at?, what)))
+        .collect();
+        events.sort_unstable();
+        events
+    }
+
+    /// MiB available by the last sample before then.
+    fn available(&self, at_ns: u64) -> f64 {
+        let until = i64::try_from(at_ns).unwrap_or(i64::MAX);
+        let before = self.round.trace.partition_point(|(at, _)| *at <= until);
+        let sample = self.round.trace.get(before.saturating_sub(1));
+        sample.map_or(0.0, |(_, bytes)| float(*bytes) / MIB)
+    }
+}
+
+const FROZEN: &str = "frozen";
+const KILLED: &str = "killed";
+const OOM_KILL: &str = "OOM kill";

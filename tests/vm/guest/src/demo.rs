@@ -2,8 +2,8 @@
 //!
 //! In every round the crossing is taken in the kernel by the guest's own observer, what the process had filled comes
 //! from its own record, and when memory was back from a look at /proc/meminfo every few milliseconds. The agent's own
-//! word is taken for three things only: when it was awake, when the line that woke it was crossed, and that a kill was
-//! its own.
+//! word is taken for four things only: when it was awake, when the line that woke it was crossed, when it froze, and
+//! when it killed.
 
 use crate::agent::{Agent, Settings, tail};
 use crate::cgroup::Cgroup;
@@ -136,6 +136,10 @@ struct Round {
     crossed_to_awake_ns: Option<u64>,
     /// From the crossing to the last piece it noted as filled; 0 where it finished none after it.
     crossed_to_stopped_ns: Option<u64>,
+    /// From the crossing to the agent's freeze, to its kill and to the OOM killer's choice, each where there was one.
+    crossed_to_frozen_ns: Option<u64>,
+    crossed_to_killed_ns: Option<u64>,
+    crossed_to_oom_kill_ns: Option<u64>,
     crossed_to_memory_back_ns: Option<u64>,
     killed_by: Option<&'static str>,
     victim: Option<String>,
@@ -301,6 +305,7 @@ fn round(
         Ok((crossing, seen, hog))
     })?;
     let oom_kills = machine::oom_kills()? - oom_before;
+    let oom_kill = observer.oom_kill(started)?;
     let ended = hog.child.try_wait()?;
     let dead = ended.is_some();
     let faults_after = core.and_then(major_faults);
@@ -313,6 +318,8 @@ fn round(
     let killed_by = killed_by(oom_kills, ended.and_then(|status| status.signal()), reported());
     let filled = record::read(&hog.record)?;
     let lines = agent.lines();
+    let frozen = lines.iter().find(|line| line["cgroup"] == work.name() && line["brake"] == "frozen").and_then(at_ns);
+    let killed = agent.kills(work.name(), "begun").first().and_then(at_ns);
     let log = (!dead || crossing.is_none()).then(|| tail(&agent.text()));
     drop(hog);
     // An agent that the OOM killer took is part of what is measured, not an error of the measurement.
@@ -333,6 +340,9 @@ fn round(
         past_threshold_bytes: crossed_ns.and_then(|crossed| Some(past(&filled, crossed)? + CHUNK_KIB * 1024)),
         crossed_to_awake_ns: woke.and_then(|woke| after(woke.at_ns)),
         crossed_to_stopped_ns: filled.last().filter(|_| dead).and_then(|last| after(last.at_ns)),
+        crossed_to_frozen_ns: frozen.and_then(after),
+        crossed_to_killed_ns: killed.and_then(after),
+        crossed_to_oom_kill_ns: oom_kill.and_then(after),
         crossed_to_memory_back_ns: crossed_ns.and_then(|crossed| back(&samples, crossed, line_bytes)).and_then(after),
         killed_by,
         victim: dead.then(|| work.name().to_owned()),
@@ -471,6 +481,11 @@ fn woke(lines: &[serde_json::Value]) -> Option<Woke> {
     let evicts = |line: &&serde_json::Value| find(line, "outcome").is_some_and(|outcome| outcome == "evict");
     let line = lines.iter().find(evicts)?;
     Some(Woke { at_ns: number(line, "awake_ns")?, event_ns: number(line, "crossed_ns") })
+}
+
+/// When what a line of the agent's log reports was done.
+fn at_ns(line: &serde_json::Value) -> Option<u64> {
+    line["at_ns"].as_u64()
 }
 
 /// The value of `key`, at whatever depth.

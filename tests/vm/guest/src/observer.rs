@@ -88,4 +88,28 @@ impl Observer {
         }
         Ok(None)
     }
+
+    /// When the OOM killer first chose a victim after `since_ns`, by what the kernel programs noted and was not yet
+    /// read.
+    pub(crate) fn oom_kill(&mut self, since_ns: u64) -> Result<Option<u64>> {
+        let tokens: Vec<u32> = self.source.descriptors().iter().map(|descriptor| descriptor.token).collect();
+        let mut first = None;
+        for token in tokens {
+            let mut wakes = WakeList::new();
+            // A full list leaves the rest for the next call; the ring is of a bounded size.
+            loop {
+                wakes.clear();
+                self.source.drain(token, &mut wakes)?;
+                if wakes.is_empty() {
+                    break;
+                }
+                let chosen = wakes.iter().filter_map(|wake| match wake {
+                    Wake::Oom { at, .. } if at.0 >= since_ns => Some(at.0),
+                    _ => None,
+                });
+                first = chosen.chain(first).min();
+            }
+        }
+        Ok(first)
+    }
 }
