@@ -513,7 +513,6 @@ mod schema {
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
     use serde_json::Value;
     use std::borrow::Cow;
-    use std::path::Path;
 
     macro_rules! text {
         ($name:ident, $description:literal, $types:tt, $pattern:literal) => {
