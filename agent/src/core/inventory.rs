@@ -447,7 +447,6 @@ impl Inventory {
         let StartupReport { source, shadow, attempts, start, undone, troubles } = startup_report;
         let queue = &mut self.context.queue;
         let workloads = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
-        Record::Armed { pid: std::process::id(), source, shadow: *shadow, workloads, start: *start }.send(queue);
         for attempt in attempts.iter() {
             if let Some(why) = &attempt.error {
                 Record::SourceFailed { source: attempt.kind.name(), why: clip(why) }.send(queue);
@@ -460,6 +459,8 @@ impl Inventory {
             };
             Record::Hook { name, attached, how: clip(how) }.send(queue);
         }
+        // Last, so that readiness never lacks a reason that is on its way.
+        Record::Armed { pid: std::process::id(), source, shadow: *shadow, workloads, start: *start }.send(queue);
         if first {
             if let Some((thawed, continued, failed, kills)) = undone.take() {
                 Record::Undone { thawed, continued, failed, kills }.send(queue);

@@ -1,5 +1,6 @@
 //! From records to log lines, kernel log lines and metrics.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, Mutex};
@@ -40,6 +41,10 @@ pub(super) struct Sink {
     memory: Option<Arc<MemInfo>>,
     metrics: Metrics,
     health: Arc<Mutex<Health>>,
+    /// What a core reported of its start, which is its health once it is armed.
+    starting: Health,
+    /// Its hooks, and whether they are attached.
+    starting_hooks: BTreeMap<String, bool>,
     draft: Option<Draft>,
     trace: Option<Entries>,
     observed: Observed,
@@ -64,6 +69,8 @@ impl Sink {
             memory: memory.map(Arc::new),
             metrics,
             health: Arc::default(),
+            starting: Health::default(),
+            starting_hooks: BTreeMap::new(),
             draft: None,
             trace: None,
             observed: Observed::default(),
@@ -225,17 +232,16 @@ impl Sink {
                 self.armed(pid, source, shadow, workloads, start);
             }
             Record::SourceFailed { source, why } => {
-                lock(&self.health).source_errors.insert(source.into(), why.into());
+                self.starting.source_errors.insert(source.into(), why.into());
                 let message = format!("source {source} was not taken: {why}");
                 self.say(Level::Warn, &message, json!({"source": source}));
             }
             Record::Hook { name, attached, how } => {
-                self.metrics.hook_attached.get_or_create(&[("hook", name.into())]).set(attached.into());
+                self.starting_hooks.insert(name.into(), attached);
                 if attached {
-                    lock(&self.health).missing.remove(name);
                     self.say(Level::Info, &format!("hook {name} is attached: {how}"), json!({"hook": name}));
                 } else {
-                    lock(&self.health).missing.insert(name.into(), how.into());
+                    self.starting.missing.insert(name.into(), how.into());
                     self.say(Level::Warn, &format!("hook {name} is missing: {how}"), json!({"hook": name}));
                 }
             }
@@ -292,11 +298,14 @@ impl Sink {
     fn armed(&mut self, pid: u32, source: &str, shadow: Option<&str>, workloads: u32, start: StartParts) {
         *lock(&self.health) = Health {
             core: Some(health::Armed { source: source.into(), shadow: shadow.map(Into::into), heard: (self.clock)() }),
-            ..Health::default()
+            ..std::mem::take(&mut self.starting)
         };
         // What another core had is not there any more.
         self.metrics.source.clear();
         self.metrics.hook_attached.clear();
+        for (name, attached) in std::mem::take(&mut self.starting_hooks) {
+            self.metrics.hook_attached.get_or_create(&[("hook", name)]).set(attached.into());
+        }
         self.metrics.source.get_or_create(&[("source", source.into())]).set(1);
         self.metrics.acting.set(shadow.is_none().into());
         self.metrics.workloads.set(workloads.into());
@@ -699,14 +708,15 @@ pub(super) mod tests {
         assert!(!sink.answers().readiness().0);
         let start = StartParts::default();
         let armed = Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start };
-        sink.report(&armed);
         sink.report(&Record::SourceFailed { source: "ebpf", why: "hidden symbols" });
+        sink.report(&Record::Hook { name: "fork", attached: false, how: "no such function" });
+        assert!(!sink.answers().readiness().0);
+        sink.report(&armed);
         let (ready, text) = sink.answers().readiness();
         assert!(ready && text.contains("not ebpf: hidden symbols"), "{text}");
-        sink.report(&Record::Hook { name: "fork", attached: false, how: "no such function" });
-        assert!(sink.answers().readiness().1.contains("without hook fork: no such function"));
+        assert!(text.contains("without hook fork: no such function"), "{text}");
         assert!(sink.metrics.text().contains("plimsoll_hook_attached{hook=\"fork\"} 0\n"));
-        assert_eq!(lines.lock().expect("no panic")[0].2["start"]["armed_ns"], 0);
+        assert_eq!(lines.lock().expect("no panic")[2].2["start"]["armed_ns"], 0);
         sink.report(&Record::Armed { pid: 4, source: "poll", shadow: Some("it was told to"), workloads: 4, start });
         assert_eq!(sink.answers().readiness(), (true, "ready: source poll\nshadow: it was told to\n".into()));
         let text = sink.metrics.text();
