@@ -15,13 +15,13 @@ pub enum FloatError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// It is not written as one, or is too long for 64 bits of nanoseconds.
-    #[error("time: invalid duration {}", quoted(.0))]
+    #[error("time: invalid duration {}", quoted_by_time(.0))]
     Invalid(String),
     /// A number has no unit.
-    #[error("time: missing unit in duration {}", quoted(.0))]
+    #[error("time: missing unit in duration {}", quoted_by_time(.0))]
     MissingUnit(String),
     /// A number is followed by something else than a unit.
-    #[error("time: unknown unit {} in duration {}", quoted(.unit), quoted(.text))]
+    #[error("time: unknown unit {} in duration {}", quoted_by_time(.unit), quoted_by_time(.text))]
     UnknownUnit {
         /// What stands there.
         unit: String,
@@ -30,11 +30,12 @@ pub enum DurationError {
     },
 }
 
-/// `text` between quotation marks, with what does not print escaped.
+/// `text` between quotation marks, as `strconv.Quote` has it: what does not print is escaped, by its code point.
 fn quoted(text: &str) -> String {
     use core::fmt::Write as _;
     let mut out = String::from('"');
     for c in text.chars() {
+        let code = u32::from(c);
         // Writing into a String does not fail.
         let _ = match c {
             '"' | '\\' => write!(out, "\\{c}"),
@@ -45,8 +46,33 @@ fn quoted(text: &str) -> String {
             '\r' => write!(out, "\\r"),
             '\t' => write!(out, "\\t"),
             '\x0b' => write!(out, "\\v"),
-            c if (c as u32) < 0x20 || c == '\x7f' => write!(out, "\\x{:02x}", c as u32),
-            c => write!(out, "{c}"),
+            _ if prints(c) => write!(out, "{c}"),
+            '\0'..='\x7f' => write!(out, "\\x{code:02x}"),
+            '\u{80}'..='\u{ffff}' => write!(out, "\\u{code:04x}"),
+            '\u{10000}'.. => write!(out, "\\U{code:08x}"),
+        };
+    }
+    out.push('"');
+    out
+}
+
+/// Whether a character prints: it is no control, no format, and no space but ASCII's. Rust escapes the same ones, and
+/// those that combine with the character before, unless there is one before.
+fn prints(c: char) -> bool {
+    c == '\'' || format!("a{c}").escape_debug().nth(1) == Some(c)
+}
+
+/// `text` between quotation marks, as the package `time` has it in its own way: of a character that is no ASCII, or is
+/// a control below the space, each byte is escaped.
+fn quoted_by_time(text: &str) -> String {
+    use core::fmt::Write as _;
+    let mut out = String::from('"');
+    for c in text.chars() {
+        // Writing into a String does not fail.
+        let _ = match c {
+            '"' | '\\' => write!(out, "\\{c}"),
+            ' '..='\x7f' => write!(out, "{c}"),
+            c => c.encode_utf8(&mut [0; 4]).bytes().try_for_each(|byte| write!(out, "\\x{byte:02x}")),
         };
     }
     out.push('"');
@@ -271,10 +297,27 @@ mod tests {
         for text in ["1e400", "-1e39", "0x1p200"] {
             assert_eq!(parse_float32(text), Err(FloatError::Range(text.to_owned())), "{text}");
         }
-        assert_eq!(
-            FloatError::Syntax("\t\"x".to_owned()).to_string(),
-            r#"strconv.ParseFloat: parsing "\t\"x": invalid syntax"#
-        );
+    }
+
+    #[test]
+    fn texts_are_quoted_as_each_of_two_packages_quotes_them() {
+        for (text, by_strconv, by_time) in [
+            ("a b", r#""a b""#, r#""a b""#),
+            ("\t\"\\'", r#""\t\"\\'""#, r#""\x09\"\\'""#),
+            ("\u{1}\u{7f}", r#""\x01\x7f""#, "\"\\x01\u{7f}\""),
+            ("5µs", r#""5µs""#, r#""5\xc2\xb5s""#),
+            ("e\u{301}", "\"e\u{301}\"", r#""e\xcc\x81""#),
+            ("\u{85}\u{a0}\u{200b}", r#""\u0085\u00a0\u200b""#, r#""\xc2\x85\xc2\xa0\xe2\x80\x8b""#),
+            ("\u{fffd}", "\"\u{fffd}\"", r#""\xef\xbf\xbd""#),
+            ("😀\u{e0001}", r#""😀\U000e0001""#, r#""\xf0\x9f\x98\x80\xf3\xa0\x80\x81""#),
+        ] {
+            let reported = FloatError::Syntax(text.to_owned()).to_string();
+            assert_eq!(reported, format!("strconv.ParseFloat: parsing {by_strconv}: invalid syntax"));
+            assert_eq!(
+                DurationError::Invalid(text.to_owned()).to_string(),
+                format!("time: invalid duration {by_time}")
+            );
+        }
     }
 
     #[test]
@@ -297,6 +340,7 @@ mod tests {
             ("5", "time: missing unit in duration \"5\""),
             ("1d", "time: unknown unit \"d\" in duration \"1d\""),
             ("5s ", "time: unknown unit \"s \" in duration \"5s \""),
+            ("5\u{e9}", r#"time: unknown unit "\xc3\xa9" in duration "5\xc3\xa9""#),
             ("2562047h47m16.854775808s", "time: invalid duration \"2562047h47m16.854775808s\""),
         ] {
             assert_eq!(parse_duration(text).expect_err(text).to_string(), error);
