@@ -1,4 +1,4 @@
-//! `cargo xtask vectors DIR`: every known file of a directory, case by case, against our code.
+//! `cargo xtask vectors DIR`: every known file of a directory and of those in it, case by case, against our code.
 
 use anyhow::{Context as _, bail};
 use std::path::PathBuf;
@@ -25,9 +25,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut known = 0;
     let mut failed = 0;
     for found in plimsoll_vectors::find(directory)? {
-        let name = found.path.file_name().unwrap_or_default().display().to_string();
+        let name = found.path.strip_prefix(directory).unwrap_or(&found.path).display().to_string();
         let Some(runner) = found.runner else {
-            println!("{name:<20} unknown: nothing here can run it");
+            println!("{name:<24} unknown: nothing here can run it");
             continue;
         };
         known += 1;
@@ -35,11 +35,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             Ok(report) => report,
             Err(error) => {
                 failed += 1;
-                println!("{name:<20} failed: {error:#}");
+                println!("{name:<24} failed: {error:#}");
                 continue;
             }
         };
-        println!("{name:<20} {} of {} cases passed", report.passed(), report.cases);
+        println!("{name:<24} {} of {} cases passed", report.passed(), report.cases);
         for difference in report.differences.iter().take(*differences) {
             println!("  {}", difference.case);
             for line in difference.text.lines() {

@@ -1,10 +1,10 @@
 //! What decisions about pods go by. Their thresholds depend on the runtime's disks, which are known later.
 
-use crate::kubelet::{DiskLayout, EvictionThreshold, Kubelet, Operator, ThresholdValue, derive_containerfs};
+use crate::kubelet::{DiskLayout, EvictionThreshold, Kubelet, Operator, ThresholdValue, derive_containerfs, room};
 use crate::model::Configuration;
 use core::time::Duration;
 use plimsoll_policy::Config as Policy;
-use plimsoll_policy::kubelet::{Line, Origin, Signal, Threshold};
+use plimsoll_policy::kubelet::{Line, Origin, Threshold};
 
 impl Configuration {
     /// The policy with the thresholds on all signals, where the runtime has these disks.
@@ -21,28 +21,18 @@ impl Kubelet {
     /// The thresholds as an eviction policy takes them, with those that the kubelet derives for containerfs on these
     /// disks.
     pub fn thresholds_on(&self, layout: DiskLayout) -> Vec<Threshold> {
-        let of_containers = |threshold: &EvictionThreshold| {
-            matches!(threshold.signal, Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree)
-        };
         let mut thresholds = self.thresholds.clone();
-        derive_containerfs(&mut thresholds, layout);
-        // A runtime with containers apart and images not is not believed, and nothing is derived.
-        let derives = layout.dedicated_image_fs || !layout.split_container_fs;
-        let own: Vec<&EvictionThreshold> =
-            self.thresholds.iter().filter(|threshold| derives && of_containers(threshold)).collect();
-        let origin = |threshold: &EvictionThreshold| {
-            let replaces = |own: &&EvictionThreshold| own.is_hard() && own.signal == threshold.signal;
-            match (derives && of_containers(threshold), threshold.is_hard() && own.iter().any(replaces)) {
-                (false, _) => Origin::Configured,
-                (true, true) => Origin::DerivedInPlace,
-                (true, false) => Origin::Derived,
-            }
+        let replaced = derive_containerfs(&mut thresholds, layout, room(&self.eviction, &self.thresholds)).replaced;
+        let origin = |index: usize| match replaced.iter().find(|replaced| replaced.index == index) {
+            Some(replaced) if replaced.in_place => Origin::DerivedInPlace,
+            None if index < self.thresholds.len() => Origin::Configured,
+            Some(_) | None => Origin::Derived,
         };
         let mut taken: Vec<Threshold> =
-            thresholds.iter().map(|threshold| taken(threshold, origin(threshold))).collect();
-        // A soft one of the user's own is still looked at in the turn that learns of the disks.
-        let soft = own.iter().filter(|own| !own.is_hard());
-        taken.extend(soft.map(|own| self::taken(own, Origin::ReplacedInCopy)));
+            thresholds.iter().enumerate().map(|(index, threshold)| taken(threshold, origin(index))).collect();
+        // Of those that were replaced in a copy, the turn that learns of the disks goes by what was configured.
+        let in_copy = replaced.iter().filter(|replaced| !replaced.in_place);
+        taken.extend(in_copy.map(|replaced| self::taken(&replaced.configured, Origin::ReplacedInCopy)));
         taken
     }
 }
@@ -71,6 +61,7 @@ fn line(value: &ThresholdValue) -> Line {
 mod tests {
     use super::*;
     use plimsoll_policy::EvictionPolicy;
+    use plimsoll_policy::kubelet::Signal;
     use plimsoll_units::{Amount, Percentage};
 
     fn configuration(text: &str) -> Configuration {
@@ -109,18 +100,52 @@ mod tests {
         }
     }
 
+    /// Where the thresholds of containerfs.available come from, sorted by whether they are hard, and those that are
+    /// never met left out.
+    fn origins(text: &str, layout: DiskLayout) -> Vec<(bool, Origin)> {
+        let thresholds = configuration(text).kubelet.thresholds_on(layout).into_iter();
+        let of_containers =
+            thresholds.filter(|found| found.signal == Signal::ContainerFsAvailable && found.line.is_some());
+        let mut origins: Vec<_> = of_containers.map(|found| (found.is_hard(), found.origin)).collect();
+        origins.sort_by_key(|(is_hard, origin)| (!is_hard, *origin as u8));
+        origins
+    }
+
+    const DISBELIEVED: DiskLayout = DiskLayout { dedicated_image_fs: false, split_container_fs: true };
+
     #[test]
     fn own_lines_of_containerfs_are_replaced() {
         let text = "evictionHard: {containerfs.available: 1Gi, nodefs.available: 10%}\n\
                     evictionSoft: {containerfs.available: 2Gi}\nevictionSoftGracePeriod: {containerfs.available: 1m}\n";
-        let origins = |layout| -> Vec<Origin> {
-            let thresholds = configuration(text).kubelet.thresholds_on(layout).into_iter();
-            let of_containers =
-                thresholds.filter(|found| found.signal == Signal::ContainerFsAvailable && found.line.is_some());
-            of_containers.map(|threshold| threshold.origin).collect()
-        };
-        assert_eq!(origins(ONE), [Origin::DerivedInPlace, Origin::ReplacedInCopy]);
-        let disbelieved = DiskLayout { dedicated_image_fs: false, split_container_fs: true };
-        assert_eq!(origins(disbelieved), [Origin::Configured, Origin::Configured]);
+        assert_eq!(origins(text, ONE), [(true, Origin::DerivedInPlace)]);
+        assert_eq!(origins(text, DISBELIEVED), [(true, Origin::Configured), (false, Origin::Configured)]);
+    }
+
+    #[test]
+    fn the_first_turn_goes_by_the_list_that_the_kubelet_wrote_into() {
+        let grace = "evictionSoftGracePeriod: {containerfs.available: 1m, nodefs.available: 1m}";
+        let soft = "evictionSoft: {containerfs.available: 2Gi, nodefs.available: 3Gi}";
+        let (copied, kept) = (&[Origin::Derived, Origin::ReplacedInCopy][..], &[Origin::DerivedInPlace][..]);
+        for (enforced, hard, origins_of_soft) in [
+            // Four thresholds, in a list for four: a hard one that is added before needs a copy of it.
+            ("none", "memory.available: 1Gi, nodefs.available: 1Gi", copied),
+            // A fifth, derived of memory's, made the list one for eight.
+            ("pods", "memory.available: 1Gi, nodefs.available: 1Gi", kept),
+            ("pods", "pid.available: 10%, nodefs.available: 1Gi", copied),
+            // Nothing has to be added before the soft one is replaced.
+            ("none", "memory.available: 1Gi, containerfs.available: 1Gi", kept),
+        ] {
+            let text = format!("evictionHard: {{{hard}}}\n{soft}\n{grace}\nenforceNodeAllocatable: [{enforced}]\n");
+            let soft = origins(&text, ONE).into_iter().filter(|(is_hard, _)| !is_hard).map(|(_, origin)| origin);
+            assert_eq!(soft.collect::<Vec<_>>(), origins_of_soft, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_replaced_by_itself_stays() {
+        for (line, origin) in [("10%", Origin::Configured), ("1Gi", Origin::DerivedInPlace)] {
+            let text = format!("evictionHard: {{containerfs.available: {line}, nodefs.available: {line}}}\n");
+            assert_eq!(origins(&text, ONE), [(true, origin)], "{line}");
+        }
     }
 }

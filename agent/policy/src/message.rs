@@ -142,11 +142,18 @@ pub struct Victim {
     pub used: Option<VictimUsage>,
 }
 
+/// What statistics tell of a pod's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// Bytes that cannot be dropped. The kubelet reports 0 where they are not known (`memoryUsage`).
+    pub working_set: Option<u64>,
+}
+
 /// The statistics of a pod that goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VictimUsage {
-    /// The pod's memory that cannot be dropped.
-    pub working_set: Option<u64>,
+    /// The pod's memory; absent if they tell nothing of it.
+    pub memory: Option<MemoryUsage>,
     /// Its containers, in the order of the statistics.
     pub containers: Vec<Used>,
 }
@@ -177,12 +184,12 @@ impl NodeLow {
     /// Puts the reason together (`evictionMessage`).
     pub fn of(resource: Resource, met: Option<Met>, victim: &Victim) -> Self {
         let Victim { name, request, containers, used } = victim;
-        let offending = used.as_ref().map(|VictimUsage { working_set, containers: stats }| {
+        let offending = used.as_ref().map(|VictimUsage { memory, containers: stats }| {
             // Only memory can be asked for by a whole pod, and such a request is told even if usage is below it.
-            let working_set = if resource == Resource::Memory { *working_set } else { None };
-            let pod = working_set.zip(request.as_ref()).map(|(used, request)| OffendingContainer {
+            let memory = if resource == Resource::Memory { *memory } else { None };
+            let pod = memory.zip(request.as_ref()).map(|(memory, request)| OffendingContainer {
                 name: name.clone(),
-                used: used.cast_signed(),
+                used: memory.working_set.unwrap_or(0).cast_signed(),
                 request: request.to_string(),
             });
             let over = stats.iter().filter_map(|stats| {
@@ -338,6 +345,31 @@ mod tests {
         ] {
             assert_eq!(text, expected);
         }
+    }
+
+    #[test]
+    fn a_share_that_does_not_fit_is_named_as_it_is_compared() {
+        let reading = Reading { available: 5, capacity: i64::MAX, time: None };
+        let met = Met { signal: Signal::MemoryAvailable, line: Line::Fraction(Percentage::of_one(1.0)), reading };
+        assert_eq!(met.to_string(), "Threshold quantity: -9223372036854775808, available: 5. ");
+    }
+
+    #[test]
+    fn a_pods_own_request_is_told_with_its_statistics_of_memory() {
+        let reported = |memory| {
+            let victim = Victim {
+                name: "p".into(),
+                request: Some(Quantity::parse("1").expect("a quantity")),
+                containers: Vec::new(),
+                used: Some(VictimUsage { memory, containers: Vec::new() }),
+            };
+            NodeLow::of(Resource::Memory, None, &victim).to_string()
+        };
+        let low = "The node was low on resource: memory. ";
+        let uses = |used| format!("{low}Pod p was using {used}, request is 1, has larger consumption of memory. ");
+        assert_eq!(reported(Some(MemoryUsage { working_set: Some(7) })), uses("7"));
+        assert_eq!(reported(Some(MemoryUsage { working_set: None })), uses("0"));
+        assert_eq!(reported(None), low);
     }
 
     #[test]

@@ -144,7 +144,8 @@ impl ShutdownConfig {
             periods.sort_by_key(|period| period.priority);
             return periods;
         }
-        let others = self.grace_ns.saturating_sub(self.critical_ns);
+        // Wraps, as Go's numbers do: what lies that far below zero counts as all the time there is.
+        let others = self.grace_ns.wrapping_sub(self.critical_ns);
         if self.grace_ns == 0 || others < 0 || self.critical_ns < 0 {
             return Vec::new();
         }
@@ -155,9 +156,10 @@ impl ShutdownConfig {
     }
 }
 
-/// The delay that the login manager is asked for: the sum of all periods, in nanoseconds.
+/// The delay that the login manager is asked for: the sum of all periods, in nanoseconds. What does not fit 64 bits wraps,
+/// as Go's numbers do, so that very long periods can ask for a short delay (`periodRequested`).
 pub fn requested_delay_ns(periods: &[Period]) -> i64 {
-    periods.iter().fold(0, |sum: i64, period| sum.saturating_add(period.seconds.saturating_mul(SECOND_NS)))
+    periods.iter().fold(0, |sum: i64, period| sum.wrapping_add(period.seconds)).wrapping_mul(SECOND_NS)
 }
 
 /// A pod that has to end.
@@ -274,5 +276,22 @@ mod tests {
         ] {
             assert_eq!(GoDuration(ns).to_string(), text);
         }
+    }
+
+    #[test]
+    fn sums_beyond_64_bits_wrap() {
+        let periods = |seconds: &[i64]| -> Vec<Period> {
+            (0..).zip(seconds).map(|(priority, seconds)| Period { priority, seconds: *seconds }).collect()
+        };
+        for (seconds, requested) in [
+            (&[9_223_372_036][..], 9_223_372_036_000_000_000),
+            (&[9_223_372_037], -9_223_372_036_709_551_616),
+            (&[1 << 62, 1 << 62], 0),
+            (&[i64::MAX, 1, 1, i64::MAX], 0),
+        ] {
+            assert_eq!(requested_delay_ns(&periods(seconds)), requested, "{seconds:?}");
+        }
+        let config = ShutdownConfig { grace_ns: i64::MIN, critical_ns: 1, by_priority: Vec::new() };
+        assert_eq!(config.periods().first().map(|period| period.seconds), Some(i64::MAX / SECOND_NS));
     }
 }

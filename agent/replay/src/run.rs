@@ -10,7 +10,7 @@ use plimsoll_config::{Configuration, kubelet as config};
 use plimsoll_policy::kubelet::{
     self, Amount, DiskLayout, Limit, NodeStats, PodStats, Readings, Resource, Threshold, Usage,
 };
-use plimsoll_policy::message::{Line, Message, MessageContext, OverLimit, Victim, VictimUsage};
+use plimsoll_policy::message::{Line, MemoryUsage, Message, MessageContext, OverLimit, Victim, VictimUsage};
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, MemoryReading, Observation, Plan, Reclaimed, Scope, SliceId, Stall, State, Swap,
     Terminating, Uid, Workload, decide,
@@ -78,7 +78,8 @@ impl MessageContext for Texts<'_> {
     fn victim(&self, pod: u32, resource: Resource) -> Victim {
         let of_workload = || {
             let stats = self.workloads.get(pod as usize).and_then(|workload| workload.facts.stats);
-            let used = stats.map(|stats| VictimUsage { working_set: stats.working_set, containers: Vec::new() });
+            let memory = |stats: PodStats<'_>| MemoryUsage { working_set: stats.working_set };
+            let used = stats.map(|stats| VictimUsage { memory: Some(memory(stats)), containers: Vec::new() });
             Victim { name: self.names.get(pod as usize).cloned().unwrap_or_default(), used, ..Victim::default() }
         };
         self.seen(pod).map_or_else(of_workload, |seen| seen.victim(resource))

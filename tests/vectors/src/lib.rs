@@ -115,12 +115,19 @@ pub struct Found {
     pub runner: Option<Runner>,
 }
 
-/// The files of a directory that may hold cases, by name. If one is there twice, plain and compressed, both are named.
+/// The files of a directory, and of directories in it, that may hold cases, by path. If one is there twice, plain and
+/// compressed, both are named.
 pub fn find(directory: &Path) -> Result<Vec<Found>, VectorsError> {
     let failed = |source| VectorsError::Read { path: directory.to_owned(), source };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        // A link to a directory is none: this ends.
+        if entry.file_type().map_err(failed)?.is_dir() {
+            found.extend(find(&path)?);
+            continue;
+        }
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let name = name.strip_suffix(".gz").unwrap_or(name);
         if Path::new(name).extension().is_some_and(|extension| extension == "json") {

@@ -2,7 +2,7 @@
 
 use crate::api::OfNode;
 use plimsoll_policy::kubelet::{Readings, Resource, Signal};
-use plimsoll_policy::message::{Asked, Line, Met, NodeLow, Used, Victim, VictimUsage};
+use plimsoll_policy::message::{Asked, Line, MemoryUsage, Met, NodeLow, Used, Victim, VictimUsage};
 use plimsoll_units::{Percentage, Quantity};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl From<&PodStats> for VictimUsage {
         let working_set = |memory: &Option<Memory>| memory.as_ref().and_then(|memory| memory.working_set_bytes);
         let used = |fs: &Option<Fs>| fs.as_ref().and_then(|fs| fs.used_bytes);
         Self {
-            working_set: working_set(memory),
+            memory: memory.as_ref().map(|memory| MemoryUsage { working_set: memory.working_set_bytes }),
             containers: containers
                 .iter()
                 .map(|ContainerStats { name, memory, rootfs, logs }| Used {

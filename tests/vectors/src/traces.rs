@@ -4,11 +4,9 @@ use crate::api::{Lists, OfNode, Pod, PodStats, amount};
 use core::time::Duration;
 use plimsoll_config::kubelet::{self as configured, EvictionSettings, Kubelet, parse_thresholds};
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
-use plimsoll_policy::kubelet::{
-    Condition, DiskLayout, Limit, Line, Origin, Readings, Resource, Signal, StatsTime, Threshold,
-};
+use plimsoll_policy::kubelet::{Condition, DiskLayout, Limit, Line, Origin, Readings, Resource, StatsTime, Threshold};
 use plimsoll_policy::message::{
-    self, Asked, Attempting, Message, MessageContext, OverLimit, Used, Victim, VictimUsage,
+    self, Asked, Attempting, MemoryUsage, Message, MessageContext, OverLimit, Used, Victim, VictimUsage,
 };
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, Key, Observation, Outcome, Plan, Reclaimed, Stage, State, Uid, Why, Workload,
@@ -49,7 +47,7 @@ struct Settings {
     pressure_transition_period_ns: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Drawn {
     signal: String,
     operator: String,
@@ -60,7 +58,7 @@ struct Drawn {
     replaced: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Value {
     Quantity { quantity: String, value: String },
@@ -146,6 +144,33 @@ struct PodCondition {
     message: Option<String>,
 }
 
+impl Drawn {
+    /// Whether it is this threshold of ours.
+    fn is(&self, ours: &Threshold) -> bool {
+        // Every value of them is equal to itself, one that is no number too.
+        let text = |line: Option<Line>| format!("{line:?}");
+        ours.signal.name() == self.signal
+            && text(ours.line) == text((self.operator == "LessThan").then(|| self.value.line()))
+            && ours.grace == Duration::from_nanos(self.grace_period_ns)
+            && text(ours.min_reclaim) == text(self.min_reclaim.as_ref().map(Value::line))
+            && self.replaced == (ours.origin == Origin::ReplacedInCopy)
+    }
+}
+
+/// The thresholds of a case.
+struct Drawings<'a> {
+    drawn: &'a [Drawn],
+    /// The place of each threshold of ours among them.
+    of: Vec<Option<usize>>,
+}
+
+impl Drawings<'_> {
+    /// Our thresholds that are this one.
+    fn ours(&self, drawn: u32) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.of).filter(move |(_, found)| **found == Some(drawn as usize)).map(|(ours, _)| ours)
+    }
+}
+
 impl Value {
     fn line(&self) -> Line {
         match self {
@@ -182,77 +207,46 @@ impl Case {
         self.config.dedicated_container_fs && !step.is_some_and(|step| step.fails("containerFs"))
     }
 
-    fn config(&self) -> Config {
-        let thresholds = self.thresholds.as_deref().unwrap_or_default();
-        // A runtime with containers apart and images not is not believed, and nothing is derived.
-        let derives =
-            self.config.dedicated_image_fs || !self.is_split(self.steps.iter().find(|step| step.tells_disks()));
-        let of_containers = |signal| matches!(signal, Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree);
-        let replaces = |signal: &str| {
-            thresholds.iter().any(|other| other.replaced && other.grace_period_ns == 0 && other.signal == signal)
-        };
-        let threshold = |line: &Drawn| {
-            let signal = Signal::parse(&line.signal).expect("a known signal");
-            let is_hard = line.grace_period_ns == 0;
-            let origin = match (line.replaced, is_hard) {
-                (true, true) => Origin::Replaced,
-                (true, false) => Origin::ReplacedInCopy,
-                (false, true) if of_containers(signal) && derives && replaces(&line.signal) => Origin::DerivedInPlace,
-                (false, _) if of_containers(signal) && derives => Origin::Derived,
-                (false, _) => Origin::Configured,
-            };
-            Threshold {
-                signal,
-                line: (line.operator == "LessThan").then(|| line.value.line()),
-                grace: Duration::from_nanos(line.grace_period_ns),
-                min_reclaim: line.min_reclaim.as_ref().map(Value::line),
-                origin,
-            }
-        };
-        Config {
-            eviction_policy: EvictionPolicy::Kubelet,
-            thresholds: thresholds.iter().map(threshold).collect(),
-            pressure_transition: Duration::from_nanos(self.config.pressure_transition_period_ns),
-            max_pod_grace_seconds: self.config.max_pod_grace_period_seconds,
-            local_storage_isolation: self.config.local_storage_capacity_isolation,
-            ..Config::default()
-        }
-    }
-
-    /// Where the thresholds of the case are not those that our own configuration makes of its maps.
-    fn drawn_otherwise(&self, config: &Config) -> Option<String> {
+    /// What our own configuration makes of the case's maps, or how that is not the case's list.
+    fn config(&self) -> Result<(Config, Drawings<'_>), String> {
         let Settings { eviction_hard, eviction_soft, eviction_soft_grace_period, eviction_minimum_reclaim, .. } =
             &self.config;
-        let settings = EvictionSettings {
+        let eviction = EvictionSettings {
             hard: eviction_hard.clone(),
             soft: eviction_soft.clone(),
             soft_grace: eviction_soft_grace_period.clone(),
             min_reclaim: eviction_minimum_reclaim.clone(),
             enforce_node_allocatable: self.config.enforce_node_allocatable.clone(),
         };
-        let thresholds = match parse_thresholds(&settings) {
-            Ok(thresholds) => thresholds,
-            Err(error) => return Some(format!("its thresholds: {error}")),
-        };
+        let thresholds = parse_thresholds(&eviction).map_err(|error| format!("its thresholds: {error}"))?;
         let disks = configured::DiskLayout {
             dedicated_image_fs: self.config.dedicated_image_fs,
             split_container_fs: self.is_split(self.steps.iter().find(|step| step.tells_disks())),
         };
-        // The order is left to chance, and what is never looked at or never met need not be there.
-        let sorted = |thresholds: &[Threshold]| {
-            let matters = |threshold: &&Threshold| threshold.origin != Origin::Replaced && threshold.line.is_some();
-            let mut texts: Vec<String> = thresholds.iter().filter(matters).map(|it| format!("{it:?}")).collect();
-            texts.sort_unstable();
-            texts
+        let ours = Kubelet { eviction, thresholds, ..Kubelet::default() }.thresholds_on(disks);
+        let drawn = self.thresholds.as_deref().unwrap_or_default();
+        let found = Drawings { drawn, of: ours.iter().map(|ours| drawn.iter().position(|it| it.is(ours))).collect() };
+        // What is never met need not be in the list, and what was replaced at once need not be in ours.
+        let lacks = |(ours, found): (&Threshold, &Option<usize>)| ours.line.is_some() && found.is_none();
+        let is_ours = |index: usize| drawn[index].replaced || found.of.contains(&Some(index));
+        if ours.iter().zip(&found.of).any(lacks) || !(0..drawn.len()).all(is_ours) {
+            return Err(format!("thresholds:\n{}", crate::both(&ours, &drawn)));
+        }
+        let config = Config {
+            eviction_policy: EvictionPolicy::Kubelet,
+            thresholds: ours,
+            pressure_transition: Duration::from_nanos(self.config.pressure_transition_period_ns),
+            max_pod_grace_seconds: self.config.max_pod_grace_period_seconds,
+            local_storage_isolation: self.config.local_storage_capacity_isolation,
+            ..Config::default()
         };
-        let ours = sorted(&Kubelet { thresholds, ..Kubelet::default() }.thresholds_on(disks));
-        let theirs = sorted(&config.thresholds);
-        (ours != theirs).then(|| format!("thresholds:\n{}", crate::both(&ours, &theirs)))
+        Ok((config, found))
     }
 
-    fn known(&self, config: &Config, state: &State, plan: &Plan, error: Option<String>) -> Known {
+    fn known(&self, drawings: &Drawings<'_>, state: &State, plan: &Plan, error: Option<String>) -> Known {
         let state = state.of_kubelet().expect("the policy is the kubelet's");
-        let indices = 0..u32::try_from(config.thresholds.len()).expect("few");
+        let indices = 0..u32::try_from(drawings.drawn.len()).expect("few");
+        let since = |drawn| drawings.ours(drawn).find_map(|ours| state.observed_since(ours));
         let conditions: Vec<Condition> = plan.conditions.iter().collect();
         let mut rejected = Vec::new();
         let mut reject_message = None;
@@ -263,15 +257,17 @@ impl Case {
             }
         }
         Known {
-            observed: indices.clone().filter_map(|index| Some((index, state.observed_since(index)?.0))).collect(),
-            met: indices.filter(|index| state.is_met(*index)).collect(),
+            observed: indices.clone().filter_map(|drawn| Some((drawn, since(drawn)?.0))).collect(),
+            met: indices.filter(|drawn| drawings.ours(*drawn).any(|ours| state.is_met(ours))).collect(),
             conditions: conditions.iter().map(|condition| condition.name().to_owned()).collect(),
             rejected,
             reject_message,
             error,
         }
     }
+}
 
+impl Drawings<'_> {
     /// What a plan comes to, in the words of the API.
     fn reported(&self, step: &Step, active: &[&Pod], config: &Config, plan: &Plan) -> Vec<(Event, Kill)> {
         let stats = step.stats.as_ref();
@@ -281,7 +277,7 @@ impl Case {
             .filter_map(|action| {
                 let Action::Evict { workload, grace_seconds, .. } = *action else { return None };
                 let pod = active[workload as usize];
-                let spoken = Spoken { case: self, active, stats: stats.map_or(&[], |stats| &stats.pods) };
+                let spoken = Spoken { drawings: self, active, stats: stats.map_or(&[], |stats| &stats.pods) };
                 let reported = Message::of(config, &readings, plan, action, &spoken)?;
                 let condition = matches!(reported, Message::Low(_)).then(|| PodCondition {
                     kind: message::DISRUPTION_CONDITION.to_owned(),
@@ -316,21 +312,22 @@ impl Case {
 
 /// What a case writes and messages repeat.
 struct Spoken<'a> {
-    case: &'a Case,
+    drawings: &'a Drawings<'a>,
     active: &'a [&'a Pod],
     stats: &'a [PodStats],
 }
 
 impl MessageContext for Spoken<'_> {
     fn line(&self, threshold: u32) -> message::Line {
-        self.case.thresholds.as_deref().unwrap_or_default()[threshold as usize].value.reported()
+        let drawn = self.drawings.of[threshold as usize].expect("one that acts is in the list");
+        self.drawings.drawn[drawn].value.reported()
     }
 
     fn victim(&self, pod: u32, resource: Resource) -> Victim {
         let pod = self.active[pod as usize];
         let stats = pod.stats(self.stats);
         let written = |text: &String| Quantity::parse(text).expect("a quantity");
-        let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
+        let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         Victim {
             name: pod.metadata.name.clone(),
             request: pod
@@ -346,7 +343,7 @@ impl MessageContext for Spoken<'_> {
                 })
                 .collect(),
             used: stats.map(|stats| VictimUsage {
-                working_set: stats.memory.and_then(|memory| memory.working_set_bytes),
+                memory: stats.memory.map(|memory| MemoryUsage { working_set: memory.working_set_bytes }),
                 containers: stats
                     .containers
                     .iter()
@@ -439,10 +436,10 @@ fn puts_soft_before_hard(
 
 impl crate::Case for Case {
     fn difference(self) -> Option<String> {
-        let config = self.config();
-        if let Some(difference) = self.drawn_otherwise(&config) {
-            return Some(difference);
-        }
+        let (config, drawings) = match self.config() {
+            Ok(config) => config,
+            Err(difference) => return Some(difference),
+        };
         let mut state = State::with_capacity(&config, self.pods.len());
         let mut plan = Plan::with_capacity(&config, self.pods.len(), 0);
         let mut elapsed = 0;
@@ -513,12 +510,12 @@ impl crate::Case for Case {
                     annotations: BTreeMap::new(),
                 });
             }
-            for (event, kill) in self.reported(step, &active, &config, &plan) {
+            for (event, kill) in drawings.reported(step, &active, &config, &plan) {
                 done.returned.push(kill.pod.clone());
                 done.events.push(event);
                 done.kills.push(kill);
             }
-            let known = self.known(&config, &state, &plan, error);
+            let known = self.known(&drawings, &state, &plan, error);
             if known != step.state {
                 return Some(format!("step {index}:\n{}", crate::both(&known, &step.state)));
             }

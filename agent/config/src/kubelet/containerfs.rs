@@ -1,8 +1,9 @@
 //! Thresholds for the file system of containers, which the kubelet derives instead of asking for them.
 
-use super::threshold::{EvictionThreshold, Operator, ThresholdValue};
+use super::threshold::{EvictionSettings, EvictionThreshold, Operator, ThresholdValue, is_dropped};
 use plimsoll_policy::kubelet::Signal as EvictionSignal;
 use plimsoll_units::Percentage;
+use std::collections::BTreeMap;
 
 /// What the runtime says of its disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,13 +14,34 @@ pub struct DiskLayout {
     pub split_container_fs: bool,
 }
 
-/// Derives them, and tells what of the user's own was replaced.
+/// A configured threshold that a derived one took the place of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replaced {
+    /// Its place in the list.
+    pub index: usize,
+    /// What stood there.
+    pub configured: EvictionThreshold,
+    /// The kubelet wrote into the list that it goes by in this turn already. Otherwise it wrote into a copy, because the
+    /// list had no room for one that was added before, and this turn still goes by what was configured.
+    pub in_place: bool,
+}
+
+/// What the kubelet did to the configured ones among them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContainerFs {
+    /// Its warning. Of several it gives the last, since it overwrites each with the next.
+    pub warning: Option<String>,
+    /// Those that were replaced, in the order in which they were.
+    pub replaced: Vec<Replaced>,
+}
+
+/// Derives them, and tells what of the user's own was replaced (`UpdateContainerFsThresholds`). `room`: how many more
+/// thresholds fit the kubelet's list before it has to be copied ([`room`]).
 ///
 /// On one disk, or with writable layers on the node's disk, they are those of nodefs; with everything of the runtime's on
 /// its own disk, those of imagefs. Where there is nothing to derive from, a threshold that is never met takes the place.
-/// A runtime that has containers but no images apart is believed by nobody: nothing is derived. Only the last warning
-/// is told, because the kubelet overwrites each with the next.
-pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskLayout) -> Option<String> {
+/// A runtime that has containers but no images apart is believed by nobody: nothing is derived.
+pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskLayout, room: usize) -> ContainerFs {
     let warning = thresholds
         .iter()
         .rev()
@@ -30,10 +52,11 @@ pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskL
             let kind = if threshold.is_hard() { "hard" } else { "soft" };
             format!("found {} for {kind} eviction. ignoring", threshold.signal)
         });
+    let mut replaced = Vec::new();
     let (available, inodes) = match (layout.dedicated_image_fs, layout.split_container_fs) {
         (true, true) | (false, false) => (EvictionSignal::NodeFsAvailable, EvictionSignal::NodeFsInodesFree),
         (true, false) => (EvictionSignal::ImageFsAvailable, EvictionSignal::ImageFsInodesFree),
-        (false, true) => return warning,
+        (false, true) => return ContainerFs { warning, replaced },
     };
     let before = thresholds.clone();
     // Of several that fit the last counts: a soft one without grace, which is a hard one, comes after the hard one.
@@ -53,10 +76,79 @@ pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskL
                 |found| EvictionThreshold { signal: derived, ..before[found].clone() },
             );
             match last(derived, hard) {
-                Some(own) => thresholds[own] = threshold,
+                // The kubelet tells thresholds apart by their values, and amounts by where they lie: this one stays.
+                Some(index) if threshold.is_share() && thresholds[index] == threshold => {}
+                Some(index) => {
+                    let in_place = thresholds.len() - before.len() <= room;
+                    let configured = core::mem::replace(&mut thresholds[index], threshold);
+                    replaced.push(Replaced { index, configured, in_place });
+                }
                 None => thresholds.push(threshold),
             }
         }
     }
-    warning
+    ContainerFs { warning, replaced }
+}
+
+/// How many more thresholds fit the list that the kubelet (Go 1.26, amd64) made of these settings, whose thresholds are
+/// these, before it has to be copied (`ParseThresholdConfig`).
+///
+/// The list is made of the hard ones first, and the soft ones are added; where pods are enforced it is copied, and what
+/// that derives is added to the copy.
+pub(crate) fn room(settings: &EvictionSettings, thresholds: &[EvictionThreshold]) -> usize {
+    let count = |map: &BTreeMap<String, String>| map.values().filter(|written| !is_dropped(written)).count();
+    let (hard, both) = (count(&settings.hard), count(&settings.hard) + count(&settings.soft));
+    let capacity =
+        if settings.enforces_pods() { grown(grown(0, both), thresholds.len()) } else { grown(grown(0, hard), both) };
+    capacity.saturating_sub(thresholds.len())
+}
+
+/// For how many thresholds Go makes room where a list with room for `capacity` of them is to hold `length` (`growslice`):
+/// twice as many as before if that is enough, and then as many as fit what the allocator gives.
+fn grown(capacity: usize, length: usize) -> usize {
+    /// Bytes of one: two strings, a pointer and a fraction, a duration, a pointer.
+    const SIZE: usize = 64;
+    /// Up to here the allocator has a size for each multiple of it.
+    const SMALL: usize = 512;
+    /// Beyond, it has these, and keeps [`HEADER`] bytes of each for itself.
+    const SIZES: [usize; 15] = [640, 704, 768, 896, 1024, 1152, 1280, 1408, 1536, 1792, 2048, 2304, 2688, 3072, 3200];
+    const HEADER: usize = 8;
+    if length <= capacity {
+        return capacity;
+    }
+    let bytes = length.max(2 * capacity) * SIZE;
+    let fits = |size: &&usize| bytes + HEADER <= **size;
+    if bytes <= SMALL { bytes / SIZE } else { SIZES.iter().find(fits).map_or(bytes, |size| size - HEADER) / SIZE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From a list of the same element that Go 1.26.8 grew in the same steps.
+    #[test]
+    fn lists_have_room_as_in_go() {
+        // By the number of hard ones, rows, and of soft ones, columns: alone, and copied with none, one or two derived.
+        for (hard, soft, alone, copied) in [
+            (0, 9, 0, [0, 9, 8]),
+            (1, 1, 0, [0, 1, 0]),
+            (1, 9, 0, [0, 10, 9]),
+            (2, 1, 1, [0, 2, 1]),
+            (3, 9, 1, [1, 0, 13]),
+            (4, 8, 1, [1, 0, 13]),
+            (5, 2, 3, [0, 7, 6]),
+            (6, 1, 6, [0, 7, 6]),
+            (7, 5, 3, [1, 0, 13]),
+            (8, 1, 8, [0, 9, 8]),
+            (9, 0, 0, [0, 9, 8]),
+            (9, 1, 9, [0, 10, 9]),
+            (9, 9, 1, [1, 0, 21]),
+        ] {
+            assert_eq!(grown(grown(0, hard), hard + soft) - hard - soft, alone, "{hard} {soft}");
+            for (derived, room) in copied.into_iter().enumerate() {
+                let length = hard + soft + derived;
+                assert_eq!(grown(grown(0, hard + soft), length) - length, room, "{hard} {soft} {derived}");
+            }
+        }
+    }
 }

@@ -16,7 +16,8 @@ mod threshold;
 pub(crate) mod typed;
 pub(crate) mod words;
 
-pub use containerfs::{DiskLayout, derive_containerfs};
+pub(crate) use containerfs::room;
+pub use containerfs::{ContainerFs, DiskLayout, Replaced, derive_containerfs};
 pub use flag::{MalformedPair, parse_map_flag};
 pub use keys::{DEFAULT_EVICTION_HARD, KEYS, Key, Role, Shape};
 pub use plimsoll_policy::kubelet::Signal as EvictionSignal;

@@ -52,6 +52,11 @@ impl EvictionThreshold {
     pub const fn is_hard(&self) -> bool {
         self.grace_period_ns == 0
     }
+
+    /// Whether there is no amount in it.
+    pub(super) const fn is_share(&self) -> bool {
+        matches!((&self.value, &self.min_reclaim), (ThresholdValue::Percentage(_), None))
+    }
 }
 
 /// The kubelet's settings, as they are written.
@@ -67,6 +72,13 @@ pub struct EvictionSettings {
     pub min_reclaim: BTreeMap<String, String>,
     /// `enforceNodeAllocatable`.
     pub enforce_node_allocatable: Vec<String>,
+}
+
+impl EvictionSettings {
+    /// Whether pods together may have no more than is allocatable, so that a threshold is derived for that.
+    pub(super) fn enforces_pods(&self) -> bool {
+        self.enforce_node_allocatable.iter().any(|key| key == "pods")
+    }
 }
 
 /// What is wrong with the settings, in the kubelet's words.
@@ -169,7 +181,7 @@ pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThresho
     for threshold in &mut thresholds {
         threshold.min_reclaim = min_reclaim.get(&threshold.signal).cloned();
     }
-    if settings.enforce_node_allocatable.iter().any(|key| key == "pods") {
+    if settings.enforces_pods() {
         // The copy keeps the minimum reclaim of memory; one that is given for allocatable memory is not looked at.
         let derived: Vec<_> = thresholds
             .iter()
@@ -222,8 +234,7 @@ fn statements(
 
 fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
     let value = || written.to_owned();
-    // By text: `0.0%` and `100.0%` are thresholds.
-    if matches!(written, "0%" | "100%") {
+    if is_dropped(written) {
         return Ok(None);
     }
     if written.ends_with('%') {
@@ -241,6 +252,11 @@ fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdVa
         return Err(ThresholdError::QuantityNotPositive { signal, value: quantity.to_string() });
     }
     Ok(Some(ThresholdValue::Quantity(quantity)))
+}
+
+/// Whether the kubelet makes no threshold of it. It goes by the text: `0.0%` and `100.0%` are thresholds.
+pub(super) fn is_dropped(written: &str) -> bool {
+    matches!(written, "0%" | "100%")
 }
 
 fn grace_period(_: EvictionSignal, written: &str) -> Result<i64, ThresholdError> {

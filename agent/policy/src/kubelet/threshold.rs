@@ -42,11 +42,11 @@ pub enum Origin {
     Configured,
     /// It was derived, and is looked at from the second turn on, and to judge a reclaim.
     Derived,
-    /// It was derived and took the place of a hard one in the same list, so that the first turn sees it.
+    /// It was derived and took the place of a configured one in the same list, so that the first turn sees it.
     DerivedInPlace,
-    /// It was configured as a soft one and replaced in a copy of the list: only the first turn sees it.
+    /// It was configured and replaced in a copy of the list: only the first turn sees it.
     ReplacedInCopy,
-    /// It was configured as a hard one and replaced: it is never looked at.
+    /// It was configured and replaced in the same list: it is never looked at.
     Replaced,
 }
 

@@ -108,7 +108,7 @@ fn whole(amount: Amount) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Asked, Used, VictimUsage};
+    use super::super::{Asked, MemoryUsage, Used, VictimUsage};
     use super::*;
     use crate::kubelet::{self, DiskLayout, NodeStats, Signal, Threshold};
     use crate::{Observation, Reclaimed, State, Swap, SwapThreshold, Workload, decide};
@@ -131,7 +131,10 @@ mod tests {
                 name: "p".into(),
                 request: None,
                 containers: vec![Asked { name: "c".into(), request }],
-                used: Some(VictimUsage { working_set: Some(2048), containers: vec![used] }),
+                used: Some(VictimUsage {
+                    memory: Some(MemoryUsage { working_set: Some(2048) }),
+                    containers: vec![used],
+                }),
             }
         }
 

@@ -2,7 +2,7 @@
 
 use super::{Container, Pod, Resources, STORAGE, Seen};
 use plimsoll_policy::kubelet::{Limit, Resource};
-use plimsoll_policy::message::{Asked, OverLimit, Used, Victim, VictimUsage};
+use plimsoll_policy::message::{Asked, MemoryUsage, OverLimit, Used, Victim, VictimUsage};
 use plimsoll_units::Quantity;
 
 /// The local storage that a pod may use (the sum that [`PodSpec::ephemeral_storage_limit`] takes), to be printed: the
@@ -74,7 +74,7 @@ impl Seen<'_> {
                 .map(asked)
                 .collect(),
             used: self.stats.map(|stats| VictimUsage {
-                working_set: stats.memory.and_then(|memory| memory.working_set_bytes),
+                memory: stats.memory.map(|memory| MemoryUsage { working_set: memory.working_set_bytes }),
                 containers: stats
                     .containers
                     .iter()
