@@ -11,10 +11,52 @@ use plimsoll_policy::{
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Percentage};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::time::Duration;
 
 const CAPACITY: u64 = 1000;
 const LAYOUTS: [DiskLayout; 3] = [DiskLayout::Single, DiskLayout::DedicatedImageFs, DiskLayout::SplitImageFs];
+
+/// So many runs of a law, of a hundred, have to see an eviction.
+const BITES: u32 = 20;
+
+/// How many runs there were, and how many of them saw an eviction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Runs {
+    all: u32,
+    with_evictions: u32,
+}
+
+impl Runs {
+    fn add(counter: &'static std::thread::LocalKey<Cell<Self>>, has_evictions: bool) {
+        let Self { all, with_evictions } = counter.get();
+        counter.set(Self { all: all + 1, with_evictions: with_evictions + u32::from(has_evictions) });
+    }
+}
+
+thread_local! {
+    /// Of our own eviction policies.
+    static OURS: Cell<Runs> = Cell::default();
+    /// Of the kubelet's.
+    static KUBELETS: Cell<Runs> = Cell::default();
+}
+
+/// Laws for generated cases, each a test that fails as well if hardly a case sees an eviction: it would hold whatever
+/// the code does.
+macro_rules! laws {
+    ($(#[test] fn $name:ident($($case:tt)*) $law:block)*) => {
+        $(
+            #[test]
+            fn $name() {
+                proptest!(|($($case)*)| $law);
+                assert!(OURS.get().all > 0);
+                for runs in [OURS.get(), KUBELETS.get()] {
+                    assert!(runs.with_evictions * 100 >= runs.all * BITES, "{runs:?} see an eviction");
+                }
+            }
+        )*
+    };
+}
 
 /// A pod that owns what [`Workload`] borrows.
 #[derive(Clone, Debug)]
@@ -150,15 +192,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..10)
 }
 
-/// So many hundredths of what there is, said in one way or the other.
+/// So many hundredths of what there is, said in one way or the other; or a share that is no number, which a kubelet
+/// takes.
 fn line(hundredths: core::ops::Range<u16>) -> impl Strategy<Value = Line> {
-    (hundredths, any::<bool>()).prop_map(|(hundredths, is_share)| {
+    let in_range = (hundredths, any::<bool>()).prop_map(|(hundredths, is_share)| {
         if is_share {
             Line::Share(Percentage::of_one(f32::from(hundredths) / 100.0))
         } else {
             Line::At(Amount::whole(i64::from(hundredths) * 10))
         }
-    })
+    });
+    prop_oneof![19 => in_range, 1 => Just(Line::Share(f32::NAN))]
 }
 
 fn threshold(graces: impl Strategy<Value = u64>) -> impl Strategy<Value = Threshold> {
@@ -272,6 +316,7 @@ fn play_with(
     mut each: impl FnMut(&Seen<'_>, &Plan),
 ) {
     let mut cleaned: Vec<Reclaimed> = Vec::new();
+    let mut has_evictions = false;
     let mut state = State::with_capacity(config, 10);
     let mut plan = Plan::with_capacity(config, 10, 5);
     let mut second = 0;
@@ -301,8 +346,10 @@ fn play_with(
             let StatsTime(at) = stats_time(second + cleans_for);
             cleaned.push(Reclaimed { order: order.order, at: StatsTime(at + 1) });
         }
+        has_evictions |= victims(&plan).next().is_some();
         each(&Seen { pods: &pods, now, node }, &plan);
     }
+    Runs::add(&OURS, has_evictions);
 }
 
 /// Plays the kubelet's turns, where no clean-up helps.
@@ -318,6 +365,7 @@ fn play_kubelet(
         max_pod_grace_seconds: config.max_pod_grace_seconds,
         local_storage_isolation: config.local_storage_isolation,
     };
+    let mut has_evictions = false;
     let mut state = kubelet::State::new(&config);
     let mut plan = kubelet::Plan::with_capacity(10);
     let mut second = 0;
@@ -331,8 +379,10 @@ fn play_kubelet(
         let now = MonotonicNs(second * 1_000_000_000);
         kubelet::decide(&config, &mut state, &observation, now, &mut plan);
         kubelet::after_reclaim(&config, &state, &observation, None, &mut plan);
+        has_evictions |= plan.outcome == kubelet::Outcome::Evict;
         each(&pods, &state, &plan, now);
     }
+    Runs::add(&KUBELETS, has_evictions);
 }
 
 /// Whom a plan evicts because something is short.
@@ -364,7 +414,7 @@ impl Steady {
     }
 }
 
-proptest! {
+laws! {
     #[test]
     fn a_critical_pod_is_never_chosen(config in ours(), world in world(), steps in steps()) {
         play(&config, world, &steps, |seen, plan| {
@@ -675,5 +725,6 @@ fn relieve(config: &Config, usages: &[u64], mut available: u64) -> (u64, Vec<u64
             pod.terminating = Some(Terminating::default());
         }
     }
+    Runs::add(&OURS, !victims.is_empty());
     (available, victims)
 }

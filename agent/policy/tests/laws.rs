@@ -9,9 +9,33 @@ use plimsoll_policy::{
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::time::Duration;
 
 const CAPACITY: u64 = 1000;
+
+/// So many runs of a law, of a hundred, have to see an eviction.
+const BITES: u32 = 20;
+
+thread_local! {
+    /// How many runs there were, and how many of them saw an eviction.
+    static RUNS: Cell<(u32, u32)> = Cell::default();
+}
+
+/// Laws for generated cases, each a test that fails as well if hardly a case sees an eviction: it would hold whatever
+/// the code does.
+macro_rules! laws {
+    ($(#[test] fn $name:ident($($case:tt)*) $law:block)*) => {
+        $(
+            #[test]
+            fn $name() {
+                proptest!(|($($case)*)| $law);
+                let (all, with_evictions) = RUNS.get();
+                assert!(all > 0 && with_evictions * 100 >= all * BITES, "{with_evictions} of {all} see an eviction");
+            }
+        )*
+    };
+}
 
 /// A cgroup without pod facts.
 fn candidate() -> impl Strategy<Value = Workload<'static>> {
@@ -97,6 +121,7 @@ fn play(config: &Config, steps: &[Step], mut each: impl FnMut(&Step, &Plan)) {
     let mut plan = Plan::with_capacity(config, 12, 0);
     let mut now = MonotonicNs(0);
     let mut reclaimed = None;
+    let mut has_evictions = false;
     for step in steps {
         now = now.after(Duration::from_secs(step.after));
         let at = StatsTime(i64::try_from(now.0).expect("small"));
@@ -113,13 +138,16 @@ fn play(config: &Config, steps: &[Step], mut each: impl FnMut(&Step, &Plan)) {
             ..Observation::default()
         };
         decide(config, &mut state, &observation, now, &mut plan);
+        has_evictions |= plan.actions.iter().any(|action| matches!(action, Action::Evict { .. }));
         // It has ended before the next step.
         reclaimed = plan.reclaim().map(|order| Reclaimed { order: order.order, at }).or(reclaimed);
         each(step, &plan);
     }
+    let (all, with_evictions) = RUNS.get();
+    RUNS.set((all + 1, with_evictions + u32::from(has_evictions)));
 }
 
-proptest! {
+laws! {
     #[test]
     fn who_is_protected_or_going_is_never_evicted(config in config(), steps in steps()) {
         play(&config, &steps, |step, plan| {

@@ -49,3 +49,50 @@ pub(crate) fn over_limit(pod: &Pod<'_>, layout: DiskLayout) -> Option<Limit> {
         container().map(|(index, _)| Limit::Container(index))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::pod::{ContainerLimit, ContainerStats, PodStats, Usage, Volume, VolumeStats};
+    use super::*;
+
+    const fn bytes(bytes: u64) -> Usage {
+        Usage { bytes: Some(bytes), inodes: None }
+    }
+
+    #[test]
+    fn of_two_entries_for_a_volume_the_last_is_held_against_its_limit_and_zero_is_none() {
+        for (limit, entries, over) in [
+            (50, [100, 5], None),
+            (50, [5, 100], Some(Limit::EmptyDir(0))),
+            (50, [100, 50], None),
+            (50, [100, 51], Some(Limit::EmptyDir(0))),
+            (0, [1, 1], None),
+        ] {
+            let volumes = entries.map(|used| VolumeStats { name: "v", usage: bytes(used) });
+            let volume = Volume { name: "v", is_local: true, size_limit: Some(Amount::whole(limit)) };
+            let stats = Some(PodStats { volumes: &volumes, ..PodStats::default() });
+            let pod = Pod { volumes: &[volume], stats, ..Pod::default() };
+            assert_eq!(over_limit(&pod, DiskLayout::Single), over, "{limit} {entries:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_zero_bounds_no_container() {
+        for (limits, over) in [
+            (&[Some(9)][..], Some(Limit::Container(0))),
+            (&[Some(10)], None),
+            (&[Some(0)], None),
+            (&[None], None),
+            // The last that is a limit.
+            (&[Some(9), Some(0)], Some(Limit::Container(0))),
+            (&[Some(9), Some(10)], None),
+        ] {
+            let limit = |limit: &Option<i64>| ContainerLimit { name: "c", ephemeral_storage: limit.map(Amount::whole) };
+            let containers: Vec<_> = limits.iter().map(limit).collect();
+            let used = [ContainerStats { name: "c", rootfs: bytes(4), logs: bytes(6) }];
+            let stats = Some(PodStats { containers: &used, ..PodStats::default() });
+            let pod = Pod { containers: &containers, stats, ..Pod::default() };
+            assert_eq!(over_limit(&pod, DiskLayout::Single), over, "{limits:?}");
+        }
+    }
+}

@@ -414,6 +414,52 @@ mod tests {
     }
 
     #[test]
+    fn a_threshold_that_is_no_number_is_never_met() {
+        let no_number = Some(Line::Share(f32::NAN));
+        let low = threshold(Signal::NodeFsAvailable, 0);
+        for (thresholds, first) in [
+            (&[Threshold { line: no_number, ..threshold(Signal::MemoryAvailable, 0) }][..], None),
+            (&[Threshold { line: no_number, ..threshold(Signal::MemoryAvailable, 0) }, low], Some(1)),
+            // Nor does a minimum reclaim that is none hold one.
+            (&[Threshold { min_reclaim: no_number, ..low }], Some(0)),
+        ] {
+            assert_eq!(acting(thresholds), first, "{thresholds:?}");
+        }
+        let config = Config {
+            thresholds: vec![Threshold { min_reclaim: no_number, ..threshold(Signal::MemoryAvailable, 0) }],
+            ..Config::default()
+        };
+        let (mut state, mut plan) = (State::new(&config), Plan::with_capacity(0));
+        let relieved = MemoryStats { available: Some(100), working_set: Some(900), time: None };
+        for (node, is_met) in [(node(1), true), (NodeStats { memory: Some(relieved), ..NodeStats::default() }, false)] {
+            let readings = Some(Readings::of(&node));
+            let observation = Observation::<Pod<'_>> { layout: Some(DiskLayout::Single), readings, pods: &[] };
+            decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
+            assert_eq!(state.is_met(0), is_met);
+        }
+    }
+
+    /// The kubelet asks for nothing then, not even for its disks.
+    #[test]
+    fn with_nothing_to_watch_nothing_is_asked_for() {
+        let derived = Threshold { origin: Origin::Derived, ..threshold(Signal::ContainerFsAvailable, 0) };
+        let replaced = Threshold { origin: Origin::ReplacedInCopy, ..derived };
+        for (thresholds, local_storage_isolation, outcome) in [
+            (&[][..], false, Outcome::Idle),
+            (&[derived], false, Outcome::Idle),
+            (&[derived], true, Outcome::NoLayout),
+            (&[derived, replaced], false, Outcome::NoLayout),
+            (&[threshold(Signal::PidAvailable, 0)], false, Outcome::NoLayout),
+        ] {
+            let config = Config { thresholds: thresholds.to_vec(), local_storage_isolation, ..Config::default() };
+            let (mut state, mut plan) = (State::new(&config), Plan::with_capacity(0));
+            let observation = Observation::<Pod<'_>> { layout: None, readings: None, pods: &[] };
+            decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
+            assert_eq!(plan.outcome, outcome, "{thresholds:?} {local_storage_isolation}");
+        }
+    }
+
+    #[test]
     fn whoever_is_never_evicted_is_told_so_wherever_it_ranks() {
         let pods = [Some(Critical::Static), None, None, Some(Critical::Mirror), Some(Critical::Priority)];
         let pods: Vec<Pod<'_>> =

@@ -349,6 +349,7 @@ mod tests {
             (&[memory(5)], &[init(9, true), init(6, false)], 0, 15),
             (&[memory(5)], &[init(6, false), init(9, true)], 0, 14),
             (&[], &[], 3, 0),
+            (&[memory(0)], &[], 3, 0),
         ] {
             let overhead = Amounts { memory: Some(Amount::whole(overhead)), ..NOTHING };
             let spec = PodSpec { containers, init_containers, overhead, ..PodSpec::default() };
@@ -371,6 +372,27 @@ mod tests {
             let overhead = Amounts { ephemeral_storage: Some(Amount::whole(3)), ..NOTHING };
             let spec = PodSpec { containers, overhead, ..PodSpec::default() };
             assert_eq!(spec.ephemeral_storage_limit(), limit.map(Amount::whole));
+        }
+    }
+
+    #[test]
+    fn what_is_zero_does_not_count_for_the_class() {
+        let amounts = |cpu: i64, memory: i64| Amounts {
+            cpu: Some(Amount::whole(cpu)),
+            memory: Some(Amount::whole(memory)),
+            ..NOTHING
+        };
+        for (requests, limits, class) in [
+            (amounts(0, 0), amounts(0, 0), QosClass::BestEffort),
+            (amounts(0, 0), NOTHING, QosClass::BestEffort),
+            (amounts(0, 1), amounts(0, 1), QosClass::Burstable),
+            (amounts(1, 1), amounts(1, 1), QosClass::Guaranteed),
+            (amounts(0, 0), amounts(1, 1), QosClass::Burstable),
+        ] {
+            let requirements = Requirements { requests, limits };
+            let as_a_whole = PodSpec { pod_level: Some(requirements), ..PodSpec::default() };
+            let in_parts = PodSpec { containers: &[requirements], ..PodSpec::default() };
+            assert_eq!([as_a_whole.qos(), in_parts.qos()], [class; 2], "{requirements:?}");
         }
     }
 

@@ -148,8 +148,8 @@ impl Ranked {
 
 /// Compares two as the kubelet does; equal ones keep their places.
 ///
-/// Counts of processes are compared by their 64-bit difference (`process` in helpers.go), which is no order where they are
-/// 2^63 and more apart.
+/// Counts of processes are compared by their 64-bit difference (`process` in helpers.go), which is no order where they
+/// are 2^63 and more apart.
 pub fn compare(resource: Resource, one: &Ranked, other: &Ranked) -> Ordering {
     match resource {
         Resource::Pids => {
@@ -170,8 +170,8 @@ pub fn compare(resource: Resource, one: &Ranked, other: &Ranked) -> Ordering {
 /// Ranks pods: who would go first is first. Allocates nothing where `ranked` has room for all; static, mirror and
 /// critical pods are ranked like others.
 ///
-/// Of equals the one that was given first goes first. The kubelet does the same with up to twelve pods, and anything with
-/// more.
+/// Of equals the one that was given first goes first. The kubelet does the same with up to twelve pods, and anything
+/// with more.
 pub fn rank<'a>(signal: Signal, layout: DiskLayout, pods: &[impl Manages<'a>], ranked: &mut Vec<Ranked>) {
     ranked.clear();
     let active = (0_u32..).zip(pods).filter(|(_, pod)| pod.is_active());
@@ -194,5 +194,30 @@ pub fn rank<'a>(signal: Signal, layout: DiskLayout, pods: &[impl Manages<'a>], r
         ranked.sort_unstable_by_key(|ranked| {
             (ranked.priority, ranked.is_measured, Reverse(ranked.processes), ranked.pod)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pod::{Volume, VolumeStats};
+    use super::*;
+
+    #[test]
+    fn of_two_entries_for_a_volume_the_first_is_counted() {
+        let entries = |used: [u64; 2]| {
+            used.map(|used| VolumeStats { name: "v", usage: Usage { bytes: Some(used), inodes: Some(used + 1) } })
+        };
+        let (small, large) = (entries([7, 900]), entries([8, 1]));
+        let pod = |volumes| Pod {
+            volumes: &[Volume { name: "v", is_local: true, size_limit: None }],
+            stats: Some(PodStats { volumes, ..PodStats::default() }),
+            ..Pod::default()
+        };
+        let mut ranked = Vec::new();
+        for (signal, over) in [(Signal::NodeFsAvailable, [8, 7]), (Signal::NodeFsInodesFree, [9, 8])] {
+            rank(signal, DiskLayout::Single, &[pod(&small), pod(&large)], &mut ranked);
+            let reported: Vec<_> = ranked.iter().map(|ranked| (ranked.pod, ranked.over)).collect();
+            assert_eq!(reported, [(1, Amount::whole(over[0])), (0, Amount::whole(over[1]))], "{signal}");
+        }
     }
 }

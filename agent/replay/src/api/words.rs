@@ -119,3 +119,21 @@ impl Seen<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overhead_widens_a_limit_that_is_not_zero() {
+        let quantity = |text: &str| Quantity::parse(text).expect("a quantity");
+        let overhead = quantity("1Gi");
+        for (limits, printed) in
+            [(&["0"][..], Some("0")), (&["0", "1Mi"], Some("1025Mi")), (&["1Mi", "0"], Some("1025Mi")), (&[], None)]
+        {
+            let limits = limits.iter().map(|limit| Some(quantity(limit)));
+            let limit = storage_limit(limits, core::iter::empty(), Some(&overhead));
+            assert_eq!(limit.map(|limit| limit.to_string()).as_deref(), printed);
+        }
+    }
+}
