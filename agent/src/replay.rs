@@ -99,7 +99,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     });
     let News { looks, acted, .. } = news;
     match arguments.output {
-        Output::Text => print(&format!("{looks} decisions, {acted} of them with something to do\n")),
+        Output::Text => {
+            let decisions = if looks == 1 { "decision" } else { "decisions" };
+            print(&format!("{looks} {decisions}, {acted} of them with something to do\n"));
+        }
         Output::Json => print(&format!("{}\n", json!({ "decisions": looks, "acted": acted, "turns": turns }))),
     }
     Ok(0)

@@ -26,6 +26,7 @@ fn directory() -> tempfile::TempDir {
                  \"workloads\":[{\"cgroup\":\"a.slice/hog\",\"id\":7,\"usage_bytes\":600}]}}\n";
     for (name, text) in [
         ("good.yaml", "evictionHard: {memory.available: 5%, pid.available: 10%}\nswap: {free: 10%}\n"),
+        ("disks.yaml", "evictionHard: {nodefs.available: 5%}\n"),
         ("bad.yaml", "colour: red\n"),
         ("pods.json", "{\"items\": []}"),
         ("no-pods.json", "[]"),
@@ -53,12 +54,13 @@ fn explain_and_replay_answer_with_the_documented_exit_codes() {
         (&["explain", "--config", "good.yaml"], 0, "what pods ask for is not known without --pods", ""),
         (&["explain", "--pods", "pods.json"], 0, "no pod of the list runs here, ", ""),
         (&["explain", "--output", "json"], 0, "\"oom\":[{", ""),
+        (&["explain", "--config", "disks.yaml"], 0, "now: no threshold on memory.available is configured", ""),
         (&["explain", "--pods", "no-pods.json"], 1, "", "no-pods.json:1"),
         (&["explain", "--pods", "none.json"], 1, "", "cannot open none.json"),
         (&["explain", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
         (&["explain", "--colour"], 2, "", "--colour"),
         (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "    a.slice/hog: evicted; ", ""),
-        (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "1 decisions, 1 of them with something to do\n", ""),
+        (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "\n1 decision, 1 of them with something to do\n", ""),
         (&["replay", "trace.jsonl", "--config", "good.yaml", "--output", "json"], 0, "\"acted\":1", ""),
         (&["replay", "broken.jsonl"], 1, "", "broken.jsonl:1"),
         (&["replay", "none.jsonl"], 1, "", "cannot open none.jsonl"),

@@ -205,15 +205,15 @@ fn hold(config: &Config, manager: &kubelet::State, readings: &Readings, plan: &m
     }
 }
 
-/// The manager does not tell apart why it does nothing.
+/// The manager does not tell no pressure from thresholds that could not be held against a reading.
 fn outcome(outcome: kubelet::Outcome, readings: Option<&Readings>, plan: &Plan) -> Outcome {
     match outcome {
         kubelet::Outcome::Idle => Outcome::NotObserved,
         kubelet::Outcome::NoLayout => Outcome::NoLayout,
         kubelet::Outcome::NoStatistics => Outcome::NoStatistics,
         kubelet::Outcome::OverLimits => Outcome::OverLimits,
-        kubelet::Outcome::Calm if plan.thresholds.iter().any(|status| status.is_met) => Outcome::Stale,
-        kubelet::Outcome::Calm if plan.thresholds.iter().any(|status| status.since.is_some()) => Outcome::InGrace,
+        kubelet::Outcome::InGrace => Outcome::InGrace,
+        kubelet::Outcome::Stale => Outcome::Stale,
         kubelet::Outcome::Calm if readings.is_none_or(|_| plan.thresholds.is_empty()) => Outcome::NotObserved,
         kubelet::Outcome::Calm => Outcome::NoPressure,
         kubelet::Outcome::Reclaim => Outcome::Reclaiming,
@@ -232,6 +232,8 @@ fn fill_ranked(config: &Config, state: &State, workloads: &[Workload<'_>], plan:
 
 fn row(ranked: &kubelet::Ranked, workload: &Workload<'_>, resource: Resource) -> Ranked {
     let kubelet::Ranked { pod, is_measured, exceeds, priority, over, processes, fate } = *ranked;
+    // One whose processes are not known ranks as one without any, and is not said to have none.
+    let is_measured = is_measured && (resource != Resource::Pids || processes.is_some());
     let request = match resource {
         Resource::Memory => workload.facts.memory_request,
         // Of inodes it subtracts the bytes that are requested.
@@ -240,7 +242,7 @@ fn row(ranked: &kubelet::Ranked, workload: &Workload<'_>, resource: Resource) ->
     };
     let usage = match (resource, is_measured) {
         (_, false) => Amount::ZERO,
-        (Resource::Pids, true) => Amount::counted(processes),
+        (Resource::Pids, true) => processes.map_or(Amount::ZERO, Amount::counted),
         (_, true) => over + request,
     };
     let verdict = match fate {

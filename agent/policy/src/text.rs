@@ -22,7 +22,11 @@ pub fn line<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) ->
 }
 
 fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> fmt::Result {
-    write!(f, "{}", plan.outcome)?;
+    if plan.outcome == Outcome::NotObserved && config.thresholds_in(plan.scope).is_empty() {
+        write!(f, "no threshold on {} is configured", Signal::MemoryAvailable)?;
+    } else {
+        write!(f, "{}", plan.outcome)?;
+    }
     if let Scope::Slice(slice) = plan.scope {
         write!(f, " in slice {}", slice.0)?;
     }

@@ -499,6 +499,23 @@ fn programs_get_names_fates_and_cases() {
 }
 
 #[test]
+fn processes_are_told_where_statistics_have_them() {
+    let mut reported = Vec::new();
+    let configuration = configuration("evictionHard: {pid.available: 99%}");
+    let settings =
+        Settings { configuration: &configuration, eviction_policy: Some(EvictionPolicy::Kubelet), layout: None };
+    let pods = read_pods(PODS).expect("a list of pods");
+    run(&read(SUMMARY).expect("a summary"), Some(&pods), &settings, &mut |turn: &Turn<'_>| {
+        for candidate in turn.json()["candidates"].as_array().into_iter().flatten() {
+            reported.push((candidate["cgroup"].to_string(), candidate["usage"].as_u64()));
+        }
+    });
+    reported.sort();
+    let expected = [("kube-system/etcd-node-1", None), ("shop/db", Some(40)), ("shop/web", Some(5))];
+    assert_eq!(reported, expected.map(|(pod, processes)| (format!("{pod:?}"), processes)));
+}
+
+#[test]
 fn summaries_may_follow_one_another() {
     let later = String::from_utf8_lossy(SUMMARY).replace("03:04:05Z", "03:04:25Z");
     let both = [SUMMARY, later.as_bytes()].concat();

@@ -147,8 +147,12 @@ pub enum Outcome {
     NoStatistics,
     /// Pods over limits of their own go; pressure waits for the next turn.
     OverLimits,
-    /// No threshold is met with its grace over and statistics newer than those of the last turn.
+    /// No threshold is met.
     Calm,
+    /// Thresholds are met, and none for as long as its grace period.
+    InGrace,
+    /// Thresholds are met with their grace over, and their statistics are no newer than those of the last turn.
+    Stale,
     /// Clean up, read again, and go on with [`after_reclaim`].
     Reclaim,
     /// Cleaning up was enough.
@@ -243,7 +247,14 @@ pub fn decide<'a, P: Manages<'a>>(
         }
     }
     let Some(acting) = choose(config, state, &readings, &last) else {
-        plan.outcome = Outcome::Calm;
+        let is_any = |is: &dyn Fn(&Watched) -> bool| state.watched.iter().any(is);
+        plan.outcome = if is_any(&|watched| watched.is_met) {
+            Outcome::Stale
+        } else if is_any(&|watched| watched.since.is_some()) {
+            Outcome::InGrace
+        } else {
+            Outcome::Calm
+        };
         return;
     };
     plan.acting = Some(acting);
@@ -410,6 +421,28 @@ mod tests {
         ] {
             let thresholds: Vec<_> = lines.iter().map(|(signal, grace)| threshold(*signal, *grace)).collect();
             assert_eq!(acting(&thresholds), Some(first), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_holds_a_turn_back_is_told() {
+        let config = Config { thresholds: vec![threshold(Signal::MemoryAvailable, 10)], ..Config::default() };
+        let (mut state, mut plan) = (State::new(&config), Plan::with_capacity(0));
+        for (available, read, second, outcome) in [
+            (100, 1, 1, Outcome::Calm),
+            (99, 2, 2, Outcome::InGrace),
+            (99, 3, 11, Outcome::InGrace),
+            (99, 3, 12, Outcome::Stale),
+            (99, 4, 13, Outcome::NoPods),
+            (99, 4, 14, Outcome::Stale),
+            (100, 5, 15, Outcome::Calm),
+        ] {
+            let time = Some(StatsTime(read));
+            let memory = MemoryStats { available: Some(available), working_set: Some(900), time };
+            let readings = Some(Readings::of(&NodeStats { memory: Some(memory), ..NodeStats::default() }));
+            let observation = Observation::<Pod<'_>> { layout: Some(DiskLayout::Single), readings, pods: &[] };
+            decide(&config, &mut state, &observation, MonotonicNs(second * 1_000_000_000), &mut plan);
+            assert_eq!(plan.outcome, outcome, "second {second}");
         }
     }
 

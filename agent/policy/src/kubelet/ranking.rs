@@ -108,8 +108,8 @@ pub struct Ranked {
     pub priority: i32,
     /// What it uses of what is short, less what it was promised.
     pub over: Amount,
-    /// Its processes.
-    pub processes: u64,
+    /// Its processes; absent where they are not known, which ranks as none.
+    pub processes: Option<u64>,
     /// What becomes of it.
     pub fate: Fate,
 }
@@ -122,11 +122,11 @@ impl Ranked {
             exceeds: false,
             priority: pod.priority,
             over: Amount::ZERO,
-            processes: 0,
+            processes: None,
             fate: Fate::NotNeeded,
         };
         let Some(stats) = &pod.stats else { return unmeasured };
-        let measured = Self { is_measured: true, ..unmeasured };
+        let measured = Self { is_measured: true, processes: stats.processes, ..unmeasured };
         let used =
             |usage: Amount, request: Amount| Self { exceeds: usage > request, over: usage - request, ..measured };
         match signal.resource() {
@@ -141,8 +141,13 @@ impl Ranked {
                 // from their number (`disk` in helpers.go), and who requests storage sorts behind who does not.
                 Self { exceeds: usage.is_positive(), ..used(usage, pod.ephemeral_storage_request) }
             }
-            Resource::Pids => Self { processes: stats.processes.unwrap_or(0), ..measured },
+            Resource::Pids => measured,
         }
+    }
+
+    /// Its processes, as they rank (`processUsage`).
+    fn counted(&self) -> u64 {
+        self.processes.unwrap_or(0)
     }
 }
 
@@ -155,7 +160,7 @@ pub fn compare(resource: Resource, one: &Ranked, other: &Ranked) -> Ordering {
         Resource::Pids => {
             one.priority.cmp(&other.priority).then(one.is_measured.cmp(&other.is_measured)).then_with(|| {
                 match (one.is_measured, other.is_measured) {
-                    (true, true) => other.processes.wrapping_sub(one.processes).cast_signed().cmp(&0),
+                    (true, true) => other.counted().wrapping_sub(one.counted()).cast_signed().cmp(&0),
                     _ => Ordering::Equal,
                 }
             })
@@ -177,7 +182,7 @@ pub fn rank<'a>(signal: Signal, layout: DiskLayout, pods: &[impl Manages<'a>], r
     let active = (0_u32..).zip(pods).filter(|(_, pod)| pod.is_active());
     ranked.extend(active.map(|(index, pod)| Ranked::of(index, pod.pod(), signal, layout)));
     let resource = signal.resource();
-    let is_order = resource != Resource::Pids || ranked.iter().all(|ranked| ranked.processes < 1 << 63);
+    let is_order = resource != Resource::Pids || ranked.iter().all(|ranked| ranked.counted() < 1 << 63);
     if !is_order && ranked.len() <= GO_INSERTION_SORT {
         // Where the comparison contradicts itself the result depends on who is compared with whom.
         for sorted in 1..ranked.len() {
@@ -192,7 +197,7 @@ pub fn rank<'a>(signal: Signal, layout: DiskLayout, pods: &[impl Manages<'a>], r
         ranked.sort_unstable_by(|one, other| compare(resource, one, other).then(one.pod.cmp(&other.pod)));
     } else {
         ranked.sort_unstable_by_key(|ranked| {
-            (ranked.priority, ranked.is_measured, Reverse(ranked.processes), ranked.pod)
+            (ranked.priority, ranked.is_measured, Reverse(ranked.counted()), ranked.pod)
         });
     }
 }
