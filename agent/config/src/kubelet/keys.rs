@@ -97,6 +97,8 @@ const fn part(name: &'static str, flag: &'static str, shape: Shape) -> Key {
 const DEAD_CONTAINERS: &str = "it lost its purpose once logs are kept outside of a container's context; thresholds in \
                                evictionHard or evictionSoft do its work";
 
+const CADVISOR: &str = "it is one of cAdvisor's, which the kubelet took by mistake and is to lose";
+
 use Role::{Replay, Shown, Used};
 use Shape::{Any, Bool, Duration, List, Map, Number, Switches, Text};
 
@@ -192,6 +194,10 @@ pub const KEYS: &[Key] = &[
     part("logging.verbosity", "v", Number),
     part("logging.vmodule", "vmodule", Text),
     part("logging.flushFrequency", "log-flush-frequency", Duration),
+    part("logging.options.json.infoBufferSize", "log-json-info-buffer-size", Text),
+    part("logging.options.json.splitStream", "log-json-split-stream", Bool),
+    part("logging.options.text.infoBufferSize", "log-text-info-buffer-size", Text),
+    part("logging.options.text.splitStream", "log-text-split-stream", Bool),
     key("makeIPTablesUtilChains", "make-iptables-util-chains", Bool, Shown),
     key("maxOpenFiles", "max-open-files", Number, Shown),
     key("maxParallelImagePulls", "", Number, Shown),
@@ -251,13 +257,14 @@ pub const KEYS: &[Key] = &[
     key("volumeStatsAggPeriod", "volume-stats-agg-period", Duration, Shown),
     flag("bootstrap-kubeconfig", Text),
     flag("cert-dir", Text),
-    flag("cloud-config", Text),
     flag("cloud-provider", Text),
     flag("config", Text),
     flag("config-dir", Text),
     flag("exit-on-lock-contention", Bool),
     flag("experimental-mounter-path", Text).deprecated("the kubelet is to lose it in favour of CSI"),
+    flag("help", Bool),
     flag("hostname-override", Text),
+    flag("housekeeping-interval", Duration),
     flag("image-credential-provider-bin-dir", Text),
     flag("image-credential-provider-config", Text),
     flag("kubeconfig", Text),
@@ -266,6 +273,26 @@ pub const KEYS: &[Key] = &[
     flag("node-labels", List),
     flag("root-dir", Text),
     flag("runtime-cgroups", Text),
+    flag("version", Bool),
+    // Of the library that measures containers.
+    flag("application-metrics-count-limit", Number).deprecated(CADVISOR),
+    flag("boot-id-file", Text).deprecated(CADVISOR),
+    flag("container-hints", Text).deprecated(CADVISOR),
+    flag("containerd", Text).deprecated(CADVISOR),
+    flag("containerd-namespace", Text).deprecated(CADVISOR),
+    flag("enable-load-reader", Bool).deprecated(CADVISOR),
+    flag("event-storage-age-limit", Text).deprecated(CADVISOR),
+    flag("event-storage-event-limit", Text).deprecated(CADVISOR),
+    flag("global-housekeeping-interval", Duration).deprecated(CADVISOR),
+    flag("log-cadvisor-usage", Bool).deprecated(CADVISOR),
+    flag("machine-id-file", Text).deprecated(CADVISOR),
+    flag("storage-driver-buffer-duration", Duration).deprecated(CADVISOR),
+    flag("storage-driver-db", Text).deprecated(CADVISOR),
+    flag("storage-driver-host", Text).deprecated(CADVISOR),
+    flag("storage-driver-password", Text).deprecated(CADVISOR),
+    flag("storage-driver-secure", Bool).deprecated(CADVISOR),
+    flag("storage-driver-table", Text).deprecated(CADVISOR),
+    flag("storage-driver-user", Text).deprecated(CADVISOR),
 ];
 
 /// What the kubelet takes for `evictionHard` where nothing is said.
@@ -281,6 +308,48 @@ pub const DEFAULT_EVICTION_HARD: [(&str, &str); 5] = [
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    /// Every flag of a kubelet of 1.36.3 on Linux: those of cmd/kubelet/app/options, of its cAdvisor, of its logging, and
+    /// `help` and `version`.
+    const FLAGS: &str = "address allowed-unsafe-sysctls anonymous-auth application-metrics-count-limit \
+        authentication-token-webhook authentication-token-webhook-cache-ttl authorization-mode \
+        authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl boot-id-file \
+        bootstrap-kubeconfig cert-dir cgroup-driver cgroup-root cgroups-per-qos client-ca-file cloud-provider \
+        cluster-dns cluster-domain config config-dir container-hints container-log-max-files \
+        container-log-max-size container-runtime-endpoint containerd containerd-namespace contention-profiling \
+        cpu-cfs-quota cpu-cfs-quota-period cpu-manager-policy cpu-manager-policy-options \
+        cpu-manager-reconcile-period enable-controller-attach-detach enable-debugging-handlers \
+        enable-load-reader enable-server enforce-node-allocatable event-burst event-qps event-storage-age-limit \
+        event-storage-event-limit eviction-hard eviction-max-pod-grace-period eviction-minimum-reclaim \
+        eviction-pressure-transition-period eviction-soft eviction-soft-grace-period exit-on-lock-contention \
+        experimental-allocatable-ignore-eviction experimental-mounter-path fail-cgroupv1 fail-swap-on \
+        feature-gates file-check-frequency global-housekeeping-interval hairpin-mode healthz-bind-address \
+        healthz-port help hostname-override housekeeping-interval http-check-frequency \
+        image-credential-provider-bin-dir image-credential-provider-config image-gc-high-threshold \
+        image-gc-low-threshold image-service-endpoint kernel-memcg-notification kube-api-burst \
+        kube-api-content-type kube-api-qps kube-reserved kube-reserved-cgroup kubeconfig kubelet-cgroups \
+        local-storage-capacity-isolation lock-file log-cadvisor-usage log-flush-frequency \
+        log-json-info-buffer-size log-json-split-stream log-text-info-buffer-size log-text-split-stream \
+        logging-format machine-id-file make-iptables-util-chains manifest-url manifest-url-header max-open-files \
+        max-pods maximum-dead-containers maximum-dead-containers-per-container memory-manager-policy \
+        minimum-container-ttl-duration minimum-image-ttl-duration node-ip node-labels node-status-max-images \
+        node-status-update-frequency oom-score-adj pod-cidr pod-manifest-path pod-max-pids pods-per-core port \
+        protect-kernel-defaults provider-id qos-reserved read-only-port register-node register-with-taints \
+        registry-burst registry-qps reserved-cpus reserved-memory resolv-conf root-dir rotate-certificates \
+        rotate-server-certificates runonce runtime-cgroups runtime-request-timeout seccomp-default \
+        serialize-image-pulls storage-driver-buffer-duration storage-driver-db storage-driver-host \
+        storage-driver-password storage-driver-secure storage-driver-table storage-driver-user \
+        streaming-connection-idle-timeout sync-frequency system-cgroups system-reserved system-reserved-cgroup \
+        tls-cert-file tls-cipher-suites tls-min-version tls-private-key-file topology-manager-policy \
+        topology-manager-policy-options topology-manager-scope v version vmodule volume-plugin-dir \
+        volume-stats-agg-period";
+
+    #[test]
+    fn every_flag_of_the_kubelets_is_known_and_no_other() {
+        let mut known: Vec<&str> = KEYS.iter().filter_map(|key| key.flag).collect();
+        known.sort_unstable();
+        assert_eq!(known, FLAGS.split(' ').collect::<Vec<_>>());
+    }
 
     #[test]
     fn names_and_flags_are_there_once() {
