@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_config::kubelet::Role;
 use plimsoll_config::{
     ConfigError, Findings, Form, Headroom, Node, Problem, Report, Row, StaticPod, check, convert, parse_pods,
-    parse_static_pod, rows,
+    parse_static_pod, rows, shown,
 };
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::discover::Protected;
@@ -268,7 +268,7 @@ fn check_text(report: &Report, headroom: Option<&Headroom>) -> String {
     if let Some(headroom) = headroom {
         let _ = writeln!(text, "\nmemory");
         for (name, bytes, note) in figures(headroom) {
-            let amount = bytes.map_or_else(|| "not known".into(), amount);
+            let amount = bytes.map_or_else(|| "not known".into(), shown);
             let _ = writeln!(text, "  {name:<17} {amount:>12}  {note}");
         }
         let _ = writeln!(text, "  rule: {}", Headroom::RULE);
@@ -313,10 +313,6 @@ fn headroom_object(headroom: &Headroom) -> Value {
         "missing": headroom.missing().map(|bytes| bytes.0),
         "rule": Headroom::RULE,
     })
-}
-
-fn amount(bytes: Bytes) -> String {
-    Quantity::binary(bytes.0.into()).to_string()
 }
 
 fn text(rows: &[Row]) -> String {

@@ -276,7 +276,7 @@ impl Reported<'_> {
                 shown(headroom.hard),
                 shown(headroom.capacity)
             );
-            let problem = self.problem("systemReserved", Some("memory"), &shown(reserved), &expected);
+            let problem = self.problem("systemReserved", Some("memory"), &written(reserved), &expected);
             self.errors.push(problem);
         } else if let Some(missing) = headroom.missing() {
             let uses = headroom.system_uses.map_or_else(
@@ -296,7 +296,7 @@ impl Reported<'_> {
                 shown(headroom.allocatable),
                 shown(headroom.line()),
             );
-            self.warn("systemReserved", Some("memory"), &shown(headroom.system_reserved), &why);
+            self.warn("systemReserved", Some("memory"), &written(headroom.system_reserved), &why);
         }
     }
 
@@ -358,9 +358,15 @@ fn is_above(soft: &EvictionThreshold, hard: &EvictionThreshold, node: &Node) -> 
     }
 }
 
-/// Bytes as Kubernetes prints them.
-fn shown(bytes: Bytes) -> String {
+/// Bytes as a configuration has them.
+fn written(bytes: Bytes) -> String {
     Quantity::binary(bytes.0.into()).to_string()
+}
+
+/// Bytes as Kubernetes prints them, and with their unit where that has no suffix.
+pub fn shown(bytes: Bytes) -> String {
+    let quantity = written(bytes);
+    if quantity.ends_with(|last: char| last.is_ascii_digit()) { quantity + " B" } else { quantity }
 }
 
 /// Reads a list of pods as the API and the kubelet's `/pods` give it, in JSON.
@@ -372,8 +378,15 @@ pub fn parse_pods(text: &str, file: &str) -> Result<Vec<Pod>, Problem> {
         value: None,
         expected,
     };
-    let list: serde_json::Value = serde_json::from_str(text)
-        .map_err(|error| problem(format!("it is not the JSON that was expected: {error}")))?;
+    let list: serde_json::Value = serde_json::from_str(text).map_err(|error| {
+        let is_yaml = text.lines().any(|line| line.starts_with("apiVersion:") || line.starts_with("kind:"));
+        let hint =
+            if is_yaml { "; it looks like YAML, which `kubectl get pods -A -o json` does not print" } else { "" };
+        problem(format!("it is not the JSON that was expected: {error}{hint}"))
+    })?;
+    if list.get("kind").is_some_and(|kind| kind == "Pod") {
+        return Err(problem("it is a single pod; expected a list, as `kubectl get pods -A -o json` prints it".into()));
+    }
     let items = list.get("items").and_then(serde_json::Value::as_array);
     let items =
         items.ok_or_else(|| problem("expected a list of pods, as `kubectl get pods -A -o json` prints it".into()))?;

@@ -77,7 +77,7 @@ mod tests {
         let explains: Vec<_> = warnings.iter().map(|it| it.to_string().contains("`explain`")).collect();
         assert_eq!(explains, [true], "it shows swap's line");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-                    evictionHard: {nodefs.available: 11%}\n";
+                    evictionHard: {memory.available: 1Gi, nodefs.available: 11%}\n";
         let of_kubelet = Text { file: "k".to_owned(), text: text.to_owned() };
         assert_eq!(warned(&Texts { kubelet_config: Some(of_kubelet), ..Texts::default() }), [""; 0]);
     }

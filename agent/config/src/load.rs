@@ -2,7 +2,7 @@
 
 use crate::duration::parse_duration;
 use crate::idle;
-use crate::kubelet::read::{Dialect, mapping, repeated};
+use crate::kubelet::read::{Dialect, is_misplaced, mapping, repeated};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::typed::{place, typed};
 use crate::kubelet::{KEYS, Kubelet};
@@ -58,6 +58,7 @@ impl Own<'_> {
         let says_nothing = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
         let document = if says_nothing { None } else { read(text, problems) };
         let nothing = Value::Null;
+        let document = document.filter(|document| !is_misplaced(&document.value, "", problems));
         let root = document.as_ref().map_or(Item { line: 1, value: &nothing }, Item::new);
         repeated(root.value, Dialect::Own, problems);
         let mut root = root.section("", problems);
@@ -99,6 +100,14 @@ impl Own<'_> {
         let configuration = reader.machine(machine, policy, kubelet, overrides);
         let origins = reader.origins;
         idle::warn(&configuration.kubelet, &origins, file, problems);
+        // Where a threshold is wrong, or no number, that was told already.
+        let is_odd = problems.warnings.iter().any(|warning| warning.key.ends_with(Signal::MemoryAvailable.name()));
+        if let (Some(why), true) = (configuration.unwatched_memory(), problems.found.is_empty() && !is_odd) {
+            let (file, line) = origins.get("evictionHard").map_or(("default", None), Origin::place);
+            problems.turn_to(file);
+            let why = format!("{why}; expected memory.available in evictionHard or evictionSoft");
+            problems.warn(line, "evictionHard", None, &why);
+        }
         Configuration { origins, ..configuration }
     }
 }

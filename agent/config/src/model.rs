@@ -51,6 +51,15 @@ pub struct Configuration {
     pub origins: BTreeMap<String, Origin>,
 }
 
+impl Configuration {
+    /// Why `run` evicts nothing for this machine's memory as a whole, if so. Slices with thresholds of their own are
+    /// watched all the same.
+    pub fn unwatched_memory(&self) -> Option<&'static str> {
+        let why = "no threshold on memory.available is configured: `run` never evicts for this machine's memory";
+        self.policy.thresholds.is_empty().then_some(why)
+    }
+}
+
 /// Some cgroups that may be evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {

@@ -161,15 +161,10 @@ fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems:
         settings.drop_zeros();
     }
     // A kubelet takes its default lines when it has read its file: without a file there are none.
-    let alone = found.is_none() && named.is_none();
-    if alone && (line.whole || openshift.is_none() && kubelet_command_line.is_empty() && drop_ins.is_some()) {
-        if path_of(&given, "eviction-hard").is_none() {
-            problems.turn_to("default");
-            let why = "nothing says it, and a kubelet without --config has no hard thresholds of its own; expected a file, \
-                       or --eviction-hard";
-            problems.warn(None, "evictionHard", None, why);
-        }
-    } else if is_reported {
+    let is_alone = found.is_none()
+        && named.is_none()
+        && (line.whole || openshift.is_none() && kubelet_command_line.is_empty() && drop_ins.is_some());
+    if is_reported && !is_alone {
         settings.default_eviction_hard();
     }
     let found = match (drop_ins, &named_directory) {
@@ -192,6 +187,13 @@ fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems:
         settings.drop_zeros();
     }
     apply(&given, settings, problems);
+    // Drop-ins and flags may have said it.
+    if is_alone && settings.get("evictionHard").is_none() {
+        problems.turn_to("default");
+        let why = "nothing says it, and a kubelet without --config has no hard thresholds of its own; expected a file, or \
+                   --eviction-hard";
+        problems.warn(None, "evictionHard", None, why);
+    }
     is_reported
 }
 

@@ -317,6 +317,13 @@ fn pods_that_rely_on_what_they_do_not_have_are_told() {
              class's number beside it",
         ]
     );
+    for (text, hint) in [
+        (r#"{"kind": "Pod", "metadata": {"name": "a"}}"#, "a single pod; expected a list"),
+        ("apiVersion: v1\nkind: List\nitems: []\n", "looks like YAML"),
+    ] {
+        let reported = parse_pods(text, "f").expect_err(text).to_string();
+        assert!(reported.contains(hint), "{reported}");
+    }
     for text in ["", "[]", "{}", "{\"items\": 1}"] {
         assert!(parse_pods(text, "f").is_err(), "{text}");
     }

@@ -532,3 +532,65 @@ proptest! {
         let _ = report(&texts);
     }
 }
+
+#[test]
+fn what_a_kubelet_without_a_file_lacks_is_told_once_and_only_where_nothing_says_it() {
+    let without_file =
+        |patch: &str| Texts { drop_ins: Some(vec![text("1.conf", &format!("{HEAD}{patch}"))]), ..Texts::default() };
+    let missing = "default: evictionHard: nothing says it, and a kubelet without --config has no hard thresholds of its own; \
+                   expected a file, or --eviction-hard";
+    let unwatched = |place: &str| {
+        format!(
+            "{place}: evictionHard: no threshold on memory.available is configured: `run` never evicts for this machine's \
+             memory; expected memory.available in evictionHard or evictionSoft"
+        )
+    };
+    for (texts, reported) in [
+        (without_file("evictionHard: {memory.available: 1Gi}"), vec![]),
+        (without_file("evictionHard: {nodefs.available: 5%}"), vec![unwatched("1.conf:3")]),
+        (without_file("maxPods: 9"), vec![missing.to_owned(), unwatched("default")]),
+        (command_line("kubelet --eviction-hard=memory.available<1Gi"), vec![]),
+        // As k3s starts its kubelet.
+        (
+            command_line("kubelet --eviction-hard=imagefs.available<5%,nodefs.available<5%"),
+            vec![unwatched("cmdline:1")],
+        ),
+        (
+            own(
+                "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}",
+            ),
+            vec![],
+        ),
+    ] {
+        let report = report(&texts);
+        assert_eq!(report.errors, [], "{texts:?}");
+        assert_eq!(lines(&report.warnings), reported, "{texts:?}");
+        assert_eq!(report.configuration.unwatched_memory().is_some(), !reported.is_empty(), "{texts:?}");
+    }
+}
+
+#[test]
+fn a_file_under_another_option_than_its_own_gets_one_hint() {
+    let openshift =
+        "apiVersion: machineconfiguration.openshift.io/v1\nkind: KubeletConfig\nspec:\n  kubeletConfig: {}\n";
+    let node_config_file = "kubeletArguments:\n  v: ['2']\n";
+    let k3s = "write-kubeconfig-mode: '0644'\nkubelet-arg:\n- \"eviction-hard=memory.available<1Gi\"\n";
+    let kubelet = |body: &str| Texts { kubelet_config: Some(text("f", body)), ..Texts::default() };
+    let node = |body: &str| Texts { node_config: Some(text("f", body)), ..Texts::default() };
+    let line = |body: &str| Texts { kubelet_command_line: vec![text("f", body)], ..Texts::default() };
+    let ours = |body: &str| Texts { own: Some(text("f", body)), ..Texts::default() };
+    for (texts, place, hint) in [
+        (kubelet(openshift), "f:2: ", "/etc/kubernetes/kubelet.conf"),
+        (kubelet(node_config_file), "f:1: ", "--node-config"),
+        (kubelet("kubeletconfig: {}"), "f:1: ", "--configz"),
+        (kubelet(k3s), "f:2: ", "kubelet-arg"),
+        (node(&format!("{HEAD}maxPods: 9")), "f:2: ", "--kubelet-config"),
+        (ours(&format!("{HEAD}maxPods: 9")), "f:2: ", "--kubelet-config"),
+        (ours(node_config_file), "f:1: ", "--node-config"),
+        (line(k3s), "f: ", "kubelet-arg"),
+    ] {
+        let report = report(&texts);
+        let reported = lines(&report.errors);
+        assert!(reported.len() == 1 && reported[0].starts_with(place) && reported[0].contains(hint), "{reported:#?}");
+    }
+}

@@ -202,7 +202,7 @@ fn line(hundredths: core::ops::Range<u16>) -> impl Strategy<Value = Line> {
             Line::At(Amount::whole(i64::from(hundredths) * 10))
         }
     });
-    prop_oneof![19 => in_range, 1 => Just(Line::Share(f32::NAN))]
+    prop_oneof![19 => in_range, 1 => Just(Line::Share(Percentage::of_one(f32::NAN)))]
 }
 
 fn threshold(graces: impl Strategy<Value = u64>) -> impl Strategy<Value = Threshold> {

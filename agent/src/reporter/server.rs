@@ -53,12 +53,19 @@ pub(super) struct Answers {
     /// Absent where it could not be opened.
     pub(super) memory: Option<Arc<MemInfo>>,
     pub(super) clock: fn() -> MonotonicNs,
+    /// Why this machine's memory as a whole is not watched, if so.
+    pub(super) unwatched: Option<&'static str>,
 }
 
 impl Answers {
     /// Readiness now, and its reasons.
     pub(super) fn readiness(&self) -> (bool, String) {
-        lock(&self.health).judge((self.clock)())
+        let (ready, mut text) = lock(&self.health).judge((self.clock)());
+        if let Some(why) = self.unwatched {
+            text.push_str(why);
+            text.push('\n');
+        }
+        (ready, text)
     }
 
     /// All metrics as text, with the memory that is available now.

@@ -85,9 +85,9 @@ impl Sink {
 
     /// What is served of what it knows.
     pub(super) fn answers(&self) -> Answers {
-        let Self { metrics, health, memory, clock, .. } = self;
+        let Self { configuration, metrics, health, memory, clock, .. } = self;
         let (metrics, health, memory) = (metrics.clone(), Arc::clone(health), memory.clone());
-        Answers { metrics, health, memory, clock: *clock }
+        Answers { metrics, health, memory, clock: *clock, unwatched: configuration.unwatched_memory() }
     }
 
     /// A record that was none.
@@ -723,6 +723,16 @@ pub(super) mod tests {
         assert!(text.contains("plimsoll_source{source=\"poll\"} 1\n") && !text.contains("psi"), "{text}");
         assert!(text.contains("plimsoll_acting 0\n") && !text.contains("fork"), "{text}");
         assert!(lines.lock().expect("no panic").last().expect("a line").1.contains("shadow"));
+    }
+
+    #[test]
+    fn readiness_names_memory_that_nothing_watches() {
+        let (mut sink, _) = sink("evictionHard: {nodefs.available: 5%}\n", None);
+        let start = StartParts::default();
+        sink.report(&Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start });
+        let (ready, text) = sink.answers().readiness();
+        let why = "no threshold on memory.available is configured: `run` never evicts for this machine's memory\n";
+        assert!(ready && text.ends_with(why), "{text}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a kubelet's command line says, which goes before its files.
 
 use super::keys::{Key, Shape};
+use super::read::is_misplaced;
 use super::settings::{Entry, Setting, SettingValue, Settings};
 use crate::model::Origin;
 use crate::tree::{self, Problems, Value, read};
@@ -74,6 +75,9 @@ pub(crate) fn flags(words: &[Word], problems: &mut Problems) -> Vec<Flag> {
 /// The flags in an OpenShift `node-config.yaml`: `kubeletArguments`, each with a list of values.
 pub(crate) fn node_config(text: &str, problems: &mut Problems) -> Vec<Flag> {
     let Some(document) = read(text, problems) else { return Vec::new() };
+    if is_misplaced(&document.value, "kubeletArguments", problems) {
+        return Vec::new();
+    }
     for repeated in tree::duplicates(&document.value) {
         let why = format!("the same key stands in line {} already", repeated.first);
         problems.add(Some(repeated.line), &repeated.key, None, &why);

@@ -26,9 +26,48 @@ pub(crate) enum Dialect {
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 
+/// What a file is that is told under another option than its own: by a key of it, and what that key says, if it matters.
+const MISPLACED: [(&str, Option<&str>, &str); 5] = [
+    (
+        "kind",
+        Some("KubeletConfig"),
+        "it is an OpenShift KubeletConfig resource, of which the node's file is made; expected that file, \
+         /etc/kubernetes/kubelet.conf of the node",
+    ),
+    ("kind", Some(KIND), "it is a kubelet's own file; expected it under --kubelet-config"),
+    ("kubeletArguments", None, "it is OpenShift's node-config.yaml; expected it under --node-config"),
+    ("kubeletconfig", None, "it is a kubelet's answer to /configz; expected it under --configz"),
+    ("kubelet-arg", None, K3S),
+];
+
+/// See [`MISPLACED`].
+pub(crate) const K3S: &str = "it is the configuration of k3s, whose kubelet runs in k3s itself; expected the flags in its \
+                              kubelet-arg as a command line, each with two dashes before it";
+
+/// Tells a file that is another than the one that is read here, and hints at its place. `own`: the key that it may have.
+pub(crate) fn is_misplaced(root: &Value, own: &str, problems: &mut Problems) -> bool {
+    let Value::Map(entries) = root else { return false };
+    let found =
+        MISPLACED.iter().filter(|(key, says, _)| *key != own && *says != Some(own)).find_map(|(key, says, why)| {
+            let (name, _) = entries.iter().find(|(name, value)| {
+                let is_said = |says: &str| matches!(&value.value, Value::Text(text) if text == says);
+                name.value == *key && says.is_none_or(is_said)
+            })?;
+            Some((name.referenced.line(), *why))
+        });
+    if let Some((line, why)) = found {
+        problems.add(Some(line), "the file", None, why);
+    }
+    found.is_some()
+}
+
 /// Reads a whole file of the kubelet's.
 pub(crate) fn document(text: &str, dialect: Dialect, problems: &mut Problems) -> Layer {
     let Some(document) = read(text, problems) else { return Layer::new() };
+    let own = if dialect == Dialect::Configz { "kubeletconfig" } else { KIND };
+    if is_misplaced(&document.value, own, problems) {
+        return Layer::new();
+    }
     repeated(&document.value, dialect, problems);
     let root = Item::new(&document);
     if matches!(root.value, Value::Null) {

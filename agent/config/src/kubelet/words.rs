@@ -2,6 +2,7 @@
 //! files, `kubeadm-flags.env`, or the plain words as `ps` prints them.
 
 use super::arguments::Word;
+use super::read::K3S;
 use crate::model::Text;
 use crate::tree::Problems;
 use std::collections::BTreeMap;
@@ -57,6 +58,9 @@ pub(crate) fn command_line(
                 line.whole = true;
                 let words = text.strip_suffix('\0').unwrap_or(text).split('\0');
                 line.words.extend(words.map(|word| Word { text: word.to_owned(), file: file.clone(), line: None }));
+            }
+            Kind::Plain if text.lines().any(|line| line.starts_with("kubelet-arg")) => {
+                problems.add(None, "the file", None, K3S);
             }
             Kind::Plain => {
                 line.whole = true;

@@ -367,6 +367,7 @@ mod tests {
     use super::super::threshold::Line;
     use super::*;
     use crate::kubelet::{Amount, Critical, Pod};
+    use plimsoll_units::Percentage;
 
     fn threshold(signal: Signal, grace: u64) -> Threshold {
         Threshold {
@@ -448,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_threshold_that_is_no_number_is_never_met() {
-        let no_number = Some(Line::Share(f32::NAN));
+        let no_number = Some(Line::Share(Percentage::of_one(f32::NAN)));
         let low = threshold(Signal::NodeFsAvailable, 0);
         for (thresholds, first) in [
             (&[Threshold { line: no_number, ..threshold(Signal::MemoryAvailable, 0) }][..], None),
