@@ -102,7 +102,9 @@ impl Own<'_> {
         idle::warn(&configuration.kubelet, &origins, file, problems);
         // Where a threshold is wrong, or no number, that was told already.
         let is_odd = problems.warnings.iter().any(|warning| warning.key.ends_with(Signal::MemoryAvailable.name()));
-        if let (Some(why), true) = (configuration.unwatched_memory(), problems.found.is_empty() && !is_odd) {
+        let is_meant = problems.is_meant("evictionHard") || problems.is_meant("evictionSoft");
+        let is_told = is_odd || is_meant || !problems.found.is_empty();
+        if let (Some(why), false) = (configuration.unwatched_memory(), is_told) {
             let (file, line) = origins.get("evictionHard").map_or(("default", None), Origin::place);
             problems.turn_to(file);
             let why = format!("{why}; expected memory.available in evictionHard or evictionSoft");

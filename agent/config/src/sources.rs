@@ -188,7 +188,7 @@ fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems:
     }
     apply(&given, settings, problems);
     // Drop-ins and flags may have said it.
-    if is_alone && settings.get("evictionHard").is_none() {
+    if is_alone && settings.get("evictionHard").is_none() && !problems.is_meant("evictionHard") {
         problems.turn_to("default");
         let why = "nothing says it, and a kubelet without --config has no hard thresholds of its own; expected a file, or \
                    --eviction-hard";

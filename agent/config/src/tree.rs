@@ -155,11 +155,13 @@ pub(crate) struct Problems {
     pub(crate) found: Vec<Problem>,
     /// What is in order and yet hardly what was meant.
     pub(crate) warnings: Vec<Problem>,
+    /// Full keys that misspelt ones were probably meant for. That they are missing need not be told.
+    meant: BTreeSet<String>,
 }
 
 impl Problems {
     pub(crate) fn new(file: &str) -> Self {
-        Self { file: file.to_owned(), found: Vec::new(), warnings: Vec::new() }
+        Self { file: file.to_owned(), found: Vec::new(), warnings: Vec::new(), meant: BTreeSet::new() }
     }
 
     pub(crate) fn file(&self) -> &str {
@@ -169,6 +171,16 @@ impl Problems {
     /// Goes on with another file.
     pub(crate) fn turn_to(&mut self, file: &str) {
         file.clone_into(&mut self.file);
+    }
+
+    /// Takes it that a misspelt key was meant for this one, with its parents.
+    pub(crate) fn mean(&mut self, key: &str) {
+        self.meant.insert(key.to_owned());
+    }
+
+    /// Whether a misspelt key was probably meant for this one, with its parents.
+    pub(crate) fn is_meant(&self, key: &str) -> bool {
+        self.meant.contains(key)
     }
 
     /// Whether something is wrong at this place already.
@@ -291,9 +303,36 @@ impl<'a> Section<'a> {
     pub(crate) fn finish(self, problems: &mut Problems) {
         for (name, _) in self.entries.iter().filter(|(name, _)| !self.known.contains(name.value.as_str())) {
             let known: Vec<&str> = self.known.iter().copied().collect();
-            let expected = format!("unknown key; expected {}", any_of(&known));
-            problems.add(Some(name.referenced.line()), &self.full(&name.value), None, &expected);
+            if let Some(near) = nearest(&name.value, known.iter().copied()) {
+                problems.mean(&self.full(near));
+            }
+            problems.add(
+                Some(name.referenced.line()),
+                &self.full(&name.value),
+                None,
+                &unknown_key(&name.value, &known),
+            );
         }
+    }
+}
+
+/// The name that a misspelt one was probably meant for: the nearest, if at most a quarter of its letters are wrong,
+/// missing, too many or swapped. Upper and lower case are not told apart.
+pub(crate) fn nearest<'a>(misspelt: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let misspelt = misspelt.to_lowercase();
+    known
+        .into_iter()
+        .map(|name| (strsim::damerau_levenshtein(&misspelt, &name.to_lowercase()), name))
+        .filter(|(distance, name)| distance * 4 <= name.len())
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// What is said of an unknown key: the one that was probably meant, or all that there are.
+pub(crate) fn unknown_key(misspelt: &str, known: &[&str]) -> String {
+    match nearest(misspelt, known.iter().copied()) {
+        Some(near) => format!("unknown key; did you mean {near}?"),
+        None => format!("unknown key; expected {}", any_of(known)),
     }
 }
 

@@ -166,8 +166,8 @@ fn a_percentage_of_nothing_or_all_switches_a_threshold_off() {
 fn bad_values_are_told_with_key_value_and_what_was_expected() {
     for (text, error) in [
         (
-            "evictionHardd: {}",
-            "test.yaml:1: evictionHardd: unknown key; expected enforceNodeAllocatable, evictionHard, \
+            "colour: {}",
+            "test.yaml:1: colour: unknown key; expected enforceNodeAllocatable, evictionHard, \
              evictionMaxPodGracePeriod, evictionMinimumReclaim, evictionPolicy, evictionPressureTransitionPeriod, evictionSoft, \
              evictionSoftGracePeriod, kubeReserved, localStorageCapacityIsolation, machine, mergeDefaultEvictionSettings, swap or systemReserved",
         ),

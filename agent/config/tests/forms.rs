@@ -594,3 +594,53 @@ fn a_file_under_another_option_than_its_own_gets_one_hint() {
         assert!(reported.len() == 1 && reported[0].starts_with(place) && reported[0].contains(hint), "{reported:#?}");
     }
 }
+
+#[test]
+fn a_misspelt_name_is_told_once_with_the_one_that_was_meant() {
+    let kubelet = |body: &str| Texts { kubelet_config: Some(text("f", &format!("{HEAD}{body}"))), ..Texts::default() };
+    let drop_in = |body: &str| Texts { drop_ins: Some(vec![text("f", &format!("{HEAD}{body}"))]), ..Texts::default() };
+    let soft = "evictionSoft: {memory.available: 1Gi}\n";
+    let grace = "evictionSoftGracePeriod: {memory.available: 1m}\n";
+    for (texts, key, meant) in [
+        (own("evictionhard: {memory.available: 1Gi}"), "evictionhard", "evictionHard"),
+        (own("evictionPolciy: kubelet"), "evictionPolciy", "evictionPolicy"),
+        (own("machine: {victimsPerMinut: 3}"), "machine.victimsPerMinut", "victimsPerMinute"),
+        (own("evictionHard: {memory.avialable: 1Gi}"), "evictionHard.memory.avialable", "memory.available"),
+        (
+            own(&format!("{soft}evictionSoftGracePerod: {{memory.available: 1m}}")),
+            "evictionSoftGracePerod",
+            "evictionSoftGracePeriod",
+        ),
+        (
+            own(&format!("{soft}evictionSoftGracePeriod: {{memory.availble: 1m}}")),
+            "evictionSoftGracePeriod.memory.availble",
+            "memory.available",
+        ),
+        (own(&format!("{grace}evictionSfot: {{memory.available: 1Gi}}")), "evictionSfot", "evictionSoft"),
+        (
+            own(&format!("{grace}evictionSoft: {{memory.availble: 1Gi}}")),
+            "evictionSoft.memory.availble",
+            "memory.available",
+        ),
+        (
+            kubelet(
+                "evictionMinimumReclaim: {pid.available: '5'}\nevictionHard: {memory.available: 1Gi, pid.availble: 5%}",
+            ),
+            "evictionHard.pid.availble",
+            "pid.available",
+        ),
+        (kubelet("evictionHrd: {memory.available: 1Gi}"), "evictionHrd", "evictionHard"),
+        (drop_in("evictionHrd: {memory.available: 1Gi}"), "evictionHrd", "evictionHard"),
+        (command_line("kubelet --eviction-hrad=memory.available<1Gi"), "--eviction-hrad", "eviction-hard"),
+    ] {
+        let report = report(&texts);
+        let reported: Vec<_> = report.errors.iter().chain(&report.warnings).collect();
+        assert!(
+            matches!(&reported[..], [only] if only.key == key && only.expected.ends_with(&format!("did you mean {meant}?"))),
+            "{key}: {reported:#?}"
+        );
+    }
+    // What resembles nothing gets no suggestion.
+    let report = report(&own("colour: red"));
+    assert!(!report.errors[0].expected.contains("did you mean"), "{:?}", report.errors);
+}

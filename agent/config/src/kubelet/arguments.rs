@@ -1,6 +1,6 @@
 //! What a kubelet's command line says, which goes before its files.
 
-use super::keys::{Key, Shape};
+use super::keys::{KEYS, Key, Shape};
 use super::read::is_misplaced;
 use super::settings::{Entry, Setting, SettingValue, Settings};
 use crate::model::Origin;
@@ -125,7 +125,13 @@ pub(crate) fn apply(flags: &[Flag], settings: &mut Settings, problems: &mut Prob
         problems.turn_to(file);
         let place = label(&flag.origin);
         let Some(key) = Key::of_flag(&flag.name) else {
-            problems.warn(line, &place, flag.value.as_deref(), "unknown flag; a kubelet of 1.36 refuses it");
+            let near = tree::nearest(&flag.name, KEYS.iter().filter_map(|key| key.flag));
+            if let Some(key) = near.and_then(Key::of_flag) {
+                problems.mean(key.name);
+            }
+            let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            let why = format!("unknown flag; a kubelet of 1.36 refuses it{hint}");
+            problems.warn(line, &place, flag.value.as_deref(), &why);
             continue;
         };
         if let Some(reason) = key.deprecated {
@@ -166,7 +172,7 @@ pub(crate) fn apply(flags: &[Flag], settings: &mut Settings, problems: &mut Prob
         }
     }
     for (name, setting) in given {
-        if let Some(key) = super::keys::KEYS.iter().find(|key| key.name == name) {
+        if let Some(key) = KEYS.iter().find(|key| key.name == name) {
             settings.set(key, setting);
         }
     }

@@ -5,7 +5,7 @@ use super::arguments::{WITHOUT_RESOURCE, is_reservation};
 use super::keys::{KEYS, Key, Shape};
 use super::settings::{Entry, Layer, Patch, PatchValue};
 use crate::model::Origin;
-use crate::tree::{Item, Problems, Section, Value, any_of, duplicates, read};
+use crate::tree::{Item, Problems, Section, Value, duplicates, nearest, read, unknown_key};
 use plimsoll_units::Quantity;
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
@@ -157,13 +157,19 @@ pub(crate) fn mapping(
 
 fn unknown(name: &Spanned<String>, dialect: Dialect, others: &[&str], problems: &mut Problems) {
     let line = Some(name.referenced.line());
-    if dialect == Dialect::Own {
-        let mut names: Vec<&str> =
-            KEYS.iter().filter(|key| key.is_own()).map(|key| key.name).chain(others.iter().copied()).collect();
-        names.sort_unstable();
-        problems.add(line, &name.value, None, &format!("unknown key; expected {}", any_of(&names)));
+    let is_own = dialect == Dialect::Own;
+    let of_kubelet = KEYS.iter().filter(|key| !is_own || key.is_own()).map(|key| key.name);
+    let mut names: Vec<&str> = of_kubelet.chain(others.iter().copied()).collect();
+    names.sort_unstable();
+    let near = nearest(&name.value, names.iter().copied());
+    if let Some(near) = near {
+        problems.mean(near);
+    }
+    if is_own {
+        problems.add(line, &name.value, None, &unknown_key(&name.value, &names));
     } else {
-        problems.warn(line, &name.value, None, "unknown key; a kubelet of 1.36 passes over it");
+        let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        problems.warn(line, &name.value, None, &format!("unknown key; a kubelet of 1.36 passes over it{hint}"));
     }
 }
 

@@ -6,7 +6,7 @@ use super::settings::{Entry, Setting, SettingValue, Settings};
 use super::threshold::{EvictionSettings, EvictionThreshold, ThresholdError, parse_all_thresholds};
 use super::{KEYS, Shape, parse_duration};
 use crate::model::Origin;
-use crate::tree::{Problems, any_of};
+use crate::tree::{Problems, any_of, nearest, unknown_key};
 use core::time::Duration;
 use plimsoll_policy::kubelet::Signal as EvictionSignal;
 use plimsoll_policy::shutdown::{Period, ShutdownConfig, ShutdownConfigError};
@@ -172,8 +172,12 @@ impl Reader<'_> {
                 continue;
             };
             let expected = match &error.error {
-                ThresholdError::UnknownSignal(_) => {
-                    format!("unknown key; expected {}", any_of(&EvictionSignal::ALL.map(EvictionSignal::name)))
+                ThresholdError::UnknownSignal(misspelt) => {
+                    let signals = EvictionSignal::ALL.map(EvictionSignal::name);
+                    if let Some(near) = nearest(misspelt, signals) {
+                        self.problems.mean(&format!("{}.{near}", error.map));
+                    }
+                    unknown_key(misspelt, &signals)
                 }
                 ThresholdError::Percentage(_) | ThresholdError::Quantity(_) | ThresholdError::Duration(_) => {
                     format!("{}{}", expected_in(error.map), self.in_its_words(&origin, &error.error))
@@ -188,6 +192,7 @@ impl Reader<'_> {
                 ThresholdError::ReclaimNegative(_) => "expected a quantity that is not negative".to_owned(),
                 ThresholdError::GraceNegative(_) => "expected a duration that is not negative".to_owned(),
                 ThresholdError::ReclaimNotPositive { .. } => "expected a percentage above zero, or 0".to_owned(),
+                ThresholdError::GraceMissing(signal) if self.is_meant(error.map, signal.name()) => continue,
                 ThresholdError::GraceMissing(signal) => {
                     format!("missing; {} needs a grace period", place("evictionSoft", Some(signal.name()), &origin))
                 }
@@ -199,6 +204,11 @@ impl Reader<'_> {
         (eviction, thresholds)
     }
 
+    /// Whether a misspelt key was probably meant for this map, or for this signal in it.
+    fn is_meant(&self, map: &str, signal: &str) -> bool {
+        self.problems.is_meant(map) || self.problems.is_meant(&format!("{map}.{signal}"))
+    }
+
     /// A grace period or a minimum reclaim that belongs to nothing.
     fn without_threshold(&mut self, eviction: &EvictionSettings) {
         for (key, of) in [("evictionSoftGracePeriod", "soft threshold"), ("evictionMinimumReclaim", "threshold")] {
@@ -208,7 +218,8 @@ impl Reader<'_> {
                 let is_soft = eviction.soft.contains_key(&name);
                 let has_one = is_soft || key == "evictionMinimumReclaim" && eviction.hard.contains_key(&name);
                 let is_signal = EvictionSignal::ALL.iter().any(|signal| signal.name() == name);
-                if has_one || !is_signal {
+                let is_hard_meant = key == "evictionMinimumReclaim" && self.is_meant("evictionHard", &name);
+                if has_one || !is_signal || is_hard_meant || self.is_meant("evictionSoft", &name) {
                     continue;
                 }
                 let why = format!("there is no {of} that it belongs to");
