@@ -369,6 +369,19 @@ pub fn shown(bytes: Bytes) -> String {
     if quantity.ends_with(|last: char| last.is_ascii_digit()) { quantity + " B" } else { quantity }
 }
 
+/// What a text is that was given for a list of pods and could not be read as one, if that is known: a single pod, or
+/// YAML.
+pub fn not_a_list_of_pods(text: &str) -> Option<&'static str> {
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(value) => (value.get("kind")? == "Pod")
+            .then_some("it is a single pod; expected a list, as `kubectl get pods -A -o json` prints it"),
+        Err(_) => text
+            .lines()
+            .any(|line| line.starts_with("apiVersion:") || line.starts_with("kind:"))
+            .then_some("it looks like YAML; expected JSON, as `kubectl get pods -A -o json` prints it"),
+    }
+}
+
 /// Reads a list of pods as the API and the kubelet's `/pods` give it, in JSON.
 pub fn parse_pods(text: &str, file: &str) -> Result<Vec<Pod>, Problem> {
     let problem = |expected: String| Problem {
@@ -379,17 +392,15 @@ pub fn parse_pods(text: &str, file: &str) -> Result<Vec<Pod>, Problem> {
         expected,
     };
     let list: serde_json::Value = serde_json::from_str(text).map_err(|error| {
-        let is_yaml = text.lines().any(|line| line.starts_with("apiVersion:") || line.starts_with("kind:"));
-        let hint =
-            if is_yaml { "; it looks like YAML, which `kubectl get pods -A -o json` does not print" } else { "" };
-        problem(format!("it is not the JSON that was expected: {error}{hint}"))
+        problem(
+            not_a_list_of_pods(text)
+                .map_or_else(|| format!("it is not the JSON that was expected: {error}"), str::to_owned),
+        )
     })?;
-    if list.get("kind").is_some_and(|kind| kind == "Pod") {
-        return Err(problem("it is a single pod; expected a list, as `kubectl get pods -A -o json` prints it".into()));
-    }
     let items = list.get("items").and_then(serde_json::Value::as_array);
-    let items =
-        items.ok_or_else(|| problem("expected a list of pods, as `kubectl get pods -A -o json` prints it".into()))?;
+    let expected =
+        || not_a_list_of_pods(text).unwrap_or("expected a list of pods, as `kubectl get pods -A -o json` prints it");
+    let items = items.ok_or_else(|| problem(expected().to_owned()))?;
     let text = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
     Ok(items
         .iter()

@@ -56,7 +56,10 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
 
 /// Reads a list of pods as `kubectl get pods -o json` prints it.
 pub fn read_pods(bytes: &[u8]) -> Result<Vec<Pod>, ReadError> {
-    parse::<PodList>(bytes, 1).map(|list| list.items)
+    parse::<PodList>(bytes, 1).map(|list| list.items).map_err(|error| {
+        let hint = core::str::from_utf8(bytes).ok().and_then(plimsoll_config::not_a_list_of_pods);
+        hint.map_or(error, |hint| whole(1, hint))
+    })
 }
 
 /// What the first line of a trace has, whatever its version.
