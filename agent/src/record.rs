@@ -94,6 +94,8 @@ pub(crate) enum Record<'a> {
         conditions: Conditions,
         /// What is missing.
         deficit: Option<Deficit>,
+        /// Evicting does not help.
+        is_futile: bool,
         /// Who grew.
         attribution: Option<Attribution>,
         /// Candidates for which there was no room.
@@ -473,6 +475,7 @@ mod tests {
             frees: most,
             started: MonotonicNs(u64::MAX),
             grew: Some(Bytes(u64::MAX)),
+            has_grown: true,
             returns: u32::MAX,
             verdict: Verdict::Looping(MonotonicNs(u64::MAX)),
         };
@@ -493,8 +496,10 @@ mod tests {
             }),
             conditions: Conditions::default(),
             deficit: Some(Deficit { missing: most, coming: most, taken: most }),
+            is_futile: true,
             attribution: Some(Attribution {
                 fallen: Bytes(u64::MAX),
+                left_behind: Bytes(u64::MAX),
                 evictable_grew: Bytes(u64::MAX),
                 protected_grew: Bytes(u64::MAX),
             }),
@@ -507,7 +512,7 @@ mod tests {
             reservation: Bytes(u64::MAX),
             priority: i32::MIN,
             started: MonotonicNs(u64::MAX),
-            terminating: Some(Terminating { is_stuck: true, is_graceful: true }),
+            terminating: Some(Terminating { is_stuck: true, is_graceful: true, until: Some(MonotonicNs(u64::MAX)) }),
             empty: true,
             path: &path,
         };

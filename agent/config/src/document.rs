@@ -202,6 +202,11 @@ pub(crate) struct Machine {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(range(min = 0, max = 10_000)))]
     victims_per_minute: Option<u32>,
+    /// Growth counts from this much of the fall in available memory on, in percent: workloads that together grew by
+    /// less are not evicted for it. 10 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(range(min = 0, max = 100)))]
+    responsible_percent: Option<u8>,
     /// How much of the time all tasks must wait for memory before cache alone is a reason to evict. 20 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(range(min = 0, max = 100)))]
@@ -448,6 +453,7 @@ impl Machine {
             brake: has_brake.then_some(own_brake),
             evict_for_unattributed: is_said("evictForUnattributed").then_some(policy.evict_for_unattributed),
             victims_per_minute: is_said("victimsPerMinute").then_some(policy.hard_victims_per_minute),
+            responsible_percent: is_said("responsiblePercent").then_some(policy.responsible_percent),
             stall_percent: is_said("stallPercent").then_some(policy.stall_percent),
             reclaim_pause: is_said("reclaimPause").then(|| Period(written(policy.reclaim_pause))),
             source: is_said("source").then_some(match source {

@@ -295,6 +295,8 @@ impl Reader<'_> {
         policy.soft_victims_per_minute = policy.hard_victims_per_minute;
         let stall = self.whole(&mut machine, "stallPercent", u64::from(policy.stall_percent), 100);
         policy.stall_percent = u8::try_from(stall).unwrap_or(100);
+        let responsible = self.whole(&mut machine, "responsiblePercent", u64::from(policy.responsible_percent), 100);
+        policy.responsible_percent = u8::try_from(responsible).unwrap_or(100);
         policy.reclaim_pause = self.duration(&mut machine, "reclaimPause", policy.reclaim_pause);
 
         let source = self.one_of(

@@ -87,6 +87,7 @@ machine:
   evictForUnattributed: true
   victimsPerMinute: 3
   stallPercent: 50
+  responsiblePercent: 20
   reclaimPause: 1m
   source: psi
   pollPeriod: 250ms
@@ -113,6 +114,7 @@ machine:
             soft_victims_per_minute: 3,
             evict_for_unattributed: true,
             stall_percent: 50,
+            responsible_percent: 20,
             reclaim_pause: Duration::from_mins(1),
             ..Policy::default()
         }
@@ -388,7 +390,7 @@ fn every_error_is_told_in_the_order_of_the_file() {
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
             "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, logFormat, metricsAddress, \
-             never, pollPeriod, reclaimPause, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
+             never, pollPeriod, reclaimPause, responsiblePercent, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",
         ]

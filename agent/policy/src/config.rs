@@ -46,6 +46,10 @@ pub struct Config {
     pub soft_victims_per_minute: u32,
     /// Evict by rank even where most of the growth was in nothing that may be evicted.
     pub evict_for_unattributed: bool,
+    /// Growth counts from this much of the fall in available memory on, in percent. Where workloads that may be evicted
+    /// grew by less together, none of them is responsible for it; and for what another left behind only those pay that
+    /// grew by this much of what the one grew by that grew most.
+    pub responsible_percent: u8,
     /// Memory is plentiful while this much more than the highest threshold is available; growth is measured from there.
     pub plentiful: Line,
     /// Where only the kubelet's reading of memory is below a threshold, or for swap: at least this much of a window, in
@@ -89,6 +93,7 @@ impl Default for Config {
             hard_victims_per_minute: 30,
             soft_victims_per_minute: 30,
             evict_for_unattributed: false,
+            responsible_percent: 10,
             plentiful: Line::Share(Percentage::of_one(0.03)),
             stall_percent: 20,
             reclaim_pause: Duration::from_secs(10),

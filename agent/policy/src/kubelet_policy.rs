@@ -264,6 +264,7 @@ fn row(ranked: &kubelet::Ranked, workload: &Workload<'_>, resource: Resource) ->
         frees: usage,
         started: workload.started,
         grew: None,
+        has_grown: false,
         returns: 0,
         verdict,
     }

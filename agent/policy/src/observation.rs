@@ -108,6 +108,8 @@ pub struct Terminating {
     pub is_stuck: bool,
     /// It was asked to end and has time left; a hard threshold does not wait for that.
     pub is_graceful: bool,
+    /// When that time is over, if it is known. A soft threshold waits for no more than its own victims would get.
+    pub until: Option<MonotonicNs>,
 }
 
 /// A cgroup that could be evicted, with pod facts or without. Without, its request is its reservation.

@@ -97,10 +97,11 @@ impl Deficit {
 
 /// Which workloads took the memory since it was last plentiful.
 ///
-/// The rule: if those that may be evicted together grew by less than half of what available memory fell by, most of the
-/// trouble is elsewhere (tasks in the root cgroup, the kernel, a protected service). Evicting by rank would then cost
-/// workloads that are not responsible and help for a moment only, so nothing is evicted and the plan says so, unless
-/// [`Config::evict_for_unattributed`] is set.
+/// The rule: growth of workloads that may be evicted must be at least [`Config::responsible_percent`] of all that
+/// available memory fell by, and half of that part of the fall which no dead workload holds. Otherwise most of the
+/// trouble is elsewhere (tasks in the root cgroup, the kernel, a protected service, memory that outlives its cgroup).
+/// Evicting by rank would then cost workloads that are not responsible and help for a moment only, so nothing is
+/// evicted and the plan says so, unless [`Config::evict_for_unattributed`] is set.
 ///
 /// "Last plentiful" is the latest observation with [`Config::plentiful`] more available than the highest threshold asks
 /// for; for a hard threshold, than the highest hard one does, whatever soft ones there are above it. Where there was
@@ -108,9 +109,10 @@ impl Deficit {
 /// everything in use counts as grown. A workload without a reading counts as not grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
-    /// By how much available memory fell, in the reading that is below, less what is left behind by workloads of which
-    /// no process lives.
+    /// By how much available memory fell, in the reading that is below.
     pub fallen: Bytes,
+    /// How much of it workloads grew by of which no process is left.
+    pub left_behind: Bytes,
     /// By how much those that may be evicted, or are terminating already, grew together.
     pub evictable_grew: Bytes,
     /// By how much protected ones grew together.
@@ -118,10 +120,16 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// Whether at least half of the fall is growth of workloads that may be evicted.
-    pub const fn is_evictable(&self) -> bool {
-        self.evictable_grew.0.saturating_mul(2) >= self.fallen.0
+    /// Whether workloads that may be evicted are responsible for enough of the fall.
+    pub fn is_evictable(&self, responsible_percent: u8) -> bool {
+        let living = self.fallen.saturating_sub(self.left_behind);
+        is_share(self.evictable_grew, responsible_percent, self.fallen) && is_share(self.evictable_grew, 50, living)
     }
+}
+
+/// Whether `part` is at least so many percent of `whole`.
+pub(crate) const fn is_share(part: Bytes, percent: u8, whole: Bytes) -> bool {
+    part.0 as u128 * 100 >= whole.0 as u128 * percent as u128
 }
 
 /// A reclaim on the node, before anything is evicted.
@@ -212,6 +220,8 @@ pub enum NoVictim {
     NoStatistics,
     /// Those that may be evicted hold nothing of what is short.
     NothingToFree,
+    /// None would free a hundredth of what is missing on a disk, nor all together what is missing.
+    TooLittle,
     /// Nothing that is known of pods says whose eviction would help. None is evicted at random.
     NoUsableRanking,
     /// The ones left are within their requests, and pay for no pod that returns at once and is over its own again.
@@ -283,6 +293,8 @@ pub enum Verdict {
     SparedByLoop,
     /// Guaranteed, while another class remains.
     ClassRemains,
+    /// It would free less than a hundredth of what is missing on a disk, and all together would not be enough.
+    TooLittle,
     /// It would have been next but for the limit of victims a minute.
     RateLimited,
     /// It is spared because most of the growth is in nothing that may be evicted, or in what another left behind.
@@ -318,6 +330,8 @@ pub struct Ranked {
     pub started: MonotonicNs,
     /// By how much it grew since memory was last plentiful; of memory alone.
     pub grew: Option<Bytes>,
+    /// That is at least [`Config::responsible_percent`] of what the one grew by that grew most.
+    pub has_grown: bool,
     /// How often it returned at once after it was evicted and was over its request again. More than zero names a loop.
     pub returns: u32,
     /// What becomes of it.
@@ -360,6 +374,9 @@ pub struct Plan {
     pub conditions: Conditions,
     /// What is missing; set when something had to be evicted.
     pub deficit: Option<Deficit>,
+    /// All that may be evicted would together not free what is missing on a disk: evicting does not help, and is done
+    /// at the kubelet's pace.
+    pub is_futile: bool,
     /// Which workloads took the memory; set when something had to be evicted for it.
     pub attribution: Option<Attribution>,
     /// All workloads of the scope, ranked for the acting threshold; filled when one is acted on.
@@ -452,6 +469,7 @@ impl Plan {
         self.images.clear();
         self.conditions = Conditions::default();
         self.deficit = None;
+        self.is_futile = false;
         self.attribution = None;
         self.ranked.clear();
         self.overlooked = 0;

@@ -50,12 +50,18 @@ fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: im
             write!(f, ", not covered {}", of(deficit.uncovered()))?;
         }
     }
-    if let Some(Attribution { fallen, evictable_grew, protected_grew }) = plan.attribution {
+    if plan.is_futile {
+        write!(f, "; evicting does not help: all that may be evicted hold less than is missing")?;
+    }
+    if let Some(Attribution { fallen, left_behind, evictable_grew, protected_grew }) = plan.attribution {
         write!(
             f,
             "; since memory was plentiful it fell by {fallen}, workloads that may be evicted grew by {evictable_grew} and \
              protected ones by {protected_grew}"
         )?;
+        if left_behind > plimsoll_units::Bytes::ZERO {
+            write!(f, ", and {left_behind} are left by those that have ended")?;
+        }
     }
     for action in &plan.actions {
         match *action {
@@ -212,6 +218,9 @@ impl fmt::Display for Outcome {
             Self::NoVictim(NoVictim::NothingToFree) => {
                 "nothing to evict: those that may be evicted hold nothing of what is short"
             }
+            Self::NoVictim(NoVictim::TooLittle) => {
+                "nothing to evict: no eviction would free a hundredth of what is missing"
+            }
             Self::NoVictim(NoVictim::NoUsableRanking) => "nothing to evict: nothing says whose eviction would help",
             Self::NoVictim(NoVictim::OnlyLoops) => {
                 "nothing to evict: a pod that returns at once is left alone for a while"
@@ -235,6 +244,7 @@ impl fmt::Display for Verdict {
             Self::Looping(_) => "returned at once after its eviction and is over again, left alone for a while",
             Self::SparedByLoop => "spared: within its request, it does not pay for one that returns at once",
             Self::ClassRemains => "spared: guaranteed, while another class remains",
+            Self::TooLittle => "spared: its eviction would free less than a hundredth of what is missing",
             Self::RateLimited => "spared by the limit of victims a minute",
             Self::NotResponsible => "spared: it is not responsible for the growth",
         })

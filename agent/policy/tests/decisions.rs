@@ -233,7 +233,7 @@ fn as_many_victims_as_the_deficit_needs() {
 #[test]
 fn memory_on_its_way_back_is_not_asked_for_twice() {
     let going = |held: u64, is_stuck, is_graceful| Workload {
-        terminating: Some(Terminating { is_stuck, is_graceful }),
+        terminating: Some(Terminating { is_stuck, is_graceful, ..Terminating::default() }),
         ..candidate(0, held)
     };
     for (first, outcome, expected) in [
@@ -475,7 +475,11 @@ fn what_the_dead_left_is_no_reason_to_choose_them_and_hides_nobody() {
     assert_eq!(rig.look(1, reading(500, 500), &[candidate(0, 0), candidate(1, 10)]).outcome, Outcome::NoPressure);
     // 300 MiB of the fall are files that the first one left; the second one took the rest.
     let plan = rig.look(2, reading(90, 90), &[left(300), candidate(1, 120)]);
-    assert_eq!(plan.attribution.expect("reckoned").fallen, mib(110));
+    let attribution = plan.attribution.expect("reckoned");
+    assert_eq!(
+        (attribution.fallen, attribution.left_behind, attribution.evictable_grew),
+        (mib(410), mib(300), mib(110))
+    );
     assert_eq!(victims(plan), [1]);
     assert_eq!(rig.verdict(0), Verdict::NothingToFree);
     // It spends none of the bound of victims either.
@@ -498,6 +502,58 @@ fn for_what_the_dead_left_only_those_pay_who_grew() {
     let plan = rig.look(4, reading(50, 50), &[left(105), candidate(1, 45), candidate(2, 10)]);
     assert_eq!(victims(plan), [1]);
     assert_eq!(rig.verdict(2), Verdict::NotResponsible);
+}
+
+#[test]
+fn many_that_grow_together_go_before_larger_ones_that_did_not() {
+    // Two that have been there all along, and eight smaller ones that take 20 MiB each.
+    let growing = |usage| (2..10).map(move |slot| candidate(slot, usage));
+    let at = |usage| [candidate(0, 300), candidate(1, 100)].into_iter().chain(growing(usage)).collect::<Vec<_>>();
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    rig.look(1, reading(240, 240), &at(10));
+    let plan = rig.look(2, reading(80, 80), &at(30));
+    assert_eq!(plan.attribution.expect("reckoned").evictable_grew, mib(160));
+    assert_eq!(victims(plan), [2]);
+    let order: Vec<u32> = plan.ranked.iter().map(|ranked| ranked.workload).collect();
+    assert_eq!(order, [2, 3, 4, 5, 6, 7, 8, 9, 0, 1]);
+    // Not before one of lower priority, nor where it is within its reservation.
+    let mut workloads = at(30);
+    workloads[1].facts.priority = -1;
+    workloads[2].facts.memory_request = amount(50);
+    assert_eq!(
+        rig.look(3, reading(80, 80), &workloads).ranked.iter().map(|it| it.workload).collect::<Vec<_>>(),
+        [1, 3, 4, 5, 6, 7, 8, 9, 0, 2]
+    );
+}
+
+#[test]
+fn little_growth_beside_what_another_left_costs_nothing() {
+    let left = |usage| Workload { is_empty: true, ..candidate(0, usage) };
+    // (what the fall is, what a dead workload holds of it, what a living one of 63 MiB grew by, whether that one pays)
+    for (fallen, held, grew, pays) in [
+        // A database beside 400 MiB of another.
+        (400, 399, 1, false),
+        (60, 57, 3, false),
+        // From a tenth of the whole fall on.
+        (400, 361, 39, false),
+        (400, 360, 40, true),
+        // What outlives its cgroup is in no cgroup at all.
+        (400, 0, 40, false),
+    ] {
+        let before = 95 + fallen;
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        rig.look(1, reading(before, before), &[candidate(0, 0), candidate(1, 63)]);
+        let now = [left(held), candidate(1, 63 + grew)];
+        let plan = rig.look(2, reading(95, 95), &now);
+        let expected: &[u32] = if pays { &[1] } else { &[] };
+        assert_eq!(victims(plan), expected, "{fallen} {held} {grew}: {:?}", plan.attribution);
+        // Another share can be configured.
+        let responsible_percent = 0;
+        let thresholds = vec![threshold(100, 0, 0)];
+        let mut rig = Rig::new(Config { thresholds, responsible_percent, ..Config::default() });
+        rig.look(1, reading(before, before), &[candidate(0, 0), candidate(1, 63)]);
+        assert_eq!(victims(rig.look(2, reading(95, 95), &now)).is_empty(), held == 0, "{fallen} {held} {grew}");
+    }
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn workload() -> impl Strategy<Value = Owned> {
         prop::sample::select(vec![Critical::Static, Critical::Mirror, Critical::Priority]),
     );
     let facts = (prop::option::weighted(0.9, stats()), 0_i64..200, 0_i64..200, -2_i32..3, critical);
-    let going = prop::option::weighted(0.15, (any::<bool>(), any::<bool>()));
+    let going = prop::option::weighted(0.15, (any::<bool>(), any::<bool>(), prop::option::of(0_u64..300)));
     let owner = prop::option::weighted(0.4, 0_u128..3);
     let limit = prop::option::weighted(0.02, 0_i64..300);
     let rest = (qos, 0_u64..120, owner, 0_u64..50, prop::option::of(0_u64..100), going, limit);
@@ -123,7 +123,11 @@ fn workload() -> impl Strategy<Value = Owned> {
             daemon_set: owner.map(OwnerUid),
             swapped: Some(Bytes(swapped)),
             own_images: Usage { bytes: own_images, inodes: own_images },
-            terminating: going.map(|(is_stuck, is_graceful)| Terminating { is_stuck, is_graceful }),
+            terminating: going.map(|(is_stuck, is_graceful, until)| Terminating {
+                is_stuck,
+                is_graceful,
+                until: until.map(|until| MonotonicNs(until * 1_000_000_000)),
+            }),
             ..Workload::default()
         };
         Owned { pod, containers: stats.into_iter().map(|(_, container)| container).collect() }
@@ -437,7 +441,8 @@ laws! {
             }
             // But to take the rest of its time from it.
             for pod in plan.escalated() {
-                assert_eq!(seen.pods[pod as usize].terminating, Some(Terminating { is_stuck: false, is_graceful: true }));
+                let terminating = seen.pods[pod as usize].terminating;
+                assert!(terminating.is_some_and(|it| it.is_graceful && !it.is_stuck));
             }
             let mut named: Vec<u32> = plan.evicted().chain(plan.escalated()).collect();
             let all = named.len();
@@ -474,7 +479,10 @@ laws! {
                 Why::Threshold(index) => !config.thresholds[index as usize].is_hard(),
                 Why::Swap | Why::Limit(_) => false,
             };
-            let is_coming = |going: Terminating| !going.is_stuck && (is_soft || !going.is_graceful);
+            // A soft one waits as long as for its own victims.
+            let in_time = |going: Terminating| going.until.is_none_or(|until| until <= seen.now.after(Duration::from_secs(30)));
+            let is_coming =
+                |going: Terminating| !going.is_stuck && if is_soft { in_time(going) } else { !going.is_graceful };
             let held: Amount = plan
                 .ranked
                 .iter()

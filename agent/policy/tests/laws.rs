@@ -56,7 +56,11 @@ fn candidate() -> impl Strategy<Value = Workload<'static>> {
                 ..Pod::default()
             },
             protected,
-            terminating: terminating.map(|(is_stuck, is_graceful)| Terminating { is_stuck, is_graceful }),
+            terminating: terminating.map(|(is_stuck, is_graceful)| Terminating {
+                is_stuck,
+                is_graceful,
+                ..Terminating::default()
+            }),
             is_empty,
             started: MonotonicNs(started),
             ..Workload::default()
@@ -162,7 +166,7 @@ laws! {
                     }
                     Action::EscalateToKill { workload, .. } => {
                         let chosen = &step.candidates[workload as usize];
-                        let in_grace = Terminating { is_stuck: false, is_graceful: true };
+                        let in_grace = Terminating { is_stuck: false, is_graceful: true, ..Terminating::default() };
                         assert_eq!((chosen.protected, chosen.terminating), (None, Some(in_grace)));
                     }
                     Action::Reclaim(_) => {}
@@ -212,6 +216,27 @@ laws! {
             times.extend(evictions.map(|_| plan.made));
             let recent = times.iter().filter(|time| plan.made.since(**time) < Duration::from_mins(1)).count();
             assert!(recent <= config.hard_victims_per_minute as usize);
+        });
+    }
+
+    #[test]
+    fn nothing_is_evicted_for_less_growth_than_a_share_of_the_whole_fall(
+        mut config in config(), percent in 0_u8..100, steps in steps()
+    ) {
+        config.responsible_percent = percent;
+        config.evict_for_unattributed = false;
+        play(&config, &steps, |step, plan| {
+            let Some(attribution) = plan.attribution else { return };
+            let grew: u64 = plan
+                .ranked
+                .iter()
+                .filter(|ranked| !step.candidates[ranked.workload as usize].is_empty)
+                .filter(|ranked| !matches!(ranked.verdict, Verdict::Protected(_)))
+                .filter_map(|ranked| Some(ranked.grew?.0))
+                .sum();
+            if grew * 100 < attribution.fallen.0 * u64::from(percent) {
+                assert_eq!(plan.evicted().count(), 0, "{attribution:?}");
+            }
         });
     }
 

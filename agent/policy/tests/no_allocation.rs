@@ -84,7 +84,11 @@ fn workload(index: u32) -> Workload<'static> {
             ..kubelet::Pod::default()
         },
         is_empty: is_every(11),
-        terminating: is_every(7).then_some(Terminating { is_stuck: is_every(21), is_graceful: is_every(2) }),
+        terminating: (index < 700 && is_every(7)).then_some(Terminating {
+            is_stuck: is_every(21),
+            is_graceful: is_every(2),
+            ..Terminating::default()
+        }),
         slices: if is_every(2) { SliceSet::NONE.with(SliceId(0)) } else { SliceSet::NONE },
         ..Workload::default()
     };
@@ -134,6 +138,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
             slices: vec![SliceThresholds { thresholds: thresholds()[1..].to_vec() }],
             swap: Some(SwapThreshold { free: Line::Share(Percentage::of_one(1.0)), grace: std::time::Duration::ZERO }),
             hard_victims_per_minute: 10_000,
+            evict_for_unattributed: true,
             ..Config::default()
         };
         let mut state = State::with_capacity(&config, count as usize);

@@ -79,7 +79,7 @@ fn pod(uid: u128, used: u64, request: i64) -> Workload<'static> {
 }
 
 fn going(pod: &Workload<'static>, is_stuck: bool, is_graceful: bool) -> Workload<'static> {
-    Workload { terminating: Some(Terminating { is_stuck, is_graceful }), ..*pod }
+    Workload { terminating: Some(Terminating { is_stuck, is_graceful, ..Terminating::default() }), ..*pod }
 }
 
 /// An eviction policy with its state and plan, driven second by second.
@@ -264,6 +264,19 @@ fn what_terminating_pods_hold_comes_back_unless_they_are_stuck() {
     let mut unread = going(&Workload { uid: Uid(1), ..Workload::default() }, false, false);
     unread.facts.critical = Some(Critical::Priority);
     assert_eq!(evicted(rig.memory(1, 50, &[unread, Workload { uid: Uid(2), ..Workload::default() }])), [] as [u32; 0]);
+}
+
+#[test]
+fn a_long_grace_of_another_does_not_keep_a_soft_threshold_from_evicting() {
+    let soft = threshold(Signal::MemoryAvailable, 500, 1, 0);
+    let until = |second| Some(Terminating { is_graceful: true, until: Some(secs(second)), ..Terminating::default() });
+    // It may take as long as a victim of the soft threshold would get, 30 seconds, and no longer.
+    for (second, victims) in [(32, &[][..]), (33, &[1][..]), (86_400, &[1][..])] {
+        let mut rig = Rig::new(Config { thresholds: vec![soft], max_pod_grace_seconds: 30, ..Config::default() });
+        let pods = [Workload { terminating: until(second), ..pod(1, 200, 0) }, pod(2, 200, 0)];
+        rig.memory(1, 400, &pods);
+        assert_eq!(evicted(rig.memory(2, 400, &pods)), victims, "{second}");
+    }
 }
 
 #[test]
@@ -613,6 +626,44 @@ fn another_signals_minimum_reclaim_costs_nobody() {
     // Memory is at 900 of 1000, below its threshold and minimum reclaim; its line was never crossed.
     let plan = rig.observe(3, &look(disks(150, 900, 3), ended));
     assert_eq!((plan.outcome, plan.actions.len()), (Outcome::NoPressure, 0));
+}
+
+#[test]
+fn where_evicting_does_not_help_a_disk_it_is_done_at_the_kubelets_pace_and_not_for_next_to_nothing() {
+    // 50 MiB are missing. Pods of one MiB each, and of half of that, together hold less.
+    let of = |uid, kib| Workload {
+        uid: Uid(uid),
+        facts: kubelet::Pod {
+            stats: Some(kubelet::PodStats { containers: kib, ..kubelet::PodStats::default() }),
+            ..kubelet::Pod::default()
+        },
+        ..Workload::default()
+    };
+    let whole: &'static [ContainerStats<'static>] = const { &[container(1, 0, 1)] };
+    let half: &'static [ContainerStats<'static>] = const {
+        let usage = Usage { bytes: Some(12 << 10), inodes: Some(1) };
+        &[ContainerStats { name: "c", rootfs: usage, logs: Usage { bytes: Some(0), inodes: Some(0) } }]
+    };
+    let pods = [of(1, half), of(2, whole), of(3, whole), of(4, half)];
+    let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
+    let mut look = |second, pods: &[Workload<'_>]| {
+        let readings = Some(Readings::of(&disks(50, 900, second)));
+        let observation = Observation { readings, dead_containers: Some(0), workloads: pods, ..Observation::default() };
+        rig.observe(second, &observation);
+        let text = text::line(&rig.config, &rig.plan, |pod| pod);
+        assert!(rig.plan.is_futile && text.contains("evicting does not help"), "{text}");
+        let verdicts = (rig.plan.outcome, rig.verdict(0));
+        (evicted(&rig.plan), verdicts, rig.plan.recheck_at)
+    };
+    let too_little = |outcome| (outcome, Verdict::TooLittle);
+    assert_eq!(look(1, &pods), (vec![1], too_little(Outcome::Evict), None));
+    // The first one is gone, and nothing has changed.
+    let rest = [pods[0], pods[2], pods[3]];
+    assert_eq!(look(2, &rest), (vec![], too_little(Outcome::RateLimited), Some(secs(11))));
+    assert_eq!(look(11, &rest), (vec![1], too_little(Outcome::Evict), None));
+    let last = [pods[0], pods[3]];
+    let nothing = Outcome::NoVictim(NoVictim::TooLittle);
+    assert_eq!(look(30, &last).1, too_little(nothing));
 }
 
 #[test]

@@ -407,7 +407,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A pod whose deletion is for this time, at which its grace is over.
 fn terminating(end: MonotonicNs, now: MonotonicNs) -> Terminating {
-    Terminating { is_stuck: now > end.after(KILL_PATIENCE), is_graceful: end > now }
+    Terminating { is_stuck: now > end.after(KILL_PATIENCE), is_graceful: end > now, until: Some(end) }
 }
 
 /// What a summary tells of pods, and what a list of pods adds to it.

@@ -172,8 +172,10 @@ pub fn plan_fields(
             "taken": whole(deficit.taken),
             "uncovered": whole(deficit.uncovered()),
         })),
-        "attribution": plan.attribution.map(|Attribution { fallen, evictable_grew, protected_grew }| json!({
+        "futile": plan.is_futile,
+        "attribution": plan.attribution.map(|Attribution { fallen, left_behind, evictable_grew, protected_grew }| json!({
             "fallen_bytes": fallen,
+            "left_behind_bytes": left_behind,
             "evictable_grew_bytes": evictable_grew,
             "protected_grew_bytes": protected_grew,
         })),
@@ -262,6 +264,7 @@ fn candidate(config: &Config, plan: &Plan, ranked: &Ranked, name: &impl Fn(u32) 
         "frees": whole(ranked.frees),
         "started_ns": ranked.started,
         "grew_bytes": ranked.grew,
+        "has_grown": ranked.has_grown,
         "returns": ranked.returns,
         "fate": variant(&ranked.verdict).0,
         "protected_as": protected,

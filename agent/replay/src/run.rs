@@ -240,7 +240,8 @@ impl<'a> Run<'a> {
             let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
             self.taken.insert(workload.uid, Taken { until: frame.at.after(grace), is_graceful });
             // For the slices that are decided about next.
-            workload.terminating = Some(Terminating { is_stuck: false, is_graceful });
+            workload.terminating =
+                Some(Terminating { is_stuck: false, is_graceful, until: is_graceful.then_some(frame.at.after(grace)) });
         }
     }
 
@@ -260,7 +261,8 @@ impl<'a> Run<'a> {
                     continue;
                 }
                 Some(taken) => {
-                    workload.terminating = Some(Terminating { is_stuck: false, is_graceful: taken.is_graceful });
+                    let until = taken.is_graceful.then_some(taken.until);
+                    workload.terminating = Some(Terminating { is_stuck: false, is_graceful: taken.is_graceful, until });
                 }
                 // It does not reckon with what is terminating otherwise.
                 None if waits && !is_recorded => workload.terminating = None,

@@ -169,8 +169,11 @@ pub struct Reclaimed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Terminating {
-    /// It was asked to end and has time left.
-    Graceful,
+    /// It was asked to end and has time until then.
+    Graceful {
+        /// When its time is over.
+        until_ns: MonotonicNs,
+    },
     /// It was killed.
     Killed,
     /// It was killed, or could not be, and does not end.

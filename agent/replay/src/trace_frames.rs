@@ -36,9 +36,13 @@ impl Seen {
             },
             qos: if has_reservation { QosClass::Burstable } else { QosClass::BestEffort },
             protected,
-            terminating: self
-                .terminating
-                .map(|ends| Terminating { is_stuck: ends == Ends::Stuck, is_graceful: ends == Ends::Graceful }),
+            terminating: self.terminating.map(|ends| match ends {
+                Ends::Graceful { until_ns } => {
+                    Terminating { is_stuck: false, is_graceful: true, until: Some(until_ns) }
+                }
+                Ends::Killed => Terminating::default(),
+                Ends::Stuck => Terminating { is_stuck: true, ..Terminating::default() },
+            }),
             is_empty: self.empty,
             started: self.started_ns,
             slices: slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index))),

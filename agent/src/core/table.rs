@@ -99,13 +99,13 @@ impl Termination {
     }
 
     fn terminating(self) -> Option<Terminating> {
-        let (is_stuck, is_graceful) = match self {
+        let (is_stuck, is_graceful, until) = match self {
             Self::Stays => return None,
-            Self::Asked(..) => (false, true),
-            Self::Killed(_) => (false, false),
-            Self::Stuck(_) | Self::Refused(_) => (true, false),
+            Self::Asked(until, _) => (false, true, Some(until)),
+            Self::Killed(_) => (false, false, None),
+            Self::Stuck(_) | Self::Refused(_) => (true, false, None),
         };
-        Some(Terminating { is_stuck, is_graceful })
+        Some(Terminating { is_stuck, is_graceful, until })
     }
 }
 
@@ -323,14 +323,14 @@ mod tests {
         let id = one.handle.id();
         table.take(Update::Workload(0, one));
         assert_eq!(table.observe(0, NOW)[0].working_set(), Some(Bytes(700)));
-        for (termination, is_stuck, is_graceful) in [
-            (Termination::Asked(MonotonicNs(9), 4), false, true),
-            (Termination::Killed(Bytes(700)), false, false),
-            (Termination::Stuck(Bytes(700)), true, false),
-            (Termination::Refused(MonotonicNs(NOW.0 + 1)), true, false),
+        for (termination, is_stuck, is_graceful, until) in [
+            (Termination::Asked(MonotonicNs(9), 4), false, true, Some(MonotonicNs(9))),
+            (Termination::Killed(Bytes(700)), false, false, None),
+            (Termination::Stuck(Bytes(700)), true, false, None),
+            (Termination::Refused(MonotonicNs(NOW.0 + 1)), true, false, None),
         ] {
             table.set_termination(id, termination);
-            assert_eq!(table.observe(0, NOW)[0].terminating, Some(Terminating { is_stuck, is_graceful }));
+            assert_eq!(table.observe(0, NOW)[0].terminating, Some(Terminating { is_stuck, is_graceful, until }));
         }
         table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id }, 4)));
@@ -365,7 +365,7 @@ mod tests {
         assert!(table.observe(0, NOW)[0].is_empty);
         table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         let observed = table.observe(0, NOW)[0];
-        assert_eq!(observed.terminating, Some(Terminating { is_stuck: false, is_graceful: true }));
+        assert!(observed.terminating.is_some_and(|terminating| terminating.is_graceful));
         assert!(observed.is_empty, "what is left is not coming back");
         table.set_termination(id, Termination::Stays);
         fs::write(&events, "populated 1\n").expect("writable");

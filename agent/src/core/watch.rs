@@ -836,6 +836,7 @@ impl Watch {
             memory: plan.memory,
             conditions: plan.conditions,
             deficit: plan.deficit,
+            is_futile: plan.is_futile,
             attribution: plan.attribution,
             overlooked: plan.overlooked,
             recheck_at: plan.recheck_at,

@@ -218,6 +218,7 @@ fn verdicts() -> impl Iterator<Item = Verdict> {
         Verdict::NoStatistics,
         Verdict::NothingToFree,
         Verdict::ClassRemains,
+        Verdict::TooLittle,
         Verdict::RateLimited,
         Verdict::NotResponsible,
     ];

@@ -62,10 +62,10 @@ impl Observed {
                         reservation_bytes: reservation,
                         priority,
                         started_ns: started,
-                        terminating: terminating.map(|it| match (it.is_stuck, it.is_graceful) {
+                        terminating: terminating.map(|it| match (it.is_stuck, it.until) {
                             (true, _) => Terminating::Stuck,
-                            (false, true) => Terminating::Graceful,
-                            (false, false) => Terminating::Killed,
+                            (false, Some(until_ns)) => Terminating::Graceful { until_ns },
+                            (false, None) => Terminating::Killed,
                         }),
                         ..Workload::default()
                     });

@@ -43,6 +43,7 @@ impl Draft {
             memory,
             conditions,
             deficit,
+            is_futile,
             attribution,
             overlooked,
             recheck_at,
@@ -58,6 +59,7 @@ impl Draft {
         plan.memory = memory;
         plan.conditions = conditions;
         plan.deficit = deficit;
+        plan.is_futile = is_futile;
         plan.attribution = attribution;
         plan.overlooked = overlooked;
         plan.recheck_at = recheck_at;

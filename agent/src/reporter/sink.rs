@@ -519,6 +519,7 @@ pub(super) mod tests {
             }),
             conditions: Conditions::of(|condition| condition == Condition::MemoryPressure),
             deficit: Some(Deficit { missing: mib(20), coming: Amount::ZERO, taken: mib(300) }),
+            is_futile: false,
             attribution: None,
             overlooked: 0,
             recheck_at: None,
@@ -544,6 +545,7 @@ pub(super) mod tests {
             frees: mib(300),
             started: MonotonicNs(1),
             grew: None,
+            has_grown: false,
             returns: 0,
             verdict: Verdict::Evicted,
         }

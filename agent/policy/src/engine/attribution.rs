@@ -127,24 +127,15 @@ pub(super) fn attribute(
     let mut attribution = Attribution { fallen, ..Attribution::default() };
     for ranked in &plan.ranked {
         let grew = ranked.grew.unwrap_or(Bytes::ZERO);
-        if workload(observation, ranked.workload).is_empty {
-            // No living workload's growth any more, so it must not hide what grows now.
-            attribution.fallen = attribution.fallen.saturating_sub(grew);
-            continue;
-        }
         let sum = match ranked.verdict {
+            // No living workload's growth any more, so it must not hide what grows now.
+            _ if workload(observation, ranked.workload).is_empty => &mut attribution.left_behind,
             Verdict::Protected(_) => &mut attribution.protected_grew,
             _ => &mut attribution.evictable_grew,
         };
         *sum = sum.saturating_add(grew);
     }
     Some(attribution)
-}
-
-/// How much workloads grew of which no process is left.
-pub(super) fn left_behind(observation: &Observation<'_>, plan: &Plan) -> Bytes {
-    let empty = plan.ranked.iter().filter(|ranked| workload(observation, ranked.workload).is_empty);
-    empty.map(|ranked| ranked.grew.unwrap_or(Bytes::ZERO)).fold(Bytes::ZERO, Bytes::saturating_add)
 }
 
 pub(super) fn workload<'a>(observation: &Observation<'a>, index: u32) -> &'a Workload<'a> {

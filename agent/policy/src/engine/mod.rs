@@ -26,16 +26,20 @@ mod thresholds;
 mod victims;
 
 use crate::config::Config;
-use crate::kubelet::{Amount, DiskLayout, Readings, Resource, Signal};
+use crate::kubelet::{AT_ONCE_SECONDS, Amount, DiskLayout, Readings, Resource, Signal};
 use crate::observation::Observation;
 use crate::plan::{Case, Outcome, Plan, Stage, ThresholdStatus, Why};
 use core::cmp::Reverse;
+use core::time::Duration;
 use plimsoll_units::MonotonicNs;
-use rank::{By, Short, coming, coming_by_limits, rank};
+use rank::{By, Short, Waits, coming, coming_by_limits, rank};
 use reclaim::{Step, choose_images, step, unused};
 pub(crate) use state::State;
 use state::{InVain, ScopeState, ThresholdKind};
 use victims::{Need, take};
+
+/// Seconds that a victim has where there is no time for an orderly end.
+const AT_ONCE: u64 = AT_ONCE_SECONDS.unsigned_abs();
 
 /// Decides what to do about `observation`, at `now`, and writes it into `plan`.
 pub(crate) fn decide(
@@ -90,6 +94,7 @@ pub(crate) fn decide(
         plan.outcome = Outcome::OverLimits;
         plan.acting = None;
         plan.deficit = None;
+        plan.is_futile = false;
         plan.attribution = None;
         plan.ranked.clear();
     }
@@ -107,6 +112,7 @@ pub(crate) fn ranking(config: &Config, observation: &Observation<'_>, plan: &mut
         layout: observation.layout.unwrap_or(DiskLayout::Single),
         loops: None,
         baseline: None,
+        responsible_percent: config.responsible_percent,
     };
     rank(&observation, by, plan);
 }
@@ -183,6 +189,7 @@ impl Turn<'_> {
             let nothing = if plan.deficit.is_some() { &mut without_victim } else { &mut waiting };
             nothing.get_or_insert((outcome, index));
             plan.deficit = None;
+            plan.is_futile = false;
             plan.attribution = None;
             plan.ranked.clear();
         }
@@ -264,9 +271,15 @@ impl Turn<'_> {
 
     /// What comes back of what is short by itself.
     fn coming(&self, status: &ThresholdStatus, short: Short, plan: &Plan) -> Amount {
-        let Self { observation, layout, .. } = *self;
-        let is_soft = kind_of(self.config, plan, status.line) == ThresholdKind::Soft;
-        coming(observation, short, layout, is_soft) + coming_by_limits(plan, observation, short, layout)
+        let Self { config, observation, layout, now, .. } = *self;
+        let waits = match kind_of(config, plan, status.line) {
+            ThresholdKind::Hard => Waits::ForKilled,
+            ThresholdKind::Soft => {
+                let most = u64::try_from(config.max_pod_grace_seconds).unwrap_or(0).max(AT_ONCE);
+                Waits::Until(now.after(Duration::from_secs(most)))
+            }
+        };
+        coming(observation, short, layout, waits) + coming_by_limits(plan, observation, short, layout)
     }
 
     /// Ranks all workloads for a threshold.
@@ -282,6 +295,7 @@ impl Turn<'_> {
             layout,
             loops: Some(&self.state.taken(kind).loops),
             baseline: is_memory.then_some(&baseline),
+            responsible_percent: config.responsible_percent,
         };
         rank(observation, by, plan);
         if let Some(known) = self.state.scope(scope) {

@@ -5,9 +5,10 @@ use super::loops::Loops;
 use super::openshift3;
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{Amount, DiskLayout, Measured, Resource, Signal};
-use crate::observation::{Observation, Workload};
-use crate::plan::{Plan, Ranked, Verdict};
+use crate::observation::{Observation, Terminating, Workload};
+use crate::plan::{Plan, Ranked, Verdict, is_share};
 use core::cmp::{Ordering, Reverse};
+use plimsoll_units::{Bytes, MonotonicNs};
 
 /// What is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,12 +85,31 @@ fn frees(workload: &Workload<'_>, share: Share) -> Amount {
     if workload.is_empty { Amount::ZERO } else { share.frees }
 }
 
-/// What comes back of what is short from workloads that are terminating. A hard threshold does not wait for the grace
-/// of a soft one.
-pub(super) fn coming(observation: &Observation<'_>, short: Short, layout: DiskLayout, is_soft: bool) -> Amount {
+/// For which terminating workloads a threshold waits.
+#[derive(Clone, Copy)]
+pub(super) enum Waits {
+    /// A hard one for those that were killed.
+    ForKilled,
+    /// A soft one for those, too, whose grace is over by then.
+    Until(MonotonicNs),
+}
+
+impl Waits {
+    /// Whether what this one holds comes back in time.
+    fn for_one(self, terminating: Terminating) -> bool {
+        let is_in_time = match self {
+            Self::ForKilled => !terminating.is_graceful,
+            Self::Until(latest) => terminating.until.is_none_or(|until| until <= latest),
+        };
+        is_in_time && !terminating.is_stuck
+    }
+}
+
+/// What comes back of what is short from workloads that are terminating.
+pub(super) fn coming(observation: &Observation<'_>, short: Short, layout: DiskLayout, waits: Waits) -> Amount {
     let in_scope = observation.workloads.iter().filter(|workload| workload.is_in(observation.scope));
     in_scope
-        .filter(|workload| workload.terminating.is_some_and(|it| !it.is_stuck && (is_soft || !it.is_graceful)))
+        .filter(|workload| workload.terminating.is_some_and(|terminating| waits.for_one(terminating)))
         .filter_map(|workload| {
             let freed = frees(workload, Share::of(workload, short, layout)?);
             let at_most = workload.returns_at_most.filter(|_| short.resource() == Resource::Memory);
@@ -117,11 +137,23 @@ fn first_verdict(workload: &Workload<'_>, share: Option<Share>) -> Verdict {
     }
 }
 
-/// The first to be evicted is less: read before unread, over the request before within it, low priority before high,
-/// much over before little over, young before old, and by UID for the rest, so that no two are ever equal.
+/// The first to be evicted is less: read before unread, over the request before within it, low priority before high; of
+/// those over their requests, the ones that grew before the others; much over before little over, young before old, and
+/// by UID for the rest, so that no two are ever equal.
 fn order(one: &Ranked, other: &Ranked) -> Ordering {
     let key = |r: &Ranked| {
-        (!r.is_measured, !r.exceeds, r.priority, Reverse(r.over), Reverse(r.started), r.uid, r.key, r.workload)
+        let is_other = r.exceeds && !r.has_grown;
+        (
+            !r.is_measured,
+            !r.exceeds,
+            r.priority,
+            is_other,
+            Reverse(r.over),
+            Reverse(r.started),
+            r.uid,
+            r.key,
+            r.workload,
+        )
     };
     key(one).cmp(&key(other))
 }
@@ -136,11 +168,13 @@ pub(super) struct By<'a> {
     pub(super) loops: Option<&'a Loops>,
     /// Absent where growth is not asked for.
     pub(super) baseline: Option<&'a Baseline>,
+    /// [`Config::responsible_percent`](crate::Config::responsible_percent).
+    pub(super) responsible_percent: u8,
 }
 
 /// Fills the plan's ranked list: all workloads of the scope, in order, with a first verdict.
 pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) {
-    let By { policy, short, layout, loops, baseline } = by;
+    let By { policy, short, layout, loops, baseline, responsible_percent } = by;
     plan.ranked.clear();
     let in_scope = (0_u32..).zip(observation.workloads).filter(|(_, workload)| workload.is_in(observation.scope));
     plan.ranked.extend(in_scope.map(|(index, workload)| {
@@ -163,10 +197,19 @@ pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) {
             frees: share.map_or(Amount::ZERO, |share| frees(workload, share)),
             started: workload.started,
             grew,
+            has_grown: false,
             returns: loops.map_or(0, |loops| loops.returns(workload)),
             verdict: first_verdict(workload, share),
         }
     }));
+    let living = |ranked: &&Ranked| {
+        !matches!(ranked.verdict, Verdict::Protected(_)) && !observation.workloads[ranked.workload as usize].is_empty
+    };
+    let most = plan.ranked.iter().filter(living).filter_map(|ranked| ranked.grew).max().unwrap_or(Bytes::ZERO);
+    for ranked in &mut plan.ranked {
+        let grew = ranked.grew.unwrap_or(Bytes::ZERO);
+        ranked.has_grown = grew > Bytes::ZERO && is_share(grew, responsible_percent, most);
+    }
     for limited in &plan.limited {
         // Only the node's decisions are about limits, and all workloads are in its list, in their order.
         plan.ranked[limited.workload as usize].verdict = Verdict::OverLimit;

@@ -77,6 +77,8 @@ pub(super) struct ScopeState {
     /// is asked for a hard one serves the soft ones too, and never the other way.
     asked: [[Option<Asked>; Signal::ALL.len()]; 2],
     orders: u64,
+    /// When a workload was last evicted for a signal although that did not help.
+    pub(super) futile: [Option<MonotonicNs>; Signal::ALL.len()],
     /// Hard thresholds have their own, that soft ones do not keep old.
     pub(super) baselines: [Baseline; 2],
 }
@@ -92,6 +94,7 @@ impl ScopeState {
             refaults: None,
             asked: [[None; Signal::ALL.len()]; 2],
             orders: 0,
+            futile: [None; Signal::ALL.len()],
             baselines: [(); 2].map(|()| Baseline::with_capacity(slots)),
         }
     }

@@ -1,6 +1,6 @@
 //! How many workloads are evicted: as many as the deficit needs, chosen as a set.
 
-use super::attribution::{left_behind, workload};
+use super::attribution::workload;
 use super::rank::Short;
 use super::state::{State, Taken, ThresholdKind};
 use crate::config::Config;
@@ -8,6 +8,7 @@ use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, QosClass, Resource};
 use crate::observation::Observation;
 use crate::plan::{Action, Deficit, NoVictim, Outcome, Plan, Ranked, Verdict, Why};
+use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
 
 /// What the victims are taken for.
@@ -21,6 +22,9 @@ pub(super) struct Need {
     pub(super) coming: Amount,
     pub(super) kind: ThresholdKind,
 }
+
+/// The kubelet evicts one pod a turn, and a turn is this long (`monitoringInterval`).
+const TURN: Duration = Duration::from_secs(10);
 
 /// What stood in the way of evicting more.
 #[derive(Clone, Copy, Default)]
@@ -109,8 +113,16 @@ fn choose(
 ) -> Spared {
     let classes_count =
         need.short.resource() == Resource::Memory && config.eviction_policy == EvictionPolicy::OpenShift3;
-    let growth = Growth::of(config, observation, plan);
+    let for_limits = plan.actions.len();
+    let growth = Growth::of(config, plan);
     let blind = !growth.is_elsewhere && picks_blindly(observation, need.short, plan);
+    let futile = Futile::of(state, need, deficit, now, plan);
+    plan.is_futile = futile.holds;
+    for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.verdict == Verdict::NotNeeded) {
+        if futile.is_too_little(ranked) {
+            ranked.verdict = Verdict::TooLittle;
+        }
+    }
     let Taken { limit, loops } = state.take_for(need.kind);
     let mut left = limit.left(now);
     let mut spared = Spared::default();
@@ -137,7 +149,7 @@ fn choose(
             Verdict::SparedByLoop
         } else if classes_count && !is_lesser && lesser_class_remains {
             Verdict::ClassRemains
-        } else if left == 0 {
+        } else if left == 0 || futile.waits_until.is_some() {
             spared.by_rate_limit = true;
             Verdict::RateLimited
         } else {
@@ -157,15 +169,18 @@ fn choose(
             ThresholdKind::Hard => AT_ONCE_SECONDS,
         };
         plan.actions.push(Action::Evict { workload: ranked.workload, why: need.line, grace_seconds });
-        if blind {
-            // What it gives back is not known: one at a time.
+        // What it gives back is not known, or does not help: one at a time.
+        if blind || futile.holds {
             break;
         }
     }
     if spared.by_rate_limit
-        && let Some(at) = limit.next_at()
+        && let Some(at) = futile.waits_until.or(limit.next_at())
     {
         plan.recheck_by(at);
+    }
+    if futile.holds && plan.actions.len() > for_limits {
+        Futile::remember(state, need, now, plan);
     }
     spared
 }
@@ -181,21 +196,57 @@ struct Growth {
 
 impl Growth {
     /// Nothing where it does not count.
-    fn of(config: &Config, observation: &Observation<'_>, plan: &Plan) -> Self {
-        match plan.attribution.filter(|_| !config.evict_for_unattributed) {
-            Some(attribution) => {
-                Self { is_elsewhere: !attribution.is_evictable(), left_behind: left_behind(observation, plan) }
-            }
-            None => Self::default(),
+    fn of(config: &Config, plan: &Plan) -> Self {
+        let Some(attribution) = plan.attribution.filter(|_| !config.evict_for_unattributed) else {
+            return Self::default();
+        };
+        Self {
+            is_elsewhere: !attribution.is_evictable(config.responsible_percent),
+            left_behind: attribution.left_behind,
         }
     }
 
     /// What is left behind comes back by evicting nothing: for that much, only workloads that grew pay.
     fn is_responsible(self, ranked: &Ranked, deficit: &Deficit) -> bool {
-        let uncovered = deficit.uncovered().to_bytes();
-        let grew = ranked.grew.unwrap_or(Bytes::ZERO);
-        let is_bystander = uncovered <= self.left_behind && grew.0.saturating_mul(2) < uncovered.0;
-        !self.is_elsewhere && !is_bystander
+        let is_left_behind = deficit.uncovered().to_bytes() <= self.left_behind;
+        !self.is_elsewhere && (ranked.has_grown || !is_left_behind)
+    }
+}
+
+/// Evicting for a disk where all that may be evicted together do not free what is missing.
+#[derive(Clone, Copy, Default)]
+struct Futile {
+    holds: bool,
+    /// No eviction before then.
+    waits_until: Option<MonotonicNs>,
+    /// What an eviction must free at least.
+    least: Amount,
+}
+
+impl Futile {
+    fn of(state: &mut State, need: Need, deficit: &Deficit, now: MonotonicNs, plan: &Plan) -> Self {
+        let Short::Signal(signal) = need.short else { return Self::default() };
+        if !matches!(signal.resource(), Resource::EphemeralStorage | Resource::Inodes) {
+            return Self::default();
+        }
+        let may_go = plan.ranked.iter().filter(|ranked| ranked.verdict == Verdict::NotNeeded);
+        let all: Amount = may_go.map(|ranked| ranked.frees).sum();
+        if all >= deficit.uncovered() {
+            return Self::default();
+        }
+        let last = state.scope(plan.scope).and_then(|scope| scope.futile[signal as usize]);
+        let waits_until = last.map(|last| last.after(TURN)).filter(|until| *until > now);
+        Self { holds: true, waits_until, least: Amount::nanos(need.missing.as_nanos() / 100) }
+    }
+
+    fn is_too_little(self, ranked: &Ranked) -> bool {
+        self.holds && ranked.frees < self.least
+    }
+
+    fn remember(state: &mut State, need: Need, now: MonotonicNs, plan: &Plan) {
+        if let (Short::Signal(signal), Some(scope)) = (need.short, state.scope(plan.scope)) {
+            scope.futile[signal as usize] = Some(now);
+        }
     }
 }
 
@@ -221,6 +272,8 @@ fn why_none(short: Short, plan: &Plan) -> NoVictim {
         NoVictim::OnlyLoops
     } else if has(|verdict| verdict == Verdict::NoStatistics) {
         if is_measured || may_be_blind(short) { NoVictim::NoStatistics } else { NoVictim::NoUsableRanking }
+    } else if has(|verdict| verdict == Verdict::TooLittle) {
+        NoVictim::TooLittle
     } else if has(|verdict| verdict == Verdict::NothingToFree) {
         NoVictim::NothingToFree
     } else {

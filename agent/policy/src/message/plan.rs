@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn pod(storage_limit: Option<Amount>, look: impl FnOnce(&Workload<'_>)) {
-        let used = kubelet::Usage { bytes: Some(2048), inodes: Some(20) };
+        let used = kubelet::Usage { bytes: Some(2048), inodes: Some(2000) };
         let container = kubelet::ContainerStats { name: "c", rootfs: used, logs: used };
         let stats = kubelet::PodStats {
             working_set: Some(2048),
