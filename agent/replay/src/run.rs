@@ -133,13 +133,8 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(settings: &Settings<'a>, layout: DiskLayout, workloads: usize) -> Self {
-        let disks = config::DiskLayout {
-            dedicated_image_fs: layout.has_image_fs(),
-            split_container_fs: layout == DiskLayout::SplitImageFs,
-        };
+    fn new(settings: &Settings<'a>, mut policy: Config, layout: DiskLayout, workloads: usize) -> Self {
         let configuration = settings.configuration;
-        let mut policy = configuration.policy_on(disks);
         policy.eviction_policy = settings.eviction_policy.unwrap_or(policy.eviction_policy);
         let mut run = Self {
             configuration,
@@ -348,7 +343,11 @@ pub(crate) fn run_summaries(
     let Some(first) = summaries.first() else { return };
     let layout = settings.layout.unwrap_or_else(|| first.layout());
     let most = summaries.iter().map(|summary| summary.pods.len()).max().unwrap_or(0).max(pods.map_or(0, <[_]>::len));
-    let mut run = Run::new(settings, layout, most);
+    let disks = config::DiskLayout {
+        dedicated_image_fs: layout.has_image_fs(),
+        split_container_fs: layout == DiskLayout::SplitImageFs,
+    };
+    let mut run = Run::new(settings, settings.configuration.policy_on(disks), layout, most);
     let mut last: Option<MonotonicNs> = None;
     for summary in summaries {
         let seen = seen(summary, pods);
@@ -383,8 +382,9 @@ pub(crate) fn run_summaries(
     }
 }
 
-/// Runs a trace of a machine, each look as a turn.
+/// Runs a trace of a machine, each look as a turn, by the thresholds that `run` goes by.
 pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
-    let mut run = Run::new(settings, DiskLayout::Single, most_workloads(trace));
+    let policy = settings.configuration.policy.clone();
+    let mut run = Run::new(settings, policy, DiskLayout::Single, most_workloads(trace));
     each_frame(trace, settings.configuration, |frame| run.turn(frame, each));
 }
