@@ -266,6 +266,32 @@ fn take(name: &str, consumer: &mut Consumer, sink: &mut Sink) -> usize {
     BATCH
 }
 
+/// What a trace would have of these frames of the watching thread.
+#[cfg(test)]
+pub(crate) fn traced(
+    frames: &[Vec<u8>],
+    configuration: &plimsoll_config::Configuration,
+) -> Vec<plimsoll_replay::trace::Entry> {
+    use plimsoll_replay::trace::Entry;
+    let mut observed = observed::Observed::default();
+    let mut draft = None;
+    let mut entries = Vec::new();
+    for frame in frames {
+        let record = Record::read(frame).expect("a record");
+        entries.extend(observed.take(&record, configuration).map(Entry::Look));
+        draft = plan::Draft::begin(&record).or(draft);
+        let Some(open) = &mut draft else { continue };
+        match record {
+            Record::PlanThreshold { status, acting } => open.threshold(status, acting),
+            Record::PlanRanked { ranked, path } => open.ranked(ranked, path),
+            Record::PlanAction(action) => open.action(action),
+            Record::PlanEnd => entries.extend(draft.take().map(|draft| Entry::Reported(draft.reported(configuration)))),
+            _ => {}
+        }
+    }
+    entries
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,10 +24,21 @@ struct Scene {
     watch: Watch,
     updates: rtrb::Producer<Update>,
     returned: rtrb::Consumer<Arc<Handle>>,
+    reported: queue::Consumer,
 }
 
 impl Scene {
     fn new(victims_per_minute: u32) -> Self {
+        let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(LINE)))];
+        Self::with(Policy {
+            thresholds: Vec::new(),
+            slices: vec![SliceThresholds { thresholds }],
+            hard_victims_per_minute: victims_per_minute,
+            ..Policy::default()
+        })
+    }
+
+    fn with(policy: Policy) -> Self {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
         let enforcer = Enforcer {
@@ -39,19 +50,13 @@ impl Scene {
             reclaim: Worker::start("reclaim", 16).expect("a thread starts"),
             freeze: true,
         };
-        let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(LINE)))];
-        let (queue, _) = queue::create(256).expect("memory");
+        let (queue, reader) = queue::create(1024).expect("memory");
         let (updates, take) = rtrb::RingBuffer::new(16);
         let (give_back, returned) = rtrb::RingBuffer::new(16);
         let fd = || eventfd().expect("a descriptor");
         let context = Context {
-            policy: Policy {
-                thresholds: Vec::new(),
-                slices: vec![SliceThresholds { thresholds }],
-                hard_victims_per_minute: victims_per_minute,
-                ..Policy::default()
-            },
-            is_traced: false,
+            policy,
+            is_traced: true,
             source: Box::new(Polling::new(Duration::from_mins(1), Duration::ZERO).expect("a period")),
             enforcer: Some(enforcer),
             meminfo: MemInfo::open().expect("this is Linux"),
@@ -70,7 +75,13 @@ impl Scene {
             parent: fd(),
             may_act: Box::new(|| false),
         };
-        let mut scene = Self { watch: Watch::new(context).expect("descriptors"), updates, returned, tree };
+        let mut scene = Self {
+            watch: Watch::new(context).expect("descriptors"),
+            updates,
+            returned,
+            reported: queue::Consumer::attach(&reader).expect("a queue"),
+            tree,
+        };
         scene.cgroup("slice", 0);
         let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
         let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };
@@ -134,6 +145,12 @@ impl Scene {
         for seconds in [1, 2] {
             self.watch.follow_up(monotonic().after(Duration::from_secs(seconds)), &mut Trigger::default());
         }
+    }
+
+    /// What was told so far.
+    fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut frame = [0; queue::FRAME];
+        std::iter::from_fn(|| self.reported.pop(&mut frame).map(<[u8]>::to_vec)).collect()
     }
 
     fn termination(&self, slot: u32, handle: &Handle) -> Option<Termination> {
@@ -305,4 +322,58 @@ fn a_machine_that_changed_is_looked_at_with_its_new_figures() {
     scene.update(Update::Machine(machine));
     assert_eq!(scene.watch.context.machine, machine);
     assert!(scene.watch.next_sample.is_some_and(|at| at <= monotonic()));
+}
+
+/// The node is always below its threshold here, and the slice becomes so.
+#[test]
+fn what_is_traced_gives_the_same_plans_when_it_is_replayed() {
+    for policy in EvictionPolicy::ALL {
+        let text = format!(
+            "evictionHard: {{memory.available: 16Ei}}\nevictionPolicy: {policy}\nmachine: {{victimsPerMinute: 2, \
+             evictForUnattributed: true, slices: [{{path: slice, evictionHard: {{memory.available: {LINE}Mi}}}}]}}"
+        );
+        let configuration = plimsoll_config::parse(&text, "f").expect("it is in order");
+        let mut scene = Scene::with(configuration.policy.clone());
+        for (slot, name, mib) in [(0, "slice/a", 40), (1, "slice/b", 30), (2, "slice/c", 20)] {
+            scene.cgroup(name, mib);
+            scene.joins(slot, name);
+        }
+        for (slice, emptied) in [(50, None), (SLICE - 1, None), (SLICE - 1, Some("slice/a")), (60, Some("slice/b"))] {
+            scene.uses("slice", slice);
+            if let Some(name) = emptied {
+                scene.write(name, "cgroup.events", "populated 0\n");
+            }
+            scene.sample();
+            scene.watch.follow_up(monotonic(), &mut Trigger::default());
+            scene.sample();
+        }
+        let entries = crate::reporter::traced(&scene.frames(), &configuration);
+        let plans: Vec<_> = entries
+            .iter()
+            .filter_map(|entry| match entry {
+                plimsoll_replay::trace::Entry::Reported(reported) => Some(reported.plan.clone()),
+                plimsoll_replay::trace::Entry::Look(_) => None,
+            })
+            .collect();
+        assert!(plans.len() > 2 && plans.iter().any(|plan| plan["outcome"] == "evict"), "{policy}: {}", plans.len());
+        assert_eq!(entries.len() - plans.len(), 8, "{policy}: every look is in it");
+        let header = plimsoll_replay::trace::Header {
+            version: plimsoll_replay::trace::VERSION,
+            agent: "x".to_owned(),
+            epoch_ns: None,
+        };
+        let armed = [serde_json::to_string(&header)].into_iter().chain(entries.iter().map(serde_json::to_string));
+        let text: String = armed.map(|line| line.expect("JSON") + "\n").collect();
+        let recording = plimsoll_replay::read(text.as_bytes()).expect("a trace");
+        let settings = plimsoll_replay::Settings { configuration: &configuration, eviction_policy: None, layout: None };
+        let mut turns = Vec::new();
+        plimsoll_replay::run(&recording, None, &settings, &mut |turn| turns.push(turn.json()));
+        for plan in plans {
+            let same = |turn: &&serde_json::Value| ["taken_ns", "slice"].iter().all(|key| turn[*key] == plan[*key]);
+            let turn = turns.iter().find(same).expect("a turn of that look");
+            for (field, value) in &plan {
+                assert_eq!(turn[field], *value, "{policy}: {field}");
+            }
+        }
+    }
 }
