@@ -11,6 +11,7 @@ mod install;
 mod kernels;
 mod progress;
 mod run;
+mod service;
 mod test;
 mod vectors;
 mod vm;

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::report::Report;
-use crate::{build_ebpf, dependencies, install, run};
+use crate::{build_ebpf, dependencies, install, run, service};
 
 /// Cargo in the checkout.
 pub(super) fn cargo(arguments: &[&str]) -> Command {
@@ -25,6 +25,10 @@ pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     let no_linux = ["check", "--locked", "--target", install::OTHER_SYSTEM, "-p", "plimsoll"];
     report.run("the agent compiles where there is no Linux, to say so", &mut cargo(&no_linux));
     report.run("licences and sources", &mut dependencies::deny()?);
+    match service::verify() {
+        Some(result) => report.step("systemd accepts the shipped unit", result),
+        None => report.not_run("systemd accepts the shipped unit", "there is no systemd-analyze on this machine"),
+    }
     report.tests(&mut cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]))
 }
 
