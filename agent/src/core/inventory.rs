@@ -91,7 +91,8 @@ pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-fn ring(fd: &OwnedFd) {
+/// Wakes whoever waits for an eventfd.
+pub(super) fn ring(fd: &OwnedFd) {
     // A full counter is readable already.
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }

@@ -26,7 +26,7 @@ use plimsoll_state::Record as RunRecord;
 use plimsoll_state::queue::Producer;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::Consumer;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::episode::{Depth, Episodes, Reported, SCOPES};
@@ -59,6 +59,11 @@ const REPORT_AGAIN: Duration = Duration::from_secs(30);
 const REPORTED: usize = 8;
 /// After the line of tasks rang, it is quiet for so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
+
+/// From so many drains on that find nothing although there is something, this thread lets others run
+const EMPTY_DRAINS: u32 = 2;
+/// for so long each time.
+const BUSY_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Tokens beyond those of the source.
 const TOKEN_INVENTORY: u64 = 1 << 32;
@@ -202,6 +207,8 @@ pub(super) struct Watch {
     tasks_quiet: Option<MonotonicNs>,
     /// Where the line of tasks is.
     task_threshold: Option<TaskThreshold>,
+    /// Drains in a row that found nothing although the source was readable.
+    empty_drains: u32,
 }
 
 impl Watch {
@@ -242,6 +249,7 @@ impl Watch {
             kernel_brake: KernelBrake::new(context.hold),
             tasks_quiet: None,
             task_threshold: None,
+            empty_drains: 0,
             context,
         })
     }
@@ -276,10 +284,21 @@ impl Watch {
                 return end;
             }
             super::fault_injection::end();
+            self.let_others_run();
         }
     }
 
-    fn timeout(&self) -> Option<rustix::time::Timespec> {
+    /// Sleeps for a moment where the source stays readable and has nothing to read. A program of the kernel's was
+    /// interrupted between reserving a record and submitting it, perhaps on this CPU: it cannot go on while this
+    /// thread, which is before all ordinary ones, asks again and again. Nothing is due earlier than this ends but by
+    /// that much.
+    fn let_others_run(&self) {
+        if self.empty_drains >= EMPTY_DRAINS {
+            let _ = poll(&mut [], Some(&BUSY_NAP));
+        }
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
         let now = monotonic();
         let mut due = [self.next_sample, self.next_slow, self.table.next_overdue().map(|(at, ..)| at)]
             .into_iter()
@@ -304,6 +323,7 @@ impl Watch {
 
     fn turn(&mut self, events: &[epoll::Event], awake: MonotonicNs) -> Option<End> {
         let mut trigger = Trigger::default();
+        let empty_drains = self.empty_drains;
         for event in events {
             match event.data.u64() {
                 TOKEN_TERM => return Some(End::Asked),
@@ -317,6 +337,10 @@ impl Watch {
                 }
                 token => self.drain(u32::try_from(token).unwrap_or(u32::MAX), awake, &mut trigger),
             }
+        }
+        if self.empty_drains == empty_drains {
+            // Nothing was readable without something to read.
+            self.empty_drains = 0;
         }
         self.follow_up(awake, &mut trigger);
         if self.next_slow.is_some_and(|at| at <= awake) {
@@ -358,6 +382,11 @@ impl Watch {
         wakes.clear();
         if self.context.source.drain(token, &mut wakes).is_err() {
             self.report(&Record::Failed { what: "read the source", errno: None });
+        }
+        self.empty_drains = if wakes.is_empty() { self.empty_drains.saturating_add(1) } else { 0 };
+        if self.empty_drains == 1 {
+            // What cannot be read yet may be word of a line.
+            trigger.because(Cause::FollowUp);
         }
         for wake in &wakes {
             if !super::fault_injection::loses(wake) {

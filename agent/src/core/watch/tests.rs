@@ -4,17 +4,19 @@
 use super::super::inventory::eventfd;
 use super::super::table::{Facts, SliceFacts, SliceFigures, Termination};
 use super::*;
+use arrayvec::ArrayVec;
 use plimsoll_act::{BrakeLimits, KillLimits};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::Root;
 use plimsoll_policy::SliceThresholds;
 use plimsoll_policy::kubelet::{Line, Signal, Threshold};
-use plimsoll_sense::Polling;
+use plimsoll_sense::{BrakeMark, Descriptor, Generation, MAX_DESCRIPTORS, Polling, SenseError};
 use plimsoll_state::queue;
 use plimsoll_units::Bytes;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const SLICE: u64 = 100;
 const LINE: u64 = 10;
@@ -27,18 +29,27 @@ struct Scene {
     reported: queue::Consumer,
 }
 
+/// A hard threshold on the slice alone.
+fn slice_policy(victims_per_minute: u32) -> Policy {
+    let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(LINE)))];
+    Policy {
+        thresholds: Vec::new(),
+        slices: vec![SliceThresholds { thresholds }],
+        hard_victims_per_minute: victims_per_minute,
+        ..Policy::default()
+    }
+}
+
 impl Scene {
     fn new(victims_per_minute: u32) -> Self {
-        let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(LINE)))];
-        Self::with(Policy {
-            thresholds: Vec::new(),
-            slices: vec![SliceThresholds { thresholds }],
-            hard_victims_per_minute: victims_per_minute,
-            ..Policy::default()
-        })
+        Self::with(slice_policy(victims_per_minute))
     }
 
     fn with(policy: Policy) -> Self {
+        Self::woken_by(Polling::new(Duration::from_mins(1), Duration::ZERO).expect("a period"), policy)
+    }
+
+    fn woken_by(source: impl Source + 'static, policy: Policy) -> Self {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
         let enforcer = Enforcer {
@@ -57,7 +68,7 @@ impl Scene {
         let context = Context {
             policy,
             is_traced: true,
-            source: Box::new(Polling::new(Duration::from_mins(1), Duration::ZERO).expect("a period")),
+            source: Box::new(source),
             enforcer: Some(enforcer),
             meminfo: MemInfo::open().expect("this is Linux"),
             pressure: None,
@@ -151,6 +162,14 @@ impl Scene {
     fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut frame = [0; queue::FRAME];
         std::iter::from_fn(|| self.reported.pop(&mut frame).map(<[u8]>::to_vec)).collect()
+    }
+
+    /// One turn in which these tokens are ready, `after` now.
+    fn turn(&mut self, tokens: &[u64], after: Duration) -> Option<End> {
+        let ready =
+            |token: &u64| epoll::Event { flags: epoll::EventFlags::IN, data: epoll::EventData::new_u64(*token) };
+        let events: Vec<epoll::Event> = tokens.iter().map(ready).collect();
+        self.watch.turn(&events, monotonic().after(after))
     }
 
     fn termination(&self, slot: u32, handle: &Handle) -> Option<Termination> {
@@ -376,4 +395,72 @@ fn what_is_traced_gives_the_same_plans_when_it_is_replayed() {
             }
         }
     }
+}
+
+/// Readable without end, and nothing can be read: a record that is reserved and not submitted.
+struct Busy {
+    ready: OwnedFd,
+    drains: Arc<AtomicU32>,
+}
+
+impl Source for Busy {
+    fn kind(&self) -> Kind {
+        Kind::Ebpf
+    }
+
+    fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
+        let descriptor = Descriptor { fd: self.ready.as_fd(), interest: Interest::Readable, token: 0 };
+        std::iter::once(descriptor).collect()
+    }
+
+    fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
+        self.drains.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn arm(&mut self, _: &ArmedThresholds) -> Result<Generation, SenseError> {
+        Ok(Generation(1))
+    }
+
+    fn disarm(&mut self) -> Result<(), SenseError> {
+        Ok(())
+    }
+
+    fn set_brakes(&mut self, _: &[BrakeMark]) -> Result<(), SenseError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_record_that_stays_busy_leaves_the_cpu_to_others_and_the_timers_go_on() {
+    let (ready, drains) = (eventfd().expect("a descriptor"), Arc::new(AtomicU32::new(0)));
+    super::super::inventory::ring(&ready);
+    let mut scene = Scene::woken_by(Busy { ready, drains: Arc::clone(&drains) }, slice_policy(1));
+    scene.cgroup("hog", 0);
+    scene.joins(0, "hog");
+    for (tokens, in_a_row) in [(&[0][..], 1), (&[0], 2), (&[], 0), (&[0], 1)] {
+        scene.turn(tokens, Duration::ZERO);
+        assert_eq!(scene.watch.empty_drains, in_a_row);
+    }
+    scene.watch.context.slow = Some(Duration::from_millis(20));
+    scene.watch.next_slow = Some(monotonic());
+    let term = scene.watch.context.term.try_clone().expect("a descriptor more");
+    let tree = scene.tree.path().to_owned();
+    let write = move |file: &str, text: &str| fs::write(tree.join(file), text).expect("writable");
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        write("hog/memory.current", &format!("{}\n", (SLICE - 1) << 20));
+        write("slice/memory.current", &format!("{}\n", (SLICE - 1) << 20));
+        std::thread::sleep(Duration::from_millis(200));
+        write("slice/memory.current", "0\n");
+        write("hog/cgroup.events", "populated 0\n");
+        super::super::inventory::ring(&term);
+    });
+    let begun = monotonic();
+    assert_eq!(scene.watch.run(), End::Asked);
+    let (took, drains) = (monotonic().since(begun), drains.load(Ordering::Relaxed));
+    other.join().expect("it wrote everything");
+    assert_eq!(scene.text("hog", "cgroup.kill"), "1", "the slow timer did not look");
+    // Twice at once, then once in a millisecond.
+    assert!(u128::from(drains) <= 10 + took.as_millis(), "{drains} drains in {took:?}");
 }
