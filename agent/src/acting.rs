@@ -5,9 +5,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
 
 use anyhow::Context as _;
+use plimsoll_node::{capabilities, process};
 use plimsoll_state::ActingLock;
+use rustix::io::Errno;
 
 /// The machine's lock.
 pub(crate) const MACHINE: &str = "/run/plimsoll/lock";
@@ -24,6 +30,106 @@ pub(crate) struct Locks {
 pub(crate) struct Acting {
     _directory: ActingLock,
     _machine: ActingLock,
+}
+
+/// The claim of this process to the right to act, on a thread of its own that has a table of open files of its own.
+///
+/// A lock is free when the last descriptor of it is closed. The descriptors of a process that is killed are closed when
+/// its last thread ends, in no order that is documented, and its kernel programs are detached meanwhile, one by one: for
+/// seconds on a slow machine nobody could act. This thread's table has the locks and nothing that takes long to close,
+/// and the kernel takes it apart as soon as the thread is killed.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    is_given_back: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+/// The turn of an agent that shadows.
+#[derive(Debug)]
+pub(crate) struct Turn(Receiver<Answer>);
+
+/// What the thread says, in this order.
+#[derive(Debug)]
+enum Answer {
+    /// The kernel gave it no table of its own.
+    SharesFiles(Errno),
+    /// Another agent acts.
+    Waits,
+    /// The right to act is this agent's.
+    Acts,
+    /// A lock could not be opened.
+    Failed(anyhow::Error),
+}
+
+/// Stack of the thread, locked like all memory of this process.
+const STACK: usize = 128 << 10;
+
+impl Claim {
+    /// Claims the right to act. `None`: this agent acts from now on; otherwise it shadows until its turn comes.
+    pub(crate) fn start(locks: Locks, troubles: &mut Vec<String>) -> anyhow::Result<(Self, Option<Turn>)> {
+        let (answers, turn) = channel();
+        let is_given_back = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_given_back);
+        let serve = move || match claim(&locks, &answers) {
+            Ok(acting) => {
+                while !seen.load(Ordering::Acquire) {
+                    thread::park();
+                }
+                drop(acting);
+            }
+            Err(error) => drop(answers.send(Answer::Failed(error))),
+        };
+        let thread = thread::Builder::new().name("claim".into()).stack_size(STACK).spawn(serve);
+        let thread = thread.context("cannot start the thread that holds the right to act")?;
+        let this = Self { is_given_back, thread };
+        loop {
+            match turn.recv().context("the thread that holds the right to act ended")? {
+                Answer::SharesFiles(errno) => troubles.push(format!(
+                    "the right to act is held together with all open files ({errno}): if this process is killed,                      another agent may have to wait until its kernel programs are detached"
+                )),
+                Answer::Waits => return Ok((this, Some(Turn(turn)))),
+                Answer::Acts => return Ok((this, None)),
+                Answer::Failed(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives it back, and does not wait: neither allocates nor opens or closes anything on the calling thread.
+    pub(crate) fn give_back(&self) {
+        self.is_given_back.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+    }
+
+    /// Whether another agent may act, after [`Self::give_back`].
+    pub(crate) fn has_given_back(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+impl Turn {
+    /// Waits until this agent acts.
+    pub(crate) fn wait(self) -> anyhow::Result<()> {
+        match self.0.recv().context("the thread that waits for the right to act ended")? {
+            Answer::Acts => Ok(()),
+            Answer::Failed(error) => Err(error),
+            answer @ (Answer::SharesFiles(_) | Answer::Waits) => anyhow::bail!("{answer:?} was said already"),
+        }
+    }
+}
+
+fn claim(locks: &Locks, answers: &Sender<Answer>) -> anyhow::Result<Acting> {
+    // Whoever asked may have ended meanwhile; then so does this thread, with its process.
+    let say = |answer| drop(answers.send(answer));
+    process::separate_descriptors().unwrap_or_else(|errno| say(Answer::SharesFiles(errno)));
+    capabilities::keep_only(&[capabilities::DAC_OVERRIDE])?;
+    let acting = if let Some(acting) = locks.try_acquire()? {
+        acting
+    } else {
+        say(Answer::Waits);
+        locks.acquire()?
+    };
+    say(Answer::Acts);
+    Ok(acting)
 }
 
 /// What somebody who wants to undo found free, as long as it is kept.
@@ -60,11 +166,20 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes the right to act; `None` while another agent has it. Never waits, and allocates nothing.
+    /// Takes the right to act; `None` while another agent has it. Never waits.
     pub(crate) fn try_acquire(&self) -> anyhow::Result<Option<Acting>> {
         let Some(directory) = ActingLock::try_acquire(&self.directory)? else { return Ok(None) };
         let machine = ActingLock::try_acquire(&self.machine)?;
         Ok(machine.map(|machine| Acting { _directory: directory, _machine: machine }))
+    }
+
+    /// Waits for the right to act.
+    ///
+    /// For the machine's lock first: meanwhile the directory's stays free, so that what another writer of the run record
+    /// left can be undone. Nobody else waits for one of the two while holding the other.
+    fn acquire(&self) -> anyhow::Result<Acting> {
+        let machine = ActingLock::acquire(&self.machine)?;
+        Ok(Acting { _directory: ActingLock::acquire(&self.directory)?, _machine: machine })
     }
 
     /// Takes what nobody holds, to undo what was left. Makes no directory: where there is none, nobody holds anything.
@@ -111,6 +226,26 @@ mod tests {
         assert_eq!(free(&other), (true, false));
         drop(acting);
         assert_eq!(free(&one), (true, true));
+        // Whoever waits, too, leaves the record of its directory free, and has its turn without asking again.
+        let acting = one.try_acquire().expect("writable");
+        let mut troubles = Vec::new();
+        let (claim, turn) = Claim::start(other.clone(), &mut troubles).expect("a thread starts");
+        let turn = turn.expect("the other one acts");
+        assert_eq!((free(&other), troubles.len()), ((true, false), 0), "{troubles:?}");
+        drop(acting);
+        turn.wait().expect("its turn comes");
+        assert_eq!((free(&one), free(&other)), ((true, false), (false, false)));
+        assert!(!claim.has_given_back());
+        claim.give_back();
+        while !claim.has_given_back() {
+            thread::yield_now();
+        }
+        let (claim, turn) = Claim::start(one.clone(), &mut troubles).expect("a thread starts");
+        assert!(turn.is_none() && one.try_acquire().expect("writable").is_none());
+        claim.give_back();
+        while !claim.has_given_back() {
+            thread::yield_now();
+        }
         // Whoever is refused keeps nothing.
         assert!(other.try_acquire().expect("writable").is_some());
         assert!(one.try_acquire().expect("writable").is_some());

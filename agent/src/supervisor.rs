@@ -38,8 +38,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MOST: Duration = Duration::from_secs(10);
 /// and begins anew for one that lived so long.
 const LIVED: Duration = Duration::from_mins(1);
-/// How long the core may take to let go of everything.
-const CORE_GRACE: Duration = Duration::from_secs(5);
+/// How long the core may take to finish what it began and to let go of everything; somewhat more than it takes itself.
+const CORE_GRACE: Duration = core::END_MOST.saturating_add(Duration::from_secs(3));
 /// How long the reporter may take to tell the rest.
 const REPORTER_GRACE: Duration = Duration::from_secs(2);
 /// How long the end waits for whoever reads this process's own log.
@@ -112,15 +112,12 @@ impl ChildProcess {
     }
 
     /// Plans its next start.
-    fn again(&mut self, at_once: bool) {
-        let now = Instant::now();
+    fn again(&mut self) {
         if self.started.elapsed() >= LIVED {
             self.pause = PAUSE;
         }
-        self.due = Some(if at_once { now } else { now + self.pause });
-        if !at_once {
-            self.pause = (self.pause * 2).min(PAUSE_MOST);
-        }
+        self.due = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MOST);
     }
 
     /// Asks it to end, and ends it where it does not.
@@ -204,18 +201,15 @@ impl Supervisor {
                     return Ok(crate::NOT_HERE);
                 }
                 first = false;
-                let takes_over = status.code() == Some(i32::from(core::MAY_ACT));
-                self.core.again(takes_over);
-                if !takes_over {
-                    let status = [("status", status.to_string().into())];
-                    self.say(Level::Warn, "the core ended and is started again", &status);
-                }
+                self.core.again();
+                let status = [("status", status.to_string().into())];
+                self.say(Level::Warn, "the core ended and is started again", &status);
             }
             if let Some(status) = self.reporter.ended()? {
                 self.to_reporter = None;
                 let status = [("status", status.to_string().into())];
                 self.say(Level::Warn, "the reporter ended and is started again", &status);
-                self.reporter.again(false);
+                self.reporter.again();
             }
         }
         self.core.stop(CORE_GRACE);
@@ -366,7 +360,7 @@ fn launch(
         }
         // Too many processes or files, or no memory just now: later.
         Err(error) => {
-            process.again(false);
+            process.again();
             Err(error)
         }
     }
@@ -394,11 +388,19 @@ mod tests {
     }
 
     #[test]
+    fn the_unit_gives_the_end_the_time_that_it_may_take() {
+        let [time] = values("TimeoutStopSec")[..] else { panic!("one time to stop") };
+        let seconds = time.strip_suffix('s').and_then(|seconds| seconds.parse().ok()).expect("in seconds");
+        let most = CORE_GRACE + REPORTER_GRACE + LAST_LINES;
+        assert!(most < Duration::from_secs(seconds), "systemd kills it after {seconds} s, and it may take {most:?}");
+    }
+
+    #[test]
     fn pauses_between_starts_double_up_to_the_longest_and_begin_anew() {
         let mut process = ChildProcess::new("child");
         let mut next = || {
             let before = Instant::now();
-            process.again(false);
+            process.again();
             let pause = process.due.expect("it is planned") - before;
             (Duration::from_millis(pause.as_millis().try_into().expect("short")), process.pause)
         };
@@ -411,7 +413,7 @@ mod tests {
         assert_eq!(pauses[..3], [PAUSE, PAUSE * 2, PAUSE * 4]);
         assert_eq!(pauses[8], PAUSE_MOST);
         process.started = Instant::now().checked_sub(LIVED).expect("the machine runs for a minute");
-        process.again(false);
+        process.again();
         assert_eq!(process.pause, PAUSE * 2, "it lived long enough");
     }
 }

@@ -74,6 +74,14 @@ pub fn release(pidfd: impl AsFd) -> Released {
     }
 }
 
+/// Gives the calling thread a table of open files of its own, empty but for the standard three. What it opens from here
+/// on is closed by the kernel the moment this thread ends, also where the process is killed, and not with all that the
+/// process has open. No descriptor may be handed to or from this thread: a number means another file on each side.
+/// `ENOSYS` before Linux 5.9.
+pub fn separate_descriptors() -> Result<(), Errno> {
+    sys::unshare_files()
+}
+
 /// The cgroup v2 path of a process, from the root of the cgroup tree, without a slash at its beginning; empty for the
 /// root itself. `None` where there is no such process, or no cgroup v2.
 pub fn cgroup_path(pid: Option<Pid>) -> Option<Vec<u8>> {
@@ -179,6 +187,31 @@ mod tests {
         assert_eq!((huge.resident, huge.huge_pages), (Bytes(102_400), Bytes(2_097_152)));
         assert!(huge.name.starts_with('\u{fffd}'), "{}", huge.name);
         assert_eq!(with(&[("VmRSS:", b"leave out")]), None, "as for a thread of the kernel");
+    }
+
+    #[test]
+    fn what_a_thread_opens_in_its_own_table_is_its_own() {
+        use std::os::fd::AsRawFd as _;
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| place.path().join(name);
+        let names = |table: &str| -> Vec<PathBuf> {
+            let numbers = std::fs::read_dir(table).expect("readable").flatten();
+            numbers.filter_map(|number| std::fs::read_link(number.path()).ok()).collect()
+        };
+        let shared = std::fs::File::create(path("shared")).expect("writable");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                separate_descriptors().expect("the kernel allows it");
+                let _own = std::fs::File::create(path("own")).expect("writable");
+                let own = names("/proc/thread-self/fd");
+                assert!(own.contains(&path("own")) && !own.contains(&path("shared")), "{own:?}");
+                let process = names("/proc/self/fd");
+                assert!(!process.contains(&path("own")) && process.contains(&path("shared")), "{process:?}");
+            });
+        });
+        // Still the same file.
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", shared.as_raw_fd())).expect("it is open");
+        assert_eq!(link, path("shared"));
     }
 
     #[test]

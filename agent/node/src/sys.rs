@@ -19,6 +19,14 @@ pub(crate) fn process_mrelease(pidfd: impl AsFd) -> Result<(), Errno> {
     outcome(unsafe { libc::syscall(libc::SYS_process_mrelease, fd, 0) })
 }
 
+/// `close_range(2)` with `CLOSE_RANGE_UNSHARE`: the calling thread goes on with a table of open files that has the first
+/// three of the process only.
+pub(crate) fn unshare_files() -> Result<(), Errno> {
+    // SAFETY: the call reads three integers and touches no memory of this process. Every descriptor stays open for the
+    // other threads; that this thread uses none of them is up to the caller of `process::separate_descriptors`.
+    outcome(unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) })
+}
+
 /// `sched_setscheduler(2)` for the calling thread alone: threads that it starts are ordinary ones. musl's own function of
 /// that name always fails.
 pub(crate) fn set_round_robin(priority: i32) -> Result<(), Errno> {

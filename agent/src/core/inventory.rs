@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use plimsoll_node::cgroup::{Handle, Root};
@@ -51,6 +52,8 @@ pub(super) enum Request {
     Suspects = 4,
     /// End.
     End = 8,
+    /// Say that this agent acts from now on.
+    TakeOver = 16,
 }
 
 /// The watching thread's way to ask: a word and a descriptor.
@@ -103,13 +106,20 @@ pub(super) fn clear(fd: &OwnedFd) {
     while let Err(Errno::INTR) = rustix::io::read(fd, &mut count) {}
 }
 
-/// What the inventory thread says of the core whenever the reporter is new.
+/// What the inventory thread says of the core whenever the reporter is new, and when this agent takes over.
 #[derive(Clone, Debug)]
 pub(super) struct StartupReport {
     pub(super) source: &'static str,
     pub(super) shadow: Option<&'static str>,
     pub(super) attempts: Vec<SourceAttempt>,
     pub(super) start: StartParts,
+    pub(super) undone: Option<(u32, u32, u32, u32)>,
+    pub(super) troubles: Vec<String>,
+}
+
+/// What an agent found when it took over.
+#[derive(Debug)]
+pub(super) struct TakenOver {
     pub(super) undone: Option<(u32, u32, u32, u32)>,
     pub(super) troubles: Vec<String>,
 }
@@ -137,6 +147,8 @@ pub(super) struct Context {
     pub(super) reporter_restarted: OwnedFd,
     pub(super) queue: Producer,
     pub(super) max_workloads: usize,
+    /// Comes before [`Request::TakeOver`].
+    pub(super) taken_over: Receiver<TakenOver>,
     /// The watching thread wakes by itself from time to time: if it does not, the core is not well.
     pub(super) turns: bool,
 }
@@ -237,6 +249,12 @@ impl Inventory {
             if is_asked(Request::Suspects) && self.next_suspects <= now {
                 self.next_suspects = now.after(SUSPECTS_PAUSE);
                 self.name_suspects();
+            }
+            if is_asked(Request::TakeOver)
+                && let Ok(TakenOver { undone, troubles }) = self.context.taken_over.try_recv()
+            {
+                startup_report = StartupReport { shadow: None, undone, troubles, ..startup_report };
+                self.report_startup(&mut startup_report, true);
             }
             if reporter_restarted {
                 clear(&self.context.reporter_restarted);

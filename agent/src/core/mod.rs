@@ -1,5 +1,5 @@
-//! The core: senses, decides, acts. One thread that watches, one that scouts, two that do what blocks, and with the
-//! in-kernel brake one that continues whom it stopped; no async runtime.
+//! The core: senses, decides, acts. One thread that watches, one that scouts, two that do what blocks, one that holds
+//! the right to act, and with the in-kernel brake one that continues whom it stopped; no async runtime.
 //!
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
 //! privileges, and only then wait.
@@ -9,6 +9,7 @@ mod fault_injection;
 mod inventory;
 mod kernel_brake;
 mod resume;
+mod succession;
 mod suspects;
 mod table;
 mod thresholds;
@@ -16,6 +17,7 @@ mod watch;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -40,7 +42,7 @@ use plimsoll_units::{CgroupId, MonotonicNs, Pages, Pattern};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
-use crate::acting::Locks;
+use crate::acting::{Claim, Locks};
 use crate::options::Options;
 use crate::record::StartParts;
 use crate::{inherit, inherited_config};
@@ -69,8 +71,10 @@ const JOBS: usize = 1024;
 const MAX_ACTIONS: usize = 32;
 /// The inventory thread's stack, locked like all memory of this process.
 const SCOUT_STACK: usize = 512 << 10;
-/// How long the end waits for the other threads.
+/// How long the end waits for the other threads, twice.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the core may take from the signal that asks it to end.
+pub(crate) const END_MOST: Duration = watch::END_MOST.saturating_add(LAST_WORDS.saturating_mul(2));
 
 /// What the supervisor starts the core with.
 #[derive(Debug, clap::Args)]
@@ -90,9 +94,6 @@ pub(crate) struct Arguments {
     #[arg(long)]
     supervisor: Option<i32>,
 }
-
-/// Exit code: the right to act is free now; start again to take it.
-pub(crate) const MAY_ACT: u8 = 75;
 
 /// Runs until it is asked to end, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
@@ -114,22 +115,25 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let mode = CgroupMode::detect();
     let root = Root::open(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()))?;
-    let locks = Locks::of(&configuration.state_directory);
     let unified = mode == CgroupMode::Unified;
-    let acting = if unified { locks.try_acquire()? } else { None };
-    let shadow = shadow(acting.is_some(), unified);
+    let locks = Locks::of(&configuration.state_directory);
+    let (claim, turn) = if unified { Some(Claim::start(locks, &mut troubles)?) } else { None }.unzip();
+    let turn = turn.flatten();
+    let acting = unified && turn.is_none();
+    let shadow = shadow(acting, unified);
 
     let now = monotonic();
-    let past = if acting.is_some() { Some(Past::undo(&configuration, &root, &mut troubles)?) } else { None };
+    let past = if acting { Some(Past::undo(&configuration, &root, &mut troubles)?) } else { None };
     start.undo = lap(now);
 
     let now = monotonic();
     raise_open_files(&mut troubles);
-    let Some((source, attempts)) = stand(&configuration, acting.is_some()) else { return Ok(crate::NOT_HERE) };
+    let Some((source, attempts)) = stand(&configuration, unified) else { return Ok(crate::NOT_HERE) };
     start.source = lap(now);
 
     let now = monotonic();
-    let brakes_in_kernel = acting.is_some() && !configuration.brake.in_kernel.is_empty();
+    let brakes_in_kernel = unified && !configuration.brake.in_kernel.is_empty();
+    let ((give_means, means), (tell_taken_over, taken_over)) = (RingBuffer::new(1), std::sync::mpsc::channel());
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(UPDATES));
     let machine = machine()?;
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
@@ -149,6 +153,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         reporter_restarted,
         queue: slow_queue,
         max_workloads: most_workloads(),
+        taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
     });
     inventory.first();
@@ -172,13 +177,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         updates,
         give_back,
         inventory: handle.clone(),
-        resumer: if brakes_in_kernel { resumer()? } else { None },
+        resumer: if acting && brakes_in_kernel { resumer()? } else { None },
         hold: configuration.brake.deadline,
-        news,
+        news: news.try_clone()?,
         queue,
         term,
         parent,
-        may_act: Box::new(move || unified && matches!(locks.try_acquire(), Ok(Some(_)))),
+        means,
     })?;
     watch.begin();
     start.armed = lap(begun);
@@ -189,17 +194,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         .stack_size(SCOUT_STACK)
         .spawn(move || inventory.serve(startup_report))
         .context("cannot start the inventory thread")?;
-    if acting.is_some() {
-        fault_injection::filter()?;
+    if let Some(turn) = turn {
+        let ways = succession::Ways { means: give_means, news, taken_over: tell_taken_over };
+        succession::start(turn, configuration, root, brakes_in_kernel, ways)?;
     }
+    fault_injection::filter()?;
     let end = watch.run();
-    watch.release();
-    handle.request(inventory::Request::End);
-    // Its last words; a file system that does not answer must not hold up the end.
-    let asked = monotonic();
-    while !(inventory_thread.is_finished() && watch.has_released()) && monotonic().since(asked) < LAST_WORDS {
-        let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
-    }
+    let_go(&mut watch, &handle, claim.as_ref(), &inventory_thread);
     // Nothing is closed one by one: this thread may not, and the kernel does it all.
     std::process::exit(end.code().into())
 }
@@ -212,6 +213,28 @@ fn queues(socket: &OwnedFd) -> anyhow::Result<(Producer, Producer)> {
         crate::log::complain(&format!("nothing that this core does is reported: its queues go nowhere: {errno}"));
     }
     Ok((queue, slow_queue))
+}
+
+/// Lets go of everything, for the end.
+fn let_go(watch: &mut Watch, handle: &InventoryHandle, claim: Option<&Claim>, inventory_thread: &JoinHandle<()>) {
+    watch.release();
+    handle.request(inventory::Request::End);
+    // What this agent held goes on, then another one may act: it need not wait until this process is gone, whose kernel
+    // programs are detached one by one. The inventory thread has last words; a file system that does not answer must
+    // not hold them up.
+    wait_for(|| watch.has_released());
+    if let Some(claim) = claim {
+        claim.give_back();
+    }
+    wait_for(|| inventory_thread.is_finished() && claim.is_none_or(Claim::has_given_back));
+}
+
+/// Waits for another thread, but not for long.
+fn wait_for(done: impl Fn() -> bool) {
+    let begun = monotonic();
+    while !done() && monotonic().since(begun) < LAST_WORDS {
+        let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
+    }
 }
 
 /// What an earlier process left, undone.
@@ -306,8 +329,8 @@ const fn shadow(acting: bool, unified: bool) -> Option<&'static str> {
 }
 
 /// The best source that stands here. `None` only where the configuration allows one and no other; why is said.
-fn stand(configuration: &Configuration, acting: bool) -> Option<(Box<dyn Source>, Vec<SourceAttempt>)> {
-    ladder(&source_config(configuration, acting)).inspect_err(|error| eprintln!("plimsoll: {error:#}")).ok()
+fn stand(configuration: &Configuration, unified: bool) -> Option<(Box<dyn Source>, Vec<SourceAttempt>)> {
+    ladder(&source_config(configuration, unified)).inspect_err(|error| eprintln!("plimsoll: {error:#}")).ok()
 }
 
 /// A descriptor of the supervisor, which is readable when that is gone.
@@ -334,7 +357,7 @@ fn term_descriptor() -> anyhow::Result<OwnedFd> {
     Ok(read.into())
 }
 
-fn source_config(configuration: &Configuration, acting: bool) -> plimsoll_sense::Config {
+fn source_config(configuration: &Configuration, unified: bool) -> plimsoll_sense::Config {
     plimsoll_sense::Config {
         only: match configuration.source {
             SourceChoice::Auto => None,
@@ -343,8 +366,8 @@ fn source_config(configuration: &Configuration, acting: bool) -> plimsoll_sense:
             SourceChoice::Poll => Some(Kind::Polling),
         },
         poll_period: configuration.poll_period,
-        // One that shadows stops nobody.
-        kernel_brake: acting && !configuration.brake.in_kernel.is_empty(),
+        // One that shadows loads it too, for its turn, and marks no slice until then.
+        kernel_brake: unified && !configuration.brake.in_kernel.is_empty(),
         ..plimsoll_sense::Config::default()
     }
 }

@@ -60,6 +60,8 @@ const REPORTED: usize = 8;
 /// After the line of tasks rang, it is quiet for so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
 
+/// An agent that is asked to end finishes what it began, but for no longer than this.
+pub(super) const END_MOST: Duration = Duration::from_secs(10);
 /// From so many drains on that find nothing although there is something, this thread lets others run
 const EMPTY_DRAINS: u32 = 2;
 /// for so long each time.
@@ -80,8 +82,6 @@ pub(super) enum End {
     Asked,
     /// The supervisor is gone.
     Orphaned,
-    /// The agent that acted is gone, and this one may act.
-    MayAct,
 }
 
 impl End {
@@ -90,7 +90,6 @@ impl End {
         match self {
             Self::Asked => 0,
             Self::Orphaned => 1,
-            Self::MayAct => super::MAY_ACT,
         }
     }
 }
@@ -137,8 +136,14 @@ pub(super) struct Context {
     pub(super) term: OwnedFd,
     /// Readable when the supervisor is gone.
     pub(super) parent: OwnedFd,
-    /// Says whether the right to act is free, where this agent shadows.
-    pub(super) may_act: Box<dyn FnMut() -> bool>,
+    /// What this agent needs to act, once that is its turn; `news` is rung for it.
+    pub(super) means: Consumer<Means>,
+}
+
+/// What an agent that shadowed acts with from its turn on.
+pub(super) struct Means {
+    pub(super) enforcer: Enforcer,
+    pub(super) resumer: Option<Resumer>,
 }
 
 /// Memory of the machine, then of each slice; absent where it could not be read.
@@ -207,6 +212,8 @@ pub(super) struct Watch {
     tasks_quiet: Option<MonotonicNs>,
     /// Where the line of tasks is.
     task_threshold: Option<TaskThreshold>,
+    /// It was asked to end, and does so by then at the latest.
+    end_by: Option<MonotonicNs>,
     /// Drains in a row that found nothing although the source was readable.
     empty_drains: u32,
 }
@@ -249,6 +256,7 @@ impl Watch {
             kernel_brake: KernelBrake::new(context.hold),
             tasks_quiet: None,
             task_threshold: None,
+            end_by: None,
             empty_drains: 0,
             context,
         })
@@ -317,6 +325,7 @@ impl Watch {
             }
         }
         self.kernel_brake.due().map(&mut by);
+        self.end_by.map(&mut by);
         // A time too far away to be said is never.
         due.and_then(|due| due.since(now).try_into().ok())
     }
@@ -326,12 +335,20 @@ impl Watch {
         let empty_drains = self.empty_drains;
         for event in events {
             match event.data.u64() {
-                TOKEN_TERM => return Some(End::Asked),
+                TOKEN_TERM => {
+                    super::inventory::clear(&self.context.term);
+                    self.end_by.get_or_insert(awake.after(END_MOST));
+                    // A line may have been crossed just now.
+                    trigger.because(Cause::FollowUp);
+                }
                 TOKEN_PARENT => return Some(End::Orphaned),
                 TOKEN_INVENTORY => {
                     super::inventory::clear(&self.context.news);
                     // Somebody who was not known may be the one that grows.
                     if self.take_updates() && self.episodes.is_open() {
+                        trigger.because(Cause::FollowUp);
+                    }
+                    if self.take_means() {
                         trigger.because(Cause::FollowUp);
                     }
                 }
@@ -357,8 +374,22 @@ impl Watch {
         if trigger.cause.is_some() {
             self.sample(trigger, awake);
         }
-        let at_leisure = matches!(trigger.cause, Some(Cause::Timer | Cause::Poll));
-        (self.context.enforcer.is_none() && at_leisure && (self.context.may_act)()).then_some(End::MayAct)
+        self.end_by.is_some_and(|by| by <= awake || !self.is_under_way()).then_some(End::Asked)
+    }
+
+    /// Whether a victim is dying or something is held: an end now would leave an eviction half done.
+    fn is_under_way(&self) -> bool {
+        let acts = |enforcer: &Enforcer| enforcer.kills.hopeful() > 0 || enforcer.brakes.count() > 0;
+        self.kernel_brake.holds() || self.context.enforcer.as_ref().is_some_and(acts)
+    }
+
+    /// Acts from here on, if the agent that acted is gone. Gives whether it does.
+    fn take_means(&mut self) -> bool {
+        let Ok(Means { enforcer, resumer }) = self.context.means.pop() else { return false };
+        self.context.enforcer = Some(enforcer);
+        self.context.resumer = resumer;
+        self.context.inventory.request(Request::TakeOver);
+        true
     }
 
     /// Lets go of everything, for the end.
@@ -713,7 +744,8 @@ impl Watch {
             self.continue_stopped();
         }
         let line = self.hard_threshold(0, memory.capacity);
-        if quiet && self.kernel_brake.set(&mut *self.context.source, line).is_err() {
+        let acts = self.context.enforcer.is_some();
+        if acts && quiet && self.kernel_brake.set(&mut *self.context.source, line).is_err() {
             self.report(&Record::Failed { what: "mark slices for the in-kernel brake", errno: None });
         }
     }

@@ -1,16 +1,19 @@
-//! Whether the agent is ready, and why not.
+//! Whether the agent is ready, which is to act, and why not.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use plimsoll_units::MonotonicNs;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Without a sign of life for so long, the core counts as gone.
 const SILENCE: Duration = Duration::from_secs(15);
 
 /// What readiness is judged by.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Health {
     /// The core that was armed last; none until one was.
     pub(super) core: Option<Armed>,
@@ -21,7 +24,7 @@ pub(super) struct Health {
 }
 
 /// A core whose thresholds are armed.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Armed {
     /// The source in use.
     pub(super) source: String,
@@ -29,20 +32,41 @@ pub(super) struct Armed {
     pub(super) shadow: Option<String>,
     /// The last sign of life.
     pub(super) heard: MonotonicNs,
+    /// Its process, or why that could not be opened.
+    pub(super) process: Result<OwnedFd, Errno>,
+}
+
+impl Armed {
+    /// Whether it is known to have ended, as a killed one has that had no time to say so.
+    fn has_ended(&self) -> bool {
+        match &self.process {
+            Ok(process) => {
+                let mut ended = [PollFd::new(process, PollFlags::IN)];
+                poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+            }
+            Err(errno) => *errno == Errno::SRCH,
+        }
+    }
 }
 
 impl Health {
     /// Whether it is ready at `now`, and what there is to say.
     pub(super) fn judge(&self, now: MonotonicNs) -> (bool, String) {
-        let Some(Armed { source, shadow, heard }) = &self.core else {
+        let Some(core) = &self.core else {
             return (false, "not ready: the core has not armed its lines yet\n".into());
         };
+        if core.has_ended() {
+            return (false, "not ready: the core ended; the next one has not armed its lines yet\n".into());
+        }
+        let Armed { source, shadow, heard, .. } = core;
         let silence = now.since(*heard);
-        let ready = silence <= SILENCE;
-        let mut text = if ready {
-            format!("ready: source {source}\n")
-        } else {
-            format!("not ready: nothing was heard of the core for {} s\nsource {source}\n", silence.as_secs())
+        let (ready, mut text) = match shadow {
+            _ if silence > SILENCE => {
+                let text = format!("not ready: nothing was heard of the core for {} s", silence.as_secs());
+                (false, format!("{text}\nsource {source}\n"))
+            }
+            Some(_) => (false, format!("not ready: this agent does not act\nsource {source}\n")),
+            None => (true, format!("ready: source {source}\n")),
         };
         // Writing into a String does not fail.
         if let Some(why) = shadow {
@@ -62,17 +86,42 @@ impl Health {
 mod tests {
     use super::*;
 
+    fn second(seconds: u64) -> MonotonicNs {
+        MonotonicNs(seconds * 1_000_000_000)
+    }
+
+    fn armed(source: &str, shadow: Option<&str>) -> Armed {
+        let process = plimsoll_node::process::open(rustix::process::getpid());
+        Armed { source: source.into(), shadow: shadow.map(Into::into), heard: second(1), process }
+    }
+
+    #[test]
+    fn a_core_that_ended_is_not_ready_before_anybody_says_so() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let pid = rustix::process::Pid::from_child(&child);
+        let open = || Armed { process: plimsoll_node::process::open(pid), ..armed("ebpf", None) };
+        let mut health = Health { core: Some(open()), ..Health::default() };
+        assert!(health.judge(second(1)).0);
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+        // The one that was opened before, and one that was gone already.
+        for _ in 0..2 {
+            let (ready, text) = health.judge(second(1));
+            assert!(!ready && text.contains("the core ended"), "{text}");
+            health.core = Some(open());
+        }
+        health.core = Some(Armed { process: Err(Errno::PERM), ..armed("ebpf", None) });
+        assert!(health.judge(second(1)).0, "nothing is known of its end");
+    }
+
     #[test]
     fn ready_is_armed_and_heard_of() {
-        let second = |seconds: u64| MonotonicNs(seconds * 1_000_000_000);
         let mut health = Health::default();
         assert!(!health.judge(second(1)).0);
-        let shadow = Some("another agent acts".into());
-        health.core = Some(Armed { source: "psi".into(), shadow, heard: second(1) });
+        health.core = Some(armed("psi", None));
         health.source_errors.insert("ebpf".into(), "no type information".into());
         health.missing.insert("fork".into(), "no such function".into());
-        let reasons = "source psi\nshadow: another agent acts\nnot ebpf: no type information\n\
-            without hook fork: no such function\n";
+        let reasons = "source psi\nnot ebpf: no type information\nwithout hook fork: no such function\n";
         for (now, ready, first) in [
             (1, true, "ready: "),
             (16, true, "ready: "),
@@ -84,5 +133,16 @@ mod tests {
         // It is heard of again.
         health.core.as_mut().expect("armed").heard = second(99);
         assert!(health.judge(second(100)).0);
+    }
+
+    #[test]
+    fn who_only_watches_is_not_ready_and_says_why() {
+        let health = Health { core: Some(armed("ebpf", Some("another agent acts"))), ..Health::default() };
+        for (now, first) in
+            [(1, "not ready: this agent does not act"), (99, "not ready: nothing was heard of the core for 98 s")]
+        {
+            let text = format!("{first}\nsource ebpf\nshadow: another agent acts\n");
+            assert_eq!(health.judge(second(now)), (false, text), "at {now}");
+        }
     }
 }

@@ -323,7 +323,8 @@ mod tests {
                 let (mut watch, mut inventory) = core(&send, 2, 200);
                 assert!(Record::Trouble { text: "from the core that died" }.send(&mut watch));
                 assert!(
-                    Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start }.send(&mut inventory)
+                    Record::Armed { pid: std::process::id(), source: "psi", shadow: None, workloads: 4, start }
+                        .send(&mut inventory)
                 );
                 drop((watch, inventory));
                 let (mut watch, mut inventory) = core(&send, 2, 200);

@@ -244,7 +244,7 @@ mod tests {
                 assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
             }
             lock(&sink).report(&Record::Armed {
-                pid: 1,
+                pid: std::process::id(),
                 source: "ebpf",
                 shadow: None,
                 workloads: 0,

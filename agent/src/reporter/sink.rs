@@ -9,11 +9,13 @@ use std::time::Duration;
 use plimsoll_config::{Configuration, LogFormat};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::MemInfo;
+use plimsoll_node::process;
 use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::Condition;
 use plimsoll_replay::trace::Entry;
 use plimsoll_state::queue::Losses;
 use plimsoll_units::{Bytes, MonotonicNs};
+use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 
 use super::health::{self, Health};
@@ -296,10 +298,14 @@ impl Sink {
     }
 
     fn armed(&mut self, pid: u32, source: &str, shadow: Option<&str>, workloads: u32, start: StartParts) {
-        *lock(&self.health) = Health {
-            core: Some(health::Armed { source: source.into(), shadow: shadow.map(Into::into), heard: (self.clock)() }),
-            ..std::mem::take(&mut self.starting)
+        let pid_of_core = i32::try_from(pid).ok().and_then(process::Pid::from_raw);
+        let core = health::Armed {
+            source: source.into(),
+            shadow: shadow.map(Into::into),
+            heard: (self.clock)(),
+            process: pid_of_core.ok_or(Errno::SRCH).and_then(process::open),
         };
+        *lock(&self.health) = Health { core: Some(core), ..std::mem::take(&mut self.starting) };
         // What another core had is not there any more.
         self.metrics.source.clear();
         self.metrics.hook_attached.clear();
@@ -709,7 +715,7 @@ pub(super) mod tests {
         let (mut sink, lines) = sink(JSON, None);
         assert!(!sink.answers().readiness().0);
         let start = StartParts::default();
-        let armed = Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start };
+        let armed = Record::Armed { pid: std::process::id(), source: "psi", shadow: None, workloads: 4, start };
         sink.report(&Record::SourceFailed { source: "ebpf", why: "hidden symbols" });
         sink.report(&Record::Hook { name: "fork", attached: false, how: "no such function" });
         assert!(!sink.answers().readiness().0);
@@ -719,8 +725,15 @@ pub(super) mod tests {
         assert!(text.contains("without hook fork: no such function"), "{text}");
         assert!(sink.metrics.text().contains("plimsoll_hook_attached{hook=\"fork\"} 0\n"));
         assert_eq!(lines.lock().expect("no panic")[2].2["start"]["armed_ns"], 0);
-        sink.report(&Record::Armed { pid: 4, source: "poll", shadow: Some("it was told to"), workloads: 4, start });
-        assert_eq!(sink.answers().readiness(), (true, "ready: source poll\nshadow: it was told to\n".into()));
+        sink.report(&Record::Armed {
+            pid: std::process::id(),
+            source: "poll",
+            shadow: Some("it was told to"),
+            workloads: 4,
+            start,
+        });
+        let text = "not ready: this agent does not act\nsource poll\nshadow: it was told to\n";
+        assert_eq!(sink.answers().readiness(), (false, text.into()));
         let text = sink.metrics.text();
         assert!(text.contains("plimsoll_source{source=\"poll\"} 1\n") && !text.contains("psi"), "{text}");
         assert!(text.contains("plimsoll_acting 0\n") && !text.contains("fork"), "{text}");
@@ -748,7 +761,7 @@ pub(super) mod tests {
         let (mut sink, _) = sink(JSON, None);
         sink.clock = at_first;
         let start = StartParts::default();
-        sink.report(&Record::Armed { pid: 3, source: "psi", shadow: None, workloads: 4, start });
+        sink.report(&Record::Armed { pid: std::process::id(), source: "psi", shadow: None, workloads: 4, start });
         assert!(sink.answers().readiness().0);
         sink.clock = later;
         assert!(!sink.answers().readiness().0);

@@ -187,6 +187,9 @@ impl Watch {
     /// Does what the plan says.
     pub(super) fn carry_out(&mut self, scope: usize, now: MonotonicNs) {
         if self.context.enforcer.is_none() {
+            // None of them is killed: the bound of victims is not used up for the time when this agent acts.
+            let evictions = self.plan.actions.iter().filter(|action| matches!(action, Action::Evict { .. }));
+            (0..evictions.count()).for_each(|_| self.state.give_back_victim());
             return;
         }
         for index in 0..self.plan.actions.len() {

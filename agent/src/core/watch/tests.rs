@@ -27,6 +27,7 @@ struct Scene {
     updates: rtrb::Producer<Update>,
     returned: rtrb::Consumer<Arc<Handle>>,
     reported: queue::Consumer,
+    give_means: rtrb::Producer<Means>,
 }
 
 /// A hard threshold on the slice alone.
@@ -64,6 +65,7 @@ impl Scene {
         let (queue, reader) = queue::create(1024).expect("memory");
         let (updates, take) = rtrb::RingBuffer::new(16);
         let (give_back, returned) = rtrb::RingBuffer::new(16);
+        let (give_means, means) = rtrb::RingBuffer::new(1);
         let fd = || eventfd().expect("a descriptor");
         let context = Context {
             policy,
@@ -84,13 +86,14 @@ impl Scene {
             slow: None,
             term: fd(),
             parent: fd(),
-            may_act: Box::new(|| false),
+            means,
         };
         let mut scene = Self {
             watch: Watch::new(context).expect("descriptors"),
             updates,
             returned,
             reported: queue::Consumer::attach(&reader).expect("a queue"),
+            give_means,
             tree,
         };
         scene.cgroup("slice", 0);
@@ -395,6 +398,60 @@ fn what_is_traced_gives_the_same_plans_when_it_is_replayed() {
             }
         }
     }
+}
+
+#[test]
+fn who_is_asked_to_end_finishes_the_kill_first_but_not_for_ever() {
+    let mut scene = Scene::new(10);
+    scene.cgroup("hog", 50);
+    let hog = scene.joins(0, "hog");
+    assert_eq!(scene.turn(&[TOKEN_TERM], Duration::ZERO), Some(End::Asked), "there is nothing to finish");
+
+    for ends in [true, false] {
+        let mut scene = Scene::new(10);
+        scene.cgroup("hog", 50);
+        let hog = scene.joins(0, "hog");
+        scene.watch.freeze(&hog, 1, Bytes::ZERO);
+        // The line was crossed, and nobody looked yet.
+        scene.uses("slice", SLICE - 1);
+        assert_eq!(scene.turn(&[TOKEN_TERM], Duration::ZERO), None, "somebody is frozen and memory is short");
+        assert_eq!(
+            (scene.text("hog", "cgroup.kill").as_str(), scene.termination(0, &hog)),
+            ("1", Some(Termination::Killed(Bytes::mib(50))))
+        );
+        assert_eq!(scene.turn(&[], Duration::from_millis(1)), None, "it is dying");
+        assert!(scene.watch.timeout().is_some(), "nothing would wake it");
+        if ends {
+            scene.write("hog", "cgroup.events", "populated 0\n");
+            scene.uses("slice", 1);
+            assert_eq!(scene.turn(&[], Duration::from_millis(2)), Some(End::Asked));
+        } else {
+            // It gives back, so that it never counts as stuck, and it never ends either.
+            scene.uses("hog", 40);
+            assert_eq!(scene.turn(&[], END_MOST.saturating_sub(Duration::from_secs(1))), None);
+            scene.uses("hog", 30);
+            assert_eq!(scene.turn(&[], END_MOST), Some(End::Asked));
+        }
+    }
+    drop(hog);
+}
+
+#[test]
+fn who_shadowed_acts_as_soon_as_it_is_its_turn_and_has_used_up_nothing() {
+    let mut scene = Scene::new(1);
+    let enforcer = scene.watch.context.enforcer.take().expect("it acted");
+    scene.cgroup("hog", 50);
+    scene.joins(0, "hog");
+    scene.uses("slice", SLICE - 1);
+    for _ in 0..3 {
+        scene.sample();
+    }
+    assert_eq!(scene.text("hog", "cgroup.kill"), "", "it only watches");
+    assert_eq!(scene.turn(&[TOKEN_INVENTORY], Duration::ZERO), None);
+    assert_eq!(scene.text("hog", "cgroup.kill"), "", "it is not its turn");
+    assert!(scene.give_means.push(Means { enforcer, resumer: None }).is_ok());
+    assert_eq!(scene.turn(&[TOKEN_INVENTORY], Duration::ZERO), None);
+    assert_eq!(scene.text("hog", "cgroup.kill"), "1");
 }
 
 /// Readable without end, and nothing can be read: a record that is reserved and not submitted.

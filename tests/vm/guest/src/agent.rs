@@ -6,7 +6,7 @@
 use crate::cgroup::Cgroup;
 use crate::hog_tests::guest;
 use crate::machine::wait_for;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::env;
@@ -189,6 +189,22 @@ impl Agent {
         ready.with_context(|| format!("its log ends with: {}", tail(&self.text())))
     }
 
+    /// Waits until its thresholds are armed and it only watches, because another agent acts or because it cannot: then
+    /// it is not ready, and says why.
+    pub(crate) fn wait_shadowing(&mut self, limit: Duration) -> Result<()> {
+        let address = self.address;
+        let shadows = wait_for("the agent shadows", limit, || {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the agent ended before it shadowed: {status}");
+            }
+            let Ok((status, said)) = get(address, "/readyz") else { return Ok(false) };
+            let shadows = said.contains("shadow: ");
+            ensure!(!shadows || status == 503, "it shadows, and its readiness is {status}: {said}");
+            Ok(shadows)
+        });
+        shadows.with_context(|| format!("its log ends with: {}", tail(&self.text())))
+    }
+
     /// The process that was started: the supervisor.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
@@ -210,6 +226,11 @@ impl Agent {
     /// The same, to send it signals.
     pub(crate) fn process(&self, part: &str) -> Result<Pid> {
         Pid::from_raw(i32::try_from(self.part(part)?)?).context("no process has the number zero")
+    }
+
+    /// The supervisor, to send it signals.
+    pub(crate) fn supervisor(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// All of its log so far.
@@ -257,7 +278,7 @@ impl Agent {
     pub(crate) fn stop(mut self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let status = self.wait_end(Duration::from_secs(20))?;
-        anyhow::ensure!(status.success(), "the agent ended with {status}: {}", tail(&self.text()));
+        ensure!(status.success(), "the agent ended with {status}: {}", tail(&self.text()));
         Ok(())
     }
 }

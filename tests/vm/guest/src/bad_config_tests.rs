@@ -7,7 +7,10 @@ use std::process::{Command, Stdio};
 
 /// A file, and what the error must name: the key, the value where there is one, and what was expected.
 const BAD: &[(&str, &[&str])] = &[
-    ("evictionHrad: {memory.available: 100Mi}\n", &["evictionHrad: unknown key; expected ", "evictionHard, "]),
+    (
+        "evictionHrad: {memory.available: 100Mi}\n",
+        &["evictionHrad: unknown key; did you mean evictionHard?", "evictionHard, "],
+    ),
     ("machine: {colour: red}\n", &["machine.colour: unknown key; expected ", "brake, "]),
     (
         "evictionHard: {memory.available: 100Quux}\n",

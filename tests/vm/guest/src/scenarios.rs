@@ -1,6 +1,6 @@
 //! What grows, and what must come of it.
 
-use crate::agent::{Agent, Settings};
+use crate::agent::{Agent, Settings, tail};
 use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
@@ -13,7 +13,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How far below what is available the line is drawn, in MiB.
 const CAPACITY_LEFT: u64 = 96;
@@ -210,27 +210,51 @@ pub(crate) fn disk_bound() -> Result<()> {
     scene.end()
 }
 
+/// How long it may take from the end of the agent that acts until the one that shadowed it acts. Its programs are
+/// loaded, so it only has to undo what was left; the programs of a process that is killed are detached for seconds
+/// meanwhile.
+const TAKE_OVER: Duration = Duration::from_millis(1500);
+
+/// Two agents: one acts, the other one shadows and says so, and acts as soon as the first one ends in whatever way.
 pub(crate) fn second_agent() -> Result<()> {
-    let mut scene = Scene::set(CAPACITY_LEFT)?;
-    let other = Settings { port: scene.settings.port + 1, ..scene.settings.clone() };
-    let mut second = Agent::start(&other)?;
+    // Room for both, and for one that loads its programs meanwhile.
+    let mut scene = Scene::set(2 * CAPACITY_LEFT)?;
+    let mut other = Settings { port: scene.settings.port + 1, ..scene.settings.clone() };
+    let mut second = Agent::launch(&other)?;
+    second.wait_shadowing(PATIENCE)?;
     let victim = Cgroup::create("work.slice/hog")?;
-    let mut hog = Hog::start("anon", victim.path(), HOG, &[])?;
+    let mut hog = Hog::start("anon", victim.path(), 2 * HOG, &[])?;
     scene.expect_killed(&mut hog, &victim)?;
-    // The kernel says who wrote cgroup.kill to nobody; the second's own words must be that it only watched.
-    ensure!(second.text().contains("shadow"), "the second agent does not say that it shadows: {}", second.text());
-    ensure!(second.running()?, "the second agent ended");
-    // The first goes for good, all of it at once: the second acts from then on.
-    scene.settings.cgroup()?.write("cgroup.kill", "1")?;
-    scene.agent.wait_end(PATIENCE)?;
-    std::mem::swap(&mut scene.agent, &mut second);
-    wait_for("the second agent takes over", PATIENCE, || {
-        Ok(scene.agent.get("/readyz").is_ok_and(|(status, said)| status == 200 && !said.contains("shadow")))
-    })
-    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    let victim = Cgroup::create("work.slice/next")?;
-    let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40"])?;
-    scene.expect_killed(&mut hog, &victim).context("after the first agent's end")?;
+    // The kernel tells nobody who wrote cgroup.kill; the second's own words must be that it only watched.
+    ensure!(second.killed() == 0 && second.running()?, "the second agent acted, or ended: {}", tail(&second.text()));
+    for end in ["its core is killed", "all of it is killed", "it is asked to end"] {
+        let core = second.part("core")?;
+        let begun = Instant::now();
+        match end {
+            "its core is killed" => kill_process(scene.agent.process("core")?, Signal::KILL)?,
+            "all of it is killed" => scene.settings.cgroup()?.write("cgroup.kill", "1")?,
+            _ => kill_process(scene.agent.supervisor(), Signal::TERM)?,
+        }
+        second.wait_ready(PATIENCE).with_context(|| format!("{end}, and the other one does not take over"))?;
+        let took = begun.elapsed();
+        figure("taken-over", &[("end", &end.replace(' ', "-")), ("ms", &took.as_millis())]);
+        ensure!(took <= TAKE_OVER, "{end}: the other one took over after {took:?}");
+        ensure!(second.part("core")? == core, "{end}: the other one loaded its programs a second time");
+        std::mem::swap(&mut scene.agent, &mut second);
+        std::mem::swap(&mut scene.settings, &mut other);
+        if end == "its core is killed" {
+            // Its next core comes too late to act.
+            second.wait_shadowing(PATIENCE)?;
+        } else {
+            second.wait_end(PATIENCE)?;
+            second = Agent::launch(&other)?;
+            second.wait_shadowing(PATIENCE)?;
+        }
+        let victim = Cgroup::create("work.slice/next")?;
+        let mut hog = Hog::start("anon", victim.path(), 2 * HOG, &["--rate", "80"])?;
+        scene.expect_killed(&mut hog, &victim).with_context(|| format!("after {end}"))?;
+    }
+    second.stop()?;
     scene.end()
 }
 

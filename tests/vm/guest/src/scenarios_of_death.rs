@@ -233,3 +233,38 @@ pub(crate) fn cgroup_gone() -> Result<()> {
     scene.expect_killed(&mut hog, &victim)?;
     scene.end()
 }
+
+/// It is asked to end while it kills, and another process grows past the threshold meanwhile: both are met before it
+/// ends.
+pub(crate) fn asked_to_end() -> Result<()> {
+    let mut scene =
+        Scene::set_with(96, |settings| settings.environment.push((KILL_POINT, "kill-written:pause".into())))?;
+    let (first, next) = (Cgroup::create("work.slice/first")?, Cgroup::create("work.slice/next")?);
+    // Known before it grows: the core is frozen while the hog joins it.
+    let mut idle = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(next.path()).spawn()?;
+    wait_for("a process is in place", PATIENCE, || Ok(next.current()? >= 4 * MIB))?;
+    // Nobody said that it is there until the core has looked for workloads; it does so every few seconds.
+    std::thread::sleep(Duration::from_secs(6));
+    let mut hog = Hog::start("anon", first.path(), 256, &["--hold", "120"])?;
+    wait_reached(&scene, "kill-written")?;
+    kill_process(scene.agent.supervisor(), Signal::TERM)?;
+    let mut other = Hog::start("anon", next.path(), 256, &["--hold", "120"])?;
+    other.wait_taken(256, PATIENCE)?;
+    kill_process(scene.agent.process("core")?, Signal::CONT)?;
+    let status = scene.agent.wait_end(PATIENCE)?;
+    ensure!(status.success(), "the agent ended with {status}: {}", crate::agent::tail(&scene.agent.text()));
+    // As it was when the agent ended: nothing else kills it.
+    for (name, child) in [("first", &mut hog.child), ("other", &mut other.child), ("idle", &mut idle)] {
+        let ended = child.try_wait()?;
+        let killed = ended.is_some_and(crate::scene::was_killed);
+        ensure!(killed, "the agent left the {name} alive: {ended:?}; {}", crate::agent::tail(&scene.agent.text()));
+    }
+    for victim in [&first, &next] {
+        let reported = |what| scene.agent.kills(victim.name(), what).len();
+        ensure!((reported("begun"), reported("emptied")) == (1, 1), "{}", crate::agent::tail(&scene.agent.text()));
+    }
+    ensure!(held().is_empty(), "after the agent's end are held: {}", held().join(", "));
+    scene.settings.environment.clear();
+    scene.agent = Agent::start(&scene.settings)?;
+    scene.end()
+}

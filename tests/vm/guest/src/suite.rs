@@ -135,6 +135,7 @@ const TESTS: &[Test] = &[
     test("kill-points-core", scenarios_of_death::core, 1200, &[]),
     test("kill-points-supervisor", scenarios_of_death::supervisor, 1200, &[]),
     test("kill-points-all", scenarios_of_death::all, 1200, &[]),
+    test("asked-to-end-finishes-first", scenarios_of_death::asked_to_end, 120, &[]),
     test("all-killed-and-undone", scenarios_of_death::undone_by_command, 240, &[]),
     test("least-privilege", surroundings_tests::least_privilege, 180, &[]),
     test("check-finds-all", surroundings_tests::check_finds_all, 60, &[]),

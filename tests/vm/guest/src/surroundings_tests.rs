@@ -200,7 +200,7 @@ pub(crate) fn hybrid() -> Result<()> {
     let mounts = format!("{VERSION_1} && mkdir /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified");
     let run = format!("exec {PROGRAM} run --config {}", settings.file().display());
     let mut agent = Agent::launch_by(&settings, unsupported_os(&mounts, &run))?;
-    agent.wait_ready(PATIENCE)?;
+    agent.wait_shadowing(PATIENCE)?;
     let (_, ready) = agent.get("/readyz")?;
     ensure!(ready.contains("can only be watched"), "it is {ready}");
     let oom_kills = machine::oom_kills()?;
