@@ -35,9 +35,9 @@ pub(crate) struct Acting {
 /// The claim of this process to the right to act, on a thread of its own that has a table of open files of its own.
 ///
 /// A lock is free when the last descriptor of it is closed. The descriptors of a process that is killed are closed when
-/// its last thread ends, in no order that is documented, and its kernel programs are detached meanwhile, one by one: for
-/// seconds on a slow machine nobody could act. This thread's table has the locks and nothing that takes long to close,
-/// and the kernel takes it apart as soon as the thread is killed.
+/// its last thread ends, in no order that is documented, and its kernel programs are detached meanwhile, one by one: until
+/// then no other agent could act. This thread's table has the locks and nothing that takes long to close, and the kernel
+/// takes it apart as soon as the thread is killed.
 #[derive(Debug)]
 pub(crate) struct Claim {
     is_given_back: Arc<AtomicBool>,

@@ -120,19 +120,20 @@ impl ChildProcess {
         self.pause = (self.pause * 2).min(PAUSE_MOST);
     }
 
-    /// Asks it to end, and ends it where it does not.
-    fn stop(&mut self, grace: Duration) {
-        let Some(mut child) = self.child.take() else { return };
+    /// Asks it to end, and ends it where it does not. Gives how it ended, if it was there.
+    fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
         let begun = Instant::now();
         while begun.elapsed() < grace {
-            if !matches!(child.try_wait(), Ok(None)) {
-                return;
+            match child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                Ok(status) => return status,
+                Err(_) => return None,
             }
-            std::thread::sleep(Duration::from_millis(5));
         }
         let _ = child.kill();
-        let _ = child.wait();
+        child.wait().ok()
     }
 }
 
@@ -212,7 +213,10 @@ impl Supervisor {
                 self.reporter.again();
             }
         }
-        self.core.stop(CORE_GRACE);
+        if let Some(status) = self.core.stop(CORE_GRACE).filter(|status| !status.success()) {
+            let status = [("status", status.to_string().into())];
+            self.say(Level::Warn, "the core did not end in order", &status);
+        }
         self.undo();
         self.take_queues();
         self.reporter.stop(REPORTER_GRACE);

@@ -350,11 +350,12 @@ pub(crate) fn ensure_child_of(supervisor: i32) -> anyhow::Result<()> {
 
 /// A descriptor that is readable when this process was asked to end.
 fn term_descriptor() -> anyhow::Result<OwnedFd> {
-    let (read, write) = std::os::unix::net::UnixStream::pair()?;
+    // No socket: the handler may run on the watching thread, which may write and not send.
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
     }
-    Ok(read.into())
+    Ok(read)
 }
 
 fn source_config(configuration: &Configuration, unified: bool) -> plimsoll_sense::Config {
