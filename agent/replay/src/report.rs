@@ -86,7 +86,7 @@ impl Turn<'_> {
         fields.insert("at_ns".to_owned(), self.at.0.into());
         fields.insert("time".to_owned(), self.time().into());
         fields.insert("line".to_owned(), self.line().into());
-        fields.insert("told".to_owned(), self.reported.map(printable).into());
+        fields.insert("reported".to_owned(), self.reported.map(printable).into());
         Value::Object(fields)
     }
 

@@ -77,7 +77,10 @@ fn reported(trace: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(trace)?;
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines = whole.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
-    Ok(lines.into_iter().filter_map(|mut line| line.get_mut("told").map(|reported| reported["plan"].take())).collect())
+    Ok(lines
+        .into_iter()
+        .filter_map(|mut line| line.get_mut("reported").map(|reported| reported["plan"].take()))
+        .collect())
 }
 
 /// Those that evict a workload.
