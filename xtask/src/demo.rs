@@ -20,9 +20,9 @@ use crate::{install, run, vm};
 
 /// What is compared, in this order, and what each stands for.
 const WATCHERS: [(&str, &str); 3] = [
-    ("poll-10s", "a look every 10 s, as the kubelet does"),
+    ("poll-10s", "a sample every 10 s, as the kubelet takes it"),
     ("psi", "a pressure trigger, as most OOM daemons do"),
-    ("ebpf", "Plimsoll, rung by the kernel"),
+    ("ebpf", "Plimsoll, woken by an event of the kernel"),
 ];
 
 /// How to show it.
@@ -275,7 +275,7 @@ fn timeline(measured: &Measured) -> String {
         rounds.iter().filter_map(|(.., round)| round.crossed_to_memory_back_ns).map(seconds).fold(1.0, f64::max) + 0.5;
     let mut text = format!(
         "One process fills memory as fast as it can; Linux {}, {} processors, {} MiB.\n\
-         Bars: memory available, full height is twice the line. Time runs from {BEFORE} s before the threshold is crossed\n\
+         Bars: memory available, full height is twice the threshold. Time runs from {BEFORE} s before the threshold is crossed\n\
          to {end:.1} s after; | is the crossing.\n\n",
         measured.kernel,
         measured.cpus,
@@ -317,7 +317,7 @@ fn timeline(measured: &Measured) -> String {
 fn figures(measured: &Measured) -> String {
     let mut text = format!(
         "\n{:>9}  {:>12} {:>12} {:>12} {:>14}  {}\n",
-        "", "awake", "stopped", "memory back", "past the threshold", "killed by"
+        "", "awake", "stopped", "memory back", "past threshold", "killed by"
     );
     let ms = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.1} ms", chart::float(ns) / 1e6));
     for (name, _) in WATCHERS {
