@@ -231,6 +231,19 @@ fn as_many_victims_as_the_deficit_needs() {
 }
 
 #[test]
+fn an_empty_cgroup_that_cannot_be_read_is_not_evicted_blindly() {
+    for (is_empty, evicted) in [(false, vec![0]), (true, vec![])] {
+        let mut rig = Rig::new(Config {
+            thresholds: vec![threshold(100, 0, 0)],
+            evict_for_unattributed: true,
+            ..Config::default()
+        });
+        let plan = rig.look(1, reading(60, 60), &[Workload { is_empty, ..unread(0) }]);
+        assert_eq!(victims(plan), evicted, "empty: {is_empty}");
+    }
+}
+
+#[test]
 fn memory_on_its_way_back_is_not_asked_for_twice() {
     let going = |held: u64, is_stuck, is_graceful| Workload {
         terminating: Some(Terminating { is_stuck, is_graceful, ..Terminating::default() }),

@@ -131,8 +131,10 @@ fn first_verdict(workload: &Workload<'_>, share: Option<Share>) -> Verdict {
         (Some(why), ..) => Verdict::Protected(why),
         (None, Some(terminating), _) if terminating.is_stuck => Verdict::Stuck,
         (None, Some(_), _) => Verdict::Terminating,
+        // Also where it cannot be read: without a process its end gives nothing back.
+        (None, None, _) if workload.is_empty => Verdict::NothingToFree,
         (None, None, None) => Verdict::NoStatistics,
-        (None, None, Some(share)) if !frees(workload, share).is_positive() => Verdict::NothingToFree,
+        (None, None, Some(share)) if !share.frees.is_positive() => Verdict::NothingToFree,
         (None, None, Some(_)) => Verdict::NotNeeded,
     }
 }
