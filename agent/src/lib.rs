@@ -56,8 +56,8 @@ enum Command {
     /// Print a configuration with where each value came from, turn one form of it into another, or check it. Changes
     /// nothing.
     Config(config_command::Arguments),
-    /// Print how far this machine is from each line, who would go first and why, and whom the OOM killer would take
-    /// instead. Changes nothing.
+    /// Print how far this machine is from each threshold, which workload would be evicted first and why, and which process
+    /// the OOM killer would select instead. Changes nothing.
     Explain(explain::Arguments),
     /// Run what was recorded through a configuration and print what would have been decided. Changes nothing.
     Replay(replay::Arguments),

@@ -217,7 +217,7 @@ fn kill(handle: &Handle) {
             match handle.open_processes(list, AT_A_TIME, &sent) {
                 Ok(opened) if !opened.processes.is_empty() => {
                     for one in opened.processes {
-                        // A zombie takes no signal, and what else does not end is told to be stuck.
+                        // A zombie takes no signal, and a process that does not end is reported as stuck.
                         let _ = process::kill(&one.fd);
                         sent.insert(one.pid);
                     }

@@ -20,7 +20,7 @@ pub(crate) fn warn(kubelet: &Kubelet, origins: &BTreeMap<String, Origin>, own: &
             let is_default = map == "evictionHard" && DEFAULT_EVICTION_HARD.contains(&(name, &entry.text));
             if let (Some(line), false) =
                 (line(&entry.origin), is_default || name == EvictionSignal::MemoryAvailable.name())
-                // Of what is no signal it is told that it is none.
+                // A name that is not a signal is reported as unknown.
                 && EvictionSignal::parse(name).is_some()
             {
                 problems.warn(Some(line), &format!("{map}.{name}"), Some(&entry.text), why);

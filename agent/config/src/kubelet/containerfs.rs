@@ -35,12 +35,12 @@ pub struct ContainerFs {
     pub replaced: Vec<Replaced>,
 }
 
-/// Derives them, and tells what of the user's own was replaced (`UpdateContainerFsThresholds`). `room`: how many more
+/// Derives them, and returns which configured ones were replaced (`UpdateContainerFsThresholds`). `room`: how many more
 /// thresholds fit the kubelet's list before it has to be copied ([`room`]).
 ///
 /// On one disk, or with writable layers on the node's disk, they are those of nodefs; with everything of the runtime's on
 /// its own disk, those of imagefs. Where there is nothing to derive from, a threshold that is never met takes the place.
-/// A runtime that has containers but no images apart is believed by nobody: nothing is derived.
+/// For a runtime that reports a separate file system of containers but none of images, nothing is derived.
 pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskLayout, room: usize) -> ContainerFs {
     let warning = thresholds
         .iter()
@@ -76,7 +76,7 @@ pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskL
                 |found| EvictionThreshold { signal: derived, ..before[found].clone() },
             );
             match last(derived, hard) {
-                // The kubelet tells thresholds apart by their values, and amounts by where they lie: this one stays.
+                // The kubelet compares percentages by value and quantities by pointer: an equal percentage is not replaced.
                 Some(index) if threshold.is_share() && thresholds[index] == threshold => {}
                 Some(index) => {
                     let in_place = thresholds.len() - before.len() <= room;

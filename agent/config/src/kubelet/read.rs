@@ -26,7 +26,8 @@ pub(crate) enum Dialect {
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 
-/// What a file is that is told under another option than its own: by a key of it, and what that key says, if it matters.
+/// The kind of a file that is given under the option of another kind: recognised by a key, and by its value where that
+/// matters.
 const MISPLACED: [(&str, Option<&str>, &str); 5] = [
     (
         "kind",

@@ -21,7 +21,7 @@ pub enum DiskLayout {
 }
 
 impl DiskLayout {
-    /// What follows from the runtime's answers. Containers apart but images not is believed by nobody.
+    /// What follows from the runtime's answers. A separate file system of containers without one of images is ignored.
     pub const fn of(dedicated_image_fs: bool, split_container_fs: bool) -> Self {
         match (dedicated_image_fs, split_container_fs) {
             (true, true) => Self::SplitImageFs,
