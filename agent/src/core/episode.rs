@@ -1,5 +1,5 @@
-//! Times below a threshold: from its crossing, over what grew being stopped, to memory being back. Only told on, never
-//! decided by.
+//! Times below a threshold: from its crossing, over what grew being stopped, to memory being back. They are reported; no
+//! decision depends on them.
 
 use plimsoll_sense::MAX_SLICES;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -7,13 +7,13 @@ use plimsoll_units::{Bytes, MonotonicNs};
 /// The machine, and slices with thresholds of their own.
 pub(super) const SCOPES: usize = 1 + MAX_SLICES;
 
-/// How many of each scope's lines memory is below.
+/// How many of each scope's thresholds memory is below.
 pub(super) type Depth = [u8; SCOPES];
 
-/// From the crossing of a line to its end.
+/// From the crossing of a threshold to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reported {
-    /// When the threshold was crossed, by the kernel; absent where it did not ring.
+    /// When the threshold was crossed, by the kernel; absent where it submitted no event.
     pub(super) crossed: Option<MonotonicNs>,
     /// The most that memory was below the threshold.
     pub(super) past_threshold: Bytes,
@@ -22,7 +22,7 @@ pub(super) struct Reported {
 #[derive(Clone, Copy, Debug)]
 struct Episode {
     depth: Depth,
-    /// When a look saw it first.
+    /// When a sample saw it first.
     seen: MonotonicNs,
     crossed: Option<MonotonicNs>,
     past_threshold: Bytes,
@@ -30,7 +30,7 @@ struct Episode {
     acted: bool,
 }
 
-/// What is remembered of it: one at a time. A deeper line that is crossed begins it anew.
+/// What is remembered of it: one at a time. A deeper threshold that is crossed begins it anew.
 #[derive(Debug, Default)]
 pub(super) struct Episodes {
     open: Option<Episode>,
@@ -42,13 +42,13 @@ impl Episodes {
         self.open.is_some()
     }
 
-    /// A look at `now` saw memory this deep; `trigger` is when the kernel saw a crossing, if that woke the core.
+    /// A sample at `now` saw memory this deep; `trigger` is when the kernel saw a crossing, if that woke the core.
     pub(super) fn sample(&mut self, depth: Depth, trigger: Option<MonotonicNs>, now: MonotonicNs) {
         let is_deeper = |before: &Depth| depth.iter().zip(before).any(|(now, before)| now > before);
         match &mut self.open {
             Some(open) if !is_deeper(&open.depth) => {
                 open.depth = depth;
-                // The look was before the ring's own wake. A later ring is none of this line's.
+                // The sample was before the event's own wake. A later event is none of this threshold's.
                 open.crossed = open.crossed.or(trigger.filter(|trigger| *trigger <= open.seen));
             }
             open if is_deeper(&[0; SCOPES]) => {
@@ -68,7 +68,7 @@ impl Episodes {
         }
     }
 
-    /// What grew was stopped at `now`, this far below a threshold. Gives what is to be told: the first time after a
+    /// What grew was stopped at `now`, this far below a threshold. Gives what is to be reported: the first time after a
     /// crossing.
     pub(super) fn stopped(&mut self, past_threshold: Bytes, now: MonotonicNs) -> Option<Reported> {
         let open = self.open.get_or_insert(Episode {
@@ -84,8 +84,8 @@ impl Episodes {
         (!std::mem::replace(&mut open.stopped, true)).then_some(Reported { crossed, past_threshold })
     }
 
-    /// Nothing has to be done any more; `quiet`: and no line is crossed. Gives what is to be told, once where something
-    /// was done.
+    /// Nothing has to be done any more; `quiet`: and no threshold is crossed. Gives what is to be reported, once where
+    /// something was done.
     pub(super) fn over(&mut self, quiet: bool) -> Option<Reported> {
         let Episode { crossed, past_threshold, acted, .. } = *self.open.as_ref()?;
         if quiet {
@@ -114,14 +114,14 @@ mod tests {
     const MIB: Bytes = Bytes::mib(1);
 
     #[test]
-    fn a_hard_line_is_told_from_its_own_crossing_while_a_soft_one_stays_crossed() {
+    fn a_hard_threshold_is_reported_from_its_own_crossing_while_a_soft_one_stays_crossed() {
         let mut episodes = Episodes::default();
         episodes.sample(node(1), Some(at(10)), at(11));
         assert_eq!(episodes.over(false), None, "nothing was done yet");
         episodes.sample(node(2), Some(at(9000)), at(9001));
         assert_eq!(episodes.stopped(MIB, at(9002)), Some(Reported { crossed: Some(at(9000)), past_threshold: MIB }));
         assert_eq!(episodes.stopped(MIB, at(9003)), None, "once after a crossing");
-        // The ring of the next step down is no crossing of a line.
+        // The event of the next step down is no crossing of a threshold.
         episodes.sample(node(2), Some(at(9010)), at(9011));
         assert_eq!(episodes.stopped(MIB, at(9012)), None);
         episodes.past(Bytes::mib(3));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_comes_after_the_look_is_still_the_crossing() {
+    fn an_event_that_comes_after_the_sample_is_still_the_crossing() {
         for (trigger, expected) in [(at(5), Some(at(5))), (at(9), None)] {
             let mut episodes = Episodes::default();
             episodes.sample(node(1), None, at(6));
@@ -147,10 +147,10 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_slices_are_lines_too() {
+    fn thresholds_of_slices_count_too() {
         let mut episodes = Episodes::default();
         episodes.sample([0; SCOPES], Some(at(1)), at(1));
-        assert!(!episodes.is_open(), "a ring without a crossing is none");
+        assert!(!episodes.is_open(), "an event without a crossing is none");
         let mut slice = node(1);
         episodes.sample(slice, Some(at(10)), at(11));
         assert!(episodes.stopped(MIB, at(12)).is_some());

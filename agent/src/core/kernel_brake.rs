@@ -1,5 +1,5 @@
-//! The in-kernel brake, as the watching thread handles it: slices are marked while memory is above the lines, and the
-//! marks come off before whoever the kernel stopped goes on.
+//! The in-kernel brake, as the watching thread handles it: slices are marked while memory is above the thresholds, and
+//! the marks come off before the processes that the kernel stopped go on.
 
 use core::time::Duration;
 
@@ -8,22 +8,31 @@ use plimsoll_act::{KillPoint, reached};
 use plimsoll_sense::{BrakeMark, MAX_BRAKES, SenseError, Source};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
-/// What is marked, and since when somebody is held.
+use super::resume::Resumer;
+
+/// What is marked, and since when processes are held.
 #[derive(Debug)]
 pub(super) struct KernelBrake {
     /// No hold is longer.
     most: Duration,
     /// Slices with their depth below the root, by place.
     marks: [Option<(CgroupId, u8)>; MAX_BRAKES],
-    /// The line below which the kernel has them; it has none otherwise.
+    /// The threshold below which the kernel stops processes in them; absent where it stops none.
     set: Option<Bytes>,
     held: Option<MonotonicNs>,
+    /// Continues what the kernel stopped; absent where it stops no process.
+    resumer: Option<Resumer>,
 }
 
 impl KernelBrake {
     /// Nothing is marked, and no hold will be longer than `most`.
-    pub(super) const fn new(most: Duration) -> Self {
-        Self { most, marks: [None; MAX_BRAKES], set: None, held: None }
+    pub(super) const fn new(most: Duration, resumer: Option<Resumer>) -> Self {
+        Self { most, marks: [None; MAX_BRAKES], set: None, held: None, resumer }
+    }
+
+    /// From now on this one continues what the kernel stopped.
+    pub(super) fn set_resumer(&mut self, resumer: Option<Resumer>) {
+        self.resumer = resumer;
     }
 
     /// A slice to be marked from the next [`Self::set`] on.
@@ -34,31 +43,67 @@ impl KernelBrake {
         }
     }
 
-    /// The kernel stopped somebody at `at`.
+    /// The kernel stopped a process at `at`.
     pub(super) fn stopped(&mut self, at: MonotonicNs) {
         self.held = Some(self.held.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Whether somebody is held.
+    /// Finds a stopped process whose event was lost: what the kernel wrote down before the signal is not.
+    pub(super) fn find_stopped(&mut self, source: &dyn Source) {
+        if self.resumer.is_some()
+            && !self.holds()
+            && let Some(at) = source.first_stopped()
+        {
+            self.stopped(at);
+        }
+    }
+
+    /// Whether a process is held.
     pub(super) const fn holds(&self) -> bool {
         self.held.is_some()
     }
 
-    /// When whoever is held goes on at the latest.
+    /// When the processes that are held go on at the latest.
     pub(super) fn due(&self) -> Option<MonotonicNs> {
         self.held.map(|since| since.after(self.most))
     }
 
-    /// Takes the marks off. Whoever is held is to be continued now; the marks come back with the next [`Self::set`].
-    pub(super) fn let_go(&mut self, source: &mut dyn Source) {
+    /// Takes the marks off. Processes that are held are to be continued now; the marks come back with the next
+    /// [`Self::set`].
+    pub(super) fn unmark(&mut self, source: &mut dyn Source) {
         self.held = None;
         self.set = None;
-        // Where they could not be taken off, whoever goes on is stopped again, and that hold ends as this one.
+        // Where they could not be taken off, a process that goes on is stopped again, and that hold ends as this one.
         let _ = source.set_brakes(&[]);
     }
 
-    /// Marks the slices, where they are not marked for this line yet. `mem_available` is the line, by the kernel's own
-    /// reading only: page cache in the way is no reason to stop anybody.
+    /// Takes the marks off and has every stopped process continued.
+    pub(super) fn continue_all(&mut self, source: &mut dyn Source) {
+        self.unmark(source);
+        if let Some(resumer) = &self.resumer {
+            resumer.request();
+        }
+    }
+
+    /// Whether a process could not be continued since this was last asked.
+    pub(super) fn has_failed(&self) -> bool {
+        self.resumer.as_ref().is_some_and(Resumer::has_failed)
+    }
+
+    /// Has every stopped process continued for the last time.
+    pub(super) fn end(&self) {
+        if let Some(resumer) = &self.resumer {
+            resumer.end();
+        }
+    }
+
+    /// Whether that is done.
+    pub(super) fn has_ended(&self) -> bool {
+        self.resumer.as_ref().is_none_or(Resumer::has_ended)
+    }
+
+    /// Marks the slices, where they are not marked for this threshold yet. `mem_available` is the threshold, by the
+    /// kernel's own reading only: page cache that reclaim can take is no reason to stop a process.
     pub(super) fn set(&mut self, source: &mut dyn Source, mem_available: Bytes) -> Result<(), SenseError> {
         if self.set == Some(mem_available) || self.marks.iter().all(Option::is_none) {
             return Ok(());
@@ -117,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_marks_come_back_after_every_hold() {
-        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(2)), Marked::default());
+        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(2), None), Marked::default());
         assert!(brake.set(&mut source, Bytes::mib(1)).is_ok() && source.0.is_empty(), "nothing is to be marked");
         brake.mark(3, Some((CgroupId(7), 1)));
         for hold in 0..2 {
@@ -131,15 +176,15 @@ mod tests {
             brake.stopped(at(11));
             assert!(brake.holds());
             assert_eq!(brake.due(), Some(at(12)), "the first one counts");
-            brake.let_go(&mut source);
+            brake.continue_all(&mut source);
             assert_eq!(source.0.last(), Some(&vec![]));
             assert!(!brake.holds() && brake.due().is_none());
         }
     }
 
     #[test]
-    fn a_line_that_moved_is_marked_anew() {
-        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1)), Marked::default());
+    fn a_threshold_that_moved_is_marked_anew() {
+        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
         brake.mark(0, Some((CgroupId(7), 1)));
         for (mib, times) in [(100, 1), (100, 1), (90, 2), (90, 2), (100, 3)] {
             brake.set(&mut source, Bytes::mib(mib)).expect("it takes them");
@@ -149,12 +194,12 @@ mod tests {
 
     #[test]
     fn a_slice_that_comes_or_goes_is_marked_anew() {
-        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1)), Marked::default());
+        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
         for (index, mark, expected) in [
             (0, Some((CgroupId(7), 1)), vec![7]),
             (1, Some((CgroupId(8), 2)), vec![7, 8]),
             (0, None, vec![8]),
-            // No such place: as if nothing was said.
+            // There is no such place: nothing changes.
             (200, Some((CgroupId(9), 1)), vec![8]),
         ] {
             brake.mark(index, mark);

@@ -1,5 +1,5 @@
-//! The core: senses, decides, acts. One thread that watches, one that scouts, two that do what blocks, one that holds
-//! the right to act, and with the in-kernel brake one that continues whom it stopped; no async runtime.
+//! The core: senses, decides, acts. One thread that watches, one for the inventory, three workers for what blocks, one that
+//! holds the right to act, and with the in-kernel brake one that continues what it stopped; no async runtime.
 //!
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
 //! privileges, and only then wait.
@@ -47,19 +47,20 @@ use crate::options::Options;
 use crate::record::StartParts;
 use crate::{inherit, inherited_config};
 use inventory::{Inventory, InventoryHandle, StartupReport};
+use kernel_brake::KernelBrake;
 use resume::Resumer;
 use thresholds::Machine;
-use watch::{Enforcer, Watch};
+use watch::{Arming, Enforcement, Enforcer, Reporting, Sampler, Signals, Triggers, Watch};
 
-/// How often the core looks although the kernel would ring: a lost record costs at most this.
+/// How often the core samples although the kernel submits events: a lost one costs at most this.
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
-/// Who looks so often shows that it is alive.
+/// A watching thread that samples so often shows that it is alive.
 const OFTEN: Duration = Duration::from_secs(10);
 /// Descriptors that a workload's handle keeps open.
 const FILES_A_WORKLOAD: u64 = 11;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
-/// Room for news of the inventory thread, and for the handles that come back for them: twice for each workload.
+/// Room for updates of the inventory thread, and for the handles that come back for them: twice for each workload.
 const UPDATES: usize = 2 * table::SLOTS;
 /// Frames in the watching thread's queue to the reporter: some hundred decisions.
 const QUEUE: usize = 2048;
@@ -70,7 +71,7 @@ const JOBS: usize = 1024;
 /// Brakes and kills at a time: as many as the run record has room for.
 const MAX_ACTIONS: usize = 32;
 /// The inventory thread's stack, locked like all memory of this process.
-const SCOUT_STACK: usize = 512 << 10;
+const INVENTORY_STACK: usize = 512 << 10;
 /// How long the end waits for the other threads, twice.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long the core may take from the signal that asks it to end.
@@ -84,7 +85,7 @@ pub(crate) struct Arguments {
     /// The socket by which the queues to the reporter are handed over.
     #[arg(long)]
     queues: i32,
-    /// Rung when the reporter is new.
+    /// Readable when the reporter is new.
     #[arg(long)]
     reporter_restarted: i32,
     /// The configuration as the supervisor read it.
@@ -164,34 +165,26 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.lock = lap(now);
 
     let undone = past.as_ref().and_then(|past| past.counts);
-    let mut watch = Watch::new(watch::Context {
-        policy: configuration.policy.clone(),
-        is_traced: arguments.options.trace.is_some(),
-        slow: slow_sample(source.kind(), &configuration),
-        source,
-        enforcer: past.map(|past| enforcer(&configuration, past, &root, &mut troubles)).transpose()?,
-        meminfo: MemInfo::open()?,
-        pressure: MemoryPressure::open().ok(),
-        machine,
-        tasks: TaskLimits::open().ok(),
-        updates,
-        give_back,
-        inventory: handle.clone(),
-        resumer: if acting && brakes_in_kernel { resumer()? } else { None },
-        hold: configuration.brake.deadline,
-        news: news.try_clone()?,
-        queue,
-        term,
-        parent,
-        means,
-    })?;
+    let enforcer = past.map(|past| enforcer(&configuration, past, &root, &mut troubles)).transpose()?;
+    let resumer = if acting && brakes_in_kernel { resumer()? } else { None };
+    let slow = slow_sample(source.kind(), &configuration);
+    let kernel_brake = KernelBrake::new(configuration.brake.deadline, resumer);
+    let parts = watch::Parts {
+        triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
+        workloads: watch::Workloads::new(updates, give_back, handle.clone()),
+        sampler: Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), now),
+        arming: Arming::new(machine, TaskLimits::open().ok()),
+        enforcement: Enforcement::new(enforcer, kernel_brake, means),
+        reporting: Reporting::new(queue, arguments.options.trace.is_some()),
+    };
+    let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
     watch.begin();
     start.armed = lap(begun);
     let source = attempts.last().map_or("none", |attempt| attempt.kind.name());
     let startup_report = StartupReport { source, shadow, attempts, start, undone, troubles };
     let inventory_thread = std::thread::Builder::new()
         .name("inventory".into())
-        .stack_size(SCOUT_STACK)
+        .stack_size(INVENTORY_STACK)
         .spawn(move || inventory.serve(startup_report))
         .context("cannot start the inventory thread")?;
     if let Some(turn) = turn {
@@ -215,13 +208,13 @@ fn queues(socket: &OwnedFd) -> anyhow::Result<(Producer, Producer)> {
     Ok((queue, slow_queue))
 }
 
-/// Lets go of everything, for the end.
+/// Releases everything, for the end.
 fn let_go(watch: &mut Watch, handle: &InventoryHandle, claim: Option<&Claim>, inventory_thread: &JoinHandle<()>) {
     watch.release();
     handle.request(inventory::Request::End);
     // What this agent held goes on, then another one may act: it need not wait until this process is gone, whose kernel
-    // programs are detached one by one. The inventory thread has last words; a file system that does not answer must
-    // not hold them up.
+    // programs are detached one by one. The inventory thread has records to send; a file system that does not answer must
+    // not delay the end.
     wait_for(|| watch.has_released());
     if let Some(claim) = claim {
         claim.give_back();
@@ -247,7 +240,7 @@ struct Past {
 }
 
 impl Past {
-    /// Before anything else is done: whoever is frozen since an earlier process died goes on.
+    /// Before anything else is done: what is frozen since an earlier process died goes on.
     fn undo(configuration: &Configuration, root: &Root, troubles: &mut Vec<String>) -> anyhow::Result<Self> {
         let path = configuration.state_directory.join("record");
         let (mut record, found) = RunRecord::open(&path, BootId::read()?)?;
@@ -275,18 +268,18 @@ fn stopped_pin() -> std::path::PathBuf {
     plimsoll_sense::Config::default().stopped_pin
 }
 
-/// Those that are meant, without what is never touched.
+/// The patterns that are meant, without what is never touched.
 fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Configuration) -> Patterns {
     Patterns { workloads: meant.cloned().collect(), never: configuration.never.clone() }
 }
 
-/// Who continues what the kernel stops for this agent; absent where the kernel side could not be loaded.
+/// Continues what the kernel stops for this agent; absent where the kernel side could not be loaded.
 fn resumer() -> anyhow::Result<Option<Resumer>> {
     let Some(record) = StoppedRecord::open(&stopped_pin())? else { return Ok(None) };
     Ok(Some(Resumer::start(record).context("cannot start the thread that continues what was stopped")?))
 }
 
-/// How often to look where nothing rings.
+/// How often to sample where no event comes.
 fn slow_sample(kind: Kind, configuration: &Configuration) -> Option<Duration> {
     match kind {
         Kind::Ebpf => Some(SLOW_SAMPLE),
@@ -328,7 +321,7 @@ const fn shadow(acting: bool, unified: bool) -> Option<&'static str> {
     }
 }
 
-/// The best source that stands here. `None` only where the configuration allows one and no other; why is said.
+/// The best source that works here. `None` only where the configuration allows one and no other; the error is printed.
 fn stand(configuration: &Configuration, unified: bool) -> Option<(Box<dyn Source>, Vec<SourceAttempt>)> {
     ladder(&source_config(configuration, unified)).inspect_err(|error| eprintln!("plimsoll: {error:#}")).ok()
 }
@@ -341,7 +334,7 @@ fn open_parent(supervisor: Option<i32>) -> anyhow::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Fails where the supervisor died already and this process was given to another parent: nobody would end it.
+/// Fails where the supervisor died already and this process was given to another parent: it would never be ended.
 pub(crate) fn ensure_child_of(supervisor: i32) -> anyhow::Result<()> {
     let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
     anyhow::ensure!(parent == Some(supervisor), "the supervisor is gone");
@@ -424,7 +417,7 @@ fn enforcer(
     })
 }
 
-/// Waits for the victims of an earlier process, and gives those that it had perhaps not killed. One that cannot be
+/// Waits for the victims of an earlier process, and returns those that it had perhaps not killed. One that cannot be
 /// waited for is forgotten, and decided about again where it still matters.
 fn take_over(
     past: &[PendingKill],

@@ -1,5 +1,5 @@
-//! The thread that continues what the in-kernel brake stopped. It does nothing else, so that nobody waits for a walk
-//! through the cgroups or a slow figure.
+//! The thread that continues what the in-kernel brake stopped. It does nothing else, so that no stopped process waits for
+//! a walk through the cgroups or a slow figure.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const STACK: usize = 256 << 10;
 const CONTINUE: u32 = 1;
 const END: u32 = 2;
 
-/// The thread, by what it was asked.
+/// The thread, by what is requested from it.
 #[derive(Debug)]
 pub(super) struct Resumer {
     asked: Arc<AtomicU32>,
@@ -26,12 +26,12 @@ pub(super) struct Resumer {
 }
 
 impl Resumer {
-    /// Starts it with the record of whom the kernel stopped.
+    /// Starts it with the record of what the kernel stopped.
     pub(super) fn start(mut record: StoppedRecord) -> io::Result<Self> {
         Self::with(move || resume_all(&mut record))
     }
 
-    /// `resume` says whether all could be continued.
+    /// `resume` gives whether all could be continued.
     fn with(mut resume: impl FnMut() -> bool + Send + 'static) -> io::Result<Self> {
         let (asked, failed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let (seen, failing) = (Arc::clone(&asked), Arc::clone(&failed));
@@ -49,12 +49,12 @@ impl Resumer {
         Ok(Self { asked, failed, thread })
     }
 
-    /// Asks for everybody to be continued, and does not wait.
+    /// Requests that every stopped process is continued, and does not wait.
     pub(super) fn request(&self) {
         self.put(CONTINUE);
     }
 
-    /// Asks for everybody to be continued for the last time.
+    /// Requests that every stopped process is continued for the last time.
     pub(super) fn end(&self) {
         self.put(END);
     }
@@ -64,7 +64,7 @@ impl Resumer {
         self.thread.is_finished()
     }
 
-    /// Whether somebody could not be continued since this was last asked.
+    /// Whether a process could not be continued since this was last asked.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.swap(false, Ordering::AcqRel)
     }
@@ -99,7 +99,7 @@ mod tests {
         let mut round = 0;
         let resume = move || {
             round += 1;
-            reported.send(()).expect("somebody listens");
+            reported.send(()).expect("the test receives");
             round != 2
         };
         let resumer = Resumer::with(resume).expect("a thread starts");
@@ -117,6 +117,6 @@ mod tests {
         for _ in 0..2 {
             failures += u32::from(resumer.has_failed());
         }
-        assert_eq!(failures, 1, "told once");
+        assert_eq!(failures, 1, "reported once");
     }
 }

@@ -1,4 +1,4 @@
-//! Where to ring next, from the lines that are configured and what was read.
+//! Which thresholds to arm next, from those that are configured and what was read.
 
 use plimsoll_node::zoneinfo::Drift;
 use plimsoll_policy::MemoryReading;
@@ -6,7 +6,8 @@ use plimsoll_policy::kubelet::Threshold;
 use plimsoll_sense::{NodeThreshold, SliceThreshold};
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
-/// Below all lines, the next ring comes when this much more is gone, or a sixteenth of the lowest line if that is more.
+/// Below all thresholds, the next event comes when this much more is gone, or a sixteenth of the lowest threshold if
+/// that is more.
 const STEP: Bytes = Bytes::mib(4);
 
 /// What the kernel's programs need to know of the machine.
@@ -23,9 +24,9 @@ pub(super) struct Machine {
 impl Machine {
     /// What to go by after it was read again; `None`: as before.
     ///
-    /// The drift only grows: the kernel lets its counters drift less while kswapd is awake, and more again without a
-    /// word. The reserve is reckoned from figures that move while they are read, so it alone is no news: it changes
-    /// with the watermarks and, where `vm.lowmem_reserve_ratio` is set, with what the zones keep.
+    /// The drift only grows: the kernel lets its counters drift less while kswapd is awake, and more again without any
+    /// sign. The reserve is computed from figures that move while they are read, so a change of it alone is passed over:
+    /// it changes with the watermarks and, where `vm.lowmem_reserve_ratio` is set, with what the zones keep.
     pub(super) fn renewed(&self, read: Self) -> Option<Self> {
         let drift = Drift {
             kubelet: self.drift.kubelet.max(read.drift.kubelet),
@@ -36,45 +37,45 @@ impl Machine {
     }
 }
 
-/// The highest line that `reading` is not below; below all of them, a step further down.
+/// The highest threshold that `reading` is not below; below all of them, a step further down.
 fn next(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Bytes {
-    let armed = || thresholds.iter().filter_map(|threshold| threshold.bytes(capacity));
-    let ahead = armed().filter(|line| reading >= *line).max();
+    let configured = || thresholds.iter().filter_map(|threshold| threshold.bytes(capacity));
+    let ahead = configured().filter(|at| reading >= *at).max();
     ahead.unwrap_or_else(|| {
-        let step = STEP.max(Bytes(armed().min().unwrap_or(Bytes::ZERO).0 / 16));
+        let step = STEP.max(Bytes(configured().min().unwrap_or(Bytes::ZERO).0 / 16));
         reading.saturating_sub(step)
     })
 }
 
-/// Whether a line that is watched is so near that the ring, early by the drift, would come again at once.
-pub(super) fn is_near(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> bool {
-    let near = |reading: Bytes, drift: Pages| {
-        let line = next(thresholds, memory.capacity, reading);
-        reading < line.saturating_add(drift.to_bytes(machine.page_bytes))
-    };
-    near(memory.kubelet_available, machine.drift.kubelet)
-        || memory.mem_available.is_some_and(|mem_available| near(mem_available, machine.drift.mem_available))
-}
-
-/// The node's threshold. Where memory is so near to it that the drift would ring it at once, the drift is left out: the
-/// caller looks from time to time until it is clear of it.
-pub(super) fn node(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> Option<NodeThreshold> {
+/// The node's threshold, and whether memory is so near to it that the event, early by the drift, would come at once.
+/// Then the drift is left out: the caller samples from time to time until memory is clear of it.
+pub(super) fn node(
+    thresholds: &[Threshold],
+    memory: &MemoryReading,
+    machine: &Machine,
+) -> Option<(NodeThreshold, bool)> {
     if thresholds.is_empty() {
         return None;
     }
-    let drift = if is_near(thresholds, memory, machine) { Drift::default() } else { machine.drift };
-    Some(NodeThreshold {
-        kubelet: next(thresholds, memory.capacity, memory.kubelet_available),
-        mem_available: memory
-            .mem_available
-            .map_or(Bytes::ZERO, |mem_available| next(thresholds, memory.capacity, mem_available)),
+    let at = |reading: Bytes| next(thresholds, memory.capacity, reading);
+    let is_near =
+        |reading: Bytes, at: Bytes, drift: Pages| reading < at.saturating_add(drift.to_bytes(machine.page_bytes));
+    let kubelet = at(memory.kubelet_available);
+    let mem_available = memory.mem_available.map(|reading| (reading, at(reading)));
+    let is_near = is_near(memory.kubelet_available, kubelet, machine.drift.kubelet)
+        || mem_available.is_some_and(|(reading, at)| is_near(reading, at, machine.drift.mem_available));
+    let drift = if is_near { Drift::default() } else { machine.drift };
+    let threshold = NodeThreshold {
+        kubelet,
+        mem_available: mem_available.map_or(Bytes::ZERO, |(_, at)| at),
         // Without the huge page pool, which may change at any time.
         total: Pages::from_bytes(memory.capacity, machine.page_bytes),
         reserve: machine.reserve,
         low_watermark: machine.low_watermark,
         kubelet_drift: drift.kubelet,
         mem_available_drift: drift.mem_available,
-    })
+    };
+    Some((threshold, is_near))
 }
 
 /// A slice's threshold. The kernel compares what is charged, which holds `inactive_file` that is not counted as used.
@@ -87,9 +88,9 @@ pub(super) fn slice(
     if thresholds.is_empty() {
         return None;
     }
-    let line = next(thresholds, memory.capacity, memory.kubelet_available);
-    let usage = memory.capacity.saturating_sub(line).saturating_add(inactive_file);
-    // At its limit nothing is charged any more: a line there would never ring.
+    let at = next(thresholds, memory.capacity, memory.kubelet_available);
+    let usage = memory.capacity.saturating_sub(at).saturating_add(inactive_file);
+    // At its limit nothing is charged any more: there would be no event for a threshold there.
     Some(SliceThreshold { cgroup, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
 }
 
@@ -121,21 +122,21 @@ mod tests {
     }
 
     #[test]
-    fn each_reading_has_the_next_line_below_it() {
+    fn each_reading_has_the_next_threshold_below_it() {
         for (kubelet, mem_available, expected) in [
             (500, 500, (200, 200)),
             (200, 199, (200, 100)),
             (150, 90, (100, 84)),
-            // Below all: a step of a sixteenth of the lowest line.
+            // Below all: a step of a sixteenth of the lowest threshold.
             (50, 3, (44, 0)),
         ] {
-            let line = node(&thresholds(), &memory(kubelet, mem_available), &MACHINE).expect("there are lines");
+            let (armed, _) = node(&thresholds(), &memory(kubelet, mem_available), &MACHINE).expect("there are some");
             let within_a_mib = |bytes: Bytes, mib: u64| bytes.0.abs_diff(mib << 20) < 1 << 20;
-            assert!(within_a_mib(line.kubelet, expected.0), "{kubelet} {mem_available}: {:?}", line.kubelet);
+            assert!(within_a_mib(armed.kubelet, expected.0), "{kubelet} {mem_available}: {:?}", armed.kubelet);
             assert!(
-                within_a_mib(line.mem_available, expected.1),
+                within_a_mib(armed.mem_available, expected.1),
                 "{kubelet} {mem_available}: {:?}",
-                line.mem_available
+                armed.mem_available
             );
         }
         assert!(node(&[], &memory(1, 1), &MACHINE).is_none());
@@ -159,13 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn near_a_line_the_drift_is_left_out() {
+    fn near_a_threshold_the_drift_is_left_out() {
         // 256 pages are one mebibyte.
         for (mem_available, is_near) in [(202, false), (200, true), (101, false), (100, true), (500, false)] {
-            let line = node(&thresholds(), &memory(500, mem_available), &MACHINE).expect("there are lines");
+            let (armed, near) = node(&thresholds(), &memory(500, mem_available), &MACHINE).expect("there are some");
+            assert_eq!(near, is_near, "{mem_available}");
             let drift = if is_near { Drift::default() } else { MACHINE.drift };
             assert_eq!(
-                (line.kubelet_drift, line.mem_available_drift),
+                (armed.kubelet_drift, armed.mem_available_drift),
                 (drift.kubelet, drift.mem_available),
                 "{mem_available}"
             );
@@ -173,10 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_rings_at_what_is_charged_and_always_below_its_limit() {
+    fn a_slice_has_its_event_at_what_is_charged_and_always_below_its_limit() {
         let at = |available: u64, cache: u64| {
-            let line = slice(CgroupId(7), &thresholds(), &memory(available, available), Bytes::mib(cache));
-            line.expect("there are lines").usage.0 >> 20
+            let armed = slice(CgroupId(7), &thresholds(), &memory(available, available), Bytes::mib(cache));
+            armed.expect("there are some").usage.0 >> 20
         };
         assert_eq!(at(500, 0), 800);
         assert_eq!(at(500, 50), 850);

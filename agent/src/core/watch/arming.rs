@@ -1,0 +1,119 @@
+//! The thresholds at which the kernel submits the next event.
+
+use core::time::Duration;
+
+use plimsoll_node::limits::TaskLimits;
+use plimsoll_policy::{Config as Policy, MemoryReading, Scope};
+use plimsoll_sense::{ArmedThresholds, Kind, NodeThreshold, TaskThreshold};
+use plimsoll_units::MonotonicNs;
+
+use super::super::table::Table;
+use super::super::thresholds::{self, Machine};
+use super::Watch;
+use super::triggers::Trigger;
+use crate::record::{Cause, Record};
+
+/// So near to a threshold that its event would come at once, how often to sample.
+const NEAR_PACE: Duration = Duration::from_millis(20);
+/// After the event of the threshold of tasks, none of it comes for so long.
+const TASKS_QUIET: Duration = Duration::from_mins(1);
+
+/// What the thresholds are computed from, and where they are.
+pub(in crate::core) struct Arming {
+    machine: Machine,
+    /// How many tasks there can be; absent where the kernel does not say.
+    tasks: Option<TaskLimits>,
+    node: Option<NodeThreshold>,
+    task: Option<TaskThreshold>,
+    /// The threshold of tasks is not armed until then.
+    tasks_quiet: Option<MonotonicNs>,
+}
+
+impl Arming {
+    pub(in crate::core) const fn new(machine: Machine, tasks: Option<TaskLimits>) -> Self {
+        Self { machine, tasks, node: None, task: None, tasks_quiet: None }
+    }
+
+    pub(super) const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    pub(super) fn set_machine(&mut self, machine: Machine) {
+        self.machine = machine;
+    }
+
+    /// The limits of tasks can be changed at any time. Where they cannot be read, the threshold stays.
+    pub(super) fn read_task_limit(&mut self) {
+        let Some(Ok(reading)) = self.tasks.as_ref().map(TaskLimits::read) else { return };
+        let limit = reading.limit();
+        self.task = Some(TaskThreshold { count: u32::try_from(limit - limit / 20).unwrap_or(u32::MAX) });
+    }
+
+    pub(super) fn silence_tasks(&mut self, now: MonotonicNs) {
+        self.tasks_quiet = Some(now.after(TASKS_QUIET));
+    }
+
+    /// The threshold of tasks, where it is not silenced.
+    fn tasks_now(&mut self, now: MonotonicNs) -> Option<TaskThreshold> {
+        if self.tasks_quiet.is_some_and(|until| until > now) {
+            return None;
+        }
+        self.tasks_quiet = None;
+        self.task
+    }
+
+    /// The next thresholds. `true` beside them: memory is so near to one that it has to be sampled.
+    fn next(
+        &mut self,
+        policy: &Policy,
+        memory: &MemoryReading,
+        table: &Table,
+        now: MonotonicNs,
+    ) -> (ArmedThresholds, bool) {
+        let configured = &policy.thresholds;
+        let (node, is_near) = thresholds::node(configured, memory, &self.machine).unzip();
+        let mut is_near = is_near.unwrap_or(false);
+        let mut armed = ArmedThresholds { node, tasks: self.tasks_now(now), ..ArmedThresholds::default() };
+        for (index, slice) in table.slices() {
+            let Some(own) = policy.slices.get(index) else { continue };
+            let Some(reading) = table.slice_reading(index) else { continue };
+            match thresholds::slice(slice.handle.id(), &own.thresholds, &reading, slice.figures.inactive_file) {
+                Some(next) if slice.handle.usage().is_ok_and(|usage| usage < next.usage) => armed.slices.push(next),
+                Some(_) => is_near = true,
+                None => {}
+            }
+        }
+        (armed, is_near)
+    }
+}
+
+impl Watch {
+    /// Arms the thresholds anew, and checks whether memory passed one before it was armed.
+    pub(super) fn rearm(&mut self, trigger: &Trigger, memory: &MemoryReading, is_quiet: bool, now: MonotonicNs) {
+        if self.triggers.source().kind() != Kind::Ebpf {
+            return;
+        }
+        let policy = &self.engine.policy;
+        let (armed, is_near) = self.arming.next(policy, memory, &self.workloads.table, now);
+        let node = armed.node;
+        if is_near {
+            self.schedule.sample_by(now.after(NEAR_PACE));
+        }
+        // The event of reclaim comes once for each arming: arming for its sake alone would make it come without end.
+        let is_reclaim_alone = matches!(trigger.cause(), Some(Cause::Reclaim | Cause::Psi)) && node == self.arming.node;
+        if is_reclaim_alone && is_quiet {
+            return;
+        }
+        self.arming.node = node;
+        if self.triggers.source_mut().arm(&armed).is_err() {
+            self.reporting.send(&Record::Failed { what: "arm the thresholds", errno: None });
+        }
+        let after = self.sampler.reading(Scope::Node, policy.eviction_policy, &self.workloads.table);
+        if let (Some(after), Some(node)) = (after, node)
+            && (after.kubelet_available < node.kubelet
+                || after.mem_available.is_some_and(|own| own < node.mem_available))
+        {
+            self.schedule.sample_by(now);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+use super::super::testing::{SLICE, SLICE_SCOPE, Scene};
+use super::super::triggers::Ready;
+use super::super::{END_MOST, End};
+use super::*;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+#[test]
+fn a_workload_that_cannot_be_killed_uses_up_no_limit_and_the_next_one_is_killed() {
+    let mut scene = Scene::new(1);
+    for (name, mib) in [("large", 60), ("small", 30)] {
+        scene.cgroup(name, mib);
+    }
+    let refusing = scene.tree.path().join("large/cgroup.kill");
+    fs::remove_file(&refusing).expect("it is there");
+    symlink("/dev/full", &refusing).expect("writable");
+    let (large, small) = (scene.joins(0, "large"), scene.joins(1, "small"));
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert!(
+        matches!(scene.termination(0, &large), Some(Termination::Refused(_))),
+        "{:?}",
+        scene.termination(0, &large)
+    );
+    assert_eq!(scene.text("small", "cgroup.kill"), "", "one was enough for the plan");
+    scene.sample();
+    assert_eq!(scene.text("small", "cgroup.kill"), "1");
+    assert_eq!(scene.termination(1, &small), Some(Termination::Killed(Bytes::mib(30))));
+}
+
+#[test]
+fn an_empty_workload_is_no_victim_and_a_stuck_one_is_again_once_it_grows() {
+    let mut scene = Scene::new(10);
+    for (name, mib) in [("left", 60), ("hog", 30)] {
+        scene.cgroup(name, mib);
+    }
+    scene.write("left", "cgroup.events", "populated 0\n");
+    let (left, hog) = (scene.joins(0, "left"), scene.joins(1, "hog"));
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(
+        (scene.text("left", "cgroup.kill"), scene.termination(0, &left)),
+        (String::new(), Some(Termination::Stays))
+    );
+    assert_eq!(scene.text("hog", "cgroup.kill"), "1");
+    // It does not end.
+    scene.write("hog", "cgroup.kill", "");
+    scene.end_patience();
+    scene.sample();
+    assert_eq!(
+        (scene.text("hog", "cgroup.kill"), scene.termination(1, &hog)),
+        (String::new(), Some(Termination::Stuck(Bytes::mib(30))))
+    );
+    // A process was started in it.
+    scene.uses("hog", 60);
+    scene.sample();
+    assert_eq!(
+        (scene.text("hog", "cgroup.kill").as_str(), scene.termination(1, &hog)),
+        ("1", Some(Termination::Killed(Bytes::mib(60))))
+    );
+}
+
+#[test]
+fn a_victim_that_is_refilled_is_killed_again_and_what_it_took_since_does_not_count() {
+    let mut scene = Scene::new(10);
+    scene.cgroup("hog", 90);
+    let hog = scene.joins(0, "hog");
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(
+        (scene.text("hog", "cgroup.kill").as_str(), scene.termination(0, &hog)),
+        ("1", Some(Termination::Killed(Bytes::mib(90))))
+    );
+    scene.write("hog", "cgroup.kill", "");
+    scene.uses("hog", 10);
+    scene.watch.follow_up(monotonic().after(Duration::from_millis(5)), &mut Trigger::new(monotonic()));
+    scene.sample();
+    assert_eq!(scene.termination(0, &hog), Some(Termination::Killed(Bytes::mib(10))));
+    // Another process is in it now.
+    for (mib, killed, held) in [(26, "", 10), (27, "1", 27)] {
+        scene.uses("hog", mib);
+        scene.watch.follow_up(monotonic().after(Duration::from_millis(5)), &mut Trigger::new(monotonic()));
+        scene.sample();
+        let found = (scene.text("hog", "cgroup.kill"), scene.termination(0, &hog));
+        assert_eq!(found, (killed.to_owned(), Some(Termination::Killed(Bytes::mib(held)))), "{mib} MiB");
+    }
+}
+
+#[test]
+fn an_agent_that_is_asked_to_end_finishes_the_kill_first_for_a_bounded_time() {
+    let mut scene = Scene::new(10);
+    scene.cgroup("hog", 50);
+    let hog = scene.joins(0, "hog");
+    assert_eq!(scene.turn(&[Ready::Term], Duration::ZERO), Some(End::Asked), "there is nothing to finish");
+
+    for ends in [true, false] {
+        let mut scene = Scene::new(10);
+        scene.cgroup("hog", 50);
+        let hog = scene.joins(0, "hog");
+        scene.watch.freeze(&hog, SLICE_SCOPE, Bytes::ZERO);
+        // The threshold was crossed, and no sample was taken yet.
+        scene.uses("slice", SLICE - 1);
+        assert_eq!(scene.turn(&[Ready::Term], Duration::ZERO), None, "a workload is frozen and memory is short");
+        assert_eq!(
+            (scene.text("hog", "cgroup.kill").as_str(), scene.termination(0, &hog)),
+            ("1", Some(Termination::Killed(Bytes::mib(50))))
+        );
+        assert_eq!(scene.turn(&[], Duration::from_millis(1)), None, "it is dying");
+        assert!(scene.watch.timeout().is_some(), "nothing would wake it");
+        if ends {
+            scene.write("hog", "cgroup.events", "populated 0\n");
+            scene.uses("slice", 1);
+            assert_eq!(scene.turn(&[], Duration::from_millis(2)), Some(End::Asked));
+        } else {
+            // It gives back, so that it never counts as stuck, and it never ends either.
+            scene.uses("hog", 40);
+            assert_eq!(scene.turn(&[], END_MOST.saturating_sub(Duration::from_secs(1))), None);
+            scene.uses("hog", 30);
+            assert_eq!(scene.turn(&[], END_MOST), Some(End::Asked));
+        }
+    }
+    drop(hog);
+}
+
+#[test]
+fn a_shadowing_agent_acts_as_soon_as_it_is_its_turn_and_has_used_up_no_limit() {
+    let mut scene = Scene::new(1);
+    let enforcer = scene.watch.enforcement.enforcer.take().expect("it acted");
+    scene.cgroup("hog", 50);
+    scene.joins(0, "hog");
+    scene.uses("slice", SLICE - 1);
+    for _ in 0..3 {
+        scene.sample();
+    }
+    assert_eq!(scene.text("hog", "cgroup.kill"), "", "it shadows");
+    assert_eq!(scene.turn(&[Ready::Inventory], Duration::ZERO), None);
+    assert_eq!(scene.text("hog", "cgroup.kill"), "", "it is not its turn");
+    assert!(scene.give_means.push(Means { enforcer, resumer: None }).is_ok());
+    assert_eq!(scene.turn(&[Ready::Inventory], Duration::ZERO), None);
+    assert_eq!(scene.text("hog", "cgroup.kill"), "1");
+}

@@ -1,0 +1,61 @@
+//! Page cache that a plan has the kernel take back before anything is evicted.
+
+use std::sync::Arc;
+
+use plimsoll_act::Job;
+use plimsoll_policy::{ReclaimOrder, Reclaimed, Scope, Stage};
+use plimsoll_units::{Bytes, MonotonicNs};
+
+use super::super::inventory::Request;
+use super::Watch;
+use super::sampling::stats_time;
+use super::scopes::Reclaiming;
+
+impl Watch {
+    /// Requests page cache of workloads over their reservation, in the order in which they would be evicted. One reclaim
+    /// runs at a time: what another plan asks for meanwhile is asked for again after its pause.
+    pub(super) fn reclaim(&mut self, scope: Scope, order: ReclaimOrder, now: MonotonicNs) {
+        if self.scopes.reclaiming.is_some() {
+            return;
+        }
+        // On disks nothing is reclaimed here.
+        let Stage::Memory(amount) = order.stage else { return };
+        let Some(enforcer) = &mut self.enforcement.enforcer else { return };
+        let mut left = amount.to_bytes();
+        let mut jobs = 0;
+        for ranked in &self.engine.plan.ranked {
+            let Some(workload) = self.workloads.table.get(ranked.key) else { continue };
+            let amount = ranked.over.to_bytes().saturating_add(workload.facts.inactive_file).min(left);
+            if amount == Bytes::ZERO {
+                continue;
+            }
+            let handle = Arc::clone(&workload.facts.handle);
+            if enforcer.reclaim.submit(Job::Reclaim { handle, amount }).is_err() {
+                break;
+            }
+            jobs += 1;
+            left = left.saturating_sub(amount);
+            if left == Bytes::ZERO {
+                break;
+            }
+        }
+        let order = order.order;
+        if jobs > 0 {
+            self.scopes.reclaiming = Some(Reclaiming { jobs, scope, order });
+        } else {
+            self.scopes.get_mut(scope).reclaimed = Some(Reclaimed { order, at: stats_time(now) });
+        }
+    }
+
+    /// One job of a reclaim is done. With the last one the reclaim has ended.
+    pub(super) fn job_reclaimed(&mut self, now: MonotonicNs) {
+        let Some(reclaiming) = &mut self.scopes.reclaiming else { return };
+        reclaiming.jobs = reclaiming.jobs.saturating_sub(1);
+        let Reclaiming { jobs, scope, order } = *reclaiming;
+        if jobs == 0 {
+            self.scopes.reclaiming = None;
+            self.scopes.get_mut(scope).reclaimed = Some(Reclaimed { order, at: stats_time(now) });
+            self.workloads.handle.request(Request::Refresh);
+        }
+    }
+}

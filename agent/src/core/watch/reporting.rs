@@ -1,0 +1,271 @@
+//! The records to the reporter, and which plan is reported.
+
+use core::time::Duration;
+
+use plimsoll_policy::kubelet::Condition;
+use plimsoll_policy::{Key, Outcome, Plan};
+use plimsoll_state::queue::Producer;
+use plimsoll_units::MonotonicNs;
+
+use super::super::table::Table;
+use super::sampling::Sample;
+use super::scopes::Scopes;
+use super::triggers::Trigger;
+use crate::record::{Cause, Record, fitting};
+
+/// A plan that stays the same is reported again after this long.
+const REPORT_AGAIN: Duration = Duration::from_secs(30);
+/// How many candidates are reported beside those that are acted on.
+const CANDIDATES: usize = 8;
+
+/// What was reported last of a scope.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reported {
+    outcome: Outcome,
+    has_pressure: bool,
+    at: MonotonicNs,
+    /// Something has changed since of what was reported.
+    pub(super) is_outdated: bool,
+}
+
+impl Reported {
+    fn of(plan: &Plan, at: MonotonicNs) -> Self {
+        let has_pressure = plan.conditions.has(Condition::MemoryPressure);
+        Self { outcome: plan.outcome, has_pressure, at, is_outdated: false }
+    }
+
+    /// Whether this has to be reported after `last`. `shadow`: its actions are not carried out, and so are no news.
+    fn is_news(&self, last: Option<Self>, acts: bool) -> bool {
+        let is_quiet = is_quiet(self.outcome);
+        let Some(last) = last else { return acts || !is_quiet || self.has_pressure };
+        let is_same = (last.outcome, last.has_pressure) == (self.outcome, self.has_pressure);
+        let is_stale = last.is_outdated || self.at.since(last.at) >= REPORT_AGAIN;
+        acts || !is_same || is_stale && !is_quiet
+    }
+
+    #[cfg(test)]
+    pub(super) const fn outcome_and_time(&self) -> (Outcome, MonotonicNs) {
+        (self.outcome, self.at)
+    }
+}
+
+/// Whether nothing is wrong, as far as can be read.
+pub(super) const fn is_quiet(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::NoPressure | Outcome::NotObserved)
+}
+
+/// The plan that is reported, and how it came about.
+#[derive(Clone, Copy)]
+pub(super) struct Made<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) number: u64,
+    pub(super) trigger: &'a Trigger,
+    /// It is reported only, not carried out.
+    pub(super) is_shadow: bool,
+}
+
+/// The way to the reporter.
+pub(in crate::core) struct Reporting {
+    queue: Producer,
+    /// What is observed is reported as well.
+    is_traced: bool,
+}
+
+impl Reporting {
+    pub(in crate::core) const fn new(queue: Producer, is_traced: bool) -> Self {
+        Self { queue, is_traced }
+    }
+
+    pub(super) fn send(&mut self, record: &Record<'_>) {
+        record.send(&mut self.queue);
+    }
+
+    /// Reports what is decided on, where it is traced.
+    pub(super) fn observed(&mut self, sample: &Sample, scopes: &Scopes, table: &Table) {
+        if !self.is_traced {
+            return;
+        }
+        let Sample { taken, completed: made, machine, stall } = *sample;
+        self.send(&Record::Observed {
+            taken,
+            made,
+            memory: machine.reading,
+            huge_page_pool: machine.huge_page_pool,
+            stall,
+        });
+        for (scope, memory) in scopes.readings() {
+            if let plimsoll_policy::Scope::Slice(slice) = scope {
+                self.send(&Record::ObservedSlice { index: slice.0, memory });
+            }
+        }
+        for scope in scopes.all() {
+            if let Some(reclaimed) = scopes.get(scope).reclaimed {
+                self.send(&Record::ObservedReclaim { scope, reclaimed });
+            }
+        }
+        for observed in table.observed() {
+            self.send(&Record::ObservedWorkload {
+                id: observed.key.id,
+                usage: observed.working_set(),
+                reservation: observed.facts.memory_request.to_bytes(),
+                priority: observed.facts.priority,
+                started: observed.started,
+                terminating: observed.terminating,
+                empty: observed.is_empty,
+                path: path_of(table, observed.key),
+            });
+        }
+        let workloads = u32::try_from(table.observed().len()).unwrap_or(u32::MAX);
+        self.send(&Record::ObservedEnd { workloads });
+    }
+
+    /// Reports a plan if there is news in it.
+    pub(super) fn plan(&mut self, made: Made<'_>, table: &Table, last: &mut Option<Reported>, now: MonotonicNs) {
+        let Made { plan, is_shadow, .. } = made;
+        let new = Reported::of(plan, now);
+        if !new.is_news(*last, !plan.actions.is_empty() && !is_shadow) {
+            return;
+        }
+        *last = Some(new);
+        self.send(&head(made));
+        for (index, status) in (0..).zip(&plan.thresholds) {
+            self.send(&Record::PlanThreshold { status: *status, acting: plan.acting == Some(index) });
+        }
+        let mut others = 0;
+        for ranked in &plan.ranked {
+            let is_acted_on = plan.victims().any(|victim| victim == ranked.workload);
+            others += usize::from(!is_acted_on);
+            if is_acted_on || others <= CANDIDATES || self.is_traced {
+                self.send(&Record::PlanRanked { ranked: *ranked, path: path_of(table, ranked.key) });
+            }
+        }
+        for action in &plan.actions {
+            self.send(&Record::PlanAction(*action));
+        }
+        self.send(&Record::PlanEnd);
+    }
+}
+
+/// The first record of a plan.
+fn head(made: Made<'_>) -> Record<'static> {
+    let Made { plan, number, trigger, is_shadow } = made;
+    Record::Plan {
+        number,
+        cause: trigger.cause().unwrap_or(Cause::FollowUp),
+        crossed: trigger.crossed,
+        awake: trigger.awake,
+        shadow: is_shadow,
+        scope: plan.scope,
+        taken: plan.taken,
+        made: plan.made,
+        outcome: plan.outcome,
+        memory: plan.memory,
+        conditions: plan.conditions,
+        deficit: plan.deficit,
+        is_futile: plan.is_futile,
+        attribution: plan.attribution,
+        overlooked: plan.overlooked,
+        recheck_at: plan.recheck_at,
+    }
+}
+
+fn path_of(table: &Table, key: Key) -> &[u8] {
+    table.get(key).map_or(&b""[..], |workload| fitting(workload.facts.handle.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{SLICE, SLICE_SCOPE, Scene, THRESHOLD};
+    use super::super::triggers::Trigger;
+    use plimsoll_node::clock::monotonic;
+    use plimsoll_policy::EvictionPolicy;
+
+    #[test]
+    fn a_plan_is_reported_again_when_a_victim_has_ended() {
+        let mut scene = Scene::new(10);
+        for (name, mib) in [("hog", 90), ("left", 1)] {
+            scene.cgroup(name, mib);
+        }
+        // So that the outcome is the same before and after: no workload has anything to give back.
+        scene.write("left", "cgroup.events", "populated 0\n");
+        scene.joins(0, "hog");
+        scene.joins(1, "left");
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        scene.end_patience();
+        scene.sample();
+        let reported = |scene: &Scene| {
+            scene.watch.scopes.get(SLICE_SCOPE).reported.map(|last| last.outcome_and_time()).expect("it was reported")
+        };
+        let stuck = reported(&scene);
+        scene.sample();
+        assert_eq!(reported(&scene), stuck, "nothing has changed");
+        // It ends after all, but memory does not come back by it.
+        scene.write("hog", "cgroup.events", "populated 0\n");
+        scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+        scene.sample();
+        let ended = reported(&scene);
+        assert_eq!(ended.0, stuck.0);
+        assert!(ended.1 > stuck.1, "the last report still says that it does not end");
+    }
+
+    /// The node is always below its threshold here, and the slice becomes so.
+    #[test]
+    fn what_is_traced_gives_the_same_plans_when_it_is_replayed() {
+        for policy in EvictionPolicy::ALL {
+            let text = format!(
+                "evictionHard: {{memory.available: 16Ei}}\nevictionPolicy: {policy}\nmachine: {{victimsPerMinute: 2, \
+                 evictForUnattributed: true, slices: [{{path: slice, evictionHard: {{memory.available: {THRESHOLD}Mi}}}}]}}"
+            );
+            let configuration = plimsoll_config::parse(&text, "f").expect("it is in order");
+            let mut scene = Scene::with(configuration.policy.clone());
+            for (slot, name, mib) in [(0, "slice/a", 40), (1, "slice/b", 30), (2, "slice/c", 20)] {
+                scene.cgroup(name, mib);
+                scene.joins(slot, name);
+            }
+            for (slice, emptied) in [(50, None), (SLICE - 1, None), (SLICE - 1, Some("slice/a")), (60, Some("slice/b"))]
+            {
+                scene.uses("slice", slice);
+                if let Some(name) = emptied {
+                    scene.write(name, "cgroup.events", "populated 0\n");
+                }
+                scene.sample();
+                scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+                scene.sample();
+            }
+            let entries = crate::reporter::traced(&scene.frames(), &configuration);
+            let plans: Vec<_> = entries
+                .iter()
+                .filter_map(|entry| match entry {
+                    plimsoll_replay::trace::Entry::Reported(reported) => Some(reported.plan.clone()),
+                    plimsoll_replay::trace::Entry::Look(_) => None,
+                })
+                .collect();
+            assert!(
+                plans.len() > 2 && plans.iter().any(|plan| plan["outcome"] == "evict"),
+                "{policy}: {}",
+                plans.len()
+            );
+            assert_eq!(entries.len() - plans.len(), 8, "{policy}: every sample is in it");
+            let header = plimsoll_replay::trace::Header {
+                version: plimsoll_replay::trace::VERSION,
+                agent: "x".to_owned(),
+                epoch_ns: None,
+            };
+            let armed = [serde_json::to_string(&header)].into_iter().chain(entries.iter().map(serde_json::to_string));
+            let text: String = armed.map(|line| line.expect("JSON") + "\n").collect();
+            let recording = plimsoll_replay::read(text.as_bytes()).expect("a trace");
+            let settings =
+                plimsoll_replay::Settings { configuration: &configuration, eviction_policy: None, layout: None };
+            let mut turns = Vec::new();
+            plimsoll_replay::run(&recording, None, &settings, &mut |turn| turns.push(turn.json()));
+            for plan in plans {
+                let same = |turn: &&serde_json::Value| ["taken_ns", "slice"].iter().all(|key| turn[*key] == plan[*key]);
+                let turn = turns.iter().find(same).expect("a turn of that sample");
+                for (field, value) in &plan {
+                    assert_eq!(turn[field], *value, "{policy}: {field}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Readings of the node and the slices, and the observation that a decision is taken from.
+
+use core::time::Duration;
+
+use plimsoll_node::meminfo::MemInfo;
+use plimsoll_node::pressure::MemoryPressure;
+use plimsoll_policy::kubelet::{DiskLayout, MemoryStats, NodeStats, Readings, StatsTime};
+use plimsoll_policy::{EvictionPolicy, MemoryReading, Observation, Scope, Stall};
+use plimsoll_units::{Bytes, MonotonicNs};
+
+use super::super::table::{Observed, Table};
+use super::scopes::ScopeState;
+
+/// Earlier stall totals are so far apart at least.
+const STALL_APART: Duration = Duration::from_millis(500);
+
+/// Memory of the machine as it is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MachineMemory {
+    /// With the huge page pool still in it.
+    pub(super) reading: MemoryReading,
+    /// Memory that only its own users could have.
+    pub(super) huge_page_pool: Bytes,
+}
+
+impl MachineMemory {
+    /// As it is decided by: the kubelet takes the huge page pool for available and knows one reading.
+    pub(super) fn decided_by(&self, policy: EvictionPolicy) -> MemoryReading {
+        let Self { reading, huge_page_pool } = *self;
+        match policy {
+            EvictionPolicy::Kubelet => MemoryReading { mem_available: None, ..reading },
+            EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => MemoryReading {
+                capacity: reading.capacity.saturating_sub(huge_page_pool),
+                kubelet_available: reading.kubelet_available.saturating_sub(huge_page_pool),
+                ..reading
+            },
+        }
+    }
+}
+
+/// Reads the machine.
+pub(in crate::core) struct Sampler {
+    meminfo: MemInfo,
+    pressure: Option<MemoryPressure>,
+    /// The stall since boot at two earlier times.
+    stall: [(MonotonicNs, Duration); 2],
+}
+
+impl Sampler {
+    pub(in crate::core) const fn new(meminfo: MemInfo, pressure: Option<MemoryPressure>, now: MonotonicNs) -> Self {
+        Self { meminfo, pressure, stall: [(now, Duration::ZERO); 2] }
+    }
+
+    /// Memory of the machine now; absent where it cannot be read.
+    pub(super) fn machine(&self) -> Option<MachineMemory> {
+        let reading = self.meminfo.read().ok()?;
+        Some(MachineMemory {
+            reading: MemoryReading {
+                capacity: reading.total,
+                kubelet_available: reading.kubelet_available(),
+                mem_available: Some(reading.mem_available()),
+            },
+            huge_page_pool: reading.hugetlb.unwrap_or(Bytes::ZERO),
+        })
+    }
+
+    /// Memory of a scope now, as it is decided by.
+    pub(super) fn reading(&self, scope: Scope, policy: EvictionPolicy, table: &Table) -> Option<MemoryReading> {
+        match scope {
+            Scope::Node => self.machine().map(|memory| memory.decided_by(policy)),
+            Scope::Slice(slice) => table.slice_reading(slice.0.into()),
+        }
+    }
+
+    /// Keeps the stall as it is now, for later ones to be compared with.
+    pub(super) fn remember_stall(&mut self, now: MonotonicNs) {
+        if let Some(total) = self.stall_total()
+            && now.since(self.stall[1].0) >= STALL_APART
+        {
+            self.stall = [self.stall[1], (now, total)];
+        }
+    }
+
+    /// The stall since the time before the last that was kept.
+    pub(super) fn stall(&self, now: MonotonicNs) -> Option<Stall> {
+        let (since, before) = self.stall[0];
+        Some(Stall { full: self.stall_total()?.saturating_sub(before), window: now.since(since) })
+    }
+
+    fn stall_total(&self) -> Option<Duration> {
+        Some(self.pressure.as_ref()?.read().ok()?.full?.total)
+    }
+}
+
+/// What one sample read of the machine. All scopes are decided on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) taken: MonotonicNs,
+    /// When the workloads were read as well.
+    pub(super) completed: MonotonicNs,
+    pub(super) machine: MachineMemory,
+    pub(super) stall: Option<Stall>,
+}
+
+impl Sample {
+    pub(super) fn observation<'w>(
+        &self,
+        scope: Scope,
+        state: &ScopeState,
+        workloads: &'w [Observed],
+    ) -> Observation<'w> {
+        // The pool is a part of what the statistics say, as in the kubelet's.
+        let (memory, huge_page_pool) = match scope {
+            Scope::Node => (Some(self.machine.reading), self.machine.huge_page_pool),
+            Scope::Slice(_) => (state.reading, Bytes::ZERO),
+        };
+        Observation {
+            taken: self.taken,
+            scope,
+            // No disk is read here, so that which there are makes no difference.
+            layout: Some(DiskLayout::Single),
+            readings: Some(statistics(memory, self.taken)),
+            mem_available: memory.and_then(|memory| memory.mem_available),
+            mem_available_at: Some(stats_time(self.taken)),
+            huge_page_pool,
+            stall: self.stall,
+            reclaimed: state.reclaimed,
+            workloads,
+            ..Observation::default()
+        }
+    }
+}
+
+/// Memory as the statistics of a node have it. What could not be read is absent.
+fn statistics(memory: Option<MemoryReading>, taken: MonotonicNs) -> Readings {
+    let of_memory = |memory: MemoryReading| MemoryStats {
+        available: Some(memory.kubelet_available.0),
+        working_set: Some(memory.capacity.saturating_sub(memory.kubelet_available).0),
+        time: Some(stats_time(taken)),
+    };
+    Readings::of(&NodeStats { memory: memory.map(of_memory), ..NodeStats::default() })
+}
+
+/// The same time on the clock of statistics.
+pub(super) fn stats_time(at: MonotonicNs) -> StatsTime {
+    StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX))
+}

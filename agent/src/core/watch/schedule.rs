@@ -1,0 +1,153 @@
+//! When to sample without an event.
+
+use core::time::Duration;
+
+use plimsoll_units::MonotonicNs;
+
+/// The shortest time between two samples because tasks stall: each cgroup may submit that event once a second, and
+/// there are many.
+const STALL_PACE: Duration = Duration::from_millis(20);
+/// Below a threshold with nothing left to do, the pace of samples begins here and doubles,
+const BELOW_PACE: Duration = Duration::from_millis(4);
+/// up to this.
+pub(super) const BELOW_PACE_MOST: Duration = Duration::from_secs(1);
+
+/// Times that were set.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    /// How often to sample in any case.
+    slow: Option<Duration>,
+    next_slow: Option<MonotonicNs>,
+    next_sample: Option<MonotonicNs>,
+    below_pace: Duration,
+    /// When the last sample was taken because tasks stalled.
+    stall_sampled: Option<MonotonicNs>,
+    /// The agent was asked to end, and does so by then at the latest.
+    ends_by: Option<MonotonicNs>,
+}
+
+impl Schedule {
+    pub(super) fn new(slow: Option<Duration>, now: MonotonicNs) -> Self {
+        Self {
+            slow,
+            next_slow: slow.map(|slow| now.after(slow)),
+            next_sample: Some(now),
+            below_pace: BELOW_PACE,
+            stall_sampled: None,
+            ends_by: None,
+        }
+    }
+
+    /// Samples at `at` at the latest.
+    pub(super) fn sample_by(&mut self, at: MonotonicNs) {
+        self.next_sample = Some(self.next_sample.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// A sample is taken now.
+    pub(super) fn sampled(&mut self) {
+        self.next_sample = None;
+    }
+
+    pub(super) fn is_sample_due(&self, now: MonotonicNs) -> bool {
+        self.next_sample.is_some_and(|at| at <= now)
+    }
+
+    /// Whether the slow period is over; the next one begins.
+    pub(super) fn take_slow(&mut self, now: MonotonicNs) -> bool {
+        let is_due = self.next_slow.is_some_and(|at| at <= now);
+        if is_due {
+            self.next_slow = self.slow.map(|slow| now.after(slow));
+        }
+        is_due
+    }
+
+    /// Tasks stall. Gives whether to sample now; otherwise it is done a little later.
+    pub(super) fn stalls(&mut self, now: MonotonicNs) -> bool {
+        match self.stall_sampled.map(|at| at.after(STALL_PACE)) {
+            Some(next) if now < next => {
+                self.sample_by(next);
+                false
+            }
+            _ => {
+                self.stall_sampled = Some(now);
+                true
+            }
+        }
+    }
+
+    /// No threshold is crossed.
+    pub(super) fn is_quiet(&mut self) {
+        self.below_pace = BELOW_PACE;
+    }
+
+    /// A threshold is crossed: the next sample is due even without an event. `is_new`: something is under way, or a
+    /// threshold was just crossed.
+    pub(super) fn is_below(&mut self, is_new: bool, now: MonotonicNs) {
+        if is_new {
+            self.below_pace = BELOW_PACE;
+        }
+        self.sample_by(now.after(self.below_pace));
+        self.below_pace = (self.below_pace * 2).min(BELOW_PACE_MOST);
+    }
+
+    /// The agent was asked to end.
+    pub(super) fn end_by(&mut self, at: MonotonicNs) {
+        self.ends_by.get_or_insert(at);
+    }
+
+    pub(super) const fn ends_by(&self) -> Option<MonotonicNs> {
+        self.ends_by
+    }
+
+    /// The earliest of the times that were set.
+    pub(super) fn due(&self) -> Option<MonotonicNs> {
+        [self.next_sample, self.next_slow, self.ends_by].into_iter().flatten().min()
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_slow(&mut self, slow: Duration, now: MonotonicNs) {
+        (self.slow, self.next_slow) = (Some(slow), Some(now));
+    }
+
+    #[cfg(test)]
+    pub(super) const fn next_sample(&self) -> Option<MonotonicNs> {
+        self.next_sample
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> MonotonicNs {
+        MonotonicNs(0).after(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn samples_below_a_threshold_become_rarer_until_something_happens() {
+        let mut schedule = Schedule::new(None, at(0));
+        for (is_new, gap) in [(true, 4), (false, 8), (false, 16), (true, 4), (false, 8)] {
+            schedule.sampled();
+            schedule.is_below(is_new, at(100));
+            assert_eq!(schedule.due(), Some(at(100 + gap)));
+        }
+        for _ in 0..20 {
+            schedule.sampled();
+            schedule.is_below(false, at(100));
+        }
+        assert_eq!(schedule.due(), Some(at(1100)), "the slowest pace");
+        schedule.sampled();
+        schedule.is_quiet();
+        assert_eq!(schedule.due(), None);
+    }
+
+    #[test]
+    fn many_cgroups_that_stall_cause_one_sample_in_a_while() {
+        let mut schedule = Schedule::new(None, at(0));
+        schedule.sampled();
+        assert!(schedule.stalls(at(100)));
+        assert!(!schedule.stalls(at(101)) && !schedule.stalls(at(119)));
+        assert_eq!(schedule.due(), Some(at(120)), "the sample is delayed, not left out");
+        assert!(schedule.stalls(at(120)));
+    }
+}

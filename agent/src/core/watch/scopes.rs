@@ -1,0 +1,159 @@
+//! What is kept of the node and of each slice with thresholds of its own.
+
+use core::time::Duration;
+
+use plimsoll_act::Owner;
+use plimsoll_policy::kubelet::Threshold;
+use plimsoll_policy::{Config as Policy, MemoryReading, Reclaimed, Scope, SliceId, SliceSet};
+use plimsoll_sense::MAX_SLICES;
+use plimsoll_units::{Bytes, MonotonicNs};
+
+use super::super::episode::{Depth, Episodes, SCOPES};
+use super::reporting::Reported;
+
+/// While reclaim runs on its worker, how often its end is polled for.
+const RECLAIM_PACE: Duration = Duration::from_millis(20);
+
+// What the configuration allows is what the kernel side has room for, and what the tables here are made for.
+const _: () = assert!(SliceSet::MAX_SLICES == MAX_SLICES);
+
+/// A reclaim that a plan asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reclaiming {
+    /// How many jobs of it are not done.
+    pub(super) jobs: usize,
+    pub(super) scope: Scope,
+    pub(super) order: u64,
+}
+
+/// The state of one scope.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ScopeState {
+    /// Its memory at the last sample; absent where it could not be read.
+    pub(super) reading: Option<MemoryReading>,
+    /// What was reported last of it.
+    pub(super) reported: Option<Reported>,
+    /// Its last reclaim that ended.
+    pub(super) reclaimed: Option<Reclaimed>,
+}
+
+/// The states of all scopes, and what concerns them together.
+#[derive(Debug)]
+pub(super) struct Scopes {
+    states: [ScopeState; SCOPES],
+    /// How many there are, the node included.
+    count: usize,
+    /// The reclaim under way: one at a time.
+    pub(super) reclaiming: Option<Reclaiming>,
+    pub(super) episodes: Episodes,
+}
+
+impl Scopes {
+    pub(super) fn new(policy: &Policy) -> Self {
+        Self {
+            states: [ScopeState::default(); SCOPES],
+            count: (1 + policy.slices.len()).min(SCOPES),
+            reclaiming: None,
+            episodes: Episodes::default(),
+        }
+    }
+
+    /// The node, then the slices in their order.
+    pub(super) fn all(&self) -> impl Iterator<Item = Scope> + use<> {
+        (0..self.count).map(scope_at)
+    }
+
+    pub(super) fn get(&self, scope: Scope) -> &ScopeState {
+        &self.states[index_of(scope)]
+    }
+
+    pub(super) fn get_mut(&mut self, scope: Scope) -> &mut ScopeState {
+        &mut self.states[index_of(scope)]
+    }
+
+    /// Each scope whose memory was read, with that.
+    pub(super) fn readings(&self) -> impl Iterator<Item = (Scope, MemoryReading)> {
+        self.all().filter_map(|scope| Some((scope, self.get(scope).reading?)))
+    }
+
+    /// How many thresholds of each scope memory is below, by either reading.
+    pub(super) fn depth(&self, policy: &Policy) -> Depth {
+        let mut depth = [0; SCOPES];
+        for (scope, memory) in self.readings() {
+            let is_below =
+                |threshold: &&Threshold| threshold.bytes(memory.capacity).is_some_and(|at| memory.lowest() < at);
+            let below = policy.thresholds_in(scope).iter().filter(is_below).count();
+            depth[index_of(scope)] = u8::try_from(below).unwrap_or(u8::MAX);
+        }
+        depth
+    }
+
+    /// The most that memory of any scope is below its hard threshold.
+    pub(super) fn past_hard_threshold(&self, policy: &Policy) -> Bytes {
+        let each = self.readings().map(|(scope, memory)| past_hard_threshold(policy, scope, &memory));
+        each.max().unwrap_or(Bytes::ZERO)
+    }
+
+    /// The first scope of a workload in these slices that is below a hard threshold, and how far.
+    pub(super) fn first_short(&self, policy: &Policy, slices: SliceSet) -> Option<(Scope, Bytes)> {
+        let is_in = |scope: Scope| match scope {
+            Scope::Node => true,
+            Scope::Slice(slice) => slices.contains(slice),
+        };
+        self.readings()
+            .filter(|(scope, _)| is_in(*scope))
+            .map(|(scope, memory)| (scope, past_hard_threshold(policy, scope, &memory)))
+            .find(|(_, past)| *past > Bytes::ZERO)
+    }
+
+    /// Something that was reported has changed: the next plan of each scope is reported in any case.
+    pub(super) fn outdate_reports(&mut self) {
+        self.states.iter_mut().filter_map(|state| state.reported.as_mut()).for_each(|last| last.is_outdated = true);
+    }
+
+    /// When the reclaim under way is polled.
+    pub(super) fn next_due(&self, now: MonotonicNs) -> Option<MonotonicNs> {
+        self.reclaiming.map(|_| now.after(RECLAIM_PACE))
+    }
+}
+
+/// How far memory is below the highest hard threshold of its scope, by the kernel's own reading.
+pub(super) fn past_hard_threshold(policy: &Policy, scope: Scope, memory: &MemoryReading) -> Bytes {
+    past(memory, hard_threshold(policy, scope, memory.capacity))
+}
+
+/// The highest hard threshold of a scope.
+pub(super) fn hard_threshold(policy: &Policy, scope: Scope, capacity: Bytes) -> Bytes {
+    let hard = policy.thresholds_in(scope).iter().filter(|threshold| threshold.is_hard());
+    hard.filter_map(|threshold| threshold.bytes(capacity)).max().unwrap_or(Bytes::ZERO)
+}
+
+/// How far memory is below `threshold`, by the kernel's own reading or by the only one there is.
+pub(super) fn past(memory: &MemoryReading, threshold: Bytes) -> Bytes {
+    threshold.saturating_sub(memory.kernel())
+}
+
+/// As the owner of a brake.
+pub(super) fn owner_of(scope: Scope) -> Owner {
+    Owner(u32::try_from(index_of(scope)).unwrap_or(0))
+}
+
+/// The scope for which a brake was asked.
+pub(super) fn scope_of(owner: Owner) -> Scope {
+    scope_at(owner.0 as usize)
+}
+
+/// The node, then the slices in their order.
+fn scope_at(index: usize) -> Scope {
+    match index.checked_sub(1) {
+        None => Scope::Node,
+        Some(slice) => Scope::Slice(SliceId(u8::try_from(slice).unwrap_or(u8::MAX))),
+    }
+}
+
+fn index_of(scope: Scope) -> usize {
+    match scope {
+        Scope::Node => 0,
+        Scope::Slice(SliceId(slice)) => 1 + usize::from(slice),
+    }
+}

@@ -1,0 +1,182 @@
+//! What the tests of the watching thread share: cgroups made of plain files, a slice with a limit of 100 MiB and a hard
+//! threshold at 10 MiB, and workloads in it.
+
+use super::super::inventory::{InventoryHandle, eventfd};
+use super::super::kernel_brake::KernelBrake;
+use super::super::table::{Facts, SliceFacts, SliceFigures, Termination, Update};
+use super::super::thresholds::Machine;
+use super::triggers::{Ready, Trigger};
+use super::{
+    Arming, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Triggers, Watch, Workloads,
+};
+use core::time::Duration;
+use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker, Workers};
+use plimsoll_node::boot::BootId;
+use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::clock::monotonic;
+use plimsoll_node::meminfo::MemInfo;
+use plimsoll_policy::kubelet::{Line, Signal, Threshold};
+use plimsoll_policy::{Config as Policy, Key, Scope, SliceId, SliceSet, SliceThresholds};
+use plimsoll_sense::{Polling, Source};
+use plimsoll_state::Record as RunRecord;
+use plimsoll_state::queue;
+use plimsoll_units::{Bytes, MonotonicNs};
+use rustix::event::epoll;
+use std::fs;
+use std::sync::Arc;
+
+pub(super) const SLICE: u64 = 100;
+pub(super) const THRESHOLD: u64 = 10;
+/// The slice as a scope.
+pub(super) const SLICE_SCOPE: Scope = Scope::Slice(SliceId(0));
+
+pub(super) struct Scene {
+    pub(super) tree: tempfile::TempDir,
+    pub(super) watch: Watch,
+    pub(super) updates: rtrb::Producer<Update>,
+    pub(super) returned: rtrb::Consumer<Arc<Handle>>,
+    pub(super) reported: queue::Consumer,
+    pub(super) give_means: rtrb::Producer<Means>,
+}
+
+/// A hard threshold on the slice alone.
+pub(super) fn slice_policy(victims_per_minute: u32) -> Policy {
+    let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(THRESHOLD)))];
+    Policy {
+        thresholds: Vec::new(),
+        slices: vec![SliceThresholds { thresholds }],
+        hard_victims_per_minute: victims_per_minute,
+        ..Policy::default()
+    }
+}
+
+impl Scene {
+    pub(super) fn new(victims_per_minute: u32) -> Self {
+        Self::with(slice_policy(victims_per_minute))
+    }
+
+    pub(super) fn with(policy: Policy) -> Self {
+        Self::woken_by(Polling::new(Duration::from_mins(1), Duration::ZERO).expect("a period"), policy)
+    }
+
+    pub(super) fn woken_by(source: impl Source + 'static, policy: Policy) -> Self {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
+        let enforcer = Enforcer {
+            record,
+            brakes: Brakes::with_capacity(BrakeLimits::default(), 4),
+            kills: Kills::with_capacity(KillLimits::default(), 4),
+            doubtful: Vec::new(),
+            workers: Workers::start(16).expect("threads start"),
+            reclaim: Worker::start("reclaim", 16).expect("a thread starts"),
+            freeze: true,
+        };
+        let (queue, reader) = queue::create(1024).expect("memory");
+        let (updates, take) = rtrb::RingBuffer::new(16);
+        let (give_back, returned) = rtrb::RingBuffer::new(16);
+        let (give_means, means) = rtrb::RingBuffer::new(1);
+        let fd = || eventfd().expect("a descriptor");
+        let signals = Signals { inventory: fd(), term: fd(), parent: fd() };
+        let handle = InventoryHandle::new().expect("a descriptor");
+        let kernel_brake = KernelBrake::new(Duration::from_secs(2), None);
+        let parts = Parts {
+            triggers: Triggers::new(Box::new(source), signals).expect("descriptors"),
+            workloads: Workloads::new(take, give_back, handle),
+            sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, monotonic()),
+            arming: Arming::new(Machine { page_bytes: 4096, ..Machine::default() }, None),
+            enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
+            reporting: Reporting::new(queue, true),
+        };
+        let mut scene = Self {
+            watch: Watch::new(parts, policy, None),
+            updates,
+            returned,
+            reported: queue::Consumer::attach(&reader).expect("a queue"),
+            give_means,
+            tree,
+        };
+        scene.cgroup("slice", 0);
+        let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
+        let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };
+        scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
+        scene
+    }
+
+    pub(super) fn cgroup(&self, name: &str, mib: u64) {
+        fs::create_dir_all(self.tree.path().join(name)).expect("writable");
+        for (file, text) in
+            [("cgroup.events", "populated 1\n"), ("cgroup.procs", ""), ("cgroup.freeze", "0\n"), ("cgroup.kill", "")]
+        {
+            self.write(name, file, text);
+        }
+        self.uses(name, mib);
+    }
+
+    pub(super) fn open(&self, name: &str) -> Arc<Handle> {
+        let root = Root::open(self.tree.path()).expect("it is there");
+        Arc::new(Handle::open(&root, name.as_bytes()).expect("readable").expect("it is there"))
+    }
+
+    pub(super) fn update(&mut self, update: Update) {
+        self.updates.push(update).expect("room");
+        self.watch.take_updates();
+    }
+
+    /// A workload in the slice that `cgroup` made.
+    pub(super) fn joins(&mut self, slot: u32, name: &str) -> Arc<Handle> {
+        let facts = Facts {
+            handle: self.open(name),
+            reservation: Bytes::ZERO,
+            inactive_file: Bytes::ZERO,
+            priority: 0,
+            started: MonotonicNs(1),
+            slices: SliceSet::NONE.with(SliceId(0)),
+        };
+        let handle = Arc::clone(&facts.handle);
+        self.update(Update::Workload(slot, facts));
+        handle
+    }
+
+    pub(super) fn write(&self, name: &str, file: &str, text: &str) {
+        fs::write(self.tree.path().join(name).join(file), text).expect("writable");
+    }
+
+    pub(super) fn uses(&self, name: &str, mib: u64) {
+        self.write(name, "memory.current", &format!("{}\n", mib << 20));
+    }
+
+    pub(super) fn text(&self, name: &str, file: &str) -> String {
+        fs::read_to_string(self.tree.path().join(name).join(file)).expect("readable").trim_end().to_owned()
+    }
+
+    pub(super) fn sample(&mut self) {
+        self.watch.sample(&Trigger::new(monotonic()));
+    }
+
+    /// Lets the time pass that a victim has, and then the worker's.
+    pub(super) fn end_patience(&mut self) {
+        for seconds in [1, 2] {
+            self.watch.follow_up(monotonic().after(Duration::from_secs(seconds)), &mut Trigger::new(monotonic()));
+        }
+    }
+
+    /// What was reported so far.
+    pub(super) fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut frame = [0; queue::FRAME];
+        std::iter::from_fn(|| self.reported.pop(&mut frame).map(<[u8]>::to_vec)).collect()
+    }
+
+    /// One turn in which these are ready, `after` now.
+    pub(super) fn turn(&mut self, ready: &[Ready], after: Duration) -> Option<End> {
+        let event = |ready: &Ready| epoll::Event {
+            flags: epoll::EventFlags::IN,
+            data: epoll::EventData::new_u64(ready.token()),
+        };
+        let events: Vec<epoll::Event> = ready.iter().map(event).collect();
+        self.watch.turn(&events, monotonic().after(after))
+    }
+
+    pub(super) fn termination(&self, slot: u32, handle: &Handle) -> Option<Termination> {
+        self.watch.workloads.table.get(Key { slot, id: handle.id() }).map(|workload| workload.termination)
+    }
+}

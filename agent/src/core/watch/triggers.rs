@@ -1,0 +1,268 @@
+//! What woke the thread, and the source's events.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use plimsoll_act::{KillPoint, reached};
+use plimsoll_policy::Key;
+use plimsoll_sense::{Interest, SenseError, Source, Wake, WakeList};
+use plimsoll_units::MonotonicNs;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use super::super::fault_injection;
+use super::super::inventory::{Request, clear};
+use super::Watch;
+use crate::record::{Cause, OomScope, Record};
+
+/// How many growing workloads one wake names.
+const GROWERS: usize = 4;
+
+/// Tokens beyond those of the source.
+const TOKEN_INVENTORY: u64 = 1 << 32;
+const TOKEN_TERM: u64 = TOKEN_INVENTORY + 1;
+const TOKEN_PARENT: u64 = TOKEN_INVENTORY + 2;
+
+/// A descriptor that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// This process was asked to end.
+    Term,
+    /// The supervisor is gone.
+    Parent,
+    /// The inventory thread has updates.
+    Inventory,
+    /// The source has events; the token is its own.
+    Source(u32),
+}
+
+impl Ready {
+    pub(super) fn of(token: u64) -> Self {
+        match token {
+            TOKEN_TERM => Self::Term,
+            TOKEN_PARENT => Self::Parent,
+            TOKEN_INVENTORY => Self::Inventory,
+            token => Self::Source(u32::try_from(token).unwrap_or(u32::MAX)),
+        }
+    }
+
+    pub(super) fn token(self) -> u64 {
+        match self {
+            Self::Term => TOKEN_TERM,
+            Self::Parent => TOKEN_PARENT,
+            Self::Inventory => TOKEN_INVENTORY,
+            Self::Source(token) => token.into(),
+        }
+    }
+}
+
+/// Why a sample is due, added up over one turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trigger {
+    /// When the thread woke.
+    pub(super) awake: MonotonicNs,
+    /// When the kernel saw a threshold crossed, at the earliest.
+    pub(super) crossed: Option<MonotonicNs>,
+    cause: Option<Cause>,
+    growers: [Option<Key>; GROWERS],
+}
+
+impl Trigger {
+    /// Nothing yet.
+    pub(super) const fn new(awake: MonotonicNs) -> Self {
+        Self { awake, crossed: None, cause: None, growers: [None; GROWERS] }
+    }
+
+    pub(super) const fn of(cause: Cause, awake: MonotonicNs) -> Self {
+        Self { cause: Some(cause), ..Self::new(awake) }
+    }
+
+    /// Adds a cause. A threshold goes before whatever else woke the thread at the same time.
+    pub(super) fn because(&mut self, cause: Cause) {
+        if self.cause.is_none() || cause == Cause::Line {
+            self.cause = Some(cause);
+        }
+    }
+
+    pub(super) const fn cause(&self) -> Option<Cause> {
+        self.cause
+    }
+
+    /// Adds a crossing, with the workload whose charge it was.
+    fn crossed(&mut self, at: MonotonicNs, grower: Option<Key>) {
+        self.because(Cause::Line);
+        self.crossed = Some(self.crossed.map_or(at, |earlier| earlier.min(at)));
+        if grower.is_some()
+            && !self.growers.contains(&grower)
+            && let Some(place) = self.growers.iter_mut().find(|place| place.is_none())
+        {
+            *place = grower;
+        }
+    }
+
+    /// The workloads whose charges crossed a threshold.
+    pub(super) fn growers(&self) -> impl Iterator<Item = Key> + use<> {
+        self.growers.into_iter().flatten()
+    }
+}
+
+/// Descriptors that other threads and processes make readable.
+pub(in crate::core) struct Signals {
+    /// The inventory thread has updates.
+    pub(in crate::core) inventory: OwnedFd,
+    /// This process was asked to end.
+    pub(in crate::core) term: OwnedFd,
+    /// The supervisor is gone.
+    pub(in crate::core) parent: OwnedFd,
+}
+
+/// Everything that wakes the thread.
+pub(in crate::core) struct Triggers {
+    epoll: OwnedFd,
+    source: Box<dyn Source>,
+    signals: Signals,
+    /// Storage for one drain.
+    wakes: WakeList,
+    /// Drains in a row that found nothing although the source was readable.
+    empty_drains: u32,
+}
+
+impl Triggers {
+    pub(in crate::core) fn new(source: Box<dyn Source>, signals: Signals) -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |fd: rustix::fd::BorrowedFd<'_>, token: u64, flags| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), flags)
+        };
+        for descriptor in source.descriptors() {
+            let flags = match descriptor.interest {
+                Interest::Readable => epoll::EventFlags::IN,
+                Interest::Priority => epoll::EventFlags::PRI,
+            };
+            add(descriptor.fd, u64::from(descriptor.token), flags)?;
+        }
+        for (fd, ready) in
+            [(&signals.inventory, Ready::Inventory), (&signals.term, Ready::Term), (&signals.parent, Ready::Parent)]
+        {
+            add(fd.as_fd(), ready.token(), epoll::EventFlags::IN)?;
+        }
+        Ok(Self { epoll, source, signals, wakes: WakeList::new(), empty_drains: 0 })
+    }
+
+    /// Waits for at most `timeout`. Gives how many of `events` are filled.
+    pub(super) fn wait(&self, events: &mut [epoll::Event], timeout: Option<&Timespec>) -> Result<usize, Errno> {
+        epoll::wait(&self.epoll, events, timeout)
+    }
+
+    pub(super) fn source(&self) -> &dyn Source {
+        &*self.source
+    }
+
+    pub(super) fn source_mut(&mut self) -> &mut dyn Source {
+        &mut *self.source
+    }
+
+    pub(super) fn clear_term(&self) {
+        clear(&self.signals.term);
+    }
+
+    pub(super) fn clear_inventory(&self) {
+        clear(&self.signals.inventory);
+    }
+
+    /// Drains in a row that found nothing.
+    pub(super) const fn empty_drains(&self) -> u32 {
+        self.empty_drains
+    }
+
+    /// A turn is over that began with so many empty drains: without another one, none of its descriptors was readable
+    /// with nothing to read.
+    pub(super) fn turned(&mut self, before: u32) {
+        if self.empty_drains == before {
+            self.empty_drains = 0;
+        }
+    }
+
+    /// Reads the source's events into [`Self::wakes`].
+    fn drain(&mut self, token: u32) -> Result<(), SenseError> {
+        self.wakes.clear();
+        let drained = self.source.drain(token, &mut self.wakes);
+        self.empty_drains = if self.wakes.is_empty() { self.empty_drains.saturating_add(1) } else { 0 };
+        drained
+    }
+
+    /// The event at `index` of the last drain.
+    fn wake(&self, index: usize) -> Option<Wake> {
+        self.wakes.get(index).copied()
+    }
+
+    #[cfg(test)]
+    pub(super) const fn signals(&self) -> &Signals {
+        &self.signals
+    }
+}
+
+impl Watch {
+    pub(super) fn drain(&mut self, token: u32, trigger: &mut Trigger) {
+        if self.triggers.drain(token).is_err() {
+            self.reporting.send(&Record::Failed { what: "read the source", errno: None });
+        }
+        if self.triggers.empty_drains() == 1 {
+            // What cannot be read yet may be a crossing.
+            trigger.because(Cause::FollowUp);
+        }
+        for index in 0.. {
+            let Some(wake) = self.triggers.wake(index) else { break };
+            if !fault_injection::loses(&wake) {
+                self.notice(&wake, trigger);
+            }
+        }
+    }
+
+    fn notice(&mut self, wake: &Wake, trigger: &mut Trigger) {
+        match *wake {
+            Wake::ThresholdCrossed { crossed, charged, ref ancestors, .. } => {
+                trigger.crossed(crossed, self.workloads.table.of(ancestors, charged));
+                self.reporting.send(&Record::Crossed { crossed, awake: trigger.awake });
+            }
+            Wake::ReclaimStarted { .. } => trigger.because(Cause::Reclaim),
+            Wake::StallBurst { .. } | Wake::Psi { .. } => {
+                if self.schedule.stalls(trigger.awake) {
+                    trigger.because(Cause::Psi);
+                }
+            }
+            Wake::Tick { .. } => {
+                self.sampler.remember_stall(trigger.awake);
+                trigger.because(Cause::Poll);
+            }
+            Wake::Oom { .. } => {
+                self.report_oom(wake);
+                trigger.because(Cause::FollowUp);
+            }
+            Wake::Tasks { count, at, tgid, .. } => {
+                self.arming.silence_tasks(trigger.awake);
+                self.reporting.send(&Record::Tasks { count, at, pid: tgid });
+            }
+            Wake::Cgroup { .. } => self.workloads.handle.request(Request::Discover),
+            Wake::Stopped { tgid, slice, at } => {
+                self.enforcement.kernel_brake.stopped(at);
+                reached(KillPoint::KernelStopSeen);
+                self.reporting.send(&Record::StoppedInKernel { pid: tgid, slice, at });
+                trigger.because(Cause::Line);
+            }
+        }
+    }
+
+    fn report_oom(&mut self, wake: &Wake) {
+        let Wake::Oom { at, victim, victim_cgroup, resident, scope, .. } = *wake else { return };
+        let scope = match scope {
+            plimsoll_sense::OomScope::Global => OomScope::Global,
+            plimsoll_sense::OomScope::Cgroup => OomScope::Cgroup,
+            plimsoll_sense::OomScope::Cpuset => OomScope::Cpuset,
+            plimsoll_sense::OomScope::NumaNode => OomScope::NumaNode,
+        };
+        let resident = resident.map(|pages| pages.to_bytes(self.arming.machine().page_bytes));
+        self.reporting.send(&Record::Oom { at, pid: victim, cgroup: victim_cgroup, resident, scope });
+    }
+}
+
+#[cfg(test)]
+mod tests;
