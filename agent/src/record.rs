@@ -8,7 +8,8 @@ use core::time::Duration;
 
 use plimsoll_policy::kubelet::Conditions;
 use plimsoll_policy::{
-    Action, Attribution, Deficit, MemoryReading, Outcome, Ranked, Reclaimed, Scope, Stall, Terminating, ThresholdStatus,
+    Action, Attribution, Deficit, MemoryReading, Outcome, Owner, Ranked, Reclaimed, Scope, Stall, Terminating,
+    ThresholdStatus,
 };
 use plimsoll_state::queue::{FRAME, Producer};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -152,6 +153,8 @@ pub(crate) enum Record<'a> {
     ObservedWorkload {
         /// Its cgroup.
         id: CgroupId,
+        /// What it belongs to; absent where that is the workload itself.
+        owner: Option<Owner>,
         /// Its working set; absent if it could not be read.
         usage: Option<Bytes>,
         /// Its reservation.
@@ -164,6 +167,8 @@ pub(crate) enum Record<'a> {
         terminating: Option<Terminating>,
         /// No process is left in it.
         empty: bool,
+        /// It is frozen and its memory grows nevertheless.
+        grows_while_frozen: bool,
         /// Its cgroup's path below the root.
         path: &'a [u8],
     },
@@ -474,8 +479,8 @@ mod tests {
             over: most,
             frees: most,
             started: MonotonicNs(u64::MAX),
-            grew: Some(Bytes(u64::MAX)),
-            has_grown: true,
+            growth: Some(Bytes(u64::MAX)),
+            grew: true,
             returns: u32::MAX,
             verdict: Verdict::Looping(MonotonicNs(u64::MAX)),
         };
@@ -508,12 +513,14 @@ mod tests {
         };
         let observed = Record::ObservedWorkload {
             id: CgroupId(u64::MAX),
+            owner: Some(Owner { id: CgroupId(u64::MAX), request: Bytes(u64::MAX) }),
             usage: Some(Bytes(u64::MAX)),
             reservation: Bytes(u64::MAX),
             priority: i32::MIN,
             started: MonotonicNs(u64::MAX),
             terminating: Some(Terminating { is_stuck: true, is_graceful: true, until: Some(MonotonicNs(u64::MAX)) }),
             empty: true,
+            grows_while_frozen: true,
             path: &path,
         };
         let kill = Record::Kill {

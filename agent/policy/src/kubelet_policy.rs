@@ -263,8 +263,8 @@ fn row(ranked: &kubelet::Ranked, workload: &Workload<'_>, resource: Resource) ->
         over,
         frees: usage,
         started: workload.started,
-        grew: None,
-        has_grown: false,
+        growth: None,
+        grew: false,
         returns: 0,
         verdict,
     }

@@ -112,6 +112,17 @@ pub struct Terminating {
     pub until: Option<MonotonicNs>,
 }
 
+/// What a workload belongs to: a delegated cgroup. All workloads below it are accounted, ranked and limited together, so
+/// that what is written below it, or how its memory is split there, changes nothing for workloads of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Owner {
+    /// The cgroup at the delegation boundary.
+    pub id: CgroupId,
+    /// Its effective protection (`memory.low` or `memory.min`, bounded by its ancestors), from files that the owner
+    /// cannot write.
+    pub request: Bytes,
+}
+
 /// A cgroup that could be evicted, with pod facts or without. Without, its request is its reservation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Workload<'a> {
@@ -119,6 +130,8 @@ pub struct Workload<'a> {
     pub key: Key,
     /// The pod, or the cgroup.
     pub uid: Uid,
+    /// What it belongs to; absent where that is the workload itself, as with a pod.
+    pub owner: Option<Owner>,
     /// What the kubelet's rules ask of it: requests, limits, priority, statistics.
     pub facts: kubelet::Pod<'a>,
     /// Its class of service.
@@ -133,6 +146,8 @@ pub struct Workload<'a> {
     pub returns_at_most: Option<Bytes>,
     /// No process is left in it. What is still charged to it (files in tmpfs, page cache) comes back by ending nothing.
     pub is_empty: bool,
+    /// It is frozen and its memory grows nevertheless, beyond what can have been in flight: it counts as grown.
+    pub grows_while_frozen: bool,
     /// When it was started; of equals the youngest goes first.
     pub started: MonotonicNs,
     /// The slices with thresholds of their own that it is in.

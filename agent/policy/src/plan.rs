@@ -329,9 +329,9 @@ pub struct Ranked {
     /// When it was started.
     pub started: MonotonicNs,
     /// By how much it grew since memory was last plentiful; of memory alone.
-    pub grew: Option<Bytes>,
+    pub growth: Option<Bytes>,
     /// That is at least [`Config::responsible_percent`] of what the one grew by that grew most.
-    pub has_grown: bool,
+    pub grew: bool,
     /// How often it returned at once after it was evicted and was over its request again. More than zero names a loop.
     pub returns: u32,
     /// What becomes of it.

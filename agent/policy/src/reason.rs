@@ -49,14 +49,14 @@ pub(crate) struct Reason {
     pub(crate) priority: i32,
     pub(crate) qos: Option<QosClass>,
     /// By how much it grew since memory was plentiful.
-    pub(crate) grew: Option<Bytes>,
+    pub(crate) growth: Option<Bytes>,
     /// How often it returned at once after it was evicted.
     pub(crate) returns: u32,
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { is_measured, usage, promise, priority, qos, grew, returns } = self;
+        let Self { is_measured, usage, promise, priority, qos, growth, returns } = self;
         if *is_measured {
             if let Some(usage) = usage {
                 write!(f, "uses {usage}, ")?;
@@ -76,8 +76,8 @@ impl fmt::Display for Reason {
         if let Some(qos) = qos {
             write!(f, ", {}", qos.name())?;
         }
-        if let Some(grew) = grew {
-            write!(f, ", grew {grew}")?;
+        if let Some(growth) = growth {
+            write!(f, ", grew {growth}")?;
         }
         if *returns > 0 {
             write!(f, ", returned at once {returns} times in a row")?;

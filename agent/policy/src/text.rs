@@ -190,7 +190,7 @@ pub fn keys(config: &Config, plan: &Plan, ranked: &Ranked) -> impl fmt::Display 
         promise,
         priority: ranked.priority,
         qos: Some(ranked.qos),
-        grew: ranked.grew,
+        growth: ranked.growth,
         returns: ranked.returns,
     }
 }

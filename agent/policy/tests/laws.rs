@@ -232,7 +232,7 @@ laws! {
                 .iter()
                 .filter(|ranked| !step.candidates[ranked.workload as usize].is_empty)
                 .filter(|ranked| !matches!(ranked.verdict, Verdict::Protected(_)))
-                .filter_map(|ranked| Some(ranked.grew?.0))
+                .filter_map(|ranked| Some(ranked.growth?.0))
                 .sum();
             if grew * 100 < attribution.fallen.0 * u64::from(percent) {
                 assert_eq!(plan.evicted().count(), 0, "{attribution:?}");

@@ -195,6 +195,16 @@ pub struct Slice {
     pub mem_available_bytes: Option<Bytes>,
 }
 
+/// The delegated cgroup that a workload belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Owner {
+    /// The cgroup's id.
+    pub id: CgroupId,
+    /// Its effective protection, bounded by its ancestors.
+    pub request_bytes: Bytes,
+}
+
 /// A workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -203,6 +213,9 @@ pub struct Workload {
     pub cgroup: String,
     /// The cgroup's id: another one at the same path has another id.
     pub id: CgroupId,
+    /// What it belongs to; absent where that is the workload itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
     /// Its working set; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<Bytes>,
@@ -215,6 +228,9 @@ pub struct Workload {
     /// No process is left in it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub empty: bool,
+    /// It was frozen and its memory grew nevertheless.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub grows_while_frozen: bool,
     /// What it was promised.
     #[serde(default)]
     pub reservation_bytes: Bytes,

@@ -6,7 +6,7 @@ use core::time::Duration;
 use plimsoll_config::Configuration;
 use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PodStats, QosClass, StatsTime};
 use plimsoll_policy::{
-    Key, MemoryReading, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid, Workload,
+    Key, MemoryReading, Owner, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid, Workload,
 };
 use plimsoll_units::{Bytes, MonotonicNs};
 
@@ -27,6 +27,7 @@ impl Seen {
         Workload {
             key: Key { slot, id: self.id },
             uid: Uid(self.id.0.into()),
+            owner: self.owner.map(|owner| Owner { id: owner.id, request: owner.request_bytes }),
             facts: kubelet::Pod {
                 priority,
                 memory_request: Amount::counted(self.reservation_bytes.0),
@@ -44,6 +45,7 @@ impl Seen {
                 Ends::Stuck => Terminating { is_stuck: true, ..Terminating::default() },
             }),
             is_empty: self.empty,
+            grows_while_frozen: self.grows_while_frozen,
             started: self.started_ns,
             slices: slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index))),
             swapped: self.swapped_bytes,

@@ -2,7 +2,7 @@
 
 use plimsoll_config::Configuration;
 use plimsoll_policy::{MemoryReading, Scope};
-use plimsoll_replay::trace::{Look, Memory, Reclaimed, Slice, Stall, Terminating, Workload};
+use plimsoll_replay::trace::{Look, Memory, Owner, Reclaimed, Slice, Stall, Terminating, Workload};
 use plimsoll_units::MonotonicNs;
 
 use super::plan::ns;
@@ -52,13 +52,26 @@ impl Observed {
                     look.reclaimed.push(Reclaimed { slice: path(scope), order: reclaimed.order, at_ns });
                 }
             }
-            Record::ObservedWorkload { id, usage, reservation, priority, started, terminating, empty, path } => {
+            Record::ObservedWorkload {
+                id,
+                owner,
+                usage,
+                reservation,
+                priority,
+                started,
+                terminating,
+                empty,
+                grows_while_frozen,
+                path,
+            } => {
                 if let Some(look) = &mut self.look {
                     look.workloads.push(Workload {
                         cgroup: escaped(path),
                         id,
+                        owner: owner.map(|owner| Owner { id: owner.id, request_bytes: owner.request }),
                         usage_bytes: usage,
                         empty,
+                        grows_while_frozen,
                         reservation_bytes: reservation,
                         priority,
                         started_ns: started,
@@ -117,12 +130,14 @@ mod tests {
         };
         let workload = Record::ObservedWorkload {
             id: CgroupId(3),
+            owner: None,
             usage: Some(Bytes::mib(2)),
             reservation: Bytes::ZERO,
             priority: -1,
             started: MonotonicNs(1),
             terminating: None,
             empty: false,
+            grows_while_frozen: false,
             path: b"work.slice/a",
         };
         let end = Record::ObservedEnd { workloads: 1 };

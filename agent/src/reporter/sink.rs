@@ -550,8 +550,8 @@ pub(super) mod tests {
             over: mib(300),
             frees: mib(300),
             started: MonotonicNs(1),
-            grew: None,
-            has_grown: false,
+            growth: None,
+            grew: false,
             returns: 0,
             verdict: Verdict::Evicted,
         }

@@ -126,7 +126,7 @@ pub(super) fn attribute(
     let fallen = (baseline.available(signal, status.case, &available) - status.available).to_bytes();
     let mut attribution = Attribution { fallen, ..Attribution::default() };
     for ranked in &plan.ranked {
-        let grew = ranked.grew.unwrap_or(Bytes::ZERO);
+        let grew = ranked.growth.unwrap_or(Bytes::ZERO);
         let sum = match ranked.verdict {
             // No living workload's growth any more, so it must not hide what grows now.
             _ if workload(observation, ranked.workload).is_empty => &mut attribution.left_behind,

@@ -144,7 +144,7 @@ fn first_verdict(workload: &Workload<'_>, share: Option<Share>) -> Verdict {
 /// by UID for the rest, so that no two are ever equal.
 fn order(one: &Ranked, other: &Ranked) -> Ordering {
     let key = |r: &Ranked| {
-        let is_other = r.exceeds && !r.has_grown;
+        let is_other = r.exceeds && !r.grew;
         (
             !r.is_measured,
             !r.exceeds,
@@ -184,7 +184,7 @@ pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) {
         let nothing = Share { usage: Amount::ZERO, request: None, frees: Amount::ZERO };
         let Share { usage, request, .. } = share.unwrap_or(nothing);
         let requested = request.unwrap_or_default();
-        let grew = baseline.zip(workload.working_set()).map(|(known, usage)| known.growth(workload.key, usage));
+        let growth = baseline.zip(workload.working_set()).map(|(known, usage)| known.growth(workload.key, usage));
         Ranked {
             workload: index,
             key: workload.key,
@@ -198,8 +198,8 @@ pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) {
             over: usage - requested,
             frees: share.map_or(Amount::ZERO, |share| frees(workload, share)),
             started: workload.started,
-            grew,
-            has_grown: false,
+            growth,
+            grew: false,
             returns: loops.map_or(0, |loops| loops.returns(workload)),
             verdict: first_verdict(workload, share),
         }
@@ -207,10 +207,10 @@ pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) {
     let living = |ranked: &&Ranked| {
         !matches!(ranked.verdict, Verdict::Protected(_)) && !observation.workloads[ranked.workload as usize].is_empty
     };
-    let most = plan.ranked.iter().filter(living).filter_map(|ranked| ranked.grew).max().unwrap_or(Bytes::ZERO);
+    let most = plan.ranked.iter().filter(living).filter_map(|ranked| ranked.growth).max().unwrap_or(Bytes::ZERO);
     for ranked in &mut plan.ranked {
-        let grew = ranked.grew.unwrap_or(Bytes::ZERO);
-        ranked.has_grown = grew > Bytes::ZERO && is_share(grew, responsible_percent, most);
+        let growth = ranked.growth.unwrap_or(Bytes::ZERO);
+        ranked.grew = growth > Bytes::ZERO && is_share(growth, responsible_percent, most);
     }
     for limited in &plan.limited {
         // Only the node's decisions are about limits, and all workloads are in its list, in their order.

@@ -209,7 +209,7 @@ impl Growth {
     /// What is left behind comes back by evicting nothing: for that much, only workloads that grew pay.
     fn is_responsible(self, ranked: &Ranked, deficit: &Deficit) -> bool {
         let is_left_behind = deficit.uncovered().to_bytes() <= self.left_behind;
-        !self.is_elsewhere && (ranked.has_grown || !is_left_behind)
+        !self.is_elsewhere && (ranked.grew || !is_left_behind)
     }
 }
 

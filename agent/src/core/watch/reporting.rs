@@ -106,12 +106,14 @@ impl Reporting {
         for observed in table.observed() {
             self.send(&Record::ObservedWorkload {
                 id: observed.key.id,
+                owner: observed.owner,
                 usage: observed.working_set(),
                 reservation: observed.facts.memory_request.to_bytes(),
                 priority: observed.facts.priority,
                 started: observed.started,
                 terminating: observed.terminating,
                 empty: observed.is_empty,
+                grows_while_frozen: observed.grows_while_frozen,
                 path: path_of(table, observed.key),
             });
         }
