@@ -10,8 +10,8 @@ use plimsoll_config::{
     ConfigError, Findings, Form, Headroom, Node, Problem, Report, Row, StaticPod, check, convert, parse_pods,
     parse_static_pod, rows, shown,
 };
+use plimsoll_inventory::Protected;
 use plimsoll_node::cgroup::{Handle, Root};
-use plimsoll_node::discover::Protected;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_units::{Bytes, Quantity};

@@ -8,11 +8,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use plimsoll_config::Configuration;
+use plimsoll_inventory::{Bounds, Patterns, Protected, discover};
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
-use plimsoll_node::discover::{Bounds, Protected, discover};
 use plimsoll_node::meminfo::{MemInfo, MemReading};
-use plimsoll_node::patterns::Patterns;
 use plimsoll_policy::Protected as Why;
 use plimsoll_replay::trace::{Look, Memory, Slice, Workload};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};

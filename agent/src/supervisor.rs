@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use plimsoll_config::{ConfigError, Configuration, Snapshot};
-use plimsoll_node::discover::Protected;
+use plimsoll_inventory::Protected;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_node::{lock, priority};
 use plimsoll_state::handover::{self, Queues};

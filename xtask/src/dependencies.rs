@@ -6,9 +6,16 @@ use anyhow::ensure;
 
 use crate::{install, run};
 
-/// The rooms of the core.
-const CORE: [&str; 6] =
-    ["plimsoll-units", "plimsoll-node", "plimsoll-sense", "plimsoll-policy", "plimsoll-act", "plimsoll-state"];
+/// The crates of the core.
+const CORE: [&str; 7] = [
+    "plimsoll-units",
+    "plimsoll-node",
+    "plimsoll-inventory",
+    "plimsoll-sense",
+    "plimsoll-policy",
+    "plimsoll-act",
+    "plimsoll-state",
+];
 /// What has no place in them: runtimes, networks, TLS.
 const FORBIDDEN: [&str; 8] = ["tokio", "async-std", "smol", "hyper", "h2", "rustls", "openssl", "native-tls"];
 

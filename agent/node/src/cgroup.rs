@@ -70,7 +70,7 @@ impl AsFd for Root {
 }
 
 /// Opens the directory at `path` below `dir`, one name at a time: no symbolic link, no `..`, nothing outside.
-pub(crate) fn open_below(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+pub fn open_below(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let open = |from: BorrowedFd<'_>, name: &[u8]| match name {
         b"." | b".." => Err(Errno::INVAL),
@@ -83,7 +83,8 @@ pub(crate) fn open_below(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Er
     Ok(fd)
 }
 
-pub(crate) fn id_of(fd: BorrowedFd<'_>) -> Result<CgroupId, Errno> {
+/// The id of the cgroup whose directory is open.
+pub fn id_of(fd: BorrowedFd<'_>) -> Result<CgroupId, Errno> {
     fstat(fd).map(|stat| CgroupId(stat.st_ino))
 }
 
@@ -441,7 +442,7 @@ fn each_pid(tasks: &KeptFile, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool,
 }
 
 /// Names of the directories in `dir`, sorted.
-pub(crate) fn children(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+pub fn children(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;

@@ -37,7 +37,8 @@ pub use config::{Config, SliceThresholds, SwapThreshold};
 pub use decide::{State, decide, ranking};
 pub use eviction_policy::EvictionPolicy;
 pub use observation::{
-    Image, Key, MemoryReading, Observation, Owner, OwnerUid, Protected, Reclaimed, Stall, Swap, Terminating, Uid, Workload,
+    Image, Key, MemoryReading, Observation, Owner, OwnerUid, Protected, Reclaimed, Stall, Swap, Terminating, Uid,
+    Workload,
 };
 pub use plan::{
     Action, Attribution, Case, ConditionCase, Deficit, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage,

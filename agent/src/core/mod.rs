@@ -11,7 +11,6 @@ mod kernel_brake;
 mod resume;
 mod succession;
 mod suspects;
-mod table;
 mod thresholds;
 mod watch;
 
@@ -23,19 +22,18 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
 use plimsoll_config::{BrakeMode, Configuration, SourceChoice};
+use plimsoll_inventory::{Inventory, Patterns, Protected, SLOTS};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
-use plimsoll_node::discover::Protected;
 use plimsoll_node::limits::TaskLimits;
 use plimsoll_node::meminfo::{MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
-use plimsoll_node::patterns::Patterns;
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{capabilities, lock, priority};
 use plimsoll_sense::stopped::{self, StoppedRecord};
-use plimsoll_sense::{Kind, Source, SourceAttempt, ladder};
+use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
 use plimsoll_state::queue::{self, Producer};
 use plimsoll_state::{Found, PendingKill, Record as RunRecord, handover, undo};
 use plimsoll_units::{CgroupId, MonotonicNs, Pages, Pattern};
@@ -46,7 +44,7 @@ use crate::acting::{Claim, Locks};
 use crate::options::Options;
 use crate::record::StartParts;
 use crate::{inherit, inherited_config};
-use inventory::{Inventory, InventoryHandle, StartupReport};
+use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
 use resume::Resumer;
 use thresholds::Machine;
@@ -61,7 +59,7 @@ const FILES_A_WORKLOAD: u64 = 11;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
 /// Room for updates of the inventory thread, and for the handles that come back for them: twice for each workload.
-const UPDATES: usize = 2 * table::SLOTS;
+const UPDATES: usize = 2 * SLOTS;
 /// Frames in the watching thread's queue to the reporter: some hundred decisions.
 const QUEUE: usize = 2048;
 /// Frames in the inventory thread's.
@@ -138,25 +136,25 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(UPDATES));
     let machine = machine()?;
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
-    let mut inventory = Inventory::new(inventory::Context {
-        root: Root::open(root.path())?,
-        patterns: patterns(configuration.workloads.iter().map(|workload| &workload.pattern), &configuration),
-        priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
-        protected,
-        slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
-        brakes: brakes_in_kernel.then(|| patterns(configuration.brake.in_kernel.iter(), &configuration)),
+    let mut inventory = inventory::Thread {
+        inventory: Inventory::new(plimsoll_inventory::Config {
+            root: Root::open(root.path())?,
+            patterns: patterns(configuration.workloads.iter().map(|workload| &workload.pattern), &configuration),
+            priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
+            protected,
+            slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
+            brakes: brakes_in_kernel.then(|| patterns(configuration.brake.in_kernel.iter(), &configuration)),
+            max_brakes: MAX_BRAKES,
+            max_workloads: most_workloads(),
+        }),
+        outgoing: Outgoing::new(give, returned, news.try_clone()?, slow_queue),
         health: source.health_reader(),
-        updates: give,
-        returned,
         machine,
-        news: news.try_clone()?,
         handle: handle.clone(),
         reporter_restarted,
-        queue: slow_queue,
-        max_workloads: most_workloads(),
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
-    });
+    };
     inventory.first();
     start.workloads = lap(now);
 
@@ -393,7 +391,7 @@ fn raise_open_files(troubles: &mut Vec<String>) {
 fn most_workloads() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let room = limit.saturating_sub(OTHER_FILES) / FILES_A_WORKLOAD;
-    usize::try_from(room).unwrap_or(usize::MAX).min(table::SLOTS)
+    usize::try_from(room).unwrap_or(usize::MAX).min(SLOTS)
 }
 
 /// Brakes, kills and workers, with the kills of an earlier process taken over.

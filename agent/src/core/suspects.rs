@@ -3,9 +3,7 @@
 
 use std::cmp::Reverse;
 
-use plimsoll_node::cgroup::Root;
-use plimsoll_node::discover::{Protected, workload_of};
-use plimsoll_node::patterns::Patterns;
+use plimsoll_inventory::{Config, workload_of};
 use plimsoll_node::process::{self, Memory, Pid, cgroup_path};
 use plimsoll_units::Bytes;
 
@@ -13,14 +11,14 @@ use plimsoll_units::Bytes;
 const MOST: usize = 3;
 
 /// The largest processes that are in no workload or hold huge pages, largest first.
-pub(super) fn largest(patterns: &Patterns, root: &Root, protected: &Protected) -> Vec<Memory> {
+pub(super) fn largest(inventory: &Config) -> Vec<Memory> {
     let held = |memory: &Memory| memory.resident.saturating_add(memory.huge_pages);
     let mut all: Vec<Memory> = process::all().filter_map(|process| Memory::of(&process)).collect();
     all.retain(|memory| held(memory) > Bytes::ZERO);
     all.sort_unstable_by_key(|memory| (Reverse(held(memory)), memory.pid));
     let is_outside = |pid| {
         let path = cgroup_path(Some(Pid::from_raw(pid)?))?;
-        Some(workload_of(root, patterns, protected, &path).is_none())
+        Some(workload_of(&inventory.root, &inventory.patterns, &inventory.protected, &path).is_none())
     };
     all.into_iter()
         .filter(|memory| memory.huge_pages > Bytes::ZERO || is_outside(memory.pid) == Some(true))

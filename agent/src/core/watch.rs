@@ -30,6 +30,7 @@ mod triggers;
 use core::time::Duration;
 use std::sync::Arc;
 
+use plimsoll_inventory::{Table, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Config as Policy;
@@ -38,8 +39,7 @@ use rtrb::{Consumer, Producer};
 use rustix::event::{Timespec, epoll, poll};
 use rustix::io::Errno;
 
-use super::inventory::{InventoryHandle, Request};
-use super::table::{Table, Update};
+use super::inventory::{InventoryHandle, News, Request};
 use crate::record::{Cause, Record};
 pub(super) use arming::Arming;
 use deciding::Engine;
@@ -80,14 +80,14 @@ impl End {
 /// The workloads as the inventory thread last reported them, and the way to that thread.
 pub(super) struct Workloads {
     table: Table,
-    updates: Consumer<Update>,
+    updates: Consumer<News>,
     /// Handles that are not needed any more.
     give_back: Producer<Arc<Handle>>,
     handle: InventoryHandle,
 }
 
 impl Workloads {
-    pub(super) fn new(updates: Consumer<Update>, give_back: Producer<Arc<Handle>>, handle: InventoryHandle) -> Self {
+    pub(super) fn new(updates: Consumer<News>, give_back: Producer<Arc<Handle>>, handle: InventoryHandle) -> Self {
         Self { table: Table::new(), updates, give_back, handle }
     }
 
@@ -251,13 +251,13 @@ impl Watch {
         while let Ok(update) = self.workloads.updates.pop() {
             any = true;
             match update {
-                Update::Mark(index, mark) => self.enforcement.kernel_brake.mark(index, mark),
-                Update::Machine(machine) => {
+                News::Table(Update::Mark(index, mark)) => self.enforcement.kernel_brake.mark(index, mark),
+                News::Machine(machine) => {
                     self.arming.set_machine(machine);
                     // The threshold is armed by the old figures until the next sample.
                     self.schedule.sample_by(MonotonicNs(0));
                 }
-                update => {
+                News::Table(update) => {
                     if let Some(old) = self.workloads.table.take(update) {
                         self.workloads.close(old);
                     }
@@ -305,7 +305,7 @@ mod tests {
         scene.sample();
         assert_eq!(scene.watch.schedule.next_sample(), None);
         let machine = Machine { low_watermark: plimsoll_units::Pages(7), ..(*scene.watch.arming.machine()) };
-        scene.update(Update::Machine(machine));
+        scene.receive(News::Machine(machine));
         assert_eq!((*scene.watch.arming.machine()), machine);
         assert!(scene.watch.schedule.next_sample().is_some_and(|at| at <= monotonic()));
     }

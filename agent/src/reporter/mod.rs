@@ -22,8 +22,8 @@ use landlock::{
     ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus,
     Scope, path_beneath_rules,
 };
+use plimsoll_inventory::Protected;
 use plimsoll_node::capabilities;
-use plimsoll_node::discover::Protected;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_state::handover::{self, Queues};
 use plimsoll_state::queue::{Consumer, Descriptors, FRAME};

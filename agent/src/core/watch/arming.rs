@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
+use plimsoll_inventory::Table;
 use plimsoll_node::limits::TaskLimits;
 use plimsoll_policy::{Config as Policy, MemoryReading, Scope};
 use plimsoll_sense::{ArmedThresholds, Kind, NodeThreshold, TaskThreshold};
 use plimsoll_units::MonotonicNs;
 
-use super::super::table::Table;
 use super::super::thresholds::{self, Machine};
 use super::Watch;
 use super::triggers::Trigger;

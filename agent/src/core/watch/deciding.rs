@@ -1,12 +1,12 @@
 //! One sample: read, decide for each scope, have it carried out, and arm what wakes the thread next.
 
+use plimsoll_inventory::SLOTS;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Config as Policy, MemoryReading, Outcome, Plan, Scope, State, decide};
 use plimsoll_units::MonotonicNs;
 
 use super::super::episode;
 use super::super::inventory::Request;
-use super::super::table::SLOTS;
 use super::Watch;
 use super::reporting::{Made, is_quiet};
 use super::sampling::Sample;

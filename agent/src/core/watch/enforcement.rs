@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use plimsoll_act::{Begun, BrakeEvent, Brakes, Done, Job, KillEvent, KillRefused, Kills, Reclaimed, Worker, Workers};
+use plimsoll_inventory::{Observed, Termination};
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
@@ -16,7 +17,6 @@ use rtrb::Consumer;
 use super::super::inventory::Request;
 use super::super::kernel_brake::KernelBrake;
 use super::super::resume::Resumer;
-use super::super::table::{Observed, Termination};
 use super::Watch;
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::past;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_act::{BrakeEvent, BrakeRefused, Owner};
+use plimsoll_inventory::Termination;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
@@ -10,7 +11,6 @@ use plimsoll_policy::{Key, Scope};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 use super::super::episode;
-use super::super::table::Termination;
 use super::Watch;
 use super::enforcement::{KillOutcome, errno_of};
 use super::scopes::{owner_of, past_hard_threshold, scope_of};

@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
+use plimsoll_inventory::Table;
 use plimsoll_policy::kubelet::Condition;
 use plimsoll_policy::{Key, Outcome, Plan};
 use plimsoll_state::queue::Producer;
 use plimsoll_units::MonotonicNs;
 
-use super::super::table::Table;
 use super::sampling::Sample;
 use super::scopes::Scopes;
 use super::triggers::Trigger;

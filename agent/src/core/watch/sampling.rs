@@ -2,13 +2,13 @@
 
 use core::time::Duration;
 
+use plimsoll_inventory::{Observed, Table};
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_policy::kubelet::{DiskLayout, MemoryStats, NodeStats, Readings, StatsTime};
 use plimsoll_policy::{EvictionPolicy, MemoryReading, Observation, Scope, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use super::super::table::{Observed, Table};
 use super::scopes::ScopeState;
 
 /// Earlier stall totals are so far apart at least.

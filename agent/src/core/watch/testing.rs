@@ -1,9 +1,8 @@
 //! What the tests of the watching thread share: cgroups made of plain files, a slice with a limit of 100 MiB and a hard
 //! threshold at 10 MiB, and workloads in it.
 
-use super::super::inventory::{InventoryHandle, eventfd};
+use super::super::inventory::{InventoryHandle, News, eventfd};
 use super::super::kernel_brake::KernelBrake;
-use super::super::table::{Facts, SliceFacts, SliceFigures, Termination, Update};
 use super::super::thresholds::Machine;
 use super::triggers::{Ready, Trigger};
 use super::{
@@ -11,6 +10,7 @@ use super::{
 };
 use core::time::Duration;
 use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker, Workers};
+use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Termination, Update};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
@@ -33,7 +33,7 @@ pub(super) const SLICE_SCOPE: Scope = Scope::Slice(SliceId(0));
 pub(super) struct Scene {
     pub(super) tree: tempfile::TempDir,
     pub(super) watch: Watch,
-    pub(super) updates: rtrb::Producer<Update>,
+    pub(super) updates: rtrb::Producer<News>,
     pub(super) returned: rtrb::Consumer<Arc<Handle>>,
     pub(super) reported: queue::Consumer,
     pub(super) give_means: rtrb::Producer<Means>,
@@ -118,7 +118,11 @@ impl Scene {
     }
 
     pub(super) fn update(&mut self, update: Update) {
-        self.updates.push(update).expect("room");
+        self.receive(News::Table(update));
+    }
+
+    pub(super) fn receive(&mut self, news: News) {
+        self.updates.push(news).expect("room");
         self.watch.take_updates();
     }
 
@@ -126,6 +130,7 @@ impl Scene {
     pub(super) fn joins(&mut self, slot: u32, name: &str) -> Arc<Handle> {
         let facts = Facts {
             handle: self.open(name),
+            owner: None,
             reservation: Bytes::ZERO,
             inactive_file: Bytes::ZERO,
             priority: 0,

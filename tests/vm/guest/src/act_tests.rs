@@ -11,10 +11,9 @@ use plimsoll_act::{
     Begun, BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Done, Job, KillEvent, KillLimits, Kills, Owner, Reclaimed,
     Workers,
 };
+use plimsoll_inventory::{Bounds, Patterns, Protected, discover};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root, TaskList};
-use plimsoll_node::discover::{self, Bounds, Protected, discover};
-use plimsoll_node::patterns::Patterns;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{Fault, clock, limits, meminfo, pressure, vmstat};
 use plimsoll_state::{Found, Record, undo};
@@ -158,7 +157,7 @@ pub(crate) fn discovers() -> Result<()> {
         never: vec!["work.slice/a".parse()?],
     };
     let found = discover(&root, &patterns, &Protected::read(), Bounds::default())?;
-    let paths: Vec<String> = found.workloads.iter().map(discover::Found::display).collect();
+    let paths: Vec<String> = found.workloads.iter().map(plimsoll_inventory::Found::display).collect();
     let expected = ["deep.slice/one/two", "deep.slice/three", "work.slice/b", "work.slice/x\\x2dy.service"];
     ensure!(
         paths.iter().map(String::as_str).collect::<std::collections::BTreeSet<_>>() == expected.into_iter().collect(),

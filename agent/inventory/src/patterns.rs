@@ -1,19 +1,20 @@
-//! Which cgroups are workloads, and which are never touched, by pattern. Pure: no file is opened here.
+//! Which cgroups are workloads, and which are never touched, by pattern. No file is opened here.
 
 use plimsoll_units::{Match, Pattern};
 
-/// Patterns of workloads, and of what is never touched.
+/// Patterns of workloads, and of cgroups that are never touched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patterns {
-    /// The first that means a cgroup counts.
+    /// The first that matches a cgroup counts.
     pub workloads: Vec<Pattern>,
-    /// With all that is below.
+    /// With everything below them.
     pub never: Vec<Pattern>,
 }
 
 impl Patterns {
-    /// Which pattern means the cgroup at `path` or something below it: the first that means it wholly.
-    pub(crate) fn look(&self, path: &[u8]) -> (Match, usize) {
+    /// The first pattern that matches the cgroup at `path`, or else the last that may match something below it, by its
+    /// place in the list.
+    pub(crate) fn find(&self, path: &[u8]) -> (Match, usize) {
         let mut prefix = (Match::Not, 0);
         for (index, pattern) in self.workloads.iter().enumerate() {
             match pattern.look(path) {

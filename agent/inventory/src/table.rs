@@ -1,153 +1,59 @@
-//! Who is on this machine: workloads and slices by slot, as the inventory thread last told, in storage made beforehand.
+//! The workloads and slices by slot, as the inventory thread last sent them, in storage made beforehand.
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use plimsoll_act::REGROWN;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::kubelet::{Amount, Pod, PodStats, QosClass};
-use plimsoll_policy::{Key, MemoryReading, SliceSet, Terminating, Uid};
-use plimsoll_sense::{ANCESTOR_LEVELS, MAX_SLICES};
+use plimsoll_policy::{Key, MemoryReading, SliceSet, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
-use super::thresholds::Machine;
+use crate::{Facts, SliceFacts, SliceFigures, Termination, Update};
 
 /// The most workloads that are watched at a time.
-pub(super) const SLOTS: usize = 4096;
+pub const SLOTS: usize = 4096;
 
-/// What the inventory thread found out about a workload; handles and slow figures.
-#[derive(Debug)]
-pub(super) struct Facts {
-    /// Its descriptors.
-    pub(super) handle: Arc<Handle>,
-    /// What it was promised.
-    pub(super) reservation: Bytes,
-    /// Page cache of it that reclaim looks at first.
-    pub(super) inactive_file: Bytes,
-    /// Lower goes first.
-    pub(super) priority: i32,
-    /// When it was first seen.
-    pub(super) started: MonotonicNs,
-    /// The slices with own lines it is in.
-    pub(super) slices: SliceSet,
-}
-
-/// A slice with lines of its own, as it stands now.
-#[derive(Debug)]
-pub(super) struct SliceFacts {
-    /// Its descriptors.
-    pub(super) handle: Arc<Handle>,
-    /// What the inventory thread read.
-    pub(super) figures: SliceFigures,
-}
-
-/// The slow figures of a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SliceFigures {
-    /// Its `memory.max`.
-    pub(super) max: Bytes,
-    /// Page cache of it that reclaim looks at first.
-    pub(super) inactive_file: Bytes,
-    /// What reclaim could take of it without ending or swapping anybody; absent where that could not be read.
-    pub(super) reclaimable: Option<Bytes>,
-}
-
-/// News from the inventory thread.
-#[derive(Debug)]
-pub(super) enum Update {
-    /// A workload that is new or changed.
-    Workload(u32, Facts),
-    /// A workload is gone.
-    Gone(u32),
-    /// A slice that the kernel itself brakes, by place, with its depth below the root.
-    Mark(u8, Option<(CgroupId, u8)>),
-    /// What the lines are reckoned with has changed.
-    Machine(Machine),
-    /// A slice that is new or changed; `None`: it is not there, or has no limit.
-    Slice(u8, Option<SliceFacts>),
-}
-
-/// How somebody is going.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Termination {
-    /// Not at all.
-    Stays,
-    /// It was asked to end by itself until then, by this plan.
-    Asked(MonotonicNs, u64),
-    /// It was killed; the least that it has used since. No more than that comes back by this kill.
-    Killed(Bytes),
-    /// It was killed and does not end; the least that it has used since. Where it grows again somebody was started in
-    /// it, and it is as good as new.
-    Stuck(Bytes),
-    /// It could not be killed, and is left alone until then.
-    Refused(MonotonicNs),
-}
-
-impl Termination {
-    /// What becomes of it, with what it uses at `now`.
-    fn seen(self, usage: Option<Bytes>, empty: bool, now: MonotonicNs) -> Self {
-        match self {
-            Self::Killed(least) => Self::Killed(usage.map_or(least, |usage| usage.min(least))),
-            Self::Stuck(_) if empty => Self::Stays,
-            Self::Stuck(least) => match usage {
-                Some(usage) if usage > least.saturating_add(REGROWN) => Self::Stays,
-                usage => Self::Stuck(usage.map_or(least, |usage| usage.min(least))),
-            },
-            Self::Refused(until) if until <= now => Self::Stays,
-            other => other,
-        }
-    }
-
-    fn terminating(self) -> Option<Terminating> {
-        let (is_stuck, is_graceful, until) = match self {
-            Self::Stays => return None,
-            Self::Asked(until, _) => (false, true, Some(until)),
-            Self::Killed(_) => (false, false, None),
-            Self::Stuck(_) | Self::Refused(_) => (true, false, None),
-        };
-        Some(Terminating { is_stuck, is_graceful, until })
-    }
-}
-
-/// A workload as it is decided about.
-pub(super) type Observed = plimsoll_policy::Workload<'static>;
+/// A workload as the policy takes it.
+pub type Observed = plimsoll_policy::Workload<'static>;
 
 /// One workload.
 #[derive(Debug)]
-pub(super) struct Workload {
-    /// What the inventory thread told.
-    pub(super) facts: Facts,
-    /// Whether it is on its way out.
-    pub(super) termination: Termination,
+pub struct Workload {
+    /// What the inventory thread sent.
+    pub facts: Facts,
+    /// Whether and how it is ending.
+    pub termination: Termination,
 }
 
-/// All of them.
+/// All workloads and slices.
 #[derive(Debug)]
-pub(super) struct Table {
+pub struct Table {
     workloads: Vec<Option<Workload>>,
     /// No slot at or above this one was ever used.
     end: usize,
-    slices: [Option<SliceFacts>; MAX_SLICES],
+    slices: [Option<SliceFacts>; SliceSet::MAX_SLICES],
     /// Storage for one observation.
     observed: Vec<Observed>,
 }
 
 impl Workload {
-    /// What it uses now, without page cache that reclaim looks at first; absent where that cannot be read.
-    pub(super) fn usage(&self) -> Option<Bytes> {
+    /// What it uses now, without the page cache that reclaim takes first; absent where that cannot be read.
+    pub fn usage(&self) -> Option<Bytes> {
         self.facts.handle.usage().ok().map(|usage| usage.saturating_sub(self.facts.inactive_file))
     }
 }
 
 impl Table {
-    pub(super) fn new() -> Self {
+    /// An empty table with all storage that it will use.
+    #[expect(clippy::new_without_default, reason = "it allocates for all slots, which no caller should do unawares")]
+    pub fn new() -> Self {
         let mut workloads = Vec::with_capacity(SLOTS);
         workloads.resize_with(SLOTS, || None);
-        Self { workloads, end: 0, slices: [const { None }; MAX_SLICES], observed: Vec::with_capacity(SLOTS) }
+        Self { workloads, end: 0, slices: [const { None }; SliceSet::MAX_SLICES], observed: Vec::with_capacity(SLOTS) }
     }
 
-    /// Takes news in, and gives back the handle that it replaces.
-    pub(super) fn take(&mut self, update: Update) -> Option<Arc<Handle>> {
+    /// Takes an update in, and gives back the handle that it replaces.
+    pub fn take(&mut self, update: Update) -> Option<Arc<Handle>> {
         match update {
             Update::Workload(slot, facts) => {
                 let slot = slot as usize;
@@ -161,7 +67,7 @@ impl Table {
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
             // Not of this table.
-            Update::Mark(..) | Update::Machine(_) => None,
+            Update::Mark(..) => None,
             Update::Slice(index, slice) => {
                 let place = self.slices.get_mut(usize::from(index))?;
                 std::mem::replace(place, slice).map(|old| old.handle)
@@ -169,13 +75,13 @@ impl Table {
         }
     }
 
-    /// The workload in a slot, if it is still the one that was meant.
-    pub(super) fn get(&self, key: Key) -> Option<&Workload> {
+    /// The workload in a slot, if it still is the one with the key's id.
+    pub fn get(&self, key: Key) -> Option<&Workload> {
         self.workloads.get(key.slot as usize)?.as_ref().filter(|workload| workload.facts.handle.id() == key.id)
     }
 
-    /// Marks how a workload leaves, also for the slices that are decided about next on the same observation.
-    pub(super) fn set_termination(&mut self, id: CgroupId, termination: Termination) {
+    /// Records how a workload ends, also in the observation that slices are decided on next.
+    pub fn set_termination(&mut self, id: CgroupId, termination: Termination) {
         if let Some(observed) = self.observed.iter_mut().find(|observed| observed.key.id == id) {
             observed.terminating = termination.terminating();
         }
@@ -185,7 +91,7 @@ impl Table {
     }
 
     /// The workload that a running task is in, by its ancestor cgroups, or else the one that was charged.
-    pub(super) fn of(&self, ancestors: &[Option<CgroupId>; ANCESTOR_LEVELS], charged: Option<CgroupId>) -> Option<Key> {
+    pub fn of(&self, ancestors: &[Option<CgroupId>], charged: Option<CgroupId>) -> Option<Key> {
         let among = |id: CgroupId| ancestors.contains(&Some(id));
         let found = self.iter().find(|(_, workload)| among(workload.facts.handle.id()));
         let found = found.or_else(|| self.iter().find(|(_, workload)| charged == Some(workload.facts.handle.id())));
@@ -193,7 +99,7 @@ impl Table {
     }
 
     /// Workloads by slot.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Workload)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Workload)> {
         (0..).zip(&self.workloads[..self.end]).filter_map(|(slot, place)| Some((slot, place.as_ref()?)))
     }
 
@@ -201,8 +107,8 @@ impl Table {
         (0..).zip(&mut self.workloads[..self.end]).filter_map(|(slot, place)| Some((slot, place.as_mut()?)))
     }
 
-    /// Reads every workload's usage. `grace_seconds` is what each would want for an orderly end.
-    pub(super) fn observe(&mut self, grace_seconds: i64, now: MonotonicNs) -> &[Observed] {
+    /// Reads every workload's usage. `grace_seconds` is the grace that each asks for.
+    pub fn observe(&mut self, grace_seconds: i64, now: MonotonicNs) -> &[Observed] {
         self.observed.clear();
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
             let Some(workload) = place else { continue };
@@ -211,10 +117,11 @@ impl Table {
             let is_empty = facts.handle.populated() == Ok(false);
             *termination = termination.seen(usage, is_empty, now);
             let id = facts.handle.id();
-            let has_reservation = facts.reservation > Bytes::ZERO;
+            let request = facts.owner.map_or(facts.reservation, |owner| owner.request);
             self.observed.push(Observed {
                 key: Key { slot, id },
                 uid: Uid(id.0.into()),
+                owner: facts.owner,
                 // Without pod facts its request is its reservation.
                 facts: Pod {
                     priority: facts.priority,
@@ -223,7 +130,7 @@ impl Table {
                     stats: usage.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() }),
                     ..Pod::default()
                 },
-                qos: if has_reservation { QosClass::Burstable } else { QosClass::BestEffort },
+                qos: if request > Bytes::ZERO { QosClass::Burstable } else { QosClass::BestEffort },
                 terminating: termination.terminating(),
                 returns_at_most: match *termination {
                     Termination::Killed(least) => Some(least),
@@ -239,12 +146,12 @@ impl Table {
     }
 
     /// The workloads of the last observation.
-    pub(super) fn observed(&self) -> &[Observed] {
+    pub fn observed(&self) -> &[Observed] {
         &self.observed
     }
 
     /// A slice's reading now; `None` where it has no limit or cannot be read.
-    pub(super) fn slice_reading(&self, index: usize) -> Option<MemoryReading> {
+    pub fn slice_reading(&self, index: usize) -> Option<MemoryReading> {
         let slice = self.slices.get(index)?.as_ref()?;
         let SliceFigures { max, inactive_file, reclaimable } = slice.figures;
         let usage = slice.handle.usage().ok()?;
@@ -256,13 +163,13 @@ impl Table {
         })
     }
 
-    /// Slices that are there, by index.
-    pub(super) fn slices(&self) -> ArrayVec<(usize, &SliceFacts), MAX_SLICES> {
+    /// Slices that exist and have a limit, by index.
+    pub fn slices(&self) -> ArrayVec<(usize, &SliceFacts), { SliceSet::MAX_SLICES }> {
         self.slices.iter().enumerate().filter_map(|(index, slice)| Some((index, slice.as_ref()?))).collect()
     }
 
-    /// The next time at which somebody who was asked to end is killed, who, and the plan that asked.
-    pub(super) fn next_overdue(&self) -> Option<(MonotonicNs, Key, u64)> {
+    /// When the grace of a workload that was asked to end is over next, which one, and the plan that asked.
+    pub fn next_overdue(&self) -> Option<(MonotonicNs, Key, u64)> {
         let asked = self.iter().filter_map(|(slot, workload)| match workload.termination {
             Termination::Asked(until, plan) => Some((until, Key { slot, id: workload.facts.handle.id() }, plan)),
             _ => None,
@@ -275,6 +182,7 @@ impl Table {
 mod tests {
     use super::*;
     use plimsoll_node::cgroup::Root;
+    use plimsoll_policy::Terminating;
     use std::fs;
     use std::path::Path;
 
@@ -292,6 +200,7 @@ mod tests {
             plimsoll_node::cgroup::Handle::open(&root, name.as_bytes()).expect("readable").expect("it is there");
         Facts {
             handle: Arc::new(handle),
+            owner: None,
             reservation: Bytes::ZERO,
             inactive_file: Bytes(inactive_file),
             priority: 0,
@@ -301,22 +210,22 @@ mod tests {
     }
 
     #[test]
-    fn a_running_task_is_found_by_its_ancestors_and_else_by_what_was_charged() {
+    fn a_running_task_is_found_by_its_ancestors_and_else_by_the_charged_cgroup() {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let mut table = Table::new();
         let (a, b) = (facts(tree.path(), "a", 0, 0), facts(tree.path(), "b", 0, 0));
         let (id_a, id_b) = (a.handle.id(), b.handle.id());
         assert!(table.take(Update::Workload(5, a)).is_none());
         table.take(Update::Workload(2, b));
-        let mut ancestors = [None; ANCESTOR_LEVELS];
+        let mut ancestors = [None; 6];
         assert_eq!(table.of(&ancestors, Some(id_b)), Some(Key { slot: 2, id: id_b }));
         ancestors[1] = Some(id_a);
         assert_eq!(table.of(&ancestors, Some(id_b)), Some(Key { slot: 5, id: id_a }));
-        assert_eq!(table.of(&[None; ANCESTOR_LEVELS], Some(CgroupId(1))), None);
+        assert_eq!(table.of(&[None; 6], Some(CgroupId(1))), None);
     }
 
     #[test]
-    fn usage_is_without_page_cache_that_goes_first_and_leaving_ones_are_terminating() {
+    fn usage_is_without_page_cache_that_reclaim_takes_first_and_ending_workloads_are_terminating() {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let mut table = Table::new();
         let one = facts(tree.path(), "one", 1000, 300);
@@ -344,7 +253,7 @@ mod tests {
         let id = one.handle.id();
         table.take(Update::Workload(0, one));
         table.set_termination(id, Termination::Killed(Bytes(700)));
-        // What came after the kill is another one's, also where that takes the place of what the victim gave back.
+        // Memory that is charged after the kill is not freed by it, also where it replaces what the victim gave back.
         for (current, held) in [("1000", 700), ("5000", 700), ("400", 100), ("1000", 100)] {
             fs::write(tree.path().join("one/memory.current"), current).expect("writable");
             let least = table.observe(0, NOW)[0].returns_at_most.expect("it was killed");
@@ -354,10 +263,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_the_dead_does_not_come_back() {
+    fn what_is_charged_to_an_empty_cgroup_does_not_come_back() {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let mut table = Table::new();
-        // Charged still: files in tmpfs that outlive who wrote them.
+        // Charged still: files in tmpfs outlive the process that wrote them.
         let one = facts(tree.path(), "one", 1000, 300);
         let (id, events) = (one.handle.id(), tree.path().join("one/cgroup.events"));
         table.take(Update::Workload(0, one));
@@ -366,40 +275,14 @@ mod tests {
         table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         let observed = table.observe(0, NOW)[0];
         assert!(observed.terminating.is_some_and(|terminating| terminating.is_graceful));
-        assert!(observed.is_empty, "what is left is not coming back");
+        assert!(observed.is_empty, "what stays charged is not coming back");
         table.set_termination(id, Termination::Stays);
         fs::write(&events, "populated 1\n").expect("writable");
         assert!(!table.observe(0, NOW)[0].is_empty, "it was started again");
     }
 
     #[test]
-    fn what_could_not_be_ended_is_left_alone_until_that_changed() {
-        let stuck = |mib| Termination::Stuck(Bytes::mib(mib));
-        let killed = |mib| Termination::Killed(Bytes::mib(mib));
-        for (before, usage, empty, after) in [
-            (stuck(100), Some(110), false, stuck(100)),
-            (stuck(100), Some(60), false, stuck(60)),
-            (stuck(100), None, false, stuck(100)),
-            (stuck(60), Some(76), false, stuck(60)),
-            (stuck(60), Some(77), false, Termination::Stays),
-            (stuck(60), Some(60), true, Termination::Stays),
-            (
-                Termination::Refused(MonotonicNs(NOW.0 + 1)),
-                Some(1),
-                false,
-                Termination::Refused(MonotonicNs(NOW.0 + 1)),
-            ),
-            (Termination::Refused(NOW), Some(1), false, Termination::Stays),
-            (killed(60), Some(1000), false, killed(60)),
-            (killed(60), Some(50), false, killed(50)),
-            (killed(60), None, true, killed(60)),
-        ] {
-            assert_eq!(before.seen(usage.map(Bytes::mib), empty, NOW), after, "{before:?} {usage:?} {empty}");
-        }
-    }
-
-    #[test]
-    fn news_of_the_same_workload_keep_how_it_leaves_and_a_successor_begins_anew() {
+    fn an_update_of_the_same_workload_keeps_its_termination_and_a_successor_begins_anew() {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let mut table = Table::new();
         let first = facts(tree.path(), "w", 0, 0);
@@ -414,7 +297,7 @@ mod tests {
         let other = facts(tree.path(), "x", 0, 0);
         let other_id = other.handle.id();
         table.take(Update::Workload(0, other));
-        assert!(table.get(Key { slot: 0, id }).is_none(), "a successor in the slot is not the one that was meant");
+        assert!(table.get(Key { slot: 0, id }).is_none(), "a successor in the slot is another workload");
         assert_eq!(
             table.get(Key { slot: 0, id: other_id }).map(|workload| workload.termination),
             Some(Termination::Stays)

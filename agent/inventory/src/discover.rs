@@ -1,37 +1,15 @@
 //! Which workload cgroups there are now. Walks directories and allocates: for a helper thread.
 
-use crate::cgroup::{Root, children, id_of, open_below};
-use crate::patterns::Patterns;
-use crate::{NodeError, file};
+use crate::{Patterns, Protected};
+use plimsoll_node::NodeError;
+use plimsoll_node::cgroup::{Root, children, id_of, open_below};
 use plimsoll_units::{CgroupId, Match};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-
-/// Who must live: found out once, at the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Protected {
-    /// The agent's own cgroup, below the root; empty where it is in the root.
-    pub own: Vec<u8>,
-    /// PID 1's.
-    pub init: Vec<u8>,
-}
-
-impl Protected {
-    /// Reads both from /proc.
-    pub fn read() -> Self {
-        let of = |pid| crate::process::cgroup_path(pid).unwrap_or_default();
-        Self { own: of(None), init: of(crate::process::Pid::from_raw(1)) }
-    }
-
-    /// Whether killing all of `path` would kill one of them.
-    fn is_in(&self, path: &[u8]) -> bool {
-        let holds = |inner: &[u8]| inner.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
-        path == b"init.scope" || holds(&self.own) || holds(&self.init)
-    }
-}
+use std::path::Path;
 
 /// How far a walk goes before it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +70,7 @@ pub fn workload_of(root: &Root, patterns: &Patterns, protected: &Protected, path
     ends.push(path.len());
     ends.into_iter().find_map(|end| {
         let path = &path[..end];
-        let (how, pattern) = patterns.look(path);
+        let (how, pattern) = patterns.find(path);
         if !matches!(how, Match::Whole | Match::Below) {
             return None;
         }
@@ -127,7 +105,7 @@ impl Walk<'_> {
     }
 
     fn look_at(&mut self, fd: BorrowedFd<'_>, path: &mut Vec<u8>, depth: usize) {
-        let (how, pattern) = self.patterns.look(path);
+        let (how, pattern) = self.patterns.find(path);
         match how {
             Match::Not => return,
             Match::Whole => return self.take(fd, path, pattern),
@@ -179,7 +157,7 @@ fn has_counted_children(fd: BorrowedFd<'_>) -> bool {
     children(fd).is_ok_and(|names| names.iter().any(counts))
 }
 
-fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<rustix::fd::OwnedFd, Errno> {
+fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, OsStr::from_bytes(name), how, Mode::empty())
 }
@@ -187,7 +165,7 @@ fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<rustix::fd::OwnedFd
 impl Found {
     /// Its path, to be printed.
     pub fn display(&self) -> String {
-        file::path_of(&self.path).display().to_string()
+        Path::new(OsStr::from_bytes(&self.path)).display().to_string()
     }
 }
 

@@ -1,0 +1,24 @@
+//! Which workloads there are: cgroups that a pattern names and that may be evicted, with their owners and slow figures,
+//! and the table that the watching thread takes observations from.
+//!
+//! [`Inventory`] walks directories, opens files and allocates, on a thread of its own. What it finds it sends as
+//! [`Update`]s. [`Table`] takes these in on the watching thread; it opens nothing, and allocates nothing after it was
+//! made. Nothing here decides, kills or logs.
+
+#![forbid(unsafe_code)]
+
+mod discover;
+mod inventory;
+mod patterns;
+mod protected;
+mod table;
+mod termination;
+mod update;
+
+pub use discover::{Bounds, Discovery, Found, discover, workload_of};
+pub use inventory::{Config, Inventory, Sink};
+pub use patterns::Patterns;
+pub use protected::Protected;
+pub use table::{Observed, SLOTS, Table, Workload};
+pub use termination::Termination;
+pub use update::{Facts, SliceFacts, SliceFigures, Update};

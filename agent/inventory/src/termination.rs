@@ -1,0 +1,76 @@
+//! How a workload ends: asked, killed, stuck, or refused by the kernel.
+
+use plimsoll_act::REGROWN;
+use plimsoll_policy::Terminating;
+use plimsoll_units::{Bytes, MonotonicNs};
+
+/// What is done to end a workload, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Termination {
+    /// Nothing.
+    Stays,
+    /// It was asked to end by itself until then, by the plan of this number.
+    Asked(MonotonicNs, u64),
+    /// It was killed; the least that it has used since. No more than that comes back by this kill.
+    Killed(Bytes),
+    /// It was killed and does not end; the least that it has used since. Where it grows again a process was started in
+    /// it, and it is as good as new.
+    Stuck(Bytes),
+    /// It could not be killed, and is left alone until then.
+    Refused(MonotonicNs),
+}
+
+impl Termination {
+    /// What becomes of it, with what it uses at `now`.
+    pub(crate) fn seen(self, usage: Option<Bytes>, empty: bool, now: MonotonicNs) -> Self {
+        match self {
+            Self::Killed(least) => Self::Killed(usage.map_or(least, |usage| usage.min(least))),
+            Self::Stuck(_) if empty => Self::Stays,
+            Self::Stuck(least) => match usage {
+                Some(usage) if usage > least.saturating_add(REGROWN) => Self::Stays,
+                usage => Self::Stuck(usage.map_or(least, |usage| usage.min(least))),
+            },
+            Self::Refused(until) if until <= now => Self::Stays,
+            other => other,
+        }
+    }
+
+    pub(crate) fn terminating(self) -> Option<Terminating> {
+        let (is_stuck, is_graceful, until) = match self {
+            Self::Stays => return None,
+            Self::Asked(until, _) => (false, true, Some(until)),
+            Self::Killed(_) => (false, false, None),
+            Self::Stuck(_) | Self::Refused(_) => (true, false, None),
+        };
+        Some(Terminating { is_stuck, is_graceful, until })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: MonotonicNs = MonotonicNs(50);
+
+    #[test]
+    fn a_workload_that_could_not_be_ended_is_left_alone_until_that_changed() {
+        let stuck = |mib| Termination::Stuck(Bytes::mib(mib));
+        let killed = |mib| Termination::Killed(Bytes::mib(mib));
+        let later = Termination::Refused(MonotonicNs(NOW.0 + 1));
+        for (before, usage, empty, after) in [
+            (stuck(100), Some(110), false, stuck(100)),
+            (stuck(100), Some(60), false, stuck(60)),
+            (stuck(100), None, false, stuck(100)),
+            (stuck(60), Some(76), false, stuck(60)),
+            (stuck(60), Some(77), false, Termination::Stays),
+            (stuck(60), Some(60), true, Termination::Stays),
+            (later, Some(1), false, later),
+            (Termination::Refused(NOW), Some(1), false, Termination::Stays),
+            (killed(60), Some(1000), false, killed(60)),
+            (killed(60), Some(50), false, killed(50)),
+            (killed(60), None, true, killed(60)),
+        ] {
+            assert_eq!(before.seen(usage.map(Bytes::mib), empty, NOW), after, "{before:?} {usage:?} {empty}");
+        }
+    }
+}

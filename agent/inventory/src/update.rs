@@ -1,0 +1,59 @@
+//! What the inventory thread sends to the table.
+
+use std::sync::Arc;
+
+use plimsoll_node::cgroup::Handle;
+use plimsoll_policy::{Owner, SliceSet};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+
+/// A workload's handle and slow figures.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its descriptors.
+    pub handle: Arc<Handle>,
+    /// The delegated cgroup that it belongs to; absent where it belongs to the machine's administrator alone.
+    pub owner: Option<Owner>,
+    /// Its effective protection, as far as its owner cannot write it.
+    pub reservation: Bytes,
+    /// Its page cache that reclaim takes first.
+    pub inactive_file: Bytes,
+    /// Lower is evicted first.
+    pub priority: i32,
+    /// When it was first seen.
+    pub started: MonotonicNs,
+    /// The slices with thresholds of their own that it is in.
+    pub slices: SliceSet,
+}
+
+/// A slice with thresholds of its own.
+#[derive(Debug)]
+pub struct SliceFacts {
+    /// Its descriptors.
+    pub handle: Arc<Handle>,
+    /// Its slow figures.
+    pub figures: SliceFigures,
+}
+
+/// The slow figures of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceFigures {
+    /// Its `memory.max`.
+    pub max: Bytes,
+    /// Its page cache that reclaim takes first.
+    pub inactive_file: Bytes,
+    /// What reclaim could take of it without ending or swapping a process; absent where that could not be read.
+    pub reclaimable: Option<Bytes>,
+}
+
+/// One change for the table.
+#[derive(Debug)]
+pub enum Update {
+    /// A workload that is new or changed, by its slot.
+    Workload(u32, Facts),
+    /// The workload in this slot is gone.
+    Gone(u32),
+    /// A slice that the kernel itself brakes, by place, with its depth below the root.
+    Mark(u8, Option<(CgroupId, u8)>),
+    /// A slice that is new or changed, by its index; `None`: it does not exist, or has no limit.
+    Slice(u8, Option<SliceFacts>),
+}

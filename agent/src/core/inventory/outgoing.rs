@@ -1,0 +1,114 @@
+//! What the inventory thread sends: updates to the watching thread, records to the reporter.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_inventory::{Sink, Update};
+use plimsoll_node::cgroup::Handle;
+use plimsoll_state::queue::Producer;
+
+use super::ring;
+use crate::core::thresholds::Machine;
+use crate::record::Record;
+
+/// News for the watching thread.
+#[derive(Debug)]
+pub(in crate::core) enum News {
+    /// Of a workload or slice.
+    Table(Update),
+    /// The figures that thresholds are computed with have changed.
+    Machine(Machine),
+}
+
+/// Its ways out.
+pub(in crate::core) struct Outgoing {
+    news: rtrb::Producer<News>,
+    /// Handles that the watching thread does not need any more.
+    returned: rtrb::Consumer<Arc<Handle>>,
+    /// Made readable when there are news.
+    wake: OwnedFd,
+    queue: Producer,
+    is_unpublished: bool,
+    /// The last text of each trouble, so that it is reported once.
+    troubles: HashMap<&'static str, String>,
+}
+
+impl Outgoing {
+    pub(in crate::core) fn new(
+        news: rtrb::Producer<News>,
+        returned: rtrb::Consumer<Arc<Handle>>,
+        wake: OwnedFd,
+        queue: Producer,
+    ) -> Self {
+        Self { news, returned, wake, queue, is_unpublished: false, troubles: HashMap::new() }
+    }
+
+    /// Wakes the watching thread if there is something for it.
+    pub(super) fn publish(&mut self) {
+        if std::mem::take(&mut self.is_unpublished) {
+            ring(&self.wake);
+        }
+    }
+
+    /// Sends news. Where the watching thread has not taken the earlier ones, this thread waits.
+    pub(super) fn send(&mut self, mut news: News) {
+        self.is_unpublished = true;
+        self.close_returned();
+        while let Err(rtrb::PushError::Full(back)) = self.news.push(news) {
+            if self.news.is_abandoned() {
+                return;
+            }
+            news = back;
+            ring(&self.wake);
+            self.close_returned();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Closes the handles that the watching thread gave back.
+    pub(super) fn close_returned(&mut self) {
+        while self.returned.pop().is_ok() {}
+    }
+
+    pub(super) fn report(&mut self, record: &Record<'_>) {
+        record.send(&mut self.queue);
+    }
+}
+
+impl Sink for Outgoing {
+    fn update(&mut self, update: Update) {
+        self.send(News::Table(update));
+    }
+
+    /// Reported once until another text comes for the same, or it worked again.
+    fn trouble(&mut self, tried: &'static str, text: Option<String>) {
+        let Some(text) = text else {
+            self.troubles.remove(tried);
+            return;
+        };
+        if self.troubles.get(tried) != Some(&text) {
+            self.report(&Record::Trouble { text: clip(&text) });
+            self.troubles.insert(tried, text);
+        }
+    }
+}
+
+/// The beginning of a text that fits a record.
+pub(super) fn clip(text: &str) -> &str {
+    const MOST: usize = 400;
+    &text[..text.floor_char_boundary(MOST)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_clipped_between_characters() {
+        let text = "é".repeat(300);
+        assert!(clip(&text).len() <= 400 && clip(&text).chars().all(|c| c == 'é'));
+        assert_eq!(clip("short"), "short");
+    }
+}
