@@ -131,8 +131,8 @@ impl Facts {
                 .map(|reading| (reading.swap_total, reading.swap_free)),
             peers: peers(),
             other_acts: is_locked(MACHINE.as_ref()),
-            wish: configuration.source,
-            in_kernel: configuration.brake.in_kernel.len(),
+            wish: configuration.machine.source,
+            in_kernel: configuration.machine.brake.in_kernel.len(),
         }
     }
 

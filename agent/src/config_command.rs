@@ -177,7 +177,7 @@ fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> 
         reported(read(path).and_then(|text| parse(&text)), errors)
     });
     let mut node = Node {
-        has_kubelet: options.tells_of_kubelet() || capacity.is_some(),
+        has_kubelet: options.names_kubelet() || capacity.is_some(),
         memory: *capacity,
         huge_pages: huge_pages.unwrap_or_default(),
         system_uses: *system_uses,

@@ -91,13 +91,13 @@ pub(crate) struct Observer {
 impl Observer {
     /// For the cgroup tree at `root`, if there is one.
     pub(crate) fn new(configuration: &Configuration, root: Option<&Path>) -> Self {
-        let workloads = configuration.workloads.iter().map(|workload| workload.pattern.clone()).collect();
+        let workloads = configuration.machine.workloads.iter().map(|workload| workload.pattern.clone()).collect();
         Self {
             root: root.and_then(|root| Root::open(root).ok()),
-            patterns: Patterns { workloads, never: configuration.never.clone() },
-            priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
+            patterns: Patterns { workloads, never: configuration.machine.never.clone() },
+            priorities: configuration.machine.workloads.iter().map(|workload| workload.priority).collect(),
             protected: Protected::read(),
-            slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
+            slices: configuration.machine.slices.iter().map(|slice| slice.path.clone()).collect(),
             memory: MemInfo::open().ok(),
         }
     }

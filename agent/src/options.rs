@@ -1,13 +1,11 @@
-//! What the command line says beside the configuration file; it goes before the file.
+//! Options of the command line that name the sources of the configuration or override it.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use plimsoll_config::{
-    ConfigError, Configuration, LogFormat, Overrides, Report, Snapshot, SourceChoice, Sources, parse_duration,
-};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use plimsoll_config::{ConfigError, Configuration, FLAGS, Origin, Override, Overrides, Report, Snapshot, Sources};
 use plimsoll_units::{Bytes, Quantity};
 
 /// How a command prints its answer.
@@ -20,74 +18,90 @@ pub(crate) enum Output {
 /// The options of `run`, handed on unchanged to the processes that it starts.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// The configuration, as YAML. Without one: the defaults, which watch and stop nobody.
+    /// The configuration, as YAML. Without it, nothing is evicted: thresholds are watched and reported.
     #[arg(long, env = "PLIMSOLL_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    reported: Reported,
-    /// How to watch: the best that the kernel can do, or only this.
-    #[arg(long, env = "PLIMSOLL_SOURCE")]
-    pub(crate) source: Option<Source>,
-    /// How often polling looks, as in `500ms` or `10s`.
-    #[arg(long, env = "PLIMSOLL_POLL_PERIOD", value_name = "DURATION", value_parser = duration)]
-    pub(crate) poll_period: Option<Duration>,
-    /// Where metrics and health are served.
-    #[arg(long, env = "PLIMSOLL_METRICS_ADDRESS", value_name = "ADDRESS:PORT")]
-    pub(crate) metrics_address: Option<SocketAddr>,
-    /// Where the run record is.
-    #[arg(long, env = "PLIMSOLL_STATE_DIRECTORY", value_name = "DIRECTORY")]
-    pub(crate) state_directory: Option<PathBuf>,
-    /// How the log is written: for people, or one JSON object a line.
-    #[arg(long, env = "PLIMSOLL_LOG_FORMAT")]
-    pub(crate) log_format: Option<Format>,
+    of_kubelet: OfKubelet,
+    #[command(flatten)]
+    of_machine: OfMachine,
     /// For `run`: write traces for `plimsoll replay` into this directory. None are written without it.
     #[arg(long, env = "PLIMSOLL_TRACE", value_name = "DIRECTORY")]
     pub(crate) trace: Option<PathBuf>,
-    /// All files of the trace together are at most so large, as in `64Mi`, which is the default; the oldest go first.
+    /// The size of all files of the trace together, as in `64Mi`, which is the default; the oldest are removed first.
     #[arg(long, env = "PLIMSOLL_TRACE_SIZE", value_name = "SIZE", value_parser = size)]
     pub(crate) trace_size: Option<Bytes>,
 }
 
-/// What `--help` says above these.
-const REPORTED: &str = "A kubelet's configuration, which holds where --config says nothing";
+/// The heading in `--help`.
+const OF_KUBELET: &str = "A kubelet's configuration, for what --config does not set";
 
-/// Where a kubelet's configuration is. Its lines hold where Plimsoll's own file says nothing.
+/// The sources of a kubelet's configuration. They hold where Plimsoll's own file sets nothing.
 #[derive(Clone, Debug, Default, clap::Args)]
-struct Reported {
+struct OfKubelet {
     /// The kubelet's own file (KubeletConfiguration).
-    #[arg(long, help_heading = REPORTED, env = "PLIMSOLL_KUBELET_CONFIG", value_name = "FILE")]
+    #[arg(long, help_heading = OF_KUBELET, env = "PLIMSOLL_KUBELET_CONFIG", value_name = "FILE")]
     kubelet_config: Option<PathBuf>,
     /// The directory with its drop-ins.
-    #[arg(long, help_heading = REPORTED, env = "PLIMSOLL_KUBELET_CONFIG_DIR", value_name = "DIRECTORY")]
+    #[arg(long, help_heading = OF_KUBELET, env = "PLIMSOLL_KUBELET_CONFIG_DIR", value_name = "DIRECTORY")]
     kubelet_config_dir: Option<PathBuf>,
     /// The kubelet's answer to /configz.
-    #[arg(long, help_heading = REPORTED, value_name = "FILE")]
+    #[arg(long, help_heading = OF_KUBELET, value_name = "FILE")]
     configz: Option<PathBuf>,
     /// OpenShift's node-config.yaml.
-    #[arg(long, help_heading = REPORTED, env = "PLIMSOLL_NODE_CONFIG", value_name = "FILE")]
+    #[arg(long, help_heading = OF_KUBELET, env = "PLIMSOLL_NODE_CONFIG", value_name = "FILE")]
     node_config: Option<PathBuf>,
-    /// The kubelet's command line: /proc/PID/cmdline, a unit and its drop-ins, kubeadm-flags.env. May be given several
+    /// The kubelet's command line: /proc/PID/cmdline, a unit and its drop-ins, kubeadm-flags.env. Can be given several
     /// times. The files that it names are read too.
-    #[arg(long, help_heading = REPORTED, value_name = "FILE")]
+    #[arg(long, help_heading = OF_KUBELET, value_name = "FILE")]
     kubelet_command_line: Vec<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Source {
-    Auto,
-    Ebpf,
-    Psi,
-    Poll,
+/// The heading in `--help`.
+const OF_MACHINE: &str = "The section `machine` of --config, which these override";
+
+/// What overrides the scalars of `machine`: a flag and a variable of the environment for each.
+#[derive(Clone, Debug, Default)]
+struct OfMachine(Vec<Override>);
+
+impl clap::Args for OfMachine {
+    fn augment_args(command: Command) -> Command {
+        command.args(FLAGS.iter().map(|flag| {
+            Arg::new(flag.long.as_str())
+                .long(flag.long.as_str())
+                .env(flag.variable.as_str())
+                .help(flag.help.as_str())
+                .help_heading(OF_MACHINE)
+                .value_name("VALUE")
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    Text,
-    Json,
+impl FromArgMatches for OfMachine {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = FLAGS.iter().filter_map(|flag| {
+            let text = matches.get_one::<String>(&flag.long)?.clone();
+            let origin = match matches.value_source(&flag.long)? {
+                ValueSource::EnvVariable => Origin::Environment(flag.variable.clone()),
+                _ => Origin::Flag(format!("--{}", flag.long)),
+            };
+            Some(Override { key: flag.key.clone(), text, origin })
+        });
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 impl Options {
-    /// Reads the files and puts these options before them. `own_cgroup` is the cgroup that is the agent's alone.
+    /// Reads the files, which these options override. `own_cgroup` is the cgroup that is the agent's alone.
     pub(crate) fn load(&self, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
         plimsoll_config::load(&self.sources(), &self.overrides(own_cgroup))
     }
@@ -98,18 +112,18 @@ impl Options {
         if report.errors.is_empty() { Ok((report.configuration, kept)) } else { Err(ConfigError(report.errors)) }
     }
 
-    /// Takes what was kept for the files.
+    /// Reads what was kept in place of the files.
     pub(crate) fn load_kept(&self, kept: &Snapshot, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
         plimsoll_config::load_kept(kept, &self.sources(), &self.overrides(own_cgroup))
     }
 
-    /// The same, with all that is wrong beside what is not.
+    /// Reads the files, with every error and warning beside the configuration.
     pub(crate) fn examine(&self, own_cgroup: Option<String>) -> Report {
         plimsoll_config::examine(&self.sources(), &self.overrides(own_cgroup))
     }
 
-    /// Whether something is named that tells what a kubelet goes by.
-    pub(crate) fn tells_of_kubelet(&self) -> bool {
+    /// Whether a source of a kubelet's configuration is named.
+    pub(crate) fn names_kubelet(&self) -> bool {
         let Sources { own: _, kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
             self.sources();
         [kubelet_config, kubelet_config_dir, configz, node_config].iter().any(Option::is_some)
@@ -117,8 +131,8 @@ impl Options {
     }
 
     fn sources(&self) -> Sources {
-        let Reported { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
-            self.reported.clone();
+        let OfKubelet { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
+            self.of_kubelet.clone();
         Sources {
             own: self.config.clone(),
             kubelet_config,
@@ -130,25 +144,10 @@ impl Options {
     }
 
     fn overrides(&self, own_cgroup: Option<String>) -> Overrides {
-        Overrides {
-            source: self.source.map(|source| match source {
-                Source::Auto => SourceChoice::Auto,
-                Source::Ebpf => SourceChoice::Ebpf,
-                Source::Psi => SourceChoice::Psi,
-                Source::Poll => SourceChoice::Poll,
-            }),
-            poll_period: self.poll_period,
-            metrics_address: self.metrics_address,
-            state_directory: self.state_directory.clone(),
-            log_format: self.log_format.map(|format| match format {
-                Format::Text => LogFormat::Text,
-                Format::Json => LogFormat::Json,
-            }),
-            own_cgroup,
-        }
+        Overrides { values: self.of_machine.0.clone(), own_cgroup }
     }
 
-    /// The same options as arguments for another process.
+    /// The same options as arguments for another process, which inherits the environment.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
         let mut push = |name: &str, value: Option<OsString>| {
@@ -156,10 +155,9 @@ impl Options {
                 arguments.extend([OsString::from(name), value]);
             }
         };
-        let named = |value: &dyn ToString| Some(OsString::from(value.to_string()));
         push("--config", self.config.clone().map(Into::into));
-        let Reported { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
-            self.reported.clone();
+        let OfKubelet { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
+            self.of_kubelet.clone();
         push("--kubelet-config", kubelet_config.map(Into::into));
         push("--kubelet-config-dir", kubelet_config_dir.map(Into::into));
         push("--configz", configz.map(Into::into));
@@ -167,28 +165,20 @@ impl Options {
         for file in kubelet_command_line {
             push("--kubelet-command-line", Some(file.into()));
         }
-        push("--source", self.source.as_ref().and_then(name_of));
-        push("--poll-period", self.poll_period.and_then(|period| named(&format!("{}ms", period.as_millis()))));
-        push("--metrics-address", self.metrics_address.and_then(|address| named(&address)));
-        push("--state-directory", self.state_directory.clone().map(Into::into));
-        push("--log-format", self.log_format.as_ref().and_then(name_of));
+        for Override { text, origin, .. } in &self.of_machine.0 {
+            if let Origin::Flag(flag) = origin {
+                push(flag, Some(text.into()));
+            }
+        }
         push("--trace", self.trace.clone().map(Into::into));
-        push("--trace-size", self.trace_size.and_then(|size| named(&size.0)));
+        push("--trace-size", self.trace_size.map(|size| size.0.to_string().into()));
         arguments
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "a duration is expected, as in 500ms, 10s or 1m30s".into())
-}
-
 fn size(text: &str) -> Result<Bytes, String> {
     let size = Quantity::parse(text).ok().and_then(|quantity| quantity.bytes());
-    size.filter(|size| *size >= Bytes::mib(1)).ok_or_else(|| "a size of at least 1Mi is expected, as in 64Mi".into())
-}
-
-fn name_of(value: &impl clap::ValueEnum) -> Option<OsString> {
-    value.to_possible_value().map(|value| value.get_name().into())
+    size.filter(|size| *size >= Bytes::mib(1)).ok_or_else(|| "expected a size of at least 1Mi, such as 64Mi".into())
 }
 
 #[cfg(test)]
@@ -203,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_on_says_the_same() {
+    fn another_process_gets_the_same_options() {
         let words = [
             "x",
             "--config",
@@ -230,6 +220,8 @@ mod tests {
             "/run/x",
             "--log-format",
             "json",
+            "--brake-mode",
+            "none",
             "--trace",
             "/var/lib/x",
             "--trace-size",
@@ -238,7 +230,8 @@ mod tests {
         let first = Line::parse_from(words).options;
         let again = Line::parse_from([OsString::from("x")].into_iter().chain(first.arguments())).options;
         assert_eq!(format!("{first:?}"), format!("{again:?}"));
-        assert_eq!(again.poll_period, Some(Duration::from_millis(1500)));
+        let keys: Vec<&str> = again.of_machine.0.iter().map(|value| value.key.as_str()).collect();
+        assert!(keys.contains(&"machine.brake.mode") && keys.contains(&"machine.pollPeriod"), "{keys:?}");
         assert!(Options::default().arguments().is_empty());
     }
 }

@@ -139,7 +139,7 @@ impl ChildProcess {
 
 impl Supervisor {
     fn start(options: &Options, configuration: Configuration, read: &Snapshot) -> anyhow::Result<Self> {
-        Locks::of(&configuration.state_directory).make_places()?;
+        Locks::of(&configuration.machine.state_directory).make_places()?;
         let (signals, write) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
         let term = Arc::new(AtomicBool::new(false));
@@ -182,7 +182,7 @@ impl Supervisor {
 
     fn say(&self, level: Level, message: &str, fields: &[(&str, Value)]) {
         let fields: Map<String, Value> = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        let line = log::line(self.configuration.log_format, SystemTime::now(), level, message, &fields) + "\n";
+        let line = log::line(self.configuration.machine.log_format, SystemTime::now(), level, message, &fields) + "\n";
         // Without room for it, it is lost: nothing here may wait for whoever reads the log.
         let _ = self.log_writer.offer(line);
     }

@@ -77,7 +77,7 @@ impl fmt::Display for Summary {
 
 /// Undoes everything that is recorded, unless another agent acts. Safe to do again.
 pub(crate) fn undo_all(configuration: &Configuration) -> anyhow::Result<Summary> {
-    let directory = &configuration.state_directory;
+    let directory = &configuration.machine.state_directory;
     undo_in(directory, &Locks::of(directory), &plimsoll_sense::Config::default().stopped_pin)
 }
 

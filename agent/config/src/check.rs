@@ -2,12 +2,12 @@
 //!
 //! Everything it looks at is handed to it, so that a configuration can be checked far from the node it is for.
 
-use crate::document;
 use crate::error::Problem;
 use crate::kubelet::typed::place;
 use crate::kubelet::{EvictionSignal, EvictionThreshold, Kubelet, Operator, ThresholdValue};
 use crate::model::{Configuration, Origin};
-use crate::tree::{Item, Problems, Value, read};
+use crate::tree::{Problems, Value, read};
+use plimsoll_policy::SliceThresholds;
 use plimsoll_policy::kubelet::Line;
 use plimsoll_units::{Bytes, Quantity};
 use std::collections::BTreeMap;
@@ -173,7 +173,7 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
     let kubelet = &configuration.kubelet;
     let mut reported = Reported { kubelet, errors: Vec::new(), warnings: Vec::new() };
     reported.soft_thresholds(node);
-    reported.soft_lines_of_slices(configuration);
+    reported.soft_thresholds_of_slices(configuration);
     let headroom = if node.has_kubelet { Headroom::of(kubelet, node) } else { None };
     if let Some(headroom) = &headroom {
         reported.headroom(headroom);
@@ -242,29 +242,27 @@ impl Reported<'_> {
         }
     }
 
-    /// The same of slices with thresholds of their own. Their limits are not known here, so that a share and an amount
-    /// are not held against each other.
-    fn soft_lines_of_slices(&mut self, configuration: &Configuration) {
-        let Some(origin) = configuration.origins.get("machine.slices") else { return };
-        let (file, line) = origin.place();
-        for (index, slice) in configuration.policy.slices.iter().enumerate() {
-            let found = |is_hard| slice.thresholds.iter().find(|threshold| threshold.is_hard() == is_hard);
-            let (Some(soft), Some(hard)) = (found(false), found(true)) else { continue };
-            let (Some(soft_threshold), Some(hard_threshold)) = (soft.line, hard.line) else { continue };
-            let is_above = match (soft_threshold, hard_threshold) {
-                (Line::At(soft), Line::At(hard)) => soft > hard,
-                (Line::Share(soft), Line::Share(hard)) => soft > hard,
-                (Line::At(_), Line::Share(_)) | (Line::Share(_), Line::At(_)) => continue,
+    /// The same for slices. Their limits are not known here, so that a percentage and an amount are not compared.
+    fn soft_thresholds_of_slices(&mut self, configuration: &Configuration) {
+        let (file, line) = configuration.origin("machine.slices").place();
+        let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices);
+        for (index, (slice, SliceThresholds { thresholds })) in slices.enumerate() {
+            let found = |is_hard| thresholds.iter().find(|threshold| threshold.is_hard() == is_hard)?.line;
+            let is_above = match (found(false), found(true)) {
+                (Some(Line::At(soft)), Some(Line::At(hard))) => soft > hard,
+                (Some(Line::Share(soft)), Some(Line::Share(hard))) => soft > hard,
+                _ => continue,
             };
-            if !is_above {
-                self.warnings.push(Problem {
-                    file: file.to_owned(),
-                    line,
-                    key: format!("machine.slices[{index}].evictionSoft.{}", soft.signal.name()),
-                    value: Some(document::text(soft_threshold)),
-                    expected: not_above(&document::text(hard_threshold)),
-                });
-            }
+            let (Some(soft), Some(hard), false) = (&slice.eviction_soft, &slice.eviction_hard, is_above) else {
+                continue;
+            };
+            self.warnings.push(Problem {
+                file: file.to_owned(),
+                line,
+                key: format!("machine.slices[{index}].evictionSoft.memory.available"),
+                value: Some(soft.memory_available.clone()),
+                expected: not_above(&hard.memory_available),
+            });
         }
     }
 
@@ -422,15 +420,14 @@ pub fn parse_static_pod(text: &str, file: &str) -> Result<StaticPod, Vec<Problem
     let mut problems = Problems::new(file);
     let document = read(text, &mut problems);
     let found = document.as_ref().and_then(|document| {
-        let root = member(Item::new(document), "spec")?;
-        let name = member(Item::new(document), "metadata").and_then(|metadata| member(metadata, "name"));
-        let class = member(root, "priorityClassName").filter(|class| !matches!(class.value, Value::Null));
-        let priority = member(root, "priority").filter(|priority| !matches!(priority.value, Value::Null));
+        let spec = document.get("spec")?;
+        let said = |name| spec.get(name).filter(|node| !matches!(node.value, Value::Null));
+        let name = document.get("metadata").and_then(|metadata| metadata.get("name"));
         Some(StaticPod {
             file: file.to_owned(),
             name: name.map_or_else(|| "?".to_owned(), |name| name.value.shown()),
-            priority_class: class.map(|class| (class.value.shown(), class.line)),
-            has_priority: priority.is_some(),
+            priority_class: said("priorityClassName").map(|class| (class.value.shown(), class.line)),
+            has_priority: said("priority").is_some(),
         })
     });
     found.ok_or_else(|| {
@@ -439,9 +436,4 @@ pub fn parse_static_pod(text: &str, file: &str) -> Result<StaticPod, Vec<Problem
         }
         problems.found
     })
-}
-
-fn member<'a>(item: Item<'a>, name: &str) -> Option<Item<'a>> {
-    let Value::Map(map) = item.value else { return None };
-    map.iter().rfind(|(key, _)| key.value == name).map(|(_, value)| Item::new(value))
 }

@@ -1,6 +1,5 @@
 //! One form of configuration into another.
 
-use crate::document::Document;
 use crate::kubelet::{KEYS, Key, Setting, SettingValue, Settings, Shape, parse_duration};
 use crate::model::{Configuration, Origin};
 use core::fmt::Write as _;
@@ -44,16 +43,14 @@ pub fn convert(configuration: &Configuration, form: Form) -> Converted {
     let settings = &configuration.kubelet.settings;
     let mut lost = Vec::new();
     let mut machine = |why| {
-        let is_ours = |key: &str| key.starts_with("machine.") || matches!(key, "evictionPolicy" | "swap");
-        let said = configuration.origins.iter().filter(|(key, _)| is_ours(key));
-        let said = said.filter(|(_, origin)| **origin != Origin::Default);
-        lost.extend(said.map(|(key, _)| Lost { key: key.clone(), why }));
+        lost.extend(configuration.origins.keys().map(|key| Lost { key: key.clone(), why }));
     };
     let text = match form {
         Form::Plimsoll => {
-            let keys = Document::leaves_out(settings).into_iter();
-            lost.extend(keys.map(|key| Lost { key: key.to_owned(), why: "Plimsoll decides nothing by it" }));
-            yaml(&Document::said(configuration))
+            let shown = said(settings).filter(|(key, _)| !key.is_own());
+            let why = "Plimsoll decides nothing by it";
+            lost.extend(shown.map(|(key, _)| Lost { key: key.name.to_owned(), why }));
+            yaml(&Ordered(own(configuration)))
         }
         Form::Kubelet => {
             machine("a kubelet knows nothing of it");
@@ -86,7 +83,40 @@ impl Serialize for Ordered {
     }
 }
 
-/// What was said, with the lines as they come out: those that were merged are among them.
+/// Plimsoll's own file. No threshold at all has to be written: a file without `evictionHard` has the defaults.
+fn own(configuration: &Configuration) -> Vec<(String, Value)> {
+    let settings = &configuration.kubelet.settings;
+    let mut file: Vec<(String, Value)> = said(settings)
+        .filter(|(key, _)| key.is_own())
+        .map(|(key, setting)| (key.name.to_owned(), json(key, &setting.value)))
+        .collect();
+    if settings.get("evictionHard").is_none() {
+        file.insert(0, ("evictionHard".to_owned(), Value::Object(serde_json::Map::new())));
+    }
+    for (key, value) in &mut file {
+        // Below zero is a second in the kubelet's code, and so is zero.
+        if key == "evictionMaxPodGracePeriod" {
+            *value = configuration.kubelet.max_pod_grace_seconds.max(0).into();
+        }
+    }
+    for (key, mut value) in configuration.own() {
+        if without_defaults(&key, &mut value, configuration) {
+            file.push((key, value));
+        }
+    }
+    file
+}
+
+/// Removes the values that no source sets; whether any is left.
+fn without_defaults(key: &str, value: &mut Value, configuration: &Configuration) -> bool {
+    if let Value::Object(map) = value {
+        map.retain(|name, value| without_defaults(&format!("{key}.{name}"), value, configuration));
+        return !map.is_empty();
+    }
+    *configuration.origin(key) != Origin::Default
+}
+
+/// The settings that a source sets. Thresholds that were merged are among them.
 fn said(settings: &Settings) -> impl Iterator<Item = (&'static Key, &Setting)> {
     let is_merged = |key: &Key| key.name == "mergeDefaultEvictionSettings";
     settings.iter().filter(move |(key, setting)| setting.origin != Origin::Default && !is_merged(key))

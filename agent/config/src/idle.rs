@@ -1,16 +1,17 @@
-//! What Plimsoll's own file says although `plimsoll run` does nothing by it: whoever wrote it should know.
+//! Keys of Plimsoll's own file that have no effect in `plimsoll run`.
 
-use crate::kubelet::{DEFAULT_EVICTION_HARD, EvictionSignal, Kubelet};
-use crate::model::Origin;
+use crate::kubelet::{DEFAULT_EVICTION_HARD, EvictionSignal};
+use crate::model::{Configuration, Origin};
 use crate::show::LINES;
 use crate::tree::Problems;
-use std::collections::BTreeMap;
 
-/// Warns of each. A kubelet's own files are left alone: the kubelet goes by them. So is what is the default anyhow.
-pub(crate) fn warn(kubelet: &Kubelet, origins: &BTreeMap<String, Origin>, own: &str, problems: &mut Problems) {
+/// Warns of each that differs from the default. A kubelet's own files get no such warning, since the kubelet decides by
+/// them.
+pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Problems) {
+    let kubelet = &configuration.kubelet;
     problems.turn_to(own);
-    let why = "`run` does nothing by it, because it reads memory alone; `replay` and `explain` go by it";
-    let in_replay = "`run` does nothing by it, because it reads memory alone; `replay` goes by it";
+    let why = "no effect in `run`, which reads memory alone; used by `replay` and `explain`";
+    let in_replay = "no effect in `run`, which reads memory alone; used by `replay`";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
@@ -33,7 +34,7 @@ pub(crate) fn warn(kubelet: &Kubelet, origins: &BTreeMap<String, Origin>, own: &
     {
         problems.warn(Some(line), isolation, Some(text), in_replay);
     }
-    if let Some(line) = origins.get("swap").and_then(line) {
+    if let Some(line) = line(configuration.origin("swap.free")) {
         problems.warn(Some(line), "swap", None, why);
     }
 }
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_what_run_does_nothing_by_is_told() {
+    fn keys_without_effect_in_run_are_warned_of() {
         let own = |text: &str| {
             warned(&Texts { own: Some(Text { file: "f".to_owned(), text: text.to_owned() }), ..Texts::default() })
         };

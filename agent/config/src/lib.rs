@@ -1,30 +1,36 @@
-//! From every form that a configuration is found in to one typed [`Configuration`], with where each value came from.
+//! The forms of configuration, Plimsoll's own and a kubelet's, read into one typed [`Configuration`] with the origin of
+//! each value.
 //!
-//! Thresholds carry the names that KubeletConfiguration gives them; what is the machine's own is under `machine`. They
-//! are read from Plimsoll's own YAML, and from what a kubelet goes by, so that one truth is kept: its file and drop-ins,
-//! its flags, its answer to configz, OpenShift's `node-config.yaml` ([`Sources`]). Every error is reported, not the first
-//! only, and each names the key, the value and what was expected. Nothing here opens anything but the files it was told
-//! to read and those that a command line names, and nothing is guessed: an unknown key of our own is an error.
+//! Thresholds have the names of KubeletConfiguration; what concerns this machine and no kubelet is under `machine`. They
+//! are read from Plimsoll's own YAML and from a kubelet's sources ([`Sources`]): its file and drop-ins, its flags, its
+//! answer to configz, OpenShift's `node-config.yaml`. Every error is reported, not only the first; each names the key,
+//! the value and what was expected. No file is opened but those that are named and those that a kubelet's command line
+//! names. An unknown key in Plimsoll's own file is an error.
 //!
 //! ```
 //! let text = "evictionHard: {memory.available: 5%}\nmachine: {workloads: [{match: 'system.slice/*'}]}";
-//! let configuration = plimsoll_config::parse(text, "example.yaml").expect("it is in order");
-//! assert_eq!(configuration.workloads[0].pattern.as_str(), "system.slice/*");
+//! let configuration = plimsoll_config::parse(text, "example.yaml").expect("it is valid");
+//! assert_eq!(configuration.machine.workloads[0].pattern.as_str(), "system.slice/*");
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod check;
 mod convert;
-mod document;
+mod deserialize;
 mod duration;
 mod error;
 mod files;
+mod flags;
 mod idle;
 pub mod kubelet;
 mod load;
+mod machine;
 mod model;
 mod pods;
+mod scalar;
+#[cfg(test)]
+mod schema_tests;
 mod show;
 mod snapshot;
 mod sources;
@@ -36,8 +42,9 @@ pub use check::{
 pub use convert::{Converted, Form, Lost, convert};
 pub use duration::parse_duration;
 pub use error::{ConfigError, Problem};
-pub use load::Overrides;
-pub use model::{Brake, BrakeMode, Configuration, LogFormat, Origin, Slice, SourceChoice, Text, Workload};
+pub use flags::{FLAGS, Flag, Override, Overrides};
+pub use machine::{Brake, BrakeMode, GraceOfMemory, LogFormat, Machine, OfMemory, Slice, SourceChoice, Swap, Workload};
+pub use model::{Configuration, Origin, Text};
 pub use show::{Row, rows};
 pub use snapshot::Snapshot;
 pub use sources::{Report, Sources, Texts, examine, examine_and_keep, examine_texts, load, load_kept, parse};

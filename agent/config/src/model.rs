@@ -2,126 +2,77 @@
 
 use crate::error::Problem;
 use crate::kubelet::Kubelet;
+use crate::machine::{Machine, Swap};
+use crate::scalar::{As, PolicyName};
 use core::fmt;
-use core::net::SocketAddr;
-use core::time::Duration;
-use plimsoll_units::Pattern;
+use plimsoll_policy::EvictionPolicy;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-/// A text, and how problems and origins call it.
+/// A text, and the file name for problems and origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
     /// The file's name.
     pub file: String,
-    /// What stands in it.
+    /// Its content.
     pub text: String,
 }
 
-/// Everything `plimsoll run` goes by.
-#[derive(Clone, Debug, PartialEq)]
+/// Everything that `plimsoll run` decides by. Its fields that serde knows are the keys of Plimsoll's own file beside those
+/// that a kubelet has too.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, expecting = "a mapping")]
 pub struct Configuration {
-    /// The eviction policy, thresholds, grace, bounds: what the deciding part needs. The node's thresholds are those on
-    /// memory, which `run` reads; [`Configuration::policy_on`] has all.
+    /// The eviction policy: the order in which workloads are evicted, and how many in a turn.
+    #[serde(with = "As::<PolicyName>")]
+    pub eviction_policy: EvictionPolicy,
+    /// When swap counts as pressure on pods: short, pages coming back from it, and all tasks stalling. Never by default.
+    /// For replay and explain only.
+    pub swap: Option<Swap>,
+    /// What concerns this machine and no kubelet.
+    pub machine: Machine,
+    /// What the engine decides by. The node's thresholds are those on memory, which `run` reads;
+    /// [`Configuration::policy_on`] has all.
+    #[serde(skip)]
     pub policy: plimsoll_policy::Config,
-    /// What a kubelet here would go by: every line, reservations, and what is checked against them.
+    /// The configuration of a kubelet here: thresholds, reservations, and what is checked against them.
+    #[serde(skip)]
     pub kubelet: Kubelet,
-    /// What is in order and yet hardly what was meant.
+    /// What is valid and yet probably a mistake.
+    #[serde(skip)]
     pub warnings: Vec<Problem>,
-    /// Which cgroups may be evicted. The first pattern that matches gives the priority.
-    pub workloads: Vec<Workload>,
-    /// Which of these are never chosen. Init and the agent itself never are, whatever is written.
-    pub never: Vec<Pattern>,
-    /// How growth is held while deciding.
-    pub brake: Brake,
-    /// Slices with thresholds of their own, in the order of `policy.slices`.
-    pub slices: Vec<Slice>,
-    /// How to watch.
-    pub source: SourceChoice,
-    /// How often the slowest way to watch looks.
-    pub poll_period: Duration,
-    /// Where metrics and health are served.
-    pub metrics_address: SocketAddr,
-    /// Where the run record is.
-    pub state_directory: PathBuf,
-    /// How the log is written.
-    pub log_format: LogFormat,
-    /// Where each value came from, by its full key, `machine.brake.mode`. Every key is in it but those
-    /// inside lists.
-    pub origins: BTreeMap<String, Origin>,
+    /// The origin of each value of the fields above that is not a default, by its key. A list is one value.
+    #[serde(skip)]
+    pub(crate) origins: BTreeMap<String, Origin>,
 }
 
 impl Configuration {
-    /// Why `run` evicts nothing for this machine's memory as a whole, if so. Slices with thresholds of their own are
-    /// watched all the same.
+    /// The key of each of its fields that serde knows, with its value.
+    pub(crate) fn own(&self) -> serde_json::Map<String, serde_json::Value> {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::Object(map)) => map,
+            // Numbers, texts, lists and maps with text for keys: JSON has all of them.
+            Ok(_) | Err(_) => serde_json::Map::new(),
+        }
+    }
+
+    /// The keys of Plimsoll's own file that no kubelet has.
+    pub(crate) fn own_keys() -> Vec<String> {
+        Self::default().own().into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// Why `run` evicts nothing for the memory of the whole machine, if so. Thresholds of slices hold nevertheless.
     pub fn unwatched_memory(&self) -> Option<&'static str> {
         let why = "no threshold on memory.available is configured: `run` never evicts for this machine's memory";
         self.policy.thresholds.is_empty().then_some(why)
     }
 }
 
-/// Some cgroups that may be evicted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workload {
-    /// Which.
-    pub pattern: Pattern,
-    /// Lower goes first.
-    pub priority: i32,
-}
-
-/// A slice with its own memory limit and its own lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slice {
-    /// Its path below the cgroup root, without wildcards.
-    pub path: Pattern,
-}
-
-/// How growth is held while deciding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Brake {
-    /// From user space, once awake.
-    pub mode: BrakeMode,
-    /// Cgroups that the kernel side may stop in their own context, before anyone is awake. None unless configured.
-    pub in_kernel: Vec<Pattern>,
-    /// No brake lasts longer.
-    pub deadline: Duration,
-}
-
-/// How the woken agent holds a growing cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BrakeMode {
-    /// By `cgroup.freeze`.
-    Freeze,
-    /// Not at all.
-    None,
-}
-
-/// How to watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceChoice {
-    /// The best that this kernel can do.
-    Auto,
-    /// Programs in the kernel.
-    Ebpf,
-    /// Pressure stall triggers.
-    Psi,
-    /// Looking from time to time.
-    Poll,
-}
-
-/// How the log is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For programs, one object a line.
-    Json,
-}
-
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// No source sets it.
     Default,
     /// A file's line, from 1.
     File {
@@ -139,15 +90,17 @@ pub enum Origin {
     },
     /// A flag of the kubelet.
     KubeletFlag {
-        /// How its place calls it: `--eviction-hard`, or `kubeletArguments.eviction-hard`.
+        /// Its name in that place: `--eviction-hard`, or `kubeletArguments.eviction-hard`.
         flag: String,
         /// The file with the command line.
         file: String,
         /// The line in it; absent where it has none.
         line: Option<u64>,
     },
-    /// Plimsoll's own command line or its environment.
-    Flag,
+    /// Plimsoll's own command line: the flag, with its dashes.
+    Flag(String),
+    /// Plimsoll's environment: the variable.
+    Environment(String),
 }
 
 impl Origin {
@@ -157,7 +110,8 @@ impl Origin {
             Self::Default => ("default", None),
             Self::File { file, line } | Self::DropIn { file, line } => (file, Some(*line)),
             Self::KubeletFlag { file, line, .. } => (file, *line),
-            Self::Flag => ("flag", None),
+            Self::Flag(flag) => (flag, None),
+            Self::Environment(variable) => (variable, None),
         }
     }
 }
@@ -170,7 +124,8 @@ impl fmt::Display for Origin {
             Self::DropIn { file, line } => write!(f, "drop-in {file}:{line}"),
             Self::KubeletFlag { flag, file, line: Some(line) } => write!(f, "{flag} in {file}:{line}"),
             Self::KubeletFlag { flag, file, line: None } => write!(f, "{flag} in {file}"),
-            Self::Flag => f.write_str("flag"),
+            Self::Flag(flag) => f.write_str(flag),
+            Self::Environment(variable) => write!(f, "{variable} in the environment"),
         }
     }
 }

@@ -1,7 +1,6 @@
-//! A configuration row by row, each value with where it came from.
+//! A configuration row by row, each value with its origin.
 
 use crate::convert::json;
-use crate::document::{Document, Swap};
 use crate::kubelet::{EvictionSignal, Role, SettingValue};
 use crate::model::{Configuration, Origin};
 use serde_json::Value;
@@ -11,15 +10,15 @@ use serde_json::Value;
 pub struct Row {
     /// Its full key.
     pub key: String,
-    /// The value; nothing where nothing is said and there is no default.
+    /// The value; null where no source sets it and there is no default.
     pub value: Value,
-    /// Where it came from.
+    /// Its origin.
     pub origin: Origin,
-    /// Whether anything is decided by it.
+    /// What uses it.
     pub role: Role,
 }
 
-/// Everything that is said, and every default that matters.
+/// Every value that a source sets, and every default that has an effect.
 pub fn rows(configuration: &Configuration) -> Vec<Row> {
     let mut rows = Vec::new();
     for key in crate::kubelet::KEYS {
@@ -49,21 +48,28 @@ pub fn rows(configuration: &Configuration) -> Vec<Row> {
             }),
         }
     }
-    let ours = [
-        ("evictionPolicy", Value::String(configuration.policy.eviction_policy.to_string()), Role::Used),
-        ("swap", serde_json::to_value(Swap::of(configuration)).unwrap_or_default(), Role::Offline),
-    ];
-    for (key, value, role) in ours {
-        let origin = configuration.origins.get(key).cloned().unwrap_or(Origin::Default);
-        rows.push(Row { key: key.to_owned(), value, origin, role });
+    for (key, value) in leaves(&configuration.own()) {
+        let role = if key.starts_with("swap") { Role::Offline } else { Role::Used };
+        rows.push(Row { origin: configuration.origin(&key).clone(), key, value, role });
     }
-    let machine = serde_json::to_value(Document::machine(configuration)).unwrap_or_default();
-    flatten("machine", &machine, configuration, &mut rows);
     rows
 }
 
-/// What is made of a key, or of an entry in its map. `run` has lines on memory alone, and knows nothing of what is kept
-/// from pods.
+/// The values that have an origin of their own, by their keys; a list is one value.
+pub(crate) fn leaves(map: &serde_json::Map<String, Value>) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for (key, value) in map {
+        match value {
+            Value::Object(map) => {
+                found.extend(leaves(map).into_iter().map(|(name, value)| (format!("{key}.{name}"), value)));
+            }
+            value => found.push((key.clone(), value.clone())),
+        }
+    }
+    found
+}
+
+/// What uses a key, or an entry in its map. `run` has thresholds on memory alone and no reservations.
 fn role(key: &str, entry: Option<&str>, of_key: Role) -> Role {
     let is_of_pods = matches!(key, "enforceNodeAllocatable" | "kubeReserved" | "systemReserved");
     let is_of_other_signal =
@@ -75,26 +81,15 @@ fn role(key: &str, entry: Option<&str>, of_key: Role) -> Role {
 pub(crate) const LINES: [&str; 4] =
     ["evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"];
 
-/// Rows for what has an origin of its own; lists are one value.
-fn flatten(key: &str, value: &Value, configuration: &Configuration, rows: &mut Vec<Row>) {
-    if let (Some(origin), false) = (configuration.origins.get(key), value.is_object()) {
-        rows.push(Row { key: key.to_owned(), value: value.clone(), origin: origin.clone(), role: Role::Used });
-    } else if let Value::Object(map) = value {
-        for (name, value) in map {
-            flatten(&format!("{key}.{name}"), value, configuration, rows);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_run_does_nothing_by_is_not_said_to_be_used() {
+    fn keys_without_effect_in_run_are_not_shown_as_used() {
         let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\nkubeReserved: {memory: 1Gi}\n\
                     swap: {free: 10%}\n";
-        let rows = rows(&crate::parse(text, "f").expect("it is in order"));
+        let rows = rows(&crate::parse(text, "f").expect("it is valid"));
         for (key, role) in [
             ("evictionHard.memory.available", Role::Used),
             ("evictionHard.nodefs.available", Role::Offline),
@@ -105,7 +100,7 @@ mod tests {
             ("systemReserved", Role::Offline),
             ("localStorageCapacityIsolation", Role::Replay),
             ("evictionPolicy", Role::Used),
-            ("swap", Role::Offline),
+            ("swap.free", Role::Offline),
             ("failSwapOn", Role::Shown),
             ("machine.brake.mode", Role::Used),
         ] {

@@ -5,11 +5,12 @@
 
 use crate::error::{ConfigError, Problem};
 use crate::files::{Disk, Files, Nowhere};
+use crate::flags::Overrides;
 use crate::kubelet::arguments::{Flag, apply, flags, node_config};
 use crate::kubelet::read::{Dialect, document};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::words::command_line;
-use crate::load::{Overrides, Own};
+use crate::load::own as read_own;
 use crate::model::{Configuration, Text};
 use crate::snapshot::{Keeping, Snapshot};
 use crate::tree::Problems;
@@ -120,9 +121,8 @@ pub fn examine_texts(texts: &Texts, overrides: &Overrides) -> Report {
 
 fn assemble(texts: &Texts, overrides: &Overrides, files: &dyn Files, mut problems: Problems) -> Report {
     let mut settings = Settings::default();
-    let is_reported = reported(texts, &mut settings, files, &mut problems);
-    let own = texts.own.as_ref();
-    let configuration = Own { overrides, is_reported }.read(own, settings, &mut problems);
+    let has_kubelet = reported(texts, &mut settings, files, &mut problems);
+    let configuration = read_own(texts.own.as_ref(), overrides, has_kubelet, settings, &mut problems);
     let (errors, warnings) = problems.in_order();
     Report { configuration: Configuration { warnings: warnings.clone(), ..configuration }, errors, warnings }
 }

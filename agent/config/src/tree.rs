@@ -1,4 +1,4 @@
-//! YAML as it stands, with lines, so that every problem in it can be told and not the first only.
+//! YAML of any shape with its lines, so that every problem in it can be reported, not only the first.
 
 use crate::error::Problem;
 use core::fmt;
@@ -15,8 +15,36 @@ pub(crate) enum Value {
     Bool(bool),
     Number(String),
     Text(String),
-    List(Vec<Spanned<Value>>),
-    Map(Vec<(Spanned<String>, Spanned<Value>)>),
+    List(Vec<Node>),
+    Map(Vec<(Name, Node)>),
+}
+
+/// A value and its line.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) line: u64,
+    pub(crate) value: Value,
+}
+
+/// A name in a mapping and its line.
+#[derive(Debug)]
+pub(crate) struct Name {
+    pub(crate) line: u64,
+    pub(crate) text: String,
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Spanned { value, referenced, .. } = Spanned::deserialize(deserializer)?;
+        Ok(Self { line: referenced.line(), value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Spanned { value, referenced, .. } = Spanned::deserialize(deserializer)?;
+        Ok(Self { line: referenced.line(), text: value })
+    }
 }
 
 impl Value {
@@ -78,9 +106,9 @@ impl<'de> Deserialize<'de> for Value {
                 Ok(Value::List(list))
             }
             fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-                let mut map: Vec<(Spanned<String>, Spanned<Value>)> = Vec::new();
-                while let Some((key, value)) = access.next_entry::<Spanned<String>, _>()? {
-                    map.push((key, value));
+                let mut map = Vec::new();
+                while let Some(entry) = access.next_entry()? {
+                    map.push(entry);
                 }
                 Ok(Value::Map(map))
             }
@@ -89,33 +117,33 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Reads a whole document; absent where it is no YAML, which is told.
-pub(crate) fn read(text: &str, problems: &mut Problems) -> Option<Spanned<Value>> {
-    // A key that stands twice is told by `duplicates`, with both lines and whatever else is wrong.
+/// Reads a whole document; absent where it is not YAML, which is reported.
+pub(crate) fn read(text: &str, problems: &mut Problems) -> Option<Node> {
+    // `duplicates` finds a key that is repeated, with both lines and together with whatever else is wrong.
     let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins, with_snippet: false };
-    let read = serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options);
+    let read = serde_saphyr::from_str_with_options(text, options);
     read.map_err(|error| {
         let error = error.without_snippet();
         let line = error.location().map_or(1, |location| location.line());
         let message = error.to_string();
         let message = message.lines().next().unwrap_or_default();
-        problems.add(Some(line), "the file", None, &format!("it is not the YAML that was expected: {message}"));
+        problems.add(Some(line), "the file", None, &format!("not valid YAML: {message}"));
     })
     .ok()
 }
 
-/// A key that stands in a mapping more than once.
+/// A key that a mapping has more than once.
 #[derive(Debug)]
 pub(crate) struct Duplicate {
     /// With its parents.
     pub(crate) key: String,
-    /// Where it stands again.
+    /// The line of the repetition.
     pub(crate) line: u64,
-    /// Where it stands first.
+    /// The line of its first place.
     pub(crate) first: u64,
 }
 
-/// All keys that stand more than once, at any depth.
+/// All repeated keys, at any depth.
 pub(crate) fn duplicates(value: &Value) -> Vec<Duplicate> {
     let mut found = Vec::new();
     walk(value, "", &mut found);
@@ -133,14 +161,15 @@ fn walk(value: &Value, parent: &str, found: &mut Vec<Duplicate>) {
         }
         Value::Map(map) => {
             let mut lines: BTreeMap<&str, u64> = BTreeMap::new();
-            for (name, item) in map {
-                let key = if parent.is_empty() { name.value.clone() } else { format!("{parent}.{}", name.value) };
-                let line = name.referenced.line();
-                match lines.entry(&name.value) {
+            for (Name { line, text }, item) in map {
+                let key = if parent.is_empty() { text.clone() } else { format!("{parent}.{text}") };
+                match lines.entry(text) {
                     Entry::Vacant(entry) => {
-                        entry.insert(line);
+                        entry.insert(*line);
                     }
-                    Entry::Occupied(first) => found.push(Duplicate { key: key.clone(), line, first: *first.get() }),
+                    Entry::Occupied(first) => {
+                        found.push(Duplicate { key: key.clone(), line: *line, first: *first.get() });
+                    }
                 }
                 walk(&item.value, &key, found);
             }
@@ -148,14 +177,14 @@ fn walk(value: &Value, parent: &str, found: &mut Vec<Duplicate>) {
     }
 }
 
-/// Problems collected on the way.
+/// The problems found so far.
 #[derive(Debug)]
 pub(crate) struct Problems {
     file: String,
     pub(crate) found: Vec<Problem>,
-    /// What is in order and yet hardly what was meant.
+    /// What is valid and yet probably a mistake.
     pub(crate) warnings: Vec<Problem>,
-    /// Full keys that misspelt ones were probably meant for. That they are missing need not be told.
+    /// The keys, with their parents, that misspelt ones were probably meant for. They are not reported as missing.
     meant: BTreeSet<String>,
 }
 
@@ -168,12 +197,12 @@ impl Problems {
         &self.file
     }
 
-    /// Goes on with another file.
+    /// Problems from here on are in this file.
     pub(crate) fn turn_to(&mut self, file: &str) {
         file.clone_into(&mut self.file);
     }
 
-    /// Takes it that a misspelt key was meant for this one, with its parents.
+    /// Notes that a misspelt key was probably meant for this one, with its parents.
     pub(crate) fn mean(&mut self, key: &str) {
         self.meant.insert(key.to_owned());
     }
@@ -183,12 +212,12 @@ impl Problems {
         self.meant.contains(key)
     }
 
-    /// Whether something is wrong at this place already.
+    /// Whether an error is reported for this place already.
     pub(crate) fn has(&self, line: Option<u64>, key: &str) -> bool {
         self.found.iter().any(|problem| problem.file == self.file && problem.line == line && problem.key == key)
     }
 
-    /// Errors and warnings, file by file as they were come upon, and by line in each.
+    /// Errors and warnings, by file in the order of the files' first problems, and by line in each.
     pub(crate) fn in_order(self) -> (Vec<Problem>, Vec<Problem>) {
         let sorted = |mut problems: Vec<Problem>| {
             let mut files: Vec<String> = Vec::new();
@@ -219,26 +248,15 @@ impl Problems {
     }
 }
 
-/// One value of the document, with its key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Item<'a> {
-    pub(crate) line: u64,
-    pub(crate) value: &'a Value,
-}
-
-impl<'a> Item<'a> {
-    pub(crate) fn new(spanned: &'a Spanned<Value>) -> Self {
-        Self { line: spanned.referenced.line(), value: &spanned.value }
-    }
-
-    /// Says that this value will not do.
+impl Node {
+    /// Reports that this value is refused.
     pub(crate) fn refuse(&self, key: &str, expected: &str, problems: &mut Problems) {
         problems.add(Some(self.line), key, Some(&self.value.shown()), expected);
     }
 
     /// A scalar's text; a number counts as the text of it.
-    pub(crate) fn text(&self, key: &str, expected: &str, problems: &mut Problems) -> Option<&'a str> {
-        match self.value {
+    pub(crate) fn text(&self, key: &str, expected: &str, problems: &mut Problems) -> Option<&str> {
+        match &self.value {
             Value::Text(text) | Value::Number(text) => Some(text),
             Value::Null | Value::Bool(_) | Value::List(_) | Value::Map(_) => {
                 self.refuse(key, expected, problems);
@@ -247,10 +265,11 @@ impl<'a> Item<'a> {
         }
     }
 
-    pub(crate) fn list(&self, key: &str, expected: &str, problems: &mut Problems) -> Vec<(String, Item<'a>)> {
-        match self.value {
+    /// The items of a list, each with its key.
+    pub(crate) fn list(&self, key: &str, expected: &str, problems: &mut Problems) -> Vec<(String, &Self)> {
+        match &self.value {
             Value::List(list) => {
-                list.iter().enumerate().map(|(index, item)| (format!("{key}[{index}]"), Item::new(item))).collect()
+                list.iter().enumerate().map(|(index, item)| (format!("{key}[{index}]"), item)).collect()
             }
             // `key:` with nothing behind it is an empty list.
             Value::Null => Vec::new(),
@@ -261,63 +280,27 @@ impl<'a> Item<'a> {
         }
     }
 
-    pub(crate) fn section(&self, key: &str, problems: &mut Problems) -> Section<'a> {
-        let entries = match self.value {
+    /// The entries of a mapping.
+    pub(crate) fn entries(&self, key: &str, problems: &mut Problems) -> &[(Name, Self)] {
+        match &self.value {
             Value::Map(map) => map.as_slice(),
             Value::Null => &[],
             Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
-                self.refuse(if key.is_empty() { "the file" } else { key }, "a mapping is expected", problems);
+                self.refuse(if key.is_empty() { "the file" } else { key }, "expected a mapping", problems);
                 &[]
             }
-        };
-        Section { key: key.to_owned(), line: self.line, entries, known: BTreeSet::new() }
-    }
-}
-
-/// A mapping of which each key is asked for once; what was never asked for is unknown.
-#[derive(Debug)]
-pub(crate) struct Section<'a> {
-    key: String,
-    pub(crate) line: u64,
-    entries: &'a [(Spanned<String>, Spanned<Value>)],
-    known: BTreeSet<&'static str>,
-}
-
-impl<'a> Section<'a> {
-    pub(crate) const fn entries(&self) -> &'a [(Spanned<String>, Spanned<Value>)] {
-        self.entries
-    }
-
-    /// The full key of something in this section.
-    pub(crate) fn full(&self, key: &str) -> String {
-        if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) }
-    }
-
-    pub(crate) fn take(&mut self, key: &'static str) -> Option<(String, Item<'a>)> {
-        self.known.insert(key);
-        let (_, value) = self.entries.iter().rfind(|(name, _)| name.value == key)?;
-        Some((self.full(key), Item::new(value)))
-    }
-
-    /// Names the keys that nobody asked for.
-    pub(crate) fn finish(self, problems: &mut Problems) {
-        for (name, _) in self.entries.iter().filter(|(name, _)| !self.known.contains(name.value.as_str())) {
-            let known: Vec<&str> = self.known.iter().copied().collect();
-            if let Some(near) = nearest(&name.value, known.iter().copied()) {
-                problems.mean(&self.full(near));
-            }
-            problems.add(
-                Some(name.referenced.line()),
-                &self.full(&name.value),
-                None,
-                &unknown_key(&name.value, &known),
-            );
         }
+    }
+
+    /// The value of a name in a mapping; of a name that is repeated the last counts.
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+        let Value::Map(map) = &self.value else { return None };
+        map.iter().rfind(|(found, _)| found.text == name).map(|(_, node)| node)
     }
 }
 
 /// The name that a misspelt one was probably meant for: the nearest, if at most a quarter of its letters are wrong,
-/// missing, too many or swapped. Upper and lower case are not told apart.
+/// missing, too many or swapped. Upper and lower case count as the same.
 pub(crate) fn nearest<'a>(misspelt: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let misspelt = misspelt.to_lowercase();
     known
@@ -328,7 +311,7 @@ pub(crate) fn nearest<'a>(misspelt: &str, known: impl IntoIterator<Item = &'a st
         .map(|(_, name)| name)
 }
 
-/// What is said of an unknown key: the one that was probably meant, or all that there are.
+/// The message for an unknown key: the one that was probably meant, or all that are known.
 pub(crate) fn unknown_key(misspelt: &str, known: &[&str]) -> String {
     match nearest(misspelt, known.iter().copied()) {
         Some(near) => format!("unknown key; did you mean {near}?"),

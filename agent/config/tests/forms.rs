@@ -385,7 +385,7 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
         ),
         (
             own("systemReserved: 1.5Gi\n"),
-            vec!["plimsoll.yaml:1: systemReserved: \"1.5Gi\": a mapping is expected, such as {memory: 1.5Gi}"],
+            vec!["plimsoll.yaml:1: systemReserved: \"1.5Gi\": expected a mapping, such as {memory: 1.5Gi}"],
             vec![],
         ),
         (

@@ -26,7 +26,7 @@ fn what_was_kept_says_the_same_when_the_files_are_gone_or_broken() {
     let overrides = Overrides::default();
     let (report, kept) = examine_and_keep(&sources, &overrides);
     assert_eq!(report.errors, []);
-    assert_eq!(report.configuration.workloads.len(), 1);
+    assert_eq!(report.configuration.machine.workloads.len(), 1);
     let text = serde_json::to_string(&kept).expect("text and maps");
     drop(place);
     let kept: Snapshot = serde_json::from_str(&text).expect("it was just written");

@@ -23,7 +23,7 @@ impl Seen {
         let (priority, protected) = judged_anew(self, configuration);
         let stats = self.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
         let has_reservation = self.reservation_bytes > Bytes::ZERO;
-        let slices = (0_u8..).zip(&configuration.slices).filter(|(_, slice)| slice.path.covers(&self.cgroup));
+        let slices = (0_u8..).zip(&configuration.machine.slices).filter(|(_, slice)| slice.path.covers(&self.cgroup));
         Workload {
             key: Key { slot, id: self.id },
             uid: Uid(self.id.0.into()),
@@ -57,8 +57,8 @@ impl Seen {
 /// A workload's priority and protection, as this configuration has them: where it says nothing of it, as they were.
 fn judged_anew(workload: &Seen, configuration: &Configuration) -> (i32, Option<Protected>) {
     let path = &workload.cgroup;
-    let known = configuration.workloads.iter().find(|known| known.pattern.matches(path));
-    let listed = configuration.never.iter().any(|never| never.covers(path)).then_some(Protected::Listed);
+    let known = configuration.machine.workloads.iter().find(|known| known.pattern.matches(path));
+    let listed = configuration.machine.never.iter().any(|never| never.covers(path)).then_some(Protected::Listed);
     (known.map_or(workload.priority, |known| known.priority), workload.protected.or(listed))
 }
 
@@ -133,7 +133,8 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             };
             Some(OfSlice { memory })
         };
-        let scopes = core::iter::once(None).chain(configuration.slices.iter().map(|slice| Some(slice.path.as_str())));
+        let scopes =
+            core::iter::once(None).chain(configuration.machine.slices.iter().map(|slice| Some(slice.path.as_str())));
         let ended = |scope: Option<&str>| {
             let reclaimed = reclaimed.iter().find(|reclaimed| reclaimed.slice.as_deref() == scope)?;
             Some(Reclaimed { order: reclaimed.order, at: stats_time(reclaimed.at_ns) })
@@ -155,7 +156,7 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
                 window: Duration::from_nanos(stall.window_ns),
             }),
             swap: swap.map(of_swap),
-            slices: configuration.slices.iter().map(of_slice).collect(),
+            slices: configuration.machine.slices.iter().map(of_slice).collect(),
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             workloads: workloads.iter().map(|workload| workload.observed(configuration, 0)).collect(),
             held: workloads.iter().map(Seen::held).collect(),

@@ -110,12 +110,12 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup(&protected))?;
     start.configuration = lap(begun);
     #[cfg(feature = "log")]
-    crate::log::print_kernel_side(configuration.log_format);
+    crate::log::print_kernel_side(configuration.machine.log_format);
 
     let mode = CgroupMode::detect();
     let root = Root::open(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()))?;
     let unified = mode == CgroupMode::Unified;
-    let locks = Locks::of(&configuration.state_directory);
+    let locks = Locks::of(&configuration.machine.state_directory);
     let (claim, turn) = if unified { Some(Claim::start(locks, &mut troubles)?) } else { None }.unzip();
     let turn = turn.flatten();
     let acting = unified && turn.is_none();
@@ -131,7 +131,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.source = lap(now);
 
     let now = monotonic();
-    let brakes_in_kernel = unified && !configuration.brake.in_kernel.is_empty();
+    let brakes_in_kernel = unified && !configuration.machine.brake.in_kernel.is_empty();
     let ((give_means, means), (tell_taken_over, taken_over)) = (RingBuffer::new(1), std::sync::mpsc::channel());
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(UPDATES));
     let machine = machine()?;
@@ -139,11 +139,11 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut inventory = inventory::Thread {
         inventory: Inventory::new(plimsoll_inventory::Config {
             root: Root::open(root.path())?,
-            patterns: patterns(configuration.workloads.iter().map(|workload| &workload.pattern), &configuration),
-            priorities: configuration.workloads.iter().map(|workload| workload.priority).collect(),
+            patterns: patterns(configuration.machine.workloads.iter().map(|workload| &workload.pattern), &configuration),
+            priorities: configuration.machine.workloads.iter().map(|workload| workload.priority).collect(),
             protected,
-            slices: configuration.slices.iter().map(|slice| slice.path.clone()).collect(),
-            brakes: brakes_in_kernel.then(|| patterns(configuration.brake.in_kernel.iter(), &configuration)),
+            slices: configuration.machine.slices.iter().map(|slice| slice.path.clone()).collect(),
+            brakes: brakes_in_kernel.then(|| patterns(configuration.machine.brake.in_kernel.iter(), &configuration)),
             max_brakes: MAX_BRAKES,
             max_workloads: most_workloads(),
         }),
@@ -166,7 +166,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let enforcer = past.map(|past| enforcer(&configuration, past, &root, &mut troubles)).transpose()?;
     let resumer = if acting && brakes_in_kernel { resumer()? } else { None };
     let slow = slow_sample(source.kind(), &configuration);
-    let kernel_brake = KernelBrake::new(configuration.brake.deadline, resumer);
+    let kernel_brake = KernelBrake::new(configuration.machine.brake.deadline, resumer);
     let parts = watch::Parts {
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
         workloads: watch::Workloads::new(updates, give_back, handle.clone()),
@@ -240,7 +240,7 @@ struct Past {
 impl Past {
     /// Before anything else is done: what is frozen since an earlier process died goes on.
     fn undo(configuration: &Configuration, root: &Root, troubles: &mut Vec<String>) -> anyhow::Result<Self> {
-        let path = configuration.state_directory.join("record");
+        let path = configuration.machine.state_directory.join("record");
         let (mut record, found) = RunRecord::open(&path, BootId::read()?)?;
         if let Found::Broken { aside, why } = found {
             troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
@@ -268,7 +268,7 @@ fn stopped_pin() -> std::path::PathBuf {
 
 /// The patterns that are meant, without what is never touched.
 fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Configuration) -> Patterns {
-    Patterns { workloads: meant.cloned().collect(), never: configuration.never.clone() }
+    Patterns { workloads: meant.cloned().collect(), never: configuration.machine.never.clone() }
 }
 
 /// Continues what the kernel stops for this agent; absent where the kernel side could not be loaded.
@@ -281,7 +281,7 @@ fn resumer() -> anyhow::Result<Option<Resumer>> {
 fn slow_sample(kind: Kind, configuration: &Configuration) -> Option<Duration> {
     match kind {
         Kind::Ebpf => Some(SLOW_SAMPLE),
-        Kind::PsiTrigger => Some(configuration.poll_period),
+        Kind::PsiTrigger => Some(configuration.machine.poll_period),
         Kind::Polling => None,
     }
 }
@@ -351,15 +351,15 @@ fn term_descriptor() -> anyhow::Result<OwnedFd> {
 
 fn source_config(configuration: &Configuration, unified: bool) -> plimsoll_sense::Config {
     plimsoll_sense::Config {
-        only: match configuration.source {
+        only: match configuration.machine.source {
             SourceChoice::Auto => None,
             SourceChoice::Ebpf => Some(Kind::Ebpf),
             SourceChoice::Psi => Some(Kind::PsiTrigger),
             SourceChoice::Poll => Some(Kind::Polling),
         },
-        poll_period: configuration.poll_period,
+        poll_period: configuration.machine.poll_period,
         // One that shadows loads it too, for its turn, and marks no slice until then.
-        kernel_brake: unified && !configuration.brake.in_kernel.is_empty(),
+        kernel_brake: unified && !configuration.machine.brake.in_kernel.is_empty(),
         ..plimsoll_sense::Config::default()
     }
 }
@@ -401,7 +401,7 @@ fn enforcer(
     root: &Root,
     troubles: &mut Vec<String>,
 ) -> anyhow::Result<Enforcer> {
-    let limits = BrakeLimits { hold: configuration.brake.deadline, ..BrakeLimits::default() };
+    let limits = BrakeLimits { hold: configuration.machine.brake.deadline, ..BrakeLimits::default() };
     let mut kills = Kills::with_capacity(KillLimits::default(), MAX_ACTIONS);
     let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
     Ok(Enforcer {
@@ -411,7 +411,7 @@ fn enforcer(
         doubtful,
         workers: Workers::start(JOBS).context("cannot start the worker threads")?,
         reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
-        freeze: configuration.brake.mode == BrakeMode::Freeze,
+        freeze: configuration.machine.brake.mode == BrakeMode::Freeze,
     })
 }
 

@@ -96,7 +96,7 @@ fn answer<'a>(
     let look = observer.look();
     let workloads = workloads_of(&look, configuration);
     let plan = decided(policy, Scope::Node, look.memory.map(Into::into), &look, &workloads);
-    let slices = (0_u8..).zip(&configuration.slices).filter_map(|(index, slice)| {
+    let slices = (0_u8..).zip(&configuration.machine.slices).filter_map(|(index, slice)| {
         let path = slice.path.as_str();
         let memory = thresholds::slice_memory(&look, path)?;
         let plan = decided(policy, Scope::Slice(SliceId(index)), Some(memory), &look, &workloads);

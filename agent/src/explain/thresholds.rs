@@ -148,7 +148,7 @@ pub(super) fn distances(configuration: &Configuration, look: &Look) -> Vec<Dista
         thresholds.iter().filter_map(distance).collect()
     };
     let node = look.memory.map(|memory| of(None, &configuration.policy.thresholds, memory.into()));
-    let slices = configuration.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, lines)| {
+    let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, lines)| {
         let reading = slice_memory(look, slice.path.as_str())?;
         Some(of(Some(slice.path.as_str()), &lines.thresholds, reading))
     });
@@ -183,7 +183,7 @@ pub(super) fn others(
     if let Some(swap) = configuration.policy.swap {
         others.push(of_swap(swap.free, swap.grace.is_zero(), reading));
     }
-    for (slice, lines) in configuration.slices.iter().zip(&configuration.policy.slices) {
+    for (slice, lines) in configuration.machine.slices.iter().zip(&configuration.policy.slices) {
         let path = slice.path.as_str();
         if slice_memory(look, path).is_some() {
             continue;

@@ -82,8 +82,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let socket = inherit::take(arguments.queues)?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
     let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
-    let address = configuration.metrics_address;
-    let format = configuration.log_format;
+    let address = configuration.machine.metrics_address;
+    let format = configuration.machine.log_format;
     let (kernel_log, trouble) = match OpenOptions::new().write(true).open("/dev/kmsg") {
         Ok(file) => (Some(file), None),
         Err(error) => (None, Some(format!("kills are not told in the kernel's log: cannot open /dev/kmsg: {error}"))),

@@ -22,7 +22,9 @@ impl Observed {
     pub(super) fn take(&mut self, record: &Record<'_>, configuration: &Configuration) -> Option<Look> {
         let path = |scope: Scope| match scope {
             Scope::Node => None,
-            Scope::Slice(slice) => Some(configuration.slices.get(usize::from(slice.0))?.path.as_str().to_owned()),
+            Scope::Slice(slice) => {
+                Some(configuration.machine.slices.get(usize::from(slice.0))?.path.as_str().to_owned())
+            }
         };
         match *record {
             Record::Observed { taken, made, memory, huge_page_pool, stall } => {
@@ -38,7 +40,7 @@ impl Observed {
                 });
             }
             Record::ObservedSlice { index, memory } => {
-                let slice = configuration.slices.get(usize::from(index));
+                let slice = configuration.machine.slices.get(usize::from(index));
                 if let (Some(look), Some(slice)) = (&mut self.look, slice) {
                     let Memory { capacity_bytes, kubelet_bytes: available_bytes, mem_available_bytes } =
                         of_memory(memory);

@@ -351,7 +351,7 @@ impl Sink {
             // Nobody waits for a trace; what it has no room for is in the log.
             let _ = trace.try_send(Entry::Reported(draft.reported(&self.configuration)));
         }
-        let fields = match self.configuration.log_format {
+        let fields = match self.configuration.machine.log_format {
             // The line has every number already.
             LogFormat::Text => Map::new(),
             LogFormat::Json => draft.fields(&self.configuration),
@@ -789,7 +789,7 @@ pub(super) mod tests {
             format in prop_oneof![Just(LogFormat::Text), Just(LogFormat::Json)],
         ) {
             let (mut sink, lines) = sink("", None);
-            sink.configuration.log_format = format;
+            sink.configuration.machine.log_format = format;
             let (at, path, start) = (MonotonicNs(5), &name[..], StartParts::default());
             for index in order {
                 let kill = |what| Record::Kill { plan: 7, path, usage: None, at, what };

@@ -2,7 +2,8 @@
 
 use core::fmt;
 use core::str::FromStr;
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A path below the cgroup root. `*` in a name stands for any bytes of that name; `**` as the last name stands for
 /// everything below, at any depth. Every other character stands for itself.
@@ -132,6 +133,14 @@ impl FromStr for Pattern {
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let why = |PatternError { position, expected, .. }| format!("character {position}: {expected}");
+        Self::parse(&text).map_err(|error| D::Error::custom(why(error)))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::keys::{KEYS, Key, Shape};
 use super::read::is_misplaced;
 use super::settings::{Entry, Setting, SettingValue, Settings};
+use super::typed::place;
 use crate::model::Origin;
 use crate::tree::{self, Problems, Value, read};
 use plimsoll_units::Quantity;
@@ -83,24 +84,24 @@ pub(crate) fn node_config(text: &str, problems: &mut Problems) -> Vec<Flag> {
         problems.add(Some(repeated.line), &repeated.key, None, &why);
     }
     let mut flags = Vec::new();
-    let mut root = tree::Item::new(&document).section("", problems);
-    if let Some((key, item)) = root.take("podManifestConfig")
-        && let Some((key, item)) = item.section(&key, problems).take("path")
-        && let Some(path) = item.text(&key, "expected the path of static pods", problems)
-    {
-        let origin = Origin::KubeletFlag { flag: key, file: problems.file().to_owned(), line: Some(item.line) };
-        flags.push(Flag { name: "pod-manifest-path".to_owned(), value: Some(path.to_owned()), origin });
+    document.entries("", problems);
+    if let Some(path) = document.get("podManifestConfig").and_then(|section| section.get("path")) {
+        let flag = "podManifestConfig.path".to_owned();
+        if let Some(text) = path.text(&flag, "expected the path of static pods", problems) {
+            let origin = Origin::KubeletFlag { flag, file: problems.file().to_owned(), line: Some(path.line) };
+            flags.push(Flag { name: "pod-manifest-path".to_owned(), value: Some(text.to_owned()), origin });
+        }
     }
-    let Some((key, item)) = root.take("kubeletArguments") else {
+    let key = "kubeletArguments";
+    let Some(arguments) = document.get(key) else {
         let missing = "missing; expected the kubelet's flags, each with a list of values";
-        problems.warn(Some(root.line), "kubeletArguments", None, missing);
+        problems.warn(Some(document.line), key, None, missing);
         return flags;
     };
-    for (name, value) in item.section(&key, problems).entries() {
-        let full = format!("{key}.{}", name.value);
-        let item = tree::Item::new(value);
-        for (place, item) in item.list(&full, "expected a list such as [\"memory.available<500Mi\"]", problems) {
-            let value = match item.value {
+    for (name, node) in arguments.entries(key, problems) {
+        let full = format!("{key}.{}", name.text);
+        for (place, item) in node.list(&full, "expected a list such as [\"memory.available<500Mi\"]", problems) {
+            let value = match &item.value {
                 Value::Text(text) | Value::Number(text) => text.clone(),
                 Value::Bool(truth) => truth.to_string(),
                 Value::Null | Value::List(_) | Value::Map(_) => {
@@ -110,7 +111,7 @@ pub(crate) fn node_config(text: &str, problems: &mut Problems) -> Vec<Flag> {
             };
             let origin =
                 Origin::KubeletFlag { flag: full.clone(), file: problems.file().to_owned(), line: Some(item.line) };
-            flags.push(Flag { name: name.value.replace('_', "-"), value: Some(value), origin });
+            flags.push(Flag { name: name.text.replace('_', "-"), value: Some(value), origin });
         }
     }
     flags
@@ -123,7 +124,7 @@ pub(crate) fn apply(flags: &[Flag], settings: &mut Settings, problems: &mut Prob
     for flag in flags {
         let (file, line) = flag.origin.place();
         problems.turn_to(file);
-        let place = label(&flag.origin);
+        let place = place("", None, &flag.origin);
         let Some(key) = Key::of_flag(&flag.name) else {
             let near = tree::nearest(&flag.name, KEYS.iter().filter_map(|key| key.flag));
             if let Some(key) = near.and_then(Key::of_flag) {
@@ -178,14 +179,6 @@ pub(crate) fn apply(flags: &[Flag], settings: &mut Settings, problems: &mut Prob
     }
 }
 
-/// How a problem calls the flag.
-pub(crate) fn label(origin: &Origin) -> String {
-    match origin {
-        Origin::KubeletFlag { flag, .. } => flag.clone(),
-        Origin::Default | Origin::File { .. } | Origin::DropIn { .. } | Origin::Flag => origin.to_string(),
-    }
-}
-
 fn pairs(
     key: &'static Key,
     flag: &Flag,
@@ -196,7 +189,7 @@ fn pairs(
     problems: &mut Problems,
 ) {
     let line = flag.origin.place().1;
-    let place = label(&flag.origin);
+    let place = place("", None, &flag.origin);
     let setting = given.entry(key.name).or_insert_with(|| {
         // Feature gates of the file stay beside those of the flag; other maps are replaced.
         let before = settings.map(key.name).filter(|_| key.shape == Shape::Switches);

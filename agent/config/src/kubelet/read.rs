@@ -5,9 +5,8 @@ use super::arguments::{WITHOUT_RESOURCE, is_reservation};
 use super::keys::{KEYS, Key, Shape};
 use super::settings::{Entry, Layer, Patch, PatchValue};
 use crate::model::Origin;
-use crate::tree::{Item, Problems, Section, Value, duplicates, nearest, read, unknown_key};
+use crate::tree::{Name, Node, Problems, Value, duplicates, nearest, read, unknown_key};
 use plimsoll_units::Quantity;
-use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
 
 /// Who reads the file, and how strictly.
@@ -52,9 +51,9 @@ pub(crate) fn is_misplaced(root: &Value, own: &str, problems: &mut Problems) -> 
         MISPLACED.iter().filter(|(key, says, _)| *key != own && *says != Some(own)).find_map(|(key, says, why)| {
             let (name, _) = entries.iter().find(|(name, value)| {
                 let is_said = |says: &str| matches!(&value.value, Value::Text(text) if text == says);
-                name.value == *key && says.is_none_or(is_said)
+                name.text == *key && says.is_none_or(is_said)
             })?;
-            Some((name.referenced.line(), *why))
+            Some((name.line, *why))
         });
     if let Some((line, why)) = found {
         problems.add(Some(line), "the file", None, why);
@@ -70,27 +69,23 @@ pub(crate) fn document(text: &str, dialect: Dialect, problems: &mut Problems) ->
         return Layer::new();
     }
     repeated(&document.value, dialect, problems);
-    let root = Item::new(&document);
-    if matches!(root.value, Value::Null) {
+    if matches!(document.value, Value::Null) {
         problems.add(None, "the file", None, "it is empty, and the kubelet refuses an empty file");
         return Layer::new();
     }
-    let mut section = root.section("", problems);
-    if dialect == Dialect::Configz {
-        let Some((key, item)) = section.take("kubeletconfig") else {
-            problems.add(
-                Some(section.line),
-                "kubeletconfig",
-                None,
-                "missing; expected the kubelet's answer to /configz",
-            );
+    let root = document.entries("", problems);
+    let entries = if dialect == Dialect::Configz {
+        let Some(answer) = document.get("kubeletconfig") else {
+            let missing = "missing; expected the kubelet's answer to /configz";
+            problems.add(Some(document.line), "kubeletconfig", None, missing);
             return Layer::new();
         };
-        section = item.section(&key, problems);
+        answer.entries("kubeletconfig", problems)
     } else {
-        type_of(&mut section, problems);
-    }
-    mapping(section.entries(), dialect, &["apiVersion", "kind"], problems)
+        type_of(&document, problems);
+        root
+    };
+    mapping(entries, dialect, &["apiVersion", "kind"], problems)
 }
 
 /// Tells keys that stand more than once.
@@ -111,14 +106,14 @@ pub(crate) fn repeated(document: &Value, dialect: Dialect, problems: &mut Proble
     }
 }
 
-fn type_of(section: &mut Section<'_>, problems: &mut Problems) {
+fn type_of(document: &Node, problems: &mut Problems) {
     for (key, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         let expected = format!("expected {wanted}");
-        match section.take(key) {
-            None => problems.add(Some(section.line), key, None, &format!("missing; {expected}")),
-            Some((key, item)) => {
-                if item.text(&key, &expected, problems).is_some_and(|text| text != wanted) {
-                    item.refuse(&key, &expected, problems);
+        match document.get(key) {
+            None => problems.add(Some(document.line), key, None, &format!("missing; {expected}")),
+            Some(node) => {
+                if node.text(key, &expected, problems).is_some_and(|text| text != wanted) {
+                    node.refuse(key, &expected, problems);
                 }
             }
         }
@@ -127,21 +122,20 @@ fn type_of(section: &mut Section<'_>, problems: &mut Problems) {
 
 /// Reads the keys of a mapping. `others` are keys that somebody else reads.
 pub(crate) fn mapping(
-    entries: &[(Spanned<String>, Spanned<Value>)],
+    entries: &[(Name, Node)],
     dialect: Dialect,
-    others: &[&str],
+    others: &[impl AsRef<str>],
     problems: &mut Problems,
 ) -> Layer {
     let mut layer = Layer::new();
-    for (name, value) in entries.iter().filter(|(name, _)| !others.contains(&name.value.as_str())) {
-        let known = Key::named(&name.value).filter(|key| dialect != Dialect::Own || key.is_own());
+    for (name, item) in entries.iter().filter(|(name, _)| !others.iter().any(|other| other.as_ref() == name.text)) {
+        let known = Key::named(&name.text).filter(|key| dialect != Dialect::Own || key.is_own());
         let Some(key) = known else {
             unknown(name, dialect, others, problems);
             continue;
         };
-        let item = Item::new(value);
-        let patch = Reader { dialect, key, problems }.patch(&item);
-        match (patch, item.value) {
+        let patch = Reader { dialect, key, problems }.patch(item);
+        match (patch, &item.value) {
             (Some(value), _) => {
                 let origin = origin(dialect, problems.file(), item.line);
                 layer.insert(key.name, Some(Patch { value, origin }));
@@ -156,21 +150,21 @@ pub(crate) fn mapping(
     layer
 }
 
-fn unknown(name: &Spanned<String>, dialect: Dialect, others: &[&str], problems: &mut Problems) {
-    let line = Some(name.referenced.line());
+fn unknown(name: &Name, dialect: Dialect, others: &[impl AsRef<str>], problems: &mut Problems) {
+    let line = Some(name.line);
     let is_own = dialect == Dialect::Own;
     let of_kubelet = KEYS.iter().filter(|key| !is_own || key.is_own()).map(|key| key.name);
-    let mut names: Vec<&str> = of_kubelet.chain(others.iter().copied()).collect();
+    let mut names: Vec<&str> = of_kubelet.chain(others.iter().map(AsRef::as_ref)).collect();
     names.sort_unstable();
-    let near = nearest(&name.value, names.iter().copied());
+    let near = nearest(&name.text, names.iter().copied());
     if let Some(near) = near {
         problems.mean(near);
     }
     if is_own {
-        problems.add(line, &name.value, None, &unknown_key(&name.value, &names));
+        problems.add(line, &name.text, None, &unknown_key(&name.text, &names));
     } else {
         let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        problems.warn(line, &name.value, None, &format!("unknown key; a kubelet of 1.36 passes over it{hint}"));
+        problems.warn(line, &name.text, None, &format!("unknown key; a kubelet of 1.36 passes over it{hint}"));
     }
 }
 
@@ -191,7 +185,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// The value; nothing where nothing stands, or where it was refused.
-    fn patch(&mut self, item: &Item<'_>) -> Option<PatchValue> {
+    fn patch(&mut self, item: &Node) -> Option<PatchValue> {
         if matches!(item.value, Value::Null) {
             return None;
         }
@@ -200,14 +194,14 @@ impl Reader<'_> {
             Shape::Map(_) | Shape::Switches => self.map(item).map(PatchValue::Map),
             Shape::Number => {
                 let expected = "expected a whole number";
-                match item.value {
+                match &item.value {
                     Value::Number(text) => Some(PatchValue::Scalar(text.clone())),
                     Value::Text(text) if self.dialect == Dialect::Own => Some(PatchValue::Scalar(text.clone())),
                     Value::Text(_) => self.refuse(name, item, &format!("{expected}, without quotes")),
                     Value::Null | Value::Bool(_) | Value::List(_) | Value::Map(_) => self.refuse(name, item, expected),
                 }
             }
-            Shape::Bool => match truth(item.value, self.dialect) {
+            Shape::Bool => match truth(&item.value, self.dialect) {
                 Some(truth) => Some(PatchValue::Scalar(truth.to_string())),
                 None => self.refuse(name, item, "expected true or false"),
             },
@@ -222,53 +216,52 @@ impl Reader<'_> {
                     return self.refuse(name, item, expected);
                 }
                 for (key, item) in item.list(name, expected, self.problems) {
-                    list.push(self.text(&key, &item, "expected a text")?);
+                    list.push(self.text(&key, item, "expected a text")?);
                 }
                 Some(PatchValue::List(list))
             }
-            Shape::Any => Some(PatchValue::Any(json(item.value))),
+            Shape::Any => Some(PatchValue::Any(json(&item.value))),
         }
     }
 
-    fn map(&mut self, item: &Item<'_>) -> Option<BTreeMap<String, Option<Entry>>> {
-        let entries = match item.value {
+    fn map(&mut self, item: &Node) -> Option<BTreeMap<String, Option<Entry>>> {
+        let entries = match &item.value {
             Value::Map(entries) => entries,
             Value::Text(text) | Value::Number(text) if is_reservation(self.key) && Quantity::parse(text).is_ok() => {
                 return self.without_resource(item, text);
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
-                return self.refuse(self.key.name, item, "a mapping is expected");
+                return self.refuse(self.key.name, item, "expected a mapping");
             }
         };
         let mut map = BTreeMap::new();
-        for (name, value) in entries {
-            let item = Item::new(value);
-            let full = format!("{}.{}", self.key.name, name.value);
-            let text = match item.value {
+        for (name, item) in entries {
+            let full = format!("{}.{}", self.key.name, name.text);
+            let text = match &item.value {
                 Value::Null if self.dialect == Dialect::DropIn => {
-                    map.insert(name.value.clone(), None);
+                    map.insert(name.text.clone(), None);
                     continue;
                 }
                 value if self.key.shape == Shape::Switches => match truth(value, self.dialect) {
                     Some(truth) => Some(truth.to_string()),
-                    None => self.refuse(&full, &item, "expected true or false"),
+                    None => self.refuse(&full, item, "expected true or false"),
                 },
                 // Nothing is read as an empty text, which is told as what it is.
                 Value::Null => Some(String::new()),
-                _ => self.text(&full, &item, expected_in(self.key.name)),
+                _ => self.text(&full, item, expected_in(self.key.name)),
             };
             if let Some(text) = text {
                 let origin = origin(self.dialect, self.problems.file(), item.line);
-                map.insert(name.value.clone(), Some(Entry { text, origin }));
+                map.insert(name.text.clone(), Some(Entry { text, origin }));
             }
         }
         Some(map)
     }
 
     /// `systemReserved: 1.5Gi`, as old documents have it.
-    fn without_resource(&mut self, item: &Item<'_>, text: &str) -> Option<BTreeMap<String, Option<Entry>>> {
+    fn without_resource(&mut self, item: &Node, text: &str) -> Option<BTreeMap<String, Option<Entry>>> {
         if self.dialect == Dialect::Own {
-            return self.refuse(self.key.name, item, "a mapping is expected, such as {memory: 1.5Gi}");
+            return self.refuse(self.key.name, item, "expected a mapping, such as {memory: 1.5Gi}");
         }
         self.problems.warn(Some(item.line), self.key.name, Some(text), WITHOUT_RESOURCE);
         let origin = origin(self.dialect, self.problems.file(), item.line);
@@ -276,8 +269,8 @@ impl Reader<'_> {
     }
 
     /// A text. The kubelet does not take a number for one.
-    fn text(&mut self, key: &str, item: &Item<'_>, expected: &str) -> Option<String> {
-        match item.value {
+    fn text(&mut self, key: &str, item: &Node, expected: &str) -> Option<String> {
+        match &item.value {
             Value::Number(_) if self.dialect != Dialect::Own => {
                 self.refuse(key, item, &format!("{expected}, between quotes: the kubelet takes no bare number here"))
             }
@@ -287,7 +280,7 @@ impl Reader<'_> {
         }
     }
 
-    fn refuse<T>(&mut self, key: &str, item: &Item<'_>, expected: &str) -> Option<T> {
+    fn refuse<T>(&mut self, key: &str, item: &Node, expected: &str) -> Option<T> {
         item.refuse(key, expected, self.problems);
         None
     }
@@ -329,6 +322,6 @@ fn json(value: &Value) -> serde_json::Value {
         }
         Value::Text(text) => text.clone().into(),
         Value::List(list) => list.iter().map(|item| json(&item.value)).collect(),
-        Value::Map(map) => map.iter().map(|(name, item)| (name.value.clone(), json(&item.value))).collect(),
+        Value::Map(map) => map.iter().map(|(name, item)| (name.text.clone(), json(&item.value))).collect(),
     }
 }

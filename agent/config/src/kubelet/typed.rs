@@ -1,6 +1,5 @@
 //! From what a kubelet is told to what it means, with everything that is wrong in it.
 
-use super::arguments::label;
 use super::read::expected_in;
 use super::settings::{Entry, Setting, SettingValue, Settings};
 use super::threshold::{EvictionSettings, EvictionThreshold, ThresholdError, parse_all_thresholds};
@@ -408,11 +407,9 @@ const DURATION: &str = "expected a duration such as 30s, 1m30s or 500ms";
 /// How a problem calls a value: by its key in a file, by its flag on a command line.
 pub(crate) fn place(key: &str, entry: Option<&str>, origin: &Origin) -> String {
     match (origin, entry) {
-        (Origin::KubeletFlag { .. }, None) => label(origin),
-        (Origin::KubeletFlag { .. }, Some(entry)) => format!("{} {entry}", label(origin)),
-        (Origin::Default | Origin::File { .. } | Origin::DropIn { .. } | Origin::Flag, None) => key.to_owned(),
-        (Origin::Default | Origin::File { .. } | Origin::DropIn { .. } | Origin::Flag, Some(entry)) => {
-            format!("{key}.{entry}")
-        }
+        (Origin::KubeletFlag { flag, .. }, None) => flag.clone(),
+        (Origin::KubeletFlag { flag, .. }, Some(entry)) => format!("{flag} {entry}"),
+        (_, None) => key.to_owned(),
+        (_, Some(entry)) => format!("{key}.{entry}"),
     }
 }

@@ -334,11 +334,11 @@ mod tests {
             ..Settings::with_threshold(100 << 20)
         };
         let read = plimsoll_config::parse(&settings.to_yaml(), "test.yaml").unwrap();
-        assert_eq!(read.metrics_address.port(), 10_350);
-        assert_eq!(read.source, plimsoll_config::SourceChoice::Psi);
-        assert_eq!(read.slices[0].path.as_str(), "work.slice");
-        assert_eq!(read.brake.in_kernel.len(), 1);
-        assert!(read.workloads[2].pattern.matches("work.slice/hog"));
+        assert_eq!(read.machine.metrics_address.port(), 10_350);
+        assert_eq!(read.machine.source, plimsoll_config::SourceChoice::Psi);
+        assert_eq!(read.machine.slices[0].path.as_str(), "work.slice");
+        assert_eq!(read.machine.brake.in_kernel.len(), 1);
+        assert!(read.machine.workloads[2].pattern.matches("work.slice/hog"));
     }
 
     #[test]

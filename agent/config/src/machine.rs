@@ -1,0 +1,332 @@
+//! Plimsoll's own part of the configuration. The fields of these structs are the keys of the file, of its schema, of
+//! `config show` and of the flags; their documents are the descriptions in all of these.
+
+use crate::deserialize::{Document, Refusal};
+use crate::scalar::{Address, Amount, As, Directory, Found, Span, Whole, amount};
+use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use plimsoll_policy::kubelet::{Line, Origin as ThresholdOrigin, Signal, Threshold};
+use plimsoll_policy::{Config as Policy, SliceSet, SliceThresholds, SwapThreshold};
+use plimsoll_units::Pattern;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Where the service unit of this project puts the agent.
+const USUAL_OWN_CGROUP: &str = "plimsoll.slice/plimsoll.service";
+/// Where init is on a machine with systemd.
+const INIT_CGROUP: &str = "init.scope";
+
+/// What concerns this machine and no kubelet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping")]
+pub struct Machine {
+    /// Which cgroups may be evicted. The first pattern that matches gives the priority. Without any, thresholds are
+    /// watched and reported, and nothing is evicted.
+    pub workloads: Vec<Workload>,
+    /// Which of these are never evicted, as patterns. Init and the agent itself never are.
+    #[schemars(with = "Vec<String>")]
+    pub never: Vec<Pattern>,
+    /// How growth is held while deciding.
+    pub brake: Brake,
+    /// Evict by rank even where most of the growth was in nothing that may be evicted.
+    pub evict_for_unattributed: bool,
+    /// At most so many victims of hard thresholds within any minute, and as many of soft ones.
+    #[serde(with = "As::<Whole<u32, 0, 10_000>>")]
+    pub victims_per_minute: u32,
+    /// Growth counts from this much of the fall in available memory, in percent: workloads that grew by less together
+    /// are not evicted for it.
+    #[serde(with = "As::<Whole<u8, 0, 100>>")]
+    pub responsible_percent: u8,
+    /// How much of the time all tasks must wait for memory before page cache in use is a reason to evict, in percent.
+    #[serde(with = "As::<Whole<u8, 0, 100>>")]
+    pub stall_percent: u8,
+    /// The pause after a reclaim that did not help.
+    #[serde(with = "As::<Span>")]
+    pub reclaim_pause: Duration,
+    /// How memory is watched: `auto` uses the best source that the kernel offers.
+    pub source: SourceChoice,
+    /// The period of polling.
+    #[serde(with = "As::<Span<10, 3_600_000>>")]
+    pub poll_period: Duration,
+    /// Slices that have a memory.max, with thresholds below it.
+    pub slices: Vec<Slice>,
+    /// Where metrics and health are served: an address with a port.
+    #[serde(with = "As::<Address>")]
+    pub metrics_address: SocketAddr,
+    /// The directory of the run record: an absolute path that does not survive a boot.
+    #[serde(with = "As::<Directory>")]
+    pub state_directory: PathBuf,
+    /// The format of the log: text for people, json for programs, one object a line.
+    pub log_format: LogFormat,
+}
+
+/// Cgroups that may be evicted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping such as {match: system.slice/*}")]
+pub struct Workload {
+    /// A path below the cgroup root; `*` stands for any part of a name, `**` at the end for everything below.
+    #[serde(rename = "match")]
+    #[schemars(with = "String")]
+    pub pattern: Pattern,
+    /// The lowest is evicted first.
+    #[serde(default, with = "As::<Whole<i32, { i32::MIN }, { i32::MAX }>>")]
+    pub priority: i32,
+}
+
+/// How growth is held while deciding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping")]
+pub struct Brake {
+    /// How a growing cgroup is held from user space: by cgroup.freeze, or not at all.
+    pub mode: BrakeMode,
+    /// Paths of cgroups that the kernel side may stop in their own context, before user space runs.
+    #[schemars(with = "Vec<String>")]
+    pub in_kernel: Vec<Pattern>,
+    /// The longest time that a brake holds.
+    #[serde(with = "As::<Span<1, 2_000>>")]
+    pub deadline: Duration,
+}
+
+/// How the woken agent holds a growing cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum BrakeMode {
+    #[expect(missing_docs, reason = "a document would leave the list of values in the schema")]
+    Freeze,
+    #[expect(missing_docs, reason = "a document would leave the list of values in the schema")]
+    None,
+}
+
+/// How memory is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+#[expect(missing_docs, reason = "documents would turn the list of values in the schema into one schema a value")]
+pub enum SourceChoice {
+    Auto,
+    Ebpf,
+    Psi,
+    Poll,
+}
+
+/// The format of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+#[expect(missing_docs, reason = "documents would turn the list of values in the schema into one schema a value")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// A slice with a memory limit and thresholds below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping such as {path: user.slice, evictionHard: {memory.available: 64Mi}}"
+)]
+pub struct Slice {
+    /// Its path below the cgroup root, without wildcards.
+    #[schemars(with = "String")]
+    pub path: Pattern,
+    /// Its hard threshold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction_hard: Option<OfMemory>,
+    /// Its soft threshold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction_soft: Option<OfMemory>,
+    /// How long the soft threshold must be met.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction_soft_grace_period: Option<GraceOfMemory>,
+    /// How much beyond the threshold is reclaimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction_minimum_reclaim: Option<OfMemory>,
+}
+
+/// An amount of a slice's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping such as {memory.available: 64Mi}")]
+pub struct OfMemory {
+    /// Memory below the slice's limit: a quantity such as 100Mi, or a percentage of the limit such as 5%.
+    #[serde(rename = "memory.available", with = "As::<Amount>")]
+    pub memory_available: String,
+}
+
+/// The grace period of a slice's soft threshold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping such as {memory.available: 1m30s}")]
+pub struct GraceOfMemory {
+    /// A duration such as 1m30s.
+    #[serde(rename = "memory.available", with = "As::<Span>")]
+    pub memory_available: Duration,
+}
+
+/// When swap is short.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping such as {free: 10%, grace: 30s}")]
+pub struct Swap {
+    /// Less than this of it is free: a quantity such as 1Gi, or a percentage such as 10%.
+    #[serde(with = "As::<Amount>")]
+    pub free: String,
+    /// For so long without a break.
+    #[serde(default = "swap_grace", with = "As::<Span>")]
+    pub grace: Duration,
+}
+
+const fn swap_grace() -> Duration {
+    Duration::from_secs(30)
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        let policy = Policy::default();
+        Self {
+            workloads: Vec::new(),
+            never: Vec::new(),
+            brake: Brake::default(),
+            evict_for_unattributed: policy.evict_for_unattributed,
+            victims_per_minute: policy.hard_victims_per_minute,
+            responsible_percent: policy.responsible_percent,
+            stall_percent: policy.stall_percent,
+            reclaim_pause: policy.reclaim_pause,
+            source: SourceChoice::Auto,
+            poll_period: Duration::from_secs(1),
+            slices: Vec::new(),
+            metrics_address: (Ipv4Addr::LOCALHOST, 9464).into(),
+            state_directory: "/run/plimsoll".into(),
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
+impl Default for Brake {
+    fn default() -> Self {
+        Self { mode: BrakeMode::Freeze, in_kernel: Vec::new(), deadline: Duration::from_secs(2) }
+    }
+}
+
+impl Swap {
+    /// The threshold on free swap; absent where it is switched off.
+    pub(crate) fn threshold(&self) -> Option<SwapThreshold> {
+        Some(SwapThreshold { free: plain(&self.free, false)?, grace: self.grace })
+    }
+
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        refused_amount("swap.free", &self.free, false)
+    }
+}
+
+impl Slice {
+    /// Its thresholds. Amounts that are refused are left out.
+    pub(crate) fn thresholds(&self) -> SliceThresholds {
+        let line = |amount: &Option<OfMemory>, zero| plain(&amount.as_ref()?.memory_available, zero);
+        let grace = self.eviction_soft_grace_period.as_ref().map(|grace| grace.memory_available);
+        let hard = line(&self.eviction_hard, false).zip(Some(Duration::ZERO));
+        let soft = line(&self.eviction_soft, false).zip(grace);
+        let min_reclaim = line(&self.eviction_minimum_reclaim, true);
+        let thresholds = [hard, soft].into_iter().flatten();
+        SliceThresholds { thresholds: thresholds.map(|(line, grace)| on_memory(line, grace, min_reclaim)).collect() }
+    }
+
+    fn refusals(&self, at: &str, document: &Document<'_>) -> Vec<Refusal> {
+        let amounts = [
+            ("evictionHard", &self.eviction_hard, false),
+            ("evictionSoft", &self.eviction_soft, false),
+            ("evictionMinimumReclaim", &self.eviction_minimum_reclaim, true),
+        ];
+        let mut found: Vec<Refusal> = amounts
+            .into_iter()
+            .filter_map(|(map, amount, zero)| {
+                refused_amount(&format!("{at}.{map}.memory.available"), &amount.as_ref()?.memory_available, zero)
+            })
+            .collect();
+        let [hard, soft, grace] = ["evictionHard", "evictionSoft", "evictionSoftGracePeriod"]
+            .map(|map| Some(format!("{at}.{map}")).filter(|key| document.has(key)));
+        match (&soft, &grace) {
+            (Some(soft), None) => {
+                let why = format!("missing; {soft}.memory.available needs a grace period");
+                found.push(Refusal::missing(soft, format!("{at}.evictionSoftGracePeriod.memory.available"), why));
+            }
+            (None, Some(grace)) => {
+                found.push(Refusal::value(&format!("{grace}.memory.available"), "there is no soft threshold for it"));
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        if hard.is_none() && soft.is_none() {
+            let why = "missing; expected evictionHard or evictionSoft for each slice in the list".to_owned();
+            found.push(Refusal::missing(at, format!("{at}.evictionHard"), why));
+        }
+        found
+    }
+}
+
+impl Machine {
+    /// What the types do not refuse. `own`: the outermost cgroup that is the agent's alone.
+    pub(crate) fn refusals(&self, own: Option<&str>, document: &Document<'_>) -> Vec<Refusal> {
+        let own = own.unwrap_or(USUAL_OWN_CGROUP);
+        let mut found = Vec::new();
+        for (at, workload) in document.items("machine.workloads").iter().zip(&self.workloads) {
+            let key = format!("{at}.match");
+            found.extend(too_wide(&workload.pattern, own).map(|why| Refusal::value(&key, why)));
+        }
+        for (at, pattern) in document.items("machine.brake.inKernel").iter().zip(&self.brake.in_kernel) {
+            let refused = literal_only(pattern).or_else(|| too_wide(pattern, own));
+            found.extend(refused.map(|why| Refusal::value(at, why)));
+        }
+        let paths = document.items("machine.slices");
+        for (index, (at, slice)) in paths.iter().zip(&self.slices).enumerate() {
+            let is_repeated = self.slices[..index].iter().any(|before| before.path == slice.path);
+            let repeated = is_repeated.then(|| "this slice is in the list before".to_owned());
+            let refused = literal_only(&slice.path).or(repeated);
+            found.extend(refused.map(|why| Refusal::value(&format!("{at}.path"), why)));
+            found.extend(slice.refusals(at, document));
+        }
+        if self.slices.len() > SliceSet::MAX_SLICES {
+            let why = format!("expected at most {} slices with thresholds", SliceSet::MAX_SLICES);
+            found.push(Refusal::missing("machine.slices", "machine.slices".to_owned(), why));
+        }
+        found
+    }
+}
+
+fn plain(text: &str, zero_will_do: bool) -> Option<Line> {
+    match amount(text, zero_will_do) {
+        Ok(Found::Plain(line)) => line,
+        Ok(Found::Odd { .. }) | Err(_) => None,
+    }
+}
+
+fn refused_amount(key: &str, text: &str, zero_will_do: bool) -> Option<Refusal> {
+    match amount(text, zero_will_do) {
+        Ok(Found::Plain(_)) => None,
+        // No kubelet ever accepted it here.
+        Ok(Found::Odd { expected, .. }) | Err(expected) => Some(Refusal::value(key, expected)),
+    }
+}
+
+/// A threshold on the memory of the node or of a slice.
+pub(crate) fn on_memory(line: Line, grace: Duration, min_reclaim: Option<Line>) -> Threshold {
+    let min_reclaim = min_reclaim.filter(|line| !matches!(line, Line::At(amount) if amount.is_zero()));
+    let origin = ThresholdOrigin::Configured;
+    Threshold { signal: Signal::MemoryAvailable, line: Some(line), grace, min_reclaim, origin }
+}
+
+fn literal_only(pattern: &Pattern) -> Option<String> {
+    (!pattern.is_literal()).then(|| "expected the path of one cgroup, without `*`".to_owned())
+}
+
+/// Why a pattern includes too much, if it does.
+fn too_wide(pattern: &Pattern, own: &str) -> Option<String> {
+    if pattern.covers(INIT_CGROUP) {
+        return Some(format!("it would include init ({INIT_CGROUP}); expected a pattern such as system.slice/*"));
+    }
+    // Discovery leaves out the agent's cgroup and those around it, so that a wildcard may match them. A pattern for all
+    // of a parent of the agent can only be a mistake.
+    if pattern.holds(own) || pattern.is_literal() && pattern.matches(own) {
+        return Some(format!("it would include this agent ({own}); expected a pattern such as system.slice/*"));
+    }
+    None
+}

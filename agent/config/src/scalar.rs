@@ -1,0 +1,264 @@
+//! How single values are written: what is accepted, how it is written again, and its JSON schema.
+
+use crate::duration::{parse_duration, written};
+use core::fmt;
+use core::marker::PhantomData;
+use core::net::SocketAddr;
+use core::time::Duration;
+use plimsoll_policy::EvictionPolicy;
+use plimsoll_policy::kubelet::Line;
+use plimsoll_units::{Bytes, Percentage, Quantity};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error, Visitor};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+/// One way to write a value as a text.
+pub(crate) trait Scalar {
+    type Value;
+
+    /// What is accepted, as it follows "expected".
+    fn expected() -> String;
+    fn parse(text: &str) -> Option<Self::Value>;
+    fn write(value: &Self::Value) -> Value;
+    fn schema() -> Schema;
+}
+
+/// For `#[serde(with)]`: reads and writes a field as this [`Scalar`] does.
+pub(crate) struct As<S>(PhantomData<S>);
+
+impl<S: Scalar> As<S> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<S::Value, D::Error> {
+        struct Text<S>(PhantomData<S>);
+        impl<S: Scalar> Visitor<'_> for Text<S> {
+            type Value = S::Value;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&S::expected())
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<S::Value, E> {
+                S::parse(text).ok_or_else(|| E::custom(format_args!("expected {}", S::expected())))
+            }
+        }
+        deserializer.deserialize_str(Text::<S>(PhantomData))
+    }
+
+    pub(crate) fn serialize<R: Serializer>(value: &S::Value, serializer: R) -> Result<R::Ok, R::Error> {
+        S::write(value).serialize(serializer)
+    }
+}
+
+impl<S: Scalar> JsonSchema for As<S> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        S::expected().into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        S::schema()
+    }
+}
+
+/// A whole number within bounds.
+pub(crate) struct Whole<T, const LEAST: i32, const MOST: i32>(PhantomData<T>);
+
+impl<T: Copy + TryFrom<i32> + Into<i64>, const LEAST: i32, const MOST: i32> Scalar for Whole<T, LEAST, MOST> {
+    type Value = T;
+
+    fn expected() -> String {
+        if LEAST == i32::MIN { "a whole number".to_owned() } else { format!("a whole number from {LEAST} to {MOST}") }
+    }
+
+    fn parse(text: &str) -> Option<T> {
+        let number = text.parse().ok().filter(|number| (LEAST..=MOST).contains(number))?;
+        T::try_from(number).ok()
+    }
+
+    fn write(value: &T) -> Value {
+        let number: i64 = (*value).into();
+        number.into()
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "integer", "minimum": LEAST, "maximum": MOST })
+    }
+}
+
+/// A duration within bounds, in milliseconds.
+pub(crate) struct Span<const LEAST: u64 = 0, const MOST: u64 = { u64::MAX }>;
+
+impl<const LEAST: u64, const MOST: u64> Scalar for Span<LEAST, MOST> {
+    type Value = Duration;
+
+    fn expected() -> String {
+        if MOST == u64::MAX {
+            return "a duration such as 30s, 1m30s or 500ms".to_owned();
+        }
+        let [least, most] = [LEAST, MOST].map(|millis| written(Duration::from_millis(millis)));
+        format!("a duration from {least} to {most}")
+    }
+
+    fn parse(text: &str) -> Option<Duration> {
+        let bounds = Duration::from_millis(LEAST)..=Duration::from_millis(MOST);
+        parse_duration(text).filter(|duration| bounds.contains(duration))
+    }
+
+    fn write(value: &Duration) -> Value {
+        written(*value).into()
+    }
+
+    fn schema() -> Schema {
+        json_schema!({
+            "type": ["string", "number"],
+            "pattern": "^[+]?(0|([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|ms|s|m|h))+$",
+        })
+    }
+}
+
+/// A quantity or a percentage. Which amounts are accepted depends on what they are for: [`amount`].
+pub(crate) struct Amount;
+
+impl Scalar for Amount {
+    type Value = String;
+
+    fn expected() -> String {
+        "a quantity such as 100Mi or a percentage such as 5%".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    fn write(value: &String) -> Value {
+        value.as_str().into()
+    }
+
+    fn schema() -> Schema {
+        json_schema!({
+            "type": ["string", "number"],
+            "pattern": "^[+-]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$|^[+]?[0-9.]+%$",
+        })
+    }
+}
+
+/// An address with a port.
+pub(crate) struct Address;
+
+impl Scalar for Address {
+    type Value = SocketAddr;
+
+    fn expected() -> String {
+        "an address with a port, such as 127.0.0.1:9464 or [::1]:9464".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<SocketAddr> {
+        text.parse().ok()
+    }
+
+    fn write(value: &SocketAddr) -> Value {
+        value.to_string().into()
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "string" })
+    }
+}
+
+/// An absolute path of a directory.
+pub(crate) struct Directory;
+
+impl Scalar for Directory {
+    type Value = PathBuf;
+
+    fn expected() -> String {
+        "an absolute path of a directory that does not survive a boot".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<PathBuf> {
+        Some(PathBuf::from(text)).filter(|path| path.is_absolute())
+    }
+
+    fn write(value: &PathBuf) -> Value {
+        value.display().to_string().into()
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^/" })
+    }
+}
+
+/// An eviction policy by its name.
+pub(crate) struct PolicyName;
+
+impl Scalar for PolicyName {
+    type Value = EvictionPolicy;
+
+    fn expected() -> String {
+        crate::tree::any_of(&EvictionPolicy::ALL.map(EvictionPolicy::name))
+    }
+
+    fn parse(text: &str) -> Option<EvictionPolicy> {
+        EvictionPolicy::parse(text)
+    }
+
+    fn write(value: &EvictionPolicy) -> Value {
+        value.name().into()
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "enum": EvictionPolicy::ALL.map(EvictionPolicy::name) })
+    }
+}
+
+/// What an [`Amount`] means as a threshold; absent where it switches the threshold off.
+pub(crate) enum Found {
+    /// The amount as it is written.
+    Plain(Option<Line>),
+    /// An amount that no machine has and that the kubelet accepts: its effect, the reason for a warning, and what is
+    /// expected where the kubelet's rules do not hold.
+    Odd { comes_to: Option<Line>, why: &'static str, expected: &'static str },
+}
+
+/// The meaning of a text, or what was expected. `0%` and `100%` switch a threshold off, as they do in the kubelet; a
+/// minimum reclaim (`zero_will_do`) can be either.
+pub(crate) fn amount(text: &str, zero_will_do: bool) -> Result<Found, &'static str> {
+    let expected = "expected a quantity such as 100Mi or a percentage such as 5%";
+    let expected_share = "expected a percentage from 0% to 100%";
+    if matches!(text, "0%" | "100%") && !zero_will_do {
+        return Ok(Found::Plain(None));
+    }
+    if text.ends_with('%') {
+        let share = Percentage::parse(text).map_err(|_| expected)?;
+        if share.fraction().is_nan() {
+            let why = "not a number, which the kubelet accepts: it has no effect";
+            return Ok(Found::Odd { comes_to: None, why, expected: expected_share });
+        }
+        return match share.fraction() {
+            0.0..=1.0 => Ok(Found::Plain(Some(Line::Share(share)))),
+            more if zero_will_do && more > 1.0 => {
+                let why = "above 100%, which the kubelet accepts; taken as 100%";
+                Ok(Found::Odd { comes_to: Some(Line::Share(Percentage::of_one(1.0))), why, expected: expected_share })
+            }
+            _ => Err(expected_share),
+        };
+    }
+    let quantity = Quantity::parse(text).map_err(|_| expected)?;
+    if quantity.is_negative() {
+        return Err("expected a quantity that is not negative");
+    }
+    if quantity.is_zero() && !zero_will_do {
+        return Err("expected a quantity above zero");
+    }
+    Ok(quantity.bytes().map_or(
+        Found::Odd {
+            comes_to: Some(Line::bytes(Bytes(u64::MAX))),
+            why: "more than any machine has, which the kubelet accepts: the threshold is always met",
+            expected: "expected a quantity of at most 18446744073709551615 bytes",
+        },
+        |bytes| Found::Plain(Some(Line::bytes(bytes))),
+    ))
+}

@@ -1,0 +1,175 @@
+//! The shipped JSON schema: of [`Configuration`] and of the keys that it shares with a kubelet.
+
+use crate::Configuration;
+use crate::kubelet::{EvictionSignal, KEYS, Key, RESERVABLE, Shape};
+use crate::scalar::{Amount, Scalar, Span};
+use schemars::Schema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+/// From this package's folder, in which cargo runs its tests.
+const SHIPPED: &str = "../deploy/plimsoll.schema.json";
+
+const DESCRIPTIONS: [(&str, &str); 11] = [
+    ("evictionHard", "Less than this is available: evict at once. One threshold here replaces all defaults."),
+    (
+        "evictionSoft",
+        "Less than this is available for as long as the grace period: evict, with a grace for each victim.",
+    ),
+    ("evictionSoftGracePeriod", "How long a soft threshold must be met. Every soft threshold needs one."),
+    ("evictionMinimumReclaim", "Once a threshold was met: reclaim until this much more than it is available."),
+    (
+        "evictionPressureTransitionPeriod",
+        "How long a pressure condition stays after a threshold was last met. 5m by default.",
+    ),
+    ("evictionMaxPodGracePeriod", "The longest grace for a victim of a soft threshold, in seconds. 0 by default."),
+    ("mergeDefaultEvictionSettings", "Add the default thresholds that evictionHard does not set. Not by default."),
+    ("enforceNodeAllocatable", "What a kubelet enforces: pods by default. For replay and explain only."),
+    ("kubeReserved", "Reserved for the kubelet and the runtime. For replay and explain only."),
+    ("systemReserved", "Reserved for the rest of the system. For replay and explain only."),
+    (
+        "localStorageCapacityIsolation",
+        "Evict pods over their limits of local storage. True by default. For replay only: run has no pods.",
+    ),
+];
+
+fn signal(signal: EvictionSignal) -> &'static str {
+    match signal {
+        EvictionSignal::MemoryAvailable => "Memory of the machine.",
+        EvictionSignal::AllocatableMemoryAvailable => {
+            "Memory that all pods together can have. For replay and explain only."
+        }
+        EvictionSignal::NodeFsAvailable => {
+            "Bytes of the file system of the kubelet's directory. For replay and explain only."
+        }
+        EvictionSignal::NodeFsInodesFree => {
+            "Inodes of the file system of the kubelet's directory. For replay and explain only."
+        }
+        EvictionSignal::ImageFsAvailable => "Bytes of the file system of images. For replay and explain only.",
+        EvictionSignal::ImageFsInodesFree => "Inodes of the file system of images. For replay and explain only.",
+        EvictionSignal::ContainerFsAvailable => {
+            "Bytes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only."
+        }
+        EvictionSignal::ContainerFsInodesFree => {
+            "Inodes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only."
+        }
+        EvictionSignal::PidAvailable => "Process numbers. For replay and explain only.",
+    }
+}
+
+fn object(description: &str, properties: impl Iterator<Item = (&'static str, Value)>) -> Value {
+    let properties: Map<String, Value> = properties.map(|(name, schema)| (name.to_owned(), schema)).collect();
+    json!({ "type": "object", "description": description, "properties": properties, "additionalProperties": false })
+}
+
+/// The schemas that keys of a kubelet refer to.
+fn definitions() -> [(&'static str, Value); 3] {
+    let by_signal = |schema: fn() -> Schema| {
+        EvictionSignal::ALL.into_iter().map(move |of| {
+            let mut schema = schema().to_value();
+            schema["description"] = signal(of).into();
+            (of.name(), schema)
+        })
+    };
+    let quantity = json!({
+        "type": ["string", "number"],
+        "pattern": "^[+]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$",
+    });
+    let reserved = RESERVABLE.into_iter().map(|resource| (resource, quantity.clone()));
+    [
+        (
+            "Amounts",
+            object("Quantities such as 100Mi or percentages such as 5%, by signal.", by_signal(Amount::schema)),
+        ),
+        ("GracePeriods", object("Durations such as 1m30s, by signal.", by_signal(Span::<0, { u64::MAX }>::schema))),
+        ("Reservations", object("Quantities such as 500Mi, by resource.", reserved)),
+    ]
+}
+
+fn of_kubelet(key: &Key) -> Value {
+    let mut schema = match (key.name, key.shape) {
+        ("evictionSoftGracePeriod", _) => json!({ "$ref": "#/$defs/GracePeriods" }),
+        ("kubeReserved" | "systemReserved", _) => json!({ "$ref": "#/$defs/Reservations" }),
+        (_, Shape::Map(_)) => json!({ "$ref": "#/$defs/Amounts" }),
+        (_, Shape::Number) => json!({ "type": "integer", "minimum": 0, "maximum": i32::MAX }),
+        (_, Shape::Duration) => Span::<0, { u64::MAX }>::schema().to_value(),
+        (_, Shape::Bool) => json!({ "type": "boolean" }),
+        (_, Shape::List) => json!({ "type": "array", "items": { "type": "string" } }),
+        (name, Shape::Switches | Shape::Text | Shape::Any) => panic!("{name} has a shape without a schema"),
+    };
+    let (_, description) = DESCRIPTIONS.iter().find(|(name, _)| *name == key.name).expect("each has a description");
+    schema["description"] = (*description).into();
+    schema
+}
+
+fn generated() -> Value {
+    let generator = SchemaSettings::draft2020_12().into_generator();
+    let mut schema = generator.into_root_schema_for::<Configuration>().to_value();
+    for key in KEYS.iter().filter(|key| key.is_own()) {
+        schema["properties"][key.name] = of_kubelet(key);
+    }
+    for (name, definition) in definitions() {
+        schema["$defs"][name] = definition;
+    }
+    schema["title"] = "Plimsoll".into();
+    schema["description"] = "The configuration of Plimsoll. Thresholds have the names of KubeletConfiguration.".into();
+    schema["additionalProperties"] = false.into();
+    schema
+}
+
+/// To write it anew: `PLIMSOLL_WRITE_SCHEMA=1 cargo test -p plimsoll-config schema`.
+#[test]
+fn the_shipped_schema_is_that_of_the_configuration() {
+    let text = format!("{}\n", serde_json::to_string_pretty(&generated()).expect("it is JSON"));
+    if std::env::var_os("PLIMSOLL_WRITE_SCHEMA").is_some() {
+        std::fs::write(SHIPPED, &text).expect("written");
+    }
+    let shipped = std::fs::read_to_string(SHIPPED).expect("the shipped schema");
+    assert!(shipped == text, "{SHIPPED} is stale: set PLIMSOLL_WRITE_SCHEMA=1 and run this test again");
+}
+
+/// A definition in the schema.
+fn defined<'a>(root: &'a Value, name: &str) -> &'a Value {
+    if name.is_empty() { root } else { &root["$defs"][name] }
+}
+
+#[test]
+fn schema_and_reader_know_the_same_keys() {
+    let root = generated();
+    for (definition, key, text) in [
+        ("", "unknown", "unknown: 1"),
+        ("Machine", "machine.unknown", "machine: {unknown: 1}"),
+        ("Swap", "swap.unknown", "swap: {free: 1Gi, unknown: 1}"),
+        ("Brake", "machine.brake.unknown", "machine: {brake: {unknown: 1}}"),
+        (
+            "Slice",
+            "machine.slices[0].unknown",
+            "machine: {slices: [{path: a, evictionHard: {memory.available: 1Mi}, unknown: 1}]}",
+        ),
+        ("Workload", "machine.workloads[0].unknown", "machine: {workloads: [{match: a, unknown: 1}]}"),
+    ] {
+        let schema = defined(&root, definition);
+        let mut names: Vec<&str> =
+            schema["properties"].as_object().expect("an object").keys().map(String::as_str).collect();
+        names.sort_unstable();
+        // The reader names what it knows.
+        let known = format!("f:1: {key}: unknown key; expected {}", crate::tree::any_of(&names));
+        let error = crate::parse(text, "f").expect_err("it is unknown").to_string();
+        assert_eq!(error, known);
+        assert_eq!(schema["additionalProperties"], Value::Bool(false));
+    }
+}
+
+/// A key that is added to a struct is in the schema with its default, in `config show`, and a flag if it is a scalar.
+#[test]
+fn every_key_of_the_machine_has_a_description_and_is_shown() {
+    let root = generated();
+    let machine = defined(&root, "Machine");
+    let shown: Vec<String> = crate::rows(&Configuration::default()).into_iter().map(|row| row.key).collect();
+    for (name, property) in machine["properties"].as_object().expect("an object") {
+        assert!(property["description"].as_str().is_some_and(|text| !text.is_empty()), "{name}");
+        assert!(property.get("default").is_some(), "{name}");
+        let key = format!("machine.{name}");
+        assert!(shown.iter().any(|shown| *shown == key || shown.starts_with(&format!("{key}."))), "{key}");
+    }
+}
