@@ -160,7 +160,13 @@ fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems:
         settings.merge(document(text, Dialect::File, problems));
         settings.drop_zeros();
     }
-    // A kubelet takes its default lines when it has read its file: without a file there are none.
+    if let (Some(file), None, None) = (&line.part, &found, &openshift) {
+        problems.turn_to(file);
+        let why = "an environment file has only a part of a kubelet's command line; expected /proc/PID/cmdline or the unit \
+                   (`systemctl cat kubelet`) beside it, or --kubelet-config";
+        problems.warn(None, "the file", None, why);
+    }
+    // A kubelet takes its default thresholds when it has read its file: without a file there are none.
     let is_alone = found.is_none()
         && named.is_none()
         && (line.whole || openshift.is_none() && kubelet_command_line.is_empty() && drop_ins.is_some());

@@ -596,7 +596,45 @@ fn a_file_under_another_option_than_its_own_gets_one_hint() {
 }
 
 #[test]
-fn a_misspelt_name_is_told_once_with_the_one_that_was_meant() {
+fn a_quotation_without_an_end_is_an_error_at_its_beginning() {
+    let unit = "[Service]\nEnvironment=\"A=--v=2\nExecStart=/usr/bin/kubelet $A\n";
+    for (line, error) in [
+        (
+            "kubelet --v=2 \\\n --node-labels='a=b --eviction-hard=memory.available<1Gi",
+            "cmdline:2: command line: \"'a=b --eviction-hard=memory.available<1Gi\": the quotation that begins here has no \
+             end; expected a closing '",
+        ),
+        (
+            "KUBELET_EXTRA_ARGS=\"--v=2\n",
+            "cmdline:1: command line: \"\\\"--v=2\": the quotation that begins here has no end; expected a closing \"",
+        ),
+        (
+            unit,
+            "cmdline:2: command line: \"\\\"A=--v=2\": the quotation that begins here has no end; expected a closing \"",
+        ),
+    ] {
+        assert_eq!(lines(&report(&command_line(line)).errors), [error], "{line}");
+    }
+}
+
+#[test]
+fn an_environment_file_alone_gets_a_hint_for_the_rest_of_the_command_line() {
+    let file = || text("/etc/default/kubelet", "# of the package\nKUBELET_EXTRA_ARGS=--node-ip=10.0.0.1\n");
+    let alone = Texts { kubelet_command_line: vec![file()], ..Texts::default() };
+    let warnings = lines(&report(&alone).warnings);
+    let hint = "/etc/default/kubelet: the file: an environment file has only a part of a kubelet's command line; expected ";
+    assert!(matches!(&warnings[..], [only] if only.starts_with(hint)), "{warnings:#?}");
+    let unit = text("u", "[Service]\nExecStart=/usr/bin/kubelet --eviction-hard=memory.available<1Gi\n");
+    for texts in [
+        Texts { kubelet_command_line: vec![file()], ..kubelet_file("") },
+        Texts { kubelet_command_line: vec![file(), unit], ..Texts::default() },
+    ] {
+        assert_eq!(lines(&report(&texts).warnings), [""; 0]);
+    }
+}
+
+#[test]
+fn a_misspelt_name_is_reported_once_with_the_one_that_was_meant() {
     let kubelet = |body: &str| Texts { kubelet_config: Some(text("f", &format!("{HEAD}{body}"))), ..Texts::default() };
     let drop_in = |body: &str| Texts { drop_ins: Some(vec![text("f", &format!("{HEAD}{body}"))]), ..Texts::default() };
     let soft = "evictionSoft: {memory.available: 1Gi}\n";

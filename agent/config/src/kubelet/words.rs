@@ -1,4 +1,4 @@
-//! Where a kubelet's command line is found: `/proc/PID/cmdline`, a systemd unit with its drop-ins and environment
+//! The sources of a kubelet's command line: `/proc/PID/cmdline`, a systemd unit with its drop-ins and environment
 //! files, `kubeadm-flags.env`, or the plain words as `ps` prints them.
 
 use super::arguments::Word;
@@ -7,7 +7,7 @@ use crate::model::Text;
 use crate::tree::Problems;
 use std::collections::BTreeMap;
 
-/// What kind of text holds the command line.
+/// The kind of a text with a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Words, each ended by a NUL.
@@ -20,12 +20,13 @@ enum Kind {
     Plain,
 }
 
-/// The words, and whether they are a whole command line. An environment file alone is not: what it is added to is not
-/// known.
+/// The words, and whether they are a whole command line. An environment file alone is not: the rest is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommandLine {
     pub(crate) words: Vec<Word>,
     pub(crate) whole: bool,
+    /// The environment file among them, if there is no more.
+    pub(crate) part: Option<String>,
 }
 
 fn kind(text: &str) -> Kind {
@@ -41,8 +42,8 @@ fn kind(text: &str) -> Kind {
     }
 }
 
-/// Finds the command line in these files, taken in their order; units are read as one. `read` gives the text of an
-/// environment file that a unit names.
+/// The command line in these files, in their order; units are read as one. `read` returns the text of an environment
+/// file that a unit names.
 pub(crate) fn command_line(
     texts: &[Text],
     read: &dyn Fn(&str) -> std::io::Result<String>,
@@ -65,19 +66,23 @@ pub(crate) fn command_line(
             Kind::Plain => {
                 line.whole = true;
                 let lines = (1..).zip(text.lines().map(|line| line.trim_end_matches('\\')));
-                line.words.extend(lines.flat_map(|(number, text)| words(file, Some(number), text)));
+                line.words.extend(lines.flat_map(|(number, text)| words(file, Some(number), text, problems)));
             }
             Kind::Unit => unit.add(file, text, read, problems),
-            Kind::Environment => environments.extend(variables(file, text).into_iter().map(|(_, value)| value)),
+            Kind::Environment => {
+                line.part = Some(file.clone());
+                environments.extend(variables(file, text, problems).into_iter().map(|(_, value)| value));
+            }
         }
     }
     let has_unit = unit.start.is_some();
-    let mut found = unit.words();
+    let mut found = unit.words(problems);
     found.append(&mut line.words);
     for Word { text, file, line } in environments {
-        found.extend(words(&file, line, &text));
+        found.extend(words(&file, line, &text, problems));
     }
-    CommandLine { words: found, whole: line.whole || has_unit }
+    let whole = line.whole || has_unit;
+    CommandLine { words: found, whole, part: line.part.filter(|_| !whole) }
 }
 
 /// A unit, or a unit with its drop-ins behind it.
@@ -86,7 +91,7 @@ struct Unit {
     /// `ExecStart=`, the last that counts.
     start: Option<Word>,
     environment: BTreeMap<String, Word>,
-    /// Environment files go before `Environment=`, whatever their order is.
+    /// Environment files override `Environment=`, in whatever order both are.
     from_files: BTreeMap<String, Word>,
 }
 
@@ -106,7 +111,7 @@ impl Unit {
                 "ExecStart" => self.start = Some(word(value.to_owned())),
                 "Environment" if value.is_empty() => self.environment.clear(),
                 "Environment" => {
-                    for setting in words(file, Some(number), &without_specifiers(value)) {
+                    for setting in words(file, Some(number), &without_specifiers(value), problems) {
                         if let Some((name, value)) = assignment(&setting.text) {
                             self.environment.insert(name.to_owned(), word(value.to_owned()));
                         }
@@ -116,13 +121,13 @@ impl Unit {
                 "EnvironmentFile" => {
                     let path = value.strip_prefix('-').unwrap_or(value);
                     match read(path) {
-                        Ok(text) => self.from_files.extend(variables(path, &text)),
+                        Ok(text) => self.from_files.extend(variables(path, &text, problems)),
                         Err(_) if value.starts_with('-') => {}
                         Err(error) => problems.warn(
                             Some(number),
                             "EnvironmentFile",
                             Some(path),
-                            &format!("cannot be read ({error}); flags that it may hold are not known"),
+                            &format!("cannot be read ({error}); its flags are not known"),
                         ),
                     }
                 }
@@ -132,17 +137,17 @@ impl Unit {
     }
 
     /// The words of `ExecStart=`, with variables filled in.
-    fn words(&self) -> Vec<Word> {
+    fn words(&self, problems: &mut Problems) -> Vec<Word> {
         let Some(start) = &self.start else { return Vec::new() };
         let text = start.text.trim_start_matches(['@', '-', ':', '+', '!', '|']);
         let mut found = Vec::new();
-        for word in words(&start.file, start.line, &without_specifiers(text)) {
+        for word in words(&start.file, start.line, &without_specifiers(text), problems) {
             let name = word.text.strip_prefix('$').filter(|name| !name.starts_with(['{', '$']));
             match name {
-                // A variable that is a word of its own becomes as many words as it holds.
+                // A variable that is a whole word is split into words.
                 Some(name) => {
                     if let Some(value) = self.variable(name) {
-                        found.extend(words(&value.file, value.line, &value.text));
+                        found.extend(words(&value.file, value.line, &value.text, problems));
                     }
                 }
                 None => found.push(Word { text: self.filled_in(&word.text), ..word }),
@@ -177,17 +182,18 @@ impl Unit {
     }
 }
 
-/// In units a percent sign begins a specifier, and two are one; what the others stand for is not known here.
+/// In units a percent sign begins a specifier, and two are one. The values of specifiers are not known here.
 fn without_specifiers(text: &str) -> String {
     text.replace("%%", "%")
 }
 
 /// The variables of an environment file.
-fn variables(file: &str, text: &str) -> Vec<(String, Word)> {
+fn variables(file: &str, text: &str, problems: &mut Problems) -> Vec<(String, Word)> {
     let mut found = Vec::new();
     for (number, line) in numbered_and_joined(text) {
         let Some((name, value)) = assignment(line.trim()) else { continue };
-        let value = words(file, Some(number), value).into_iter().map(|word| word.text).collect::<Vec<_>>().join(" ");
+        let value = words(file, Some(number), value, problems);
+        let value = value.into_iter().map(|word| word.text).collect::<Vec<_>>().join(" ");
         found.push((name.to_owned(), Word { text: value, file: file.to_owned(), line: Some(number) }));
     }
     found
@@ -214,7 +220,7 @@ fn numbered_and_joined(text: &str) -> Vec<(u64, String)> {
     joined
 }
 
-/// `NAME=value`, as environment files and `Environment=` have it; the word `export` before it is passed over.
+/// `NAME=value`, as environment files and `Environment=` have it; the word `export` before it is ignored.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;
     let name = name.trim();
@@ -224,23 +230,29 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
     is_name.then_some((name, value))
 }
 
-/// Words between blanks; quotes hold one together and are taken off, and a backslash takes the meaning from what follows.
-fn words(file: &str, line: Option<u64>, text: &str) -> Vec<Word> {
+/// Words between blanks. Quotes around blanks make one word and are removed; a backslash removes the meaning of the
+/// character behind it. A quotation without an end is an error.
+fn words(file: &str, line: Option<u64>, text: &str, problems: &mut Problems) -> Vec<Word> {
     let mut found = Vec::new();
     let mut word: Option<String> = None;
-    let mut quote: Option<char> = None;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
+    let mut quote: Option<(usize, char)> = None;
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
         match (c, quote) {
-            ('\\', None | Some('"')) => word.get_or_insert_default().extend(chars.next()),
-            (c, Some(open)) if c == open => quote = None,
+            ('\\', None | Some((_, '"'))) => word.get_or_insert_default().extend(chars.next().map(|(_, c)| c)),
+            (c, Some((_, open))) if c == open => quote = None,
             ('"' | '\'', None) => {
                 word.get_or_insert_default();
-                quote = Some(c);
+                quote = Some((at, c));
             }
             (c, None) if c.is_whitespace() => found.extend(word.take()),
             (c, _) => word.get_or_insert_default().push(c),
         }
+    }
+    if let Some((at, quote)) = quote {
+        problems.turn_to(file);
+        let why = format!("the quotation that begins here has no end; expected a closing {quote}");
+        problems.add(line, "command line", Some(text[at..].trim_end()), &why);
     }
     found.extend(word);
     found.into_iter().map(|text| Word { text, file: file.to_owned(), line }).collect()
@@ -257,7 +269,9 @@ mod tests {
             "/var/lib/kubelet/kubeadm-flags.env" => Ok("KUBELET_KUBEADM_ARGS=\"--a=1 --b\"\n".to_owned()),
             _ => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
         };
-        let line = command_line(&texts, &read, &mut Problems::new("f"));
+        let mut problems = Problems::new("f");
+        let line = command_line(&texts, &read, &mut problems);
+        assert_eq!(problems.found, []);
         line.words.into_iter().map(|word| (word.text, word.line)).unzip()
     }
 
