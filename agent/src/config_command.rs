@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_config::kubelet::Role;
 use plimsoll_config::{
-    ConfigError, Findings, Form, Headroom, Node, Problem, Report, Row, StaticPod, check, convert, parse_pods,
+    ConfigError, Findings, Form, Headroom, Node, Pod, Problem, Report, Row, StaticPod, check, convert,
     parse_static_pod, rows, shown,
 };
 use plimsoll_inventory::Protected;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
+use plimsoll_pods::{ReadError, read_pods};
 use plimsoll_units::{Bytes, Quantity};
 use serde_json::{Value, json};
 
@@ -172,10 +173,7 @@ fn check_main(arguments: &Check) -> u8 {
 /// What is known of the node that the configuration is for.
 fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> Node {
     let Check { options, capacity, huge_pages, system_uses, pods, manifests, output: _ } = arguments;
-    let pods = pods.as_deref().and_then(|path| {
-        let parse = |text: &str| parse_pods(text, &path.display().to_string()).map_err(|problem| vec![problem]);
-        reported(read(path).and_then(|text| parse(&text)), errors)
-    });
+    let pods = pods.as_deref().and_then(|path| reported(read(path).and_then(|text| self::pods(&text, path)), errors));
     let mut node = Node {
         has_kubelet: options.names_kubelet() || capacity.is_some(),
         memory: *capacity,
@@ -235,6 +233,24 @@ fn static_pods(path: &Path, errors: &mut Vec<Problem>) -> Vec<StaticPod> {
         reported(read(path).and_then(|text| parse_static_pod(&text, &path.display().to_string())), errors)
     });
     parsed.collect()
+}
+
+/// What the check looks at of a list of pods.
+fn pods(text: &str, path: &Path) -> Result<Vec<Pod>, Vec<Problem>> {
+    let problem = |ReadError { line, key, why }| Problem {
+        file: path.display().to_string(),
+        line: Some(line as u64),
+        key: if key == "." { "the file".to_owned() } else { key },
+        value: None,
+        expected: why,
+    };
+    let of = |pod: &plimsoll_pods::Pod| Pod {
+        name: pod.full_name(),
+        daemon_set: pod.daemon_set.as_ref().map(|owner| format!("{}/{}", pod.namespace, owner.name)),
+        priority: pod.facts.priority,
+    };
+    let pods = read_pods(text.as_bytes()).map_err(|error| vec![problem(error)])?;
+    Ok(pods.iter().map(of).collect())
 }
 
 fn read(path: &Path) -> Result<String, Vec<Problem>> {

@@ -5,9 +5,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use plimsoll_pods::{ReadError, read_pods};
 use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::DiskLayout;
-use plimsoll_replay::{Recording, Settings, Turn, printable, read, read_pods, run};
+use plimsoll_replay::{Recording, Settings, Turn, printable, read, run};
 use serde_json::json;
 
 use crate::log::{complain, print};
@@ -109,7 +110,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 }
 
 /// What stands in a file.
-pub(crate) fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, plimsoll_replay::ReadError>) -> anyhow::Result<T> {
+pub(crate) fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, ReadError>) -> anyhow::Result<T> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut bytes = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;

@@ -17,7 +17,8 @@ const CORE: [&str; 7] = [
     "plimsoll-state",
 ];
 /// What has no place in them: runtimes, networks, TLS.
-const FORBIDDEN: [&str; 8] = ["tokio", "async-std", "smol", "hyper", "h2", "rustls", "openssl", "native-tls"];
+const FORBIDDEN: [&str; 9] =
+    ["k8s-openapi", "tokio", "async-std", "smol", "hyper", "h2", "rustls", "openssl", "native-tls"];
 
 /// None of the core's rooms depends on a runtime, a network or TLS.
 pub(crate) fn core_is_small() -> anyhow::Result<()> {

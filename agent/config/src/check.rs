@@ -41,8 +41,8 @@ pub struct Pod {
     pub name: String,
     /// The DaemonSet that it belongs to, if it does.
     pub daemon_set: Option<String>,
-    /// Its priority, as the API server resolved it.
-    pub priority: Option<i64>,
+    /// Its priority, as the API server resolved it; zero without one.
+    pub priority: i32,
 }
 
 /// A file of a static pod.
@@ -301,7 +301,7 @@ impl Reported<'_> {
     /// One warning a DaemonSet: its pods are all alike.
     fn daemon_sets(&mut self, pods: &[Pod]) {
         let mut sets: BTreeMap<&str, (usize, &Pod)> = BTreeMap::new();
-        for pod in pods.iter().filter(|pod| pod.priority.unwrap_or(0) <= 0) {
+        for pod in pods.iter().filter(|pod| pod.priority <= 0) {
             if let Some(set) = &pod.daemon_set {
                 sets.entry(set).or_insert((0, pod)).0 += 1;
             }
@@ -312,7 +312,7 @@ impl Reported<'_> {
                 file: "pods".to_owned(),
                 line: None,
                 key: format!("DaemonSet {set}"),
-                value: Some(pod.priority.map_or_else(|| "no priority".to_owned(), |priority| format!("priority {priority}"))),
+                value: Some(format!("priority {}", pod.priority)),
                 expected: format!(
                     "{pods}: evicted like any other, made again on this node at once, and over the threshold again; expected a \
                      priorityClassName with a high priority, unless it may only run where there is room"
@@ -365,54 +365,6 @@ fn written(bytes: Bytes) -> String {
 pub fn shown(bytes: Bytes) -> String {
     let quantity = written(bytes);
     if quantity.ends_with(|last: char| last.is_ascii_digit()) { quantity + " B" } else { quantity }
-}
-
-/// What a text is that was given for a list of pods and could not be read as one, if that is known: a single pod, or
-/// YAML.
-pub fn not_a_list_of_pods(text: &str) -> Option<&'static str> {
-    match serde_json::from_str::<serde_json::Value>(text) {
-        Ok(value) => (value.get("kind")? == "Pod")
-            .then_some("it is a single pod; expected a list, as `kubectl get pods -A -o json` prints it"),
-        Err(_) => text
-            .lines()
-            .any(|line| line.starts_with("apiVersion:") || line.starts_with("kind:"))
-            .then_some("it looks like YAML; expected JSON, as `kubectl get pods -A -o json` prints it"),
-    }
-}
-
-/// Reads a list of pods as the API and the kubelet's `/pods` give it, in JSON.
-pub fn parse_pods(text: &str, file: &str) -> Result<Vec<Pod>, Problem> {
-    let problem = |expected: String| Problem {
-        file: file.to_owned(),
-        line: None,
-        key: "the file".to_owned(),
-        value: None,
-        expected,
-    };
-    let list: serde_json::Value = serde_json::from_str(text).map_err(|error| {
-        problem(
-            not_a_list_of_pods(text)
-                .map_or_else(|| format!("it is not the JSON that was expected: {error}"), str::to_owned),
-        )
-    })?;
-    let items = list.get("items").and_then(serde_json::Value::as_array);
-    let expected =
-        || not_a_list_of_pods(text).unwrap_or("expected a list of pods, as `kubectl get pods -A -o json` prints it");
-    let items = items.ok_or_else(|| problem(expected().to_owned()))?;
-    let text = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
-    Ok(items
-        .iter()
-        .map(|pod| {
-            let owners = pod["metadata"]["ownerReferences"].as_array();
-            let namespace = text(&pod["metadata"]["namespace"]);
-            let owner = owners.into_iter().flatten().find(|owner| owner["kind"] == "DaemonSet");
-            Pod {
-                name: format!("{namespace}/{}", text(&pod["metadata"]["name"])),
-                daemon_set: owner.map(|owner| format!("{namespace}/{}", text(&owner["name"]))),
-                priority: pod["spec"]["priority"].as_i64(),
-            }
-        })
-        .collect())
 }
 
 /// Reads the file of a static pod, in YAML or JSON; what is none is told.

@@ -36,9 +36,7 @@ mod snapshot;
 mod sources;
 mod tree;
 
-pub use check::{
-    Findings, Headroom, Node, Pod, StaticPod, check, not_a_list_of_pods, parse_pods, parse_static_pod, shown,
-};
+pub use check::{Findings, Headroom, Node, Pod, StaticPod, check, parse_static_pod, shown};
 pub use convert::{Converted, Form, Lost, convert};
 pub use duration::parse_duration;
 pub use error::{ConfigError, Problem};

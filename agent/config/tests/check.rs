@@ -1,6 +1,6 @@
 //! What users get wrong, and what is said of it.
 
-use plimsoll_config::{Headroom, Node, Overrides, Text, Texts, check, examine_texts, parse_pods, parse_static_pod};
+use plimsoll_config::{Headroom, Node, Overrides, Pod, Text, Texts, check, examine_texts, parse_static_pod};
 use plimsoll_units::{Bytes, Quantity};
 
 fn text(file: &str, text: &str) -> Text {
@@ -283,22 +283,22 @@ fn what_the_node_does_not_do_is_told() {
 }
 
 #[test]
-fn pods_that_rely_on_what_they_do_not_have_are_told() {
-    let list = r#"{"items": [
-        {"metadata": {"name": "log-1", "namespace": "kube-system", "ownerReferences": [{"kind": "DaemonSet", "name": "log"}]},
-         "spec": {"priority": 0}},
-        {"metadata": {"name": "log-2", "namespace": "kube-system", "ownerReferences": [{"kind": "DaemonSet", "name": "log"}]},
-         "spec": {}},
-        {"metadata": {"name": "cni-1", "namespace": "kube-system", "ownerReferences": [{"kind": "DaemonSet", "name": "cni"}]},
-         "spec": {"priority": 2000001000, "priorityClassName": "system-node-critical"}},
-        {"metadata": {"name": "web-1", "namespace": "a", "ownerReferences": [{"kind": "ReplicaSet", "name": "web"}]},
-         "spec": {"priority": 0}}
-    ]}"#;
+fn pods_that_rely_on_what_they_do_not_have_are_reported() {
+    let pod = |name: &str, owner: Option<&str>, priority| Pod {
+        name: name.to_owned(),
+        daemon_set: owner.map(str::to_owned),
+        priority,
+    };
     let manifest = |spec: &str| {
         parse_static_pod(&format!("kind: Pod\nmetadata: {{name: etcd}}\nspec:\n{spec}"), "etcd.yaml").expect("a pod")
     };
     let node = Node {
-        pods: parse_pods(list, "pods.json").expect("a list"),
+        pods: vec![
+            pod("kube-system/log-1", Some("kube-system/log"), 0),
+            pod("kube-system/log-2", Some("kube-system/log"), 0),
+            pod("kube-system/cni-1", Some("kube-system/cni"), 2_000_001_000),
+            pod("a/web-1", None, 0),
+        ],
         static_pods: vec![
             manifest("  priorityClassName: system-node-critical\n"),
             manifest("  priorityClassName: system-node-critical\n  priority: 2000001000\n"),
@@ -317,16 +317,6 @@ fn pods_that_rely_on_what_they_do_not_have_are_told() {
              class's number beside it",
         ]
     );
-    for (text, hint) in [
-        (r#"{"kind": "Pod", "metadata": {"name": "a"}}"#, "a single pod; expected a list"),
-        ("apiVersion: v1\nkind: List\nitems: []\n", "looks like YAML"),
-    ] {
-        let reported = parse_pods(text, "f").expect_err(text).to_string();
-        assert!(reported.contains(hint), "{reported}");
-    }
-    for text in ["", "[]", "{}", "{\"items\": 1}"] {
-        assert!(parse_pods(text, "f").is_err(), "{text}");
-    }
     for text in ["", "a: [", "- 1", "kind: Pod"] {
         assert!(!parse_static_pod(text, "f").expect_err("it is no pod").is_empty(), "{text}");
     }

@@ -9,19 +9,18 @@
 
 #![forbid(unsafe_code)]
 
-mod api;
 mod read;
 mod report;
 mod run;
 pub mod trace;
 mod trace_frames;
 
-pub use api::{ListedContainer, ListedPod, Pod, Summary, storage_limit};
-pub use read::{ReadError, Recording, read, read_pods};
+pub use read::{Recording, read};
 pub use report::{Turn, nanoseconds, plan_fields, printable, variant};
 pub use trace_frames::{node_stats, stats_time, workloads_of};
 
 use plimsoll_config::Configuration;
+use plimsoll_pods::Pod;
 use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::DiskLayout;
 

@@ -1,12 +1,12 @@
 //! A recording through [`decide`]: what is evicted is out of everything that follows, and gives back what it holds.
 
 use crate::Settings;
-use crate::api::{Pod, Seen, Summary, seen};
 use crate::report::Turn;
 use crate::trace::Trace;
 use crate::trace_frames::{each_frame, most_workloads, node_stats, stats_time};
 use core::time::Duration;
 use plimsoll_config::{Configuration, kubelet as config};
+use plimsoll_pods::{Observed, Pod, Summary, Time, observed};
 use plimsoll_policy::kubelet::{
     self, Amount, DiskLayout, Limit, NodeStats, PodStats, Readings, Resource, Threshold, Usage,
 };
@@ -52,8 +52,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) workloads: Vec<Workload<'a>>,
     /// What of each workload's memory is no cache: what its eviction gives back by the kernel's own estimate.
     pub(crate) held: Vec<Bytes>,
-    /// Where each pod was seen; nowhere the workloads of a trace.
-    pub(crate) seen: Vec<Option<&'a Seen<'a>>>,
+    /// The pods behind the workloads; a workload of a trace has none.
+    pub(crate) pods: Vec<Option<&'a Observed<'a>>>,
 }
 
 /// What messages repeat.
@@ -61,12 +61,12 @@ struct Texts<'a> {
     lines: &'a [Line],
     names: &'a [String],
     workloads: &'a [Workload<'a>],
-    seen: &'a [Option<&'a Seen<'a>>],
+    pods: &'a [Option<&'a Observed<'a>>],
 }
 
 impl Texts<'_> {
-    fn seen(&self, pod: u32) -> Option<&Seen<'_>> {
-        self.seen.get(pod as usize).copied().flatten()
+    fn pod(&self, pod: u32) -> Option<&Observed<'_>> {
+        self.pods.get(pod as usize).copied().flatten()
     }
 }
 
@@ -82,13 +82,13 @@ impl MessageContext for Texts<'_> {
             let used = stats.map(|stats| VictimUsage { memory: Some(memory(stats)), containers: Vec::new() });
             Victim { name: self.names.get(pod as usize).cloned().unwrap_or_default(), used, ..Victim::default() }
         };
-        self.seen(pod).map_or_else(of_workload, |seen| seen.victim(resource))
+        self.pod(pod).map_or_else(of_workload, |pod| pod.victim(resource))
     }
 
     fn over(&self, pod: u32, limit: Limit) -> OverLimit {
         // A workload of a trace has no limit of its own.
         let none = || OverLimit::Pod { limit: String::new() };
-        self.seen(pod).map_or_else(none, |seen| seen.over(limit))
+        self.pod(pod).map_or_else(none, |pod| pod.over(limit))
     }
 }
 
@@ -195,7 +195,7 @@ impl<'a> Run<'a> {
             workloads: &frame.workloads,
             ..Observation::default()
         };
-        let words = Texts { lines: &self.lines, names: &frame.names, workloads: &frame.workloads, seen: &frame.seen };
+        let words = Texts { lines: &self.lines, names: &frame.names, workloads: &frame.workloads, pods: &frame.pods };
         // A turn of the kubelet's goes on as soon as its reclaim has ended.
         for _ in 0..2 {
             let reclaimed = match &frame.reclaimed {
@@ -245,8 +245,8 @@ impl<'a> Run<'a> {
     fn take_out(&self, frame: &mut Frame<'_>) {
         let waits = self.policy.eviction_policy == EvictionPolicy::Kubelet;
         let (names, workloads) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.workloads));
-        let (held, seen) = (core::mem::take(&mut frame.held), core::mem::take(&mut frame.seen));
-        for ((name, mut workload), (held, seen)) in names.into_iter().zip(workloads).zip(held.into_iter().zip(seen)) {
+        let (held, pods) = (core::mem::take(&mut frame.held), core::mem::take(&mut frame.pods));
+        for ((name, mut workload), (held, pod)) in names.into_iter().zip(workloads).zip(held.into_iter().zip(pods)) {
             let is_recorded = frame.reclaimed.is_some();
             match self.taken.get(&workload.uid) {
                 // It was evicted then, too.
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
             }
             frame.names.push(name);
             frame.workloads.push(workload);
-            frame.seen.push(seen);
+            frame.pods.push(pod);
         }
     }
 
@@ -342,7 +342,7 @@ pub(crate) fn run_summaries(
 ) {
     let Some(first) = summaries.first() else { return };
     let layout = settings.layout.unwrap_or_else(|| first.layout());
-    let most = summaries.iter().map(|summary| summary.pods.len()).max().unwrap_or(0).max(pods.map_or(0, <[_]>::len));
+    let most = summaries.iter().map(Summary::pods).max().unwrap_or(0).max(pods.map_or(0, <[_]>::len));
     let disks = config::DiskLayout {
         dedicated_image_fs: layout.has_image_fs(),
         split_container_fs: layout == DiskLayout::SplitImageFs,
@@ -350,8 +350,8 @@ pub(crate) fn run_summaries(
     let mut run = Run::new(settings, settings.configuration.policy_on(disks), layout, most);
     let mut last: Option<MonotonicNs> = None;
     for summary in summaries {
-        let seen = seen(summary, pods);
-        let time = summary.time().map(crate::api::Time::monotonic);
+        let of_summary = observed(summary, pods);
+        let time = summary.time().map(Time::monotonic);
         let at = match (time, last) {
             (Some(time), last) => last.map_or(time, |last| last.max(time)),
             (None, last) => last.map_or(MonotonicNs(0), |last| last.after(TURN)),
@@ -373,10 +373,10 @@ pub(crate) fn run_summaries(
             swap: None,
             // Nor of slices but that of all pods.
             slices: Vec::new(),
-            names: seen.iter().map(|seen| seen.name.clone()).collect(),
-            workloads: seen.iter().map(|seen| seen.workload(at)).collect(),
-            held: seen.iter().map(Seen::rss).collect(),
-            seen: seen.iter().map(Some).collect(),
+            names: of_summary.iter().map(Observed::name).collect(),
+            workloads: of_summary.iter().map(|pod| pod.workload(at)).collect(),
+            held: of_summary.iter().map(Observed::rss).collect(),
+            pods: of_summary.iter().map(Some).collect(),
         };
         run.turn(frame, each);
     }

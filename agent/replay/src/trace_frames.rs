@@ -160,7 +160,7 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             workloads: workloads.iter().map(|workload| workload.observed(configuration, 0)).collect(),
             held: workloads.iter().map(Seen::held).collect(),
-            seen: vec![None; workloads.len()],
+            pods: vec![None; workloads.len()],
         });
     }
 }

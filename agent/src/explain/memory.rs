@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_config::Configuration;
 use plimsoll_node::meminfo::MemReading;
+use plimsoll_pods::Pod;
 use plimsoll_policy::kubelet::QosClass;
 use plimsoll_replay::trace::Look;
 use plimsoll_units::Bytes;
@@ -110,7 +111,7 @@ pub(super) fn cache(observer: &Observer, look: &Look, pods: &[Cgroup], listed: &
             working_set_bytes: figures.working_set()?,
             peak_bytes: figures.peak,
             max_bytes: figures.max,
-            pod: listed.of_path(&cgroup).map(|pod| pod.name.clone()),
+            pod: listed.of_path(&cgroup).map(Pod::full_name),
             advice,
             cgroup,
         })
@@ -123,7 +124,7 @@ pub(super) fn cache(observer: &Observer, look: &Look, pods: &[Cgroup], listed: &
 /// By the list where the pod is on it; without, only a guaranteed pod is known to ask for just what it may use.
 fn of_pod(listed: &Listed, path: &str, class: Option<QosClass>) -> Advice {
     match (listed.of_path(path), class) {
-        (Some(pod), _) if pod.request_is_limit => Advice::RequestIsLimit,
+        (Some(pod), _) if pod.spec.is_limited_to_request() => Advice::RequestIsLimit,
         (Some(pod), _) if pod.qos == QosClass::BestEffort => Advice::SetBoth,
         (Some(_), _) => Advice::RaiseRequest,
         // The slices of the classes hold many pods.

@@ -13,12 +13,13 @@ use std::time::SystemTime;
 use plimsoll_config::Configuration;
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_node::os::CgroupMode;
+use plimsoll_pods::{Pod, read_pods};
 use plimsoll_policy::kubelet::{DiskLayout, Readings};
 use plimsoll_policy::{
     Config, MemoryReading, Observation, Plan, Scope, SliceId, State, Workload, decide, ranking, text,
 };
 use plimsoll_replay::trace::Look;
-use plimsoll_replay::{node_stats, plan_fields, printable, read_pods, workloads_of};
+use plimsoll_replay::{node_stats, plan_fields, printable, workloads_of};
 use plimsoll_units::MonotonicNs;
 use serde_json::json;
 
@@ -106,7 +107,7 @@ fn answer<'a>(
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = MonotonicNs(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX));
     let pods = pods::answer(configuration, listed, &cgroups, &look, reading.total, now);
-    let pod_name = |cgroup: &str| listed.of_path(cgroup).map(|pod| pod.name.clone());
+    let pod_name = |cgroup: &str| listed.of_path(cgroup).map(Pod::full_name);
     Answer {
         policy,
         plan,

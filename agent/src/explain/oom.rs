@@ -2,6 +2,7 @@
 
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_node::process::{self, Memory, Pid};
+use plimsoll_pods::Pod;
 use plimsoll_policy::kubelet::QosClass;
 use plimsoll_policy::oom_score::{Requests, oom_score_adj};
 use plimsoll_replay::printable;
@@ -70,7 +71,7 @@ fn of(
     Some(Victim {
         pid,
         name: printable(&name),
-        pod: pods.of_path(path).map(|pod| pod.name.clone()),
+        pod: pods.of_path(path).map(Pod::full_name),
         score,
         is_computed: reported.is_none(),
         resident_bytes: resident,
@@ -84,10 +85,10 @@ fn of(
 fn expected_adjustment(cgroup: &str, machine: Bytes, pods: &Listed) -> i32 {
     if let Some(pod) = pods.of_path(cgroup) {
         let is_in = |id: &str| cgroup.contains(id);
-        let own = pod.containers.iter().find(|container| container.id.as_deref().is_some_and(is_in));
+        let own = pod.spec.running().find(|container| container.id.as_deref().is_some_and(is_in));
         let score = |container| pod.oom_score_adj(container, machine);
         // Of a container that the list does not know: what most threatens it.
-        if let Some(score) = own.map(score).or_else(|| pod.containers.iter().map(score).max()) {
+        if let Some(score) = own.map(score).or_else(|| pod.spec.running().map(score).max()) {
             return score;
         }
     }

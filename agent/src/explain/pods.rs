@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use plimsoll_config::Configuration;
+use plimsoll_pods::Pod;
 use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, Readings, Signal, Threshold};
 use plimsoll_policy::{
     Config, EvictionPolicy, Observation, Plan, Protected, State, Verdict, Workload, decide, ranking,
 };
 use plimsoll_replay::trace::Look;
-use plimsoll_replay::{ListedPod, Pod};
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::Serialize;
 
@@ -36,7 +36,7 @@ pub(super) fn is_in_pod(cgroup: &str) -> bool {
 /// The pods of a list.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    pods: Vec<ListedPod>,
+    pods: Vec<Pod>,
     /// There is a list.
     pub(super) is_given: bool,
 }
@@ -44,13 +44,13 @@ pub(super) struct Listed {
 impl Listed {
     pub(super) fn of(pods: Option<Vec<Pod>>) -> Self {
         let is_given = pods.is_some();
-        Self { pods: pods.unwrap_or_default().iter().map(Pod::listed).collect(), is_given }
+        Self { pods: pods.unwrap_or_default(), is_given }
     }
 
     /// The pod in whose cgroup this one is.
-    pub(super) fn of_path(&self, cgroup: &str) -> Option<&ListedPod> {
+    pub(super) fn of_path(&self, cgroup: &str) -> Option<&Pod> {
         let uid = cgroup.split('/').find_map(uid_of)?;
-        self.pods.iter().find(|pod| pod.uids.contains(&uid))
+        self.pods.iter().find(|pod| pod.has_uid(&uid))
     }
 }
 
@@ -138,11 +138,11 @@ pub(super) fn answer(
     }
     let all = || cgroups.iter().filter_map(|cgroup| Some((cgroup, listed.of_path(&cgroup.path)?)));
     // What is left of the cgroup of a pod that has ended holds nobody who could go.
-    let found: Vec<(&Cgroup, &ListedPod)> = all().filter(|(_, pod)| !pod.has_ended).collect();
+    let found: Vec<(&Cgroup, &Pod)> = all().filter(|(_, pod)| !pod.has_ended).collect();
     let unlisted = cgroups.iter().filter(|cgroup| listed.of_path(&cgroup.path).is_none());
-    let is_found = |pod: &ListedPod| found.iter().any(|(_, other)| std::ptr::eq(*other, pod));
-    let is_same_node = |pod: &ListedPod| !pod.node.is_empty() && all().any(|(_, other)| other.node == pod.node);
-    let here: Vec<&ListedPod> =
+    let is_found = |pod: &Pod| found.iter().any(|(_, other)| std::ptr::eq(*other, pod));
+    let is_same_node = |pod: &Pod| !pod.node.is_empty() && all().any(|(_, other)| other.node == pod.node);
+    let here: Vec<&Pod> =
         listed.pods.iter().filter(|pod| !pod.has_ended && (is_found(pod) || is_same_node(pod))).collect();
     let mut pods: Vec<Option<Reported>> =
         found.iter().map(|(cgroup, pod)| Some(reported(cgroup, pod, look, machine))).collect();
@@ -151,35 +151,35 @@ pub(super) fn answer(
     Some(Answer {
         pods: order.into_iter().filter_map(in_order).collect(),
         count: here.len(),
-        requests_bytes: here.iter().map(|pod| pod.memory_request).fold(Bytes::ZERO, Bytes::saturating_add),
+        requests_bytes: here.iter().map(|pod| pod.memory_request()).fold(Bytes::ZERO, Bytes::saturating_add),
         unlisted: unlisted.map(|cgroup| cgroup.path.clone()).collect(),
     })
 }
 
-fn reported(cgroup: &Cgroup, pod: &ListedPod, look: &Look, machine: Bytes) -> Reported {
-    let scores = || pod.containers.iter().map(|container| pod.oom_score_adj(container, machine));
+fn reported(cgroup: &Cgroup, pod: &Pod, look: &Look, machine: Bytes) -> Reported {
+    let scores = || pod.spec.running().map(|container| pod.oom_score_adj(container, machine));
     let holds =
         |inner: &str| inner.strip_prefix(&cgroup.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let within = |outer: &str| cgroup.path.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
     let mut taken = look.workloads.iter().filter(|workload| workload.protected.is_none());
     Reported {
-        pod: pod.name.clone(),
+        pod: pod.full_name(),
         cgroup: cgroup.path.clone(),
-        priority: pod.priority,
+        priority: pod.facts.priority,
         qos: pod.qos.name(),
-        request_bytes: pod.memory_request,
+        request_bytes: pod.memory_request(),
         usage_bytes: cgroup.figures.working_set(),
         swapped_bytes: cgroup.figures.swapped,
         started: pod.started_at(),
-        protected: pod.protected,
+        protected: pod.protected(),
         oom_score_adj: scores().min().zip(scores().max()),
-        is_exposed: pod.protected.is_some() && taken.any(|it| holds(&it.cgroup) || within(&it.cgroup)),
+        is_exposed: pod.protected().is_some() && taken.any(|it| holds(&it.cgroup) || within(&it.cgroup)),
         fate: String::new(),
     }
 }
 
 /// The order of the configured policy when memory is short, and what would become of each if all were needed.
-fn order(configuration: &Configuration, found: &[(&Cgroup, &ListedPod)], now: MonotonicNs) -> Vec<(u32, String)> {
+fn order(configuration: &Configuration, found: &[(&Cgroup, &Pod)], now: MonotonicNs) -> Vec<(u32, String)> {
     let pods: Vec<Workload<'_>> = found
         .iter()
         .map(|(cgroup, pod)| pod.for_memory(cgroup.figures.working_set(), cgroup.figures.swapped, now))
@@ -253,7 +253,7 @@ pub(super) mod tests {
 
     pub(crate) fn listed_pods(items: &str) -> Listed {
         let text = format!(r#"{{"items": {items}}}"#);
-        Listed::of(Some(plimsoll_replay::read_pods(text.as_bytes()).expect("it is a list")))
+        Listed::of(Some(plimsoll_pods::read_pods(text.as_bytes()).expect("it is a list")))
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use plimsoll_config::Configuration;
+use plimsoll_pods::{ReadError, read_pods};
 use plimsoll_policy::EvictionPolicy;
-use plimsoll_replay::{ReadError, Settings, read, read_pods, run};
+use plimsoll_replay::{Settings, read, run};
 
 const LINES: &str = "evictionHard: {memory.available: 50%, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: \
     1Gi, pid.available: 50%}

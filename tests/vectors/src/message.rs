@@ -1,9 +1,10 @@
 //! Messages and annotations of pods evicted because the node is low on something.
 
-use crate::api::OfNode;
+use crate::api::Stats;
+use plimsoll_pods::{Observed, Pod};
 use plimsoll_policy::kubelet::{Readings, Resource, Signal};
-use plimsoll_policy::message::{Asked, Line, MemoryUsage, Met, NodeLow, Used, Victim, VictimUsage};
-use plimsoll_units::{Percentage, Quantity};
+use plimsoll_policy::message::{Line, Met, NodeLow};
+use plimsoll_units::Percentage;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ pub(crate) struct Case {
     #[serde(deserialize_with = "resource")]
     resource: Resource,
     pod: Pod,
-    summary: Summary,
+    summary: Stats,
     thresholds: Option<Vec<Threshold>>,
     message: String,
     #[serde(default)]
@@ -25,109 +26,6 @@ fn resource<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Resource, D::E
         .into_iter()
         .find(|resource| resource.name() == name)
         .ok_or_else(|| serde::de::Error::custom(format!("no such resource: {name}")))
-}
-
-#[derive(Deserialize)]
-struct Pod {
-    metadata: Metadata,
-    spec: Spec,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    name: String,
-    #[serde(default)]
-    uid: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    #[serde(default)]
-    init_containers: Vec<Container>,
-    #[serde(default)]
-    containers: Vec<Container>,
-    #[serde(default)]
-    resources: Resources,
-}
-
-#[derive(Deserialize)]
-struct Container {
-    name: String,
-    #[serde(default)]
-    resources: Resources,
-}
-
-#[derive(Default, Deserialize)]
-struct Resources {
-    #[serde(default)]
-    requests: BTreeMap<String, Quantity>,
-}
-
-impl Resources {
-    fn request(&self, resource: Resource) -> Option<Quantity> {
-        self.requests.get(resource.name()).cloned()
-    }
-}
-
-#[derive(Deserialize)]
-struct Summary {
-    #[serde(flatten)]
-    of_node: OfNode,
-    pods: Option<Vec<PodStats>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodStats {
-    pod_ref: PodRef,
-    memory: Option<Memory>,
-    #[serde(default)]
-    containers: Vec<ContainerStats>,
-}
-
-#[derive(Deserialize)]
-struct PodRef {
-    uid: String,
-}
-
-#[derive(Deserialize)]
-struct ContainerStats {
-    name: String,
-    memory: Option<Memory>,
-    rootfs: Option<Fs>,
-    logs: Option<Fs>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Memory {
-    working_set_bytes: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Fs {
-    used_bytes: Option<u64>,
-}
-
-impl From<&PodStats> for VictimUsage {
-    fn from(PodStats { pod_ref: _, memory, containers }: &PodStats) -> Self {
-        let working_set = |memory: &Option<Memory>| memory.as_ref().and_then(|memory| memory.working_set_bytes);
-        let used = |fs: &Option<Fs>| fs.as_ref().and_then(|fs| fs.used_bytes);
-        Self {
-            memory: memory.as_ref().map(|memory| MemoryUsage { working_set: memory.working_set_bytes }),
-            containers: containers
-                .iter()
-                .map(|ContainerStats { name, memory, rootfs, logs }| Used {
-                    name: name.clone(),
-                    working_set: working_set(memory),
-                    root_fs: used(rootfs),
-                    logs: used(logs),
-                })
-                .collect(),
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -164,22 +62,11 @@ impl From<&Value> for Line {
 
 impl crate::Case for Case {
     fn difference(self) -> Option<String> {
-        let Self { resource, pod: Pod { metadata, spec }, summary, thresholds, message, annotations } = self;
-        let asked = |container: &Container| Asked {
-            name: container.name.clone(),
-            request: container.resources.request(resource).unwrap_or(Quantity::ZERO),
-        };
-        // Of two entries of a pod the last counts.
-        let stats = summary.pods.iter().flatten().rfind(|stats| stats.pod_ref.uid == metadata.uid);
-        let victim = Victim {
-            name: metadata.name,
-            request: spec.resources.request(resource),
-            containers: spec.init_containers.iter().chain(&spec.containers).map(asked).collect(),
-            used: stats.map(Into::into),
-        };
+        let Self { resource, pod, summary: Stats(summary), thresholds, message, annotations } = self;
+        let victim = Observed::of(&pod, Some(&summary)).victim(resource);
         let lines: Vec<(Signal, Line)> =
             thresholds.iter().flatten().map(|threshold| (threshold.signal, Line::from(&threshold.value))).collect();
-        let readings = Readings::of(&summary.of_node.0);
+        let readings = Readings::of(&summary.node_stats());
         let met = Met::first(resource, lines.iter().map(|(signal, line)| (*signal, line)), |it| readings.get(it));
         let low = NodeLow::of(resource, met, &victim);
         let ours_annotations: BTreeMap<String, String> =

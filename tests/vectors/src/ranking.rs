@@ -1,16 +1,19 @@
-//! Who would be evicted first.
+//! The order in which pods would be evicted.
 
-use crate::api::{Lists, Pod, PodStats, decimal_amount};
+use crate::api::{Stats, decimal_amount};
 use core::cmp::Ordering;
+use plimsoll_pods::{Observed, Pod};
 use plimsoll_policy::kubelet::{DiskLayout, Signal, compare, rank};
 use serde::Deserialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
 pub(crate) struct Case {
     pods: Vec<Pod>,
     pod_facts: Vec<PodFacts>,
-    stats: Vec<PodStats>,
+    /// Entries of pods in a summary.
+    stats: serde_json::Value,
     ranks: BTreeMap<String, BTreeMap<String, Rank>>,
 }
 
@@ -34,13 +37,17 @@ const STABLE: usize = 12;
 
 impl crate::Case for Case {
     fn difference(self) -> Option<String> {
-        let lists: Vec<_> = self.pods.iter().map(|pod| Lists::new(pod, &self.stats)).collect();
-        for (index, (theirs, ours)) in self.pod_facts.iter().zip(lists.iter().map(Lists::facts)).enumerate() {
+        let Stats(summary) = match serde_json::from_value(json!({ "pods": self.stats })) {
+            Ok(summary) => summary,
+            Err(error) => return Some(format!("stats: {error}")),
+        };
+        let observed: Vec<_> = self.pods.iter().map(|pod| Observed::of(pod, Some(&summary))).collect();
+        for (index, (theirs, pod)) in self.pod_facts.iter().zip(&self.pods).enumerate() {
             let ours = (
-                format!("{:?}", ours.qos),
-                ours.critical.is_some(),
-                ours.memory_request,
-                ours.ephemeral_storage_request,
+                pod.qos.name().to_owned(),
+                pod.facts.critical.is_some(),
+                pod.facts.memory_request,
+                pod.facts.ephemeral_storage_request,
             );
             let theirs = (
                 theirs.qos.clone(),
@@ -52,7 +59,7 @@ impl crate::Case for Case {
                 return Some(format!("pod {index}:\n{}", crate::both(&ours, &theirs)));
             }
         }
-        let pods: Vec<_> = lists.iter().map(Lists::pod).collect();
+        let pods: Vec<_> = observed.iter().map(Observed::facts).collect();
         let mut ranked = Vec::new();
         for (layout_name, signals) in &self.ranks {
             let layout = match layout_name.as_str() {

@@ -1,6 +1,6 @@
 //! What is seen of a summary.
 
-use crate::api::OfNode;
+use crate::api::Stats;
 use jiff::Timestamp;
 use plimsoll_policy::kubelet::{Readings, Signal, StatsTime};
 use plimsoll_units::Quantity;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
 pub(crate) struct Case {
-    summary: OfNode,
+    summary: Stats,
     observations: BTreeMap<String, Observed>,
 }
 
@@ -28,7 +28,7 @@ fn timestamp(time: StatsTime) -> Timestamp {
 
 impl crate::Case for Case {
     fn difference(self) -> Option<String> {
-        let readings = Readings::of(&self.summary.0);
+        let readings = Readings::of(&self.summary.0.node_stats());
         let mut ours = BTreeMap::new();
         for signal in Signal::ALL {
             let Some(reading) = readings.get(signal) else { continue };

@@ -1,18 +1,18 @@
 //! Whole runs of the eviction manager.
 
-use crate::api::{Lists, OfNode, Pod, PodStats, amount};
+use crate::api::Stats;
 use core::time::Duration;
+use k8s_openapi::api::core::v1 as api;
 use plimsoll_config::kubelet::{self as configured, EvictionSettings, Kubelet, parse_thresholds};
+use plimsoll_pods::{Observed, Pod};
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
 use plimsoll_policy::kubelet::{Condition, DiskLayout, Limit, Line, Origin, Readings, Resource, StatsTime, Threshold};
-use plimsoll_policy::message::{
-    self, Asked, Attempting, MemoryUsage, Message, MessageContext, OverLimit, Used, Victim, VictimUsage,
-};
+use plimsoll_policy::message::{self, Attempting, Message, MessageContext, OverLimit, Victim};
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, Key, Observation, Outcome, Plan, Reclaimed, Stage, State, Uid, Why, Workload,
     decide,
 };
-use plimsoll_units::{CgroupId, MonotonicNs, Percentage, Quantity};
+use plimsoll_units::{CgroupId, MonotonicNs, Percentage};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const NODE: &str = "node-1";
 
 #[derive(Deserialize)]
 pub(crate) struct Case {
-    admission_pods: BTreeMap<String, Pod>,
+    admission_pods: BTreeMap<String, api::Pod>,
     config: Settings,
     thresholds: Option<Vec<Drawn>>,
     pods: Vec<Pod>,
@@ -76,14 +76,6 @@ struct Step {
     fail: BTreeMap<String, String>,
     state: Known,
     outcomes: Option<Vec<Done>>,
-}
-
-#[derive(Deserialize)]
-struct Stats {
-    #[serde(flatten)]
-    of_node: OfNode,
-    #[serde(default)]
-    pods: Vec<PodStats>,
 }
 
 #[derive(Debug, Default, Deserialize, PartialEq)]
@@ -269,16 +261,14 @@ impl Case {
 
 impl Drawings<'_> {
     /// What a plan comes to, in the words of the API.
-    fn reported(&self, step: &Step, active: &[&Pod], config: &Config, plan: &Plan) -> Vec<(Event, Kill)> {
-        let stats = step.stats.as_ref();
-        let readings = stats.map(|stats| Readings::of(&stats.of_node.0)).unwrap_or_default();
+    fn reported(&self, step: &Step, active: &[Observed<'_>], config: &Config, plan: &Plan) -> Vec<(Event, Kill)> {
+        let readings = read(step.stats.as_ref()).unwrap_or_default();
         plan.actions
             .iter()
             .filter_map(|action| {
                 let Action::Evict { workload, grace_seconds, .. } = *action else { return None };
-                let pod = active[workload as usize];
-                let spoken = Spoken { drawings: self, active, stats: stats.map_or(&[], |stats| &stats.pods) };
-                let reported = Message::of(config, &readings, plan, action, &spoken)?;
+                let pod = &step.active[workload as usize];
+                let reported = Message::of(config, &readings, plan, action, &Spoken { drawings: self, active })?;
                 let condition = matches!(reported, Message::Low(_)).then(|| PodCondition {
                     kind: message::DISRUPTION_CONDITION.to_owned(),
                     status: message::DISRUPTION_STATUS.to_owned(),
@@ -289,7 +279,7 @@ impl Drawings<'_> {
                     reported.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
                 let message = reported.to_string();
                 let event = Event {
-                    pod: Some(pod.metadata.name.clone()),
+                    pod: Some(pod.clone()),
                     node: None,
                     kind: message::EVENT_TYPE.to_owned(),
                     reason: message::EVICTED.to_owned(),
@@ -297,7 +287,7 @@ impl Drawings<'_> {
                     annotations,
                 };
                 let kill = Kill {
-                    pod: pod.metadata.name.clone(),
+                    pod: pod.clone(),
                     grace_seconds,
                     phase: message::PHASE.to_owned(),
                     reason: message::EVICTED.to_owned(),
@@ -313,8 +303,7 @@ impl Drawings<'_> {
 /// What a case writes and messages repeat.
 struct Spoken<'a> {
     drawings: &'a Drawings<'a>,
-    active: &'a [&'a Pod],
-    stats: &'a [PodStats],
+    active: &'a [Observed<'a>],
 }
 
 impl MessageContext for Spoken<'_> {
@@ -324,84 +313,32 @@ impl MessageContext for Spoken<'_> {
     }
 
     fn victim(&self, pod: u32, resource: Resource) -> Victim {
-        let pod = self.active[pod as usize];
-        let stats = pod.stats(self.stats);
-        let written = |text: &String| Quantity::parse(text).expect("a quantity");
-        let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-        Victim {
-            name: pod.metadata.name.clone(),
-            request: pod
-                .spec
-                .resources
-                .as_ref()
-                .and_then(|resources| resources.requests.get(resource.name()))
-                .map(written),
-            containers: containers
-                .map(|container| Asked {
-                    name: container.name.clone(),
-                    request: container.resources.requests.get(resource.name()).map_or(Quantity::ZERO, written),
-                })
-                .collect(),
-            used: stats.map(|stats| VictimUsage {
-                memory: stats.memory.map(|memory| MemoryUsage { working_set: memory.working_set_bytes }),
-                containers: stats
-                    .containers
-                    .iter()
-                    .map(|container| Used {
-                        name: container.name.clone(),
-                        working_set: container.memory.and_then(|memory| memory.working_set_bytes),
-                        root_fs: container.rootfs.and_then(|used| used.used_bytes),
-                        logs: container.logs.and_then(|used| used.used_bytes),
-                    })
-                    .collect(),
-            }),
-        }
+        self.active[pod as usize].victim(resource)
     }
 
     fn over(&self, pod: u32, limit: Limit) -> OverLimit {
-        let pod = self.active[pod as usize];
-        match limit {
-            Limit::EmptyDir(volume) => {
-                let volume = &pod.spec.volumes[volume as usize];
-                let limit = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_deref());
-                OverLimit::EmptyDir { name: volume.name.clone(), limit: printed(limit.expect("a limit to be over")) }
-            }
-            Limit::Pod => OverLimit::Pod { limit: pod.storage_limit().expect("a limit to be over").to_string() },
-            Limit::Container(container) => {
-                let stats = pod.stats(self.stats).expect("statistics to be over");
-                let name = stats.containers[container as usize].name.clone();
-                let limit = pod
-                    .spec
-                    .containers
-                    .iter()
-                    .filter(|container| container.name == name)
-                    .filter_map(|container| container.resources.limits.get("ephemeral-storage"))
-                    .rfind(|text| !amount(text).is_zero());
-                OverLimit::Container { name, limit: printed(limit.expect("a limit to be over")) }
-            }
-        }
+        self.active[pod as usize].over(limit)
     }
 }
 
-/// A quantity as Kubernetes prints it.
-fn printed(text: &str) -> String {
-    Quantity::parse(text).expect("a quantity").to_string()
+fn read(stats: Option<&Stats>) -> Option<Readings> {
+    stats.map(|Stats(summary)| Readings::of(&summary.node_stats()))
 }
 
-fn admit(pod: &Pod, conditions: &[Condition]) -> Result<(), admission::Refused> {
+fn admit(pod: &api::Pod, conditions: &[Condition]) -> Result<(), admission::Refused> {
     let tolerations: Vec<_> = pod
         .spec
-        .tolerations
         .iter()
+        .flat_map(|spec| spec.tolerations.iter().flatten())
         .map(|toleration| admission::Toleration {
-            key: &toleration.key,
-            operator: match toleration.operator.as_str() {
+            key: toleration.key.as_deref().unwrap_or_default(),
+            operator: match toleration.operator.as_deref().unwrap_or_default() {
                 "" | "Equal" => TolerationOperator::Equal,
                 "Exists" => TolerationOperator::Exists,
                 _ => TolerationOperator::Other,
             },
-            value: &toleration.value,
-            effect: match toleration.effect.as_str() {
+            value: toleration.value.as_deref().unwrap_or_default(),
+            effect: match toleration.effect.as_deref().unwrap_or_default() {
                 "" => None,
                 "NoSchedule" => Some(Effect::NoSchedule),
                 "PreferNoSchedule" => Some(Effect::PreferNoSchedule),
@@ -409,8 +346,8 @@ fn admit(pod: &Pod, conditions: &[Condition]) -> Result<(), admission::Refused> 
             },
         })
         .collect();
-    let facts = pod.facts();
-    let applicant = Applicant { class: facts.qos, critical: facts.critical.is_some(), tolerations: &tolerations };
+    let pod = Pod::try_from(pod.clone()).expect("a pod of the case");
+    let applicant = Applicant { class: pod.qos, critical: pod.facts.critical.is_some(), tolerations: &tolerations };
     admission::admit(&applicant, conditions)
 }
 
@@ -447,20 +384,20 @@ impl crate::Case for Case {
         let mut reclaimed = None;
         for (index, step) in self.steps.iter().enumerate() {
             elapsed += step.advance_ns;
-            let active: Vec<&Pod> = step
-                .active
-                .iter()
-                .map(|name| self.pods.iter().find(|pod| pod.metadata.name == *name).expect("a pod of the case"))
-                .collect();
             let seen = step.stats.as_ref();
-            let lists: Vec<_> = active.iter().map(|pod| Lists::new(pod, seen.map_or(&[], |seen| &seen.pods))).collect();
-            let workload = |(slot, list)| {
-                let id = u64::from(slot);
-                let key = Key { slot, id: CgroupId(id) };
-                Workload { key, uid: Uid(id.into()), facts: Lists::pod(list), ..Workload::default() }
+            let observed = |name: &String| {
+                let pod = self.pods.iter().find(|pod| pod.name == *name).expect("a pod of the case");
+                Observed::of(pod, seen.map(|Stats(summary)| summary))
             };
-            let workloads: Vec<_> = (0_u32..).zip(&lists).map(workload).collect();
-            let read = |stats: Option<&Stats>| stats.map(|stats| Readings::of(&stats.of_node.0));
+            let active: Vec<Observed<'_>> = step.active.iter().map(observed).collect();
+            let workloads: Vec<Workload<'_>> = (0_u32..)
+                .zip(&active)
+                .map(|(slot, pod)| {
+                    let id = u64::from(slot);
+                    let key = Key { slot, id: CgroupId(id) };
+                    Workload { key, uid: Uid(id.into()), facts: pod.facts(), ..Workload::default() }
+                })
+                .collect();
             let layout = || DiskLayout::of(self.config.dedicated_image_fs, self.is_split(Some(step)));
             let observation = Observation {
                 layout: step.tells_disks().then(layout),

@@ -1,0 +1,541 @@
+//! What is taken from a pod of the API.
+
+use core::fmt;
+use core::time::Duration;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::apimachinery::pkg::{api::resource::Quantity as Written, apis::meta::v1::Time};
+use plimsoll_policy::kubelet::{self, Amount, Amounts, InitContainer, PodSpec, PodStats, QosClass};
+use plimsoll_policy::oom_score::{Requests, oom_score_adj, part_of_pod_request};
+use plimsoll_policy::{Key, OwnerUid, Protected, Terminating, Uid, Workload};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Quantity};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The name of local storage among resources.
+pub(crate) const STORAGE: &str = "ephemeral-storage";
+/// The priority class of pods without which a node is none.
+const NODE_CRITICAL: &str = "system-node-critical";
+/// How long a pod may take to be gone once its grace is over and it is killed; one that takes longer is stuck.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A pod.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "api::Pod")]
+pub struct Pod {
+    /// Its namespace; empty for none.
+    pub namespace: String,
+    /// Its name within that.
+    pub name: String,
+    /// Its UID as it is written, by which statistics and cgroups are joined; empty for none.
+    pub uid: String,
+    /// Of a mirror pod, the UID of the static pod that it stands for (`kubernetes.io/config.hash`).
+    pub static_uid: Option<String>,
+    /// The DaemonSet that owns it.
+    pub daemon_set: Option<DaemonSet>,
+    /// The node that it was given to; empty for none.
+    pub node: String,
+    /// It has succeeded or failed: nothing of it runs.
+    pub has_ended: bool,
+    /// When it was started, on a clock that begins in 1970; absent if the status does not say.
+    pub started: Option<MonotonicNs>,
+    /// Its deletion was asked for, and its grace is over then, on the same clock.
+    pub ends: Option<MonotonicNs>,
+    /// What the kubelet's code computes from the specification; without its lists, which [`Observed`] has.
+    ///
+    /// [`Observed`]: crate::Observed
+    pub facts: kubelet::Pod<'static>,
+    /// Its class.
+    pub qos: QosClass,
+    /// It is critical and of the class `system-node-critical`.
+    pub is_node_critical: bool,
+    /// What it requests, with texts for messages.
+    pub spec: Spec,
+}
+
+/// The owner of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonSet {
+    /// Its name, in the pod's namespace.
+    pub name: String,
+    /// Its UID.
+    pub uid: OwnerUid,
+}
+
+/// The parts of a specification that something is reported of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spec {
+    /// What it requests as a whole.
+    pub resources: Option<Requirements>,
+    /// What running it costs beside its containers.
+    pub overhead: Resources,
+    /// Its regular containers.
+    pub containers: Vec<Container>,
+    /// Its init containers.
+    pub init_containers: Vec<Container>,
+    /// Its volumes.
+    pub volumes: Vec<Volume>,
+}
+
+/// A container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// What it requests and what it may use.
+    pub resources: Requirements,
+    /// An init container that stays beside the regular ones.
+    pub is_sidecar: bool,
+    /// Its id within the runtime, where the status has it.
+    pub id: Option<String>,
+}
+
+/// Quantities by the name of the resource.
+pub type Resources = BTreeMap<String, Quantity>;
+
+/// What a container or a pod requests, and what it may use.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Requirements {
+    /// What it is promised.
+    pub requests: Resources,
+    /// What it may use.
+    pub limits: Resources,
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its files count as the pod's, on a disk of the node ([`kubelet::Volume::is_local`]).
+    pub is_local: bool,
+    /// The size limit of an `emptyDir`.
+    pub size_limit: Option<Quantity>,
+}
+
+/// A field of a pod that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// The field with its parents, from the pod on: `spec.containers[0].resources.requests.memory`.
+    pub path: String,
+    /// What was expected, and the value.
+    pub why: String,
+}
+
+impl core::error::Error for FieldError {}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.why)
+    }
+}
+
+fn quantity(path: impl FnOnce() -> String, Written(text): &Written) -> Result<Quantity, FieldError> {
+    let why = |error| format!("expected a quantity such as 500Mi, not {text:?}: {error}");
+    Quantity::parse(text).map_err(|error| FieldError { path: path(), why: why(error) })
+}
+
+fn resources(path: &str, written: Option<BTreeMap<String, Written>>) -> Result<Resources, FieldError> {
+    let read = |(name, written): (String, Written)| {
+        let amount = quantity(|| format!("{path}.{name}"), &written)?;
+        Ok((name, amount))
+    };
+    written.into_iter().flatten().map(read).collect()
+}
+
+impl Requirements {
+    fn read(path: &str, written: api::ResourceRequirements) -> Result<Self, FieldError> {
+        Ok(Self {
+            requests: resources(&format!("{path}.requests"), written.requests)?,
+            limits: resources(&format!("{path}.limits"), written.limits)?,
+        })
+    }
+
+    /// Whether it may use just as much memory as it requests. A request that is not written is as large as the limit.
+    fn is_limited_to_request(&self) -> bool {
+        let limit = memory(&self.limits);
+        limit.is_some() && memory(&self.requests).or(limit) == limit
+    }
+}
+
+fn amounts(resources: &Resources) -> Amounts {
+    let of = |name: &str| resources.get(name).map(Quantity::amount);
+    Amounts {
+        cpu: of("cpu"),
+        memory: of("memory"),
+        ephemeral_storage: of(STORAGE),
+        huge_pages: resources.keys().any(|name| name.starts_with("hugepages-")),
+    }
+}
+
+impl From<&Requirements> for kubelet::Requirements {
+    fn from(Requirements { requests, limits }: &Requirements) -> Self {
+        Self { requests: amounts(requests), limits: amounts(limits) }
+    }
+}
+
+fn bytes(amount: Amount) -> Bytes {
+    Bytes(u64::try_from(amount.rounded_up().max(0)).unwrap_or(u64::MAX))
+}
+
+fn memory(resources: &Resources) -> Option<Bytes> {
+    resources.get("memory").map(|written| bytes(written.amount()))
+}
+
+fn containers(path: &str, written: Vec<api::Container>) -> Result<Vec<Container>, FieldError> {
+    let read = |(index, container): (usize, api::Container)| {
+        let path = format!("{path}[{index}].resources");
+        Ok(Container {
+            name: container.name,
+            resources: Requirements::read(&path, container.resources.unwrap_or_default())?,
+            is_sidecar: container.restart_policy.as_deref() == Some("Always"),
+            id: None,
+        })
+    };
+    written.into_iter().enumerate().map(read).collect()
+}
+
+fn volumes(written: Vec<api::Volume>) -> Result<Vec<Volume>, FieldError> {
+    let read = |(index, volume): (usize, api::Volume)| {
+        let empty_dir = volume.empty_dir;
+        let is_on_disk = |dir: &api::EmptyDirVolumeSource| dir.medium.as_ref().is_none_or(String::is_empty);
+        let path = || format!("spec.volumes[{index}].emptyDir.sizeLimit");
+        Ok(Volume {
+            name: volume.name,
+            is_local: volume.host_path.is_some()
+                || volume.config_map.is_some()
+                || volume.git_repo.is_some()
+                || empty_dir.as_ref().is_some_and(is_on_disk),
+            size_limit: empty_dir.and_then(|dir| dir.size_limit).map(|limit| quantity(path, &limit)).transpose()?,
+        })
+    };
+    written.into_iter().enumerate().map(read).collect()
+}
+
+impl Spec {
+    fn read(spec: api::PodSpec) -> Result<Self, FieldError> {
+        Ok(Self {
+            resources: spec.resources.map(|written| Requirements::read("spec.resources", written)).transpose()?,
+            overhead: resources("spec.overhead", spec.overhead)?,
+            containers: containers("spec.containers", spec.containers)?,
+            init_containers: containers("spec.initContainers", spec.init_containers.unwrap_or_default())?,
+            volumes: volumes(spec.volumes.unwrap_or_default())?,
+        })
+    }
+
+    /// Takes what the status says of containers.
+    fn add_ids(&mut self, status: &api::PodStatus) {
+        let statuses = || [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten();
+        for container in self.containers.iter_mut().chain(&mut self.init_containers) {
+            let status = statuses().find(|status| status.name == container.name);
+            let id = status.and_then(|status| status.container_id.as_deref());
+            // `containerd://` and the id.
+            let id = id.map(|id| id.split_once("://").map_or(id, |(_, id)| id));
+            container.id = id.filter(|id| !id.is_empty()).map(str::to_owned);
+        }
+    }
+
+    /// As the kubelet's code takes it; without priority and annotations.
+    fn with<T>(&self, take: impl FnOnce(PodSpec<'_>) -> T) -> T {
+        let requirements = |container: &Container| (&container.resources).into();
+        let containers: Vec<_> = self.containers.iter().map(requirements).collect();
+        let init =
+            |container| InitContainer { requirements: requirements(container), is_sidecar: container.is_sidecar };
+        let init_containers: Vec<_> = self.init_containers.iter().map(init).collect();
+        take(PodSpec {
+            containers: &containers,
+            init_containers: &init_containers,
+            overhead: amounts(&self.overhead),
+            pod_level: self.resources.as_ref().map(Into::into),
+            ..PodSpec::default()
+        })
+    }
+
+    /// The local storage that the pod may use, to be printed: the sum that [`PodSpec::ephemeral_storage_limit`] takes.
+    pub fn storage_limit(&self) -> Option<Quantity> {
+        let plus = |one: Option<Quantity>, other: Option<Quantity>| match (one, other) {
+            (Some(one), Some(other)) => Some(&one + &other),
+            (one, other) => one.or(other),
+        };
+        let most = |one: Option<Quantity>, other: Option<Quantity>| match (one, other) {
+            (Some(one), Some(other)) if one.amount() >= other.amount() => Some(one),
+            (one, other) => other.or(one),
+        };
+        let own = |container: &Container| container.resources.limits.get(STORAGE).cloned();
+        let mut together = self.containers.iter().map(own).fold(None, plus);
+        let (mut sidecars, mut starting) = (None, None);
+        for container in &self.init_containers {
+            if container.is_sidecar {
+                together = plus(together, own(container));
+                sidecars = plus(sidecars, own(container));
+                starting = most(starting, sidecars.clone());
+            } else {
+                starting = most(starting, plus(own(container), sidecars.clone()));
+            }
+        }
+        let limit = most(together, starting)?;
+        let overhead = self.overhead.get(STORAGE).filter(|_| !limit.is_zero());
+        Some(overhead.map_or(limit.clone(), |overhead| &limit + overhead))
+    }
+
+    /// Whether the pod may use just as much memory as it requests.
+    pub fn is_limited_to_request(&self) -> bool {
+        let level = self.resources.as_ref().filter(|level| memory(&level.limits).is_some());
+        let all = || self.containers.iter().all(|container| container.resources.is_limited_to_request());
+        level.map_or_else(|| !self.containers.is_empty() && all(), Requirements::is_limited_to_request)
+    }
+
+    /// The containers that run at once: sidecars, then regular ones.
+    pub fn running(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers.iter().filter(|container| container.is_sidecar).chain(&self.containers)
+    }
+
+    /// What decides about the `oom_score_adj` of a running container.
+    fn requests(&self, container: &Container) -> Requests {
+        let own = |container: &Container| memory(&container.resources.requests).unwrap_or(Bytes::ZERO);
+        let of_pod = self.resources.as_ref().and_then(|level| memory(&level.requests)).map_or(Bytes::ZERO, |level| {
+            let of_containers =
+                |spec: PodSpec<'_>| PodSpec { pod_level: None, overhead: Amounts::default(), ..spec }.memory_request();
+            let count = u64::try_from(self.containers.len() + self.init_containers.len()).unwrap_or(u64::MAX);
+            part_of_pod_request(level, bytes(self.with(of_containers)), count)
+        });
+        let least_regular = self.containers.iter().map(own).min().filter(|_| container.is_sidecar);
+        Requests { own: own(container), of_pod, least_regular }
+    }
+}
+
+/// On a clock that begins in 1970.
+fn since_epoch(Time(time): Time) -> MonotonicNs {
+    MonotonicNs(u64::try_from(time.as_nanosecond().max(0)).unwrap_or(u64::MAX))
+}
+
+impl TryFrom<api::Pod> for Pod {
+    type Error = FieldError;
+
+    fn try_from(api::Pod { metadata, spec, status }: api::Pod) -> Result<Self, FieldError> {
+        let (mut spec, mut status) = (spec.unwrap_or_default(), status.unwrap_or_default());
+        let (priority, class) = (spec.priority, spec.priority_class_name.take());
+        let (node, grace_seconds) = (spec.node_name.take(), spec.termination_grace_period_seconds);
+        let mut spec = Spec::read(spec)?;
+        spec.add_ids(&status);
+        let annotations = metadata.annotations.unwrap_or_default();
+        let (qos, facts) = spec.with(|spec| {
+            let source = annotations.get("kubernetes.io/config.source").map(String::as_str);
+            let is_mirror = annotations.contains_key("kubernetes.io/config.mirror");
+            let spec = PodSpec { priority, source, is_mirror, ..spec };
+            let facts = kubelet::Pod {
+                priority: priority.unwrap_or(0),
+                critical: spec.critical(),
+                memory_request: spec.memory_request(),
+                ephemeral_storage_request: spec.ephemeral_storage_request(),
+                ephemeral_storage_limit: spec.ephemeral_storage_limit(),
+                grace_seconds,
+                ..kubelet::Pod::default()
+            };
+            (spec.qos(), facts)
+        });
+        let uid = metadata.uid.unwrap_or_default();
+        let mut owners = metadata.owner_references.into_iter().flatten();
+        let daemon_set = owners.find(|owner| owner.kind == "DaemonSet");
+        Ok(Self {
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name.unwrap_or_default(),
+            static_uid: annotations.get("kubernetes.io/config.hash").filter(|hash| **hash != uid).cloned(),
+            uid,
+            daemon_set: daemon_set.map(|owner| DaemonSet { uid: OwnerUid(bits(&owner.uid)), name: owner.name }),
+            node: node.unwrap_or_default(),
+            has_ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            started: status.start_time.take().map(since_epoch),
+            ends: metadata.deletion_timestamp.map(since_epoch),
+            is_node_critical: facts.critical.is_some() && class.as_deref() == Some(NODE_CRITICAL),
+            facts,
+            qos,
+            spec,
+        })
+    }
+}
+
+/// The 128 bits of a UID; of one in no known form, bits that follow from its text.
+pub(crate) fn bits(uid: &str) -> u128 {
+    let digits: String = uid.chars().filter(|character| *character != '-').collect();
+    if digits.len() == 32
+        && let Ok(bits) = u128::from_str_radix(&digits, 16)
+    {
+        return bits;
+    }
+    // FNV-1a.
+    uid.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
+}
+
+/// A pod of a recording has no cgroup: the end of its UID stands for that.
+pub(crate) fn key(uid: Uid) -> Key {
+    let [high, low] = [uid.0 >> 64, uid.0].map(|half| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0));
+    Key { slot: 0, id: CgroupId(high ^ low) }
+}
+
+pub(crate) fn full_name(namespace: &str, name: &str) -> String {
+    if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
+}
+
+impl Pod {
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        full_name(&self.namespace, &self.name)
+    }
+
+    /// Whether a UID in a cgroup's path or in statistics is this pod's. Those of a static pod carry the hash of its
+    /// file, which its mirror notes.
+    pub fn has_uid(&self, uid: &str) -> bool {
+        self.uid == uid || self.static_uid.as_deref() == Some(uid)
+    }
+
+    /// Why it is never evicted, if so.
+    pub fn protected(&self) -> Option<Protected> {
+        self.facts.critical.map(Into::into)
+    }
+
+    /// The memory that it requests.
+    pub fn memory_request(&self) -> Bytes {
+        bytes(self.facts.memory_request)
+    }
+
+    /// How its deletion stands at a time on the clock that begins in 1970.
+    pub(crate) fn terminating(&self, now: MonotonicNs) -> Option<Terminating> {
+        let of = |end: MonotonicNs| Terminating {
+            is_stuck: now > end.after(KILL_PATIENCE),
+            is_graceful: end > now,
+            until: Some(end),
+        };
+        self.ends.map(of)
+    }
+
+    /// As it is decided about when memory is short, on a clock that begins in 1970, with what is measured of it: its
+    /// working set, and what of its memory is in swap.
+    pub fn for_memory(
+        &self,
+        working_set: Option<Bytes>,
+        swapped: Option<Bytes>,
+        now: MonotonicNs,
+    ) -> Workload<'static> {
+        let uid = Uid(bits(&self.uid));
+        let of_memory = |working_set: Bytes| PodStats { working_set: Some(working_set.0), ..PodStats::default() };
+        Workload {
+            key: key(uid),
+            uid,
+            facts: kubelet::Pod {
+                priority: self.facts.priority,
+                memory_request: Amount::counted(self.memory_request().0),
+                stats: working_set.map(of_memory),
+                ..kubelet::Pod::default()
+            },
+            qos: self.qos,
+            protected: self.protected(),
+            started: self.started.unwrap_or(MonotonicNs(0)),
+            swapped,
+            terminating: self.terminating(now),
+            ..Workload::default()
+        }
+    }
+
+    /// When it was started, in RFC 3339.
+    pub fn started_at(&self) -> Option<String> {
+        let started = Timestamp::from_nanosecond(self.started?.0.into()).ok()?;
+        Some(started.to_string())
+    }
+
+    /// What the kubelet writes into `oom_score_adj` of a running container's processes.
+    pub fn oom_score_adj(&self, container: &Container, machine: Bytes) -> i32 {
+        oom_score_adj(self.qos, self.is_node_critical, self.spec.requests(container), machine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read_pods;
+
+    fn pod(annotations: &str, spec: &str, status: &str) -> Pod {
+        let text = format!(
+            r#"{{"items": [{{"metadata": {{"name": "a", "namespace": "n", "uid": "u", "annotations": {annotations}}},
+            "spec": {spec}, "status": {status}}}]}}"#
+        );
+        read_pods(text.as_bytes()).expect("it is a list").remove(0)
+    }
+
+    #[test]
+    fn a_pod_has_its_class_its_requests_and_why_it_is_never_evicted() {
+        let container = |requests: &str, limits: &str| {
+            format!(
+                r#"{{"containers": [{{"name": "c", "resources": {{"requests": {requests}, "limits": {limits}}}}}],
+                "priority": 7, "nodeName": "x"}}"#
+            )
+        };
+        for (requests, limits, qos, request, is_limit) in [
+            ("{}", "{}", QosClass::BestEffort, 0, false),
+            (r#"{"memory": "1Mi"}"#, r#"{"memory": "2Mi"}"#, QosClass::Burstable, 1 << 20, false),
+            (r#"{"memory": "2Mi"}"#, r#"{"memory": "2Mi"}"#, QosClass::Burstable, 2 << 20, true),
+            ("{}", r#"{"memory": "2Mi"}"#, QosClass::Burstable, 0, true),
+            (r#"{"memory": "2Mi", "cpu": 1}"#, r#"{"memory": "2Mi", "cpu": 1}"#, QosClass::Guaranteed, 2 << 20, true),
+        ] {
+            let pod = pod("null", &container(requests, limits), "{}");
+            assert_eq!((pod.qos, pod.memory_request()), (qos, Bytes(request)), "{requests} {limits}");
+            assert_eq!(pod.spec.is_limited_to_request(), is_limit, "{requests} {limits}");
+            assert_eq!((&*pod.full_name(), &*pod.node, pod.facts.priority, pod.has_ended), ("n/a", "x", 7, false));
+            assert_eq!((pod.has_uid("u"), pod.static_uid.clone(), pod.protected()), (true, None, None));
+        }
+        let mirror = r#"{"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"}"#;
+        let mirror = pod(mirror, r#"{"priorityClassName": "system-node-critical"}"#, r#"{"phase": "Failed"}"#);
+        assert_eq!(
+            (mirror.protected(), mirror.is_node_critical, mirror.has_ended),
+            (Some(Protected::Mirror), true, true)
+        );
+        assert_eq!(["u", "h", "a"].map(|uid| mirror.has_uid(uid)), [true, true, false]);
+        let of_file = r#"{"kubernetes.io/config.source": "file"}"#;
+        assert_eq!(pod(of_file, "{}", "{}").protected(), Some(Protected::Static));
+        let critical = pod("{}", r#"{"priority": 2000001000, "priorityClassName": "system-node-critical"}"#, "{}");
+        assert_eq!((critical.protected(), critical.is_node_critical), (Some(Protected::Critical), true));
+        let classed = pod("{}", r#"{"priorityClassName": "system-node-critical"}"#, "{}");
+        assert!(!classed.is_node_critical, "the class alone makes no pod critical");
+    }
+
+    #[test]
+    fn each_container_has_its_own_oom_score_adj() {
+        let asks = |name: &str, memory: &str, more: &str| {
+            format!(r#"{{"name": "{name}", "resources": {{"requests": {{"memory": "{memory}"}}}}{more}}}"#)
+        };
+        let spec = format!(
+            r#"{{"containers": [{}, {}], "initContainers": [{}, {}]}}"#,
+            asks("big", "400", ""),
+            asks("small", "100", ""),
+            asks("beside", "0", r#", "restartPolicy": "Always""#),
+            asks("before", "10", ""),
+        );
+        let status = r#"{"containerStatuses": [{"name": "big", "containerID": "containerd://abc"}],
+                         "initContainerStatuses": [{"name": "beside"}]}"#;
+        let scores = |pod: &Pod| -> Vec<i32> {
+            pod.spec.running().map(|container| pod.oom_score_adj(container, Bytes(1000))).collect()
+        };
+        let in_parts = pod("null", &spec, status);
+        let running: Vec<_> = in_parts.spec.running().map(|it| (it.name.as_str(), it.id.as_deref())).collect();
+        assert_eq!(running, [("beside", None), ("big", Some("abc")), ("small", None)]);
+        assert_eq!(scores(&in_parts), [900, 600, 900]);
+        let level = spec.replacen('{', r#"{"resources": {"requests": {"memory": "900"}}, "#, 1);
+        let level = scores(&pod("null", &level, "{}"));
+        assert_eq!(level, [800, 500, 800], "a quarter of the 400 that the pod asks for beyond them");
+    }
+
+    #[test]
+    fn overhead_widens_a_limit_that_is_not_zero() {
+        for (limits, printed) in
+            [(&["0"][..], Some("0")), (&["0", "1Mi"], Some("1025Mi")), (&["1Mi", "0"], Some("1025Mi")), (&[], None)]
+        {
+            let limit = |limit: &&str| format!(r#"{{"resources": {{"limits": {{"{STORAGE}": "{limit}"}}}}}}"#);
+            let containers = limits.iter().map(limit).collect::<Vec<_>>().join(",");
+            let spec = format!(r#"{{"containers": [{containers}], "overhead": {{"{STORAGE}": "1Gi"}}}}"#);
+            let limit = pod("null", &spec, "null").spec.storage_limit();
+            assert_eq!(limit.map(|limit| limit.to_string()).as_deref(), printed);
+        }
+    }
+}
