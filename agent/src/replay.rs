@@ -17,10 +17,10 @@ use crate::options::{Options, Output};
 const CODES: &str = "Exit codes: 0 done; 1 the recording cannot be read; 2 wrong arguments or configuration.";
 /// A recording is held in memory as a whole; larger ones are refused.
 const MOST_BYTES: u64 = 512 << 20;
-/// In text, so many candidates of a turn are printed.
+/// How many candidates of a turn are printed as text.
 const MOST_CANDIDATES: usize = 20;
 
-/// What to replay, by which rules.
+/// What to replay, and by which policy.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
@@ -30,25 +30,25 @@ pub(crate) struct Arguments {
     options: Options,
     /// The eviction policy, in place of the configured one.
     #[arg(long)]
-    eviction_policy: Option<Book>,
+    eviction_policy: Option<Policy>,
     /// For statistics of a kubelet: the pods, as `kubectl get pods -A -o json` prints them. Without them there are no
-    /// requests, no priorities, and nobody is protected.
+    /// requests and no priorities, and no pod is protected.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
     /// For statistics of a kubelet: which disks there are. Without it, two file systems of the same size are taken for
     /// one.
     #[arg(long)]
     disks: Option<Disks>,
-    /// Print every look, not only those that bring news.
+    /// Print every decision, not only those that act or differ from the one before.
     #[arg(long)]
     all: bool,
-    /// For people, or one JSON object.
+    /// Text, or one JSON object.
     #[arg(long, default_value = "text")]
     output: Output,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Book {
+enum Policy {
     Kubelet,
     Plimsoll,
     #[value(name = "openshift3")]
@@ -70,10 +70,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
     let recording = parsed(&arguments.file, read)?;
     let pods = arguments.pods.as_deref().map(|file| parsed(file, read_pods)).transpose()?;
-    let chosen = arguments.eviction_policy.map(|book| match book {
-        Book::Kubelet => EvictionPolicy::Kubelet,
-        Book::Plimsoll => EvictionPolicy::Plimsoll,
-        Book::OpenShift3 => EvictionPolicy::OpenShift3,
+    let chosen = arguments.eviction_policy.map(|policy| match policy {
+        Policy::Kubelet => EvictionPolicy::Kubelet,
+        Policy::Plimsoll => EvictionPolicy::Plimsoll,
+        Policy::OpenShift3 => EvictionPolicy::OpenShift3,
     });
     let settings = Settings {
         configuration: &configuration,
@@ -98,18 +98,18 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
             Output::Json => turns.push(turn.json()),
         }
     });
-    let News { looks, acted, .. } = news;
+    let News { decisions, acted, .. } = news;
     match arguments.output {
         Output::Text => {
-            let decisions = if looks == 1 { "decision" } else { "decisions" };
-            print(&format!("{looks} {decisions}, {acted} of them with something to do\n"));
+            let noun = if decisions == 1 { "decision" } else { "decisions" };
+            print(&format!("{decisions} {noun}, {acted} with an action\n"));
         }
-        Output::Json => print(&format!("{}\n", json!({ "decisions": looks, "acted": acted, "turns": turns }))),
+        Output::Json => print(&format!("{}\n", json!({ "decisions": decisions, "acted": acted, "turns": turns }))),
     }
     Ok(0)
 }
 
-/// What stands in a file.
+/// Reads a file and parses it.
 pub(crate) fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, ReadError>) -> anyhow::Result<T> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut bytes = Vec::new();
@@ -118,7 +118,7 @@ pub(crate) fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, ReadError>) -
     parse(&bytes).map_err(|error| anyhow::anyhow!("{}:{}", path.display(), printable(&error.to_string())))
 }
 
-/// What one has to know to read the answer.
+/// What to know when reading the answer.
 fn notes(recording: &Recording, has_pods: bool) -> Vec<&'static str> {
     let mut notes = Vec::new();
     match recording {
@@ -126,17 +126,17 @@ fn notes(recording: &Recording, has_pods: bool) -> Vec<&'static str> {
             notes.push("the last line of the trace has no end; it is left out");
         }
         Recording::Summaries(_) if !has_pods => {
-            notes.push("without --pods there are no requests and no priorities, and nobody is protected");
+            notes.push("without --pods there are no requests and no priorities, and no pod is protected");
         }
         Recording::Trace(_) | Recording::Summaries(_) => {}
     }
     notes
 }
 
-/// Which turns are worth printing: the first, those that do something, and those after which something is different.
+/// Which turns are printed: the first, those that act, and those whose outcome or conditions differ from the one before.
 #[derive(Default)]
 struct News {
-    looks: usize,
+    decisions: usize,
     acted: usize,
     /// By scope.
     last: std::collections::BTreeMap<Option<String>, String>,
@@ -144,7 +144,7 @@ struct News {
 
 impl News {
     fn is_any(&mut self, turn: &Turn<'_>) -> bool {
-        self.looks += 1;
+        self.decisions += 1;
         self.acted += usize::from(turn.acts());
         let state = turn.state();
         let before = self.last.insert(turn.scope().map(str::to_owned), state.clone());
@@ -163,8 +163,8 @@ fn text(turn: &Turn<'_>) -> String {
         let _ = writeln!(text, "    message of {name}: {message}");
     }
     let candidates = turn.candidates();
-    for [name, fate, keys] in candidates.iter().take(MOST_CANDIDATES) {
-        let _ = writeln!(text, "    {name}: {fate}; {keys}");
+    for [name, verdict, keys] in candidates.iter().take(MOST_CANDIDATES) {
+        let _ = writeln!(text, "    {name}: {verdict}; {keys}");
     }
     if candidates.len() > MOST_CANDIDATES {
         let _ = writeln!(text, "    and {} more; --output json has them all", candidates.len() - MOST_CANDIDATES);

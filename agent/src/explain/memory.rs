@@ -1,4 +1,5 @@
-//! Whose page cache pushes the kubelet's figure, who is above its reservation, and what of the machine is promised.
+//! Which cgroups' page cache counts as used in the kubelet's figure, which slices are above their reservation, and what
+//! of the machine is promised.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::oom::class_of;
 use super::pods::{Answer as Pods, Cgroup, Listed};
 use crate::observe::{Figures, Observer};
 
-/// Less active cache than this in a cgroup pushes nobody's figure.
+/// Less active cache than this in a cgroup is left out.
 const CACHE: Bytes = Bytes::mib(16);
 
 /// What to do about page cache that counts as used.
@@ -23,15 +24,15 @@ const CACHE: Bytes = Bytes::mib(16);
 pub(super) enum Advice {
     /// A pod whose request is its limit already.
     RequestIsLimit,
-    /// A pod that asks for less than it may use.
+    /// A pod that requests less than it may use.
     RaiseRequest,
     /// A pod without requests and limits.
     SetBoth,
     /// A pod of which neither request nor limit is known.
     RequestUnknown,
-    /// A service whose promise is its limit already.
+    /// A service whose reservation is its limit already.
     PromiseIsLimit,
-    /// A service that was promised less than it may use.
+    /// A service whose reservation is less than its limit.
     RaisePromise,
     /// Several of them together.
     LookInside,
@@ -67,7 +68,7 @@ pub(super) struct Capacity {
     /// The capacity less what is reserved and the hard threshold.
     #[serde(rename = "allocatable_bytes")]
     pub(super) allocatable: Bytes,
-    /// What pods here ask for together; not known without a list that has some.
+    /// The requests of the pods here together; not known without a list that has some.
     #[serde(rename = "requests_bytes")]
     pub(super) requests: Option<Bytes>,
     /// The sum of what workloads were promised by `memory.low` and `memory.min`.
@@ -121,7 +122,7 @@ pub(super) fn cache(observer: &Observer, look: &Look, pods: &[Cgroup], listed: &
     cache
 }
 
-/// By the list where the pod is on it; without, only a guaranteed pod is known to ask for just what it may use.
+/// By the list where the pod is on it; without, only a guaranteed pod is known to request just what it may use.
 fn of_pod(listed: &Listed, path: &str, class: Option<QosClass>) -> Advice {
     match (listed.of_path(path), class) {
         (Some(pod), _) if pod.spec.is_limited_to_request() => Advice::RequestIsLimit,
@@ -194,7 +195,7 @@ mod tests {
     use plimsoll_replay::trace::Memory;
 
     #[test]
-    fn what_pods_can_request_is_what_the_check_says() {
+    fn what_pods_can_request_is_what_config_check_says() {
         let text = "evictionHard: {memory.available: 50%}\nsystemReserved: {memory: 100Mi}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
         let (total, huge_pages) = (Bytes::mib(1000), Bytes::mib(200));

@@ -1,5 +1,5 @@
-//! `plimsoll explain`: how far this machine is from each line, who would go first and why, and whom the OOM killer
-//! would take instead. Decides in shadow over a fresh look; changes nothing.
+//! `plimsoll explain`: how far this machine is from each threshold, which workloads would be evicted first and why, and
+//! which processes the OOM killer would select instead. Decides in shadow over a fresh sample; changes nothing.
 
 mod memory;
 mod oom;
@@ -35,8 +35,8 @@ configuration.";
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// The pods, as `kubectl get pods -A -o json` or the kubelet's /pods prints them: requests, priorities, and who is
-    /// never chosen.
+    /// The pods, as `kubectl get pods -A -o json` or the kubelet's /pods prints them: requests, priorities, and which
+    /// pods are never evicted.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
     /// For people, or one JSON object.
@@ -124,7 +124,8 @@ fn answer<'a>(
     }
 }
 
-/// What would be decided about the machine or a slice of it now; above its lines, who would go first.
+/// What would be decided about the machine or a slice of it now; where memory is above the thresholds, the order of
+/// eviction.
 fn decided(
     policy: &Config,
     scope: Scope,
@@ -179,8 +180,8 @@ impl Answer<'_> {
             "plan": node["plan"],
             "line": node["line"],
             "slices": slices,
-            "lines": self.distances,
-            "other_lines": self.others,
+            "thresholds": self.distances,
+            "other_thresholds": self.others,
             "capacity": self.capacity,
             "pods": self.pods,
             "oom": self.oom,
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_names_who_would_go_why_and_what_pushes_the_figure() {
+    fn the_answer_has_the_order_of_eviction_its_reasons_and_the_page_cache_that_counts_as_used() {
         let dir = tree(&[
             ("system.slice", 700 * MIB, 150 * MIB, 0, 0, 0),
             ("system.slice/db.service", 400 * MIB, 100 * MIB, 0, 500 * MIB, 600 * MIB),
@@ -243,11 +244,10 @@ mod tests {
             "    system.slice/hog.service: may be evicted; uses 290.0 MiB, 290.0 MiB over its request, priority 0, BestEffort",
             "    system.slice/db.service: may be evicted; uses 400.0 MiB, within its request, priority 0, Burstable",
             "    hog (process 7) in /system.slice/hog.service: score 700, 300.0 MiB resident, 5.0 MiB in swap",
-            "    system.slice: 150.0 MiB of 700.0 MiB; all that is in it together; the most that was measured is 700.0 MiB",
-            "    system.slice/db.service: 100.0 MiB of 400.0 MiB; give it a memory.low equal to its memory.max; the most \
-             that was measured is 400.0 MiB",
-            "    system.slice/web.service: 50.0 MiB of 200.0 MiB; what it was promised is its limit, as it should be; the \
-             most that was measured is 200.0 MiB",
+            "    system.slice: 150.0 MiB of 700.0 MiB; everything in it together; peak 700.0 MiB",
+            "    system.slice/db.service: 100.0 MiB of 400.0 MiB; set its memory.low to its memory.max; peak 400.0 MiB",
+            "    system.slice/web.service: 50.0 MiB of 200.0 MiB; its memory.low is its memory.max, as it should be; \
+             peak 200.0 MiB",
             "    system.slice: uses 700.0 MiB of 500.0 MiB (systemReserved)",
             "    user.slice: uses 90.0 MiB of 64.0 MiB (memory.low and memory.min)",
             "hard threshold of user.slice, 1.0 MiB: 9.0 MiB away by the kubelet's reading, 9.0 MiB away by the kernel's",
@@ -256,7 +256,7 @@ mod tests {
         ] {
             assert!(printed.lines().any(|printed| printed == line), "{line}\n{printed}");
         }
-        let (_, in_slice) = printed.split_once("\nwho would go first in user.slice, now: ").expect("it has lines");
+        let (_, in_slice) = printed.split_once("\neviction order in user.slice, now: ").expect("it has thresholds");
         let (in_slice, _) = in_slice.split_once("\n\n").expect("more follows");
         assert!(in_slice.contains("user.slice/a.scope") && !in_slice.contains("hog"), "{in_slice}");
         let json = answer.json();
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(json["slices"][0]["plan"]["candidates"].as_array().map(Vec::len), Some(1));
         assert_eq!(json["capacity"]["promised_bytes"], 1100 * MIB);
         assert_eq!(json["capacity"]["requests_bytes"], serde_json::Value::Null);
-        assert_eq!(json["lines"][0]["line_bytes"], MIB);
+        assert_eq!(json["thresholds"][0]["threshold_bytes"], MIB);
     }
 
     #[test]
@@ -285,17 +285,17 @@ mod tests {
         let advice = |advice: &str| format!("60.0 MiB of 300.0 MiB; {advice}");
 
         let without = reported(&pods::Listed::default());
-        assert!(without.contains("what pods ask for is not known without --pods"), "{without}");
+        assert!(without.contains("the requests of pods are not known without --pods"), "{without}");
         assert!(without.contains(&advice("request and limit are not known without --pods")), "{without}");
         assert!(
             without.contains(&format!("{guaranteed}: 30.0 MiB of 100.0 MiB; its request is its limit")),
             "{without}"
         );
-        assert!(without.contains("    kubepods.slice: 90.0 MiB of 500.0 MiB; all that is in it together"), "{without}");
+        assert!(without.contains("    kubepods.slice: 90.0 MiB of 500.0 MiB; everything in it together"), "{without}");
 
         let less = reported(&listed("\"memory\": \"100Mi\"", "\"memory\": \"400Mi\""));
-        assert!(less.contains("1 pod asks for 100.0 MiB"), "{less}");
-        assert!(less.contains(&advice("give it a request equal to its limit")), "{less}");
+        assert!(less.contains("1 pod requests 100.0 MiB"), "{less}");
+        assert!(less.contains(&advice("set its request to its limit")), "{less}");
         assert!(less.contains(&format!("{path} (pod n/a): may be evicted")), "{less}");
         assert!(less.contains(&format!("{guaranteed}: a pod that is not in the list")), "{less}");
 
@@ -304,8 +304,8 @@ mod tests {
 
         let mirror = r#"{"kubernetes.io/config.mirror": "x"}"#;
         let mirrored = reported(&listed_pods(&format!("[{}]", pod("a", UID, mirror, 5, ""))));
-        let line = "    n/a (BestEffort, priority 5): never evicted: the mirror of a static pod; uses 300.0 MiB and 9 B in swap, asks for 0 B, \
-                    expected oom_score_adj 1000; but machine.workloads means it, and `run` knows no pods: name it in \
+        let line = "    n/a (BestEffort, priority 5): never evicted: the mirror of a static pod; uses 300.0 MiB and 9 B in swap, requests 0 B, \
+                    expected oom_score_adj 1000; but machine.workloads selects it, and `run` knows no pods: list it in \
                     machine.never";
         assert!(mirrored.lines().any(|printed| printed == line), "{mirrored}");
     }

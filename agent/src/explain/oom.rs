@@ -1,4 +1,4 @@
-//! Whom the OOM killer would take, by what the kernel says of each process.
+//! The processes that the OOM killer would select, by what the kernel says of each.
 
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_node::process::{self, Memory, Pid};
@@ -11,16 +11,16 @@ use serde::Serialize;
 
 use super::pods::Listed;
 
-/// So many of the OOM killer's next ones are told.
+/// How many processes are reported.
 pub(super) const MOST: usize = 3;
 
-/// A process that the OOM killer would take.
+/// A process that the OOM killer would select.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Victim {
     pub(super) pid: i32,
     pub(super) name: String,
     pub(super) cgroup: Option<String>,
-    /// Whose container it runs in, where that is listed.
+    /// The pod whose container it runs in, where that is listed.
     pub(super) pod: Option<String>,
     /// The kernel's own figure, or what it comes to where that cannot be read.
     pub(super) score: i64,
@@ -42,8 +42,8 @@ pub(super) fn victims(reading: &MemReading, pods: &Listed) -> Vec<Victim> {
     all
 }
 
-/// A process as the OOM killer sees it, with its score and adjustment where the kernel told them; `None` for what it
-/// never takes.
+/// A process as the OOM killer sees it, with its score and adjustment where the kernel has them; `None` for one that it
+/// never selects.
 fn of(
     memory: Memory,
     reported: Option<i64>,
@@ -54,7 +54,7 @@ fn of(
 ) -> Option<Victim> {
     let Memory { pid, name, resident, swapped, page_tables, huge_pages: _ } = memory;
     let holds_nothing = resident == Bytes::ZERO && swapped == Bytes::ZERO;
-    // Init is never taken, nor is what is set to -1000.
+    // Init is never selected, nor is a process with an adjustment of -1000.
     if holds_nothing || pid == 1 || adjustment == Some(-1000) {
         return None;
     }
@@ -80,14 +80,14 @@ fn of(
     })
 }
 
-/// The adjustment that a kubelet gives to who is in this cgroup: by its container's requests where the pod is listed,
-/// by the class in the path where not. Zero for who is no pod's.
+/// The adjustment that a kubelet gives to processes of this cgroup: by the container's requests where the pod is listed,
+/// else by the class in the path. Zero outside of pods.
 fn expected_adjustment(cgroup: &str, machine: Bytes, pods: &Listed) -> i32 {
     if let Some(pod) = pods.of_path(cgroup) {
         let is_in = |id: &str| cgroup.contains(id);
         let own = pod.spec.running().find(|container| container.id.as_deref().is_some_and(is_in));
         let score = |container| pod.oom_score_adj(container, machine);
-        // Of a container that the list does not know: what most threatens it.
+        // Of a container that the list does not have: the highest of its pod's.
         if let Some(score) = own.map(score).or_else(|| pod.spec.running().map(score).max()) {
             return score;
         }
@@ -143,7 +143,7 @@ mod tests {
         let pods = listed(&format!("\"memory\": \"{}\"", total.0 / 2), "");
         let path = format!("kubepods/burstable/pod{UID}/abc");
         let half = score(holds(100, 0, 0), None, None, &path, &pods);
-        assert_eq!(half, Some((1066, true)), "half of the machine asked for is 500 points less");
+        assert_eq!(half, Some((1066, true)), "a request of half of the machine is 500 points less");
         for (memory, reported, adjustment, expected) in [
             (holds(0, 0, 0), None, None, None),
             (holds(100, 190, 10), None, None, Some((866, true))),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_somebody_for_the_oom_killer() {
+    fn this_machine_has_processes_for_the_oom_killer() {
         let victims = victims(&reading(), &Listed::default());
         assert!(!victims.is_empty() && victims.len() <= MOST);
         assert!(victims.is_sorted_by_key(|victim| std::cmp::Reverse(victim.score)));

@@ -1,4 +1,4 @@
-//! Pods: which cgroup is whose, who of them would go first, and why one is passed over.
+//! Pods: their cgroups, the order in which they would be evicted, and why one never is.
 
 use std::path::Path;
 
@@ -101,30 +101,30 @@ pub(super) struct Reported {
     pub(super) swapped_bytes: Option<Bytes>,
     /// In RFC 3339. Of two that are alike, all eviction policies but the kubelet's take the younger one first.
     pub(super) started: Option<String>,
-    /// Why it is never chosen.
+    /// Why it is never evicted.
     pub(super) protected: Option<Protected>,
-    /// What the kubelet writes for its containers, from the last to be taken to the first.
+    /// What the kubelet writes for its containers, the least and the most.
     pub(super) oom_score_adj: Option<(i32, i32)>,
-    /// `machine.workloads` means it or a part of it although it is protected: `run` knows no pods.
+    /// `machine.workloads` selects it or a part of it although it is protected: `run` knows no pods.
     pub(super) is_exposed: bool,
-    /// What would become of it if memory were short and everybody were needed.
+    /// What would become of it if memory were short and all pods were needed.
     pub(super) fate: String,
 }
 
-/// All pods of the list that are here, who would go first is first, and what they ask for together.
+/// All pods of the list that are here, in the order of eviction, and their requests together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Answer {
     /// Those that run and have a cgroup here.
     pub(super) pods: Vec<Reported>,
     /// How many are on this node, those that have no cgroup yet too.
     pub(super) count: usize,
-    /// What they ask for together.
+    /// Their requests together.
     pub(super) requests_bytes: Bytes,
     /// Cgroups of pods that the list does not have.
     pub(super) unlisted: Vec<String>,
 }
 
-/// Holds the list against the cgroups that are here; nothing without a list.
+/// Joins the list with the cgroups that are here; nothing without a list.
 pub(super) fn answer(
     configuration: &Configuration,
     listed: &Listed,
@@ -137,7 +137,7 @@ pub(super) fn answer(
         return None;
     }
     let all = || cgroups.iter().filter_map(|cgroup| Some((cgroup, listed.of_path(&cgroup.path)?)));
-    // What is left of the cgroup of a pod that has ended holds nobody who could go.
+    // What is left of the cgroup of a pod that has ended has no process that could be evicted.
     let found: Vec<(&Cgroup, &Pod)> = all().filter(|(_, pod)| !pod.has_ended).collect();
     let unlisted = cgroups.iter().filter(|cgroup| listed.of_path(&cgroup.path).is_none());
     let is_found = |pod: &Pod| found.iter().any(|(_, other)| std::ptr::eq(*other, pod));
@@ -279,7 +279,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pods_are_ranked_and_who_is_passed_over_is_told_why() {
+    fn pods_are_ranked_and_protected_ones_have_a_reason() {
         let uid = |last: char| format!("{}{last}", &UID[..35]);
         let path = |last: char| format!("kubepods.slice/kubepods-pod{}.slice", uid(last).replace('-', "_"));
         let static_path = format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{HASH}.slice");
@@ -336,7 +336,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pods_stand_in_the_order_of_the_configured_rule_book() {
+    fn pods_stand_in_the_order_of_the_configured_eviction_policy() {
         let uid = |last: char| format!("{}{last}", &UID[..35]);
         let path = |last: char| format!("kubepods.slice/kubepods-pod{}.slice", uid(last).replace('-', "_"));
         // The paths are in another order than the starts.

@@ -1,4 +1,4 @@
-//! The answer for people.
+//! The answer as text.
 
 use std::fmt::{Result, Write as _};
 
@@ -8,21 +8,25 @@ use plimsoll_units::Bytes;
 
 use super::memory::{Advice, Cache, Capacity, Kept};
 use super::oom::Victim;
-use super::thresholds::{Distance, Other};
+use super::thresholds::{Distance, Other, Unit};
 use super::{Answer, pods};
 
-/// So many of each kind are printed.
+/// How many of each kind are printed.
 const MOST: usize = 10;
 
 /// A distance in words.
-fn far(amount: i128, is_bytes: bool) -> String {
+fn far(amount: i128, unit: Unit) -> String {
     let number = u64::try_from(amount.unsigned_abs()).unwrap_or(u64::MAX);
-    let text = figure(number, is_bytes);
+    let text = figure(number, unit);
     if amount < 0 { format!("crossed by {text}") } else { format!("{text} away") }
 }
 
-fn figure(number: u64, is_bytes: bool) -> String {
-    if is_bytes { Bytes(number).to_string() } else { number.to_string() }
+fn figure(number: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Bytes => Bytes(number).to_string(),
+        Unit::Inodes => format!("{number} inodes"),
+        Unit::Processes => format!("{number} processes"),
+    }
 }
 
 const fn kind(hard: bool) -> &'static str {
@@ -41,51 +45,55 @@ impl Answer<'_> {
         writeln!(f, "now: {}", text::line(self.policy, &self.plan, |workload| self.name(workload)))?;
         self.thresholds(f)?;
         self.capacity(f)?;
-        writeln!(f, "\nwho would go first:")?;
-        self.ranked(f, &self.plan, "    nobody: there are no workloads (machine.workloads)")?;
+        writeln!(f, "\neviction order:")?;
+        self.ranked(f, &self.plan, "    no workloads (machine.workloads)")?;
         for (path, plan) in &self.slices {
             let line = text::line(self.policy, plan, |workload| self.name(workload));
-            writeln!(f, "\nwho would go first in {}, now: {line}", printable(path))?;
-            self.ranked(f, plan, "    nobody: there are no workloads in it (machine.workloads)")?;
+            writeln!(f, "\neviction order in {}, now: {line}", printable(path))?;
+            self.ranked(f, plan, "    no workloads in it (machine.workloads)")?;
         }
         if let Some(pods) = &self.pods {
             write_pods(f, pods)?;
         }
-        writeln!(f, "\nwhom the OOM killer would take instead:")?;
+        writeln!(f, "\nprocesses that the OOM killer would select:")?;
         for victim in &self.oom {
             write_victim(f, victim)?;
         }
         self.cache(f)?;
         let above = self.reserved.iter().filter(|it| it.working_set_bytes > it.reserved_bytes);
-        let mut thresholds = String::new();
+        let mut above_reservation = String::new();
         for Kept { cgroup, by, reserved_bytes, working_set_bytes } in above {
-            writeln!(thresholds, "    {}: uses {working_set_bytes} of {reserved_bytes} ({by})", printable(cgroup))?;
+            writeln!(
+                above_reservation,
+                "    {}: uses {working_set_bytes} of {reserved_bytes} ({by})",
+                printable(cgroup)
+            )?;
         }
-        if !thresholds.is_empty() {
-            write!(f, "\nwho is above its reservation:\n{thresholds}")?;
+        if !above_reservation.is_empty() {
+            write!(f, "\nslices above their reservation:\n{above_reservation}")?;
         }
         Ok(())
     }
 
     fn thresholds(&self, f: &mut String) -> Result {
         if self.distances.is_empty() && self.others.is_empty() {
-            writeln!(f, "there is no line")?;
+            writeln!(f, "no threshold is configured")?;
         }
-        for Distance { slice, hard, line_bytes, kubelet_bytes, mem_available_bytes } in &self.distances {
+        for Distance { slice, hard, threshold_bytes, kubelet_bytes, mem_available_bytes } in &self.distances {
             let of = printable(slice.as_deref().unwrap_or("the machine"));
-            let kubelet = far(*kubelet_bytes, true);
-            write!(f, "{} threshold of {of}, {line_bytes}: {kubelet} by the kubelet's reading", kind(*hard))?;
+            let kubelet = far(*kubelet_bytes, Unit::Bytes);
+            write!(f, "{} threshold of {of}, {threshold_bytes}: {kubelet} by the kubelet's reading", kind(*hard))?;
             match mem_available_bytes {
-                Some(mem_available) => writeln!(f, ", {} by the kernel's", far(*mem_available, true))?,
+                Some(mem_available) => writeln!(f, ", {} by the kernel's", far(*mem_available, Unit::Bytes))?,
                 None => writeln!(f)?,
             }
         }
-        for Other { signal, hard, is_bytes, written, line, distance, source } in &self.others {
-            let known = line.map(|line| figure(line, *is_bytes)).or_else(|| written.as_deref().map(printable));
-            let at = known.map_or_else(String::new, |line| format!(", {line}"));
+        for Other { signal, hard, unit, written, threshold, distance, source } in &self.others {
+            let known = threshold.map(|at| figure(at, *unit)).or_else(|| written.as_deref().map(printable));
+            let at = known.map_or_else(String::new, |known| format!(", {known}"));
             write!(f, "{} threshold of {}{at}: ", kind(*hard), printable(signal))?;
             match distance {
-                Some(distance) => writeln!(f, "{} ({})", far(*distance, *is_bytes), printable(source))?,
+                Some(distance) => writeln!(f, "{} ({})", far(*distance, *unit), printable(source))?,
                 None => writeln!(f, "not read, because {}", printable(source))?,
             }
         }
@@ -96,17 +104,17 @@ impl Answer<'_> {
         let Capacity { whole, allocatable, requests, promised } = self.capacity;
         write!(f, "capacity {whole}, allocatable {allocatable} (less reservations and the hard threshold), ")?;
         match (requests, self.pods.as_ref().map(|pods| pods.count)) {
-            (Some(requests), Some(1)) => write!(f, "1 pod asks for {requests}, ")?,
-            (Some(requests), count) => write!(f, "{} pods ask for {requests} together, ", count.unwrap_or(0))?,
+            (Some(requests), Some(1)) => write!(f, "1 pod requests {requests}, ")?,
+            (Some(requests), count) => write!(f, "{} pods request {requests} together, ", count.unwrap_or(0))?,
             (None, Some(_)) => write!(f, "no pod of the list runs here, ")?,
-            (None, None) => write!(f, "what pods ask for is not known without --pods, ")?,
+            (None, None) => write!(f, "the requests of pods are not known without --pods, ")?,
         }
         writeln!(f, "promised to workloads by memory.low and memory.min {promised}")
     }
 
-    fn ranked(&self, f: &mut String, plan: &Plan, nobody: &str) -> Result {
+    fn ranked(&self, f: &mut String, plan: &Plan, none: &str) -> Result {
         if plan.ranked.is_empty() {
-            writeln!(f, "{nobody}")?;
+            writeln!(f, "{none}")?;
         }
         for ranked in plan.ranked.iter().take(MOST) {
             let fate = fate(ranked, plan.actions.is_empty());
@@ -119,7 +127,7 @@ impl Answer<'_> {
         if self.cache.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nwhose page cache in use counts as used in the kubelet's figure:")?;
+        writeln!(f, "\nactive page cache, which the kubelet's figure counts as used:")?;
         for Cache { cgroup, pod, active_file_bytes, working_set_bytes, peak_bytes, max_bytes: _, advice } in
             self.cache.iter().take(MOST)
         {
@@ -129,20 +137,17 @@ impl Answer<'_> {
             }
             let advice = match advice {
                 Advice::RequestIsLimit => "its request is its limit, as it should be",
-                Advice::RaiseRequest => "give it a request equal to its limit",
-                Advice::SetBoth => "it has neither: give it a request and a limit that are equal",
+                Advice::RaiseRequest => "set its request to its limit",
+                Advice::SetBoth => "it has neither request nor limit: set both to the same amount",
                 Advice::RequestUnknown => {
-                    "request and limit are not known without --pods; give it a request equal to its limit if it has none"
+                    "request and limit are not known without --pods; set its request to its limit if they differ"
                 }
-                Advice::PromiseIsLimit => "what it was promised is its limit, as it should be",
-                Advice::RaisePromise => "give it a memory.low equal to its memory.max",
-                Advice::LookInside => "all that is in it together",
+                Advice::PromiseIsLimit => "its memory.low is its memory.max, as it should be",
+                Advice::RaisePromise => "set its memory.low to its memory.max",
+                Advice::LookInside => "everything in it together",
             };
             let measured = peak_bytes.unwrap_or(*working_set_bytes);
-            writeln!(
-                f,
-                ": {active_file_bytes} of {working_set_bytes}; {advice}; the most that was measured is {measured}"
-            )?;
+            writeln!(f, ": {active_file_bytes} of {working_set_bytes}; {advice}; peak {measured}")?;
         }
         and_more(f, self.cache.len())
     }
@@ -159,9 +164,9 @@ fn and_more(f: &mut String, count: usize) -> Result {
     if count > MOST { writeln!(f, "    and {} more; --output json has them all", count - MOST) } else { Ok(()) }
 }
 
-/// Whoever is never chosen is told whatever the rank: why is what users ask.
+/// Pods that are never evicted are printed whatever their rank: the reason is what users ask for.
 fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
-    writeln!(f, "\nwhich pods would go first by the eviction policy, and who never:")?;
+    writeln!(f, "\npods in the order of the eviction policy, and those that are never evicted:")?;
     if pods.pods.is_empty() {
         writeln!(f, "    no pod of the list runs here")?;
     }
@@ -173,12 +178,12 @@ fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
                 continue;
             }
         }
-        let uses = pod.usage_bytes.map_or_else(|| "it is not known what it uses".to_owned(), |it| format!("uses {it}"));
+        let uses = pod.usage_bytes.map_or_else(|| "usage unknown".to_owned(), |it| format!("uses {it}"));
         write!(f, "    {} ({}, priority {}): {}; {uses}", printable(&pod.pod), pod.qos, pod.priority, pod.fate)?;
         if let Some(swapped) = pod.swapped_bytes.filter(|it| *it > Bytes::ZERO) {
             write!(f, " and {swapped} in swap")?;
         }
-        write!(f, ", asks for {}", pod.request_bytes)?;
+        write!(f, ", requests {}", pod.request_bytes)?;
         if let Some(started) = &pod.started {
             write!(f, ", started {started}")?;
         }
@@ -188,7 +193,7 @@ fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
             Some((least, most)) => write!(f, ", expected oom_score_adj {least} to {most}")?,
         }
         if pod.is_exposed {
-            write!(f, "; but machine.workloads means it, and `run` knows no pods: name it in machine.never")?;
+            write!(f, "; but machine.workloads selects it, and `run` knows no pods: list it in machine.never")?;
         }
         writeln!(f)?;
     }
@@ -216,8 +221,8 @@ mod tests {
 
     #[test]
     fn distances_read_as_words() {
-        assert_eq!(far(5 << 20, true), "5.0 MiB away");
-        assert_eq!(far(-(1 << 20), true), "crossed by 1.0 MiB");
-        assert_eq!(far(-7, false), "crossed by 7");
+        assert_eq!(far(5 << 20, Unit::Bytes), "5.0 MiB away");
+        assert_eq!(far(-(1 << 20), Unit::Bytes), "crossed by 1.0 MiB");
+        assert_eq!(far(-7, Unit::Inodes), "crossed by 7 inodes");
     }
 }

@@ -1,5 +1,5 @@
-//! How far this machine and its slices are from each line that is configured. A line whose figure cannot be read here
-//! is named with the reason.
+//! How far this machine and its slices are from each threshold that is configured. A threshold whose figure cannot be
+//! read here is named with the reason.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,38 +15,46 @@ use serde::Serialize;
 
 use crate::observe::{Figures, Observer};
 
-/// Where a kubelet is that was not told otherwise.
+/// The kubelet's default directory.
 const KUBELET_FOLDER: &str = "/var/lib/kubelet";
 
-/// How far something is from a line on its memory; below zero: it is crossed.
+/// How far the machine or a slice is from a threshold on its memory, in bytes; below zero: it is crossed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Distance {
     /// The slice; absent for the machine.
     pub(super) slice: Option<String>,
     pub(super) hard: bool,
-    pub(super) line_bytes: Bytes,
+    pub(super) threshold_bytes: Bytes,
     pub(super) kubelet_bytes: i128,
     pub(super) mem_available_bytes: Option<i128>,
 }
 
-/// What of a line's figure there is and what is left of it.
+/// What there is of something, and what is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Amounts {
     capacity: u64,
     available: u64,
 }
 
-/// A line on something else, or one whose figure is not to be had.
+/// In what a signal counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Unit {
+    Bytes,
+    Inodes,
+    Processes,
+}
+
+/// A threshold on something else than memory, or one whose figure cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Other {
     /// The signal, `swap`, or `memory.available of` a slice.
     pub(super) signal: String,
     pub(super) hard: bool,
-    /// In bytes, inodes or process numbers.
-    pub(super) is_bytes: bool,
-    /// The line as somebody wrote it.
+    pub(super) unit: Unit,
+    /// The threshold as it is configured.
     pub(super) written: Option<String>,
-    pub(super) line: Option<u64>,
+    pub(super) threshold: Option<u64>,
     pub(super) distance: Option<i128>,
     /// What was read, or why nothing was.
     pub(super) source: String,
@@ -56,7 +64,7 @@ pub(super) struct Other {
 pub(super) struct Places {
     /// The file system of it is nodefs.
     kubelet: PathBuf,
-    /// `/proc`, but for tests.
+    /// `/proc`, except in tests.
     proc: PathBuf,
     /// The cgroup of all pods, below the root of cgroups.
     pods: Option<PathBuf>,
@@ -102,7 +110,7 @@ impl Places {
         Ok((of(&fs), format!("the file system of {place}")))
     }
 
-    /// As the kubelet reckons: threads against the lesser of both bounds.
+    /// As the kubelet computes it: threads against the lesser of both bounds.
     fn pids(&self) -> Result<(Amounts, String), String> {
         let text = |name: &str| {
             let path = self.proc.join(name);
@@ -120,7 +128,7 @@ impl Places {
         Ok((amounts, "threads against the lesser of pid_max and threads-max".to_owned()))
     }
 
-    /// As the kubelet reckons: the limit of all pods less their working set.
+    /// As the kubelet computes it: the limit of all pods less their working set.
     fn of_pods(&self) -> Result<(Amounts, String), String> {
         let folder = self.pods.as_ref().ok_or("there is no kubepods cgroup here")?;
         let figures = Figures::read(folder);
@@ -135,12 +143,12 @@ impl Places {
 pub(super) fn distances(configuration: &Configuration, look: &Look) -> Vec<Distance> {
     let of = |slice: Option<&str>, thresholds: &[Threshold], memory: MemoryReading| -> Vec<Distance> {
         let distance = |threshold: &Threshold| {
-            let line = threshold.bytes(memory.capacity)?;
-            let from = |available: Bytes| i128::from(available.0) - i128::from(line.0);
+            let at = threshold.bytes(memory.capacity)?;
+            let from = |available: Bytes| i128::from(available.0) - i128::from(at.0);
             Some(Distance {
                 slice: slice.map(str::to_owned),
                 hard: threshold.is_hard(),
-                line_bytes: line,
+                threshold_bytes: at,
                 kubelet_bytes: from(memory.kubelet_available),
                 mem_available_bytes: memory.mem_available.map(from),
             })
@@ -165,7 +173,7 @@ pub(super) fn slice_memory(look: &Look, path: &str) -> Option<MemoryReading> {
     })
 }
 
-/// Every line that [`distances`] does not tell.
+/// Every threshold that [`distances`] leaves out.
 pub(super) fn others(
     configuration: &Configuration,
     look: &Look,
@@ -193,9 +201,9 @@ pub(super) fn others(
         others.extend(lines.thresholds.iter().map(|threshold| Other {
             signal: format!("memory.available of {path}"),
             hard: threshold.is_hard(),
-            is_bytes: true,
+            unit: Unit::Bytes,
             written: None,
-            line: None,
+            threshold: None,
             distance: None,
             source: why.to_owned(),
         }));
@@ -204,33 +212,37 @@ pub(super) fn others(
 }
 
 fn other(threshold: &EvictionThreshold, places: &Places) -> Other {
-    let at = |capacity: u64| {
-        let line = threshold.value.of(i64::try_from(capacity).unwrap_or(i64::MAX));
+    let absolute = |capacity: u64| {
+        let at = threshold.value.of(i64::try_from(capacity).unwrap_or(i64::MAX));
         // Below zero it is never reached; beyond what there can be, always crossed.
-        if line.is_negative() { 0 } else { line.bytes().map_or(u64::MAX, |line| line.0) }
+        if at.is_negative() { 0 } else { at.bytes().map_or(u64::MAX, |at| at.0) }
     };
-    let (line, distance, source) = match places.read(threshold.signal) {
+    let (at, distance, source) = match places.read(threshold.signal) {
         Ok((Amounts { capacity, available }, source)) => {
-            let line = at(capacity);
-            (Some(line), Some(i128::from(available) - i128::from(line)), source)
+            let at = absolute(capacity);
+            (Some(at), Some(i128::from(available) - i128::from(at)), source)
         }
         Err(why) => {
             let is_absolute = matches!(threshold.value, ThresholdValue::Quantity(_));
-            (is_absolute.then(|| at(0)), None, why)
+            (is_absolute.then(|| absolute(0)), None, why)
         }
     };
     Other {
         signal: threshold.signal.to_string(),
         hard: threshold.is_hard(),
-        is_bytes: !matches!(
-            threshold.signal,
+        unit: match threshold.signal {
             EvictionSignal::NodeFsInodesFree
-                | EvictionSignal::ImageFsInodesFree
-                | EvictionSignal::ContainerFsInodesFree
-                | EvictionSignal::PidAvailable
-        ),
+            | EvictionSignal::ImageFsInodesFree
+            | EvictionSignal::ContainerFsInodesFree => Unit::Inodes,
+            EvictionSignal::PidAvailable => Unit::Processes,
+            EvictionSignal::MemoryAvailable
+            | EvictionSignal::AllocatableMemoryAvailable
+            | EvictionSignal::NodeFsAvailable
+            | EvictionSignal::ImageFsAvailable
+            | EvictionSignal::ContainerFsAvailable => Unit::Bytes,
+        },
         written: None,
-        line,
+        threshold: at,
         distance,
         source,
     }
@@ -246,16 +258,16 @@ fn written(configuration: &Configuration, threshold: &EvictionThreshold) -> Opti
 }
 
 fn of_swap(free: kubelet::Line, hard: bool, reading: &MemReading) -> Other {
-    let line = free.of(i64::try_from(reading.swap_total.0).unwrap_or(i64::MAX)).rounded_up().max(0);
-    let line = u64::try_from(line).unwrap_or(u64::MAX);
+    let at = free.of(i64::try_from(reading.swap_total.0).unwrap_or(i64::MAX)).rounded_up().max(0);
+    let at = u64::try_from(at).unwrap_or(u64::MAX);
     let has_swap = reading.swap_total > Bytes::ZERO;
     Other {
         signal: "swap.free".to_owned(),
         hard,
-        is_bytes: true,
+        unit: Unit::Bytes,
         written: None,
-        line: has_swap.then_some(line),
-        distance: has_swap.then(|| i128::from(reading.swap_free.0) - i128::from(line)),
+        threshold: has_swap.then_some(at),
+        distance: has_swap.then(|| i128::from(reading.swap_free.0) - i128::from(at)),
         source: if has_swap { "/proc/meminfo" } else { "there is no swap here" }.to_owned(),
     }
 }
@@ -280,7 +292,7 @@ mod tests {
                         {path: a.slice, evictionHard: {memory.available: 1Mi}}]}";
 
     #[test]
-    fn every_line_is_told_or_named_with_the_reason() {
+    fn every_threshold_has_a_distance_or_a_reason() {
         let cgroups = tree(&[("kubepods", 700, 0, 100, 0, 1000), ("a.slice", 5, 0, 0, 0, 0)]);
         let proc = tempfile::tempdir().expect("a temporary directory");
         fs::create_dir_all(proc.path().join("sys/kernel")).expect("writable");
@@ -303,7 +315,7 @@ mod tests {
             let mut all = others.iter().filter(|it| it.signal == signal && it.hard == hard);
             all.next().unwrap_or_else(|| panic!("{signal}: {others:?}"))
         };
-        for (signal, hard, line, distance) in [
+        for (signal, hard, threshold, distance) in [
             ("pid.available", true, Some(100), Some(700)),
             // The nearest to nine tenths in 32 bits is below it.
             ("pid.available", false, Some(899), Some(-99)),
@@ -315,17 +327,20 @@ mod tests {
             ("memory.available of a.slice", true, None, None),
         ] {
             let found = reported(signal, hard);
-            assert_eq!((found.line, found.distance), (line, distance), "{signal} {}", found.source);
+            assert_eq!((found.threshold, found.distance), (threshold, distance), "{signal} {}", found.source);
             assert!(!found.source.is_empty());
         }
         let node_fs = reported("nodefs.available", true);
-        assert!(node_fs.is_bytes && node_fs.line == Some(1024) && node_fs.distance.is_some(), "{node_fs:?}");
-        assert!(!reported("nodefs.inodesFree", true).is_bytes);
+        assert!(
+            node_fs.unit == Unit::Bytes && node_fs.threshold == Some(1024) && node_fs.distance.is_some(),
+            "{node_fs:?}"
+        );
+        assert_eq!(reported("nodefs.inodesFree", true).unit, Unit::Inodes);
         assert!(reported("nodefs.inodesFree", true).distance.is_some());
         assert_eq!(reported("imagefs.available", true).written.as_deref(), Some("15%"));
         assert_eq!(reported("pid.available", false).written.as_deref(), Some("90%"));
         assert_eq!(reported("allocatableMemory.available", true).written.as_deref(), Some("1Mi"));
-        assert!(others.iter().all(|it| it.signal != "memory.available"), "the machine's own is told elsewhere");
+        assert!(others.iter().all(|it| it.signal != "memory.available"), "the machine's own is among the distances");
         assert_eq!(distances(&configuration, &look).len(), 1);
     }
 
@@ -338,7 +353,7 @@ mod tests {
             let slice = Slice { path: "a".to_owned(), capacity_bytes, available_bytes, mem_available_bytes };
             let look = Look { slices: vec![slice], ..Look::default() };
             let distances = distances(&configuration, &look);
-            let of_slice = distances.iter().find(|it| it.slice.is_some()).expect("it has a line");
+            let of_slice = distances.iter().find(|it| it.slice.is_some()).expect("it has a threshold");
             assert_eq!((of_slice.kubelet_bytes, of_slice.mem_available_bytes), (-100, reported));
         }
     }
