@@ -1,6 +1,7 @@
 //! JSON with the place of what is wrong in it.
 
-use crate::pod::{FieldError, Pod, full_name};
+use crate::pod::{Pod, full_name};
+use crate::spec::FieldError;
 use core::fmt;
 use k8s_openapi::api::core::v1 as api;
 use serde::Deserialize;

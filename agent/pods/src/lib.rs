@@ -11,9 +11,11 @@
 mod json;
 mod observed;
 mod pod;
+mod spec;
 mod stats;
 
 pub use json::{ReadError, parse, read_pods};
 pub use observed::{Observed, observed};
-pub use pod::{Container, DaemonSet, FieldError, Pod, Requirements, Resources, Spec, Volume};
+pub use pod::{DaemonSet, Pod};
+pub use spec::{Container, FieldError, Requirements, Resources, Spec, Volume};
 pub use stats::{Summary, Time};

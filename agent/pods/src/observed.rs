@@ -1,7 +1,8 @@
 //! A pod together with the statistics of it.
 
-use crate::pod::{Container, Pod, Resources, STORAGE, bits, full_name, key};
-use crate::stats::{PodStats, Summary, Time};
+use crate::pod::{Pod, bits, full_name, key};
+use crate::spec::{Container, Resources, STORAGE, Spec, Volume};
+use crate::stats::{self, PodStats, Summary, Time};
 use plimsoll_policy::kubelet::{self, Limit, Resource, Usage};
 use plimsoll_policy::message::{Asked, MemoryUsage, OverLimit, Used, Victim, VictimUsage};
 use plimsoll_policy::{Uid, Workload};
@@ -28,7 +29,7 @@ pub fn observed<'a>(summary: &'a Summary, pods: Option<&'a [Pod]>) -> Vec<Observ
     pods.iter().filter(is_here).map(|pod| Observed::of(pod, Some(summary))).collect()
 }
 
-fn usage(used: Option<crate::stats::Used>) -> Usage {
+fn usage(used: Option<stats::Used>) -> Usage {
     used.map_or(Usage::default(), Into::into)
 }
 
@@ -50,20 +51,18 @@ impl<'a> Observed<'a> {
             name: &container.name,
             ephemeral_storage: container.resources.limits.get(STORAGE).map(Quantity::amount),
         };
-        let volume = |volume: &'a crate::Volume| kubelet::Volume {
+        let volume = |volume: &'a Volume| kubelet::Volume {
             name: &volume.name,
             is_local: volume.is_local,
             size_limit: volume.size_limit.as_ref().map(Quantity::amount),
         };
-        let of_container = |container: &'a crate::stats::ContainerStats| kubelet::ContainerStats {
+        let of_container = |container: &'a stats::ContainerStats| kubelet::ContainerStats {
             name: &container.name,
             rootfs: usage(container.rootfs),
             logs: usage(container.logs),
         };
-        let of_volume = |volume: &'a crate::stats::VolumeStats| kubelet::VolumeStats {
-            name: &volume.name,
-            usage: volume.used.into(),
-        };
+        let of_volume =
+            |volume: &'a stats::VolumeStats| kubelet::VolumeStats { name: &volume.name, usage: volume.used.into() };
         Self {
             pod,
             stats,
@@ -150,7 +149,7 @@ impl<'a> Observed<'a> {
                 }
             }
             Limit::Pod => {
-                let limit = spec.and_then(crate::Spec::storage_limit);
+                let limit = spec.and_then(Spec::storage_limit);
                 OverLimit::Pod { limit: printed(limit.as_ref()) }
             }
             Limit::Container(index) => {
@@ -167,8 +166,8 @@ impl<'a> Observed<'a> {
     }
 }
 
-impl From<&crate::stats::ContainerStats> for Used {
-    fn from(container: &crate::stats::ContainerStats) -> Self {
+impl From<&stats::ContainerStats> for Used {
+    fn from(container: &stats::ContainerStats) -> Self {
         Self {
             name: container.name.clone(),
             working_set: container.memory.and_then(|memory| memory.working_set_bytes),
