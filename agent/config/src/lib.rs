@@ -27,7 +27,7 @@ pub mod kubelet;
 mod load;
 mod machine;
 mod model;
-mod pods;
+mod policy;
 mod scalar;
 #[cfg(test)]
 mod schema_tests;

@@ -109,11 +109,15 @@ fn name(bytes: &[u8]) -> Option<String> {
     Some(full_name(of("namespace").unwrap_or_default(), of("name")?))
 }
 
-/// What a text is that was given for a list of pods and is none, if that is known: a single pod, or YAML.
+/// What a text is that was given for a list of pods and is none, if that is known.
 fn not_a_list_of_pods(text: &str) -> Option<&'static str> {
     match serde_json::from_str::<serde_json::Value>(text) {
-        Ok(value) => (value.get("kind")? == "Pod")
-            .then_some("it is a single pod; expected a list, as `kubectl get pods -A -o json` prints it"),
+        Ok(value) if value["kind"] == "Pod" => {
+            Some("it is a single pod; expected a list, as `kubectl get pods -A -o json` prints it")
+        }
+        Ok(_) => {
+            Some("it has no list named items; expected a list of pods, as `kubectl get pods -A -o json` prints it")
+        }
         Err(_) => text
             .lines()
             .any(|line| line.starts_with("apiVersion:") || line.starts_with("kind:"))
@@ -145,9 +149,9 @@ mod tests {
             (of(r#""uid": "2""#, ""), "2: items[1].metadata.name: missing; ".to_owned()),
             (of(r#""name": "b", "uid": "2", "deletionTimestamp": "noon""#, ""), "2: items[1].metadata.deletionTimestamp: pod b: ".to_owned()),
             (r#"{"items": [7]}"#.to_owned(), "1: items[0]: invalid type: integer `7`, expected Pod".to_owned()),
-            (r#"{"items": 1}"#.to_owned(), "1: invalid type: integer `1`, expected a sequence".to_owned()),
-            ("{}".to_owned(), "1: missing field `items`".to_owned()),
-            ("[]".to_owned(), "1: ".to_owned()),
+            (r#"{"items": 1}"#.to_owned(), "1: it has no list named items; expected a list of pods".to_owned()),
+            ("{}".to_owned(), "1: it has no list named items".to_owned()),
+            ("[]".to_owned(), "1: it has no list named items".to_owned()),
             (String::new(), "1: EOF".to_owned()),
             (r#"{"kind": "Pod", "metadata": {"name": "a"}}"#.to_owned(), "1: it is a single pod; expected a list".to_owned()),
             ("apiVersion: v1\nkind: List\nitems: []\n".to_owned(), "1: it looks like YAML; expected JSON".to_owned()),

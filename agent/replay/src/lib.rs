@@ -1,9 +1,9 @@
-//! Yesterday's trouble run through a configuration: what would have been decided, who would have gone, and why.
+//! Recordings run through a configuration: what would have been decided, which workloads would have been evicted, and why.
 //!
 //! [`read`] takes a trace of `plimsoll run`, or one or more saved answers of a kubelet's `/stats/summary`; [`run`]
-//! takes it through the decision that the core makes. Whoever would have been evicted is out of everything that
-//! follows, and what it held then counts as available. What a clean-up would have brought is not known; it is taken to
-//! have brought nothing.
+//! takes it through the decision that the core makes. A workload that would have been evicted is absent from everything
+//! that follows, and its memory then counts as available. What a clean-up would have brought back is not known; it is
+//! taken to have brought nothing.
 //!
 //! Nothing here opens a file or reads a clock, and whatever is read, nothing panics.
 
@@ -27,7 +27,7 @@ use plimsoll_policy::kubelet::DiskLayout;
 /// What a recording is run through.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// Lines, bounds, priorities.
+    /// Thresholds, limits, priorities.
     pub configuration: &'a Configuration,
     /// The eviction policy, in place of the configured one.
     pub eviction_policy: Option<EvictionPolicy>,

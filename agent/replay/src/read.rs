@@ -1,4 +1,4 @@
-//! From bytes to a recording. Whatever the bytes are, what comes of them is a recording or an error with its place.
+//! From bytes to a recording, or to an error with its place.
 
 use crate::trace::{Entry, Header, Trace, VERSION};
 use plimsoll_pods::{ReadError, Summary, parse};

@@ -1,4 +1,4 @@
-//! A turn in words, and every number of it for programs. Names come from outside: what does not print is escaped.
+//! A turn as text, and every number of it as JSON. Names come from outside: what is not printable ASCII is escaped.
 
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Amount, Condition, Signal};
@@ -12,16 +12,16 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What was decided on one look.
+/// What was decided on one sample.
 pub struct Turn<'a> {
     /// When, on the clock of the recording.
     pub at: MonotonicNs,
     /// What that clock's zero is in nanoseconds since 1970, if that is known.
     pub epoch_ns: Option<i64>,
-    /// What the agent itself told at that time, where the recording has it.
+    /// What the agent itself reported at that time, where the recording has it.
     pub reported: Option<&'a str>,
     pub(crate) names: &'a [String],
-    /// What is said of which workload, by its index.
+    /// The messages of evicted workloads, by the workload's index.
     pub(crate) messages: &'a [(u32, Message)],
     pub(crate) config: &'a Config,
     /// The plan.
@@ -30,7 +30,7 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// When, as people know it; seconds on the recording's clock where nothing better is known.
+    /// When, in RFC 3339; seconds on the recording's clock where the wall clock is not known.
     pub fn time(&self) -> String {
         let since = i128::from(self.at.0);
         let known = self.epoch_ns.and_then(|epoch| jiff::Timestamp::from_nanosecond(since + i128::from(epoch)).ok());
@@ -40,17 +40,17 @@ impl Turn<'_> {
         )
     }
 
-    /// What the turn is about: the machine, or a slice.
+    /// The slice that the turn is about; absent for the machine.
     pub fn scope(&self) -> Option<&str> {
         self.slice
     }
 
-    /// Whether anything is done.
+    /// Whether the plan has an action.
     pub fn acts(&self) -> bool {
         !self.plan.actions.is_empty()
     }
 
-    /// What stays the same while there is no news.
+    /// Outcome and conditions, to be compared with those of the turn before.
     pub fn state(&self) -> String {
         format!("{:?} {:?}", self.plan.outcome, self.plan.conditions)
     }
@@ -63,8 +63,8 @@ impl Turn<'_> {
         if conditions.is_empty() { line } else { format!("{line}; conditions {}", conditions.join(", ")) }
     }
 
-    /// All workloads in the order in which they would be evicted: name, what becomes of it, and the keys that ranked
-    /// it. Empty where nothing had to be evicted.
+    /// All workloads in the order of eviction: name, verdict, and the keys that ranked it. Empty where nothing had to be
+    /// evicted.
     pub fn candidates(&self) -> Vec<[String; 3]> {
         let row = |ranked: &Ranked| {
             let keys = text::keys(self.config, self.plan, ranked).to_string();
@@ -73,7 +73,7 @@ impl Turn<'_> {
         self.plan.ranked.iter().map(row).collect()
     }
 
-    /// What the event of each workload that is evicted says: name and message.
+    /// The message of the event of each evicted workload: name and message.
     pub fn messages(&self) -> Vec<[String; 2]> {
         let reported = |(pod, message): &(u32, Message)| [self.name(*pod), printable(message.to_string().trim_end())];
         self.messages.iter().map(reported).collect()
@@ -90,7 +90,7 @@ impl Turn<'_> {
         Value::Object(fields)
     }
 
-    /// Which workloads are evicted, how long each has for an orderly end, and what is said of it.
+    /// The evicted workloads, each with its grace and its message.
     fn evictions(&self) -> Vec<Value> {
         let evictions = self.plan.actions.iter().filter_map(|action| match *action {
             Action::Evict { workload, grace_seconds, .. } => Some((workload, grace_seconds)),
@@ -116,7 +116,7 @@ impl Turn<'_> {
     }
 }
 
-/// A text that stays on its line: what does not print is escaped.
+/// A text that stays on its line: what is not printable ASCII is escaped.
 pub fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|character| {

@@ -1,4 +1,4 @@
-//! A recording through [`decide`]: what is evicted is out of everything that follows, and gives back what it holds.
+//! A recording through [`decide`]: what is evicted is absent from everything that follows, and gives back what it holds.
 
 use crate::Settings;
 use crate::report::Turn;
@@ -18,9 +18,9 @@ use plimsoll_policy::{
 use plimsoll_units::{Bytes, MonotonicNs};
 use std::collections::BTreeMap;
 
-/// How often a kubelet looks; for statistics without a time.
+/// The kubelet's period; for statistics without a time.
 const TURN: Duration = Duration::from_secs(10);
-/// How many workloads growth is remembered of.
+/// The number of workloads whose growth is remembered.
 const SLOTS: usize = 4096;
 
 /// Memory of a slice with thresholds of its own.
@@ -28,20 +28,20 @@ pub(crate) struct Slice {
     pub(crate) memory: MemoryReading,
 }
 
-/// One look.
+/// One sample.
 pub(crate) struct Frame<'a> {
     pub(crate) at: MonotonicNs,
-    /// When it is decided on.
+    /// When the decision on it was taken.
     pub(crate) made: MonotonicNs,
     /// The reclaims that have ended, by scope, where the recording says so itself; and then it also says which
     /// workloads are terminating.
     pub(crate) reclaimed: Option<Vec<Option<Reclaimed>>>,
     pub(crate) epoch_ns: Option<i64>,
-    /// What was told then, by slice.
+    /// What the agent reported then, by slice.
     pub(crate) reported: Vec<(Option<&'a str>, &'a str)>,
     pub(crate) node: NodeStats,
     pub(crate) mem_available: Option<Bytes>,
-    /// What pods together have if all their cache could be dropped.
+    /// What is available to pods together if all their cache could be dropped.
     pub(crate) pods_mem_available: Option<Bytes>,
     pub(crate) huge_page_pool: Bytes,
     pub(crate) stall: Option<Stall>,
@@ -50,7 +50,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) slices: Vec<Option<Slice>>,
     pub(crate) names: Vec<String>,
     pub(crate) workloads: Vec<Workload<'a>>,
-    /// What of each workload's memory is no cache: what its eviction gives back by the kernel's own estimate.
+    /// The part of each workload's memory that is no cache: what its eviction gives back by the kernel's own estimate.
     pub(crate) held: Vec<Bytes>,
     /// The pods behind the workloads; a workload of a trace has none.
     pub(crate) pods: Vec<Option<&'a Observed<'a>>>,
@@ -148,7 +148,7 @@ impl<'a> Run<'a> {
             policy,
         };
         if run.policy.eviction_policy == EvictionPolicy::Kubelet {
-            // A kubelet that has just started does not look at thresholds that it derived; this one has run for long.
+            // A kubelet that has just started does not look at thresholds that it derived; the recorded one had.
             let started = Observation { layout: Some(layout), ..Observation::default() };
             decide(&run.policy, &mut run.state, &started, MonotonicNs(0), &mut run.plan);
         }
@@ -195,8 +195,8 @@ impl<'a> Run<'a> {
             workloads: &frame.workloads,
             ..Observation::default()
         };
-        let words = Texts { lines: &self.lines, names: &frame.names, workloads: &frame.workloads, pods: &frame.pods };
-        // A turn of the kubelet's goes on as soon as its reclaim has ended.
+        let texts = Texts { lines: &self.lines, names: &frame.names, workloads: &frame.workloads, pods: &frame.pods };
+        // A turn of the kubelet continues as soon as its reclaim has ended.
         for _ in 0..2 {
             let reclaimed = match &frame.reclaimed {
                 Some(recorded) => recorded.get(index).copied().flatten(),
@@ -205,7 +205,7 @@ impl<'a> Run<'a> {
             let observation = Observation { reclaimed, ..observation };
             decide(&self.policy, &mut self.state, &observation, frame.made, &mut self.plan);
             let message = |action: &Action| {
-                Some((action.victim()?, Message::of(&self.policy, &readings, &self.plan, action, &words)?))
+                Some((action.victim()?, Message::of(&self.policy, &readings, &self.plan, action, &texts)?))
             };
             let messages: Vec<_> = self.plan.actions.iter().filter_map(message).collect();
             each(&Turn {
@@ -234,14 +234,14 @@ impl<'a> Run<'a> {
             let is_graceful = grace_seconds > 1;
             let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
             self.taken.insert(workload.uid, Taken { until: frame.at.after(grace), is_graceful });
-            // For the slices that are decided about next.
+            // For the slices, whose decisions follow.
             workload.terminating =
                 Some(Terminating { is_stuck: false, is_graceful, until: is_graceful.then_some(frame.at.after(grace)) });
         }
     }
 
-    /// Takes out what an earlier turn evicted, and gives back what it holds by now; or marks it as terminating, while
-    /// its grace lasts. The kubelet waits for its victims.
+    /// Takes out what an earlier turn evicted, and gives back what it holds by now; or marks it as terminating while its
+    /// grace lasts. The kubelet waits for its victims.
     fn take_out(&self, frame: &mut Frame<'_>) {
         let waits = self.policy.eviction_policy == EvictionPolicy::Kubelet;
         let (names, workloads) = (core::mem::take(&mut frame.names), core::mem::take(&mut frame.workloads));
@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
                     let until = taken.is_graceful.then_some(taken.until);
                     workload.terminating = Some(Terminating { is_stuck: false, is_graceful: taken.is_graceful, until });
                 }
-                // It does not reckon with what is terminating otherwise.
+                // It does not count what is terminating otherwise.
                 None if waits && !is_recorded => workload.terminating = None,
                 None => {}
             }
@@ -366,12 +366,12 @@ pub(crate) fn run_summaries(
             node: summary.node_stats(),
             mem_available: None,
             pods_mem_available: summary.pods_mem_available(),
-            // Nor of huge pages.
+            // A kubelet does not report it.
             huge_page_pool: Bytes::ZERO,
             stall: summary.stall(),
-            // A kubelet does not tell whether pages come back from it.
+            // A kubelet does not report whether pages come back from swap,
             swap: None,
-            // Nor of slices but that of all pods.
+            // nor slices other than that of all pods.
             slices: Vec::new(),
             names: of_summary.iter().map(Observed::name).collect(),
             workloads: of_summary.iter().map(|pod| pod.workload(at)).collect(),
@@ -382,7 +382,7 @@ pub(crate) fn run_summaries(
     }
 }
 
-/// Runs a trace of a machine, each look as a turn, by the thresholds that `run` goes by.
+/// Runs a trace of a machine, each sample as a turn, with the thresholds of `run`.
 pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
     let policy = settings.configuration.policy.clone();
     let mut run = Run::new(settings, policy, DiskLayout::Single, most_workloads(trace));

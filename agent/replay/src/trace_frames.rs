@@ -1,4 +1,4 @@
-//! The looks of a trace as observations: memory of the machine, slices, workloads.
+//! The samples of a trace as observations: memory of the machine, slices, workloads.
 
 use crate::run::{Frame, Slice as OfSlice};
 use crate::trace::{Entry, Look, Memory, Reported, Swap as SwapCounters, Terminating as Ends, Trace, Workload as Seen};
@@ -20,7 +20,7 @@ impl Seen {
 
     /// A workload without pod facts: its request is its reservation.
     fn observed(&self, configuration: &Configuration, slot: u32) -> Workload<'static> {
-        let (priority, protected) = judged_anew(self, configuration);
+        let (priority, protected) = configured(self, configuration);
         let stats = self.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
         let has_reservation = self.reservation_bytes > Bytes::ZERO;
         let slices = (0_u8..).zip(&configuration.machine.slices).filter(|(_, slice)| slice.path.covers(&self.cgroup));
@@ -54,15 +54,15 @@ impl Seen {
     }
 }
 
-/// A workload's priority and protection, as this configuration has them: where it says nothing of it, as they were.
-fn judged_anew(workload: &Seen, configuration: &Configuration) -> (i32, Option<Protected>) {
+/// A workload's priority and protection by this configuration; where it has none, those of the recording.
+fn configured(workload: &Seen, configuration: &Configuration) -> (i32, Option<Protected>) {
     let path = &workload.cgroup;
     let known = configuration.machine.workloads.iter().find(|known| known.pattern.matches(path));
     let listed = configuration.machine.never.iter().any(|never| never.covers(path)).then_some(Protected::Listed);
     (known.map_or(workload.priority, |known| known.priority), workload.protected.or(listed))
 }
 
-/// The workloads of a single look, in its order.
+/// The workloads of a single sample, in its order.
 pub fn workloads_of(look: &Look, configuration: &Configuration) -> Vec<Workload<'static>> {
     (0..).zip(&look.workloads).map(|(slot, workload)| workload.observed(configuration, slot)).collect()
 }
@@ -89,7 +89,7 @@ pub fn stats_time(at: MonotonicNs) -> StatsTime {
     StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX))
 }
 
-/// Looks of a trace, in order, each with what the agent told of it.
+/// The samples of a trace, in order, each with what the agent reported of it.
 fn looks(trace: &Trace) -> impl Iterator<Item = (&Look, &[Entry])> {
     let mut rest = trace.entries.as_slice();
     core::iter::from_fn(move || {
@@ -106,19 +106,19 @@ fn looks(trace: &Trace) -> impl Iterator<Item = (&Look, &[Entry])> {
     })
 }
 
-/// The most workloads that a look of the trace has.
+/// The most workloads that a sample of the trace has.
 pub(crate) fn most_workloads(trace: &Trace) -> usize {
     looks(trace).map(|(look, _)| look.workloads.len()).max().unwrap_or(0)
 }
 
-fn told_of(entry: &Entry) -> Option<(Option<&str>, &str)> {
+fn reported_of(entry: &Entry) -> Option<(Option<&str>, &str)> {
     match entry {
         Entry::Reported(Reported { slice, line, .. }) => Some((slice.as_deref(), line)),
         Entry::Look(_) => None,
     }
 }
 
-/// Each look of a trace as a frame.
+/// Each sample of a trace as a frame.
 pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each: impl FnMut(Frame<'_>)) {
     for (look, reported) in looks(trace) {
         let Look {
@@ -143,10 +143,10 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
         each(Frame {
             at: *at,
             made: made_ns.unwrap_or(*at),
-            // It says itself what has ended.
+            // Such a sample has the reclaims that have ended.
             reclaimed: made_ns.map(|_| scopes.map(ended).collect()),
             epoch_ns: trace.header.epoch_ns,
-            reported: reported.iter().filter_map(told_of).collect(),
+            reported: reported.iter().filter_map(reported_of).collect(),
             node: node_stats(memory.map(Into::into), *at),
             mem_available: memory.and_then(|memory| memory.mem_available_bytes),
             pods_mem_available: None,

@@ -1,4 +1,4 @@
-//! Recordings through configurations: who would have gone, and what is said of what cannot be read.
+//! Recordings through configurations: what would have been evicted, and errors of what cannot be read.
 
 use plimsoll_config::Configuration;
 use plimsoll_pods::read_pods;
@@ -15,7 +15,7 @@ fn configuration(text: &str) -> Configuration {
     plimsoll_config::parse(text, "f").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Each turn as time, line, and candidates with their fates.
+/// Each turn as time, line, and candidates with their verdicts.
 fn turns(
     recording: &Recording,
     text: &str,
@@ -51,13 +51,13 @@ fn evicted(turns: &[(String, String, Vec<String>)]) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn a_trace_shows_when_each_line_would_have_been_acted_on() {
+fn a_trace_shows_when_each_threshold_would_have_been_acted_on() {
     let trace = read(MACHINE).expect("a trace");
     for (text, expected) in [
-        // The told plan is a look of its own, at what it saw.
+        // The plan that was reported has a sample of its own.
         ("evictionHard: {memory.available: 50Mi}", &[(2, "b/hog")][..]),
         ("evictionHard: {memory.available: 100Mi}", &[(1, "b/hog")]),
-        // Its grace begins with the second look.
+        // Its grace begins with the second sample.
         (
             "evictionHard: {memory.available: 1Mi}\nevictionSoft: {memory.available: 100Mi}\n\
              evictionSoftGracePeriod: {memory.available: 5s}",
@@ -76,7 +76,7 @@ fn a_trace_shows_when_each_line_would_have_been_acted_on() {
 }
 
 #[test]
-fn whoever_was_evicted_is_out_of_what_follows_and_its_memory_counts_as_back() {
+fn what_was_evicted_is_absent_from_what_follows_and_its_memory_counts_as_available() {
     let turns = turns(&read(MACHINE).expect("a trace"), "evictionHard: {memory.available: 100Mi}", None);
     assert_eq!(turns[0].0, "2026-01-01T00:00:01.000Z");
     assert!(turns[1].1.starts_with("evicting: 130.0 MiB memory.available by the kubelet's formula"), "{turns:?}");
@@ -88,21 +88,21 @@ fn whoever_was_evicted_is_out_of_what_follows_and_its_memory_counts_as_back() {
 }
 
 #[test]
-fn a_trace_goes_through_every_rule_book() {
+fn a_trace_goes_through_every_eviction_policy() {
     let trace = read(MACHINE).expect("a trace");
-    for (book, expected) in [
+    for (policy, expected) in [
         // It does not see that memory runs out before its own figure says so.
         (EvictionPolicy::Kubelet, vec![(2, "b/hog".to_owned())]),
         (EvictionPolicy::Plimsoll, vec![(1, "b/hog".to_owned())]),
         (EvictionPolicy::OpenShift3, vec![(1, "b/hog".to_owned())]),
     ] {
-        let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", Some(book));
-        assert_eq!(evicted(&turns), expected, "{book}: {turns:?}");
+        let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", Some(policy));
+        assert_eq!(evicted(&turns), expected, "{policy}: {turns:?}");
     }
 }
 
 #[test]
-fn nobody_is_evicted_from_where_no_process_is_left() {
+fn a_workload_without_a_process_is_not_evicted() {
     let (head, memory) = (
         r#"{"plimsoll_trace":2,"agent":"x"}"#,
         r#""memory":{"capacity_bytes":1048576000,"kubelet_bytes":52428800,"mem_available_bytes":52428800}"#,
@@ -118,21 +118,22 @@ fn nobody_is_evicted_from_where_no_process_is_left() {
         };
         format!("{head}\n{}\n{}\n", look("look", 1, ""), look("look", 2, ""))
     };
-    for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3), Some(EvictionPolicy::Kubelet)]
+    for policy in
+        [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3), Some(EvictionPolicy::Kubelet)]
     {
         for (left, expected) in [(&left, "b/runs"), (&workload("left", 9, ""), "b/left")] {
             let trace = read(trace(left).as_bytes()).expect("a trace");
-            let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", book);
+            let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", policy);
             let gone = evicted(&turns);
-            assert_eq!(gone.first(), Some(&(0, expected.to_owned())), "{book:?}: {turns:?}");
+            assert_eq!(gone.first(), Some(&(0, expected.to_owned())), "{policy:?}: {turns:?}");
             let is_left = |(_, name): &(usize, String)| name == "b/left";
-            assert_eq!(gone.iter().any(is_left), expected == "b/left", "{book:?}: {turns:?}");
+            assert_eq!(gone.iter().any(is_left), expected == "b/left", "{policy:?}: {turns:?}");
         }
     }
 }
 
 #[test]
-fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
+fn a_reclaim_has_ended_by_the_next_sample() {
     let line = |text: &str| format!("{text}\n");
     let look = |at: u64| {
         line(&format!(
@@ -143,11 +144,11 @@ fn a_clean_up_that_a_rule_book_asks_for_is_over_by_the_next_look() {
     };
     let trace = line("{\"plimsoll_trace\":2,\"agent\":\"x\"}") + &look(1) + &look(2) + &look(3);
     let trace = read(trace.as_bytes()).expect("a trace");
-    for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
-        let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", book);
+    for policy in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
+        let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", policy);
         // Cache is in the way and tasks stall: it is reclaimed first, which brings nothing.
-        assert_eq!(evicted(&turns), [(1, "b/hog".to_owned())], "{book:?}: {turns:?}");
-        assert!(book.is_none() || turns[0].1.ends_with("conditions MemoryPressure (by the kubelet's reading only)"));
+        assert_eq!(evicted(&turns), [(1, "b/hog".to_owned())], "{policy:?}: {turns:?}");
+        assert!(policy.is_none() || turns[0].1.ends_with("conditions MemoryPressure (by the kubelet's reading only)"));
     }
 }
 
@@ -178,7 +179,7 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
     let (short, plenty) = (5 << 20, 50 << 20);
     let victim = |turn: usize| vec![(turn, "b/swapped".to_owned())];
     for (grace, (free, a_look, stalled), expected) in [
-        // From the second look on it is known whether pages come back. Whoever went gave back what it had in swap.
+        // From the second sample on it is known whether pages come back. The victim gave back what it had in swap.
         ("0s", (short, 7, 900_000_000), victim(1)),
         ("1500ms", (short, 7, 900_000_000), victim(3)),
         ("2s", (short, 7, 900_000_000), victim(3)),
@@ -188,9 +189,9 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
     ] {
         let recording = read(trace(free, a_look, stalled).as_bytes()).expect("a trace");
         let text = format!("swap: {{free: 10%, grace: {grace}}}");
-        for book in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
-            let turns = turns(&recording, &text, book);
-            assert_eq!(evicted(&turns), expected, "{book:?}, {grace}, {free}, {a_look}, {stalled}: {turns:#?}");
+        for policy in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
+            let turns = turns(&recording, &text, policy);
+            assert_eq!(evicted(&turns), expected, "{policy:?}, {grace}, {free}, {a_look}, {stalled}: {turns:#?}");
         }
         // The kubelet does not look at swap.
         assert_eq!(evicted(&turns(&recording, &text, Some(EvictionPolicy::Kubelet))), []);
@@ -198,7 +199,7 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
 }
 
 #[test]
-fn cache_of_whoever_went_was_available_before_by_the_kernels_estimate() {
+fn cache_of_an_evicted_workload_was_available_before_by_the_kernels_estimate() {
     let look = |at: u64, mem_available: u64, cached: &str| {
         format!(
             "{{\"look\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":20971520,\
@@ -216,19 +217,19 @@ fn cache_of_whoever_went_was_available_before_by_the_kernels_estimate() {
         let looks = [look(20, 20 << 20, cached), look(40, 20 << 20, cached)].concat();
         let recording = format!("{{\"plimsoll_trace\":2,\"agent\":\"x\"}}\n{looks}");
         let recording = read(recording.as_bytes()).expect("a trace");
-        for (book, text) in [
+        for (policy, text) in [
             (None, text),
             (Some(EvictionPolicy::Plimsoll), text),
             (Some(EvictionPolicy::OpenShift3), text),
             (None, of_slice),
         ] {
-            let turns = turns(&recording, text, book);
+            let turns = turns(&recording, text, policy);
             // A slice has a turn of its own.
             let a_look = if text == of_slice { 2 } else { 1 };
             let gone: Vec<_> = evicted(&turns).into_iter().map(|(turn, name)| (turn / a_look, name)).collect();
             let mut expected = vec![(0, "b/cached".to_owned()), (1, "b/next".to_owned())];
             expected.truncate(if is_enough { 1 } else { 2 });
-            assert_eq!(gone, expected, "{cached} {book:?}: {turns:#?}");
+            assert_eq!(gone, expected, "{cached} {policy:?}: {turns:#?}");
         }
     }
 }
@@ -280,7 +281,7 @@ fn cache_of_pods_is_told_from_what_they_hold_where_statistics_say_so() {
 }
 
 #[test]
-fn cache_of_a_slice_is_reclaimed_and_costs_nobody() {
+fn cache_of_a_slice_is_reclaimed_and_evicts_nothing() {
     let text = "evictionHard: {memory.available: 0%}\n\
                 machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}]}";
     let look = |mem_available: &str| {
@@ -302,7 +303,7 @@ fn cache_of_a_slice_is_reclaimed_and_costs_nobody() {
 }
 
 #[test]
-fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
+fn statistics_of_a_kubelet_give_the_order_of_eviction_and_what_is_never_evicted() {
     let recording = read(SUMMARY).expect("a summary");
     let table = [
         (
@@ -334,8 +335,8 @@ fn statistics_of_a_kubelet_say_who_would_go_and_who_never() {
             ],
         ),
     ];
-    for (book, line, candidates) in table {
-        let turns = turns(&recording, "", Some(book));
+    for (policy, line, candidates) in table {
+        let turns = turns(&recording, "", Some(policy));
         assert_eq!(
             turns,
             [("2026-01-02T03:04:05.000Z".to_owned(), line.to_owned(), candidates.map(str::to_owned).to_vec())]
@@ -358,35 +359,35 @@ fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
             r#""creationTimestamp": "2026-01-01T10:00:00Z""#,
             &format!(r#""deletionTimestamp": "2026-01-02T{deleted}Z""#),
         );
-        for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
-            let turns = turns_with(&recording, pods.as_bytes(), "", Some(book));
+        for policy in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
+            let turns = turns_with(&recording, pods.as_bytes(), "", Some(policy));
             let (_, line, candidates) = &turns[0];
-            assert_eq!(evicted(&turns), gone, "{deleted} {book}: {line}");
+            assert_eq!(evicted(&turns), gone, "{deleted} {policy}: {line}");
             let reported = candidates.iter().any(|reported| reported.starts_with(&format!("shop/web: {fate};")));
-            assert!(reported, "{deleted} {book}: {candidates:?}");
+            assert!(reported, "{deleted} {policy}: {candidates:?}");
         }
     }
 }
 
 #[test]
-fn images_are_in_no_recording_so_that_a_disk_of_their_own_costs_nobody() {
+fn images_are_in_no_recording_so_their_own_disk_evicts_nothing() {
     let recording = read(SUMMARY).expect("a summary");
     let configuration = configuration("evictionHard: {imagefs.available: 95%}");
     let pods = read_pods(PODS).expect("a list of pods");
     let nothing = "nothing to evict: nothing says whose eviction would help: ";
     let too_little = "nothing to evict: no eviction would free a hundredth of what is missing: ";
     for (layout, expected) in [(DiskLayout::SplitImageFs, nothing), (DiskLayout::DedicatedImageFs, too_little)] {
-        for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
+        for policy in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
             let settings =
-                Settings { configuration: &configuration, eviction_policy: Some(book), layout: Some(layout) };
+                Settings { configuration: &configuration, eviction_policy: Some(policy), layout: Some(layout) };
             let mut lines = Vec::new();
             run(&recording, Some(&pods), &settings, &mut |turn: &Turn<'_>| lines.push(turn.line()));
-            assert!(lines[0].starts_with(expected) && !lines[0].contains("images;"), "{book} {layout:?}: {lines:?}");
+            assert!(lines[0].starts_with(expected) && !lines[0].contains("images;"), "{policy} {layout:?}: {lines:?}");
         }
     }
 }
 
-/// What is said of each pod that goes, with annotations and the metrics' label, by an eviction policy.
+/// The message of each evicted pod, with annotations and the metrics' label, by an eviction policy.
 fn said(
     recording: &Recording,
     pods: Option<&str>,
@@ -410,7 +411,7 @@ fn said(
 }
 
 #[test]
-fn every_rule_book_says_what_the_kubelet_says() {
+fn every_eviction_policy_writes_the_kubelets_message() {
     let summary = read(SUMMARY).expect("a summary");
     let pods = String::from_utf8_lossy(PODS);
     let low = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. ";
@@ -433,7 +434,7 @@ fn every_rule_book_says_what_the_kubelet_says() {
             "memory.available",
             "nginx",
         ),
-        // Nobody asked for anything, as far as is known.
+        // No requests are known.
         (None, low.to_owned(), "memory.available", ""),
         (
             Some(&*volume),
@@ -455,15 +456,16 @@ fn every_rule_book_says_what_the_kubelet_says() {
         ),
     ] {
         let kubelet = said(&summary, pods, "", EvictionPolicy::Kubelet);
-        let web = kubelet.iter().find(|reported| reported["pod"] == "shop/web" || pods.is_none()).expect("it goes");
+        let web =
+            kubelet.iter().find(|reported| reported["pod"] == "shop/web" || pods.is_none()).expect("it is evicted");
         assert_eq!((&web["message"], &web["eviction_signal"]), (&message.into(), &label.into()), "{kubelet:?}");
         assert_eq!(web["annotations"]["offending_containers"].as_str().unwrap_or_default(), annotation);
-        for book in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
-            let ours = said(&summary, pods, "", book);
+        for policy in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
+            let ours = said(&summary, pods, "", policy);
             let same = ours.iter().any(|reported| {
                 ["message", "annotations", "eviction_signal"].iter().all(|field| reported[*field] == web[*field])
             });
-            assert!(same, "{book}: {ours:?}, not {web}");
+            assert!(same, "{policy}: {ours:?}, not {web}");
         }
     }
     // A percentage prints as what it comes to, in a trace too.
@@ -474,20 +476,23 @@ fn every_rule_book_says_what_the_kubelet_says() {
 }
 
 #[test]
-fn programs_get_names_fates_and_cases() {
+fn json_has_names_verdicts_and_cases() {
     let trace = read(MACHINE).expect("a trace");
     let configuration = configuration("evictionHard: {memory.available: 100Mi}");
-    for (book, turn, cases) in [
+    for (policy, turn, cases) in [
         (EvictionPolicy::Kubelet, 2, Some("both")),
         (EvictionPolicy::Plimsoll, 1, Some("mem-available-only")),
         (EvictionPolicy::OpenShift3, 1, Some("mem-available-only")),
     ] {
-        let settings = Settings { configuration: &configuration, eviction_policy: Some(book), layout: None };
+        let settings = Settings { configuration: &configuration, eviction_policy: Some(policy), layout: None };
         let mut turns = Vec::new();
         run(&trace, None, &settings, &mut |turn: &Turn<'_>| turns.push(turn.json()));
         let plan = &turns[turn];
-        assert_eq!((&plan["eviction_policy"], &plan["conditions"][0]), (&book.name().into(), &"MemoryPressure".into()));
-        assert_eq!(plan["condition_cases"]["MemoryPressure"].as_str(), cases, "{book}");
+        assert_eq!(
+            (&plan["eviction_policy"], &plan["conditions"][0]),
+            (&policy.name().into(), &"MemoryPressure".into())
+        );
+        assert_eq!(plan["condition_cases"]["MemoryPressure"].as_str(), cases, "{policy}");
         let victim = &plan["candidates"][0];
         assert_eq!(
             (&victim["cgroup"], &victim["fate"], &victim["measured"]),
@@ -501,7 +506,7 @@ fn programs_get_names_fates_and_cases() {
 }
 
 #[test]
-fn processes_are_told_where_statistics_have_them() {
+fn processes_are_reported_where_statistics_have_them() {
     let mut reported = Vec::new();
     let configuration = configuration("evictionHard: {pid.available: 99%}");
     let settings =
@@ -521,15 +526,15 @@ fn processes_are_told_where_statistics_have_them() {
 fn summaries_may_follow_one_another() {
     let later = String::from_utf8_lossy(SUMMARY).replace("03:04:05Z", "03:04:25Z");
     let both = [SUMMARY, later.as_bytes()].concat();
-    for book in EvictionPolicy::ALL {
-        let turns = turns(&read(&both).expect("two summaries"), "", Some(book));
-        // Who went in the first gave back enough for the second.
-        assert_eq!((turns.len(), evicted(&turns)), (2, vec![(0, "shop/web".to_owned())]), "{book}: {turns:?}");
+    for policy in EvictionPolicy::ALL {
+        let turns = turns(&read(&both).expect("two summaries"), "", Some(policy));
+        // What the first evicted gave back enough for the second.
+        assert_eq!((turns.len(), evicted(&turns)), (2, vec![(0, "shop/web".to_owned())]), "{policy}: {turns:?}");
     }
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_place() {
+fn what_cannot_be_read_is_an_error_with_its_place() {
     let header = "{\"plimsoll_trace\":2,\"agent\":\"x\"}\n";
     let after = |line: &str| format!("{header}{line}\n").into_bytes();
     let table: [(Vec<u8>, &str); 13] = [
@@ -617,7 +622,7 @@ machine: {slices: [{path: a, evictionHard: {memory.available: 90%}}], victimsPer
 
 proptest! {
     #[test]
-    fn whatever_numbers_stand_in_a_recording_it_is_decided_or_refused(
+    fn any_numbers_in_a_recording_are_decided_on_or_refused(
         changes in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(&NUMBERS[..])), 1..6),
         which in 0..2_usize,
     ) {
@@ -628,8 +633,8 @@ proptest! {
             match read(bytes) {
                 Err(error) => prop_assert!(error.line > 0 && !error.why.is_empty()),
                 Ok(recording) => {
-                    for book in [None].into_iter().chain(EvictionPolicy::ALL.map(Some)) {
-                        for (_, line, _) in turns(&recording, LINES, book) {
+                    for policy in [None].into_iter().chain(EvictionPolicy::ALL.map(Some)) {
+                        for (_, line, _) in turns(&recording, LINES, policy) {
                             prop_assert!(!line.is_empty());
                         }
                     }

@@ -1,4 +1,5 @@
-//! What decisions about pods go by. Their thresholds depend on the runtime's disks, which are known later.
+//! The configuration as eviction policies take it. Thresholds on disks depend on which disks the runtime has, which is
+//! known later.
 
 use crate::kubelet::{DiskLayout, EvictionThreshold, Kubelet, Operator, ThresholdValue, derive_containerfs, room};
 use crate::model::Configuration;
@@ -7,7 +8,7 @@ use plimsoll_policy::Config as Policy;
 use plimsoll_policy::kubelet::{Line, Origin, Threshold};
 
 impl Configuration {
-    /// The policy with the thresholds on all signals, where the runtime has these disks.
+    /// The policy's configuration, with thresholds on all signals, on these disks.
     pub fn policy_on(&self, layout: DiskLayout) -> Policy {
         Policy {
             thresholds: self.kubelet.thresholds_on(layout),
@@ -28,16 +29,16 @@ impl Kubelet {
             None if index < self.thresholds.len() => Origin::Configured,
             Some(_) | None => Origin::Derived,
         };
-        let mut taken: Vec<Threshold> =
-            thresholds.iter().enumerate().map(|(index, threshold)| taken(threshold, origin(index))).collect();
-        // Of those that were replaced in a copy, the turn that learns of the disks goes by what was configured.
+        let mut converted: Vec<Threshold> =
+            thresholds.iter().enumerate().map(|(index, threshold)| convert(threshold, origin(index))).collect();
+        // Where one was replaced in a copy of the list, the kubelet's first turn uses the configured one.
         let in_copy = replaced.iter().filter(|replaced| !replaced.in_place);
-        taken.extend(in_copy.map(|replaced| self::taken(&replaced.configured, Origin::ReplacedInCopy)));
-        taken
+        converted.extend(in_copy.map(|replaced| convert(&replaced.configured, Origin::ReplacedInCopy)));
+        converted
     }
 }
 
-fn taken(threshold: &EvictionThreshold, origin: Origin) -> Threshold {
+fn convert(threshold: &EvictionThreshold, origin: Origin) -> Threshold {
     Threshold {
         signal: threshold.signal,
         line: match threshold.operator {
@@ -71,7 +72,7 @@ mod tests {
     const ONE: DiskLayout = DiskLayout { dedicated_image_fs: false, split_container_fs: false };
 
     #[test]
-    fn each_policy_gets_what_it_goes_by() {
+    fn each_policy_has_the_same_thresholds() {
         let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\n\
                     evictionMinimumReclaim: {memory.available: 500Mi}\nevictionMaxPodGracePeriod: 7\n\
                     enforceNodeAllocatable: [none]\nlocalStorageCapacityIsolation: false\nswap: {free: 25%}\nmachine: {victimsPerMinute: 3, stallPercent: 50}\n";
@@ -88,15 +89,15 @@ mod tests {
             threshold(Signal::NodeFsAvailable, Line::Share(Percentage::of_one(0.1)), None, Origin::Configured),
             threshold(Signal::ContainerFsAvailable, Line::Share(Percentage::of_one(0.1)), None, Origin::Derived),
         ];
-        for book in EvictionPolicy::ALL {
-            let policy = configuration(&format!("{text}evictionPolicy: {book}")).policy_on(ONE);
-            assert_eq!((policy.eviction_policy, policy.max_pod_grace_seconds, policy.stall_percent), (book, 7, 50));
+        for name in EvictionPolicy::ALL {
+            let policy = configuration(&format!("{text}evictionPolicy: {name}")).policy_on(ONE);
+            assert_eq!((policy.eviction_policy, policy.max_pod_grace_seconds, policy.stall_percent), (name, 7, 50));
             assert_eq!((policy.hard_victims_per_minute, policy.soft_victims_per_minute), (3, 3));
             assert!(!policy.local_storage_isolation);
             let swap = policy.swap.expect("it is configured");
             assert_eq!((swap.free, swap.grace), (Line::Share(Percentage::of_one(0.25)), Duration::from_secs(30)));
             let met = policy.thresholds.iter().filter(|threshold| threshold.line.is_some()).copied();
-            assert_eq!(met.collect::<Vec<Threshold>>(), expected, "{book}");
+            assert_eq!(met.collect::<Vec<Threshold>>(), expected, "{name}");
         }
     }
 
@@ -114,7 +115,7 @@ mod tests {
     const DISBELIEVED: DiskLayout = DiskLayout { dedicated_image_fs: false, split_container_fs: true };
 
     #[test]
-    fn own_lines_of_containerfs_are_replaced() {
+    fn configured_thresholds_of_containerfs_are_replaced() {
         let text = "evictionHard: {containerfs.available: 1Gi, nodefs.available: 10%}\n\
                     evictionSoft: {containerfs.available: 2Gi}\nevictionSoftGracePeriod: {containerfs.available: 1m}\n";
         assert_eq!(origins(text, ONE), [(true, Origin::DerivedInPlace)]);
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_turn_goes_by_the_list_that_the_kubelet_wrote_into() {
+    fn a_threshold_is_replaced_in_place_where_the_kubelets_list_has_room() {
         let grace = "evictionSoftGracePeriod: {containerfs.available: 1m, nodefs.available: 1m}";
         let soft = "evictionSoft: {containerfs.available: 2Gi, nodefs.available: 3Gi}";
         let (copied, kept) = (&[Origin::Derived, Origin::ReplacedInCopy][..], &[Origin::DerivedInPlace][..]);
@@ -143,9 +144,9 @@ mod tests {
 
     #[test]
     fn one_that_is_replaced_by_itself_stays() {
-        for (line, origin) in [("10%", Origin::Configured), ("1Gi", Origin::DerivedInPlace)] {
-            let text = format!("evictionHard: {{containerfs.available: {line}, nodefs.available: {line}}}\n");
-            assert_eq!(origins(&text, ONE), [(true, origin)], "{line}");
+        for (written, origin) in [("10%", Origin::Configured), ("1Gi", Origin::DerivedInPlace)] {
+            let text = format!("evictionHard: {{containerfs.available: {written}, nodefs.available: {written}}}\n");
+            assert_eq!(origins(&text, ONE), [(true, origin)], "{written}");
         }
     }
 }
