@@ -14,8 +14,9 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// Names the step at which to die and who dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or, with
-/// `NAME:pause`, the step at which the core is frozen until somebody continues it. That it was reached is said first.
+/// Names the step at which to die and what dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or, with
+/// `NAME:pause`, the step at which the core is stopped until it is continued. That it was reached is written first.
+/// Several are separated by commas, one for each core that is started.
 pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
 /// Set to anything: word that a threshold was crossed never comes.
 const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
@@ -116,6 +117,15 @@ pub(crate) fn filter() -> anyhow::Result<()> {
     // Never given back: from here on this thread may not.
     let program: &BpfProgram = Box::leak(Box::new(filter.try_into()?));
     seccompiler::apply_filter(program).context("cannot install the filter of system calls")
+}
+
+/// Leaves the core that is started after so many others a kill point of its own, so that none dies where one has died.
+pub(crate) fn leave_kill_point(command: &mut std::process::Command, started: usize) {
+    let points = std::env::var(KILL_POINT).unwrap_or_default();
+    match points.split(',').nth(started).filter(|point| !point.is_empty()) {
+        Some(point) => command.env(KILL_POINT, point),
+        None => command.env_remove(KILL_POINT),
+    };
 }
 
 /// Arms the kill point that the environment names.

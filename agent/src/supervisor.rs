@@ -81,8 +81,8 @@ struct Supervisor {
     written: Written,
     core: ChildProcess,
     reporter: ChildProcess,
-    /// The core was started once.
-    began: bool,
+    /// How many cores were started.
+    cores: usize,
 }
 
 /// A process that is kept alive.
@@ -165,7 +165,7 @@ impl Supervisor {
             written,
             core: ChildProcess::new("core"),
             reporter: ChildProcess::new("reporter"),
-            began: false,
+            cores: 0,
             configuration,
         };
         let mut troubles = Vec::new();
@@ -282,7 +282,7 @@ impl Supervisor {
             fcntl_setfd(&self.reporter_restarted, FdFlags::empty())?;
             let launched = self.start_core();
             fcntl_setfd(&self.reporter_restarted, FdFlags::CLOEXEC)?;
-            self.began |= launched.is_ok();
+            self.cores += usize::from(launched.is_ok());
             self.report_launch("core", launched);
         }
         Ok(())
@@ -317,11 +317,8 @@ impl Supervisor {
         command.arg(part).args(&self.arguments);
         command.arg("--supervisor").arg(std::process::id().to_string());
         command.arg("--inherited-config").arg(self.inherited_config.number().to_string());
-        // A core dies at a kill point once, not again and again.
         #[cfg(feature = "fault-injection")]
-        if self.began {
-            command.env_remove(crate::fault_injection::KILL_POINT);
-        }
+        crate::fault_injection::leave_kill_point(&mut command, self.cores);
         command.stdin(std::process::Stdio::null());
         command
     }

@@ -1,8 +1,12 @@
-//! How far something long has come: a bar where somebody looks, lines where nobody does.
+//! How far something long has come: bars where the output is a terminal, lines alone where it is not.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// All bars, so that a line of one does not cut through another.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// A bar on the terminal; without one, only what is printed through it.
 pub(crate) struct Progress(ProgressBar);
@@ -10,14 +14,14 @@ pub(crate) struct Progress(ProgressBar);
 impl Progress {
     /// A bar that is full after `total` steps.
     pub(crate) fn new(what: &str, total: u64) -> Self {
-        let bar = ProgressBar::new(total).with_message(what.to_owned());
+        let bar = BARS.add(ProgressBar::new(total).with_message(what.to_owned()));
         let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}, {elapsed}, about {eta} left");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.enable_steady_tick(Duration::from_secs(1));
         Self(bar)
     }
 
-    /// Says how many steps there are, once that is known.
+    /// Sets the number of steps, once it is known.
     pub(crate) fn expect(&self, total: u64) {
         self.0.set_length(total);
     }
@@ -27,14 +31,15 @@ impl Progress {
         self.0.inc(1);
     }
 
-    /// Prints a line above the bar.
+    /// Prints a line above the bars.
     pub(crate) fn line(&self, text: &str) {
-        self.0.suspend(|| println!("{text}"));
+        BARS.suspend(|| println!("{text}"));
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+        BARS.remove(&self.0);
     }
 }

@@ -144,10 +144,7 @@ fn timed(group: &Group, long: bool, report: &mut Report) -> anyhow::Result<()> {
         report.failed(&format!("group {}", group.name), &format!("{error:#}"), &[], None);
     }
     report.end_table();
-    let (took, budget) = (begun.elapsed(), group.budget());
-    let verdict = if took > budget { "OVER its budget" } else { "within its budget" };
-    let (took, budget) = (took.as_secs(), budget.as_secs());
-    println!("group {} took {took} s, {verdict} of {budget} s with everything cached", group.name);
+    report.took(&group.name, begun.elapsed(), group.budget());
     Ok(())
 }
 

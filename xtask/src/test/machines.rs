@@ -16,12 +16,7 @@ const BOOT_SECONDS: u64 = 240;
 /// What every change has to pass: all on one kernel but what is left to long runs, a few on the others.
 pub(super) fn gate(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
     Build::Strict.run()?;
-    for kernel in kernels {
-        for boot in suite::gate(kernel) {
-            suite::run(&boot, report)?;
-        }
-    }
-    Ok(())
+    suite::run_side_by_side(kernels.iter().flat_map(|kernel| suite::gate(kernel)).collect(), report)
 }
 
 /// The whole suite on one kernel, in every machine that it needs.

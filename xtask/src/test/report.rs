@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::Context;
 
@@ -24,6 +25,8 @@ pub(super) struct Report {
     /// Names of tests that failed and passed when repeated at once.
     flaky: Vec<String>,
     booted_again: u32,
+    /// The groups that took longer than their budget, each with both times.
+    over_budget: Vec<String>,
     table: Option<Table>,
 }
 
@@ -48,7 +51,16 @@ impl Failure {
 impl Report {
     pub(super) fn new(logs: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-        Ok(Self { logs, passed: 0, not_run: 0, failures: Vec::new(), flaky: Vec::new(), booted_again: 0, table: None })
+        Ok(Self {
+            logs,
+            passed: 0,
+            not_run: 0,
+            failures: Vec::new(),
+            flaky: Vec::new(),
+            booted_again: 0,
+            over_budget: Vec::new(),
+            table: None,
+        })
     }
 
     /// From now on steps are rows of this group's table of results.
@@ -108,8 +120,24 @@ impl Report {
         self.row(name, Word::NotRun, why);
     }
 
+    /// How many were reported as not run.
+    #[cfg(test)]
+    pub(super) const fn count_not_run(&self) -> u32 {
+        self.not_run
+    }
+
     pub(super) const fn booted_again(&mut self, times: u32) {
         self.booted_again += times;
+    }
+
+    /// Reports how long a group took. A budget is for two cores with everything cached, so that one that is exceeded is
+    /// no failure.
+    pub(super) fn took(&mut self, group: &str, took: Duration, budget: Duration) {
+        let text = format!("group {group} took {} s of a budget of {} s", took.as_secs(), budget.as_secs());
+        println!("{text}");
+        if took > budget {
+            self.over_budget.push(text);
+        }
     }
 
     pub(super) fn step(&mut self, name: &str, result: anyhow::Result<()>) {
@@ -176,11 +204,12 @@ impl Report {
     fn closing(&self) -> String {
         let failures = self.failures.iter().flat_map(Failure::lines);
         let (flaky, not_run, again) = (self.flaky.len(), self.not_run, self.booted_again);
+        let over_budget = self.over_budget.iter().map(|text| format!("OVER BUDGET: {text}"));
         let counts = [
             format!("{flaky} flaky, {not_run} not run, {again} machines booted again"),
             format!("{} passed, {} failed", self.passed, self.failures.len()),
         ];
-        failures.chain(counts).map(|line| line + "\n").collect()
+        failures.chain(over_budget).chain(counts).map(|line| line + "\n").collect()
     }
 
     fn row(&mut self, name: &str, word: Word, found: &str) {
@@ -262,6 +291,18 @@ mod tests {
         assert!(text.contains("FAILED: it is there: cannot start"), "{text}");
         assert!(text.ends_with("\n0 flaky, 1 not run, 0 machines booted again\n1 passed, 2 failed\n"), "{text}");
         assert_eq!(fs::read_to_string(log).expect("a log").lines().count(), 41);
+    }
+
+    #[test]
+    fn a_group_over_its_budget_is_reported_at_the_end_and_does_not_fail_the_run() {
+        let (_place, mut report) = report();
+        report.took("unit", Duration::from_secs(240), Duration::from_mins(4));
+        report.took("vm", Duration::from_secs(541), Duration::from_mins(9));
+        assert_eq!(
+            report.closing(),
+            "OVER BUDGET: group vm took 541 s of a budget of 540 s\n0 flaky, 0 not run, 0 machines booted again\n\
+             0 passed, 0 failed\n"
+        );
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context, ensure};
 
@@ -13,29 +17,24 @@ use crate::vm;
 /// The kernel on which everything runs.
 const WHOLE: &str = "6.12";
 /// What runs on the others in every run; a long run has all of it there, too.
-const EVERYWHERE: [&str; 10] = [
+const EVERYWHERE: [&str; 9] = [
     "sense-every-hook-attaches",
     "sense-node-threshold-submits-one-event",
     "sense-readings-agree-with-proc",
     "sense-slice-threshold-submits-an-event",
     "act-frozen-victim-dies",
     "act-process-without-its-first-thread",
-    "meets-anonymous",
-    "meets-populate",
+    "meets-every-kind-of-growth",
     "meets-a-slice-at-its-own-limit",
     "core-or-reporter-dies",
 ];
 /// What a gate leaves to long runs on the kernel on which everything else runs, with the reason.
-const LEFT_TO_LONG: [(&str, &str); 9] = [
+const LEFT_TO_LONG: [(&str, &str); 5] = [
     ("kill-points-supervisor", "180 s; the same steps as kill-points-core, which stays"),
     ("kill-points-all", "165 s; the same steps as kill-points-core, which stays"),
     ("act-next-one-undoes", "25 s; all-killed-and-undone has the whole agent do it"),
     ("act-uninterruptible-is-stuck", "24 s; uninterruptible-victim has the whole agent meet it"),
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
-    ("meets-threads", "6 s; brake-in-the-kernel meets one, two and four threads"),
-    ("meets-mlock", "6 s; for the agent it is the same memory as meets-populate"),
-    ("meets-fallocate", "5 s; for the agent it is the same memory as meets-tmpfs"),
-    ("meets-slow-growth", "11 s; second-agent-shadows and threshold-events-lost meet growth at this rate"),
 ];
 /// What runs once more from an ext4 root, on the kernel on which everything runs: there the agent's own program and
 /// libraries are pages of a file, which the kernel may drop when memory is short.
@@ -47,6 +46,10 @@ const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (Some("cgroup_disable=memory"), false, &["without-memory-controller"]),
     (None, true, &["sense-oom-in-a-cpuset-is-named"]),
 ];
+/// The parts that a gate divides the suite into, as the guest names them. The halves run on two machines at a time; the
+/// races, in which the agent has to be faster than what grows, on a machine beside which no other one runs.
+const HALVES: [&str; 2] = ["first", "second"];
+const RACES: &str = "races";
 /// A machine that has not ended by then hangs.
 const MACHINE_SECONDS: u64 = 3600;
 
@@ -58,18 +61,24 @@ pub(super) struct Boot {
     names: &'static [&'static str],
     /// What of all there are is left to long runs, with the reason.
     left_out: &'static [(&'static str, &'static str)],
+    /// The part of the tests; all of them where absent.
+    part: Option<&'static str>,
     ext4: bool,
     /// More words on the kernel's command line.
     append: Option<&'static str>,
     /// With two NUMA nodes.
     numa: bool,
+    /// No other machine may run beside it.
+    alone: bool,
 }
 
 /// The machines of a gate with this kernel, in the order in which they run.
 pub(super) fn gate(kernel: &'static str) -> Vec<Boot> {
     if kernel == WHOLE {
         let usual = Boot { left_out: &LEFT_TO_LONG, ..usual(kernel) };
-        [usual].into_iter().chain(special(kernel)).collect()
+        let halves = HALVES.map(|half| Boot { part: Some(half), ..usual.clone() });
+        let races = Boot { part: Some(RACES), alone: true, ..usual };
+        halves.into_iter().chain(special(kernel)).chain([races]).collect()
     } else {
         vec![Boot { names: &EVERYWHERE, ..usual(kernel) }]
     }
@@ -85,11 +94,11 @@ pub(super) fn whole(kernel: &'static str) -> Vec<Boot> {
 }
 
 const fn usual(kernel: &'static str) -> Boot {
-    Boot { kernel, names: &[], left_out: &[], ext4: false, append: None, numa: false }
+    Boot { kernel, names: &[], left_out: &[], part: None, ext4: false, append: None, numa: false, alone: false }
 }
 
 fn special(kernel: &'static str) -> impl Iterator<Item = Boot> {
-    let ext4 = Boot { names: &FROM_EXT4, ext4: true, ..usual(kernel) };
+    let ext4 = Boot { names: &FROM_EXT4, ext4: true, alone: true, ..usual(kernel) };
     let special = SPECIAL.into_iter().map(move |(append, numa, names)| Boot { names, append, numa, ..usual(kernel) });
     [ext4].into_iter().chain(special)
 }
@@ -98,6 +107,9 @@ impl Boot {
     /// The kernel, and what is special about the machine.
     fn name(&self) -> String {
         let mut text = self.kernel.to_owned();
+        if let Some(part) = self.part {
+            text = text + ", " + part;
+        }
         if self.ext4 {
             text.push_str(" from an ext4 root");
         }
@@ -114,6 +126,7 @@ impl Boot {
         let mut command = vec!["/bin/plimsoll-guest", "suite"];
         command.extend(self.names.iter().flat_map(|name| ["--only", name]));
         command.extend(skipped.iter().flat_map(|name| ["--skip", name]));
+        command.extend(self.part.iter().flat_map(|part| ["--part", part]));
         let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
         machine.ext4 = self.ext4;
         machine.append = self.append.map(str::to_owned);
@@ -140,46 +153,57 @@ impl Boot {
     }
 }
 
+/// Boots these machines: two at a time those that need not be alone, then the others.
+pub(super) fn run_side_by_side(boots: Vec<Boot>, report: &mut Report) -> anyhow::Result<()> {
+    let (alone, beside): (Vec<Boot>, Vec<Boot>) = boots.into_iter().partition(|boot| boot.alone);
+    let (next, shared) = (AtomicUsize::new(0), Mutex::new(&mut *report));
+    let work = || {
+        while let Some(boot) = beside.get(next.fetch_add(1, Ordering::Relaxed)) {
+            run_on(boot, &shared)?;
+        }
+        anyhow::Ok(())
+    };
+    thread::scope(|scope| {
+        let workers = [(); 2].map(|()| scope.spawn(work));
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
+    alone.iter().try_for_each(|boot| run(boot, report))
+}
+
 /// Boots one machine, runs what did not pass before in the same long run, and reports each test.
 pub(super) fn run(boot: &Boot, report: &mut Report) -> anyhow::Result<()> {
+    run_on(boot, &Mutex::new(report))
+}
+
+/// The same, with a report that another machine writes to meanwhile.
+fn run_on(boot: &Boot, shared: &Mutex<&mut Report>) -> anyhow::Result<()> {
+    let report = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let on = boot.name();
-    let of = |name: &str| format!("{name} on {on}");
-    let mut skipped = Vec::new();
-    for name in report.rows_passed_before(&format!(" on {on}")) {
-        report.passed_before(&of(&name));
-        skipped.push(name);
-    }
-    if !boot.names.is_empty() && skipped.len() == boot.names.len() {
-        return Ok(());
-    }
-    for (name, why) in boot.left_out {
-        report.not_run(&of(name), why);
-        skipped.push((*name).to_owned());
-    }
-    let log = report.log(&format!("vm-{on}"));
+    let Some(skipped) = skipped(boot, &on, &mut report()) else { return Ok(()) };
+    let log = report().log(&format!("vm-{on}"));
     let mut heard = Heard::new(&on, &log)?;
     let ended = vm::boot(&boot.machine(&skipped), &mut |line| heard.line(line));
-    report.booted_again(ended.as_ref().map_or(0, |ended| ended.booted_again));
-    for (name, outcome, last) in &heard.tests {
-        match outcome {
-            Outcome::Pass => report.passed(&of(name), ""),
-            Outcome::Fail(why) => report.failed(&of(name), why, last, Some(&log)),
-            Outcome::Flaky(outcomes) => report.flaky(name, &of(name), outcomes),
-            Outcome::NotRun(why) => report.not_run(&of(name), why),
-        }
-    }
-    let left = heard.known.saturating_sub(heard.planned);
-    if boot.kernel != WHOLE && !boot.names.is_empty() && left > 0 {
-        let with = format!("`cargo xtask test --long suite-{}` runs them", boot.kernel);
-        report.not_run_many(left, &format!("{left} of {} tests on {on}", heard.known), &with);
-    }
-    let verdict = boot.verdict(&heard, skipped.len(), ended.map(|ended| ended.code));
-    let name = format!("the suite came to its end on {on}");
-    match verdict {
-        Ok(()) => report.passed(&name, ""),
-        Err(error) => report.failed(&name, &format!("{error:#}"), &heard.last, Some(&log)),
-    }
+    heard.report(boot, &log, skipped.len(), ended, &mut report());
     Ok(())
+}
+
+/// The tests that this machine need not run; nothing where that is all of them.
+fn skipped(boot: &Boot, on: &str, report: &mut Report) -> Option<Vec<String>> {
+    let mut skipped = report.rows_passed_before(&format!(" on {on}"));
+    for name in &skipped {
+        report.passed_before(&format!("{name} on {on}"));
+    }
+    if !boot.names.is_empty() && skipped.len() == boot.names.len() {
+        return None;
+    }
+    for (name, why) in boot.left_out {
+        // Once for all parts.
+        if boot.part.is_none_or(|part| part == HALVES[0]) {
+            report.not_run(&format!("{name} on {}", boot.kernel), why);
+        }
+        skipped.push((*name).to_owned());
+    }
+    Some(skipped)
 }
 
 /// How a test in a machine ended.
@@ -194,6 +218,8 @@ enum Outcome {
 
 /// What was heard of a suite.
 struct Heard {
+    /// On which machine.
+    on: String,
     /// Each test with how it ended and what was said since the one before.
     tests: Vec<(String, Outcome, Vec<String>)>,
     /// What was said since the last verdict.
@@ -211,11 +237,37 @@ impl Heard {
     fn new(on: &str, log: &Path) -> anyhow::Result<Self> {
         let progress = Progress::new(&format!("tests on {on}"), 0);
         let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-        Ok(Self { tests: Vec::new(), last: Vec::new(), closed: None, planned: 0, known: 0, progress, log })
+        let on = on.to_owned();
+        Ok(Self { on, tests: Vec::new(), last: Vec::new(), closed: None, planned: 0, known: 0, progress, log })
+    }
+
+    /// Reports each test, and whether the suite came to its end.
+    fn report(&self, boot: &Boot, log: &Path, skipped: usize, ended: anyhow::Result<vm::Ended>, report: &mut Report) {
+        let on = &self.on;
+        report.booted_again(ended.as_ref().map_or(0, |ended| ended.booted_again));
+        for (name, outcome, last) in &self.tests {
+            let of = format!("{name} on {on}");
+            match outcome {
+                Outcome::Pass => report.passed(&of, ""),
+                Outcome::Fail(why) => report.failed(&of, why, last, Some(log)),
+                Outcome::Flaky(outcomes) => report.flaky(name, &of, outcomes),
+                Outcome::NotRun(why) => report.not_run(&of, why),
+            }
+        }
+        let left = self.known.saturating_sub(self.planned);
+        if boot.kernel != WHOLE && !boot.names.is_empty() && left > 0 {
+            let with = format!("`cargo xtask test --long suite-{}` runs them", boot.kernel);
+            report.not_run_many(left, &format!("{left} of {} tests on {on}", self.known), &with);
+        }
+        let name = format!("the suite came to its end on {on}");
+        match boot.verdict(self, skipped, ended.map(|ended| ended.code)) {
+            Ok(()) => report.passed(&name, ""),
+            Err(error) => report.failed(&name, &format!("{error:#}"), &self.last, Some(log)),
+        }
     }
 
     fn line(&mut self, line: &str) {
-        self.progress.line(line);
+        self.progress.line(&format!("{} | {line}", self.on));
         // The terminal has it, too.
         let _ = writeln!(self.log, "{line}");
         self.last.push(line.to_owned());
@@ -292,16 +344,37 @@ mod tests {
             boots.map(|boot| (boot.name(), boot.names.is_empty())).collect()
         };
         let special = ["from an ext4 root", "with psi=0", "with cgroup_disable=memory", "with two nodes"];
-        for (boots, long) in [(gate as fn(&'static str) -> Vec<Boot>, false), (whole, true)] {
-            let mut expected = vec![("6.1".to_owned(), long), ("6.12".to_owned(), true)];
-            expected.extend(special.map(|special| (format!("6.12 {special}"), false)));
-            expected.push(("7.2".to_owned(), long));
-            assert_eq!(shown(boots), expected);
+        let special = special.map(|special| (format!("6.12 {special}"), false));
+        for (boots, long, before, after) in [
+            (gate as fn(&'static str) -> Vec<Boot>, false, &["6.12, first", "6.12, second"][..], &["6.12, races"][..]),
+            (whole, true, &["6.12"], &[]),
+        ] {
+            let all = |names: &[&str]| names.iter().map(|&name| (name.to_owned(), true)).collect::<Vec<_>>();
+            let whole = [all(before), special.to_vec(), all(after)].concat();
+            assert_eq!(shown(boots), [vec![("6.1".into(), long)], whole, vec![("7.2".into(), long)]].concat());
         }
         let machines: Vec<_> = gate("6.12").iter().map(|boot| boot.machine(&["x".into()])).collect();
-        assert!(machines[1].ext4 && machines[4].numa);
-        assert_eq!(machines[2].append.as_deref(), Some("psi=0"));
-        assert!(machines[0].command.ends_with(&["--skip".into(), "x".into()]));
+        assert!(machines[2].ext4 && machines[5].numa);
+        assert_eq!(machines[3].append.as_deref(), Some("psi=0"));
+        assert!(machines[0].command.ends_with(&["--skip", "x", "--part", "first"].map(str::to_owned)));
+    }
+
+    #[test]
+    fn only_machines_with_races_are_alone() {
+        let alone: Vec<String> = gate("6.12").iter().filter(|boot| boot.alone).map(Boot::name).collect();
+        assert_eq!(alone, ["6.12 from an ext4 root", "6.12, races"]);
+        assert!(gate("6.1").iter().all(|boot| !boot.alone));
+    }
+
+    #[test]
+    fn what_is_left_to_long_runs_is_reported_once() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut report = Report::new(place.path().join("logs")).expect("a report");
+        for boot in gate("6.12") {
+            let skipped = skipped(&boot, &boot.name(), &mut report).expect("a machine to run");
+            assert_eq!(skipped.len(), boot.left_out.len());
+        }
+        assert_eq!(report.count_not_run() as usize, LEFT_TO_LONG.len());
     }
 
     #[test]

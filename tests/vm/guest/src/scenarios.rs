@@ -20,22 +20,36 @@ const CAPACITY_LEFT: u64 = 96;
 /// What a hog would take if nobody met it, in MiB: past the threshold, far from the end of memory.
 const HOG: usize = 256;
 
-fn met(kind: &str, more: &[&str]) -> Result<()> {
-    let mut scene = Scene::set(CAPACITY_LEFT)?;
-    let victim = Cgroup::create("work.slice/hog")?;
-    let mut hog = Hog::start(kind, victim.path(), HOG, more)?;
-    scene.expect_killed(&mut hog, &victim)?;
-    figure("met", &[("kind", &kind), ("taken_mib", &(hog.taken()? / MIB)), ("room_mib", &CAPACITY_LEFT)]);
-    wait_for("memory is back above the threshold", PATIENCE, || {
-        Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes)
-    })?;
-    scene.end()
-}
+/// Ways to grow, with the arguments of each.
+const GROWTH: [(&str, &[&str]); 9] = [
+    ("anon", &[]),
+    ("anon", &["--threads", "4"]),
+    ("anon", &["--rate", "40"]),
+    ("thp", &[]),
+    ("populate", &[]),
+    ("mlock", &[]),
+    ("tmpfs", &[]),
+    ("fallocate", &[]),
+    ("pipes", &[]),
+];
 
-pub(crate) fn anon() -> Result<()> {
+/// One agent meets one process after the other, each of which grows in another way.
+pub(crate) fn every_growth() -> Result<()> {
     let mut log = KernelLog::from_now()?;
-    met("anon", &[])?;
-    log.expect("plimsoll: killed work.slice/hog: usage ")
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
+    for (index, (kind, more)) in GROWTH.iter().enumerate() {
+        let victim = Cgroup::create(&format!("work.slice/{kind}-{index}"))?;
+        let mut hog = Hog::start(kind, victim.path(), HOG, more)?;
+        scene.expect_killed(&mut hog, &victim).with_context(|| format!("{kind} {more:?}"))?;
+        let (taken, more) = (hog.taken()? / MIB, more.join(" "));
+        figure("met", &[("kind", &kind), ("more", &more), ("taken_mib", &taken), ("room_mib", &CAPACITY_LEFT)]);
+        wait_for("memory is back", PATIENCE, || {
+            Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes + CAPACITY_LEFT / 2 * MIB)
+        })
+        .with_context(|| format!("after {kind} {more}"))?;
+    }
+    scene.end()?;
+    log.expect("plimsoll: killed work.slice/anon-0: usage ")
 }
 
 /// What the agent traces while it decides gives the same plans when it is replayed, field by field, under each policy.
@@ -90,38 +104,6 @@ fn evictions<'a>(plans: &'a [Value], victim: &Cgroup) -> Vec<&'a Value> {
         actions.any(|action| action["action"] == "evict" && action["cgroup"] == victim.name())
     };
     plans.iter().filter(evicts).collect()
-}
-
-pub(crate) fn threads() -> Result<()> {
-    met("anon", &["--threads", "4"])
-}
-
-pub(crate) fn slowly() -> Result<()> {
-    met("anon", &["--rate", "40"])
-}
-
-pub(crate) fn thp() -> Result<()> {
-    met("thp", &[])
-}
-
-pub(crate) fn populate() -> Result<()> {
-    met("populate", &[])
-}
-
-pub(crate) fn mlock() -> Result<()> {
-    met("mlock", &[])
-}
-
-pub(crate) fn tmpfs() -> Result<()> {
-    met("tmpfs", &[])
-}
-
-pub(crate) fn fallocate() -> Result<()> {
-    met("fallocate", &[])
-}
-
-pub(crate) fn pipes() -> Result<()> {
-    met("pipes", &[])
 }
 
 pub(crate) fn nested() -> Result<()> {

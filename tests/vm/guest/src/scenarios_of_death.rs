@@ -1,20 +1,20 @@
-//! The agent dies at each of its own steps, or its victim does, and nobody else pays for it.
+//! The agent dies at each of its own steps, or its victim does, and no other workload is killed or stays frozen for it.
 //!
 //! A build for tests knows its steps by name (`plimsoll kill-points` prints them). At the one that
-//! `PLIMSOLL_KILL_POINT` names it says so and, once, kills only the core, only the supervisor, or all of its processes,
-//! or has the core be frozen.
+//! `PLIMSOLL_KILL_POINT` names it writes so and, once, kills only the core, only the supervisor, or all of its processes,
+//! or has the core be stopped.
 
-use crate::agent::{Agent, PROGRAM};
+use crate::agent::{Agent, PROGRAM, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene, held};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Signal, kill_process};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The variable of the agent's environment that names a step, and who dies there.
+/// The variable of the agent's environment that names steps, and what dies there.
 const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
 
 /// What the hog takes, in MiB: more than all that is in use otherwise, by which a new agent knows it; and little enough
@@ -24,10 +24,12 @@ fn grown() -> Result<usize> {
     Ok(usize::try_from(used / MIB)? + 48)
 }
 
-/// Rounds in which a step may not come: a victim that is gone early enough needs no thaw, for one.
+/// Hogs that may be met without a step: a victim that is gone early enough needs no thaw, for one.
 const TRIES: usize = 5;
 /// How long after a victim's death a step may still come.
-const LATE: Duration = Duration::from_secs(10);
+const LATE: Duration = Duration::from_secs(4);
+/// At how many steps one agent's cores die in turn: the supervisor waits longer before each next start.
+const CORES: usize = 4;
 
 pub(crate) fn core() -> Result<()> {
     kill_points("core")
@@ -41,103 +43,159 @@ pub(crate) fn all() -> Result<()> {
     kill_points("all")
 }
 
-fn kill_points(who: &str) -> Result<()> {
+fn kill_points(dying: &str) -> Result<()> {
     let output =
         Command::new(PROGRAM).arg("kill-points").stdin(Stdio::null()).output().context("cannot start the agent")?;
     ensure!(output.status.success(), "this agent has no kill points: it was not built for tests");
     let names = String::from_utf8(output.stdout)?;
     ensure!(names.lines().count() > 0, "the agent names no kill points");
-    for name in names.lines() {
-        let mut tried = 0;
-        while !die(name, who).with_context(|| format!("kill point {name}, {who}"))? {
-            tried += 1;
-            ensure!(tried < TRIES, "kill point {name}, {who}: not reached in {TRIES} rounds");
-        }
+    // The kernel would stop what the agent is to freeze.
+    let (of_the_kernel, usual): (Vec<&str>, Vec<&str>) = names.lines().partition(|name| in_kernel(name));
+    let at_once = if dying == "core" { CORES } else { 1 };
+    let mut hogs = 0;
+    for names in usual.chunks(at_once).chain(of_the_kernel.chunks(at_once)) {
+        hogs += die_at(names, dying)?;
     }
-    crate::suite::figure("kill-points", &[("names", &names.lines().count()), ("who", &who)]);
+    crate::suite::figure("kill-points", &[("names", &names.lines().count()), ("hogs", &hogs), ("dying", &dying)]);
     Ok(())
 }
 
-/// Whether the agent says that it came to its kill point: nothing else that ends it counts.
+fn in_kernel(name: &str) -> bool {
+    name.starts_with("kernel-")
+}
+
+/// One agent that dies at each of these steps in turn. A hog that outlives a step meets the next one, too. Gives how many
+/// hogs that took.
+fn die_at(names: &[&str], dying: &str) -> Result<usize> {
+    let scene = Scene::launch_with(96, |settings| {
+        let steps: Vec<String> = names.iter().map(|name| format!("{name}:{dying}")).collect();
+        settings.environment.push((KILL_POINT, steps.join(",")));
+        settings.kernel_brake = names.iter().any(|name| in_kernel(name));
+    })?;
+    let mut deaths = Deaths { scene, dying, hog: None, newcomers: Vec::new() };
+    for (before, name) in names.iter().enumerate() {
+        deaths.reach(name).and_then(|()| deaths.recover(before + 1)).with_context(|| format!("{name}, {dying}"))?;
+    }
+    deaths.end()
+}
+
+/// An agent that dies at one step after the other.
+struct Deaths<'a> {
+    scene: Scene,
+    /// What dies: `core`, `supervisor`, `all`.
+    dying: &'a str,
+    /// What grows, until it is killed.
+    hog: Option<(Cgroup, Hog)>,
+    /// Processes that joined the cgroups of victims afterwards.
+    newcomers: Vec<(Cgroup, Child)>,
+}
+
+impl Deaths<'_> {
+    /// Has a process grow until the agent comes to this step: without it, the hog is killed all the same.
+    fn reach(&mut self, name: &str) -> Result<()> {
+        for _ in 0..TRIES {
+            // Slices are marked before the agent is ready; all other steps need a process that grows.
+            if name == "kernel-marked" {
+                return wait_reached(&self.scene, name);
+            }
+            let mut hog = match self.hog.take() {
+                Some(hog) => hog,
+                None => self.start()?,
+            };
+            wait_for("the kill point is reached, or the hog is dead", PATIENCE, || {
+                Ok(has_reached(&self.scene, name) || hog.1.child.try_wait()?.is_some())
+            })
+            .with_context(|| format!("the log ends with: {}", tail(&self.scene.agent.text())))?;
+            self.hog = Some(hog);
+            // The last steps are taken after its death.
+            if wait_for("the kill point is reached", LATE, || Ok(has_reached(&self.scene, name))).is_ok() {
+                return Ok(());
+            }
+            self.meet()?;
+        }
+        bail!("not reached with {TRIES} hogs")
+    }
+
+    fn start(&mut self) -> Result<(Cgroup, Hog)> {
+        let scene = &mut self.scene;
+        scene.agent.wait_ready(PATIENCE)?;
+        // As much is left as for the first one.
+        wait_for("memory is back above the threshold", PATIENCE, || {
+            Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes + 64 * MIB)
+        })?;
+        let victim = Cgroup::create(&format!("work.slice/hog-{}", self.newcomers.len()))?;
+        let hog = Hog::start("anon", victim.path(), grown()?, &["--hold", "60"])?;
+        Ok((victim, hog))
+    }
+
+    /// Waits until the agent is back, after this many deaths, and holds nothing that its predecessor held.
+    fn recover(&mut self, deaths: usize) -> Result<()> {
+        let Self { scene, dying, .. } = self;
+        if *dying == "core" {
+            wait_for("the core is started again", PATIENCE, || {
+                Ok(scene.agent.text().matches("the core ended and is started again").count() >= deaths)
+            })?;
+            scene.agent.wait_ready(PATIENCE)?;
+        } else {
+            let cgroup = scene.settings.cgroup()?;
+            scene.agent.wait_end(PATIENCE)?;
+            wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
+            if *dying == "supervisor" {
+                // The core lives a moment longer, and undoes what it held before it ends.
+                wait_for("the core lets go without a supervisor", PATIENCE, || Ok(held().is_empty()))
+                    .with_context(|| format!("held: {}", held().join(", ")))?;
+            }
+            // What a service manager does.
+            scene.settings.environment.clear();
+            scene.agent = Agent::start(&scene.settings)?;
+        }
+        wait_for("nothing stays frozen or stopped", PATIENCE, || Ok(held().is_empty()))
+            .with_context(|| format!("held: {}", held().join(", ")))?;
+        let is_dead = self.hog.as_mut().map_or(Ok(false), |(_, hog)| hog.child.try_wait().map(|it| it.is_some()))?;
+        if is_dead { self.meet() } else { Ok(()) }
+    }
+
+    /// Waits until the hog is dead. A step may have been the kill itself, or one before it: in both cases it dies, once.
+    /// The core that killed it may have died before it could report that.
+    fn meet(&mut self) -> Result<()> {
+        let Some((victim, mut hog)) = self.hog.take() else { return Ok(()) };
+        self.scene.expect_dead(&mut hog.child, &victim)?;
+        // What joins the same cgroup afterwards has done nothing.
+        let newcomer = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(victim.path()).spawn()?;
+        self.newcomers.push((victim, newcomer));
+        Ok(())
+    }
+
+    /// The last agent kills what still grows, and nothing twice.
+    fn end(mut self) -> Result<usize> {
+        if self.newcomers.is_empty() && self.hog.is_none() {
+            self.hog = Some(self.start()?);
+        }
+        self.meet()?;
+        // An agent that kills once more does so when the victim is not empty after half a second.
+        std::thread::sleep(Duration::from_secs(1));
+        for (victim, newcomer) in &mut self.newcomers {
+            let name = victim.name();
+            ensure!(newcomer.try_wait()?.is_none(), "{name} was killed twice; {}", tail(&self.scene.agent.text()));
+            let reported = |what| self.scene.agent.kills(name, what).len();
+            ensure!(reported("begun") <= 1 + reported("stuck"), "{name} was killed anew although it was not stuck");
+            newcomer.kill()?;
+            newcomer.wait()?;
+        }
+        self.scene.end()?;
+        Ok(self.newcomers.len())
+    }
+}
+
+/// Whether the agent wrote that it came to its kill point: nothing else that ends it counts.
 fn has_reached(scene: &Scene, name: &str) -> bool {
     scene.agent.text().contains(&format!("plimsoll: strict: reached {name}\n"))
 }
 
-/// Waits until it says so.
+/// Waits until it writes so.
 fn wait_reached(scene: &Scene, name: &str) -> Result<()> {
     wait_for("the kill point is reached", PATIENCE, || Ok(has_reached(scene, name)))
-        .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))
-}
-
-/// One round. Gives whether the step came; where it did not, the victim was met without it.
-fn die(name: &str, who: &str) -> Result<bool> {
-    let mut scene = Scene::launch_with(96, |settings| {
-        settings.environment.push((KILL_POINT, format!("{name}:{who}")));
-        settings.kernel_brake = name.starts_with("kernel-");
-    })?;
-    let victim = Cgroup::create("work.slice/hog")?;
-    let grown = grown()?;
-    // Slices are marked before the agent is ready; all other steps need somebody who grows.
-    let (core, mut hog) = if name == "kernel-marked" {
-        (None, None)
-    } else {
-        scene.agent.wait_ready(PATIENCE)?;
-        (Some(scene.agent.part("core")?), Some(Hog::start("anon", victim.path(), grown, &["--hold", "60"])?))
-    };
-    if let Some(hog) = &mut hog {
-        wait_for("the kill point is reached, or the hog is dead", PATIENCE, || {
-            Ok(has_reached(&scene, name) || hog.child.try_wait()?.is_some())
-        })
-        .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-        // The last steps are taken after its death.
-        let late = wait_for("the kill point is reached", LATE, || Ok(has_reached(&scene, name)));
-        if late.is_err() {
-            scene.expect_killed(hog, &victim)?;
-            scene.end()?;
-            return Ok(false);
-        }
-    } else {
-        wait_reached(&scene, name)?;
-    }
-    if who == "core" {
-        wait_for("the core is started again", PATIENCE, || {
-            Ok(scene.agent.part("core").is_ok_and(|pid| Some(pid) != core))
-        })?;
-        scene.agent.wait_ready(PATIENCE)?;
-        ensure!(core.is_none_or(|pid| !machine::alive(pid)), "the core did not die");
-    } else {
-        let cgroup = scene.settings.cgroup()?;
-        scene.agent.wait_end(PATIENCE)?;
-        wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
-        if who == "supervisor" {
-            // The core lives a moment longer, and lets everybody go on before it ends.
-            wait_for("the core lets go without a supervisor", PATIENCE, || Ok(held().is_empty()))
-                .with_context(|| format!("held: {}", held().join(", ")))?;
-        }
-        // What a service manager does.
-        scene.settings.environment.clear();
-        scene.agent = Agent::start(&scene.settings)?;
-    }
-    wait_for("nothing stays frozen or stopped", PATIENCE, || Ok(held().is_empty()))
-        .with_context(|| format!("held: {}", held().join(", ")))?;
-    let mut hog = match hog {
-        Some(hog) => hog,
-        None => Hog::start("anon", victim.path(), grown, &["--hold", "60"])?,
-    };
-    // The step may have been the kill itself, or one before it: in both cases it dies, once. Who killed it may have
-    // died before it could tell.
-    scene.expect_dead(&mut hog.child, &victim)?;
-    // Who comes into the same cgroup afterwards has done nothing. An agent that kills once more does so when the victim
-    // is not empty after half a second.
-    let mut next = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(victim.path()).spawn()?;
-    std::thread::sleep(Duration::from_secs(1));
-    ensure!(next.try_wait()?.is_none(), "the cgroup was killed twice");
-    let reported = |what| scene.agent.kills(victim.name(), what).len();
-    ensure!(reported("begun") <= 1 + reported("stuck"), "it was killed anew although it was not stuck");
-    next.kill()?;
-    next.wait()?;
-    scene.end()?;
-    Ok(true)
+        .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))
 }
 
 /// All processes are killed at once while somebody is frozen: `plimsoll undo` lets everybody go on.

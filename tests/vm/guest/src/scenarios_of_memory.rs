@@ -134,9 +134,6 @@ fn swapping() -> Result<()> {
 
 pub(crate) fn hugetlb() -> Result<()> {
     let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
-    // Many huge pages in one piece each, on a machine whose memory others have used: all that can be moved, moves.
-    machine::set("/proc/sys/vm/drop_caches", "3")?;
-    machine::set("/proc/sys/vm/compact_memory", "1")?;
     machine::set(pages, "128")?;
     let outcome = huge_pages();
     machine::set(pages, "0")?;
