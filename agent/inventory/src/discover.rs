@@ -1,86 +1,131 @@
 //! Which workload cgroups there are now. Walks directories and allocates: for a helper thread.
 
+use crate::owner::{Boundary, Standing};
 use crate::{Patterns, Protected};
 use plimsoll_node::NodeError;
 use plimsoll_node::cgroup::{Root, children, id_of, open_below};
-use plimsoll_units::{CgroupId, Match};
+use plimsoll_policy::Owner;
+use plimsoll_units::{Bytes, CgroupId, Match};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::mem;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// How far a walk goes before it gives up.
+/// What a walk is bounded by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Names in a path.
+    /// Names in a path. Of what lies deeper the cgroup at this depth is the workload.
     pub depth: usize,
-    /// Workloads.
+    /// Workloads of one owner. Where it has more, its delegated cgroup is one workload.
+    pub of_owner: usize,
+    /// Workloads in all. Where there are more, owners with many of them become one workload each.
     pub count: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { depth: 32, count: 4096 }
+        Self { depth: 32, of_owner: 256, count: crate::SLOTS }
     }
 }
 
 /// One workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Its path below the root.
     pub path: Vec<u8>,
-    /// Which cgroup it is.
+    /// Its cgroup.
     pub id: CgroupId,
-    /// The pattern that meant it, by its place in the list.
+    /// The pattern that matches it, by its place in the list; of an owner that is one workload, that of its first.
     pub pattern: usize,
+    /// The delegated cgroup that it lies in; absent where it lies in none, or is that cgroup.
+    pub owner: Option<Owner>,
+    /// How much of the path is the owner's.
+    pub(crate) owner_length: usize,
+    /// Its effective protection, from files that its owner cannot write.
+    pub reservation: Bytes,
 }
 
 /// What a walk found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discovery {
-    /// The workloads, by path. None is inside another.
+    /// The workloads, by path. None is inside another. There may be more than the bounds allow where even one for each
+    /// owner is too many.
     pub workloads: Vec<Found>,
-    /// Cgroups that a pattern means but that hold something which must not be touched.
+    /// Cgroups that a pattern matches but that hold something which must not be touched.
     pub refused: Vec<Vec<u8>>,
-    /// There was more than the bounds allow.
-    pub cut_off: bool,
+    /// Owners with more workloads than they may have that cannot be one workload, because they hold something which must
+    /// not be touched.
+    pub exceeding: usize,
 }
 
-/// Walks the tree.
+/// Walks the tree. The cost of one owner is bounded: the walk leaves its subtree where it has too many workloads.
 pub fn discover(
     root: &Root,
     patterns: &Patterns,
     protected: &Protected,
     bounds: Bounds,
 ) -> Result<Discovery, NodeError> {
-    let mut walk = Walk { patterns, protected, bounds, found: Discovery::default() };
+    let mut walk = Walk::new(patterns, protected, bounds);
     let failed = |source| NodeError::Read { path: root.path().to_owned(), source };
+    let standing = Standing::of_root(root.as_fd());
     for name in children(root.as_fd()).map_err(failed)? {
-        walk.visit(root.as_fd(), &mut Vec::new(), &name, 1);
+        walk.visit(root.as_fd(), &mut Vec::new(), &name, 1, standing);
+    }
+    let mut of_owner = bounds.of_owner;
+    while walk.found.workloads.len() > bounds.count && of_owner > 1 {
+        of_owner /= 2;
+        walk.merge_beyond(root, of_owner);
     }
     Ok(walk.found)
 }
 
-/// The workload cgroup that `path` is or lies in, if there is one: for a cgroup that was just made or that a kernel event
-/// names.
+/// The workload cgroup that `path` is or lies in, if there is one: for a cgroup that a kernel event names.
 pub fn workload_of(root: &Root, patterns: &Patterns, protected: &Protected, path: &[u8]) -> Option<Found> {
-    let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end).collect::<Vec<_>>();
-    ends.push(path.len());
-    ends.into_iter().find_map(|end| {
+    let walk = Walk::new(patterns, protected, Bounds::default());
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    let mut standing = Standing::of_root(root.as_fd());
+    for (depth, end) in (1..=walk.bounds.depth).zip(ends.chain([path.len()])) {
         let path = &path[..end];
-        let (how, pattern) = patterns.find(path);
-        if !matches!(how, Match::Whole | Match::Below) {
-            return None;
-        }
         let fd = open_below(root.as_fd(), path).ok()?;
-        let walk = Walk { patterns, protected, bounds: Bounds::default(), found: Discovery::default() };
-        if how == Match::Below && has_counted_children(fd.as_fd()) || walk.must_be_spared(fd.as_fd(), path) {
-            return None;
+        standing = standing.of_child(fd.as_fd(), end);
+        let (how, pattern) = patterns.find(path);
+        match how {
+            Match::Not => return None,
+            Match::Prefix => {}
+            Match::Below if !walk.is_leaf(fd.as_fd(), depth) => {}
+            Match::Below | Match::Whole if walk.must_be_spared(fd.as_fd(), path) => return None,
+            Match::Below | Match::Whole => return Found::of(fd.as_fd(), path, pattern, standing),
         }
-        Some(Found { path: path.to_vec(), id: id_of(fd.as_fd()).ok()?, pattern })
-    })
+    }
+    None
+}
+
+impl Found {
+    fn of(fd: BorrowedFd<'_>, path: &[u8], pattern: usize, standing: Standing) -> Option<Self> {
+        let id = id_of(fd).ok()?;
+        let found = Self { path: path.to_vec(), id, pattern, reservation: standing.protection, ..Self::default() };
+        Some(match standing.boundary {
+            Some(Boundary { owner, path_length }) if owner.id != id => {
+                Self { owner: Some(owner), owner_length: path_length, ..found }
+            }
+            _ => found,
+        })
+    }
+
+    /// Its owner as one workload.
+    fn merged(&self) -> Option<Self> {
+        let Owner { id, request } = self.owner?;
+        let path = self.path[..self.owner_length].to_vec();
+        Some(Self { path, id, pattern: self.pattern, reservation: request, ..Self::default() })
+    }
+
+    /// Its path, to be printed.
+    pub fn display(&self) -> String {
+        Path::new(OsStr::from_bytes(&self.path)).display().to_string()
+    }
 }
 
 struct Walk<'w> {
@@ -88,47 +133,99 @@ struct Walk<'w> {
     protected: &'w Protected,
     bounds: Bounds,
     found: Discovery,
+    /// Where the workloads of the owner begin whose subtree is being walked.
+    owner_begin: usize,
+    /// That owner has too many.
+    is_exceeded: bool,
 }
 
-impl Walk<'_> {
-    fn visit(&mut self, parent: BorrowedFd<'_>, path: &mut Vec<u8>, name: &[u8], depth: usize) {
+impl<'w> Walk<'w> {
+    fn new(patterns: &'w Patterns, protected: &'w Protected, bounds: Bounds) -> Self {
+        Self { patterns, protected, bounds, found: Discovery::default(), owner_begin: 0, is_exceeded: false }
+    }
+
+    fn visit(&mut self, parent: BorrowedFd<'_>, path: &mut Vec<u8>, name: &[u8], depth: usize, standing: Standing) {
         let length = path.len();
         if length > 0 {
             path.push(b'/');
         }
         path.extend_from_slice(name);
+        let (how, pattern) = self.patterns.find(path);
         // What is removed while this walks is no workload.
-        if let Ok(fd) = open_child(parent, name) {
-            self.look_at(fd.as_fd(), path, depth);
+        if how != Match::Not
+            && let Ok(fd) = open_child(parent, name)
+        {
+            let standing_here = standing.of_child(fd.as_fd(), path.len());
+            let is_boundary = standing.boundary.is_none() && standing_here.boundary.is_some();
+            if is_boundary {
+                self.owner_begin = self.found.workloads.len();
+            }
+            match how {
+                Match::Whole => self.take(fd.as_fd(), path, pattern, standing_here),
+                Match::Below if self.is_leaf(fd.as_fd(), depth) => {
+                    self.take(fd.as_fd(), path, pattern, standing_here);
+                }
+                _ => self.descend(fd.as_fd(), path, depth, standing_here),
+            }
+            if is_boundary && mem::take(&mut self.is_exceeded) {
+                let of_owner = self.found.workloads.split_off(self.owner_begin);
+                self.merge(fd.as_fd(), &of_owner, self.bounds.of_owner);
+            }
         }
         path.truncate(length);
     }
 
-    fn look_at(&mut self, fd: BorrowedFd<'_>, path: &mut Vec<u8>, depth: usize) {
-        let (how, pattern) = self.patterns.find(path);
-        match how {
-            Match::Not => return,
-            Match::Whole => return self.take(fd, path, pattern),
-            // A leaf, as the memory controller sees it: nothing below has a usage of its own.
-            Match::Below if !has_counted_children(fd) => return self.take(fd, path, pattern),
-            Match::Below | Match::Prefix => {}
-        }
+    fn descend(&mut self, fd: BorrowedFd<'_>, path: &mut Vec<u8>, depth: usize, standing: Standing) {
         if depth == self.bounds.depth {
-            self.found.cut_off = true;
             return;
         }
         for name in children(fd).unwrap_or_default() {
-            self.visit(fd, path, &name, depth + 1);
+            self.visit(fd, path, &name, depth + 1, standing);
+            if self.is_exceeded {
+                return;
+            }
         }
     }
 
-    fn take(&mut self, fd: BorrowedFd<'_>, path: &[u8], pattern: usize) {
+    /// Whether it is a leaf, as the memory controller sees it (nothing below has a usage of its own), or is taken for one.
+    fn is_leaf(&self, fd: BorrowedFd<'_>, depth: usize) -> bool {
+        depth == self.bounds.depth || !has_counted_children(fd)
+    }
+
+    fn take(&mut self, fd: BorrowedFd<'_>, path: &[u8], pattern: usize, standing: Standing) {
         if self.must_be_spared(fd, path) {
             self.found.refused.push(path.to_vec());
-        } else if self.found.workloads.len() == self.bounds.count {
-            self.found.cut_off = true;
-        } else if let Ok(id) = id_of(fd) {
-            self.found.workloads.push(Found { path: path.to_vec(), id, pattern });
+        } else if let Some(found) = Found::of(fd, path, pattern, standing) {
+            self.found.workloads.push(found);
+            let of_owner = self.found.workloads.len() - self.owner_begin;
+            self.is_exceeded = standing.boundary.is_some() && of_owner > self.bounds.of_owner;
+        }
+    }
+
+    /// Makes one workload of all that are of one owner, whose directory is `fd`.
+    fn merge(&mut self, fd: BorrowedFd<'_>, of_owner: &[Found], most: usize) {
+        match of_owner.first().and_then(Found::merged) {
+            Some(merged) if !self.must_be_spared(fd, &merged.path) => self.found.workloads.push(merged),
+            _ => {
+                self.found.exceeding += 1;
+                self.found.workloads.extend_from_slice(&of_owner[..most.min(of_owner.len())]);
+            }
+        }
+    }
+
+    /// Merges the workloads of each owner that has more than `most`.
+    fn merge_beyond(&mut self, root: &Root, most: usize) {
+        let is_same = |a: &Found, b: &Found| a.owner.is_some() && a.owner.map(|it| it.id) == b.owner.map(|it| it.id);
+        // Those of one owner are next to each other.
+        for of_owner in mem::take(&mut self.found.workloads).chunk_by(is_same) {
+            let first = &of_owner[0];
+            if of_owner.len() > most
+                && let Ok(fd) = open_below(root.as_fd(), &first.path[..first.owner_length])
+            {
+                self.merge(fd.as_fd(), of_owner, of_owner.len());
+            } else {
+                self.found.workloads.extend_from_slice(of_owner);
+            }
         }
     }
 
@@ -162,117 +259,5 @@ fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     openat(parent, OsStr::from_bytes(name), how, Mode::empty())
 }
 
-impl Found {
-    /// Its path, to be printed.
-    pub fn display(&self) -> String {
-        Path::new(OsStr::from_bytes(&self.path)).display().to_string()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tree(paths: &[&str]) -> (tempfile::TempDir, Root) {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        for path in paths {
-            let mut below = dir.path().to_owned();
-            for name in path.split('/') {
-                below.push(name);
-                std::fs::create_dir_all(&below).expect("writable");
-                std::fs::write(below.join("memory.current"), "0\n").expect("writable");
-            }
-        }
-        let root = Root::open(dir.path()).expect("it is there");
-        (dir, root)
-    }
-
-    fn paths(found: &Discovery) -> Vec<String> {
-        found.workloads.iter().map(Found::display).collect()
-    }
-
-    fn service() -> Protected {
-        Protected { own: b"system.slice/plimsoll.service".to_vec(), init: b"init.scope".to_vec() }
-    }
-
-    const MACHINE: &[&str] = &[
-        "init.scope",
-        "system.slice/plimsoll.service",
-        "system.slice/a.service/inner",
-        "system.slice/b.service",
-        "user.slice/user-1.slice/session-1.scope",
-        "user.slice/user-1.slice/user@1.service/app.slice/app.scope",
-    ];
-
-    #[test]
-    fn patterns_find_their_workloads() {
-        let (_dir, root) = tree(MACHINE);
-        for (workloads, never, expected) in [
-            (&["system.slice/*"][..], &[][..], &["system.slice/a.service", "system.slice/b.service"][..]),
-            (&["system.slice/*"], &["system.slice/a.service/inner"], &["system.slice/b.service"]),
-            (&["system.slice/*"], &["system.slice/a*"], &["system.slice/b.service"]),
-            (
-                &["user.slice/**"],
-                &[],
-                &[
-                    "user.slice/user-1.slice/session-1.scope",
-                    "user.slice/user-1.slice/user@1.service/app.slice/app.scope",
-                ],
-            ),
-            (&["user.slice/user-1.slice", "user.slice/**"], &[], &["user.slice/user-1.slice"]),
-            (&["none/*"], &[], &[]),
-        ] {
-            let patterns = Patterns::of(workloads, never);
-            let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
-            assert_eq!(paths(&found), expected, "{workloads:?} {never:?}");
-            assert!(!found.cut_off);
-        }
-    }
-
-    #[test]
-    fn the_agent_is_refused_not_taken() {
-        let (_dir, root) = tree(MACHINE);
-        let patterns = Patterns::of(&["system.slice/*"], &[]);
-        let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
-        assert_eq!(found.refused, [b"system.slice/plimsoll.service"]);
-    }
-
-    #[test]
-    fn a_walk_has_an_end() {
-        let (_dir, root) = tree(MACHINE);
-        let patterns = Patterns::of(&["user.slice/**", "system.slice/*"], &[]);
-        for bounds in [Bounds { depth: 2, count: 9 }, Bounds { depth: 9, count: 1 }] {
-            let found = discover(&root, &patterns, &service(), bounds).expect("readable");
-            assert!(found.cut_off, "{bounds:?}");
-            assert!(found.workloads.len() <= bounds.count);
-        }
-    }
-
-    #[test]
-    fn a_link_is_not_followed() {
-        let (dir, root) = tree(MACHINE);
-        std::os::unix::fs::symlink("b.service", dir.path().join("system.slice/c.service")).expect("writable");
-        let patterns = Patterns::of(&["system.slice/*"], &[]);
-        let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
-        assert_eq!(paths(&found), ["system.slice/a.service", "system.slice/b.service"]);
-    }
-
-    #[test]
-    fn a_cgroup_inside_belongs_to_its_workload() {
-        let (_dir, root) = tree(MACHINE);
-        let patterns = Patterns::of(&["system.slice/*", "user.slice/**"], &[]);
-        for (path, workload) in [
-            ("system.slice/a.service/inner", Some("system.slice/a.service")),
-            ("system.slice/b.service", Some("system.slice/b.service")),
-            ("system.slice/plimsoll.service", None),
-            ("system.slice", None),
-            ("user.slice/user-1.slice", None),
-            ("user.slice/user-1.slice/session-1.scope", Some("user.slice/user-1.slice/session-1.scope")),
-            ("init.scope", None),
-            ("system.slice/gone.service", None),
-        ] {
-            let found = workload_of(&root, &patterns, &service(), path.as_bytes());
-            assert_eq!(found.map(|found| found.display()).as_deref(), workload, "{path}");
-        }
-    }
-}
+mod tests;

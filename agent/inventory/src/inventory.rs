@@ -5,12 +5,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use plimsoll_node::NodeError;
-use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::cgroup::{Handle, Root, children};
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::{SliceId, SliceSet};
+use plimsoll_policy::{Owner, SliceId, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
+use rustix::fd::AsFd as _;
 
-use crate::{Bounds, Discovery, Facts, Found, Patterns, Protected, SLOTS, SliceFacts, SliceFigures, Update, discover};
+use crate::{
+    Bounds, Discovery, Facts, Found, Patterns, Protected, SLOTS, SliceFacts, SliceFigures, Update, discover,
+    workload_of,
+};
 
 /// Names in the path of a slice that the kernel brakes: as deep as its program looks.
 const MARK_DEPTH: usize = 8;
@@ -45,6 +49,22 @@ pub struct Config {
     pub max_workloads: usize,
 }
 
+/// What keeping it costs, and what it leaves out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Workloads that are known.
+    pub workloads: u32,
+    /// Workloads for which there is no row, as of the last walk.
+    pub without_row: u32,
+    /// Memory that is charged to cgroups and to no workload that is known.
+    pub outside: Bytes,
+    /// Descriptors that are kept open for workloads.
+    pub descriptors: u32,
+    /// Memory of the kernel's own that is charged to the agent's cgroup: descriptors, BPF maps, page tables. Absent where it
+    /// is in the root cgroup, and before Linux 5.18.
+    pub kernel_memory: Option<Bytes>,
+}
+
 #[derive(Debug)]
 struct Known {
     slot: u32,
@@ -52,9 +72,18 @@ struct Known {
     priority: i32,
     started: MonotonicNs,
     slices: SliceSet,
-    /// Page cache and reservation as they were last sent.
-    reported: Option<(Bytes, Bytes)>,
+    standing: Standing,
+    inactive_file: Bytes,
+    /// It has to be sent.
+    is_changed: bool,
     seen: u64,
+}
+
+/// What a walk finds out about a workload each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Standing {
+    owner: Option<Owner>,
+    reservation: Bytes,
 }
 
 /// The workloads and slices that are known.
@@ -66,6 +95,9 @@ pub struct Inventory {
     slices: Vec<Option<(Arc<Handle>, SliceFigures)>>,
     marks: Vec<Option<(CgroupId, u8)>>,
     walk: u64,
+    without_row: u32,
+    /// The agent's own cgroup.
+    own: Option<Handle>,
 }
 
 impl Inventory {
@@ -78,13 +110,10 @@ impl Inventory {
             slices: config.slices.iter().map(|_| None).collect(),
             marks: vec![None; config.max_brakes],
             walk: 0,
+            without_row: 0,
+            own: Handle::open(&config.root, &config.protected.own).ok().flatten(),
             config,
         }
-    }
-
-    /// How many workloads are known.
-    pub fn workloads(&self) -> u32 {
-        u32::try_from(self.known.len()).unwrap_or(u32::MAX)
     }
 
     /// What it was made with.
@@ -92,28 +121,92 @@ impl Inventory {
         &self.config
     }
 
+    /// How many workloads are known.
+    pub fn workloads(&self) -> u32 {
+        u32::try_from(self.known.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Reads what it costs and what it leaves out. As costly as a sample of all workloads.
+    pub fn coverage(&self) -> Coverage {
+        let sum = |usages: &mut dyn Iterator<Item = Bytes>| usages.fold(Bytes::ZERO, Bytes::saturating_add);
+        let top = children(self.config.root.as_fd()).unwrap_or_default();
+        let top = top.iter().filter_map(|name| Handle::open(&self.config.root, name).ok()??.usage().ok());
+        let inside = self.known.values().filter_map(|known| known.handle.usage().ok());
+        Coverage {
+            workloads: self.workloads(),
+            without_row: self.without_row,
+            outside: sum(&mut { top }).saturating_sub(sum(&mut { inside })),
+            descriptors: self.known.values().map(|known| known.handle.descriptors()).sum(),
+            kernel_memory: self.own.as_ref().and_then(|own| own.kernel_memory().ok()),
+        }
+    }
+
     /// Walks the tree, opens what is new and closes what is gone.
     pub fn discover(&mut self, sink: &mut impl Sink) {
-        match self.find(&self.config.patterns, Bounds { count: self.rows(), ..Bounds::default() }) {
+        let count = self.config.max_workloads.min(SLOTS);
+        match self.find(&self.config.patterns, Bounds { count, ..Bounds::default() }) {
             Ok(discovery) => {
-                let many = format!("there are more than {} workloads; the rest is not watched", self.rows());
-                sink.trouble("count", discovery.cut_off.then_some(many));
                 sink.trouble("walk", None);
                 self.walk += 1;
                 for found in &discovery.workloads {
+                    if let Some(known) = self.known.get_mut(&found.id) {
+                        known.seen = self.walk;
+                        known.stands(Standing::of(found));
+                    }
+                }
+                // Those that are known keep their slots: what is new cannot displace them.
+                self.forget(sink);
+                self.without_row = 0;
+                for found in &discovery.workloads {
                     self.meet(found, sink);
                 }
-                self.forget(sink);
+                sink.trouble("count", self.uncounted(&discovery));
             }
             Err(error) => sink.trouble("walk", Some(format!("cannot look for workloads: {error}"))),
         }
         self.find_slices(sink);
         self.find_marks(sink);
-        self.refresh(sink);
+        self.send(sink);
     }
 
-    fn rows(&self) -> usize {
-        self.config.max_workloads.min(SLOTS)
+    /// Opens the workload that a cgroup is or lies in, without a walk. False: whether there is one cannot be found out so.
+    pub fn sight(&mut self, id: CgroupId, sink: &mut impl Sink) -> bool {
+        if self.known.contains_key(&id) {
+            return true;
+        }
+        let path = match self.config.root.path_of(id) {
+            Ok(Some(path)) => path,
+            // It is gone.
+            Ok(None) => return true,
+            Err(error) => {
+                sink.trouble("sight", Some(format!("new workloads are found by walks only: {error}")));
+                return false;
+            }
+        };
+        let Config { root, patterns, protected, .. } = &self.config;
+        let Some(found) = workload_of(root, patterns, protected, &path) else { return true };
+        let of_owner = self.known.values().filter(|known| known.standing.owner.is_some_and(|it| is_owner(&found, it)));
+        if of_owner.count() >= Bounds::default().of_owner {
+            return false;
+        }
+        let is_merged = found.owner.is_some_and(|owner| self.known.contains_key(&owner.id));
+        if !is_merged {
+            self.meet(&found, sink);
+            self.send(sink);
+        }
+        true
+    }
+
+    /// Closes a workload that may be gone.
+    pub fn check(&mut self, id: CgroupId, sink: &mut impl Sink) {
+        if let Some(known) = self.known.get(&id)
+            && known.handle.populated().is_err()
+        {
+            let slot = known.slot;
+            self.known.remove(&id);
+            self.free.push(slot);
+            sink.update(Update::Gone(slot));
+        }
     }
 
     fn find(&self, patterns: &Patterns, bounds: Bounds) -> Result<Discovery, NodeError> {
@@ -121,29 +214,43 @@ impl Inventory {
     }
 
     fn meet(&mut self, found: &Found, sink: &mut impl Sink) {
-        if let Some(known) = self.known.get_mut(&found.id) {
-            known.seen = self.walk;
+        if self.known.contains_key(&found.id) {
             return;
         }
-        let handle = match Handle::open(&self.config.root, &found.path) {
-            // It was removed, or another one was made in its place, which the next walk finds.
-            Ok(None) => return,
-            Ok(Some(handle)) if handle.id() != found.id => return,
-            Ok(Some(handle)) => handle,
-            Err(error) => return sink.trouble("open", Some(format!("cannot watch a workload: {error}"))),
+        let Some(slot) = self.free.pop() else {
+            self.without_row += 1;
+            return;
         };
-        let Some(slot) = self.free.pop() else { return };
+        match self.open(found, slot) {
+            Ok(Some(known)) => drop(self.known.insert(found.id, known)),
+            // It was removed, or another one was made in its place, which the next walk finds.
+            Ok(None) => self.free.push(slot),
+            Err(error) => {
+                self.free.push(slot);
+                self.without_row += 1;
+                sink.trouble("open", Some(format!("cannot watch a workload: {error}")));
+            }
+        }
+    }
+
+    fn open(&self, found: &Found, slot: u32) -> Result<Option<Known>, NodeError> {
+        let Some(handle) = Handle::open(&self.config.root, &found.path)?.filter(|handle| handle.id() == found.id)
+        else {
+            return Ok(None);
+        };
         let slices = (0_u8..).zip(&self.config.slices).filter(|(_, slice)| slice.covers(&found.path));
-        let known = Known {
+        Ok(Some(Known {
             slot,
+            // Without a figure nothing is subtracted from its usage.
+            inactive_file: handle.inactive_file().unwrap_or(Bytes::ZERO),
             handle: Arc::new(handle),
             priority: self.config.priorities.get(found.pattern).copied().unwrap_or(0),
             started: monotonic(),
             slices: slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index))),
-            reported: None,
+            standing: Standing::of(found),
+            is_changed: true,
             seen: self.walk,
-        };
-        self.known.insert(found.id, known);
+        }))
     }
 
     /// Closes the workloads that the last walk did not see.
@@ -155,20 +262,41 @@ impl Inventory {
         }
     }
 
-    /// Reads the slow figures of all workloads, and sends those that changed.
+    /// What is reported of workloads that are not watched, or not by themselves.
+    fn uncounted(&self, discovery: &Discovery) -> Option<String> {
+        let Self { without_row, .. } = *self;
+        if without_row > 0 {
+            let most = self.known.len();
+            return Some(format!("{without_row} workloads are not watched beside the {most} that there is room for"));
+        }
+        (discovery.exceeding > 0).then(|| {
+            let most = Bounds::default().of_owner;
+            format!(
+                "{} owners have more than {most} workloads, of which the rest is not watched: they hold what must not be \
+                 touched",
+                discovery.exceeding
+            )
+        })
+    }
+
+    /// Reads the page cache of all workloads, and sends what changed.
     pub fn refresh(&mut self, sink: &mut impl Sink) {
         for known in self.known.values_mut() {
-            // Without a figure nothing is subtracted from its usage, and nothing is reserved for it.
             let inactive_file = known.handle.inactive_file().unwrap_or(Bytes::ZERO);
-            let reservation = known.handle.reservation().unwrap_or(Bytes::ZERO);
-            if known.reported.replace((inactive_file, reservation)) == Some((inactive_file, reservation)) {
-                continue;
-            }
+            known.is_changed |= inactive_file != known.inactive_file;
+            known.inactive_file = inactive_file;
+        }
+        self.send(sink);
+    }
+
+    fn send(&mut self, sink: &mut impl Sink) {
+        for known in self.known.values_mut().filter(|known| known.is_changed) {
+            known.is_changed = false;
             let facts = Facts {
                 handle: Arc::clone(&known.handle),
-                owner: None,
-                reservation,
-                inactive_file,
+                owner: known.standing.owner,
+                reservation: known.standing.reservation,
+                inactive_file: known.inactive_file,
                 priority: known.priority,
                 started: known.started,
                 slices: known.slices,
@@ -202,7 +330,7 @@ impl Inventory {
     /// Finds the slices that the kernel brakes.
     fn find_marks(&mut self, sink: &mut impl Sink) {
         let Some(patterns) = &self.config.brakes else { return };
-        let discovery = match self.find(patterns, Bounds { depth: MARK_DEPTH, count: self.marks.len() }) {
+        let discovery = match self.find(patterns, Bounds { depth: MARK_DEPTH, ..Bounds::default() }) {
             Ok(discovery) => discovery,
             Err(error) => return sink.trouble("mark", Some(format!("cannot look for slices to mark: {error}"))),
         };
@@ -219,6 +347,23 @@ impl Inventory {
     }
 }
 
+fn is_owner(found: &Found, owner: Owner) -> bool {
+    found.owner.is_some_and(|of_found| of_found.id == owner.id)
+}
+
+impl Known {
+    fn stands(&mut self, standing: Standing) {
+        self.is_changed |= self.standing != standing;
+        self.standing = standing;
+    }
+}
+
+impl Standing {
+    fn of(found: &Found) -> Self {
+        Self { owner: found.owner, reservation: found.reservation }
+    }
+}
+
 /// What is reported of slices that the kernel is configured to brake and does not.
 fn unmarked(discovery: &Discovery, most: usize) -> Option<String> {
     const WHY: &str = "would stop what must not be touched: it holds this agent, init, or what `never` names";
@@ -229,34 +374,11 @@ fn unmarked(discovery: &Discovery, most: usize) -> Option<String> {
         };
         return Some(format!("the kernel does not brake {}: that {WHY}{others}", path.escape_ascii()));
     }
-    if discovery.cut_off {
+    if discovery.workloads.len() > most {
         return Some(format!("the kernel brakes at most {most} slices; the rest is not marked"));
     }
     discovery.workloads.is_empty().then(|| "the kernel brakes nothing: no slice of `inKernel` exists".to_owned())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slices_that_are_not_braked_are_reported() {
-        let found = |path: &str| Found { path: path.into(), id: CgroupId(1), pattern: 0 };
-        let discovery = |workloads: &[&str], refused: &[&str], cut_off| Discovery {
-            workloads: workloads.iter().map(|path| found(path)).collect(),
-            refused: refused.iter().map(|path| path.as_bytes().to_vec()).collect(),
-            cut_off,
-        };
-        for (discovery, expected) in [
-            (discovery(&["a"], &[], false), None),
-            (discovery(&[], &[], false), Some("no slice of `inKernel` exists")),
-            (discovery(&["a"], &["system.slice"], false), Some("does not brake system.slice: that would stop")),
-            (discovery(&[], &["a", "b", "c"], false), Some("so would 2 more")),
-            (discovery(&["a"], &[], true), Some("at most 16")),
-        ] {
-            let reported = unmarked(&discovery, 16);
-            assert_eq!(reported.is_some(), expected.is_some(), "{reported:?}");
-            assert!(reported.unwrap_or_default().contains(expected.unwrap_or_default()), "{expected:?}");
-        }
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@
 
 mod discover;
 mod inventory;
+mod owner;
 mod patterns;
 mod protected;
 mod table;
@@ -16,7 +17,7 @@ mod termination;
 mod update;
 
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
-pub use inventory::{Config, Inventory, Sink};
+pub use inventory::{Config, Coverage, Inventory, Sink};
 pub use patterns::Patterns;
 pub use protected::Protected;
 pub use table::{Observed, SLOTS, Table, Workload};

@@ -20,6 +20,8 @@ pub const SYS_RESOURCE: Capability = Capability::CAP_SYS_RESOURCE;
 pub const KILL: Capability = Capability::CAP_KILL;
 /// Writing freeze and kill files in subtrees that are delegated to a user.
 pub const DAC_OVERRIDE: Capability = Capability::CAP_DAC_OVERRIDE;
+/// Opening a cgroup by its id (`open_by_handle_at`), and reading directories that only their owner may read.
+pub const DAC_READ_SEARCH: Capability = Capability::CAP_DAC_READ_SEARCH;
 /// Locking memory beyond the limit of locked memory; only at the start, for what comes later is then locked too.
 pub const IPC_LOCK: Capability = Capability::CAP_IPC_LOCK;
 /// Real-time priority; only at the start.

@@ -4,14 +4,13 @@
 //! the handle answers [`Fault::Gone`], it does not act on the newcomer.
 
 use crate::file::{self, KeptFile};
-use crate::pressure::{self, Pressure};
 use crate::process::{self, Opened, OpenedProcesses, Pid};
-use crate::{Fault, NodeError, parse};
+use crate::{Fault, NodeError, parse, sys};
 use core::fmt;
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat, readlink};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -43,7 +42,29 @@ impl Root {
         &self.path
     }
 
-    /// Looks through the whole tree for a cgroup: for one whose path is not known. `None` where it is gone.
+    /// Where a cgroup is now, below the root; `None` where it is gone. The kernel finds it by its id, whatever the size of
+    /// the tree. Needs CAP_DAC_READ_SEARCH.
+    pub fn path_of(&self, cgroup: CgroupId) -> Result<Option<Vec<u8>>, NodeError> {
+        let failed = |source| NodeError::Open {
+            path: self.path.clone(),
+            source,
+            advice: "To open a cgroup by its id CAP_DAC_READ_SEARCH is needed",
+        };
+        let fd = match sys::open_kernfs_by_id(self.as_fd(), cgroup.0) {
+            Ok(fd) => fd,
+            Err(Errno::STALE | Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let link = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).map_err(failed)?;
+        // A cgroup outside of this mount, and one that was removed, have no path below the root.
+        let below = link.as_bytes().strip_prefix(self.path.as_os_str().as_bytes());
+        let path = below.and_then(|path| path.strip_prefix(b"/")).filter(|path| !path.is_empty());
+        Ok(path
+            .filter(|path| open_below(self.as_fd(), path).and_then(|fd| id_of(fd.as_fd())) == Ok(cgroup))
+            .map(Into::into))
+    }
+
+    /// Searches the whole tree for a cgroup: for one whose path is not known. `None` where it is gone.
     pub fn find(&self, cgroup: CgroupId) -> Result<Option<Vec<u8>>, NodeError> {
         // Depth first, without recursion: a tree may be deep.
         let mut open = vec![Vec::new()];
@@ -88,18 +109,14 @@ pub fn id_of(fd: BorrowedFd<'_>) -> Result<CgroupId, Errno> {
     fstat(fd).map(|stat| CgroupId(stat.st_ino))
 }
 
-/// One cgroup, held.
+/// One cgroup by its directory and the files that a decision reads or writes: usage and population at each sample, freeze
+/// and kill. All other files are read by helper threads, which open them where they need them: the kernel keeps 1 to 5 KiB
+/// for each open file of a cgroup, and there may be thousands of cgroups.
 pub struct Handle {
     id: CgroupId,
     path: Vec<u8>,
     dir: OwnedFd,
     current: Option<KeptFile>,
-    stat: Option<KeptFile>,
-    low: Option<KeptFile>,
-    min: Option<KeptFile>,
-    max: Option<KeptFile>,
-    pressure: Option<KeptFile>,
-    reclaim: Option<KeptFile>,
     events: KeptFile,
     freeze: Option<KeptFile>,
     kill: Option<KeptFile>,
@@ -117,7 +134,7 @@ impl fmt::Debug for Handle {
 pub struct Events {
     /// There is a live process in it or below it.
     pub populated: bool,
-    /// All of its processes be frozen.
+    /// All of its processes are frozen.
     pub frozen: bool,
 }
 
@@ -187,25 +204,14 @@ impl Handle {
         let dir = open_below(root, path)?;
         let id = id_of(dir.as_fd())?;
         let at = dir.as_fd();
-        let read = |name| KeptFile::open_below(at, name, OFlags::RDONLY);
-        let write = |name| KeptFile::open_below(at, name, OFlags::WRONLY);
+        let open = |name, how| KeptFile::open_below(at, name, how);
         Ok(Self {
             id,
             path: path.to_vec(),
-            current: read("memory.current")?,
-            stat: read("memory.stat")?,
-            low: read("memory.low")?,
-            min: read("memory.min")?,
-            max: read("memory.max")?,
-            pressure: match read("memory.pressure") {
-                // The file is there and says so where PSI is off.
-                Err(Errno::OPNOTSUPP) => None,
-                other => other?,
-            },
-            reclaim: write("memory.reclaim")?,
-            events: read("cgroup.events")?.ok_or(Errno::NOENT)?,
-            freeze: KeptFile::open_below(at, "cgroup.freeze", OFlags::RDWR)?,
-            kill: write("cgroup.kill")?,
+            current: open("memory.current", OFlags::RDONLY)?,
+            events: open("cgroup.events", OFlags::RDONLY)?.ok_or(Errno::NOENT)?,
+            freeze: open("cgroup.freeze", OFlags::RDWR)?,
+            kill: open("cgroup.kill", OFlags::WRONLY)?,
             dir,
         })
     }
@@ -230,9 +236,20 @@ impl Handle {
         self.kill.is_some()
     }
 
-    /// How long its tasks waited for memory.
-    pub fn pressure(&self) -> Result<Pressure, Fault> {
-        pressure::read(have(self.pressure.as_ref(), "memory.pressure")?)
+    /// How many descriptors it keeps open.
+    pub fn descriptors(&self) -> u32 {
+        let optional = [self.current.is_some(), self.freeze.is_some(), self.kill.is_some()];
+        2 + optional.into_iter().map(u32::from).sum::<u32>()
+    }
+
+    /// Opens one of its files for a helper thread.
+    fn open_file(&self, name: &'static str, how: OFlags) -> Result<KeptFile, Fault> {
+        match KeptFile::open_below(self.dir.as_fd(), name, how) {
+            Ok(file) => file.ok_or(Fault::Absent { file: name }),
+            Err(Errno::NODEV) => Err(Fault::Gone),
+            Err(errno) if how.contains(OFlags::WRONLY) => Err(Fault::Write { file: name, errno }),
+            Err(errno) => Err(Fault::Read { file: name, errno }),
+        }
     }
 
     /// What it and everything below it uses, exact to what each processor has charged beforehand (64 pages).
@@ -240,40 +257,42 @@ impl Handle {
         number(have(self.current.as_ref(), "memory.current")?)
     }
 
-    /// Page cache of it that reclaim looks at first. Up to two seconds old, and reading it makes the kernel add up its
-    /// per-processor figures: for the slow tick, never between a wake and a kill.
+    /// Its page cache that reclaim takes first. Up to two seconds old, and reading it makes the kernel add up its
+    /// per-processor figures. Opens a file: for a helper thread.
     pub fn inactive_file(&self) -> Result<Bytes, Fault> {
-        let file = have(self.stat.as_ref(), "memory.stat")?;
-        let mut buffer = [0; 8192];
-        let text = file.read(&mut buffer)?;
-        parse::field(text, b"inactive_file").map(Bytes).ok_or(file.malformed("inactive_file"))
+        self.stat(&["inactive_file"])
     }
 
-    /// What reclaim could take of it without ending or swapping anybody: page cache on either list, tmpfs not included,
+    /// The sum of fields of `memory.stat`.
+    fn stat(&self, names: &[&'static str]) -> Result<Bytes, Fault> {
+        let file = self.open_file("memory.stat", OFlags::RDONLY)?;
+        let mut buffer = [0; 8192];
+        let text = file.read(&mut buffer)?;
+        names.iter().try_fold(Bytes::ZERO, |sum, name| {
+            let field = parse::field(text, name.as_bytes()).map(Bytes).ok_or(file.malformed(name))?;
+            Ok(sum.saturating_add(field))
+        })
+    }
+
+    /// Memory of the kernel's own that is charged to it (`kernel` of `memory.stat`, Linux 5.18 and later). As old and as
+    /// costly as [`Self::inactive_file`].
+    pub fn kernel_memory(&self) -> Result<Bytes, Fault> {
+        self.stat(&["kernel"])
+    }
+
+    /// What reclaim could take of it without ending or swapping a process: page cache on either list, tmpfs not included,
     /// and slab that can shrink. As old and as costly as [`Self::inactive_file`].
     pub fn reclaimable(&self) -> Result<Bytes, Fault> {
-        let file = have(self.stat.as_ref(), "memory.stat")?;
-        let mut buffer = [0; 8192];
-        let text = file.read(&mut buffer)?;
-        let field = |name: &'static str| parse::field(text, name.as_bytes()).map(Bytes).ok_or(file.malformed(name));
-        let pages = field("active_file")?.saturating_add(field("inactive_file")?);
-        Ok(pages.saturating_add(field("slab_reclaimable")?))
+        self.stat(&["active_file", "inactive_file", "slab_reclaimable"])
     }
 
-    /// What it was promised: the larger of `memory.low` and `memory.min`; `max` is the largest amount there is.
-    pub fn reservation(&self) -> Result<Bytes, Fault> {
-        let low = limit(have(self.low.as_ref(), "memory.low")?)?;
-        let min = limit(have(self.min.as_ref(), "memory.min")?)?;
-        Ok(low.max(min))
-    }
-
-    /// What it may use at most; `None` for no limit of its own.
+    /// What it may use at most; `None` for no limit of its own. Opens a file: for a helper thread.
     pub fn max(&self) -> Result<Option<Bytes>, Fault> {
-        let max = limit(have(self.max.as_ref(), "memory.max")?)?;
+        let max = limit(&self.open_file("memory.max", OFlags::RDONLY)?)?;
         Ok((max.0 != u64::MAX).then_some(max))
     }
 
-    /// Whether it has live processes, and whether they be frozen.
+    /// Whether it has live processes, and whether all of them are frozen.
     pub fn events(&self) -> Result<Events, Fault> {
         let mut buffer = [0; 128];
         let text = self.events.read(&mut buffer)?;
@@ -287,20 +306,20 @@ impl Handle {
         self.events().map(|events| events.populated)
     }
 
-    /// Whether all of its processes be frozen, by its own or a parent's freeze.
+    /// Whether all of its processes are frozen, by its own or a parent's freeze.
     pub fn frozen(&self) -> Result<bool, Fault> {
         self.events().map(|events| events.frozen)
     }
 
-    /// Whether it was frozen, by whomever.
+    /// Whether a freeze of it was written, by this or any other program.
     pub fn freeze_asked(&self) -> Result<bool, Fault> {
         let file = have(self.freeze.as_ref(), "cgroup.freeze")?;
         number(file).map(|asked| asked.0 != 0)
     }
 
-    /// Tells all processes in it and below it to be frozen, or to go on. Returns before they do.
-    pub fn freeze(&self, stand_still: bool) -> Result<(), Fault> {
-        have(self.freeze.as_ref(), "cgroup.freeze")?.write(if stand_still { b"1" } else { b"0" })
+    /// Freezes all processes in it and below it, or thaws them. Returns before they are.
+    pub fn freeze(&self, is_frozen: bool) -> Result<(), Fault> {
+        have(self.freeze.as_ref(), "cgroup.freeze")?.write(if is_frozen { b"1" } else { b"0" })
     }
 
     /// Kills every process in it and below it, forks in flight included. Returns before they have exited.
@@ -308,7 +327,7 @@ impl Handle {
         have(self.kill.as_ref(), "cgroup.kill")?.write(b"1")
     }
 
-    /// Asks the kernel to take back `amount` of it. Blocks for as long as that takes: never on the thread that watches.
+    /// Asks the kernel to take back `amount` of it. Opens a file, and blocks for as long as that takes: for a helper thread.
     /// `EAGAIN` in the fault: less than that could be had.
     pub fn reclaim(&self, amount: Bytes) -> Result<(), Fault> {
         let mut text = [0; 20];
@@ -323,7 +342,7 @@ impl Handle {
                 break;
             }
         }
-        have(self.reclaim.as_ref(), "memory.reclaim")?.write(&text[start..])
+        self.open_file("memory.reclaim", OFlags::WRONLY)?.write(&text[start..])
     }
 
     /// Calls `each` with the tasks in it and below it, at any depth, until `each` says no, or there are no more. Opens
@@ -414,6 +433,16 @@ fn number(file: &KeptFile) -> Result<Bytes, Fault> {
 fn limit(file: &KeptFile) -> Result<Bytes, Fault> {
     let mut buffer = [0; 32];
     parse::limit(file.read(&mut buffer)?).map(Bytes).ok_or(file.malformed("limit"))
+}
+
+/// The larger of `memory.low` and `memory.min` of the cgroup whose directory is open, counting only files that `is_trusted`;
+/// `max` is the largest amount there is. Zero where it has none. Opens files: for a helper thread.
+pub fn protection(dir: BorrowedFd<'_>, is_trusted: impl Fn(&Stat) -> bool) -> Bytes {
+    let read = |name| {
+        let file = KeptFile::open_below(dir, name, OFlags::RDONLY).ok()??;
+        if is_trusted(&fstat(&file).ok()?) { limit(&file).ok() } else { None }
+    };
+    ["memory.low", "memory.min"].into_iter().filter_map(read).max().unwrap_or(Bytes::ZERO)
 }
 
 /// One list of tasks. False: `each` has said no.
@@ -540,7 +569,9 @@ mod tests {
             ],
         );
         let handle = tree.open(b"w").expect("it is there");
-        assert_eq!(handle.reservation(), Ok(Bytes::mib(2)));
+        assert_eq!(protection(handle.dir.as_fd(), |_| true), Bytes::mib(2));
+        assert_eq!(protection(handle.dir.as_fd(), |_| false), Bytes::ZERO);
+        assert_eq!(handle.descriptors(), 4, "the directory, memory.current, cgroup.events, cgroup.freeze");
         assert_eq!(handle.max(), Ok(None));
         assert_eq!(handle.inactive_file(), Ok(Bytes(12_288)));
         assert_eq!(handle.reclaimable(), Ok(Bytes(12_288 + 4096 + 512)));

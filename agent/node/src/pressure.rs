@@ -1,4 +1,4 @@
-//! Pressure stall information, the machine's or a cgroup's: how long tasks waited for memory.
+//! Pressure stall information of the machine: how long tasks waited for memory.
 
 use crate::file::KeptFile;
 use crate::{Fault, NodeError, parse};
@@ -38,13 +38,9 @@ impl MemoryPressure {
 
     /// Reads it now, without allocating.
     pub fn read(&self) -> Result<Pressure, Fault> {
-        read(&self.file)
+        let mut buffer = [0; 256];
+        Pressure::parse(self.file.read(&mut buffer)?).ok_or(self.file.malformed("some line"))
     }
-}
-
-pub(crate) fn read(file: &KeptFile) -> Result<Pressure, Fault> {
-    let mut buffer = [0; 256];
-    Pressure::parse(file.read(&mut buffer)?).ok_or(file.malformed("some line"))
 }
 
 impl Pressure {

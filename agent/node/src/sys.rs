@@ -1,7 +1,7 @@
 //! The few system calls that no library in use wraps, or that musl refuses to make.
 #![expect(unsafe_code, reason = "raw system calls; each has only scalars and one pointer to a live local")]
 
-use rustix::fd::{AsFd, AsRawFd as _};
+use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use rustix::io::Errno;
 
 fn outcome(result: libc::c_long) -> Result<(), Errno> {
@@ -34,4 +34,25 @@ pub(crate) fn set_round_robin(priority: i32) -> Result<(), Errno> {
     let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     // SAFETY: struct sched_param is one int; `parameters` lives across the call, which only reads it.
     outcome(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, parameters.as_ptr()) })
+}
+
+/// `open_by_handle_at(2)` for the directory with this id in the kernfs that `mount` is of, cgroups' for one.
+pub(crate) fn open_kernfs_by_id(mount: BorrowedFd<'_>, id: u64) -> Result<OwnedFd, Errno> {
+    /// `FILEID_KERNFS` in include/linux/exportfs.h: the handle is the id.
+    const KERNFS: i32 = 0xfe;
+    /// `struct file_handle` with its 8 bytes.
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        id: u64,
+    }
+    let handle = Handle { bytes: 8, kind: KERNFS, id };
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: `handle` has the layout of struct file_handle and lives across the call, which only reads it.
+    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw const handle, flags) };
+    outcome(fd)?;
+    let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
+    // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -168,11 +168,10 @@ pub(crate) fn discovers() -> Result<()> {
         let handle = Handle::open(&root, &one.path)?.context("it was found")?;
         ensure!(handle.id() == one.id && handle.has_memory() && handle.has_kill(), "{one:?}: {handle:?}");
         ensure!(root.find(one.id)?.as_ref() == Some(&one.path), "not found by its id: {one:?}");
+        ensure!(root.path_of(one.id)?.as_ref() == Some(&one.path), "not opened by its id: {one:?}");
         handle.usage()?;
         handle.inactive_file()?;
-        handle.reservation()?;
         ensure!(handle.max()?.is_none() && !handle.populated()?, "{one:?} has a limit or a process");
-        handle.pressure()?;
     }
     Ok(())
 }

@@ -1,0 +1,145 @@
+//! Walks over trees of plain directories, with `memory.current` where the memory controller would put it.
+
+use super::*;
+
+fn tree(paths: &[&str]) -> (tempfile::TempDir, Root) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for path in paths {
+        let mut below = dir.path().to_owned();
+        for name in path.split('/') {
+            below.push(name);
+            std::fs::create_dir_all(&below).expect("writable");
+            std::fs::write(below.join("memory.current"), "0\n").expect("writable");
+        }
+    }
+    let root = Root::open(dir.path()).expect("it is there");
+    (dir, root)
+}
+
+fn paths(found: &Discovery) -> Vec<String> {
+    found.workloads.iter().map(Found::display).collect()
+}
+
+fn service() -> Protected {
+    Protected { own: b"system.slice/plimsoll.service".to_vec(), init: b"init.scope".to_vec() }
+}
+
+const MACHINE: &[&str] = &[
+    "init.scope",
+    "system.slice/plimsoll.service",
+    "system.slice/a.service/inner",
+    "system.slice/b.service",
+    "user.slice/user-1.slice/session-1.scope",
+    "user.slice/user-1.slice/user@1.service/app.slice/app.scope",
+];
+
+#[test]
+fn patterns_find_their_workloads() {
+    let (_dir, root) = tree(MACHINE);
+    for (workloads, never, expected) in [
+        (&["system.slice/*"][..], &[][..], &["system.slice/a.service", "system.slice/b.service"][..]),
+        (&["system.slice/*"], &["system.slice/a.service/inner"], &["system.slice/b.service"]),
+        (&["system.slice/*"], &["system.slice/a*"], &["system.slice/b.service"]),
+        (
+            &["user.slice/**"],
+            &[],
+            &["user.slice/user-1.slice/session-1.scope", "user.slice/user-1.slice/user@1.service/app.slice/app.scope"],
+        ),
+        (&["user.slice/user-1.slice", "user.slice/**"], &[], &["user.slice/user-1.slice"]),
+        (&["none/*"], &[], &[]),
+    ] {
+        let patterns = Patterns::of(workloads, never);
+        let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
+        assert_eq!(paths(&found), expected, "{workloads:?} {never:?}");
+        assert_eq!(found.exceeding, 0);
+    }
+}
+
+#[test]
+fn the_agent_is_refused_not_taken() {
+    let (_dir, root) = tree(MACHINE);
+    let patterns = Patterns::of(&["system.slice/*"], &[]);
+    let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
+    assert_eq!(found.refused, [b"system.slice/plimsoll.service"]);
+}
+
+/// Lets the group write the directory: delegated, as far as this user can make it so.
+fn delegate(dir: &tempfile::TempDir, path: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(dir.path().join(path), std::fs::Permissions::from_mode(0o775)).expect("it is ours");
+}
+
+#[test]
+fn at_the_depth_limit_the_ancestor_is_the_workload() {
+    let deep = format!("user.slice/{}", "d/".repeat(40));
+    let (_dir, root) = tree(&[&deep, "user.slice/other"]);
+    let patterns = Patterns::of(&["user.slice/**"], &[]);
+    let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
+    let ancestor = format!("user.slice/{}", ["d"; 31].join("/"));
+    assert_eq!(paths(&found), [&*ancestor, "user.slice/other"]);
+    let of_leaf = workload_of(&root, &patterns, &service(), deep.as_bytes());
+    assert_eq!(of_leaf.map(|found| found.display()), Some(ancestor));
+}
+
+#[test]
+fn an_owner_with_too_many_workloads_is_one_and_displaces_no_other() {
+    let many: Vec<String> = (0..9).map(|n| format!("user.slice/1.service/leaf-{n}/inner")).collect();
+    let all =
+        many.iter().map(String::as_str).chain(["user.slice/2.service/a", "user.slice/2.service/b", "user.slice/c"]);
+    let (dir, root) = tree(&all.collect::<Vec<_>>());
+    delegate(&dir, "user.slice/1.service");
+    delegate(&dir, "user.slice/2.service");
+    let patterns = Patterns::of(&["user.slice/**"], &[]);
+    let own = ["user.slice/2.service/a", "user.slice/2.service/b"];
+    for (of_owner, count, of_second) in [(8, 99, &own[..]), (99, 4, &own), (9, 3, &["user.slice/2.service"])] {
+        let bounds = Bounds { of_owner, count, ..Bounds::default() };
+        let found = discover(&root, &patterns, &service(), bounds).expect("readable");
+        let expected = [&["user.slice/1.service"], of_second, &["user.slice/c"]].concat();
+        assert_eq!(paths(&found), expected, "{bounds:?}");
+        assert_eq!((found.workloads[0].owner, found.exceeding), (None, 0));
+    }
+    let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
+    assert_eq!(found.workloads.len(), 12);
+    let owners: Vec<_> = found.workloads.iter().map(|found| found.owner.map(|owner| owner.id)).collect();
+    let id =
+        |path: &str| Some(id_of(open_below(root.as_fd(), path.as_bytes()).expect("it is there").as_fd()).expect("so"));
+    assert_eq!(owners[..9], [id("user.slice/1.service"); 9]);
+    assert_eq!(owners[9..], [id("user.slice/2.service"), id("user.slice/2.service"), None]);
+}
+
+#[test]
+fn an_owner_that_holds_what_is_never_touched_is_not_merged() {
+    let (dir, root) = tree(&["user.slice/1/a", "user.slice/1/b", "user.slice/1/c", "user.slice/1/keep"]);
+    delegate(&dir, "user.slice/1");
+    let patterns = Patterns::of(&["user.slice/**"], &["user.slice/1/keep"]);
+    let found = discover(&root, &patterns, &service(), Bounds { of_owner: 2, ..Bounds::default() }).expect("readable");
+    assert_eq!((paths(&found), found.exceeding), (vec!["user.slice/1/a".into(), "user.slice/1/b".into()], 1));
+}
+
+#[test]
+fn a_link_is_not_followed() {
+    let (dir, root) = tree(MACHINE);
+    std::os::unix::fs::symlink("b.service", dir.path().join("system.slice/c.service")).expect("writable");
+    let patterns = Patterns::of(&["system.slice/*"], &[]);
+    let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
+    assert_eq!(paths(&found), ["system.slice/a.service", "system.slice/b.service"]);
+}
+
+#[test]
+fn a_cgroup_inside_belongs_to_its_workload() {
+    let (_dir, root) = tree(MACHINE);
+    let patterns = Patterns::of(&["system.slice/*", "user.slice/**"], &[]);
+    for (path, workload) in [
+        ("system.slice/a.service/inner", Some("system.slice/a.service")),
+        ("system.slice/b.service", Some("system.slice/b.service")),
+        ("system.slice/plimsoll.service", None),
+        ("system.slice", None),
+        ("user.slice/user-1.slice", None),
+        ("user.slice/user-1.slice/session-1.scope", Some("user.slice/user-1.slice/session-1.scope")),
+        ("init.scope", None),
+        ("system.slice/gone.service", None),
+    ] {
+        let found = workload_of(&root, &patterns, &service(), path.as_bytes());
+        assert_eq!(found.map(|found| found.display()).as_deref(), workload, "{path}");
+    }
+}

@@ -1,0 +1,135 @@
+//! An inventory of a tree of plain files.
+
+use super::*;
+use std::fs;
+use std::path::Path;
+
+#[derive(Default)]
+struct Sent {
+    updates: Vec<Update>,
+    troubles: HashMap<&'static str, String>,
+}
+
+impl Sink for Sent {
+    fn update(&mut self, update: Update) {
+        self.updates.push(update);
+    }
+
+    fn trouble(&mut self, tried: &'static str, text: Option<String>) {
+        match text {
+            Some(text) => self.troubles.insert(tried, text),
+            None => self.troubles.remove(tried),
+        };
+    }
+}
+
+impl Sent {
+    /// The names of workloads that were sent, in order, and how many were said to be gone.
+    fn take(&mut self) -> (Vec<String>, usize) {
+        let mut gone = 0;
+        let mut names = Vec::new();
+        for update in self.updates.drain(..) {
+            match update {
+                Update::Workload(_, facts) => names.push(String::from_utf8_lossy(facts.handle.path()).into_owned()),
+                Update::Gone(_) => gone += 1,
+                Update::Mark(..) | Update::Slice(..) => {}
+            }
+        }
+        names.sort_unstable();
+        (names, gone)
+    }
+}
+
+fn cgroup(tree: &Path, name: &str, usage: u64) {
+    let folder = tree.join(name);
+    fs::create_dir_all(&folder).expect("writable");
+    for (file, text) in
+        [("cgroup.events", "populated 1\n"), ("memory.current", &usage.to_string()), ("memory.low", "0\n")]
+    {
+        fs::write(folder.join(file), text).expect("writable");
+    }
+}
+
+fn inventory(tree: &Path, max_workloads: usize) -> Inventory {
+    Inventory::new(Config {
+        root: Root::open(tree).expect("it is there"),
+        patterns: Patterns::of(&["work.slice/*"], &[]),
+        priorities: vec![3],
+        protected: Protected::default(),
+        slices: Vec::new(),
+        brakes: None,
+        max_brakes: 16,
+        max_workloads,
+    })
+}
+
+#[test]
+fn what_a_walk_finds_is_sent_once_and_again_when_it_changed() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    cgroup(tree.path(), "work.slice", 0);
+    cgroup(tree.path(), "work.slice/a", 5);
+    cgroup(tree.path(), "work.slice/b", 5);
+    let (mut inventory, mut sent) = (inventory(tree.path(), 9), Sent::default());
+    inventory.discover(&mut sent);
+    assert_eq!(sent.take(), (vec!["work.slice/a".into(), "work.slice/b".into()], 0));
+    inventory.discover(&mut sent);
+    assert_eq!(sent.take(), (vec![], 0));
+    fs::write(tree.path().join("work.slice/b/memory.stat"), "inactive_file 4096\n").expect("writable");
+    inventory.refresh(&mut sent);
+    assert_eq!(sent.take(), (vec!["work.slice/b".into()], 0));
+    // A reservation that changes is read at the next walk.
+    for name in ["work.slice", "work.slice/a"] {
+        fs::write(tree.path().join(name).join("memory.low"), "4096\n").expect("writable");
+    }
+    inventory.discover(&mut sent);
+    assert!(matches!(&sent.updates[..], [Update::Workload(_, facts)] if facts.reservation == Bytes(4096)));
+    sent.take();
+    fs::remove_dir_all(tree.path().join("work.slice/b")).expect("writable");
+    inventory.discover(&mut sent);
+    assert_eq!((sent.take(), inventory.workloads()), ((vec![], 1), 1));
+}
+
+#[test]
+fn what_there_is_no_room_for_is_counted_and_displaces_nothing() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    cgroup(tree.path(), "work.slice", 100);
+    cgroup(tree.path(), "other.slice", 7);
+    for name in ["m", "n"] {
+        cgroup(tree.path(), &format!("work.slice/{name}"), 20);
+    }
+    let (mut inventory, mut sent) = (inventory(tree.path(), 2), Sent::default());
+    inventory.discover(&mut sent);
+    sent.take();
+    // One that sorts earlier comes too late.
+    cgroup(tree.path(), "work.slice/a", 60);
+    inventory.discover(&mut sent);
+    assert_eq!(sent.take(), (vec![], 0));
+    let expected = Coverage { workloads: 2, without_row: 1, outside: Bytes(67), descriptors: 6, kernel_memory: None };
+    assert_eq!(inventory.coverage(), expected);
+    assert!(sent.troubles["count"].starts_with("1 workloads are not watched"), "{:?}", sent.troubles);
+    fs::remove_dir_all(tree.path().join("work.slice/m")).expect("writable");
+    inventory.discover(&mut sent);
+    assert_eq!(sent.take(), (vec!["work.slice/a".into()], 1));
+    assert!(sent.troubles.is_empty(), "{:?}", sent.troubles);
+}
+
+#[test]
+fn slices_that_are_not_braked_are_reported() {
+    let found = |path: &str| Found { path: path.into(), ..Found::default() };
+    let discovery = |workloads: &[&str], refused: &[&str]| Discovery {
+        workloads: workloads.iter().map(|path| found(path)).collect(),
+        refused: refused.iter().map(|path| path.as_bytes().to_vec()).collect(),
+        exceeding: 0,
+    };
+    for (discovery, expected) in [
+        (discovery(&["a"], &[]), None),
+        (discovery(&[], &[]), Some("no slice of `inKernel` exists")),
+        (discovery(&["a"], &["system.slice"]), Some("does not brake system.slice: that would stop")),
+        (discovery(&[], &["a", "b", "c"]), Some("so would 2 more")),
+        (discovery(&["a", "b", "c"], &[]), Some("at most 2")),
+    ] {
+        let reported = unmarked(&discovery, 2);
+        assert_eq!(reported.is_some(), expected.is_some(), "{reported:?}");
+        assert!(reported.unwrap_or_default().contains(expected.unwrap_or_default()), "{expected:?}");
+    }
+}
