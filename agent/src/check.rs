@@ -98,13 +98,14 @@ struct Facts {
 }
 
 /// Each capability with what the agent does with it.
-const CAPABILITIES: [(Capability, &str); 9] = [
+const CAPABILITIES: [(Capability, &str); 10] = [
     (capabilities::BPF, "load programs into the kernel"),
     (capabilities::PERFMON, "attach them"),
     (capabilities::SYSLOG, "see the addresses of the kernel's counters"),
     (capabilities::SYS_RESOURCE, "raise its limits, watch short windows of pressure, and die last of all"),
     (capabilities::KILL, "continue and kill processes of other users"),
     (capabilities::DAC_OVERRIDE, "freeze and kill cgroups that belong to users"),
+    (capabilities::DAC_READ_SEARCH, "open a new cgroup by its id, before a walk finds it"),
     (capabilities::IPC_LOCK, "keep its memory from being paged out"),
     (capabilities::SYS_NICE, "run before others when everything waits"),
     (Capability::CAP_SETPCAP, "give up all the others for good"),

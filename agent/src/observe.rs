@@ -13,7 +13,7 @@ use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_policy::Protected as Why;
-use plimsoll_replay::trace::{Look, Memory, Slice, Workload};
+use plimsoll_replay::trace::{Look, Memory, Owner, Slice, Workload};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
 
 /// What a cgroup's files say of its memory. What is not there or cannot be read is absent.
@@ -137,14 +137,13 @@ impl Observer {
         self.slices.iter().filter_map(slice).collect()
     }
 
-    /// Whom the core would find, and whom it would not take although the patterns mean them.
+    /// The workloads that the core would find, and those that it would not take although a pattern matches them.
     fn workloads(&self, now: MonotonicNs) -> Vec<Workload> {
         let Some(root) = &self.root else { return Vec::new() };
         let Ok(found) = discover(root, &self.patterns, &self.protected, Bounds::default()) else { return Vec::new() };
         let mut workloads = Vec::new();
-        let taken = found.workloads.iter().map(|found| (&found.path, self.priorities.get(found.pattern), None));
-        let refused = found.refused.iter().map(|path| (path, None, Some(self.why_never(path))));
-        for (path, priority, protected) in taken.chain(refused) {
+        let refused = found.refused.iter().map(|path| (path, None));
+        for (path, found) in found.workloads.iter().map(|found| (&found.path, Some(found))).chain(refused) {
             let folder = root.path().join(OsStr::from_bytes(path));
             let Ok(id) = fs::metadata(&folder).map(|folder| CgroupId(folder.ino())) else { continue };
             let figures = Figures::read(&folder);
@@ -155,10 +154,13 @@ impl Observer {
                 held_bytes: figures.held(),
                 swapped_bytes: figures.swapped,
                 empty: figures.is_empty,
-                reservation_bytes: figures.reservation.unwrap_or(Bytes::ZERO),
-                priority: priority.copied().unwrap_or(0),
+                owner: found
+                    .and_then(|found| found.owner)
+                    .map(|owner| Owner { id: owner.id, request_bytes: owner.request }),
+                reservation_bytes: found.map_or(Bytes::ZERO, |found| found.reservation),
+                priority: found.and_then(|found| self.priorities.get(found.pattern)).copied().unwrap_or(0),
                 started_ns: now,
-                protected,
+                protected: found.is_none().then(|| self.why_never(path)),
                 ..Workload::default()
             });
         }

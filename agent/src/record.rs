@@ -337,6 +337,19 @@ pub(crate) enum Record<'a> {
         /// In-kernel brakes refused because their undo could not be written.
         brakes_refused: u64,
     },
+    /// What the inventory leaves out, and what it costs. With each heartbeat.
+    Inventory {
+        /// Workloads for which there is no row in the table: they are not watched.
+        without_row: u32,
+        /// Memory that is charged to cgroups and to no workload that is watched.
+        outside: Bytes,
+        /// Descriptors that are kept open for workloads.
+        descriptors: u32,
+        /// Memory of the kernel's own that is charged to the agent's cgroup. Absent: the kernel does not say.
+        kernel_memory: Option<Bytes>,
+        /// How long the watching thread's last sample took, to which its pace is adapted.
+        sample_cost: Duration,
+    },
     /// Records that found a ring full in the kernel, so far.
     Lost {
         /// The ring.

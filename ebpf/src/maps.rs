@@ -3,7 +3,7 @@
 use core::intrinsics::{AtomicOrdering, atomic_or, atomic_xadd, atomic_xchg};
 
 use aya_ebpf::{
-    bindings::{BPF_F_MMAPABLE, BPF_RB_FORCE_WAKEUP},
+    bindings::{BPF_F_MMAPABLE, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
@@ -11,6 +11,9 @@ use plimsoll_abi::{BrakeSlot, StallSlot, StoppedSlot, ThresholdTable, counter};
 
 /// Wakes the reader with this very record, however full the ring buffer is.
 pub const WAKE: u64 = BPF_RB_FORCE_WAKEUP as u64;
+
+/// Leaves the reader asleep.
+pub const NO_WAKE: u64 = BPF_RB_NO_WAKEUP as u64;
 
 /// What the threshold programs compare with; the agent has it mapped.
 #[map(name = "thresholds")]
@@ -35,6 +38,10 @@ pub static SLICES: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(64, 0);
 /// The same by the address of the slice's page counter, filled in here as charges pass.
 #[map(name = "counters")]
 pub static COUNTERS: LruHashMap<u64, [u64; 2]> = LruHashMap::with_max_entries(256, 0);
+
+/// When a change of a cgroup last woke the reader.
+#[map(name = "cgroup_wake")]
+pub static CGROUP_WAKE: Array<u64> = Array::with_max_entries(1, 0);
 
 /// Slices marked for the brake, by cgroup id.
 #[map(name = "brakes")]

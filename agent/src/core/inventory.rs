@@ -5,16 +5,16 @@
 
 mod handle;
 mod outgoing;
+mod schedule;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use plimsoll_inventory::{Inventory, Sink as _};
+use plimsoll_inventory::{Coverage, Inventory, Sink as _};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::process::Memory;
 use plimsoll_sense::{HealthReader, Hook, HookState, SourceAttempt};
-use plimsoll_units::MonotonicNs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::suspects;
@@ -23,13 +23,12 @@ use crate::record::{Record, StartParts};
 
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, ring};
 pub(super) use outgoing::{News, Outgoing};
+use schedule::Schedule;
 
 /// How often the reporter hears that the core lives.
 const PACE: Duration = Duration::from_secs(5);
 /// A watching thread that has not woken for so long is stuck, and no heartbeat is reported any more.
 const STUCK: Duration = Duration::from_mins(1);
-/// Discoveries are at least so far apart, and at least ten times as long as the last one took.
-const DISCOVERY_PAUSE: Duration = Duration::from_millis(20);
 /// Suspects are named at most so often.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(5);
 
@@ -65,17 +64,8 @@ pub(super) struct Thread {
     pub(super) taken_over: Receiver<TakenOver>,
     /// The watching thread wakes by itself from time to time: if it does not, the core is stuck.
     pub(super) turns: bool,
-}
-
-/// When each of its duties is due.
-struct Schedule {
-    slow: MonotonicNs,
-    discovery: MonotonicNs,
-    suspects: MonotonicNs,
-    /// How often the watching thread had woken, and when that was seen to change.
-    turned: (u32, MonotonicNs),
-    /// A discovery was asked for.
-    is_pending: bool,
+    /// The source submits events for cgroups, so that walks only find what those missed.
+    pub(super) has_events: bool,
 }
 
 impl Thread {
@@ -87,9 +77,7 @@ impl Thread {
 
     /// Serves until it is asked to end.
     pub(super) fn serve(mut self, mut startup_report: StartupReport) {
-        let now = monotonic();
-        let mut schedule =
-            Schedule { slow: now.after(PACE), discovery: now, suspects: now, turned: (0, now), is_pending: false };
+        let mut schedule = Schedule::new(self.has_events, monotonic());
         self.report_startup(&mut startup_report, &mut schedule, true);
         loop {
             let (asked, reporter_restarted) = self.wait(&schedule);
@@ -97,21 +85,12 @@ impl Thread {
             if is_asked(Request::End) {
                 return;
             }
-            schedule.is_pending |= is_asked(Request::Discover);
+            if is_asked(Request::Crossing) {
+                // Before everything else: the watching thread waits for it below a threshold.
+                self.sight_crossing();
+            }
+            self.take_inventory(asked, &mut schedule);
             let now = monotonic();
-            let slow = schedule.slow <= now;
-            if slow {
-                schedule.slow = now.after(PACE);
-                self.read_machine();
-            }
-            self.outgoing.close_returned();
-            if (schedule.is_pending || slow) && schedule.discovery <= now {
-                self.discover(&mut schedule);
-            } else if is_asked(Request::Refresh) {
-                self.inventory.find_slices(&mut self.outgoing);
-                self.inventory.refresh(&mut self.outgoing);
-            }
-            self.outgoing.publish();
             if is_asked(Request::Suspects) && schedule.suspects <= now {
                 schedule.suspects = now.after(SUSPECTS_PAUSE);
                 self.name_suspects();
@@ -122,19 +101,24 @@ impl Thread {
                 startup_report = StartupReport { shadow: None, undone, troubles, ..startup_report };
                 self.report_startup(&mut startup_report, &mut schedule, true);
             }
+            let is_slow = schedule.beat <= now;
+            if is_slow {
+                schedule.beat = now.after(PACE);
+                self.read_machine();
+                self.outgoing.publish();
+            }
             if reporter_restarted {
                 clear(&self.reporter_restarted);
                 self.report_startup(&mut startup_report, &mut schedule, false);
-            }
-            if slow || reporter_restarted {
+            } else if is_slow {
                 self.report(&mut schedule);
             }
         }
     }
 
-    /// Waits until something is due, and gives what was asked and whether the reporter was restarted.
+    /// Waits until something is due, and gives what was asked and is due, and whether the reporter was restarted.
     fn wait(&self, schedule: &Schedule) -> (u32, bool) {
-        let due = if schedule.is_pending { schedule.slow.min(schedule.discovery) } else { schedule.slow };
+        let due = schedule.next(|what| self.handle.is_asked(what));
         let timeout = Timespec::try_from(due.since(monotonic())).ok();
         let mut fds = [
             PollFd::from_borrowed_fd(self.handle.as_fd(), PollFlags::IN),
@@ -142,15 +126,42 @@ impl Thread {
         ];
         let _ = poll(&mut fds, timeout.as_ref());
         let reporter_restarted = !fds[1].revents().is_empty();
-        (self.handle.take(), reporter_restarted)
+        (self.handle.take(schedule.due(monotonic())), reporter_restarted)
     }
 
-    fn discover(&mut self, schedule: &mut Schedule) {
+    /// Opens the workloads of a crossing.
+    fn sight_crossing(&mut self) {
+        for id in self.handle.crossing() {
+            if !self.inventory.sight(id, &mut self.outgoing) {
+                self.handle.request(Request::Discover);
+            }
+        }
+        self.outgoing.publish();
+    }
+
+    /// Walks, sights or reads, as far as that was asked or is due.
+    fn take_inventory(&mut self, asked: u32, schedule: &mut Schedule) {
         let begun = monotonic();
-        schedule.is_pending = false;
-        self.inventory.discover(&mut self.outgoing);
-        let now = monotonic();
-        schedule.discovery = now.after(DISCOVERY_PAUSE.max(now.since(begun) * 10));
+        self.outgoing.close_returned();
+        if asked & Request::Discover as u32 != 0 || schedule.walk.is_overdue(begun) {
+            self.handle.events().for_each(drop);
+            self.inventory.discover(&mut self.outgoing);
+            schedule.walk.done(begun, monotonic(), schedule.walk_pace);
+        } else if asked & Request::Events as u32 != 0 {
+            for id in self.handle.events() {
+                self.inventory.check(id, &mut self.outgoing);
+                // What cannot be opened by its id is found by the next walk.
+                let _ = self.inventory.sight(id, &mut self.outgoing);
+            }
+            schedule.events.done(begun, monotonic(), Duration::MAX);
+        }
+        let begun = monotonic();
+        if asked & Request::Refresh as u32 != 0 || schedule.refresh.is_overdue(begun) {
+            self.inventory.find_slices(&mut self.outgoing);
+            self.inventory.refresh(&mut self.outgoing);
+            schedule.refresh.done(begun, monotonic(), schedule::refresh_pace(self.handle.headroom()));
+        }
+        self.outgoing.publish();
     }
 
     /// Watermarks and the drift of counters change with `vm.min_free_kbytes`, processors and memory.
@@ -211,7 +222,9 @@ impl Thread {
 
     fn report(&mut self, schedule: &mut Schedule) {
         let health = self.health.read();
-        let workloads = self.inventory.workloads();
+        let Coverage { workloads, without_row, outside, descriptors, kernel_memory } = self.inventory.coverage();
+        let sample_cost = self.handle.sample_cost();
+        self.outgoing.report(&Record::Inventory { without_row, outside, descriptors, kernel_memory, sample_cost });
         let now = monotonic();
         let turns = self.handle.turns();
         if turns != schedule.turned.0 || !self.turns {

@@ -54,8 +54,8 @@ use watch::{Arming, Enforcement, Enforcer, Reporting, Sampler, Signals, Triggers
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
 /// A watching thread that samples so often shows that it is alive.
 const OFTEN: Duration = Duration::from_secs(10);
-/// Descriptors that a workload's handle keeps open.
-const FILES_A_WORKLOAD: u64 = 11;
+/// Descriptors that a workload's handle keeps open: its directory, usage, events, freeze and kill.
+const FILES_A_WORKLOAD: u64 = 5;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
 /// Room for updates of the inventory thread, and for the handles that come back for them: twice for each workload.
@@ -154,6 +154,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         reporter_restarted,
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
+        has_events: source.kind() == Kind::Ebpf,
     };
     inventory.first();
     start.workloads = lap(now);
@@ -295,8 +296,9 @@ fn settle(troubles: &mut Vec<String>) -> anyhow::Result<()> {
     if let priority::Priority::Unchanged(errno) = priority::raise_this_thread() {
         troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
     }
-    // What is needed from here on: files that belong to users, and signals to their processes. Threads inherit it.
-    capabilities::keep_only(&[capabilities::KILL, capabilities::DAC_OVERRIDE])?;
+    // What is needed from here on: files that belong to users, signals to their processes, and cgroups by their ids.
+    // Threads inherit it.
+    capabilities::keep_only(&[capabilities::KILL, capabilities::DAC_OVERRIDE, capabilities::DAC_READ_SEARCH])?;
     Ok(())
 }
 
@@ -463,8 +465,9 @@ mod tests {
             let folder = tree.path().join(name);
             fs::create_dir(&folder).expect("writable");
             // A link to itself cannot be opened.
-            let stat = folder.join("memory.stat");
-            if whole { fs::write(stat, "") } else { std::os::unix::fs::symlink(&stat, &stat) }.expect("writable");
+            let freeze = folder.join("cgroup.freeze");
+            if whole { fs::write(freeze, "0\n") } else { std::os::unix::fs::symlink(&freeze, &freeze) }
+                .expect("writable");
             fs::write(folder.join("cgroup.events"), "populated 1\n").expect("writable");
             let cgroup = CgroupId(fs::metadata(&folder).expect("it is there").ino());
             past.push(PendingKill { cgroup, path: name.into(), since: MonotonicNs(1), written });

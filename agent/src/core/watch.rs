@@ -223,6 +223,7 @@ impl Watch {
         if self.schedule.take_slow(awake) {
             self.slow_turn(awake);
             trigger.because(Cause::Timer);
+            self.drain_all(&mut trigger);
         }
         if self.schedule.is_sample_due(awake) {
             trigger.because(Cause::FollowUp);

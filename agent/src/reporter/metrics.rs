@@ -51,8 +51,35 @@ pub(super) struct Metrics {
     pub(super) available: Family<Label, Gauge>,
     pub(super) memory_pressure: Gauge,
     pub(super) workloads: Gauge,
+    pub(super) inventory: InventoryMetrics,
     pub(super) core_start: Family<Label, FloatGauge>,
     pub(super) hook_attached: Family<Label, Gauge>,
+}
+
+/// What the inventory leaves out, and what it costs.
+#[derive(Clone, Default)]
+pub(super) struct InventoryMetrics {
+    pub(super) without_row: Gauge,
+    pub(super) outside: Gauge,
+    pub(super) descriptors: Gauge,
+    pub(super) kernel_memory: Gauge,
+    pub(super) sample_cost: FloatGauge,
+}
+
+impl InventoryMetrics {
+    fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let Self { without_row, outside, descriptors, kernel_memory, sample_cost } = metrics.clone();
+        registry.register("workloads_without_row", "Workloads that there is no room to watch", without_row);
+        let help = "Memory that is charged to cgroups and to no workload that is watched";
+        registry.register_with_unit("memory_outside_workloads", help, Unit::Bytes, outside);
+        registry.register("workload_descriptors", "Descriptors that are kept open for workloads", descriptors);
+        let help = "Memory of the kernel's own that is charged to the agent's cgroup";
+        registry.register_with_unit("kernel_memory", help, Unit::Bytes, kernel_memory);
+        let help = "How long the last sample took; without pressure, samples are 50 times as far apart";
+        registry.register_with_unit("sample_cost", help, Unit::Seconds, sample_cost);
+        metrics
+    }
 }
 
 /// From 50 microseconds to nearly a minute.
@@ -150,6 +177,7 @@ impl Metrics {
             ),
             memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
             workloads: registered!("workloads", "Workloads that are watched"),
+            inventory: InventoryMetrics::new(&mut registry),
             core_start: registered!("core_start", "How long the core's start took, part by part", Unit::Seconds),
             hook_attached: registered!(
                 "hook_attached",
@@ -300,6 +328,11 @@ mod tests {
             ("memory_available_bytes", "gauge"),
             ("memory_pressure", "gauge"),
             ("workloads", "gauge"),
+            ("workloads_without_row", "gauge"),
+            ("memory_outside_workloads_bytes", "gauge"),
+            ("workload_descriptors", "gauge"),
+            ("kernel_memory_bytes", "gauge"),
+            ("sample_cost_seconds", "gauge"),
             ("core_start_seconds", "gauge"),
             ("hook_attached", "gauge"),
         ] {

@@ -209,6 +209,7 @@ impl Sink {
             | Record::Hook { .. }
             | Record::Undone { .. }
             | Record::Beat { .. }
+            | Record::Inventory { .. }
             | Record::Lost { .. }
             | Record::Program { .. }
             | Record::Suspect { .. }
@@ -261,6 +262,15 @@ impl Sink {
                 store(&self.metrics.malformed_records, ("side", "kernel"), malformed);
                 store(&self.metrics.kernel_brakes, ("outcome", "applied"), brakes_applied);
                 store(&self.metrics.kernel_brakes, ("outcome", "refused"), brakes_refused);
+            }
+            Record::Inventory { without_row, outside, descriptors, kernel_memory, sample_cost } => {
+                let signed = |bytes: Bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX);
+                let metrics = &self.metrics.inventory;
+                metrics.without_row.set(without_row.into());
+                metrics.outside.set(signed(outside));
+                metrics.descriptors.set(descriptors.into());
+                kernel_memory.inspect(|bytes| _ = metrics.kernel_memory.set(signed(*bytes)));
+                metrics.sample_cost.set(sample_cost.as_secs_f64());
             }
             Record::Lost { ring, count } => store(&self.metrics.lost_records, ("ring", ring), count),
             Record::Program { name, runs, run_time_ns, recursion_misses } => {
@@ -768,9 +778,21 @@ pub(super) mod tests {
         let beat = Record::Beat { at: later(), workloads: 5, malformed: 6, brakes_applied: 7, brakes_refused: 8 };
         sink.report(&beat);
         assert!(sink.answers().readiness().0);
+        sink.report(&Record::Inventory {
+            without_row: 3,
+            outside: Bytes(1000),
+            descriptors: 25,
+            kernel_memory: Some(Bytes(2000)),
+            sample_cost: Duration::from_millis(250),
+        });
         let text = sink.metrics.text();
         for line in [
             "plimsoll_workloads 5\n",
+            "plimsoll_workloads_without_row 3\n",
+            "plimsoll_memory_outside_workloads_bytes 1000\n",
+            "plimsoll_workload_descriptors 25\n",
+            "plimsoll_kernel_memory_bytes 2000\n",
+            "plimsoll_sample_cost_seconds 0.25\n",
             "plimsoll_malformed_records_total{side=\"kernel\"} 6\n",
             "plimsoll_kernel_brakes_total{outcome=\"applied\"} 7\n",
             "plimsoll_kernel_brakes_total{outcome=\"refused\"} 8\n",

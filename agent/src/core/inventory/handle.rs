@@ -1,9 +1,12 @@
-//! How the watching thread asks the inventory thread for something: a word and a descriptor.
+//! How the watching thread asks the inventory thread for something: a word, a few cgroup ids, and a descriptor. Nothing
+//! here blocks or allocates after it was made.
 
+use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use plimsoll_units::CgroupId;
 use rustix::io::Errno;
 
 /// What the watching thread asks for.
@@ -20,50 +23,138 @@ pub(in crate::core) enum Request {
     End = 8,
     /// Report that this agent acts from now on.
     TakeOver = 16,
+    /// Open the cgroups of a crossing.
+    Crossing = 32,
+    /// Open or close the cgroups of events.
+    Events = 64,
+}
+
+/// Ids on their way: no more than it has places for.
+#[derive(Debug)]
+struct Ids<const PLACES: usize>([AtomicU64; PLACES]);
+
+impl<const PLACES: usize> Ids<PLACES> {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; PLACES])
+    }
+
+    /// False: there is no place left.
+    fn put(&self, id: CgroupId) -> bool {
+        // Only the watching thread puts, so that a place that is free stays so until it is taken here.
+        let place =
+            self.0.iter().find(|place| matches!(place.load(Ordering::Acquire), other if other == 0 || other == id.0));
+        place.map(|place| place.store(id.0, Ordering::Release)).is_some()
+    }
+
+    fn take(&self) -> impl Iterator<Item = CgroupId> {
+        self.0.iter().map(|place| place.swap(0, Ordering::AcqRel)).filter(|id| *id != 0).map(CgroupId)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    asked: AtomicU32,
+    /// How often the watching thread woke.
+    turns: AtomicU32,
+    /// How much memory is available, in percent of the threshold that it is nearest to.
+    headroom: AtomicU32,
+    /// How long the last sample took, in nanoseconds.
+    sample_cost: AtomicU64,
+    crossing: Ids<16>,
+    events: Ids<128>,
+    wake: OwnedFd,
 }
 
 /// The watching thread's end.
 #[derive(Clone, Debug)]
-pub(in crate::core) struct InventoryHandle {
-    asked: Arc<AtomicU32>,
-    /// How often the watching thread woke.
-    turns: Arc<AtomicU32>,
-    wake: Arc<OwnedFd>,
-}
+pub(in crate::core) struct InventoryHandle(Arc<Shared>);
 
 impl InventoryHandle {
     pub(in crate::core) fn new() -> Result<Self, Errno> {
-        Ok(Self { asked: Arc::default(), turns: Arc::default(), wake: Arc::new(eventfd()?) })
+        Ok(Self(Arc::new(Shared {
+            asked: AtomicU32::default(),
+            turns: AtomicU32::default(),
+            headroom: AtomicU32::default(),
+            sample_cost: AtomicU64::default(),
+            crossing: Ids::new(),
+            events: Ids::new(),
+            wake: eventfd()?,
+        })))
     }
 
-    /// Asks; a second request before the first is taken changes nothing.
+    /// Asks; a second request before the first is taken changes nothing and wakes no thread.
     pub(in crate::core) fn request(&self, what: Request) {
-        if self.asked.fetch_or(what as u32, Ordering::AcqRel) & what as u32 == 0 {
-            ring(&self.wake);
+        if self.0.asked.fetch_or(what as u32, Ordering::AcqRel) & what as u32 == 0 {
+            ring(&self.0.wake);
         }
+    }
+
+    /// Asks for the workload of a cgroup that crossed a threshold and is not known.
+    pub(in crate::core) fn sight_crossing(&self, id: CgroupId) {
+        let what = if self.0.crossing.put(id) { Request::Crossing } else { Request::Discover };
+        self.request(what);
+    }
+
+    /// Asks for the workload of a cgroup that came or went. Where more come than the thread gets on with, it walks.
+    pub(in crate::core) fn sight_event(&self, id: CgroupId) {
+        let what = if self.0.events.put(id) { Request::Events } else { Request::Discover };
+        self.request(what);
     }
 
     /// The watching thread woke.
     pub(in crate::core) fn turn(&self) {
-        self.turns.fetch_add(1, Ordering::Relaxed);
+        self.0.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Says after a sample how much memory is available, in percent of the threshold that it is nearest to, and how long
+    /// the sample took. The nearer, the more often the slow figures are read; at once where it comes much nearer.
+    pub(in crate::core) fn sampled(&self, headroom: u32, cost: Duration) {
+        self.0.sample_cost.store(u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let before = self.0.headroom.swap(headroom, Ordering::Relaxed);
+        if headroom <= before / 2 || headroom < 100 && before >= 100 {
+            self.request(Request::Refresh);
+        }
     }
 
     /// How often the watching thread woke.
     pub(super) fn turns(&self) -> u32 {
-        self.turns.load(Ordering::Relaxed)
+        self.0.turns.load(Ordering::Relaxed)
     }
 
-    /// Takes all that was asked, as the bits of [`Request`].
-    pub(super) fn take(&self) -> u32 {
-        clear(&self.wake);
-        self.asked.swap(0, Ordering::AcqRel)
+    pub(super) fn headroom(&self) -> u32 {
+        self.0.headroom.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn sample_cost(&self) -> Duration {
+        Duration::from_nanos(self.0.sample_cost.load(Ordering::Relaxed))
+    }
+
+    /// Takes what was asked of these, as the bits of [`Request`]. What is not due stays asked, so that asking for it again
+    /// wakes no thread.
+    pub(super) fn take(&self, due: u32) -> u32 {
+        clear(&self.0.wake);
+        self.0.asked.fetch_and(!due, Ordering::AcqRel) & due
+    }
+
+    pub(super) fn is_asked(&self, what: Request) -> bool {
+        self.0.asked.load(Ordering::Acquire) & what as u32 != 0
+    }
+
+    /// Cgroups that crossed a threshold.
+    pub(super) fn crossing(&self) -> impl Iterator<Item = CgroupId> {
+        self.0.crossing.take()
+    }
+
+    /// Cgroups that came or went.
+    pub(super) fn events(&self) -> impl Iterator<Item = CgroupId> {
+        self.0.events.take()
     }
 }
 
 impl AsFd for InventoryHandle {
     /// Readable when something was asked.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        self.0.wake.as_fd()
     }
 }
 
@@ -89,13 +180,62 @@ pub(in crate::core) fn clear(fd: &OwnedFd) {
 mod tests {
     use super::*;
 
+    /// Whether the descriptor is readable; it is not any more then.
+    fn wakes(handle: &InventoryHandle) -> bool {
+        let mut count = [0; 8];
+        rustix::io::read(handle.as_fd(), &mut count).is_ok()
+    }
+
     #[test]
     fn what_is_asked_twice_before_it_is_taken_is_done_once() {
         let handle = InventoryHandle::new().expect("an eventfd");
         handle.request(Request::Discover);
         handle.request(Request::Discover);
         handle.request(Request::End);
-        assert_eq!(handle.take(), Request::Discover as u32 | Request::End as u32);
-        assert_eq!(handle.take(), 0);
+        assert_eq!(handle.take(u32::MAX), Request::Discover as u32 | Request::End as u32);
+        assert_eq!(handle.take(u32::MAX), 0);
+    }
+
+    #[test]
+    fn a_flood_of_cgroup_events_wakes_once_and_becomes_a_walk() {
+        let handle = InventoryHandle::new().expect("an eventfd");
+        handle.sight_event(CgroupId(1));
+        assert!(wakes(&handle));
+        for id in 1..=128 {
+            handle.sight_event(CgroupId(id));
+            assert!(!wakes(&handle), "{id}");
+        }
+        handle.sight_event(CgroupId(129));
+        assert!(wakes(&handle) && handle.is_asked(Request::Discover));
+        // What is not due stays asked, and wakes no more.
+        assert_eq!(handle.take(Request::Events as u32), Request::Events as u32);
+        for id in 130..200 {
+            handle.sight_event(CgroupId(id));
+            assert!(!wakes(&handle), "all places are taken, and the walk is asked for");
+        }
+        assert_eq!(handle.events().count(), 128);
+        // A crossing has places of its own.
+        handle.sight_crossing(CgroupId(7));
+        assert!(wakes(&handle));
+        assert_eq!(handle.crossing().collect::<Vec<_>>(), [CgroupId(7)]);
+    }
+
+    #[test]
+    fn memory_that_comes_much_nearer_to_a_threshold_has_the_slow_figures_read() {
+        let handle = InventoryHandle::new().expect("an eventfd");
+        for (headroom, reads) in [
+            (1000, false),
+            (900, false),
+            (450, true),
+            (300, false),
+            (140, true),
+            (101, false),
+            (99, true),
+            (60, false),
+            (900, false),
+        ] {
+            handle.sampled(headroom, Duration::ZERO);
+            assert_eq!(handle.take(u32::MAX) == Request::Refresh as u32, reads, "{headroom}");
+        }
     }
 }

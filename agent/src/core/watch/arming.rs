@@ -13,8 +13,6 @@ use super::Watch;
 use super::triggers::Trigger;
 use crate::record::{Cause, Record};
 
-/// So near to a threshold that its event would come at once, how often to sample.
-const NEAR_PACE: Duration = Duration::from_millis(20);
 /// After the event of the threshold of tasks, none of it comes for so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
 
@@ -97,7 +95,7 @@ impl Watch {
         let (armed, is_near) = self.arming.next(policy, memory, &self.workloads.table, now);
         let node = armed.node;
         if is_near {
-            self.schedule.sample_by(now.after(NEAR_PACE));
+            self.schedule.is_near(now);
         }
         // The event of reclaim comes once for each arming: arming for its sake alone would make it come without end.
         let is_reclaim_alone = matches!(trigger.cause(), Some(Cause::Reclaim | Cause::Psi)) && node == self.arming.node;

@@ -77,12 +77,14 @@ impl Watch {
             self.continue_stopped_early();
         }
         if summary.is_quiet {
-            self.schedule.is_quiet();
+            self.schedule.is_quiet(monotonic().since(trigger.awake));
             self.mark_slices(&memory);
         } else {
             self.schedule.is_below(summary.is_evicting || trigger.crossed.is_some(), now);
         }
         self.rearm(trigger, &memory, summary.is_quiet, now);
+        let headroom = self.scopes.headroom(&self.engine.policy);
+        self.workloads.handle.sampled(headroom, monotonic().since(trigger.awake));
     }
 
     /// Reads everything, and freezes what grows before the workloads are read. Absent where the machine's memory cannot

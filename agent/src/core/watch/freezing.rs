@@ -84,7 +84,7 @@ impl Watch {
         }
         let (policy, scope) = (&self.engine.policy, scope_of(owner));
         let memory = self.sampler.reading(scope, policy.eviction_policy, &self.workloads.table);
-        if !memory.is_some_and(|memory| past_hard_threshold(policy, scope, &memory) > Bytes::ZERO) {
+        if memory.is_none_or(|memory| past_hard_threshold(policy, scope, &memory) == Bytes::ZERO) {
             return self.thaw(handle.id(), now);
         }
         let Some((slot, _)) = found else { return };

@@ -88,6 +88,16 @@ impl Scopes {
         depth
     }
 
+    /// How much memory is available, in percent of the highest threshold, in the scope where that is least.
+    pub(super) fn headroom(&self, policy: &Policy) -> u32 {
+        let each = self.readings().filter_map(|(scope, memory)| {
+            let thresholds = policy.thresholds_in(scope).iter();
+            let highest = thresholds.filter_map(|threshold| threshold.bytes(memory.capacity)).max()?;
+            Some(u32::try_from(memory.lowest().0.saturating_mul(100) / highest.0.max(1)).unwrap_or(u32::MAX))
+        });
+        each.min().unwrap_or(u32::MAX)
+    }
+
     /// The most that memory of any scope is below its hard threshold.
     pub(super) fn past_hard_threshold(&self, policy: &Policy) -> Bytes {
         let each = self.readings().map(|(scope, memory)| past_hard_threshold(policy, scope, &memory));

@@ -2,15 +2,16 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use arrayvec::ArrayVec;
 use plimsoll_act::{KillPoint, reached};
 use plimsoll_policy::Key;
-use plimsoll_sense::{Interest, SenseError, Source, Wake, WakeList};
+use plimsoll_sense::{Interest, Kind, MAX_DESCRIPTORS, SenseError, Source, Wake, WakeList};
 use plimsoll_units::MonotonicNs;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use super::super::fault_injection;
-use super::super::inventory::{Request, clear};
+use super::super::inventory::clear;
 use super::Watch;
 use crate::record::{Cause, OomScope, Record};
 
@@ -201,6 +202,21 @@ impl Triggers {
 }
 
 impl Watch {
+    /// Reads events that were submitted without waking this thread.
+    pub(super) fn drain_all(&mut self, trigger: &mut Trigger) {
+        if self.triggers.source().kind() != Kind::Ebpf {
+            return;
+        }
+        let empty_drains = self.triggers.empty_drains;
+        let tokens: ArrayVec<u32, MAX_DESCRIPTORS> =
+            self.triggers.source().descriptors().iter().map(|it| it.token).collect();
+        for token in tokens {
+            self.drain(token, trigger);
+        }
+        // Nothing said that there was something to read.
+        self.triggers.empty_drains = empty_drains;
+    }
+
     pub(super) fn drain(&mut self, token: u32, trigger: &mut Trigger) {
         if self.triggers.drain(token).is_err() {
             self.reporting.send(&Record::Failed { what: "read the source", errno: None });
@@ -220,7 +236,13 @@ impl Watch {
     fn notice(&mut self, wake: &Wake, trigger: &mut Trigger) {
         match *wake {
             Wake::ThresholdCrossed { crossed, charged, ref ancestors, .. } => {
-                trigger.crossed(crossed, self.workloads.table.of(ancestors, charged));
+                let grower = self.workloads.table.of(ancestors, charged);
+                if grower.is_none() {
+                    // New workloads cross thresholds, too.
+                    let deepest = ancestors.iter().rev().flatten().next().copied();
+                    charged.into_iter().chain(deepest).for_each(|id| self.workloads.handle.sight_crossing(id));
+                }
+                trigger.crossed(crossed, grower);
                 self.reporting.send(&Record::Crossed { crossed, awake: trigger.awake });
             }
             Wake::ReclaimStarted { .. } => trigger.because(Cause::Reclaim),
@@ -241,7 +263,7 @@ impl Watch {
                 self.arming.silence_tasks(trigger.awake);
                 self.reporting.send(&Record::Tasks { count, at, pid: tgid });
             }
-            Wake::Cgroup { .. } => self.workloads.handle.request(Request::Discover),
+            Wake::Cgroup { id, .. } => self.workloads.handle.sight_event(id),
             Wake::Stopped { tgid, slice, at } => {
                 self.enforcement.kernel_brake.stopped(at);
                 reached(KillPoint::KernelStopSeen);

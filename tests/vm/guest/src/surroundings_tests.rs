@@ -32,11 +32,11 @@ pub(crate) fn least_privilege() -> Result<()> {
     ensure!(ready.contains("source ebpf"), "with the unit's capabilities the agent is {ready}");
     ensure!(!ready.contains("without hook"), "with the unit's capabilities the agent is {ready}");
     for part in ["core", "reporter"] {
-        // CAP_DAC_OVERRIDE is bit 1, CAP_KILL bit 5.
+        // CAP_DAC_OVERRIDE is bit 1, CAP_DAC_READ_SEARCH bit 2, CAP_KILL bit 5.
         let expected = |thread: &str| match (part, thread) {
             // It only opens the lock.
             ("core", "claim") => "0000000000000002",
-            ("core", _) => "0000000000000022",
+            ("core", _) => "0000000000000026",
             _ => "0000000000000000",
         };
         let tasks = fs::read_dir(format!("/proc/{}/task", scene.agent.part(part)?))?;

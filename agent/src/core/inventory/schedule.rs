@@ -1,0 +1,140 @@
+//! When the inventory thread does what. Each duty has a pace, and none takes more than a fiftieth of a CPU by itself,
+//! however many workloads there are.
+
+use core::time::Duration;
+
+use plimsoll_units::MonotonicNs;
+
+use super::{PACE, Request};
+
+/// The part of a CPU that a duty may take: one in so many.
+const SHARE: u32 = 50;
+/// Walks and the handling of cgroup events are at least so far apart.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often the tree is walked where events name new cgroups: the walk finds what they missed, and reservations that
+/// changed.
+const WALK_PACE: Duration = Duration::from_secs(15);
+/// How often the slow figures are read near a threshold; at most so many times slower far from one.
+const REFRESH_PACE: Duration = Duration::from_secs(5);
+const REFRESH_SLOWEST: u32 = 12;
+
+/// A duty with its pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Duty {
+    /// It is not done before this, even if it is asked for.
+    not_before: MonotonicNs,
+    /// It is done then even if it is not asked for.
+    by: MonotonicNs,
+}
+
+impl Duty {
+    fn new(now: MonotonicNs, pace: Duration) -> Self {
+        Self { not_before: now, by: now.after(pace) }
+    }
+
+    /// It was done.
+    pub(super) fn done(&mut self, begun: MonotonicNs, ended: MonotonicNs, pace: Duration) {
+        let pause = PAUSE.max(ended.since(begun) * SHARE);
+        *self = Self { not_before: ended.after(pause), by: ended.after(pace.max(pause)) };
+    }
+
+    pub(super) fn is_overdue(&self, now: MonotonicNs) -> bool {
+        self.by <= now
+    }
+
+    fn next(&self, is_asked: bool) -> MonotonicNs {
+        if is_asked { self.not_before } else { self.by }
+    }
+}
+
+/// How often to read the slow figures with so much memory available, in percent of the nearest threshold: the less often,
+/// the further it is to that.
+pub(super) fn refresh_pace(headroom: u32) -> Duration {
+    REFRESH_PACE * (headroom / 200).clamp(1, REFRESH_SLOWEST)
+}
+
+/// All duties.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pub(super) walk: Duty,
+    pub(super) walk_pace: Duration,
+    pub(super) events: Duty,
+    pub(super) refresh: Duty,
+    pub(super) beat: MonotonicNs,
+    pub(super) suspects: MonotonicNs,
+    /// How often the watching thread had woken, and when that was seen to change.
+    pub(super) turned: (u32, MonotonicNs),
+}
+
+impl Schedule {
+    /// `has_events`: new cgroups are named by events.
+    pub(super) fn new(has_events: bool, now: MonotonicNs) -> Self {
+        let walk_pace = if has_events { WALK_PACE } else { PACE };
+        Self {
+            walk: Duty::new(now, walk_pace),
+            walk_pace,
+            events: Duty::new(now, Duration::MAX),
+            refresh: Duty::new(now, REFRESH_PACE),
+            beat: now.after(PACE),
+            suspects: now,
+            turned: (0, now),
+        }
+    }
+
+    /// The requests that may be taken at `now`. Those for a walk and for events wait for their pace; the slow figures are
+    /// read as soon as that is asked.
+    pub(super) fn due(&self, now: MonotonicNs) -> u32 {
+        let mut due = u32::MAX;
+        for (duty, request) in [(&self.walk, Request::Discover), (&self.events, Request::Events)] {
+            if now < duty.not_before {
+                due &= !(request as u32);
+            }
+        }
+        due
+    }
+
+    /// When something is due next.
+    pub(super) fn next(&self, is_asked: impl Fn(Request) -> bool) -> MonotonicNs {
+        let walk = self.walk.next(is_asked(Request::Discover));
+        let events = self.events.next(is_asked(Request::Events));
+        walk.min(events).min(self.refresh.by).min(self.beat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> MonotonicNs {
+        MonotonicNs(0).after(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn a_duty_takes_a_fiftieth_of_a_cpu_at_most() {
+        let mut schedule = Schedule::new(true, at(0));
+        schedule.walk.done(at(0), at(400), WALK_PACE);
+        for (ms, due) in [(500, false), (20_399, false), (20_400, true)] {
+            assert_eq!(schedule.due(at(ms)) & Request::Discover as u32 != 0, due, "{ms}");
+            assert_eq!(schedule.walk.is_overdue(at(ms)), due, "{ms}");
+        }
+        schedule.walk.done(at(0), at(1), WALK_PACE);
+        assert!(schedule.due(at(51)) & Request::Discover as u32 != 0, "asked for, it is done after its pause");
+        assert!(!schedule.walk.is_overdue(at(15_000)) && schedule.walk.is_overdue(at(15_001)));
+        assert_eq!(schedule.due(at(0)) & Request::Crossing as u32, Request::Crossing as u32, "it never waits");
+    }
+
+    #[test]
+    fn the_thread_wakes_for_what_is_asked_when_it_is_due() {
+        let mut schedule = Schedule::new(true, at(0));
+        assert_eq!(schedule.next(|_| false), at(5000), "the slow figures and the heartbeat");
+        schedule.events.done(at(0), at(2), Duration::MAX);
+        assert_eq!(schedule.next(|what| what == Request::Events), at(102));
+    }
+
+    #[test]
+    fn slow_figures_are_read_the_less_often_the_further_a_threshold_is() {
+        for (headroom, seconds) in [(0, 5), (150, 5), (399, 5), (400, 10), (1000, 25), (2400, 60), (u32::MAX, 60)] {
+            assert_eq!(refresh_pace(headroom), Duration::from_secs(seconds), "{headroom}");
+        }
+    }
+}
