@@ -212,7 +212,7 @@ pub(crate) mod tests {
     #[test]
     fn a_look_finds_workloads_slices_and_who_is_never_taken() {
         let dir = tree(&[
-            ("a.slice", 900, 50, 100, 0, 1000),
+            ("a.slice", 900, 50, 100, 300, 1000),
             ("a.slice/x.service", 500, 50, 100, 300, 0),
             ("a.slice/db.service", 400, 0, 0, 0, 0),
         ]);

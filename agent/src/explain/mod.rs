@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_answer_has_the_order_of_eviction_its_reasons_and_the_page_cache_that_counts_as_used() {
         let dir = tree(&[
-            ("system.slice", 700 * MIB, 150 * MIB, 0, 0, 0),
+            ("system.slice", 700 * MIB, 150 * MIB, 0, 600 * MIB, 0),
             ("system.slice/db.service", 400 * MIB, 100 * MIB, 0, 500 * MIB, 600 * MIB),
             ("system.slice/web.service", 200 * MIB, 50 * MIB, 0, 600 * MIB, 600 * MIB),
             ("system.slice/hog.service", 300 * MIB, 20 * MIB, 10 * MIB, 0, 0),
