@@ -87,7 +87,7 @@ impl Thread {
             }
             if is_asked(Request::Crossing) {
                 // Before everything else: the watching thread waits for it below a threshold.
-                self.sight_crossing();
+                self.sight_crossing(&mut schedule);
             }
             self.take_inventory(asked, &mut schedule);
             let now = monotonic();
@@ -129,11 +129,11 @@ impl Thread {
         (self.handle.take(schedule.due(monotonic())), reporter_restarted)
     }
 
-    /// Opens the workloads of a crossing.
-    fn sight_crossing(&mut self) {
+    /// Opens the workloads of a crossing, by a walk at once where they cannot be opened by their ids.
+    fn sight_crossing(&mut self, schedule: &mut Schedule) {
         for id in self.handle.crossing() {
             if !self.inventory.sight(id, &mut self.outgoing) {
-                self.handle.request(Request::Discover);
+                schedule.walk.hurry(monotonic());
             }
         }
         self.outgoing.publish();
@@ -150,8 +150,9 @@ impl Thread {
         } else if asked & Request::Events as u32 != 0 {
             for id in self.handle.events() {
                 self.inventory.check(id, &mut self.outgoing);
-                // What cannot be opened by its id is found by the next walk.
-                let _ = self.inventory.sight(id, &mut self.outgoing);
+                if !self.inventory.sight(id, &mut self.outgoing) {
+                    self.handle.request(Request::Discover);
+                }
             }
             schedule.events.done(begun, monotonic(), Duration::MAX);
         }

@@ -38,6 +38,11 @@ impl Duty {
         *self = Self { not_before: ended.after(pause), by: ended.after(pace.max(pause)) };
     }
 
+    /// It is done now, whatever it cost last.
+    pub(super) fn hurry(&mut self, now: MonotonicNs) {
+        *self = Self { not_before: now, by: now };
+    }
+
     pub(super) fn is_overdue(&self, now: MonotonicNs) -> bool {
         self.by <= now
     }

@@ -107,6 +107,7 @@ machine:
     - {{match: work.slice/high, priority: 1000}}
     - {{match: work.slice/low, priority: -1000}}
     - {{match: work.slice/*, priority: 0}}
+    - {{match: user.slice/**, priority: 0}}
   victimsPerMinute: {victims_per_minute}
   source: {source}
   pollPeriod: 10s

@@ -121,6 +121,9 @@ pub(crate) struct WithinArguments {
     /// Keep only these capabilities, for good.
     #[arg(long, value_delimiter = ',')]
     capabilities: Option<Vec<String>>,
+    /// Run it as this user.
+    #[arg(long)]
+    uid: Option<u32>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
@@ -192,7 +195,11 @@ pub(crate) fn within(arguments: &WithinArguments) -> Result<()> {
         capabilities::keep_only(&keep.collect::<Result<Vec<_>>>()?)?;
     }
     let (program, rest) = arguments.command.split_first().context("no program was named")?;
-    Err(Command::new(program).args(rest).exec()).with_context(|| format!("cannot become {program}"))
+    let mut command = Command::new(program);
+    if let Some(uid) = arguments.uid {
+        command.uid(uid).gid(uid);
+    }
+    Err(command.args(rest).exec()).with_context(|| format!("cannot become {program}"))
 }
 
 /// Holds a little memory until killed.

@@ -1,15 +1,16 @@
-//! What code that runs in the reporter could do to the other processes. Here root with every capability does it, who may
-//! do more than the reporter.
+//! What the owners of monitored workloads could do to others, and what code that runs in the reporter could do to the other
+//! processes of the agent: the latter is done here by root with every capability, which may do more than the reporter.
 
 use crate::cgroup::Cgroup;
-use crate::hog_tests::Hog;
-use crate::machine::wait_for;
-use crate::scene::{PATIENCE, Scene};
+use crate::hog_tests::{Hog, guest};
+use crate::machine::{self, wait_for};
+use crate::scene::{MIB, PATIENCE, Scene};
 use anyhow::{Context as _, Result, ensure};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Gid, Uid, chown, fallocate};
 use rustix::process::{Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::process::Child;
 
 /// Memory of the queues between the core and the reporter, opened to read and write; by name.
 fn queues(supervisor: u32) -> Result<Vec<(String, File)>> {
@@ -63,5 +64,80 @@ pub(crate) fn reporter_spoils_the_queues() -> Result<()> {
         scene.expect_killed(&mut hog, &victim).with_context(|| format!("by the core after {word:#x}"))?;
     }
     ensure!(!changed.iter().any(|name| name == "queue"), "a queue's frames can be changed: {changed:?}");
+    scene.end()
+}
+
+/// The user to whom a subtree is delegated.
+const USER: u32 = 1000;
+
+/// A subtree that is delegated as systemd does it, with a cgroup for the user's first process.
+fn delegated(name: &str) -> Result<Cgroup> {
+    let first = Cgroup::create(&format!("{name}/init"))?;
+    let user = Cgroup::create(name)?;
+    for file in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
+        chown(user.path().join(file), Some(Uid::from_raw(USER)), Some(Gid::from_raw(USER)))?;
+    }
+    ensure!(first.read("memory.low")?.trim() == "0", "the memory controller is on below {name}");
+    Ok(user)
+}
+
+/// Has the user run a shell script in its subtree.
+fn as_user(user: &Cgroup, script: &str) -> Result<Child> {
+    let mut command = guest();
+    command.args(["within", "--uid", &USER.to_string(), "--cgroup"]).arg(user.path().join("init"));
+    command.args(["--", "/bin/busybox", "sh", "-ec"]).arg(format!("cd {}; {script}", user.path().display()));
+    command.spawn().context("cannot start a shell as the user")
+}
+
+/// What an unprivileged user writes into its own cgroups, and how many it makes, protects its growth as little as it costs
+/// others.
+pub(crate) fn owner_of_a_subtree() -> Result<()> {
+    let slice = Cgroup::create("user.slice")?;
+    slice.write("memory.low", "512M")?;
+    let user = delegated("user.slice/user")?;
+    let bystander = Cgroup::create("user.slice/bystander")?;
+    let mut idle = guest().args(["idle", "--mib", "64", "--cgroup"]).arg(bystander.path()).spawn()?;
+    wait_for("the bystander is in place", PATIENCE, || Ok(bystander.current()? >= 64 * MIB))?;
+    let mut scene = Scene::set(96)?;
+    let grows = "exec /bin/plimsoll-guest hog anon --mib 256";
+    let mut hog =
+        as_user(&user, &format!("mkdir leaf; echo max > leaf/memory.low; echo 0 > leaf/cgroup.procs; {grows}"))?;
+    wait_for("the leaf is there", PATIENCE, || Ok(user.path().join("leaf").exists()))?;
+    let leaf = Cgroup::create("user.slice/user/leaf")?;
+    scene.expect_dead(&mut hog, &leaf)?;
+    scene.expect_reported(&leaf)?;
+    ensure!(leaf.read("memory.low")?.trim() == "max", "its owner did not raise its protection");
+    ensure!(idle.try_wait()?.is_none(), "a bystander was evicted for what an owner promised itself");
+
+    let mut hog = as_user(&user, &format!("mkdir $(seq 300) last; echo 0 > last/cgroup.procs; {grows}"))?;
+    scene.expect_dead(&mut hog, &user).context("its owner has more workloads than it may")?;
+    scene.expect_reported(&user)?;
+    ensure!(idle.try_wait()?.is_none(), "a bystander was evicted for an owner with many workloads");
+    idle.kill()?;
+    idle.wait()?;
+    scene.end()
+}
+
+/// A process that is started among many workloads while memory falls is found before a walk would.
+pub(crate) fn new_among_many() -> Result<()> {
+    const MANY: usize = 600;
+    for number in 0..MANY {
+        Cgroup::create(&format!("work.slice/idle-{number}"))?;
+    }
+    let left = 160 * MIB;
+    let mut scene = Scene::set_with(0, |settings| settings.line_bytes = left)?;
+    let available = machine::meminfo("MemAvailable")?;
+    let room = usize::try_from(available.saturating_sub(left) / MIB)?;
+    // What is no workload takes memory up to shortly before the threshold, and the new workload what is left of it.
+    let outside = Cgroup::create("other.slice/outside")?;
+    let mut ballast = Hog::start("anon", outside.path(), room - 32, &["--hold", "120"])?;
+    ballast.wait_taken(room - 32, PATIENCE)?;
+    let victim = Cgroup::create("work.slice/new")?;
+    let mut hog = Hog::start("anon", victim.path(), room, &["--hold", "120"])?;
+    scene.expect_killed(&mut hog, &victim)?;
+    ensure!(scene.agent.killed() == 1, "{} kills for one growing process", scene.agent.killed());
+    let (_, metrics) = scene.agent.get("/metrics")?;
+    ensure!(metrics.contains("plimsoll_workloads_without_row 0\n"), "workloads without a row: {metrics}");
+    drop(ballast);
     scene.end()
 }

@@ -54,6 +54,10 @@ impl Scene {
     /// The same, without waiting for the agent to be ready.
     pub(crate) fn launch_with(room: u64, change: impl FnOnce(&mut Settings)) -> Result<Self> {
         let mut innocents = Vec::new();
+        // A reservation counts as far as that of the slices around it.
+        for slice in ["work.slice", "other.slice"] {
+            Cgroup::create(slice)?.write("memory.low", "512M")?;
+        }
         for name in INNOCENTS {
             let cgroup = Cgroup::create(name)?;
             // Innocent is who keeps to what was reserved for it: below its reservation, whatever its priority.

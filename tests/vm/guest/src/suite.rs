@@ -153,6 +153,8 @@ const TESTS: &[Test] = &[
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
     test("hostile-reporter-spoils-the-queues", hostile_tests::reporter_spoils_the_queues, 240, &[]),
+    test("hostile-owner-of-a-subtree", hostile_tests::owner_of_a_subtree, 180, &[]),
+    test("meets-a-new-workload-among-many", hostile_tests::new_among_many, 180, &[]),
     test("threshold-events-lost", scenarios::threshold_events_lost, 120, &[]),
     test("kill-points-core", scenarios_of_death::core, 1200, &[]),
     test("kill-points-supervisor", scenarios_of_death::supervisor, 1200, &[]),
