@@ -20,8 +20,7 @@ const SIGSTOP: u32 = 19;
 const LEVELS: i32 = 8;
 
 /// Stops the running process if it is in a marked slice, memory is below that slice's threshold, and what is charged
-/// belongs to the same slice. A charge can be made for another cgroup: in an interrupt, or for the owner of what is
-/// shared.
+/// belongs to the same slice. Where nothing is charged (reclaim) no process is stopped: the next one to charge is.
 #[inline(always)]
 pub fn apply(levels: u64, now: Readings, counter: u64) {
     for level in 1..=LEVELS {
@@ -46,8 +45,7 @@ pub fn apply(levels: u64, now: Readings, counter: u64) {
     }
 }
 
-/// Whether the page counter belongs to the slice or to something in it. Where none is charged (reclaim, which may have
-/// begun in an interrupt) no process is stopped: the next one to charge is.
+/// Whether the page counter belongs to the slice or to something in it.
 #[inline(always)]
 fn is_charged(counter: u64, slice: u64) -> bool {
     let mut at = counter;

@@ -1,4 +1,4 @@
-//! Stalls for memory: added up per cgroup; an event only when a cgroup stalls for more than its share of a second.
+//! Stalls for memory, added up per cgroup and second: an event when a cgroup stalls for more than its share of one.
 //!
 //! Sections nest; only the outermost counts. The flags word tells which it is: after entering it holds
 //! zero for the outermost, and still does when that one leaves.
@@ -44,17 +44,15 @@ fn left() {
     // SAFETY: reads the running task's cgroup.
     let cgroup = unsafe { bpf_get_current_cgroup_id() };
     let Some(slot) = maps::STALLS.get_ptr_mut(cgroup) else {
-        let first = StallSlot { total_ns: waited, window_at: now, window_ns: waited, trigger: 0 };
+        let first = StallSlot { window_at: now, window_ns: waited, trigger: 0 };
         let _ = maps::STALLS.insert(cgroup, first, 0);
         return;
     };
     // SAFETY: the value of a map; only addresses of its fields are taken.
-    let (total, window_at, window, trigger) = unsafe {
-        (&raw mut (*slot).total_ns, &raw mut (*slot).window_at, &raw mut (*slot).window_ns, &raw mut (*slot).trigger)
-    };
-    maps::add(total, waited);
+    let (window_at, window, trigger) =
+        unsafe { (&raw mut (*slot).window_at, &raw mut (*slot).window_ns, &raw mut (*slot).trigger) };
     if now.saturating_sub(maps::peek(window_at)) >= WINDOW_NS {
-        // Two CPUs may both begin the window: one of the stalls is then missing from it, not from the total.
+        // Two CPUs may both begin the window: one of the stalls is then missing from it.
         // SAFETY: as above.
         unsafe {
             window_at.write_volatile(now);

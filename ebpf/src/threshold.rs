@@ -9,12 +9,39 @@ use aya_ebpf::{
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{ABSENT, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
+use plimsoll_abi::{ABSENT, LINEAGE, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
 
 use crate::{brake, kernel, maps};
 
 /// How many levels up from the charged cgroup slices are compared.
 pub const DEPTH: usize = 8;
+
+/// Where the memory goes that crosses a threshold.
+#[derive(Clone, Copy)]
+pub enum Allocation {
+    /// To the memory cgroup of the page counter at this address. The running task may be another's: a charge can be made
+    /// in an interrupt, or for the owner of what is shared.
+    Charged(u64),
+    /// To the running task.
+    Task,
+    /// Not known: memory is allocated in an interrupt.
+    Unknown,
+}
+
+/// In place of a page counter's address: [`Allocation::Task`].
+const OF_TASK: u64 = 1;
+
+impl Allocation {
+    /// The page counter's address; [`OF_TASK`], or zero where there is none. One word, for a call of a subprogram.
+    #[inline(always)]
+    fn word(self) -> u64 {
+        match self {
+            Self::Charged(counter) => counter,
+            Self::Task => OF_TASK,
+            Self::Unknown => 0,
+        }
+    }
+}
 
 /// Available memory in pages.
 #[derive(Clone, Copy)]
@@ -44,13 +71,13 @@ pub fn charge_kprobe(ctx: ProbeContext) -> u32 {
 #[inline(always)]
 fn charge(counter: u64, pages: u64) {
     let Some(table) = maps::TABLE.get_ptr_mut(0) else { return };
-    node(table, counter);
+    node(table, Allocation::Charged(counter));
     slices(table, counter, pages);
 }
 
 /// Compares the node's readings with its threshold, and with the brakes' thresholds where there are any.
 #[inline(always)]
-pub fn node(table: *mut ThresholdTable, counter: u64) {
+pub fn node(table: *mut ThresholdTable, allocation: Allocation) {
     // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
     let (generation, brake_levels) =
         unsafe { (maps::peek(&raw const (*table).node_generation), maps::peek(&raw const (*table).brake_levels)) };
@@ -65,10 +92,10 @@ pub fn node(table: *mut ThresholdTable, counter: u64) {
             (maps::peek(&raw const (*table).node_kubelet), maps::peek(&raw const (*table).node_mem_available))
         };
         if now.kubelet < kubelet || now.mem_available < mem_available {
-            submit(table, 0, counter, ABSENT);
+            submit(table, 0, allocation.word(), ABSENT);
         }
     }
-    if braking {
+    if braking && let Allocation::Charged(counter) = allocation {
         brake::apply(brake_levels, now, counter);
     }
 }
@@ -115,7 +142,7 @@ fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
             return;
         }
         if let Some(slot) = slot_of(table, at, epoch, unresolved) {
-            compare(table, slot, at, pages);
+            compare(table, slot, at, counter, pages);
         }
         at = match kernel::member(at, &kernel::COUNTER_PARENT) {
             Some(parent) => parent,
@@ -161,7 +188,7 @@ fn bit(slot: u64) -> u64 {
 }
 
 #[inline(always)]
-fn compare(table: *mut ThresholdTable, slot: u64, at: u64, pages: u64) {
+fn compare(table: *mut ThresholdTable, slot: u64, at: u64, counter: u64, pages: u64) {
     if slot >= SLOTS as u64 {
         return;
     }
@@ -176,14 +203,14 @@ fn compare(table: *mut ThresholdTable, slot: u64, at: u64, pages: u64) {
     if let Some(usage) = kernel::member(at, &kernel::COUNTER_USAGE)
         && usage + pages >= level
     {
-        submit(table, slot + 1, at, usage + pages);
+        submit(table, slot + 1, counter, usage + pages);
     }
 }
 
 /// Reserves a record, takes the generation, submits: in this order, so that a full ring buffer leaves the threshold
 /// armed.
 #[inline(never)]
-fn submit(table: *mut ThresholdTable, threshold: u64, counter: u64, usage: u64) -> i32 {
+fn submit(table: *mut ThresholdTable, threshold: u64, allocation: u64, usage: u64) -> i32 {
     if table.is_null() {
         return 0;
     }
@@ -217,15 +244,17 @@ fn submit(table: *mut ThresholdTable, threshold: u64, counter: u64, usage: u64) 
         (&raw mut (*record).kubelet).write(now.kubelet);
         (&raw mut (*record).mem_available).write(now.mem_available);
         (&raw mut (*record).usage).write(usage);
-        (&raw mut (*record).charged).write(kernel::or_absent(kernel::counter_cgroup(counter)));
-        (&raw mut (*record).ancestors).write([
-            bpf_get_current_ancestor_cgroup_id(1),
-            bpf_get_current_ancestor_cgroup_id(2),
-            bpf_get_current_ancestor_cgroup_id(3),
-            bpf_get_current_ancestor_cgroup_id(4),
-            bpf_get_current_ancestor_cgroup_id(5),
-            bpf_get_current_ancestor_cgroup_id(6),
-        ]);
+        let lineage = (&raw mut (*record).lineage).cast::<u64>();
+        let mut counter = if allocation == OF_TASK { 0 } else { allocation };
+        for level in 0..LINEAGE {
+            let id = if allocation == OF_TASK {
+                bpf_get_current_ancestor_cgroup_id(level as i32 + 1)
+            } else {
+                kernel::or_zero(kernel::counter_cgroup(counter))
+            };
+            lineage.add(level).write(id);
+            counter = kernel::or_zero(kernel::member(counter, &kernel::COUNTER_PARENT));
+        }
         (&raw mut (*record).pid).write(pid_tgid as u32);
         (&raw mut (*record).tgid).write((pid_tgid >> 32) as u32);
     }

@@ -90,11 +90,9 @@ impl Table {
         }
     }
 
-    /// The workload that a running task is in, by its ancestor cgroups, or else the one that was charged.
-    pub fn of(&self, ancestors: &[Option<CgroupId>], charged: Option<CgroupId>) -> Option<Key> {
-        let among = |id: CgroupId| ancestors.contains(&Some(id));
-        let found = self.iter().find(|(_, workload)| among(workload.facts.handle.id()));
-        let found = found.or_else(|| self.iter().find(|(_, workload)| charged == Some(workload.facts.handle.id())));
+    /// The workload that one of these cgroups is.
+    pub fn of(&self, lineage: &[Option<CgroupId>]) -> Option<Key> {
+        let found = self.iter().find(|(_, workload)| lineage.contains(&Some(workload.facts.handle.id())));
         found.map(|(slot, workload)| Key { slot, id: workload.facts.handle.id() })
     }
 
@@ -143,6 +141,24 @@ impl Table {
             });
         }
         &self.observed
+    }
+
+    /// Takes a cgroup's page cache in as it was just read: a workload's, and a slice's. What could not be read stays.
+    pub fn set_cache(&mut self, id: CgroupId, inactive_file: Option<Bytes>, reclaimable: Option<Bytes>) {
+        let Some(inactive_file) = inactive_file else { return };
+        if let Some((_, workload)) = self.iter_mut().find(|(_, workload)| workload.facts.handle.id() == id) {
+            workload.facts.inactive_file = inactive_file;
+        }
+        for slice in self.slices.iter_mut().flatten().filter(|slice| slice.handle.id() == id) {
+            slice.figures = SliceFigures { inactive_file, reclaimable, ..slice.figures };
+        }
+    }
+
+    /// Marks a workload of the last observation: it is frozen and grows.
+    pub fn set_grows_while_frozen(&mut self, id: CgroupId) {
+        if let Some(observed) = self.observed.iter_mut().find(|observed| observed.key.id == id) {
+            observed.grows_while_frozen = true;
+        }
     }
 
     /// The workloads of the last observation.
@@ -210,18 +226,16 @@ mod tests {
     }
 
     #[test]
-    fn a_running_task_is_found_by_its_ancestors_and_else_by_the_charged_cgroup() {
+    fn a_cgroup_or_one_above_it_is_found() {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let mut table = Table::new();
         let (a, b) = (facts(tree.path(), "a", 0, 0), facts(tree.path(), "b", 0, 0));
         let (id_a, id_b) = (a.handle.id(), b.handle.id());
         assert!(table.take(Update::Workload(5, a)).is_none());
         table.take(Update::Workload(2, b));
-        let mut ancestors = [None; 6];
-        assert_eq!(table.of(&ancestors, Some(id_b)), Some(Key { slot: 2, id: id_b }));
-        ancestors[1] = Some(id_a);
-        assert_eq!(table.of(&ancestors, Some(id_b)), Some(Key { slot: 5, id: id_a }));
-        assert_eq!(table.of(&[None; 6], Some(CgroupId(1))), None);
+        assert_eq!(table.of(&[Some(id_b), None]), Some(Key { slot: 2, id: id_b }));
+        assert_eq!(table.of(&[Some(CgroupId(1)), Some(id_a), None]), Some(Key { slot: 5, id: id_a }));
+        assert_eq!(table.of(&[None, Some(CgroupId(1))]), None);
     }
 
     #[test]

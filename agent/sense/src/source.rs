@@ -3,7 +3,7 @@
 use std::{fmt, os::fd::BorrowedFd, sync::Arc};
 
 use arrayvec::ArrayVec;
-use plimsoll_units::{CgroupId, MonotonicNs};
+use plimsoll_units::MonotonicNs;
 
 use crate::{
     error::SenseError,
@@ -127,9 +127,6 @@ pub trait Source: Send {
 pub(crate) trait ReadHealth: fmt::Debug + Send + Sync {
     /// Losses, programs and hooks now.
     fn health(&self) -> Health;
-
-    /// How long each cgroup's tasks waited for memory since the programs were loaded, in nanoseconds.
-    fn stalls(&self) -> Vec<(CgroupId, u64)>;
 }
 
 /// Reads a source's health on any thread while its owner goes on. A source without programs has nothing to report.
@@ -140,11 +137,5 @@ impl HealthReader {
     /// The source's health now.
     pub fn read(&self) -> Health {
         self.0.as_deref().map_or_else(Health::default, ReadHealth::health)
-    }
-
-    /// How long each cgroup's tasks waited for memory since the programs were loaded, in nanoseconds. There may be
-    /// thousands.
-    pub fn stalls(&self) -> Vec<(CgroupId, u64)> {
-        self.0.as_deref().map_or_else(Vec::new, ReadHealth::stalls)
     }
 }

@@ -5,8 +5,8 @@ use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 
 use crate::thresholds::Generation;
 
-/// How many ancestors of the running task's cgroup a crossing carries: levels 1 to 6 below the root.
-pub const ANCESTOR_LEVELS: usize = 6;
+/// How many cgroups a crossing carries: the charged one, its parent, and so on.
+pub const LINEAGE: usize = 7;
 
 /// The most wakes that one drain returns; what is left stays readable in its descriptor.
 pub const WAKES_A_DRAIN: usize = 64;
@@ -76,11 +76,11 @@ pub enum Wake {
         mem_available: Pages,
         /// For a slice: what is charged to it, this charge included. Absent for the node.
         usage: Option<Pages>,
-        /// The cgroup whose charge crossed the threshold. Absent where no charge was seen (reclaim in the root cgroup).
-        charged: Option<CgroupId>,
-        /// The running task's ancestor cgroups, level 1 first; absent below its own level.
-        ancestors: [Option<CgroupId>; ANCESTOR_LEVELS],
-        /// The running thread.
+        /// The cgroup whose charge crossed the threshold, its parent, and so on, whichever task runs: received data is
+        /// charged in an interrupt. Where memory is reclaimed and nothing is charged, the cgroups of the task that
+        /// allocates, from level 1 below the root on. Absent beyond the last one, and throughout where neither is known.
+        lineage: [Option<CgroupId>; LINEAGE],
+        /// The running thread, which need not be the one that allocates.
         pid: u32,
         /// Its process.
         tgid: u32,

@@ -8,6 +8,7 @@ use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::{clock, limits, meminfo, vmstat};
 use plimsoll_state::Record;
 use plimsoll_state::queue;
+use plimsoll_units::Bytes;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fs;
@@ -68,7 +69,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
     let boot = BootId::read().expect("a boot id");
     let (mut record, _) = Record::open(&run.path().join("record"), boot).expect("writable");
     let (mut queue, _descriptors) = queue::create(4).expect("memory");
-    let mut brakes = Brakes::with_capacity(BrakeLimits::default(), 2);
+    let mut brakes = Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 2);
     let mut kills = Kills::with_capacity(KillLimits::default(), 2);
     let mut workers = Workers::start(4).expect("threads start");
     let memory = meminfo::MemInfo::open().expect("there is a /proc");

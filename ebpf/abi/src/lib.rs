@@ -21,8 +21,8 @@ pub const SLICES: usize = 16;
 /// The largest [`ThresholdRecord::threshold`]: the last slot's index plus one.
 pub const LAST_THRESHOLD: u32 = 16;
 
-/// Ancestor levels carried by a crossing: 1 to 6 below the root cgroup.
-pub const ANCESTORS: usize = 6;
+/// How many cgroups a crossing carries: the charged one, its parent, and so on.
+pub const LINEAGE: usize = 7;
 
 /// Slots of the per-CPU counter map.
 pub mod counter {
@@ -42,9 +42,9 @@ pub mod counter {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SliceSlot {
-    /// The armed generation; zero while quiet. The kernel side takes it by exchange.
+    /// The armed generation; zero while disarmed. The kernel side takes it by exchange.
     pub generation: u64,
-    /// Ring at or above this many charged pages.
+    /// Submit an event at or above this many charged pages.
     pub usage: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct ThresholdTable {
     pub reclaim_generation: u64,
     /// The armed generation of the threshold of tasks.
     pub task_generation: u64,
-    /// Ring at or above this many tasks.
+    /// Submit an event at or above this many tasks.
     pub task_count: u64,
     /// Which set of slices is meant; a counter resolved under an older one is resolved anew.
     pub slice_epoch: u64,
@@ -106,12 +106,10 @@ pub struct StoppedSlot {
     pub at_ns: u64,
 }
 
-/// What a cgroup's tasks waited for memory, by cgroup id.
+/// What a cgroup's tasks waited for memory within a window, by cgroup id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct StallSlot {
-    /// In all, in nanoseconds.
-    pub total_ns: u64,
     /// When the window began.
     pub window_at: u64,
     /// In this window, in nanoseconds.
@@ -138,10 +136,10 @@ pub struct ThresholdRecord {
     pub mem_available: u64,
     /// The slice's charged pages, [`ABSENT`] for the node.
     pub usage: u64,
-    /// The charged cgroup, [`ABSENT`] where no charge was seen.
-    pub charged: u64,
-    /// The running task's ancestor cgroups from level 1 on; zero below its own level.
-    pub ancestors: [u64; ANCESTORS],
+    /// The charged cgroup, its parent, and so on. Where memory is reclaimed and nothing is charged, the cgroups of the
+    /// running task from level 1 below the root on, if it is the task that allocates. Zero beyond the last one, and
+    /// throughout where neither is known.
+    pub lineage: [u64; LINEAGE],
     /// The running thread.
     pub pid: u32,
     /// Its process.
@@ -276,7 +274,7 @@ pub mod kind {
     pub const BARE: u32 = 8;
 }
 
-/// Who reclaims.
+/// The context that reclaims.
 pub mod reclaimer {
     /// kswapd was woken.
     pub const KSWAPD: u32 = 0;
@@ -318,9 +316,9 @@ const _: () = {
     assert!(offset_of!(ThresholdTable, slices) == 112);
     assert!(size_of::<BrakeSlot>() == 16);
     assert!(size_of::<StoppedSlot>() == 24);
-    assert!(size_of::<StallSlot>() == 32);
+    assert!(size_of::<StallSlot>() == 24);
     assert!(size_of::<ThresholdRecord>() == 112);
-    assert!(offset_of!(ThresholdRecord, ancestors) == 56);
+    assert!(offset_of!(ThresholdRecord, lineage) == 48);
     assert!(offset_of!(ThresholdRecord, tgid) == 108);
     assert!(size_of::<ReclaimRecord>() == 24);
     assert!(size_of::<StallRecord>() == 32);
@@ -367,9 +365,9 @@ impl core::fmt::Display for DecodeError {
 impl core::error::Error for DecodeError {}
 
 /// Takes words off the front of a record whose length was checked.
-struct MessageContext<'a>(&'a [u8]);
+struct Words<'a>(&'a [u8]);
 
-impl MessageContext<'_> {
+impl Words<'_> {
     fn u32(&mut self) -> u32 {
         self.0.split_first_chunk().map_or(0, |(word, rest)| {
             self.0 = rest;
@@ -386,11 +384,11 @@ impl MessageContext<'_> {
 }
 
 fn kind_of(bytes: &[u8]) -> u32 {
-    MessageContext(bytes).u32()
+    Words(bytes).u32()
 }
 
-fn words(bytes: &[u8], kind: u32, size: usize) -> Result<MessageContext<'_>, DecodeError> {
-    if bytes.len() == size { Ok(MessageContext(bytes)) } else { Err(DecodeError::Length { kind, length: bytes.len() }) }
+fn words(bytes: &[u8], kind: u32, size: usize) -> Result<Words<'_>, DecodeError> {
+    if bytes.len() == size { Ok(Words(bytes)) } else { Err(DecodeError::Length { kind, length: bytes.len() }) }
 }
 
 fn checked(kind: u32, value: u32, largest: u32) -> Result<u32, DecodeError> {
@@ -416,8 +414,7 @@ impl ThresholdRecord {
             kubelet: words.u64(),
             mem_available: words.u64(),
             usage: words.u64(),
-            charged: words.u64(),
-            ancestors: core::array::from_fn(|_| words.u64()),
+            lineage: core::array::from_fn(|_| words.u64()),
             pid: words.u32(),
             tgid: words.u32(),
         };
@@ -547,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_record_reads_back_field_by_field() {
+    fn a_threshold_record_reads_back_field_by_field() {
         let last = u64::from_ne_bytes({
             let mut pair = [0; 8];
             pair[..4].copy_from_slice(&14_u32.to_ne_bytes());
@@ -567,8 +564,7 @@ mod tests {
                 kubelet: 4,
                 mem_available: 5,
                 usage: ABSENT,
-                charged: 7,
-                ancestors: [8, 9, 10, 11, 12, 13],
+                lineage: [7, 8, 9, 10, 11, 12, 13],
                 pid: 14,
                 tgid: 15,
             }

@@ -8,11 +8,10 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{HashMap, MapData, PerCpuArray},
+    maps::{MapData, PerCpuArray},
     programs::ProgramFd,
 };
 use plimsoll_abi::counter;
-use plimsoll_units::CgroupId;
 
 use crate::{
     hooks::FAMILIES,
@@ -21,7 +20,6 @@ use crate::{
 
 /// What the kernel counts for the programs, and what became of the hooks.
 pub(super) struct Counts {
-    pub(super) stalls: HashMap<MapData, u64, [u64; 4]>,
     pub(super) sums: PerCpuArray<MapData, u64>,
     pub(super) malformed: AtomicU64,
     pub(super) hooks: Vec<Hook>,
@@ -44,10 +42,6 @@ impl Counts {
 }
 
 impl ReadHealth for Counts {
-    fn stalls(&self) -> Vec<(CgroupId, u64)> {
-        self.stalls.iter().filter_map(Result::ok).map(|(id, [total, ..])| (CgroupId(id), total)).collect()
-    }
-
     fn health(&self) -> Health {
         let sum = |slot: u32| self.sums.get(&slot, 0).map_or(0, |each| each.iter().sum());
         let counted = self.stats.is_some()

@@ -20,8 +20,7 @@ pub(super) fn threshold_wake(record: &ThresholdRecord) -> Wake {
         kubelet_available: Pages(record.kubelet),
         mem_available: Pages(record.mem_available),
         usage: present(record.usage).map(Pages),
-        charged: present(record.charged).map(CgroupId),
-        ancestors: record.ancestors.map(|id| (id != 0).then_some(CgroupId(id))),
+        lineage: record.lineage.map(|id| (id != 0).then_some(CgroupId(id))),
         pid: record.pid,
         tgid: record.tgid,
     }

@@ -118,7 +118,6 @@ impl EbpfSource {
             brake_slots: HashMap::try_from(take("brakes")?).map_err(|error| map_failed(&error))?,
             stopped: HashMap::try_from(take("stopped")?).map_err(|error| map_failed(&error))?,
             counts: Arc::new(Counts {
-                stalls: HashMap::try_from(take("stalls")?).map_err(|error| map_failed(&error))?,
                 sums: PerCpuArray::try_from(take("counts")?).map_err(|error| map_failed(&error))?,
                 malformed: AtomicU64::new(0),
                 hooks,

@@ -235,12 +235,15 @@ impl Watch {
 
     fn notice(&mut self, wake: &Wake, trigger: &mut Trigger) {
         match *wake {
-            Wake::ThresholdCrossed { crossed, charged, ref ancestors, .. } => {
-                let grower = self.workloads.table.of(ancestors, charged);
+            Wake::ThresholdCrossed { crossed, ref lineage, .. } => {
+                let grower = self.workloads.table.of(lineage);
                 if grower.is_none() {
-                    // New workloads cross thresholds, too.
-                    let deepest = ancestors.iter().rev().flatten().next().copied();
-                    charged.into_iter().chain(deepest).for_each(|id| self.workloads.handle.sight_crossing(id));
+                    // New workloads cross thresholds, too. The deepest cgroup is the charged one, which is first, or that
+                    // of a task which reclaims, which is last.
+                    let known = || lineage.iter().flatten();
+                    known().next().into_iter().chain(known().next_back()).for_each(|id| {
+                        self.workloads.handle.sight_crossing(*id);
+                    });
                 }
                 trigger.crossed(crossed, grower);
                 self.reporting.send(&Record::Crossed { crossed, awake: trigger.awake });

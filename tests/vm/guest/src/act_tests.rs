@@ -42,7 +42,7 @@ impl Hand {
         Ok(Self {
             root: Root::open(Path::new(ROOT))?,
             record,
-            brakes: Brakes::with_capacity(BrakeLimits::default(), 4),
+            brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4),
             kills: Kills::with_capacity(KillLimits::default(), 4),
             workers: Workers::start(16)?,
         })
