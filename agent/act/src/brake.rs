@@ -18,24 +18,37 @@ pub struct BrakeLimits {
     pub hold: Duration,
     /// How long after the freeze its usage is read for the first time: what was on its way has arrived by then.
     pub settle: Duration,
-    /// How long after that reading growth is judged.
+    /// How often growth is judged after that.
     pub watch: Duration,
-    /// Growth up to this is none: processors charge 64 pages beforehand, and interrupts go on charging a little.
-    pub tolerance: Bytes,
+    /// What can be in flight when a cgroup is frozen, and arrives afterwards: growth up to this is none.
+    pub in_flight: Bytes,
+    /// What one CPU charges beforehand. Growth between two readings counts above this alone.
+    pub batch: Bytes,
 }
 
-impl Default for BrakeLimits {
-    fn default() -> Self {
+/// Pages that a CPU charges beforehand (`MEMCG_CHARGE_BATCH`, include/linux/memcontrol.h).
+const CHARGE_BATCH: u64 = 64;
+
+impl BrakeLimits {
+    /// Limits for a machine with these sizes: for a hold of two seconds at most.
+    ///
+    /// A thread is frozen on its way back to user space, so that what the kernel is doing for it then is completed: a page
+    /// fault takes one huge page at most. No more threads run at a time than there are CPUs, and each CPU charges a batch
+    /// beforehand. More than that is one system call that goes on, or memory that is charged by others: data that is
+    /// received for its sockets, for example.
+    pub const fn of(cpus: u64, page: Bytes, huge_page: Bytes) -> Self {
+        let batch = Bytes(page.0 * CHARGE_BATCH);
         Self {
             hold: Duration::from_secs(2),
             settle: Duration::from_millis(5),
             watch: Duration::from_millis(15),
-            tolerance: Bytes::mib(1),
+            in_flight: Bytes(cpus.saturating_mul(huge_page.0.saturating_add(batch.0))),
+            batch,
         }
     }
 }
 
-/// Who asked for a brake. The meaning is the caller's.
+/// The purpose of a brake. The meaning is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(pub u32);
 
@@ -45,8 +58,8 @@ pub enum BrakeRefused {
     /// It is held already.
     #[error("it is braked already")]
     Already,
-    /// Somebody else froze it; whoever did will thaw it.
-    #[error("somebody else has frozen it")]
+    /// Another program froze it, and will thaw it.
+    #[error("another program has frozen it")]
     ByOther,
     /// As many are held as there is room for.
     #[error("as many cgroups are braked as there is room for")]
@@ -66,16 +79,17 @@ pub enum BrakeEvent {
     Thawed {
         /// The cgroup.
         handle: Arc<Handle>,
-        /// Who had asked.
+        /// What it was frozen for.
         owner: Owner,
         /// How long it was frozen.
         held: Duration,
     },
-    /// It is frozen and takes memory nevertheless: one long system call. Reported once; it stays frozen.
+    /// It is frozen and grows nevertheless, beyond what was in flight and at two readings in a row. Reported once; it
+    /// stays frozen, and [`Brakes::growing`] names it.
     StillGrows {
         /// The cgroup.
         handle: Arc<Handle>,
-        /// Who had asked.
+        /// What it was frozen for.
         owner: Owner,
         /// By how much it grew.
         grown: Bytes,
@@ -84,14 +98,14 @@ pub enum BrakeEvent {
     Gone {
         /// The cgroup.
         handle: Arc<Handle>,
-        /// Who had asked.
+        /// What it was frozen for.
         owner: Owner,
     },
     /// The kernel refused to thaw it; it is tried again shortly, and the journal still has it.
     ThawFailed {
         /// The cgroup.
         handle: Arc<Handle>,
-        /// Who had asked.
+        /// What it was frozen for.
         owner: Owner,
         /// What the kernel answered.
         fault: Fault,
@@ -100,9 +114,16 @@ pub enum BrakeEvent {
 
 #[derive(Clone, Copy, Debug)]
 enum Growth {
+    /// Its usage was not read since it was frozen.
     Unread,
-    Since(MonotonicNs, Bytes),
-    Judged,
+    /// Read at this time, with the first reading.
+    Judged(MonotonicNs, Bytes),
+    /// Likewise, and it had grown too much by then, to this.
+    Suspected(MonotonicNs, Bytes, Bytes),
+    /// It grows.
+    Confirmed,
+    /// It has no usage of its own.
+    Unknown,
 }
 
 #[derive(Debug)]
@@ -181,6 +202,11 @@ impl Brakes {
         self.table.iter().any(|brake| brake.handle.id() == cgroup)
     }
 
+    /// How long a cgroup is frozen at most.
+    pub fn hold(&self) -> Duration {
+        self.limits.hold
+    }
+
     /// How many are held.
     pub fn count(&self) -> usize {
         self.table.len()
@@ -197,19 +223,26 @@ impl Brakes {
             if self.table[index].deadline <= now {
                 return Some(self.thaw_at(index, now, journal));
             }
-            if let Some(event) = self.look(index, now, journal) {
+            if let Some(event) = self.judge(index, now, journal) {
                 return Some(event);
             }
         }
         None
     }
 
-    /// Whether the cgroup at `index` still grows.
-    fn look(&mut self, index: usize, now: MonotonicNs, journal: &mut impl Journal) -> Option<BrakeEvent> {
+    /// The cgroups that grow although they are frozen.
+    pub fn growing(&self) -> impl Iterator<Item = CgroupId> + '_ {
+        let growing = self.table.iter().filter(|brake| matches!(brake.growth, Growth::Confirmed));
+        growing.map(|brake| brake.handle.id())
+    }
+
+    /// Reads the usage of the cgroup at `index` where that is due.
+    fn judge(&mut self, index: usize, now: MonotonicNs, journal: &mut impl Journal) -> Option<BrakeEvent> {
         let brake = &mut self.table[index];
         if now < brake.due(&self.limits) {
             return None;
         }
+        let before = brake.growth;
         let usage = match brake.handle.usage() {
             Ok(usage) => usage,
             Err(Fault::Gone) => {
@@ -217,23 +250,16 @@ impl Brakes {
                 journal.clear(brake.handle.id(), Action::Brake);
                 return Some(BrakeEvent::Gone { handle: brake.handle, owner: brake.owner });
             }
-            // Without a usage of its own, growth cannot be seen; the deadline stays.
+            // Growth cannot be seen; the deadline stays.
             Err(_) => {
-                brake.growth = Growth::Judged;
+                brake.growth = Growth::Unknown;
                 return None;
             }
         };
-        let Growth::Since(_, before) = brake.growth else {
-            brake.growth = Growth::Since(now, usage);
-            return None;
-        };
-        brake.growth = Growth::Judged;
-        let grown = usage.saturating_sub(before);
-        (grown > self.limits.tolerance).then(|| BrakeEvent::StillGrows {
-            handle: Arc::clone(&brake.handle),
-            owner: brake.owner,
-            grown,
-        })
+        brake.growth = brake.growth.with(usage, now, &self.limits);
+        let (Growth::Suspected(_, first, _), Growth::Confirmed) = (before, brake.growth) else { return None };
+        let grown = usage.saturating_sub(first);
+        Some(BrakeEvent::StillGrows { handle: Arc::clone(&brake.handle), owner: brake.owner, grown })
     }
 
     fn thaw_at(&mut self, index: usize, now: MonotonicNs, journal: &mut impl Journal) -> BrakeEvent {
@@ -258,12 +284,31 @@ impl Brakes {
 
 impl Brake {
     fn due(&self, limits: &BrakeLimits) -> MonotonicNs {
-        let look = match self.growth {
+        let reading = match self.growth {
             Growth::Unread => self.since.after(limits.settle),
-            Growth::Since(read, _) => read.after(limits.watch),
-            Growth::Judged => return self.deadline,
+            Growth::Judged(read, _) | Growth::Suspected(read, ..) => read.after(limits.watch),
+            Growth::Confirmed | Growth::Unknown => return self.deadline,
         };
-        look.min(self.deadline)
+        reading.min(self.deadline)
+    }
+}
+
+impl Growth {
+    /// What another reading makes of it.
+    fn with(self, usage: Bytes, now: MonotonicNs, limits: &BrakeLimits) -> Self {
+        let (first, suspected) = match self {
+            Self::Unread => return Self::Judged(now, usage),
+            Self::Judged(_, first) => (first, None),
+            Self::Suspected(_, first, last) => (first, Some(last)),
+            Self::Confirmed | Self::Unknown => return self,
+        };
+        if suspected.is_some_and(|last| usage.saturating_sub(last) > limits.batch) {
+            Self::Confirmed
+        } else if usage.saturating_sub(first) > limits.in_flight {
+            Self::Suspected(now, first, usage)
+        } else {
+            Self::Judged(now, first)
+        }
     }
 }
 
@@ -272,8 +317,15 @@ mod tests {
     use super::*;
     use crate::testing::{Book, Fake, ms};
 
+    const MIB: u64 = 1 << 20;
+
+    /// Two CPUs: 4.5 MiB can be in flight.
+    fn limits() -> BrakeLimits {
+        BrakeLimits::of(2, Bytes(4096), Bytes::mib(2))
+    }
+
     fn brakes() -> Brakes {
-        Brakes::with_capacity(BrakeLimits::default(), 2)
+        Brakes::with_capacity(limits(), 2)
     }
 
     #[test]
@@ -297,37 +349,60 @@ mod tests {
     }
 
     #[test]
-    fn what_still_grows_is_told_once() {
-        for (grown, reported) in [(0, false), (1 << 20, false), ((1 << 20) + 1, true)] {
-            let fake = Fake::new("w");
-            let (mut brakes, mut book) = (brakes(), Book::default());
-            brakes.brake(&fake.handle, Owner(0), ms(0), &mut book).expect("it fits");
-            // Growth before the first reading is what was on its way.
-            fake.write("memory.current", "900000000\n");
-            assert_eq!(brakes.next_due(), Some(ms(5)));
-            assert!(brakes.poll(ms(5), &mut book).is_none());
-            fake.write("memory.current", &format!("{}\n", 900_000_000 + grown));
-            assert!(brakes.poll(ms(19), &mut book).is_none());
-            let event = brakes.poll(ms(20), &mut book);
-            assert_eq!(matches!(event, Some(BrakeEvent::StillGrows { grown: by, .. }) if by == Bytes(grown)), reported);
-            fake.write("memory.current", "2000000000\n");
-            assert!(brakes.poll(ms(40), &mut book).is_none());
+    fn what_can_be_in_flight_is_a_huge_page_and_a_batch_for_each_cpu() {
+        assert_eq!(limits().in_flight, Bytes(2 * (2 * MIB + 64 * 4096)));
+        let of_64_kib = BrakeLimits::of(1, Bytes(65_536), Bytes::mib(512));
+        assert_eq!((of_64_kib.in_flight, of_64_kib.batch), (Bytes::mib(516), Bytes::mib(4)));
+    }
+
+    /// Freezes a cgroup of 100 MiB and reads it at these times with these usages in KiB more. Gives when growth was
+    /// reported, and by how much.
+    fn judged(readings: &[(u64, u64)]) -> Vec<(u64, Bytes)> {
+        let fake = Fake::new("w");
+        let (mut brakes, mut book) = (brakes(), Book::default());
+        brakes.brake(&fake.handle, Owner(0), ms(0), &mut book).expect("it fits");
+        let mut reported = Vec::new();
+        for (at, kib) in readings {
+            fake.write("memory.current", &format!("{}\n", 100 * MIB + (kib << 10)));
+            if let Some(BrakeEvent::StillGrows { grown, .. }) = brakes.poll(ms(*at), &mut book) {
+                reported.push((*at, grown));
+                assert!(brakes.growing().eq([fake.handle.id()]));
+            }
             assert_eq!(fake.text("cgroup.freeze"), "1");
         }
+        assert_eq!(brakes.growing().count(), reported.len());
+        reported
     }
 
     #[test]
-    fn a_late_look_is_still_a_fair_one() {
+    fn growth_while_frozen_is_reported_once_beyond_what_was_in_flight_and_at_two_readings() {
+        let in_flight = 4608;
+        // Growth before the first reading was in flight as well.
+        assert_eq!(judged(&[(5, 90_000), (20, 90_000 + in_flight), (35, 90_000 + in_flight)]), []);
+        // It grows on, and is read no more once that is known.
+        let grows = [(5, 0), (20, in_flight + 1), (35, in_flight + 258), (50, 90_000), (65, 180_000)];
+        assert_eq!(judged(&grows), [(35, Bytes((in_flight + 258) << 10))]);
+        // One leap, and no more than one batch after it.
+        assert_eq!(judged(&[(5, 0), (20, 9000), (35, 9256), (50, 9256), (65, 9256)]), []);
+        // Slow growth adds up.
+        assert_eq!(judged(&[(5, 0), (20, 3000), (35, 6000), (50, 9000)]), [(50, Bytes(9000 << 10))]);
+        // One that is read early is judged at the same distance.
+        assert_eq!(judged(&[(5, 0), (19, 90_000), (20, 90_000), (34, 180_000)]), []);
+    }
+
+    #[test]
+    fn a_late_reading_is_judged_by_its_own_time() {
         let fake = Fake::new("w");
         let (mut brakes, mut book) = (brakes(), Book::default());
         brakes.brake(&fake.handle, Owner(0), ms(0), &mut book).expect("it fits");
         fake.write("memory.current", "900000000\n");
+        assert_eq!(brakes.next_due(), Some(ms(5)));
         assert!(brakes.poll(ms(300), &mut book).is_none());
         assert_eq!(brakes.next_due(), Some(ms(315)));
     }
 
     #[test]
-    fn a_freeze_of_others_is_left_alone() {
+    fn a_freeze_by_another_program_is_left_alone() {
         let fake = Fake::new("w");
         fake.write("cgroup.freeze", "1\n");
         let (mut brakes, mut book) = (brakes(), Book::default());

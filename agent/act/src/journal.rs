@@ -1,8 +1,8 @@
-//! What is about to be done, written where it outlives this process.
+//! Actions that are about to be taken, written where they outlive this process.
 
 use plimsoll_units::{CgroupId, MonotonicNs};
 
-/// How far a deed has come.
+/// How far an action has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It is about to be frozen; perhaps it is.
@@ -25,7 +25,7 @@ pub enum Action {
 }
 
 impl Step {
-    /// Which deed it is a step of.
+    /// Which action it is a step of.
     pub fn action(self) -> Action {
         match self {
             Self::Freezing | Self::Frozen => Action::Brake,
@@ -39,24 +39,24 @@ impl Step {
 pub struct Intent<'p> {
     /// How far it has come.
     pub step: Step,
-    /// Whom it befalls.
+    /// Which cgroup it is taken on.
     pub cgroup: CgroupId,
     /// Where that cgroup is, below the root.
     pub path: &'p [u8],
-    /// When the deed began.
+    /// When the action began.
     pub since: MonotonicNs,
 }
 
-/// There is no room for another deed; nothing was done.
+/// There is no room for another action; nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the run record has no room for another deed")]
+#[error("the run record has no room for another action")]
 pub struct JournalFull;
 
 /// Where intents are written. Writing must not block or allocate, and must outlive the death of this process at any
 /// instruction.
 pub trait Journal {
-    /// Writes an intent, in the place of an earlier step of the same deed on the same cgroup.
+    /// Writes an intent, in the place of an earlier step of the same action on the same cgroup.
     fn write(&mut self, intent: Intent<'_>) -> Result<(), JournalFull>;
-    /// Forgets a deed that is over. One that was never written is fine.
+    /// Forgets an action that is over. One that was never written is fine.
     fn clear(&mut self, cgroup: CgroupId, action: Action);
 }

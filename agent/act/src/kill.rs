@@ -1,4 +1,4 @@
-//! Killed cgroups: each written down before, waited for, and told about once it is empty or stuck.
+//! Killed cgroups: each written down before, waited for, and reported once it is empty or stuck.
 
 use crate::journal::{Action, Intent, Journal, JournalFull, Step};
 use crate::point::{KillPoint, reached};
@@ -32,10 +32,9 @@ impl Default for KillLimits {
     }
 }
 
-/// How long after a kill growth is not looked at: what was on its way has arrived by then.
+/// How long after a kill growth does not count: what was in flight has arrived by then.
 const SETTLE: Duration = Duration::from_millis(5);
-/// How long the worker has to measure a victim's threads. One that does not answer by then does not keep anybody
-/// waiting.
+/// How long the worker has to measure a victim's threads. The decision waits no longer.
 const ANSWER: Duration = Duration::from_millis(100);
 
 /// How a kill began.
@@ -45,7 +44,7 @@ pub enum Begun {
     Written,
     /// The kernel has no cgroup.kill: the worker alone kills them.
     OneByOne,
-    /// It was gone or empty before: there is nobody to kill.
+    /// It was gone or empty before: there is no process to kill.
     Gone,
 }
 
@@ -90,7 +89,7 @@ pub enum KillEvent {
         /// What was charged to it then.
         left: Bytes,
     },
-    /// It has not emptied in time, or went on growing. Told once; it is waited for further, and killed again only if
+    /// It has not emptied in time, or went on growing. Reported once; it is waited for further, and killed again only if
     /// that is decided anew.
     Stuck {
         /// The victim.
@@ -107,7 +106,7 @@ enum Wait {
     Until(MonotonicNs),
     /// It gave back too little. What its threads do is being measured; without an answer by then it is stuck.
     Measured(MonotonicNs),
-    /// It is stuck, and that was told.
+    /// It is stuck, and that was reported.
     Stuck,
 }
 
@@ -126,7 +125,7 @@ struct Kill {
     extended: u8,
     /// When it was killed last.
     signalled: MonotonicNs,
-    /// The least that was charged to it since then; absent before the first look.
+    /// The least that was charged to it since then; absent before the first reading.
     least: Option<Bytes>,
     /// How often it was killed again because it grew.
     again: u8,
@@ -190,7 +189,7 @@ impl Kill {
 pub struct Kills {
     limits: KillLimits,
     table: Vec<Kill>,
-    /// Where the next `poll` looks, so that each call reads each victim once.
+    /// Where the next `poll` goes on, so that each call reads each victim once.
     next: usize,
 }
 
@@ -238,7 +237,7 @@ impl Kills {
             }
         };
         reached(KillPoint::KillWritten);
-        // The entry is there, so there is room for its next step; and the deed is done in any case.
+        // The entry is there, so there is room for its next step; and the kill is done in any case.
         let _ = journal.write(intent(Step::KillWritten));
         reached(KillPoint::KillRecorded);
         match before {
@@ -441,7 +440,7 @@ mod tests {
         assert!(kills.poll(ms(501), &mut book, &mut workers).is_none());
         assert!(kills.poll(ms(60_000), &mut book, &mut workers).is_none());
         assert_eq!(fake.text("cgroup.kill"), "");
-        assert!(!book.is_clear(), "whoever comes next must know");
+        assert!(!book.is_clear(), "the next process must know");
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");
         assert!(matches!(kills.poll(ms(60_001), &mut book, &mut workers), Some(KillEvent::Emptied { .. })));
         assert!(book.is_clear());
@@ -607,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_left_nobody_is_killed() {
+    fn an_empty_cgroup_is_not_killed() {
         let fake = Fake::new("w");
         let ((mut kills, mut workers), mut book) = (kills(), Book::default());
         fake.write("cgroup.events", "populated 0\nfrozen 0\n");

@@ -4,7 +4,7 @@
 //! are open already and returns. Nothing here decides, allocates after it was made, formats, logs, or waits; what
 //! blocks is handed to a [`Worker`].
 //!
-//! Every deed is written into a [`Journal`] before it is done, so that whoever comes next can undo it.
+//! Every action is written into a [`Journal`] before it is done, so that the next process can undo it.
 
 #![forbid(unsafe_code)]
 

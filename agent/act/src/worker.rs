@@ -1,4 +1,5 @@
-//! Threads for what opens files or blocks: signals to single processes, taking a dying process's memory, reclaim.
+//! Threads for what opens files or blocks: signals to single processes, taking a dying process's memory, reclaim, figures
+//! that a decision needs anew.
 //!
 //! Jobs go in and results come out through bounded queues; neither side ever waits for the other.
 
@@ -17,9 +18,9 @@ use std::thread::{self, Thread};
 
 /// How many processes of a victim are opened at a time.
 const AT_A_TIME: usize = 256;
-/// How often a victim is looked at again before its memory is left to the kernel.
+/// How often a victim's processes are listed before its memory is left to the kernel.
 const ROUNDS: usize = 100;
-/// The pause between two looks.
+/// The pause between two of these.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The thread's stack, locked with everything else of this process, so no larger than it needs.
@@ -35,6 +36,8 @@ pub enum Job {
     Release(Arc<Handle>),
     /// Measure whether tasks of a cgroup run or end.
     Measure(Arc<Handle>),
+    /// Read a cgroup's page cache anew.
+    ReadCache(Arc<Handle>),
     /// Ask each of a cgroup's processes to end by itself: SIGTERM.
     Terminate(Arc<Handle>),
     /// Ask the kernel to take back some of a cgroup's memory.
@@ -70,6 +73,15 @@ pub enum Done {
         /// What they do; absent where that could not be read.
         activity: Option<Activity>,
     },
+    /// A cgroup's page cache was read.
+    CacheRead {
+        /// The cgroup.
+        cgroup: CgroupId,
+        /// Its page cache that reclaim takes first, in bytes; absent where that could not be read.
+        inactive_file: Option<Bytes>,
+        /// What reclaim could take of it without ending or swapping a process, in bytes; likewise.
+        reclaimable: Option<Bytes>,
+    },
     /// A victim's memory was taken.
     Released {
         /// The victim.
@@ -78,7 +90,7 @@ pub enum Done {
         released: u32,
         /// Processes that were gone before that.
         gone: u32,
-        /// Processes whose memory could not be taken: shared with the living, or refused.
+        /// Processes whose memory could not be taken: shared with living ones, or refused.
         kept: u32,
     },
     /// A cgroup was reclaimed from.
@@ -160,7 +172,7 @@ fn work(mut jobs: Consumer<Job>, mut done: Producer<Done>, stop: &AtomicBool) {
     loop {
         while let Ok(job) = jobs.pop() {
             if let Some(result) = perform(job) {
-                // Nobody reads: the result is told by what can be seen of the cgroup, too.
+                // A queue that is full is not read: the result can be seen of the cgroup, too.
                 let _ = done.push(result);
             }
         }
@@ -179,6 +191,11 @@ fn perform(job: Job) -> Option<Done> {
         }
         Job::Release(handle) => Some(release(&handle)),
         Job::Measure(handle) => Some(Done::Measured { cgroup: handle.id(), activity: handle.activity().ok() }),
+        Job::ReadCache(handle) => Some(Done::CacheRead {
+            cgroup: handle.id(),
+            inactive_file: handle.inactive_file().ok(),
+            reclaimable: handle.reclaimable().ok(),
+        }),
         Job::Reclaim { handle, amount } => Some(Done::Reclaimed {
             cgroup: handle.id(),
             asked: amount,
@@ -191,7 +208,7 @@ fn perform(job: Job) -> Option<Done> {
     }
 }
 
-/// Whoever is not asked, because it came meanwhile or there are too many at a time, is killed when its time is over.
+/// A process that is not asked, because it came meanwhile or there are too many at a time, is killed when the grace is over.
 fn terminate(handle: &Handle) {
     let Ok(opened) = handle.open_processes(TaskList::Processes, AT_A_TIME, &HashSet::new()) else { return };
     for one in &opened.processes {
@@ -200,7 +217,7 @@ fn terminate(handle: &Handle) {
 }
 
 /// Sends SIGKILL to each process of a cgroup until no task is listed whose process was not sent it. A process that was sent
-/// it forks no more (`copy_process` fails where a fatal signal is pending), so what one look missed the next one finds.
+/// it forks no more (`copy_process` fails where a fatal signal is pending), so what one round missed the next one finds.
 ///
 /// This is needed after cgroup.kill, too. That directs the signal at the first thread of each process alone (`send_sig` in
 /// `__cgroup_kill`, kernel/cgroup/cgroup.c, which is `PIDTYPE_PID` to `complete_signal`, kernel/signal.c). A first thread
@@ -234,7 +251,7 @@ struct Tally {
     released: u32,
     gone: u32,
     kept: u32,
-    /// Whose memory was taken: they may still be listed for a while.
+    /// Processes whose memory was taken: they may still be listed for a while.
     over: HashSet<process::Pid>,
 }
 
@@ -354,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_living_keep_their_memory() {
+    fn living_processes_keep_their_memory() {
         let fake = Fake::new("w");
         let mut child = sleeper();
         fake.write("cgroup.procs", &format!("{}\n", child.id()));

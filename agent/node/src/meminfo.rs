@@ -193,6 +193,20 @@ pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
+/// The size of a transparent huge page, in bytes; that of a base page where the kernel has none.
+pub fn huge_page_bytes() -> u64 {
+    let size = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    size.ok().and_then(|size| size.trim_end().parse().ok()).unwrap_or_else(page_bytes)
+}
+
+/// One more than the highest number of a CPU that is online; 1 where that cannot be read.
+pub fn cpus() -> u64 {
+    // A list of ranges in order: `0-3,6`.
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let last = online.trim_end().rsplit([',', '-']).next().and_then(|last| last.parse::<u64>().ok());
+    last.map_or(1, |last| last.saturating_add(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,21 +43,24 @@ impl Episodes {
     }
 
     /// A sample at `now` saw memory this deep; `trigger` is when the kernel saw a crossing, if that woke the core.
-    pub(super) fn sample(&mut self, depth: Depth, trigger: Option<MonotonicNs>, now: MonotonicNs) {
+    /// Gives whether memory is deeper than at the last sample.
+    pub(super) fn sample(&mut self, depth: Depth, trigger: Option<MonotonicNs>, now: MonotonicNs) -> bool {
         let is_deeper = |before: &Depth| depth.iter().zip(before).any(|(now, before)| now > before);
         match &mut self.open {
             Some(open) if !is_deeper(&open.depth) => {
                 open.depth = depth;
                 // The sample was before the event's own wake. A later event is none of this threshold's.
                 open.crossed = open.crossed.or(trigger.filter(|trigger| *trigger <= open.seen));
+                false
             }
             open if is_deeper(&[0; SCOPES]) => {
                 let acted = open.is_some_and(|open| open.acted);
                 let new =
                     Episode { depth, seen: now, crossed: trigger, past_threshold: Bytes::ZERO, stopped: false, acted };
                 *open = Some(new);
+                true
             }
-            _ => {}
+            _ => false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The core: senses, decides, acts. One thread that watches, one for the inventory, three workers for what blocks, one that
+//! The core: senses, decides, acts. One thread that watches, one for the inventory, four workers for what blocks, one that
 //! holds the right to act, and with the in-kernel brake one that continues what it stopped; no async runtime.
 //!
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
@@ -27,7 +27,7 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
-use plimsoll_node::meminfo::{MemInfo, page_bytes};
+use plimsoll_node::meminfo::{self, MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
@@ -36,7 +36,7 @@ use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
 use plimsoll_state::queue::{self, Producer};
 use plimsoll_state::{Found, PendingKill, Record as RunRecord, handover, undo};
-use plimsoll_units::{CgroupId, MonotonicNs, Pages, Pattern};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages, Pattern};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
@@ -403,7 +403,8 @@ fn enforcer(
     root: &Root,
     troubles: &mut Vec<String>,
 ) -> anyhow::Result<Enforcer> {
-    let limits = BrakeLimits { hold: configuration.machine.brake.deadline, ..BrakeLimits::default() };
+    let of_machine = BrakeLimits::of(meminfo::cpus(), Bytes(page_bytes()), Bytes(meminfo::huge_page_bytes()));
+    let limits = BrakeLimits { hold: configuration.machine.brake.deadline, ..of_machine };
     let mut kills = Kills::with_capacity(KillLimits::default(), MAX_ACTIONS);
     let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
     Ok(Enforcer {
@@ -413,6 +414,7 @@ fn enforcer(
         doubtful,
         workers: Workers::start(JOBS).context("cannot start the worker threads")?,
         reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
+        figures: Worker::start("figures", watch::FIGURES).context("cannot start a worker thread")?,
         freeze: configuration.machine.brake.mode == BrakeMode::Freeze,
     })
 }

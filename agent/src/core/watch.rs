@@ -11,12 +11,14 @@
 //! - [`deciding`]: the engine, and one sample from its readings to the next arming.
 //! - [`scopes`]: what is kept of the node and of each slice.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
+//! - [`figures`]: figures that a decision rests on, read again before it is taken.
 //! - [`enforcement`], [`freezing`], [`reclaiming`]: what is done to cgroups, and the results that come back.
 //! - [`reporting`]: the records, and which plan is reported.
 
 mod arming;
 mod deciding;
 mod enforcement;
+mod figures;
 mod freezing;
 mod reclaiming;
 mod reporting;
@@ -44,6 +46,8 @@ use crate::record::{Cause, Record};
 pub(super) use arming::Arming;
 use deciding::Engine;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
+pub(super) use figures::FIGURES;
+use figures::Figures;
 pub(super) use reporting::Reporting;
 pub(super) use sampling::Sampler;
 use schedule::Schedule;
@@ -111,6 +115,7 @@ pub(super) struct Watch {
     schedule: Schedule,
     engine: Engine,
     scopes: Scopes,
+    figures: Figures,
 }
 
 /// The parts that the caller makes.
@@ -136,6 +141,7 @@ impl Watch {
             reporting,
             schedule: Schedule::new(slow, monotonic()),
             scopes: Scopes::new(&policy),
+            figures: Figures::new(),
             engine: Engine::new(policy),
         }
     }
@@ -186,8 +192,9 @@ impl Watch {
     fn timeout(&self) -> Option<Timespec> {
         let now = monotonic();
         let overdue = self.workloads.table.next_overdue().map(|(at, ..)| at);
-        let reclaim = self.scopes.next_due(now);
-        let due = [self.schedule.due(), overdue, self.enforcement.due(now), reclaim].into_iter().flatten().min();
+        let (reclaim, figures) = (self.scopes.next_due(now), self.figures.next_due(now));
+        let due =
+            [self.schedule.due(), overdue, self.enforcement.due(now), reclaim, figures].into_iter().flatten().min();
         // A time that is too far away for the type is never.
         due.and_then(|due| due.since(now).try_into().ok())
     }
@@ -231,7 +238,8 @@ impl Watch {
         if trigger.cause().is_some() {
             self.sample(&trigger);
         }
-        let is_over = |by: MonotonicNs| by <= awake || !self.enforcement.is_under_way();
+        let is_under_way = self.enforcement.is_under_way() || self.figures.is_awaited();
+        let is_over = |by: MonotonicNs| by <= awake || !is_under_way;
         self.schedule.ends_by().is_some_and(is_over).then_some(End::Asked)
     }
 
@@ -259,6 +267,9 @@ impl Watch {
                     self.schedule.sample_by(MonotonicNs(0));
                 }
                 News::Table(update) => {
+                    if let Update::Workload(_, facts) = &update {
+                        self.figures.outdate(facts.handle.id());
+                    }
                     if let Some(old) = self.workloads.table.take(update) {
                         self.workloads.close(old);
                     }

@@ -65,6 +65,10 @@ impl Watch {
             self.reporting.send(&Record::Failed { what: "read /proc/meminfo", errno: None });
             return self.schedule.sample_by(trigger.awake.after(BELOW_PACE_MOST));
         };
+        if self.awaits_figures(&sample, trigger) {
+            return;
+        }
+        self.reporting.observed(&sample, &self.scopes, &self.workloads.table);
         let mut summary = Summary::NONE;
         for scope in self.scopes.all() {
             self.decide(scope, &sample, trigger);
@@ -101,12 +105,20 @@ impl Watch {
             };
         }
         let depth = self.scopes.depth(policy);
-        self.scopes.episodes.sample(depth, trigger.crossed, taken);
+        if self.scopes.episodes.sample(depth, trigger.crossed, taken) {
+            self.figures.crossed(taken);
+        }
+        if let Some(crossed) = trigger.crossed {
+            self.figures.crossed(crossed);
+        }
         self.freeze_growers(trigger);
         let completed = monotonic();
         self.workloads.table.observe(self.engine.policy.max_pod_grace_seconds, completed);
-        let sample = Sample { taken, completed, machine, stall: self.sampler.stall(completed) };
-        self.reporting.observed(&sample, &self.scopes, &self.workloads.table);
+        if let Some(enforcer) = &self.enforcement.enforcer {
+            enforcer.brakes.growing().for_each(|id| self.workloads.table.set_grows_while_frozen(id));
+        }
+        let (stall, is_below) = (self.sampler.stall(completed), depth.iter().any(|below| *below > 0));
+        let sample = Sample { taken, completed, machine, stall, is_below };
         Some((sample, memory))
     }
 
@@ -116,8 +128,9 @@ impl Watch {
         let observation = sample.observation(scope, self.scopes.get(scope), self.workloads.table.observed());
         let engine = &mut self.engine;
         decide(&engine.policy, &mut engine.state, &observation, now, &mut engine.plan);
-        engine.number += 1;
+        self.engine.number += 1;
         self.carry_out(scope, now);
+        self.freeze_grown(scope);
         let plan = &self.engine.plan;
         let is_shadow = !self.enforcement.acts();
         let made = Made { plan, number: self.engine.number, trigger, is_shadow };

@@ -18,6 +18,7 @@ use super::super::inventory::Request;
 use super::super::kernel_brake::KernelBrake;
 use super::super::resume::Resumer;
 use super::Watch;
+use super::freezing::Grown;
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::past;
 use super::triggers::Trigger;
@@ -46,6 +47,8 @@ pub(in crate::core) struct Enforcer {
     pub(in crate::core) doubtful: Vec<CgroupId>,
     pub(in crate::core) workers: Workers,
     pub(in crate::core) reclaim: Worker,
+    /// Reads figures that a plan rests on.
+    pub(in crate::core) figures: Worker,
     /// Whether what grows is frozen while deciding.
     pub(in crate::core) freeze: bool,
 }
@@ -60,6 +63,7 @@ pub(in crate::core) struct Means {
 pub(in crate::core) struct Enforcement {
     pub(super) enforcer: Option<Enforcer>,
     pub(super) kernel_brake: KernelBrake,
+    pub(super) grown: Grown,
     /// What an agent that shadows will act with, once that is its turn.
     means: Consumer<Means>,
 }
@@ -70,7 +74,7 @@ impl Enforcement {
         kernel_brake: KernelBrake,
         means: Consumer<Means>,
     ) -> Self {
-        Self { enforcer, kernel_brake, means }
+        Self { enforcer, kernel_brake, grown: Grown::NONE, means }
     }
 
     /// Whether plans are carried out.
@@ -118,7 +122,7 @@ impl Enforcement {
 
     fn job_done(&mut self) -> Option<Done> {
         let enforcer = self.enforcer.as_mut()?;
-        enforcer.workers.poll().or_else(|| enforcer.reclaim.poll())
+        enforcer.workers.poll().or_else(|| enforcer.reclaim.poll()).or_else(|| enforcer.figures.poll())
     }
 
     /// Whether a kill that an earlier process had perhaps not done is to be decided about again. It is not waited for any
@@ -166,6 +170,12 @@ impl Watch {
             Done::Measured { cgroup, activity } => {
                 if let Some(enforcer) = &mut self.enforcement.enforcer {
                     enforcer.kills.measured(cgroup, activity, now);
+                }
+            }
+            Done::CacheRead { cgroup, inactive_file, reclaimable } => {
+                self.workloads.table.set_cache(cgroup, inactive_file, reclaimable);
+                if self.figures.answered(cgroup) {
+                    trigger.because(Cause::FollowUp);
                 }
             }
             Done::Released { cgroup, released, gone, kept } => {
@@ -240,6 +250,11 @@ impl Watch {
     fn evict(&mut self, workload: u32, grace: Duration, now: MonotonicNs) -> KillOutcome {
         let observed = self.workloads.table.observed().get(workload as usize).copied();
         let Some(workload) = observed else { return KillOutcome::No };
+        let Some(known) = self.workloads.table.get(workload.key) else { return KillOutcome::No };
+        let handle = Arc::clone(&known.facts.handle);
+        if !self.has_new_figures(&handle, now) {
+            return KillOutcome::No;
+        }
         if !grace.is_zero() && self.terminate(&workload, grace, now) {
             return KillOutcome::Yes;
         }

@@ -1,21 +1,44 @@
 //! Workloads that are frozen while the engine decides, and the in-kernel brake's end.
 
+use core::time::Duration;
 use std::sync::Arc;
 
-use plimsoll_act::{BrakeEvent, BrakeRefused, Owner};
+use plimsoll_act::{BrakeEvent, BrakeRefused};
 use plimsoll_inventory::Termination;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::{Key, Scope};
+use plimsoll_policy::{Outcome, Scope};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 use super::super::episode;
 use super::Watch;
-use super::enforcement::{KillOutcome, errno_of};
-use super::scopes::{owner_of, past_hard_threshold, scope_of};
+use super::enforcement::errno_of;
+use super::scopes::{owner_of, past_hard_threshold};
 use super::triggers::Trigger;
-use crate::record::{Braked, Cause, Killed, Record, Refused, fitting};
+use crate::record::{Braked, Cause, Record, Refused, fitting};
+
+/// Freezing by a plan, from its first freeze to the next time that everything is thawed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grown {
+    until: Option<MonotonicNs>,
+    /// There was no room for one more, and that was reported.
+    had_no_room: bool,
+}
+
+impl Grown {
+    /// Nothing is frozen by a plan.
+    pub(super) const NONE: Self = Self { until: None, had_no_room: false };
+
+    /// Whether a plan may freeze. A workload that was thawed because its hold was over is not frozen again at once.
+    fn may_freeze(&mut self, now: MonotonicNs, hold: Duration) -> bool {
+        now < *self.until.get_or_insert(now.after(hold))
+    }
+
+    fn is_first_without_room(&mut self) -> bool {
+        !std::mem::replace(&mut self.had_no_room, true)
+    }
+}
 
 impl Watch {
     /// Freezes what grows, before anything else is read, where memory is below a hard threshold by the kernel's own
@@ -32,19 +55,57 @@ impl Watch {
             let short = self.scopes.first_short(&self.engine.policy, workload.facts.slices);
             let Some((scope, past_threshold)) = short else { continue };
             let handle = Arc::clone(&workload.facts.handle);
-            self.freeze(&handle, scope, past_threshold);
+            if !self.freeze(&handle, scope, past_threshold) {
+                return;
+            }
         }
     }
 
-    /// Freezes a cgroup for `scope`, whose memory is this far below its threshold.
-    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: Scope, past_threshold: Bytes) {
+    /// Freezes every workload of the plan that grew, where the plan's scope is below a hard threshold by the kernel's own
+    /// reading: until the victims' memory is back, and for no longer than one hold. Those for which there is no room are
+    /// reported once.
+    pub(super) fn freeze_grown(&mut self, scope: Scope) {
+        let plan = &self.engine.plan;
+        let memory = self.scopes.get(scope).reading;
+        let past = memory.map_or(Bytes::ZERO, |memory| past_hard_threshold(&self.engine.policy, scope, &memory));
+        if past == Bytes::ZERO
+            || !self.enforcement.freezes()
+            || !matches!(plan.outcome, Outcome::Evict | Outcome::ComingBack)
+        {
+            return;
+        }
+        let Some(hold) = self.enforcement.enforcer.as_ref().map(|enforcer| enforcer.brakes.hold()) else { return };
+        if !self.enforcement.grown.may_freeze(monotonic(), hold) {
+            return;
+        }
+        for index in 0..self.engine.plan.ranked.len() {
+            let ranked = self.engine.plan.ranked[index];
+            let Some(workload) = self.workloads.table.get(ranked.key).filter(|_| ranked.grew) else { continue };
+            if workload.termination != Termination::Stays {
+                continue;
+            }
+            let handle = Arc::clone(&workload.facts.handle);
+            if !self.freeze(&handle, scope, past) {
+                return;
+            }
+        }
+    }
+
+    /// Freezes a cgroup for `scope`, whose memory is this far below its threshold. False: no more cgroups can be frozen.
+    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: Scope, past_threshold: Bytes) -> bool {
         let now = monotonic();
-        let Some(enforcer) = &mut self.enforcement.enforcer else { return };
+        let Some(enforcer) = &mut self.enforcement.enforcer else { return false };
         let what = match enforcer.brakes.brake(handle, owner_of(scope), now, &mut enforcer.record) {
             Ok(()) => Braked::Frozen,
-            Err(BrakeRefused::Already) => return,
+            Err(BrakeRefused::Already) => return true,
             Err(BrakeRefused::ByOther) => Braked::Refused(Refused::ByOther),
-            Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => Braked::Refused(Refused::Full),
+            Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => {
+                if self.enforcement.grown.is_first_without_room() {
+                    let what = Braked::Refused(Refused::Full);
+                    self.reporting.send(&Record::Brake { path: fitting(handle.path()), at: now, what });
+                }
+                return false;
+            }
             Err(BrakeRefused::Fault(Fault::Gone)) => Braked::Gone,
             Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
         };
@@ -52,6 +113,7 @@ impl Watch {
             self.report_stopped(past_threshold, now);
         }
         self.reporting.send(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        true
     }
 
     /// Reports that what grew was stopped, the first time after a crossing.
@@ -64,64 +126,37 @@ impl Watch {
 
     /// Takes the result of a brake in.
     pub(super) fn braked(&mut self, event: BrakeEvent, now: MonotonicNs, trigger: &mut Trigger) {
+        // What grows although it is frozen stays so, and is marked in the observation that is decided on next.
         trigger.because(Cause::FollowUp);
-        if let BrakeEvent::StillGrows { handle, owner, grown } = event {
-            let what = Braked::StillGrows(grown);
-            self.reporting.send(&Record::Brake { path: fitting(handle.path()), at: now, what });
-            self.still_grows(&handle, owner, now);
-            return self.workloads.close(handle);
-        }
-        self.report_thaw(event, now);
-    }
-
-    /// It is frozen and takes memory nevertheless: killed at once, if what it was stopped for is still short.
-    fn still_grows(&mut self, handle: &Arc<Handle>, owner: Owner, now: MonotonicNs) {
-        let found = self.workloads.table.iter().find(|(_, other)| other.facts.handle.id() == handle.id());
-        let found = found.map(|(slot, workload)| (slot, workload.termination));
-        if matches!(found, Some((_, Termination::Killed(_)))) {
-            // It is dying, and goes on as soon as each of its processes was sent the signal.
-            return;
-        }
-        let (policy, scope) = (&self.engine.policy, scope_of(owner));
-        let memory = self.sampler.reading(scope, policy.eviction_policy, &self.workloads.table);
-        if memory.is_none_or(|memory| past_hard_threshold(policy, scope, &memory) == Bytes::ZERO) {
-            return self.thaw(handle.id(), now);
-        }
-        let Some((slot, _)) = found else { return };
-        if self.engine.state.take_victim(now) {
-            if self.kill(0, Key { slot, id: handle.id() }, handle.usage().ok(), now) == KillOutcome::No {
-                self.engine.state.give_back_victim();
-            }
-        } else {
-            let what = Killed::Refused(Refused::Bounded);
-            self.reporting.send(&Record::Kill { plan: 0, path: fitting(handle.path()), usage: None, at: now, what });
-        }
+        self.report_brake(event, now);
     }
 
     pub(super) fn thaw(&mut self, id: CgroupId, now: MonotonicNs) {
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
         if let Some(event) = enforcer.brakes.thaw(id, now, &mut enforcer.record) {
-            self.report_thaw(event, now);
+            self.report_brake(event, now);
         }
     }
 
     pub(super) fn thaw_all(&mut self, now: MonotonicNs) {
+        self.enforcement.grown = Grown::NONE;
         while let Some(enforcer) = &mut self.enforcement.enforcer
             && let Some(event) = enforcer.brakes.thaw_any(now, &mut enforcer.record)
         {
             let is_refused = matches!(event, BrakeEvent::ThawFailed { .. });
-            self.report_thaw(event, now);
+            self.report_brake(event, now);
             if is_refused {
                 return;
             }
         }
     }
 
-    fn report_thaw(&mut self, event: BrakeEvent, now: MonotonicNs) {
+    fn report_brake(&mut self, event: BrakeEvent, now: MonotonicNs) {
         let (handle, what) = match event {
             BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held)),
             BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
-            BrakeEvent::Gone { handle, .. } | BrakeEvent::StillGrows { handle, .. } => (handle, Braked::Gone),
+            BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone),
+            BrakeEvent::StillGrows { handle, grown, .. } => (handle, Braked::StillGrows(grown)),
         };
         self.reporting.send(&Record::Brake { path: fitting(handle.path()), at: now, what });
         self.workloads.close(handle);
@@ -136,39 +171,102 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
     use std::fs;
 
-    #[test]
-    fn a_frozen_workload_that_grows_is_killed_where_its_slice_is_short_and_goes_on_otherwise() {
-        for (slice_mib, victims, killed, frozen) in
-            [(SLICE - THRESHOLD + 1, 1, "1", "1"), (SLICE - THRESHOLD, 1, "", "0"), (SLICE - THRESHOLD + 1, 0, "", "1")]
-        {
-            let mut scene = Scene::new(victims);
-            scene.cgroup("a", 50);
-            // A reader of it waits for a writer: a worker that does not come to its end.
-            let procs = scene.tree.path().join("a/cgroup.procs");
-            fs::remove_file(&procs).expect("it is there");
-            mknodat(CWD, &procs, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("writable");
-            let handle = scene.joins(3, "a");
-            scene.watch.freeze(&handle, SLICE_SCOPE, Bytes::ZERO);
-            assert_eq!(scene.text("a", "cgroup.freeze"), "1");
-            scene.uses("slice", slice_mib);
-            let begun = monotonic();
-            for (after, mib) in [(5, 50), (20, 60)] {
-                scene.uses("a", mib);
-                scene.watch.follow_up(begun.after(Duration::from_millis(after + 1)), &mut Trigger::new(monotonic()));
-            }
-            let found = (scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze"));
-            assert_eq!((found.0.as_str(), found.1.as_str()), (killed, frozen), "{slice_mib} MiB, {victims} victims");
-            if killed.is_empty() {
-                continue;
-            }
-            // It goes on when each of its processes was sent the signal, not before.
-            let since = monotonic();
-            while scene.text("a", "cgroup.freeze") == "1" {
-                assert!(monotonic().since(since) < Duration::from_secs(10), "it is never thawed");
-                // Ends the wait of the worker, if it waits just now.
-                drop(openat(CWD, &procs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()));
-                scene.watch.follow_up(begun.after(Duration::from_millis(22)), &mut Trigger::new(monotonic()));
-            }
+    /// Lets a frozen workload be read at these times with these usages in MiB.
+    fn read(scene: &mut Scene, begun: MonotonicNs, name: &str, readings: &[(u64, u64)]) {
+        for (after, mib) in readings {
+            scene.uses(name, *mib);
+            let now = begun.after(Duration::from_millis(*after));
+            scene.watch.follow_up(now, &mut Trigger::new(now));
         }
+    }
+
+    #[test]
+    fn a_frozen_workload_that_grows_is_ranked_like_others_and_marked() {
+        let mut scene = Scene::new(1);
+        for (name, mib) in [("frozen", 20), ("large", 40)] {
+            scene.cgroup(name, mib);
+        }
+        let (frozen, large) = (scene.joins(0, "frozen"), scene.joins(1, "large"));
+        scene.uses("slice", SLICE - THRESHOLD + 1);
+        let begun = monotonic();
+        scene.watch.freeze(&frozen, SLICE_SCOPE, Bytes::ZERO);
+        read(&mut scene, begun, "frozen", &[(6, 20), (22, 26), (38, 27)]);
+        assert_eq!(
+            (scene.text("frozen", "cgroup.kill"), scene.text("frozen", "cgroup.freeze")),
+            ("".into(), "1".into())
+        );
+        scene.sample();
+        let marked = |scene: &Scene, handle: &Handle| {
+            let observed = scene.watch.workloads.table.observed().iter().find(|it| it.key.id == handle.id());
+            observed.expect("it is observed").grows_while_frozen
+        };
+        assert!(marked(&scene, &frozen) && !marked(&scene, &large));
+        let killed = |name: &str| scene.text(name, "cgroup.kill") == "1";
+        assert!(killed("frozen") != killed("large"), "one of them, by its rank");
+    }
+
+    #[test]
+    fn a_frozen_workload_that_grows_is_thawed_where_memory_is_back() {
+        let mut scene = Scene::new(1);
+        scene.cgroup("a", 50);
+        let handle = scene.joins(0, "a");
+        let begun = monotonic();
+        scene.watch.freeze(&handle, SLICE_SCOPE, Bytes::ZERO);
+        scene.uses("slice", SLICE - THRESHOLD);
+        read(&mut scene, begun, "a", &[(6, 50), (22, 60), (38, 70)]);
+        scene.sample();
+        assert_eq!((scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze")), ("".into(), "0".into()));
+    }
+
+    #[test]
+    fn a_killed_workload_is_thawed_when_each_of_its_processes_was_sent_the_signal() {
+        let mut scene = Scene::new(1);
+        scene.cgroup("a", 50);
+        // A reader of it waits for a writer: a worker that does not come to its end.
+        let procs = scene.tree.path().join("a/cgroup.procs");
+        fs::remove_file(&procs).expect("it is there");
+        mknodat(CWD, &procs, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("writable");
+        let handle = scene.joins(3, "a");
+        scene.watch.freeze(&handle, SLICE_SCOPE, Bytes::ZERO);
+        scene.uses("slice", SLICE - THRESHOLD + 1);
+        scene.sample();
+        assert_eq!((scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze")), ("1".into(), "1".into()));
+        let since = monotonic();
+        while scene.text("a", "cgroup.freeze") == "1" {
+            assert!(monotonic().since(since) < Duration::from_secs(10), "it is never thawed");
+            // Ends the wait of the worker, if it waits just now.
+            drop(openat(CWD, &procs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()));
+            scene.watch.follow_up(since, &mut Trigger::new(since));
+        }
+    }
+
+    #[test]
+    fn all_workloads_that_grew_are_frozen_while_a_victim_dies_as_far_as_there_is_room_and_once() {
+        let mut scene = Scene::new(1);
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        for (slot, name) in (0..).zip(names) {
+            scene.cgroup(name, 5);
+            scene.joins(slot, name);
+        }
+        // Plentiful memory: what each uses now is where its growth counts from.
+        scene.uses("slice", 10);
+        scene.sample();
+        for name in &names[..6] {
+            scene.uses(name, 14);
+        }
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        let with = |scene: &Scene, file: &str| names.iter().filter(|name| scene.text(name, file) == "1").count();
+        assert_eq!((with(&scene, "cgroup.kill"), with(&scene, "cgroup.freeze")), (1, 4), "there is room for four");
+        assert_eq!(scene.text("g", "cgroup.freeze"), "0", "it did not grow");
+        let refused =
+            |scene: &mut Scene| scene.brakes().iter().filter(|what| **what == Braked::Refused(Refused::Full)).count();
+        assert_eq!(refused(&mut scene), 1);
+        scene.sample();
+        assert_eq!(refused(&mut scene), 0, "reported once");
+        // Their time is over, and they are not frozen again for the same shortage.
+        let later = monotonic().after(Duration::from_secs(3));
+        scene.watch.follow_up(later, &mut Trigger::new(later));
+        assert_eq!(with(&scene, "cgroup.freeze"), 0);
     }
 }

@@ -85,7 +85,7 @@ impl Reporting {
         if !self.is_traced {
             return;
         }
-        let Sample { taken, completed: made, machine, stall } = *sample;
+        let Sample { taken, completed: made, machine, stall, .. } = *sample;
         self.send(&Record::Observed {
             taken,
             made,

@@ -100,6 +100,8 @@ pub(super) struct Sample {
     pub(super) completed: MonotonicNs,
     pub(super) machine: MachineMemory,
     pub(super) stall: Option<Stall>,
+    /// A threshold of any scope is crossed.
+    pub(super) is_below: bool,
 }
 
 impl Sample {

@@ -143,14 +143,9 @@ pub(super) fn past(memory: &MemoryReading, threshold: Bytes) -> Bytes {
     threshold.saturating_sub(memory.kernel())
 }
 
-/// As the owner of a brake.
+/// As the purpose of a brake.
 pub(super) fn owner_of(scope: Scope) -> Owner {
     Owner(u32::try_from(index_of(scope)).unwrap_or(0))
-}
-
-/// The scope for which a brake was asked.
-pub(super) fn scope_of(owner: Owner) -> Scope {
-    scope_at(owner.0 as usize)
 }
 
 /// The node, then the slices in their order.

@@ -8,6 +8,7 @@ use super::triggers::{Ready, Trigger};
 use super::{
     Arming, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Triggers, Watch, Workloads,
 };
+use crate::record::{Braked, Record};
 use core::time::Duration;
 use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker, Workers};
 use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Termination, Update};
@@ -64,11 +65,12 @@ impl Scene {
         let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
         let enforcer = Enforcer {
             record,
-            brakes: Brakes::with_capacity(BrakeLimits::default(), 4),
+            brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4),
             kills: Kills::with_capacity(KillLimits::default(), 4),
             doubtful: Vec::new(),
             workers: Workers::start(16).expect("threads start"),
             reclaim: Worker::start("reclaim", 16).expect("a thread starts"),
+            figures: Worker::start("figures", super::FIGURES).expect("a thread starts"),
             freeze: true,
         };
         let (queue, reader) = queue::create(1024).expect("memory");
@@ -95,6 +97,7 @@ impl Scene {
             give_means,
             tree,
         };
+        scene.watch.figures.set_patience(Duration::from_mins(1));
         scene.cgroup("slice", 0);
         let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
         let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };
@@ -128,11 +131,16 @@ impl Scene {
 
     /// A workload in the slice that `cgroup` made.
     pub(super) fn joins(&mut self, slot: u32, name: &str) -> Arc<Handle> {
+        self.joins_with_cache(slot, name, Bytes::ZERO)
+    }
+
+    /// Likewise, with so much page cache as the inventory thread last saw it.
+    pub(super) fn joins_with_cache(&mut self, slot: u32, name: &str, inactive_file: Bytes) -> Arc<Handle> {
         let facts = Facts {
             handle: self.open(name),
             owner: None,
             reservation: Bytes::ZERO,
-            inactive_file: Bytes::ZERO,
+            inactive_file,
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE.with(SliceId(0)),
@@ -154,8 +162,20 @@ impl Scene {
         fs::read_to_string(self.tree.path().join(name).join(file)).expect("readable").trim_end().to_owned()
     }
 
+    /// Samples, and again when the figures are read that the decision waits for.
     pub(super) fn sample(&mut self) {
         self.watch.sample(&Trigger::new(monotonic()));
+        while self.awaits_figures() {
+            self.watch.sample(&Trigger::new(monotonic()));
+        }
+    }
+
+    /// Whether a decision waits for figures, which are read then.
+    fn awaits_figures(&mut self) -> bool {
+        while self.watch.figures.is_pending() {
+            self.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+        }
+        self.watch.figures.is_awaited()
     }
 
     /// Lets the time pass that a victim has, and then the worker's.
@@ -171,6 +191,13 @@ impl Scene {
         std::iter::from_fn(|| self.reported.pop(&mut frame).map(<[u8]>::to_vec)).collect()
     }
 
+    /// What was reported of brakes since this was last asked.
+    pub(super) fn brakes(&mut self) -> Vec<Braked> {
+        let frames = self.frames();
+        let records = frames.iter().filter_map(|frame| Record::read(frame));
+        records.filter_map(|record| if let Record::Brake { what, .. } = record { Some(what) } else { None }).collect()
+    }
+
     /// One turn in which these are ready, `after` now.
     pub(super) fn turn(&mut self, ready: &[Ready], after: Duration) -> Option<End> {
         let event = |ready: &Ready| epoll::Event {
@@ -178,7 +205,12 @@ impl Scene {
             data: epoll::EventData::new_u64(ready.token()),
         };
         let events: Vec<epoll::Event> = ready.iter().map(event).collect();
-        self.watch.turn(&events, monotonic().after(after))
+        let mut end = self.watch.turn(&events, monotonic().after(after));
+        while end.is_none() && self.awaits_figures() {
+            self.watch.sample(&Trigger::new(monotonic()));
+            end = self.watch.turn(&[], monotonic().after(after));
+        }
+        end
     }
 
     pub(super) fn termination(&self, slot: u32, handle: &Handle) -> Option<Termination> {
