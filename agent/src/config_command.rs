@@ -146,7 +146,10 @@ fn bytes(text: &str) -> Result<Bytes, String> {
 
 fn check_main(arguments: &Check) -> u8 {
     let mut report = examine(&arguments.options);
-    let node = node(arguments, &report.configuration.kubelet.static_pod_path, &mut report.errors);
+    let is_valid = report.errors.is_empty();
+    let mut node = node(arguments, &report.configuration.kubelet.static_pod_path, &mut report.errors);
+    // Where values are refused, the thresholds and reservations are not those that were meant.
+    node.memory = node.memory.filter(|_| is_valid);
     let Findings { errors, warnings, headroom } = check(&report.configuration, &node);
     report.errors.extend(errors);
     report.warnings.extend(warnings);

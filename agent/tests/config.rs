@@ -101,3 +101,44 @@ fn exit_codes_are_the_documented_ones() {
         assert!(reported.contains(stderr), "{arguments:?}: {reported}");
     }
 }
+
+#[test]
+fn a_misspelt_key_gets_no_second_warning_for_its_absence() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("own.yaml"), "evictionHrd: {memory.available: 1Gi}\n").expect("written");
+    let output =
+        plimsoll(directory.path(), &["check", "--config", "own.yaml", "--capacity", "10Gi", "--system-uses", "1Gi"]);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed, "error    own.yaml:1: evictionHrd: unknown key; did you mean evictionHard?\n");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_flag_and_a_variable_override_the_file_and_are_named_as_origins() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("own.yaml"), "machine: {source: psi, stallPercent: 5}\n").expect("written");
+    let show = |arguments: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(["config", "show", "--config", "own.yaml"]).args(arguments).current_dir(directory.path());
+        let output = command.env("PLIMSOLL_STALL_PERCENT", "30").output().expect("it runs");
+        let words = |text: &[u8]| {
+            let text = String::from_utf8_lossy(text).into_owned();
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        };
+        (words(&output.stdout), words(&output.stderr), output.status.code())
+    };
+    let (rows, _, code) = show(&["--source", "poll"]);
+    assert_eq!(code, Some(0));
+    for row in ["machine.source poll --source", "machine.stallPercent 30 PLIMSOLL_STALL_PERCENT in the environment"] {
+        assert!(rows.iter().any(|found| found == row), "{row}: {rows:#?}");
+    }
+    let (_, errors, code) = show(&["--source", "xdp", "--brake-deadline", "3s"]);
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        errors,
+        [
+            "plimsoll: --brake-deadline: machine.brake.deadline: \"3s\": expected a duration from 1ms to 2s",
+            "--source: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
+        ]
+    );
+}

@@ -7,14 +7,10 @@
 use crate::model::Origin;
 use crate::tree::{Node, Problems, Value, any_of, unknown_key};
 use core::fmt::{self, Display};
-use serde::de::value::StrDeserializer;
-use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, Error, Expected, IntoDeserializer, MapAccess, SeqAccess,
-    Unexpected, Visitor,
-};
+use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, Error, Expected, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::vec;
 
 /// A document with the place of each value in it.
 pub(crate) struct Document<'a> {
@@ -40,6 +36,9 @@ pub(crate) struct Refusal {
     key: Option<String>,
     /// What is left out because of it, where that is not the value of the key.
     drop: Option<String>,
+    /// The name that is unknown or missing in a mapping, until the key is known.
+    name: Option<String>,
+    /// The name is refused, not its value.
     is_name: bool,
     expected: String,
 }
@@ -47,12 +46,12 @@ pub(crate) struct Refusal {
 impl Refusal {
     /// The value of a key.
     pub(crate) fn value(key: &str, expected: impl Into<String>) -> Self {
-        Self { key: Some(key.to_owned()), drop: None, is_name: false, expected: expected.into() }
+        Self::custom(expected.into()).at(key)
     }
 
     /// What lacks `key`, which is left out.
     pub(crate) fn missing(of: &str, key: String, expected: impl Into<String>) -> Self {
-        Self { key: Some(key), drop: Some(of.to_owned()), is_name: false, expected: expected.into() }
+        Self { drop: Some(of.to_owned()), ..Self::value(&key, expected) }
     }
 
     fn at(self, key: &str) -> Self {
@@ -99,7 +98,7 @@ impl<'a> Document<'a> {
     }
 
     /// Reports a refusal and leaves out what it concerns; false where that was left out before.
-    fn refuse(&mut self, Refusal { key, drop, is_name, expected }: &Refusal, problems: &mut Problems) -> bool {
+    fn refuse(&mut self, Refusal { key, drop, is_name, expected, .. }: &Refusal, problems: &mut Problems) -> bool {
         let key = key.as_deref().unwrap_or_default();
         let dropped = drop.as_deref().unwrap_or(key);
         let is_new = self.refused.insert(dropped.to_owned());
@@ -167,7 +166,7 @@ impl core::error::Error for Refusal {}
 
 impl Error for Refusal {
     fn custom<T: Display>(expected: T) -> Self {
-        Self { key: None, drop: None, is_name: false, expected: expected.to_string() }
+        Self { key: None, drop: None, name: None, is_name: false, expected: expected.to_string() }
     }
 
     fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -181,12 +180,11 @@ impl Error for Refusal {
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
         let mut known = known.to_vec();
         known.sort_unstable();
-        Self { is_name: true, ..Self::custom(unknown_key(name, &known)) }
+        Self { name: Some(name.to_owned()), is_name: true, ..Self::custom(unknown_key(name, &known)) }
     }
 
-    /// The name only; [`At::deserialize_struct`] knows whose it is.
     fn missing_field(name: &'static str) -> Self {
-        Self { drop: Some(name.to_owned()), ..Self::custom("") }
+        Self { name: Some(name.to_owned()), ..Self::custom("missing") }
     }
 }
 
@@ -198,10 +196,30 @@ struct At<'a> {
 }
 
 impl<'a> At<'a> {
-    fn children(self) -> Children<'a> {
-        let refused = &self.document.refused;
-        let children = children(&self.key, self.node).into_iter().filter(|(key, ..)| !refused.contains(key));
-        Children { document: self.document, rest: children.collect::<Vec<_>>().into_iter(), value: None }
+    /// What is in it, with the names in a mapping, without what was left out.
+    fn children(&self) -> impl Iterator<Item = (&'a str, Self)> {
+        let document = self.document;
+        let kept = children(&self.key, self.node).into_iter().filter(|(key, ..)| !document.refused.contains(key));
+        kept.map(|(key, name, place)| (name, Self { document, node: place.node, key }))
+    }
+
+    /// Gives the value to the visitor by its own shape.
+    fn visit<'de, V: Visitor<'de>>(&self, visitor: V) -> Result<V::Value, Refusal> {
+        match &self.node.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Number(text) | Value::Text(text) => visitor.visit_str(text),
+            Value::List(_) => visitor.visit_seq(SeqDeserializer::new(self.children().map(|(_, child)| child))),
+            Value::Map(_) => visitor.visit_map(MapDeserializer::new(self.children())),
+        }
+    }
+}
+
+impl<'de> IntoDeserializer<'de, Refusal> for At<'_> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
     }
 }
 
@@ -209,13 +227,7 @@ impl<'de> Deserializer<'de> for At<'_> {
     type Error = Refusal;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
-        match &self.node.value {
-            Value::Null => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(*value),
-            Value::Number(text) | Value::Text(text) => visitor.visit_str(text),
-            Value::List(_) => visitor.visit_seq(self.children()),
-            Value::Map(_) => visitor.visit_map(self.children()),
-        }
+        self.visit(visitor).map_err(|refusal| refusal.at(&self.key))
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
@@ -223,7 +235,7 @@ impl<'de> Deserializer<'de> for At<'_> {
             (Value::Bool(value), _) => visitor.visit_bool(*value),
             (Value::Text(text), true) if text == "true" => visitor.visit_bool(true),
             (Value::Text(text), true) if text == "false" => visitor.visit_bool(false),
-            _ => Err(Refusal::custom("expected true or false")),
+            _ => Err(Refusal::value(&self.key, "expected true or false")),
         }
     }
 
@@ -237,21 +249,20 @@ impl<'de> Deserializer<'de> for At<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Refusal> {
-        match &self.node.value {
-            Value::Text(text) => visitor.visit_enum(IntoDeserializer::<Refusal>::into_deserializer(text.as_str())),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::List(_) | Value::Map(_) => {
-                Err(Refusal::unknown_variant("", variants))
-            }
-        }
+        let read = match &self.node.value {
+            Value::Text(text) => visitor.visit_enum(StrDeserializer::new(text)),
+            _ => Err(Refusal::unknown_variant("", variants)),
+        };
+        read.map_err(|refusal| refusal.at(&self.key))
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
         match &self.node.value {
             // `key:` with nothing behind it is an empty list.
-            Value::Null | Value::List(_) => visitor.visit_seq(self.children()),
-            Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::Map(_) => {
-                Err(Refusal::custom("expected a list"))
+            Value::Null | Value::List(_) => {
+                visitor.visit_seq(SeqDeserializer::new(self.children().map(|(_, child)| child)))
             }
+            _ => Err(Refusal::value(&self.key, "expected a list")),
         }
     }
 
@@ -263,62 +274,22 @@ impl<'de> Deserializer<'de> for At<'_> {
     ) -> Result<V::Value, Refusal> {
         let expected = format!("expected {}", &visitor as &dyn Expected);
         if !matches!(self.node.value, Value::Map(_) | Value::Null) {
-            return Err(Refusal::custom(expected));
+            return Err(Refusal::value(&self.key, expected));
         }
-        let key = self.key.clone();
-        visitor.visit_map(self.children()).map_err(|refusal| match refusal {
-            Refusal { key: None, drop: Some(name), .. } => {
-                Refusal::missing(&key, format!("{key}.{name}"), format!("missing; {expected}"))
+        visitor.visit_map(MapDeserializer::new(self.children())).map_err(|refusal| match refusal {
+            Refusal { key: Some(_), .. } => refusal,
+            Refusal { name: Some(name), is_name: true, .. } => {
+                Refusal { key: Some(format!("{}.{name}", self.key)), name: None, ..refusal }
             }
-            refusal => refusal,
+            Refusal { name, .. } => {
+                let missing = format!("{}.{}", self.key, name.unwrap_or_default());
+                Refusal::missing(&self.key, missing, format!("missing; {expected}"))
+            }
         })
     }
 
     forward_to_deserialize_any! {
         i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct newtype_struct
         tuple tuple_struct map identifier ignored_any
-    }
-}
-
-/// What is in a list or a mapping, without what was left out.
-struct Children<'a> {
-    document: &'a Document<'a>,
-    rest: vec::IntoIter<(String, &'a str, Place<'a>)>,
-    /// The value whose name was read.
-    value: Option<(String, Place<'a>)>,
-}
-
-impl Children<'_> {
-    fn read<'de, S: DeserializeSeed<'de>>(
-        &self,
-        (key, place): (String, Place<'_>),
-        seed: S,
-    ) -> Result<S::Value, Refusal> {
-        let node = At { document: self.document, node: place.node, key: key.clone() };
-        seed.deserialize(node).map_err(|refusal| refusal.at(&key))
-    }
-}
-
-impl<'de> SeqAccess<'de> for Children<'_> {
-    type Error = Refusal;
-
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Refusal> {
-        self.rest.next().map(|(key, _, place)| self.read((key, place), seed)).transpose()
-    }
-}
-
-impl<'de> MapAccess<'de> for Children<'_> {
-    type Error = Refusal;
-
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Refusal> {
-        let Some((key, name, place)) = self.rest.next() else { return Ok(None) };
-        let read = seed.deserialize(StrDeserializer::new(name)).map_err(|refusal: Refusal| refusal.at(&key))?;
-        self.value = Some((key, place));
-        Ok(Some(read))
-    }
-
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Refusal> {
-        let value = self.value.take().ok_or_else(|| Refusal::custom("a name comes before its value"))?;
-        self.read(value, seed)
     }
 }

@@ -11,19 +11,25 @@ use plimsoll_units::{Bytes, Percentage, Quantity};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// One way to write a value as a text.
 pub(crate) trait Scalar {
-    type Value;
+    type Value: Serialize;
 
     /// What is accepted, as it follows "expected".
     fn expected() -> String;
     fn parse(text: &str) -> Option<Self::Value>;
-    fn write(value: &Self::Value) -> Value;
-    fn schema() -> Schema;
+
+    fn write(value: &Self::Value) -> Value {
+        json!(value)
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "string" })
+    }
 }
 
 /// For `#[serde(with)]`: reads and writes a field as this [`Scalar`] does.
@@ -66,7 +72,7 @@ impl<S: Scalar> JsonSchema for As<S> {
 /// A whole number within bounds.
 pub(crate) struct Whole<T, const LEAST: i32, const MOST: i32>(PhantomData<T>);
 
-impl<T: Copy + TryFrom<i32> + Into<i64>, const LEAST: i32, const MOST: i32> Scalar for Whole<T, LEAST, MOST> {
+impl<T: TryFrom<i32> + Serialize, const LEAST: i32, const MOST: i32> Scalar for Whole<T, LEAST, MOST> {
     type Value = T;
 
     fn expected() -> String {
@@ -76,11 +82,6 @@ impl<T: Copy + TryFrom<i32> + Into<i64>, const LEAST: i32, const MOST: i32> Scal
     fn parse(text: &str) -> Option<T> {
         let number = text.parse().ok().filter(|number| (LEAST..=MOST).contains(number))?;
         T::try_from(number).ok()
-    }
-
-    fn write(value: &T) -> Value {
-        let number: i64 = (*value).into();
-        number.into()
     }
 
     fn schema() -> Schema {
@@ -133,10 +134,6 @@ impl Scalar for Amount {
         Some(text.to_owned())
     }
 
-    fn write(value: &String) -> Value {
-        value.as_str().into()
-    }
-
     fn schema() -> Schema {
         json_schema!({
             "type": ["string", "number"],
@@ -158,14 +155,6 @@ impl Scalar for Address {
     fn parse(text: &str) -> Option<SocketAddr> {
         text.parse().ok()
     }
-
-    fn write(value: &SocketAddr) -> Value {
-        value.to_string().into()
-    }
-
-    fn schema() -> Schema {
-        json_schema!({ "type": "string" })
-    }
 }
 
 /// An absolute path of a directory.
@@ -180,10 +169,6 @@ impl Scalar for Directory {
 
     fn parse(text: &str) -> Option<PathBuf> {
         Some(PathBuf::from(text)).filter(|path| path.is_absolute())
-    }
-
-    fn write(value: &PathBuf) -> Value {
-        value.display().to_string().into()
     }
 
     fn schema() -> Schema {

@@ -426,6 +426,51 @@ fn every_error_is_reported_in_the_order_of_the_file() {
 }
 
 #[test]
+fn every_error_in_lists_is_reported_once_with_its_place() {
+    let error = error_of(
+        "machine:
+  workloads:
+  - {match: '*', priority: high}
+  - {match: a/*, color: 1}
+  - {priority: 2}
+  - 5
+  - {match: a//b, priority: 1.5}
+  brake:
+    deadline: 3s
+    inKernel: ['a/*', b, '/']
+  slices:
+  - path: 'a*'
+    evictionHard: {memory.available: lots}
+    evictionSoft: {memory.available: 1Mi}
+  - path: b
+    evictionSoftGracePeriod: {memory.available: never}
+",
+    );
+    let found: Vec<&str> = error.lines().map(|line| line.split(": ").nth(1).expect("a key")).collect();
+    assert_eq!(
+        found,
+        [
+            "machine.workloads[0].priority",
+            "machine.workloads[0].match",
+            "machine.workloads[1].color",
+            "machine.workloads[2].match",
+            "machine.workloads[3]",
+            "machine.workloads[4].match",
+            "machine.workloads[4].priority",
+            "machine.brake.deadline",
+            "machine.brake.inKernel[2]",
+            "machine.brake.inKernel[0]",
+            "machine.slices[0].path",
+            "machine.slices[0].evictionHard.memory.available",
+            "machine.slices[0].evictionSoftGracePeriod.memory.available",
+            "machine.slices[1].evictionHard",
+            "machine.slices[1].evictionSoftGracePeriod.memory.available",
+        ],
+        "{error}"
+    );
+}
+
+#[test]
 fn the_agents_own_cgroup_can_be_elsewhere() {
     let overrides = Overrides { own_cgroup: Some("opt.slice/a/b".to_owned()), ..Overrides::default() };
     let directory = std::env::temp_dir().join(format!("plimsoll-config-own-{}", std::process::id()));

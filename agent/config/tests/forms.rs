@@ -587,7 +587,10 @@ fn a_file_under_another_option_than_its_own_gets_one_hint() {
         (node(&format!("{HEAD}maxPods: 9")), "f:2: ", "--kubelet-config"),
         (ours(&format!("{HEAD}maxPods: 9")), "f:2: ", "--kubelet-config"),
         (ours(node_config_file), "f:1: ", "--node-config"),
-        (line(k3s), "f: ", "kubelet-arg"),
+        (line(k3s), "f:2: ", "kubelet-arg"),
+        (line(openshift), "f:2: ", "/etc/kubernetes/kubelet.conf"),
+        (line(node_config_file), "f:1: ", "--node-config"),
+        (line(&format!("{HEAD}maxPods: 9")), "f:2: ", "--kubelet-config"),
     ] {
         let report = report(&texts);
         let reported = lines(&report.errors);
@@ -622,7 +625,8 @@ fn an_environment_file_alone_gets_a_hint_for_the_rest_of_the_command_line() {
     let file = || text("/etc/default/kubelet", "# of the package\nKUBELET_EXTRA_ARGS=--node-ip=10.0.0.1\n");
     let alone = Texts { kubelet_command_line: vec![file()], ..Texts::default() };
     let warnings = lines(&report(&alone).warnings);
-    let hint = "/etc/default/kubelet: the file: an environment file has only a part of a kubelet's command line; expected ";
+    let hint =
+        "/etc/default/kubelet: the file: an environment file has only a part of a kubelet's command line; expected ";
     assert!(matches!(&warnings[..], [only] if only.starts_with(hint)), "{warnings:#?}");
     let unit = text("u", "[Service]\nExecStart=/usr/bin/kubelet --eviction-hard=memory.available<1Gi\n");
     for texts in [

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::str::FromStr;
-use serde::de::Error as _;
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A path below the cgroup root. `*` in a name stands for any bytes of that name; `**` as the last name stands for
@@ -138,9 +138,19 @@ impl fmt::Display for Pattern {
 
 impl<'de> Deserialize<'de> for Pattern {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let why = |PatternError { position, expected, .. }| format!("character {position}: {expected}");
-        Self::parse(&text).map_err(|error| D::Error::custom(why(error)))
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Pattern;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a pattern such as system.slice/*")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Pattern, E> {
+                Pattern::parse(text).map_err(|PatternError { position, expected, .. }| {
+                    E::custom(format_args!("character {position}: {expected}"))
+                })
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 

@@ -25,8 +25,7 @@ pub(crate) enum Dialect {
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 
-/// The kind of a file that is given under the option of another kind: recognised by a key, and by its value where that
-/// matters.
+/// Files that belong under another option, recognised by a key and, where that is not enough, by its value.
 const MISPLACED: [(&str, Option<&str>, &str); 5] = [
     (
         "kind",
@@ -37,14 +36,15 @@ const MISPLACED: [(&str, Option<&str>, &str); 5] = [
     ("kind", Some(KIND), "it is a kubelet's own file; expected it under --kubelet-config"),
     ("kubeletArguments", None, "it is OpenShift's node-config.yaml; expected it under --node-config"),
     ("kubeletconfig", None, "it is a kubelet's answer to /configz; expected it under --configz"),
-    ("kubelet-arg", None, K3S),
+    (
+        "kubelet-arg",
+        None,
+        "it is the configuration of k3s, whose kubelet runs in k3s itself; expected the flags in its kubelet-arg as a \
+         command line, each with two dashes before it",
+    ),
 ];
 
-/// See [`MISPLACED`].
-pub(crate) const K3S: &str = "it is the configuration of k3s, whose kubelet runs in k3s itself; expected the flags in its \
-                              kubelet-arg as a command line, each with two dashes before it";
-
-/// Tells a file that is another than the one that is read here, and hints at its place. `own`: the key that it may have.
+/// Whether a file belongs under another option, which is reported. `own`: the key or value of files that are read here.
 pub(crate) fn is_misplaced(root: &Value, own: &str, problems: &mut Problems) -> bool {
     let Value::Map(entries) = root else { return false };
     let found =

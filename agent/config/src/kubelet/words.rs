@@ -2,9 +2,9 @@
 //! files, `kubeadm-flags.env`, or the plain words as `ps` prints them.
 
 use super::arguments::Word;
-use super::read::K3S;
+use super::read::is_misplaced;
 use crate::model::Text;
-use crate::tree::Problems;
+use crate::tree::{Problems, read};
 use std::collections::BTreeMap;
 
 /// The kind of a text with a command line.
@@ -60,9 +60,7 @@ pub(crate) fn command_line(
                 let words = text.strip_suffix('\0').unwrap_or(text).split('\0');
                 line.words.extend(words.map(|word| Word { text: word.to_owned(), file: file.clone(), line: None }));
             }
-            Kind::Plain if text.lines().any(|line| line.starts_with("kubelet-arg")) => {
-                problems.add(None, "the file", None, K3S);
-            }
+            Kind::Plain if is_other_file(text, problems) => {}
             Kind::Plain => {
                 line.whole = true;
                 let lines = (1..).zip(text.lines().map(|line| line.trim_end_matches('\\')));
@@ -83,6 +81,12 @@ pub(crate) fn command_line(
     }
     let whole = line.whole || has_unit;
     CommandLine { words: found, whole, part: line.part.filter(|_| !whole) }
+}
+
+/// Whether a text is a file that belongs under another option, which is reported.
+fn is_other_file(text: &str, problems: &mut Problems) -> bool {
+    // A command line is no mapping, and may be no YAML.
+    read(text, &mut Problems::new("")).is_some_and(|document| is_misplaced(&document.value, "", problems))
 }
 
 /// A unit, or a unit with its drop-ins behind it.
