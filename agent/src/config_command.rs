@@ -1,5 +1,5 @@
-//! `plimsoll config`: what a configuration comes to and where each value came from, the same in another form, and what
-//! is wrong with it. Changes nothing.
+//! `plimsoll config`: a configuration with the origin of each value, the same in another form, and its errors. Changes
+//! nothing.
 
 use std::fmt::Write as _;
 
@@ -29,22 +29,22 @@ pub(crate) struct Arguments {
     command: Command,
 }
 
-const CODES: &str = "Exit codes: 0 done; 2 wrong arguments or configuration, each error is a line.";
+const CODES: &str = "Exit codes: 0 done; 2 wrong arguments or configuration, with one error a line.";
 
-const CHECK_CODES: &str = "Exit codes: 0 in order; 2 wrong arguments, or errors, each is a line; 4 no errors, but \
-warnings.";
+const CHECK_CODES: &str = "Exit codes: 0 no errors or warnings; 2 wrong arguments, or errors, one a line; 4 warnings \
+only.";
 const WARNED: u8 = 4;
 const WRONG: u8 = 2;
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Print every value, defaults included, with where it came from.
+    /// Print every value, defaults included, with its origin.
     #[command(after_help = CODES)]
     Show(Show),
-    /// Print the same configuration in another form. What that form cannot say is named on standard error.
+    /// Print the same configuration in another form. What that form cannot hold is named on standard error.
     #[command(after_help = CODES)]
     Convert(Convert),
-    /// Name every error in a configuration, and what is hardly meant as it is written.
+    /// Print every error in a configuration, and warnings of common mistakes.
     #[command(after_help = CHECK_CODES)]
     Check(Check),
 }
@@ -71,7 +71,7 @@ struct Convert {
 struct Check {
     #[command(flatten)]
     options: Options,
-    /// The memory of the node that the configuration is for. Then nothing of this machine is looked at.
+    /// The memory of the node that the configuration is for. Then nothing of this machine is read.
     #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
     capacity: Option<Bytes>,
     /// What of that memory is set aside for huge pages. Read on this machine.
@@ -80,10 +80,10 @@ struct Check {
     /// What that node uses outside of pods. Measured on this machine, if it is one with pods.
     #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
     system_uses: Option<Bytes>,
-    /// Pods to look at, as `kubectl get pods -A -o json` or the kubelet's /pods prints them.
+    /// Pods to check, as `kubectl get pods -A -o json` or the kubelet's /pods prints them.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
-    /// Files of static pods to look at: a directory or one file. On this machine: what staticPodPath names.
+    /// Files of static pods to check: a directory or one file. On this machine: what staticPodPath names.
     #[arg(long, value_name = "PATH")]
     manifests: Option<PathBuf>,
     /// For people, or one JSON object.
@@ -98,7 +98,7 @@ enum To {
     Flags,
 }
 
-/// Does it, and gives the exit code.
+/// Runs the command and returns its exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     match &arguments.command {
         Command::Show(show) => {
@@ -130,7 +130,7 @@ fn examine(options: &Options) -> Report {
     options.examine(core::own_cgroup(&Protected::read()))
 }
 
-/// A configuration without errors; what is odd about it is told beside it.
+/// A configuration without errors; its warnings are printed.
 fn in_order(options: &Options) -> Result<Report, ConfigError> {
     let report = examine(options);
     for warning in &report.warnings {
@@ -163,8 +163,8 @@ fn check_main(arguments: &Check) -> u8 {
         Output::Json => {
             let object = json!({
                 "code": code,
-                "errors": problems(&report.errors),
-                "warnings": problems(&report.warnings),
+                "errors": report.errors,
+                "warnings": report.warnings,
                 "headroom": headroom.as_ref().map(headroom_object),
             });
             print(&format!("{object}\n"));
@@ -173,7 +173,7 @@ fn check_main(arguments: &Check) -> u8 {
     code
 }
 
-/// What is known of the node that the configuration is for.
+/// The node of the configuration, as far as it is known.
 fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> Node {
     let Check { options, capacity, huge_pages, system_uses, pods, manifests, output: _ } = arguments;
     let pods = pods.as_deref().and_then(|path| reported(read(path).and_then(|text| self::pods(&text, path)), errors));
@@ -208,7 +208,7 @@ fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> 
     node
 }
 
-/// What all pods use, as the kubelet reckons it; absent where there is no cgroup of theirs.
+/// What all pods use, by the kubelet's formula; absent where they have no cgroup.
 fn pods_use() -> Option<Bytes> {
     let root = Root::open(Path::new(CGROUP_ROOT)).ok()?;
     let pods = [&b"kubepods.slice"[..], b"kubepods"];
@@ -295,23 +295,27 @@ fn check_text(report: &Report, headroom: Option<&Headroom>) -> String {
     text
 }
 
-/// Each figure with its name, and how it is reckoned.
+/// Each figure with its name and its formula.
 fn figures(headroom: &Headroom) -> [(&'static str, Option<Bytes>, &'static str); 11] {
     [
         ("capacity", Some(headroom.capacity), ""),
-        ("huge pages", Some(headroom.huge_pages), "set aside, and no use to anybody else"),
+        ("huge pages", Some(headroom.huge_pages), "set aside, not available to anything else"),
         ("kubeReserved", Some(headroom.kube_reserved), ""),
         ("systemReserved", Some(headroom.system_reserved), ""),
         ("hard threshold", Some(headroom.hard), ""),
         ("soft threshold", Some(headroom.soft), ""),
-        ("greater of both", Some(headroom.line()), ""),
+        ("greater of both", Some(headroom.threshold()), ""),
         (
             "allocatable",
             Some(headroom.allocatable),
             "capacity less reservations, hard threshold and huge pages: what pods can request",
         ),
         ("less reservations", Some(headroom.less_reservations), "what older documents call allocatable"),
-        ("system may use", Some(headroom.system_may_use()), "before pods within their requests reach the greater line"),
+        (
+            "system may use",
+            Some(headroom.system_may_use()),
+            "before pods within their requests reach the greater threshold",
+        ),
         ("system uses", headroom.system_uses, "outside of pods"),
     ]
 }
@@ -324,7 +328,7 @@ fn headroom_object(headroom: &Headroom) -> Value {
         "systemReserved": headroom.system_reserved.0,
         "hard": headroom.hard.0,
         "soft": headroom.soft.0,
-        "line": headroom.line().0,
+        "threshold": headroom.threshold().0,
         "allocatable": headroom.allocatable.0,
         "lessReservations": headroom.less_reservations.0,
         "systemMayUse": headroom.system_may_use().0,
@@ -382,16 +386,7 @@ fn object(report: &Report) -> Value {
             },
         })
     });
-    json!({ "rows": rows.collect::<Vec<_>>(), "warnings": problems(&report.warnings) })
-}
-
-fn problems(problems: &[Problem]) -> Vec<Value> {
-    problems
-        .iter()
-        .map(|Problem { file, line, key, value, expected }| {
-            json!({ "file": file, "line": line, "key": key, "value": value, "expected": expected })
-        })
-        .collect()
+    json!({ "rows": rows.collect::<Vec<_>>(), "warnings": report.warnings })
 }
 
 #[cfg(test)]
@@ -437,9 +432,9 @@ mod tests {
              refuses it; taken for memory, as `plimsoll config convert` writes it",
             "  systemReserved          1536Mi  ",
             "  greater of both          500Mi  ",
-            "  huge pages                 1Gi  set aside, and no use to anybody else",
+            "  huge pages                 1Gi  set aside, not available to anything else",
             "  allocatable             7180Mi  capacity less reservations, hard threshold and huge pages: what pods can request",
-            "  system may use          1536Mi  before pods within their requests reach the greater line",
+            "  system may use          1536Mi  before pods within their requests reach the greater threshold",
             "  system uses          not known  outside of pods",
         ] {
             assert!(text.lines().any(|printed| printed == line), "{line}\n{text}");

@@ -103,13 +103,13 @@ impl FromArgMatches for OfMachine {
 impl Options {
     /// Reads the files, which these options override. `own_cgroup` is the cgroup that is the agent's alone.
     pub(crate) fn load(&self, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
-        plimsoll_config::load(&self.sources(), &self.overrides(own_cgroup))
+        self.examine(own_cgroup).valid()
     }
 
     /// The same, with all that was read.
     pub(crate) fn load_and_keep(&self, own_cgroup: Option<String>) -> Result<(Configuration, Snapshot), ConfigError> {
         let (report, kept) = plimsoll_config::examine_and_keep(&self.sources(), &self.overrides(own_cgroup));
-        if report.errors.is_empty() { Ok((report.configuration, kept)) } else { Err(ConfigError(report.errors)) }
+        Ok((report.valid()?, kept))
     }
 
     /// Reads what was kept in place of the files.

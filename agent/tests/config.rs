@@ -5,13 +5,13 @@ use std::process::{Command, Output};
 
 /// The program of this checkout: by what cargo says at run time, as a test may have been copied after it was built.
 fn program() -> std::ffi::OsString {
-    std::env::var_os("CARGO_BIN_EXE_plimsoll").expect("cargo says it")
+    std::env::var_os("CARGO_BIN_EXE_plimsoll").expect("cargo sets it")
 }
 
 fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.arg("config").args(arguments).current_dir(directory);
-    // What the caller's environment says is not what is tested.
+    // The caller's environment is not under test.
     for name in ["PLIMSOLL_CONFIG", "PLIMSOLL_KUBELET_CONFIG", "PLIMSOLL_KUBELET_CONFIG_DIR", "PLIMSOLL_NODE_CONFIG"] {
         command.env_remove(name);
     }

@@ -1,6 +1,6 @@
-//! What users get wrong in a configuration that is in order: [`check`] holds it against a node and its pods.
+//! Common mistakes in a valid configuration: [`check`] compares it with a node and its pods.
 //!
-//! Everything it looks at is handed to it, so that a configuration can be checked far from the node it is for.
+//! Nothing is read here, so that a configuration can be checked on another machine than its node.
 
 use crate::error::Problem;
 use crate::kubelet::typed::place;
@@ -12,25 +12,25 @@ use plimsoll_policy::kubelet::Line;
 use plimsoll_units::{Bytes, Quantity};
 use std::collections::BTreeMap;
 
-/// The node that a configuration is for; what is not known is not checked.
+/// The node of a configuration; what is not known is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// A kubelet runs there, or is to. What only a kubelet does wrong is not looked for elsewhere.
+    /// A kubelet runs there, or is to. Elsewhere mistakes that only concern a kubelet are not checked.
     pub has_kubelet: bool,
     /// All its memory.
     pub memory: Option<Bytes>,
-    /// What of that is set aside for huge pages. Pods get it by name alone, and the kubelet takes it off what they can
+    /// What of that is set aside for huge pages. Pods request it by name, and the kubelet subtracts it from what they can
     /// request otherwise.
     pub huge_pages: Bytes,
     /// What it uses of that outside of pods.
     pub system_uses: Option<Bytes>,
     /// Whether cgroups are version 2.
     pub cgroup_v2: Option<bool>,
-    /// What it swaps to, as `/proc/swaps` names it.
+    /// Its swap areas, by their names in `/proc/swaps`.
     pub swaps: Vec<String>,
     /// Its pods, or all of the cluster's.
     pub pods: Vec<Pod>,
-    /// Its static pods, as their files have them.
+    /// Its static pods, by their files.
     pub static_pods: Vec<StaticPod>,
 }
 
@@ -54,7 +54,7 @@ pub struct StaticPod {
     pub name: String,
     /// The name of a priority class, and its line.
     pub priority_class: Option<(String, u64)>,
-    /// Whether it has a priority of its own.
+    /// Whether it has a `priority`.
     pub has_priority: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct Headroom {
     /// What pods can request: the capacity less the reservations, the hard threshold and what is set aside for huge
     /// pages.
     pub allocatable: Bytes,
-    /// The capacity less the reservations alone, as older documents reckon.
+    /// The capacity less the reservations alone, as in older documents.
     pub less_reservations: Bytes,
     /// What the system uses outside of pods, where it is known.
     pub system_uses: Option<Bytes>,
@@ -86,23 +86,23 @@ impl Headroom {
     /// The rule for choosing reservations.
     pub const RULE: &str = "what is kept from pods (kubeReserved, systemReserved and the hard threshold) covers what the system \
                             itself uses plus the greater of the soft and the hard threshold; then pods within their requests \
-                            never reach a line. Older documents do not count the hard threshold as kept from pods.";
+                            never reach a threshold. Older documents do not count the hard threshold as kept from pods.";
 
-    /// Reckons it; absent where nothing is known of the node's memory.
+    /// Computes it; absent where the size of the node's memory is not known.
     pub fn of(kubelet: &Kubelet, node: &Node) -> Option<Self> {
         let capacity = node.memory?;
-        let line = |hard: bool| {
-            let lines = kubelet
+        let threshold = |hard: bool| {
+            let thresholds = kubelet
                 .thresholds
                 .iter()
                 .filter(|threshold| threshold.signal == EvictionSignal::MemoryAvailable && threshold.is_hard() == hard);
-            lines.map(|threshold| amount(threshold, capacity)).max().unwrap_or_default()
+            thresholds.map(|threshold| amount(threshold, capacity)).max().unwrap_or_default()
         };
         let reserved =
             |map: &BTreeMap<String, Quantity>| map.get("memory").and_then(Quantity::bytes).unwrap_or_default();
         let (kube_reserved, system_reserved) = (reserved(&kubelet.kube_reserved), reserved(&kubelet.system_reserved));
         let less_reservations = capacity.saturating_sub(kube_reserved).saturating_sub(system_reserved);
-        let hard = line(true);
+        let hard = threshold(true);
         let taken = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
         Some(Self {
             capacity,
@@ -110,7 +110,7 @@ impl Headroom {
             kube_reserved,
             system_reserved,
             hard,
-            soft: line(false),
+            soft: threshold(false),
             allocatable: less_reservations.saturating_sub(taken).saturating_sub(node.huge_pages),
             less_reservations,
             system_uses: node.system_uses,
@@ -118,37 +118,37 @@ impl Headroom {
     }
 
     /// The greater of the soft and the hard threshold.
-    pub fn line(&self) -> Bytes {
+    pub fn threshold(&self) -> Bytes {
         self.hard.max(self.soft)
     }
 
-    /// What the system may use outside of pods before pods within their requests reach the line. What is set aside for
-    /// huge pages serves neither.
+    /// What the system may use outside of pods before pods within their requests reach the threshold. What is set aside
+    /// for huge pages counts for neither.
     pub fn system_may_use(&self) -> Bytes {
-        self.divided().saturating_sub(self.allocatable).saturating_sub(self.line())
+        self.divided().saturating_sub(self.allocatable).saturating_sub(self.threshold())
     }
 
-    /// What pods and the system have between them.
+    /// What pods and the system have together.
     fn divided(&self) -> Bytes {
         self.capacity.saturating_sub(self.huge_pages)
     }
 
-    /// How much more would have to be reserved, so that pods within their requests do not reach the line. Where nothing
-    /// is known of what the system uses, it is taken to use something.
+    /// How much more would have to be reserved, so that pods within their requests do not reach the threshold. Where the
+    /// use of the system is not known, it is taken as above zero.
     pub fn missing(&self) -> Option<Bytes> {
         let may_use = self.system_may_use();
         match self.system_uses {
             Some(uses) if uses > may_use => Some(uses.saturating_sub(may_use)),
-            // Of a line above all that is kept back, the part that nothing covers.
+            // The part of the threshold that no reservation covers.
             None if may_use == Bytes::ZERO => {
-                Some((self.allocatable.saturating_add(self.line())).saturating_sub(self.divided()))
+                Some((self.allocatable.saturating_add(self.threshold())).saturating_sub(self.divided()))
             }
             Some(_) | None => None,
         }
     }
 }
 
-/// A threshold's amount; what lies beyond 64 bits is all there can be.
+/// A threshold's amount; beyond 64 bits it is the greatest amount.
 fn amount(threshold: &EvictionThreshold, capacity: Bytes) -> Bytes {
     if threshold.operator == Operator::Never {
         return Bytes::ZERO;
@@ -157,18 +157,18 @@ fn amount(threshold: &EvictionThreshold, capacity: Bytes) -> Bytes {
     if value.is_negative() { Bytes::ZERO } else { value.bytes().unwrap_or(Bytes(u64::MAX)) }
 }
 
-/// What a check found beside what reading found.
+/// The findings of a check, beside those of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// What a kubelet refuses.
     pub errors: Vec<Problem>,
-    /// What is in order and yet hardly what was meant.
+    /// What is valid and yet probably a mistake.
     pub warnings: Vec<Problem>,
     /// How the node's memory is divided, where there is a kubelet and the size is known.
     pub headroom: Option<Headroom>,
 }
 
-/// Holds a configuration against a node.
+/// Compares a configuration with a node.
 pub fn check(configuration: &Configuration, node: &Node) -> Findings {
     let kubelet = &configuration.kubelet;
     let mut reported = Reported { kubelet, errors: Vec::new(), warnings: Vec::new() };
@@ -179,8 +179,8 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
         reported.headroom(headroom);
     }
     if kubelet.kernel_memcg_notification && node.cgroup_v2 == Some(true) {
-        let why = "it does nothing on cgroup v2, where the kubelet has no such notification; Plimsoll's own hooks are what \
-                   sees a crossing at once";
+        let why = "no effect on cgroup v2, where the kubelet has no such notification; Plimsoll's own hooks report a \
+                   crossing at once";
         reported.warn("kernelMemcgNotification", None, "true", why);
     }
     if kubelet.fail_swap_on && node.has_kubelet && !node.swaps.is_empty() {
@@ -204,7 +204,7 @@ struct Reported<'a> {
 }
 
 impl Reported<'_> {
-    /// A problem with a key, or with an entry of its map, where it stands.
+    /// A problem with a key, or with an entry of its map, at its place.
     fn problem(&self, key: &str, entry: Option<&str>, value: &str, expected: &str) -> Problem {
         let settings = &self.kubelet.settings;
         let of_entry = entry.and_then(|entry| settings.map(key).find(|(name, _)| *name == entry));
@@ -224,7 +224,7 @@ impl Reported<'_> {
         self.warnings.push(self.problem(key, entry, value, why));
     }
 
-    /// A soft threshold that is not above the hard one is never what acts.
+    /// A soft threshold that is not above the hard one has no effect.
     fn soft_thresholds(&mut self, node: &Node) {
         let thresholds = &self.kubelet.thresholds;
         for soft in thresholds.iter().filter(|threshold| !threshold.is_hard()) {
@@ -292,13 +292,13 @@ impl Reported<'_> {
                 "pods within their requests ({} in all) can reach the threshold of {}, {uses}; expected kubeReserved and \
                  systemReserved to cover {more}",
                 shown(headroom.allocatable),
-                shown(headroom.line()),
+                shown(headroom.threshold()),
             );
             self.warn("systemReserved", Some("memory"), &written(headroom.system_reserved), &why);
         }
     }
 
-    /// One warning a DaemonSet: its pods are all alike.
+    /// One warning for each DaemonSet, since its pods are alike.
     fn daemon_sets(&mut self, pods: &[Pod]) {
         let mut sets: BTreeMap<&str, (usize, &Pod)> = BTreeMap::new();
         for pod in pods.iter().filter(|pod| pod.priority <= 0) {
@@ -330,20 +330,20 @@ impl Reported<'_> {
                 key: format!("static pod {name}: spec.priorityClassName"),
                 value: Some(class.clone()),
                 expected:
-                    "nothing looks this name up for a static pod, so that its priority is 0 where pods are ranked and \
-                           ended by it; expected spec.priority with the class's number beside it"
+                    "no component resolves this name for a static pod, so that its priority is 0 for eviction and \
+                     shutdown; expected spec.priority with the class's number beside it"
                         .to_owned(),
             });
         }
     }
 }
 
-/// What is said of a soft threshold that is not above the hard one.
+/// The message for a soft threshold that is not above the hard one.
 fn not_above(hard: &str) -> String {
     format!("not above the hard threshold of {hard}, which acts first; expected more")
 }
 
-/// Whether a soft threshold is above a hard one; not known where one is a share of something whose size is not known.
+/// Whether a soft threshold is above a hard one; not known where one is a percentage of an unknown size.
 fn is_above(soft: &EvictionThreshold, hard: &EvictionThreshold, node: &Node) -> Option<bool> {
     match (&soft.value, &hard.value) {
         (ThresholdValue::Percentage(soft), ThresholdValue::Percentage(hard)) => Some(soft > hard),
@@ -367,19 +367,19 @@ pub fn shown(bytes: Bytes) -> String {
     if quantity.ends_with(|last: char| last.is_ascii_digit()) { quantity + " B" } else { quantity }
 }
 
-/// Reads the file of a static pod, in YAML or JSON; what is none is told.
+/// Reads the file of a static pod, in YAML or JSON.
 pub fn parse_static_pod(text: &str, file: &str) -> Result<StaticPod, Vec<Problem>> {
     let mut problems = Problems::new(file);
     let document = read(text, &mut problems);
     let found = document.as_ref().and_then(|document| {
         let spec = document.get("spec")?;
-        let said = |name| spec.get(name).filter(|node| !matches!(node.value, Value::Null));
+        let set = |name| spec.get(name).filter(|node| !matches!(node.value, Value::Null));
         let name = document.get("metadata").and_then(|metadata| metadata.get("name"));
         Some(StaticPod {
             file: file.to_owned(),
             name: name.map_or_else(|| "?".to_owned(), |name| name.value.shown()),
-            priority_class: said("priorityClassName").map(|class| (class.value.shown(), class.line)),
-            has_priority: said("priority").is_some(),
+            priority_class: set("priorityClassName").map(|class| (class.value.shown(), class.line)),
+            has_priority: set("priority").is_some(),
         })
     });
     found.ok_or_else(|| {

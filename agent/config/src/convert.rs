@@ -19,16 +19,16 @@ pub enum Form {
     Flags,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
     /// The text in its new form.
     pub text: String,
-    /// What the new form cannot say, with why.
+    /// What the new form cannot hold, with the reason.
     pub lost: Vec<Lost>,
 }
 
-/// Something that the new form cannot say.
+/// Something that the new form cannot hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// Its name.
@@ -37,8 +37,8 @@ pub struct Lost {
     pub why: &'static str,
 }
 
-/// Turns a configuration into another form. Read again, the new text comes to the same lines, reservations and periods;
-/// what is the default is left out where it is the default there too.
+/// Converts a configuration into another form. Read again, the new text gives the same thresholds, reservations and
+/// periods; defaults are left out where they are the default there too.
 pub fn convert(configuration: &Configuration, form: Form) -> Converted {
     let settings = &configuration.kubelet.settings;
     let mut lost = Vec::new();
@@ -53,11 +53,11 @@ pub fn convert(configuration: &Configuration, form: Form) -> Converted {
             yaml(&Ordered(own(configuration)))
         }
         Form::Kubelet => {
-            machine("a kubelet knows nothing of it");
+            machine("a kubelet has no such key");
             yaml(&Ordered(kubelet(settings, &mut lost)))
         }
         Form::Flags => {
-            machine("a kubelet knows nothing of it");
+            machine("a kubelet has no such key");
             flags(settings, &mut lost)
         }
     };
@@ -66,7 +66,7 @@ pub fn convert(configuration: &Configuration, form: Form) -> Converted {
 
 fn yaml(value: &impl Serialize) -> String {
     let options = serde_saphyr::ser_options! { quote_all: true };
-    // Maps, lists and scalars with text for keys: nothing that YAML could not say.
+    // Maps, lists and scalars with text for keys: YAML has all of them.
     serde_saphyr::to_string_with_options(value, options).unwrap_or_else(|error| format!("# {error}\n"))
 }
 
@@ -130,7 +130,7 @@ fn kubelet(settings: &Settings, lost: &mut Vec<Lost>) -> Vec<(String, Value)> {
         if key.in_file {
             let is_zero = |text: &str| key.shape == Shape::Duration && parse_duration(text) == Ok(0);
             if key.default.is_some() && value.as_str().is_some_and(is_zero) {
-                let why = "a kubelet's file cannot say zero, which counts as nothing said there; the flag can";
+                let why = "a kubelet's file cannot set zero, which counts as not set there; the flag can";
                 lost.push(Lost { key: key.name.to_owned(), why });
             } else {
                 file.insert(key.name, value);
@@ -141,7 +141,7 @@ fn kubelet(settings: &Settings, lost: &mut Vec<Lost>) -> Vec<(String, Value)> {
             lost.push(Lost { key: key.name.to_owned(), why: "a kubelet's file has no key for this flag" });
         }
     }
-    // No lines at all is what some forms come to without a word; a file has to say it.
+    // Some forms have no thresholds by default; a file has to set that.
     if settings.get("evictionHard").is_none() {
         file.insert("evictionHard", Value::Object(serde_json::Map::new()));
     }
@@ -187,7 +187,7 @@ pub(crate) fn json(key: &Key, value: &SettingValue) -> Value {
     }
 }
 
-/// A kubelet that has flags alone has no default lines: they are all written.
+/// A kubelet with flags alone has no default thresholds: they are all written.
 fn flags(settings: &Settings, lost: &mut Vec<Lost>) -> String {
     let mut text = String::new();
     let mut line = |flag: &str, value: &str| {
@@ -215,7 +215,7 @@ fn flags(settings: &Settings, lost: &mut Vec<Lost>) -> String {
                 line(flag, &pairs.join(","));
             }
             SettingValue::Any(_) => {
-                lost.push(Lost { key: key.name.to_owned(), why: "a flag cannot say a structure" });
+                lost.push(Lost { key: key.name.to_owned(), why: "a flag cannot hold a structure" });
             }
         }
     }

@@ -1,9 +1,10 @@
-//! What can be wrong with a configuration.
+//! Errors and warnings of a configuration.
 
 use core::fmt;
+use serde::Serialize;
 
-/// One thing that is wrong: where, which key, what stands there, what was expected.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One problem: its place, the key, the value, and what was expected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The file, as it was named.
     pub file: String,
@@ -11,9 +12,9 @@ pub struct Problem {
     pub line: Option<u64>,
     /// The key with its parents: `machine.brake.mode`, `machine.workloads[2].match`.
     pub key: String,
-    /// What stands there.
+    /// The value.
     pub value: Option<String>,
-    /// What was expected, or why the value will not do.
+    /// What was expected, or why the value is refused.
     pub expected: String,
 }
 

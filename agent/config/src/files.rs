@@ -1,11 +1,11 @@
-//! Where the files are read that say something of the configuration.
+//! Reading the files of the configuration.
 
 use crate::model::Text;
 use crate::tree::Problems;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where files are found.
+/// A place of files.
 pub(crate) trait Files {
     fn read(&self, path: &Path) -> io::Result<String>;
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
@@ -41,7 +41,7 @@ pub(crate) struct Disk;
 
 impl Files for Disk {
     fn read(&self, path: &Path) -> io::Result<String> {
-        // A command line may hold anything.
+        // A command line can have any bytes.
         if path.file_name().is_some_and(|name| name == "cmdline") {
             return Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned());
         }

@@ -45,4 +45,4 @@ pub use machine::{Brake, BrakeMode, GraceOfMemory, LogFormat, Machine, OfMemory,
 pub use model::{Configuration, Origin, Text};
 pub use show::{Row, rows};
 pub use snapshot::Snapshot;
-pub use sources::{Report, Sources, Texts, examine, examine_and_keep, examine_texts, load, load_kept, parse};
+pub use sources::{Report, Sources, Texts, examine, examine_and_keep, examine_texts, load_kept, parse};

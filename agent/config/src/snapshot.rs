@@ -1,4 +1,4 @@
-//! What was read, kept so that another process reads the same whatever became of the files.
+//! What was read, kept so that another process reads the same even if the files have changed.
 
 use crate::files::{Disk, Files};
 use core::cell::RefCell;
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files with what stood in them, directories with what was found in them, and what could not be read with the reason.
+/// The contents of files and directories, and what could not be read with the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     files: BTreeMap<String, Result<String, String>>,
     directories: BTreeMap<String, Result<Vec<String>, String>>,
 }
 
-/// Paths are told in words everywhere, so what is no text in them is replaced here as it is there.
+/// Paths are printed as text everywhere; bytes that are no text are replaced here in the same way.
 fn name(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

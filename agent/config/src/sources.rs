@@ -1,4 +1,4 @@
-//! All places that say something of the configuration, read and laid over each other.
+//! All sources of the configuration, read and merged.
 //!
 //! A kubelet's file, then its drop-ins, then its flags, as the kubelet does it; or its answer to configz, which is the
 //! result of all that. Plimsoll's own file goes before them, key by key.
@@ -52,31 +52,31 @@ pub struct Texts {
     pub kubelet_command_line: Vec<Text>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The configuration; where there are errors, what is left without the values that are wrong.
     pub configuration: Configuration,
-    /// Everything that is wrong.
+    /// Every error.
     pub errors: Vec<Problem>,
-    /// What is in order and yet hardly what was meant.
+    /// What is valid and yet probably a mistake.
     pub warnings: Vec<Problem>,
 }
 
-/// Reads the files, or takes the defaults where there is none to read.
-pub fn load(sources: &Sources, overrides: &Overrides) -> Result<Configuration, ConfigError> {
-    let Report { configuration, errors, .. } = examine(sources, overrides);
-    if errors.is_empty() { Ok(configuration) } else { Err(ConfigError(errors)) }
+impl Report {
+    /// The configuration, if it has no errors.
+    pub fn valid(self) -> Result<Configuration, ConfigError> {
+        if self.errors.is_empty() { Ok(self.configuration) } else { Err(ConfigError(self.errors)) }
+    }
 }
 
 /// Reads Plimsoll's own file alone, from a text; `file` is how errors and origins call it.
 pub fn parse(text: &str, file: &str) -> Result<Configuration, ConfigError> {
     let own = Some(Text { file: file.to_owned(), text: text.to_owned() });
-    let Report { configuration, errors, .. } = examine_texts(&Texts { own, ..Texts::default() }, &Overrides::default());
-    if errors.is_empty() { Ok(configuration) } else { Err(ConfigError(errors)) }
+    examine_texts(&Texts { own, ..Texts::default() }, &Overrides::default()).valid()
 }
 
-/// Reads the files, and tells all that is wrong beside what is not.
+/// Reads the files, with every error and warning beside the configuration.
 pub fn examine(sources: &Sources, overrides: &Overrides) -> Report {
     examine_in(sources, overrides, &Disk)
 }
@@ -90,8 +90,7 @@ pub fn examine_and_keep(sources: &Sources, overrides: &Overrides) -> (Report, Sn
 
 /// Reads what was kept instead of the files.
 pub fn load_kept(kept: &Snapshot, sources: &Sources, overrides: &Overrides) -> Result<Configuration, ConfigError> {
-    let Report { configuration, errors, .. } = examine_in(sources, overrides, kept);
-    if errors.is_empty() { Ok(configuration) } else { Err(ConfigError(errors)) }
+    examine_in(sources, overrides, kept).valid()
 }
 
 fn examine_in(sources: &Sources, overrides: &Overrides, files: &dyn Files) -> Report {
@@ -127,7 +126,7 @@ fn assemble(texts: &Texts, overrides: &Overrides, files: &dyn Files, mut problem
     Report { configuration: Configuration { warnings: warnings.clone(), ..configuration }, errors, warnings }
 }
 
-/// What a kubelet is told, and whether anything was looked at that could tell.
+/// The settings of a kubelet, and whether any source of them was named.
 fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems: &mut Problems) -> bool {
     let Texts { own: _, kubelet_config, drop_ins, configz, node_config: openshift, kubelet_command_line } = texts;
     let line = command_line(kubelet_command_line, &|path| files.read(Path::new(path)), problems);
@@ -185,7 +184,7 @@ fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems:
             problems.turn_to(file);
             let layer = document(text, Dialect::DropIn, problems);
             if layer.contains_key("mergeDefaultEvictionSettings") {
-                let why = "it does nothing in a drop-in: the kubelet merges defaults when it has read its file";
+                let why = "no effect in a drop-in: the kubelet merges defaults when it has read its file";
                 problems.warn(None, "mergeDefaultEvictionSettings", None, why);
             }
             settings.merge(layer);
@@ -193,17 +192,17 @@ fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems:
         settings.drop_zeros();
     }
     apply(&given, settings, problems);
-    // Drop-ins and flags may have said it.
+    // Drop-ins and flags may have set it.
     if is_alone && settings.get("evictionHard").is_none() && !problems.is_meant("evictionHard") {
         problems.turn_to("default");
-        let why = "nothing says it, and a kubelet without --config has no hard thresholds of its own; expected a file, or \
+        let why = "no source sets it, and a kubelet without --config has no default hard thresholds; expected a file, or \
                    --eviction-hard";
         problems.warn(None, "evictionHard", None, why);
     }
     is_reported
 }
 
-/// The last of these flags, as a path. What a running process names is looked for where that process would find it.
+/// The last of these flags, as a path. A path from `/proc/PID/cmdline` is taken as that process would open it.
 fn path_of(flags: &[Flag], name: &str) -> Option<(PathBuf, Flag)> {
     let flag = flags.iter().rfind(|flag| flag.name == name)?;
     let path = PathBuf::from(flag.value.as_deref()?);
@@ -218,13 +217,13 @@ fn path_of(flags: &[Flag], name: &str) -> Option<(PathBuf, Flag)> {
     Some((found, flag.clone()))
 }
 
-/// What a flag names. Without it nobody knows what that kubelet goes by, and nothing is guessed.
+/// The content of what a flag names. Without it the kubelet's configuration is not known, and nothing is guessed.
 fn referred<T>(path: &Path, flag: &Flag, read: io::Result<T>, problems: &mut Problems) -> Option<T> {
     read.map_err(|error| {
         let (file, line) = flag.origin.place();
         problems.turn_to(file);
         let why = format!(
-            "it cannot be read ({error}), so that what it says is not known; expected --kubelet-{} for it",
+            "it cannot be read ({error}), so that its content is not known; expected it under --kubelet-{}",
             flag.name
         );
         problems.add(line, &format!("--{}", flag.name), Some(&path.display().to_string()), &why);

@@ -1,4 +1,4 @@
-//! What users get wrong, and what is said of it.
+//! Common mistakes, and the messages for them.
 
 use plimsoll_config::{Headroom, Node, Overrides, Pod, Text, Texts, check, examine_texts, parse_static_pod};
 use plimsoll_units::{Bytes, Quantity};
@@ -61,7 +61,7 @@ fn the_scenarios_of_the_documentation() {
             "1536Mi",
             None,
         ),
-        // What happens to those who do not follow it.
+        // Without following it.
         (
             "10 % for half a minute, and the system's own use reserved alone",
             "  eviction-soft: ['memory.available<10%']\n  eviction-soft-grace-period: ['memory.available=30s']\n  \
@@ -87,7 +87,7 @@ fn the_scenarios_of_the_documentation() {
         let node = Node { memory: Some(bytes("10Gi")), system_uses, has_kubelet: true, ..Node::default() };
         let findings = check(&report.configuration, &node);
         let headroom = findings.headroom.expect("the capacity is known");
-        assert_eq!(headroom.line(), bytes(line), "{name}");
+        assert_eq!(headroom.threshold(), bytes(line), "{name}");
         assert_eq!(headroom.less_reservations, bytes(by_documents), "{name}");
         assert_eq!(headroom.allocatable, bytes(allocatable), "{name}");
         assert_eq!(headroom.system_may_use(), bytes(may_use), "{name}");
@@ -97,7 +97,7 @@ fn the_scenarios_of_the_documentation() {
 }
 
 #[test]
-fn pods_within_their_requests_that_reach_a_line_are_told() {
+fn pods_within_their_requests_that_reach_a_threshold_are_reported() {
     let node = |uses: Option<&str>| Node {
         has_kubelet: true,
         memory: Some(bytes("10Gi")),
@@ -154,7 +154,7 @@ fn pods_within_their_requests_that_reach_a_line_are_told() {
     assert!(Headroom::of(&too_much.configuration.kubelet, &Node::default()).is_none());
 }
 
-/// As the kubelet reckons what pods can request: the pool is theirs by name, and is no memory of anybody else's.
+/// As the kubelet computes what pods can request: the pool is requested by name.
 #[test]
 fn what_is_set_aside_for_huge_pages_is_taken_off_what_pods_can_request() {
     let of = |body: &str, huge_pages: &str| {
@@ -191,7 +191,7 @@ fn what_is_set_aside_for_huge_pages_is_taken_off_what_pods_can_request() {
 }
 
 #[test]
-fn a_soft_line_belongs_above_the_hard_one() {
+fn a_soft_threshold_belongs_above_the_hard_one() {
     let grace = "evictionSoftGracePeriod: {memory.available: 1m, nodefs.available: 1m}";
     let below = |soft: &str, signal: &str, hard: &str| {
         vec![format!(
@@ -223,7 +223,7 @@ fn a_soft_line_belongs_above_the_hard_one() {
 }
 
 #[test]
-fn a_soft_line_of_a_slice_belongs_above_its_hard_one() {
+fn a_soft_threshold_of_a_slice_belongs_above_its_hard_one() {
     let below = |soft: &str, hard: &str| {
         vec![format!(
             "f:3: machine.slices[1].evictionSoft.memory.available: {soft:?}: not above the hard threshold of {hard}, which acts \
@@ -251,12 +251,12 @@ fn a_soft_line_of_a_slice_belongs_above_its_hard_one() {
 }
 
 #[test]
-fn what_the_node_does_not_do_is_told() {
+fn settings_without_effect_on_the_node_are_reported() {
     let file = |body: &str| Texts { kubelet_config: Some(text("k", &format!("{HEAD}{body}"))), ..Texts::default() };
     let swap = Node { has_kubelet: true, swaps: vec!["/dev/sda2".to_owned()], ..Node::default() };
     let v2 = |cgroup_v2| Node { cgroup_v2, ..Node::default() };
-    let notification = "k:3: kernelMemcgNotification: \"true\": it does nothing on cgroup v2, where the kubelet has no such notification; \
-         Plimsoll's own hooks are what sees a crossing at once";
+    let notification = "k:3: kernelMemcgNotification: \"true\": no effect on cgroup v2, where the kubelet has no such notification; \
+         Plimsoll's own hooks report a crossing at once";
     for (texts, node, reported) in [
         (file("kernelMemcgNotification: true"), v2(Some(true)), vec![notification]),
         (file("kernelMemcgNotification: true"), v2(Some(false)), vec![]),
@@ -271,7 +271,7 @@ fn what_the_node_does_not_do_is_told() {
             ],
         ),
         (file("failSwapOn: false"), swap.clone(), vec![]),
-        // Where no kubelet is, swap and requests are nobody's concern.
+        // Without a kubelet, swap and requests are not checked.
         (
             own("evictionHard: {memory.available: 500Mi}"),
             Node { has_kubelet: false, memory: Some(bytes("10Gi")), ..swap },
@@ -283,7 +283,7 @@ fn what_the_node_does_not_do_is_told() {
 }
 
 #[test]
-fn pods_that_rely_on_what_they_do_not_have_are_reported() {
+fn daemon_sets_and_static_pods_without_priority_are_reported() {
     let pod = |name: &str, owner: Option<&str>, priority| Pod {
         name: name.to_owned(),
         daemon_set: owner.map(str::to_owned),
@@ -312,8 +312,8 @@ fn pods_that_rely_on_what_they_do_not_have_are_reported() {
             "pods: DaemonSet kube-system/log: \"priority 0\": kube-system/log-1 and 1 more: evicted like any other, made \
              again on this node at once, and over the threshold again; expected a priorityClassName with a high priority, unless \
              it may only run where there is room",
-            "etcd.yaml:4: static pod etcd: spec.priorityClassName: \"system-node-critical\": nothing looks this name up for \
-             a static pod, so that its priority is 0 where pods are ranked and ended by it; expected spec.priority with the \
+            "etcd.yaml:4: static pod etcd: spec.priorityClassName: \"system-node-critical\": no component resolves this name \
+             for a static pod, so that its priority is 0 for eviction and shutdown; expected spec.priority with the \
              class's number beside it",
         ]
     );

@@ -1,4 +1,4 @@
-//! One form turned into another says the same.
+//! One form converted into another means the same.
 
 use plimsoll_config::kubelet::{Kubelet, Settings};
 use plimsoll_config::{Configuration, Form, Overrides, Text, Texts, convert, examine_texts, rows};
@@ -19,7 +19,7 @@ fn texts(form: Form, text: &str) -> Texts {
     }
 }
 
-/// What is decided by, without how it was said.
+/// What decisions use, without how it was written.
 fn meaning(configuration: &Configuration) -> Kubelet {
     let Configuration { kubelet, .. } = configuration;
     Kubelet {
@@ -34,7 +34,7 @@ fn meaning(configuration: &Configuration) -> Kubelet {
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
 #[test]
-fn each_form_turned_into_each_other_means_the_same() {
+fn each_form_converted_into_each_other_means_the_same() {
     let node_config = |text: &str| Texts {
         node_config: Some(Text { file: "n".to_owned(), text: text.to_owned() }),
         ..Texts::default()
@@ -58,7 +58,7 @@ fn each_form_turned_into_each_other_means_the_same() {
         ),
         ("flags", texts(Form::Flags, "kubelet --eviction-max-pod-grace-period=-1 --eviction-hard=memory.available<5%")),
         (
-            "limits of local storage that nobody enforces",
+            "limits of local storage that are not enforced",
             texts(Form::Kubelet, &format!("{HEAD}localStorageCapacityIsolation: false")),
         ),
         ("a reservation without its resource", node_config("kubeletArguments: {system-reserved: ['1.5Gi']}")),
@@ -97,7 +97,7 @@ fn each_form_turned_into_each_other_means_the_same() {
 }
 
 #[test]
-fn a_file_of_the_kubelet_comes_back_whole_and_flags_tell_what_they_cannot_say() {
+fn a_kubelets_file_is_converted_without_loss_and_losses_of_flags_are_reported() {
     let body = format!(
         "{HEAD}evictionHard:\n  memory.available: 500Mi\nfailSwapOn: false\nimageGCHighThresholdPercent: 90\nmemorySwap:\n  \
          swapBehavior: LimitedSwap\nstaticPodPath: /etc/my pods\nauthentication:\n  anonymous:\n    enabled: false\n\
@@ -136,7 +136,7 @@ fn a_file_of_the_kubelet_comes_back_whole_and_flags_tell_what_they_cannot_say() 
 }
 
 #[test]
-fn rows_name_each_value_with_its_place() {
+fn rows_have_each_value_with_its_origin() {
     let configuration = read(&texts(Form::Plimsoll, "evictionHard: {memory.available: 5%}\nmachine: {source: psi}"));
     let row = |key: &str| {
         let row = rows(&configuration).into_iter().find(|row| row.key == key).unwrap_or_else(|| panic!("no {key}"));

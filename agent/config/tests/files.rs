@@ -1,10 +1,10 @@
-//! Whole files: what they become, and what is said of bad ones.
+//! Whole files: what they become, and the messages for bad ones.
 
 use core::time::Duration;
 use plimsoll_config::kubelet::Kubelet;
 use plimsoll_config::{
     BrakeMode, ConfigError, Configuration, LogFormat, Machine, Origin, Override, Overrides, SourceChoice, Sources,
-    load as load_all, parse,
+    examine, parse,
 };
 use plimsoll_policy::kubelet::{Line, Signal, Threshold};
 use plimsoll_policy::{Config as Policy, SliceThresholds};
@@ -19,7 +19,7 @@ fn of(text: &str) -> Configuration {
 }
 
 fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Configuration, ConfigError> {
-    load_all(&Sources { own: path.map(Path::to_owned), ..Sources::default() }, overrides)
+    examine(&Sources { own: path.map(Path::to_owned), ..Sources::default() }, overrides).valid()
 }
 
 fn error_of(text: &str) -> String {
@@ -42,7 +42,7 @@ fn nothing_set_is_the_kubelets_default() {
 }
 
 #[test]
-fn the_shipped_example_is_in_order_and_shows_the_defaults() {
+fn the_shipped_example_is_valid_and_shows_the_defaults() {
     let shipped = load(Some(Path::new(EXAMPLE)), &Overrides::default()).expect("the shipped example");
     let default = of("");
     assert_eq!(shipped.machine.workloads.len(), 3);
@@ -60,7 +60,7 @@ fn the_shipped_example_is_in_order_and_shows_the_defaults() {
 }
 
 #[test]
-fn the_lines_that_the_example_comments_out_are_in_order() {
+fn the_keys_that_the_example_comments_out_are_valid() {
     let text = std::fs::read_to_string(EXAMPLE).expect("the shipped example");
     let text = text
         .replace("  slices: []\n", "")
@@ -74,7 +74,7 @@ fn the_lines_that_the_example_comments_out_are_in_order() {
 }
 
 #[test]
-fn everything_can_be_said() {
+fn every_key_can_be_set() {
     let configuration = of("
 evictionHard: {memory.available: 5%}
 evictionSoft: {memory.available: 1.5Gi}
@@ -256,7 +256,7 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
         ),
         (
             "evictionSoftGracePeriod:\n  memory.available: 1m",
-            "test.yaml:2: evictionSoftGracePeriod.memory.available: \"1m\": there is no soft threshold that it belongs to",
+            "test.yaml:2: evictionSoftGracePeriod.memory.available: \"1m\": there is no soft threshold for it",
         ),
         (
             "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 90}",
@@ -313,7 +313,7 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
             "machine: {never: [a/../b]}",
             "test.yaml:1: machine.never[0]: \"a/../b\": character 3: expected a name; it is empty, `.` or `..`",
         ),
-        // A kubelet may run with these, but no kubelet ever took a slice's own line.
+        // A kubelet may run with these, but no kubelet accepts the threshold of a slice.
         (
             "machine: {slices: [{path: a, evictionHard: {memory.available: 1000E}}]}",
             "test.yaml:1: machine.slices[0].evictionHard.memory.available: \"1000E\": expected a quantity of at most \
@@ -494,11 +494,11 @@ fn a_file_that_is_not_yaml_or_missing_is_an_error() {
     }
     assert_eq!(
         error_of("machine: {source: auto}\nmachine: {source: psi}"),
-        "test.yaml:2: machine: the same key stands in line 1 already"
+        "test.yaml:2: machine: the same key is in line 1 already"
     );
     assert_eq!(
         error_of("evictionHard:\n  memory.available: 1Gi\n  memory.available: 2Gi"),
-        "test.yaml:3: evictionHard.memory.available: the same key stands in line 2 already"
+        "test.yaml:3: evictionHard.memory.available: the same key is in line 2 already"
     );
     let missing = load(Some(Path::new("/nonexistent/plimsoll.yaml")), &Overrides::default());
     let error = missing.expect_err("there is no such file").to_string();
@@ -509,9 +509,9 @@ fn a_file_that_is_not_yaml_or_missing_is_an_error() {
     );
 }
 
-/// A kubelet that runs with such lines is not to be refused because of them.
+/// A kubelet runs with such thresholds; its configuration is not refused for them.
 #[test]
-fn what_the_kubelet_takes_although_no_machine_has_it_is_taken_and_warned_of() {
+fn amounts_that_no_machine_has_and_the_kubelet_accepts_are_accepted_with_a_warning() {
     let all = Line::Share(Percentage::of_one(1.0));
     let (plain, most) = (Line::bytes(Bytes::mib(100)), Line::bytes(Bytes(u64::MAX)));
     for (hard, reclaim, expected, warned) in [

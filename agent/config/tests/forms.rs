@@ -1,4 +1,4 @@
-//! Every form that a kubelet's configuration is found in: what it becomes, and what is said of it.
+//! Every form of a kubelet's configuration: what it becomes, and the messages for it.
 
 use core::time::Duration;
 use plimsoll_config::kubelet::{EvictionSignal, EvictionThreshold, ThresholdValue};
@@ -62,7 +62,7 @@ const DEFAULTS: [&str; 5] = [
 ];
 
 #[test]
-fn defaults_hold_as_the_kubelet_takes_them() {
+fn defaults_are_those_of_the_kubelet_in_each_form() {
     let one = |origin: &str| vec![format!("memory.available<1Gi {origin}")];
     let merged = |origin: &str| {
         let mut lines: Vec<String> = DEFAULTS.map(str::to_owned).to_vec();
@@ -182,13 +182,13 @@ fn the_minimum_reclaim_of_the_documentation() {
 }
 
 #[test]
-fn what_is_given_twice_is_told_and_taken_as_the_kubelet_takes_it() {
+fn repetitions_are_reported_and_resolved_as_the_kubelet_resolves_them() {
     let twice = "evictionHard:\n  memory.available: 1Gi\n  memory.available: 10%\n";
     for (texts, value, errors, warnings) in [
         (
             own(twice),
             "10%",
-            vec!["plimsoll.yaml:3: evictionHard.memory.available: the same key stands in line 2 already"],
+            vec!["plimsoll.yaml:3: evictionHard.memory.available: the same key is in line 2 already"],
             vec![],
         ),
         (
@@ -196,7 +196,7 @@ fn what_is_given_twice_is_told_and_taken_as_the_kubelet_takes_it() {
             "10%",
             vec![],
             vec![
-                "kubelet.yaml:5: evictionHard.memory.available: the same key stands in line 4 already; the kubelet takes \
+                "kubelet.yaml:5: evictionHard.memory.available: the same key is in line 4 already; the kubelet takes \
                  the last",
             ],
         ),
@@ -204,7 +204,7 @@ fn what_is_given_twice_is_told_and_taken_as_the_kubelet_takes_it() {
             drop_ins("", &[twice]),
             "10%",
             vec![
-                "1.conf:5: evictionHard.memory.available: the same key stands in line 4 already, and the kubelet refuses \
+                "1.conf:5: evictionHard.memory.available: the same key is in line 4 already, and the kubelet refuses \
                  a drop-in for that",
             ],
             vec![],
@@ -301,7 +301,7 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
         (
             kubelet_file("colour: red\n"),
             vec![],
-            vec!["kubelet.yaml:3: colour: unknown key; a kubelet of 1.36 passes over it"],
+            vec!["kubelet.yaml:3: colour: unknown key; a kubelet of 1.36 ignores it"],
         ),
         // It takes no number for a text.
         (
@@ -337,7 +337,7 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
         (
             kubelet_file("enforceNodeAllocatable: [pods, pods, kube-reserved, all]\nimageGCLowThresholdPercent: 90\n"),
             vec![
-                "kubelet.yaml:3: enforceNodeAllocatable: \"pods\": it stands in the list twice",
+                "kubelet.yaml:3: enforceNodeAllocatable: \"pods\": it is in the list twice",
                 "kubelet.yaml:3: enforceNodeAllocatable: \"kube-reserved\": kubeReservedCgroup is missing, which it needs",
                 "kubelet.yaml:3: enforceNodeAllocatable: \"all\": expected pods, system-reserved, \
                  system-reserved-compressible, kube-reserved, kube-reserved-compressible or none",
@@ -362,15 +362,15 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
             vec![
                 "kubelet.yaml:3: evictionMaxPodGracePeriod: \"-1\": reads as the pod's own grace period in the documents; \
                  the kubelet's code makes it one second",
-                "kubelet.yaml:4: evictionSoftGracePeriod.memory.available: \"1m\": there is no soft threshold that it \
-                 belongs to",
+                "kubelet.yaml:4: evictionSoftGracePeriod.memory.available: \"1m\": there is no soft threshold for \
+                 it",
             ],
         ),
         (
             command_line("kubelet --config=/none"),
             vec![
-                "cmdline:1: --config: \"/none\": it cannot be read (entity not found), so that what it says is not known; \
-                 expected --kubelet-config for it",
+                "cmdline:1: --config: \"/none\": it cannot be read (entity not found), so that its content is not known; \
+                 expected it under --kubelet-config",
             ],
             vec![],
         ),
@@ -423,7 +423,7 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
                  memory.available<1Gi",
                 "cmdline:1: --system-reserved: \"memory\": expected RESOURCE=QUANTITY such as memory=1.5Gi",
                 "cmdline:1: --fail-swap-on: \"maybe\": expected true or false",
-                "cmdline:1: --config-dir: a value is expected",
+                "cmdline:1: --config-dir: expected a value",
             ],
             vec!["cmdline:1: stray: not a flag, and the kubelet refuses it; expected --NAME=VALUE"],
         ),
@@ -435,7 +435,7 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
 }
 
 #[test]
-fn a_zero_in_a_file_is_nothing_said_and_on_a_command_line_it_is_zero() {
+fn a_zero_duration_is_not_set_in_a_file_and_zero_on_a_command_line() {
     let zero = "evictionPressureTransitionPeriod: 0s\n";
     for (texts, seconds) in [
         (kubelet_file(zero), 300),
@@ -450,7 +450,7 @@ fn a_zero_in_a_file_is_nothing_said_and_on_a_command_line_it_is_zero() {
 }
 
 #[test]
-fn static_pods_are_looked_for_where_the_kubelet_looks() {
+fn the_path_of_static_pods_is_that_of_the_kubelet() {
     for (texts, path) in [
         (
             Texts {
@@ -513,7 +513,7 @@ fn files_that_a_command_line_names_are_read() {
 }
 
 proptest! {
-    /// Whatever stands in them: an answer, and no panic.
+    /// Any text gets an answer, and no panic.
     #[test]
     fn any_text_is_answered_in_every_form(
         form in 0..6_usize,
@@ -534,10 +534,10 @@ proptest! {
 }
 
 #[test]
-fn what_a_kubelet_without_a_file_lacks_is_told_once_and_only_where_nothing_says_it() {
+fn a_kubelet_without_a_file_lacks_thresholds_only_where_no_source_sets_them() {
     let without_file =
         |patch: &str| Texts { drop_ins: Some(vec![text("1.conf", &format!("{HEAD}{patch}"))]), ..Texts::default() };
-    let missing = "default: evictionHard: nothing says it, and a kubelet without --config has no hard thresholds of its own; \
+    let missing = "default: evictionHard: no source sets it, and a kubelet without --config has no default hard thresholds; \
                    expected a file, or --eviction-hard";
     let unwatched = |place: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! What was read once is read again the same, whatever became of the files.
+//! What was read once is read again the same, even if the files have changed.
 
 use plimsoll_config::{Overrides, Snapshot, Sources, examine_and_keep, load_kept};
 use std::fs;
@@ -7,7 +7,7 @@ use std::fs;
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
 #[test]
-fn what_was_kept_says_the_same_when_the_files_are_gone_or_broken() {
+fn a_snapshot_gives_the_same_configuration_when_the_files_are_gone() {
     let place = tempfile::tempdir().expect("a directory");
     let file = |name: &str, text: &str| {
         let path = place.path().join(name);

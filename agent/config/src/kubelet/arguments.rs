@@ -1,4 +1,4 @@
-//! What a kubelet's command line says, which goes before its files.
+//! A kubelet's command line, which overrides its files.
 
 use super::keys::{KEYS, Key, Shape};
 use super::read::is_misplaced;
@@ -9,7 +9,7 @@ use crate::tree::{self, Problems, Value, read};
 use plimsoll_units::Quantity;
 use std::collections::BTreeMap;
 
-/// A word of a command line, and the line of the file that it stands in.
+/// A word of a command line, and its line in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) text: String,
@@ -22,15 +22,15 @@ pub(crate) struct Word {
 pub(crate) struct Flag {
     /// Without dashes.
     pub(crate) name: String,
-    /// Absent for a switch that stands alone, and for a flag at the end that lacks its value.
+    /// Absent for a switch without a value, and for a flag at the end that lacks its value.
     pub(crate) value: Option<String>,
     pub(crate) origin: Origin,
 }
 
-/// Takes words apart as the kubelet does: `--name=value`, `--name value`, and switches alone.
+/// Parses words as the kubelet does: `--name=value`, `--name value`, and switches alone.
 ///
-/// Words before the first flag are the program and what it was told to be; one behind is told, since the kubelet refuses
-/// it.
+/// Words before the first flag are the program and its subcommands. A word behind it that is no flag is reported, since
+/// the kubelet refuses it.
 pub(crate) fn flags(words: &[Word], problems: &mut Problems) -> Vec<Flag> {
     let mut flags = Vec::new();
     let mut rest = words.iter().skip_while(|word| !word.text.starts_with('-')).peekable();
@@ -59,7 +59,7 @@ pub(crate) fn flags(words: &[Word], problems: &mut Problems) -> Vec<Flag> {
             },
         };
         let known = Key::of_flag(&name);
-        // Of an unknown flag nobody knows whether it is a switch; what looks like a value is taken for one.
+        // An unknown flag may be a switch; a word behind it that is no flag is taken as its value.
         let takes_value = known.is_none_or(|key| key.shape != Shape::Bool);
         let follows = rest.peek().is_some_and(|next| known.is_some() || !next.text.starts_with('-'));
         let value = match given {
@@ -80,7 +80,7 @@ pub(crate) fn node_config(text: &str, problems: &mut Problems) -> Vec<Flag> {
         return Vec::new();
     }
     for repeated in tree::duplicates(&document.value) {
-        let why = format!("the same key stands in line {} already", repeated.first);
+        let why = format!("the same key is in line {} already", repeated.first);
         problems.add(Some(repeated.line), &repeated.key, None, &why);
     }
     let mut flags = Vec::new();
@@ -117,8 +117,8 @@ pub(crate) fn node_config(text: &str, problems: &mut Problems) -> Vec<Flag> {
     flags
 }
 
-/// Lays flags over what files say. Of a map or a list, the first flag replaces what was said and later ones add to it;
-/// of anything else the last counts.
+/// Puts flags over the settings of files. For a map or a list, the first flag replaces the setting and later ones add to
+/// it; for anything else the last counts.
 pub(crate) fn apply(flags: &[Flag], settings: &mut Settings, problems: &mut Problems) {
     let mut given: BTreeMap<&'static str, Setting> = BTreeMap::new();
     for flag in flags {
@@ -139,7 +139,7 @@ pub(crate) fn apply(flags: &[Flag], settings: &mut Settings, problems: &mut Prob
             problems.warn(line, &place, flag.value.as_deref(), &format!("deprecated: {reason}"));
         }
         let Some(value) = flag.value.as_deref().or((key.shape == Shape::Bool).then_some("true")) else {
-            problems.add(line, &place, None, "a value is expected");
+            problems.add(line, &place, None, "expected a value");
             continue;
         };
         match key.shape {
@@ -227,7 +227,7 @@ fn pairs(
     }
 }
 
-/// What is said of a reservation that lacks its resource.
+/// The message for a reservation without its resource.
 pub(crate) const WITHOUT_RESOURCE: &str = "a resource is missing, and the kubelet refuses it; taken for memory, as \
                                            `plimsoll config convert` writes it";
 
@@ -245,7 +245,7 @@ fn expected_pair(key: &Key) -> &'static str {
     }
 }
 
-/// What Go reads as yes and no.
+/// What Go parses as true and false.
 fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -254,7 +254,7 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// A whole number as Go reads one without a base: 10, 0x10, 0b1, 0o7, 010, 1_000.
+/// A whole number as Go parses one without a base: 10, 0x10, 0b1, 0o7, 010, 1_000.
 fn number(text: &str) -> Option<i64> {
     let negative = text.starts_with('-');
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);

@@ -5,7 +5,7 @@ use plimsoll_policy::kubelet::Signal as EvictionSignal;
 use plimsoll_units::Percentage;
 use std::collections::BTreeMap;
 
-/// What the runtime says of its disks.
+/// The disks of the container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskLayout {
     /// Images are on another file system than the kubelet's directory.
@@ -19,10 +19,10 @@ pub struct DiskLayout {
 pub struct Replaced {
     /// Its place in the list.
     pub index: usize,
-    /// What stood there.
+    /// What it replaced.
     pub configured: EvictionThreshold,
-    /// The kubelet wrote into the list that it goes by in this turn already. Otherwise it wrote into a copy, because the
-    /// list had no room for one that was added before, and this turn still goes by what was configured.
+    /// The kubelet wrote into the list that it uses in this turn already. Otherwise it wrote into a copy, because the
+    /// list had no capacity for one that was added before, and this turn still uses what was configured.
     pub in_place: bool,
 }
 

@@ -12,8 +12,8 @@ pub struct MalformedPair {
     pub read: BTreeMap<String, String>,
 }
 
-/// Reads the values of one flag that may be repeated; later ones go before earlier ones, and any value, an empty one
-/// too, replaces the defaults.
+/// Reads the values of one flag that may be repeated; later ones override earlier ones, and any value, an empty
+/// one too, replaces the defaults.
 pub fn parse_map_flag<'a>(
     values: impl IntoIterator<Item = &'a str>,
     separator: char,

@@ -1,4 +1,4 @@
-//! What a kubelet (1.36) can be told: each key of KubeletConfiguration, each flag, and what Plimsoll makes of it.
+//! The keys and flags of a kubelet (1.36), and what uses each in Plimsoll.
 
 /// How a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,55 +17,54 @@ pub enum Shape {
     List,
     /// One text.
     Text,
-    /// A structure of its own, which is kept as it stands.
+    /// A structure of its own, which is kept as it is written.
     Any,
 }
 
-/// What Plimsoll makes of a value.
+/// What uses a value in Plimsoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It decides by it.
+    /// Decisions of all commands.
     Used,
-    /// `replay` and `explain` go by it; `run` does not, because it knows cgroups and no pods.
+    /// `replay` and `explain`; not `run`, which has cgroups and no pods.
     Offline,
-    /// `replay` alone goes by it.
+    /// `replay` alone.
     Replay,
-    /// It shows it, checks it against others, and hands it on when one form is turned into another.
+    /// No decision. It is shown, checked against others, and kept when one form is converted into another.
     Shown,
 }
 
-/// One thing that a kubelet can be told.
+/// A setting of a kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Its name in KubeletConfiguration, with parents; of what only a flag can say, the flag's name.
+    /// Its name in KubeletConfiguration, with parents; where only a flag can set it, the flag's name.
     pub name: &'static str,
     /// Its flag, without dashes.
     pub flag: Option<&'static str>,
     /// How it is written.
     pub shape: Shape,
-    /// What is made of it.
+    /// What uses it.
     pub role: Role,
-    /// What the kubelet takes where nothing is said, as far as that matters here. A zero duration or number in a file
-    /// counts as nothing said.
+    /// The kubelet's default, as far as it matters here. A zero duration or number in a file counts as not set.
     pub default: Option<&'static str>,
     /// Why it should no longer be used.
     pub deprecated: Option<&'static str>,
-    /// Whether a file can say it.
+    /// Whether a file can set it.
     pub in_file: bool,
 }
 
 impl Key {
-    /// The key that a file calls so.
+    /// The key of this name in a file.
     pub fn named(name: &str) -> Option<&'static Self> {
         KEYS.iter().find(|key| key.in_file && key.name == name)
     }
 
-    /// Whether Plimsoll's own file may hold it: it holds what anything is decided by.
+    /// Whether Plimsoll's own file may have it: that has what decisions use.
     pub fn is_own(&self) -> bool {
         self.role != Role::Shown
     }
 
-    /// What this flag says. The kubelet takes an underscore for a dash.
+    /// The key of this flag. The kubelet accepts an underscore for a dash.
     pub fn of_flag(flag: &str) -> Option<&'static Self> {
         KEYS.iter().find(|key| key.flag == Some(flag))
     }
@@ -89,7 +88,7 @@ const fn flag(name: &'static str, shape: Shape) -> Key {
     Key { in_file: false, ..key(name, name, shape, Role::Shown) }
 }
 
-/// A flag that says a part of a structure.
+/// A flag for a part of a structure.
 const fn part(name: &'static str, flag: &'static str, shape: Shape) -> Key {
     Key { in_file: false, ..key(name, flag, shape, Role::Shown) }
 }
@@ -102,7 +101,7 @@ const CADVISOR: &str = "it is one of cAdvisor's, which the kubelet took by mista
 use Role::{Replay, Shown, Used};
 use Shape::{Any, Bool, Duration, List, Map, Number, Switches, Text};
 
-/// All of them. By the first eleven something is decided, and they are the ones that Plimsoll's own file may hold.
+/// All of them. The first eleven are those that decisions use and that Plimsoll's own file may have.
 pub const KEYS: &[Key] = &[
     key("evictionHard", "eviction-hard", Map('<'), Used),
     key("evictionSoft", "eviction-soft", Map('<'), Used),
@@ -115,14 +114,14 @@ pub const KEYS: &[Key] = &[
     key("kubeReserved", "kube-reserved", Map('='), Used),
     key("systemReserved", "system-reserved", Map('='), Used),
     key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Replay).and("true"),
-    // What is checked against others.
+    // Checked against others.
     key("failSwapOn", "fail-swap-on", Bool, Shown).and("true"),
     key("kernelMemcgNotification", "kernel-memcg-notification", Bool, Shown).and("false"),
     key("memorySwap", "", Any, Shown),
     key("staticPodPath", "pod-manifest-path", Text, Shown),
     flag("experimental-allocatable-ignore-eviction", Bool)
         .deprecated("the kubelet is to lose it; reservations are the place to leave room"),
-    // What is shown because users look for it.
+    // Shown because users expect it.
     key("imageGCHighThresholdPercent", "image-gc-high-threshold", Number, Shown).and("85"),
     key("imageGCLowThresholdPercent", "image-gc-low-threshold", Number, Shown).and("80"),
     key("imageMinimumGCAge", "minimum-image-ttl-duration", Duration, Shown).and("2m"),
@@ -134,7 +133,7 @@ pub const KEYS: &[Key] = &[
     flag("minimum-container-ttl-duration", Duration).deprecated(DEAD_CONTAINERS),
     flag("maximum-dead-containers", Number).deprecated(DEAD_CONTAINERS),
     flag("maximum-dead-containers-per-container", Number).deprecated(DEAD_CONTAINERS),
-    // The rest, by name, so that what is unknown can be told.
+    // The rest, by name, so that unknown ones can be reported.
     key("address", "address", Text, Shown),
     key("allowedUnsafeSysctls", "allowed-unsafe-sysctls", List, Shown),
     key("authentication", "", Any, Shown),
@@ -295,7 +294,7 @@ pub const KEYS: &[Key] = &[
     flag("storage-driver-user", Text).deprecated(CADVISOR),
 ];
 
-/// What the kubelet takes for `evictionHard` where nothing is said.
+/// The kubelet's default for `evictionHard`.
 pub const DEFAULT_EVICTION_HARD: [(&str, &str); 5] = [
     ("memory.available", "100Mi"),
     ("nodefs.available", "10%"),
@@ -352,13 +351,13 @@ mod tests {
     }
 
     #[test]
-    fn names_and_flags_are_there_once() {
+    fn names_and_flags_are_unique() {
         let mut names = BTreeSet::new();
         let mut flags = BTreeSet::new();
         for key in KEYS {
             assert!(names.insert(key.name), "{}", key.name);
             assert!(key.flag.is_none_or(|flag| flags.insert(flag)), "{:?}", key.flag);
-            assert!(key.in_file || key.flag.is_some(), "{} can be said nowhere", key.name);
+            assert!(key.in_file || key.flag.is_some(), "{} can be set nowhere", key.name);
             assert!(key.in_file || key.role == Role::Shown, "{} could not be converted", key.name);
         }
         assert!(KEYS[..10].iter().all(|key| key.role == Role::Used));

@@ -1,10 +1,9 @@
-//! What a kubelet (1.36) is configured with, in every form that it can be found in, and its thresholds: equal to the
-//! kubelet's own, with errors in its own words, since users look for these words. Where the kubelet has a quirk, it is
-//! kept and said.
+//! A kubelet's (1.36) configuration in all its forms, and its thresholds: equal to the kubelet's own, with errors in its
+//! own words, since users search for these words. Where the kubelet has a quirk, it is kept and documented.
 //!
-//! `read` takes files, `words` and `arguments` take command lines; both fill `settings`, of which `typed` makes sense.
-//! Nothing here opens a file. What is beyond what Plimsoll acts on is read all the same: a configuration is to be
-//! understood whole.
+//! `read` takes files, `words` and `arguments` take command lines; both fill `settings`, which `typed` types.
+//! Nothing here opens a file. Settings that Plimsoll does not use are read too, so that a configuration is understood
+//! whole.
 
 pub(crate) mod arguments;
 mod containerfs;

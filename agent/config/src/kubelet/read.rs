@@ -9,14 +9,14 @@ use crate::tree::{Name, Node, Problems, Value, duplicates, nearest, read, unknow
 use plimsoll_units::Quantity;
 use std::collections::BTreeMap;
 
-/// Who reads the file, and how strictly.
+/// The reader of a file, and how strict it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// Plimsoll. An unknown or repeated key is an error; a number may stand where a text is meant.
+    /// Plimsoll. An unknown or repeated key is an error; a number is accepted for a text.
     Own,
-    /// The kubelet, its own file. It passes over unknown keys and takes the last of repeated ones.
+    /// The kubelet, its own file. It ignores unknown keys and takes the last of repeated ones.
     File,
-    /// The kubelet, a drop-in. It passes over unknown keys and refuses repeated ones; nothing (`null`) takes back.
+    /// The kubelet, a drop-in. It ignores unknown keys and refuses repeated ones; `null` removes what was set before.
     DropIn,
     /// The kubelet's answer to `/configz`.
     Configz,
@@ -88,10 +88,10 @@ pub(crate) fn document(text: &str, dialect: Dialect, problems: &mut Problems) ->
     mapping(entries, dialect, &["apiVersion", "kind"], problems)
 }
 
-/// Tells keys that stand more than once.
+/// Reports keys that are repeated.
 pub(crate) fn repeated(document: &Value, dialect: Dialect, problems: &mut Problems) {
     for repeated in duplicates(document) {
-        let before = format!("the same key stands in line {} already", repeated.first);
+        let before = format!("the same key is in line {} already", repeated.first);
         match dialect {
             Dialect::Own => problems.add(Some(repeated.line), &repeated.key, None, &before),
             Dialect::DropIn => {
@@ -120,7 +120,7 @@ fn type_of(document: &Node, problems: &mut Problems) {
     }
 }
 
-/// Reads the keys of a mapping. `others` are keys that somebody else reads.
+/// Reads the keys of a mapping. `others` are keys that are read elsewhere.
 pub(crate) fn mapping(
     entries: &[(Name, Node)],
     dialect: Dialect,
@@ -143,7 +143,7 @@ pub(crate) fn mapping(
             (None, Value::Null) => {
                 layer.insert(key.name, None);
             }
-            // It was told.
+            // It is reported.
             (None, _) => {}
         }
     }
@@ -164,7 +164,7 @@ fn unknown(name: &Name, dialect: Dialect, others: &[impl AsRef<str>], problems: 
         problems.add(line, &name.text, None, &unknown_key(&name.text, &names));
     } else {
         let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        problems.warn(line, &name.text, None, &format!("unknown key; a kubelet of 1.36 passes over it{hint}"));
+        problems.warn(line, &name.text, None, &format!("unknown key; a kubelet of 1.36 ignores it{hint}"));
     }
 }
 
@@ -184,7 +184,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The value; nothing where nothing stands, or where it was refused.
+    /// The value; absent where it is `null` or refused.
     fn patch(&mut self, item: &Node) -> Option<PatchValue> {
         if matches!(item.value, Value::Null) {
             return None;
@@ -246,7 +246,7 @@ impl Reader<'_> {
                     Some(truth) => Some(truth.to_string()),
                     None => self.refuse(&full, item, "expected true or false"),
                 },
-                // Nothing is read as an empty text, which is told as what it is.
+                // `null` is read as an empty text, which is reported as such.
                 Value::Null => Some(String::new()),
                 _ => self.text(&full, item, expected_in(self.key.name)),
             };
@@ -258,7 +258,7 @@ impl Reader<'_> {
         Some(map)
     }
 
-    /// `systemReserved: 1.5Gi`, as old documents have it.
+    /// `systemReserved: 1.5Gi`, as in old documents.
     fn without_resource(&mut self, item: &Node, text: &str) -> Option<BTreeMap<String, Option<Entry>>> {
         if self.dialect == Dialect::Own {
             return self.refuse(self.key.name, item, "expected a mapping, such as {memory: 1.5Gi}");
@@ -298,7 +298,7 @@ pub(crate) fn expected_in(map: &str) -> &'static str {
     }
 }
 
-/// The kubelet reads YAML as version 1.1 has it, where these words are yes and no.
+/// The kubelet reads YAML 1.1, where these words are booleans.
 fn truth(value: &Value, dialect: Dialect) -> Option<bool> {
     match value {
         Value::Bool(truth) => Some(*truth),

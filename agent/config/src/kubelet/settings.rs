@@ -1,4 +1,4 @@
-//! What a kubelet is told, from wherever it is told, before it is made sense of: texts with the place each came from.
+//! A kubelet's settings from all its sources, before they are typed: texts with their origins.
 
 use super::keys::{DEFAULT_EVICTION_HARD, KEYS, Key, Shape};
 use super::parse_duration;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct Entry {
     /// As it is written.
     pub text: String,
-    /// Where.
+    /// Its origin.
     pub origin: Origin,
 }
 
@@ -23,29 +23,29 @@ pub enum SettingValue {
     List(Vec<String>),
     /// Texts by name.
     Map(BTreeMap<String, Entry>),
-    /// A structure that is kept as it stands.
+    /// A structure that is kept as it is written.
     Any(serde_json::Value),
 }
 
-/// A value, and where it came from.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// What is said.
+    /// The value.
     pub value: SettingValue,
-    /// Where.
+    /// Its origin.
     pub origin: Origin,
 }
 
-/// Everything that is said, by the name of its [`Key`].
+/// All settings, by the name of their [`Key`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     settings: BTreeMap<&'static str, Setting>,
 }
 
-/// What one file says. Nothing (`null`) takes back what was said before.
+/// The settings of one file. An absent patch (`null`) removes what was set before.
 pub(crate) type Layer = BTreeMap<&'static str, Option<Patch>>;
 
-/// What one file says of a key.
+/// The setting of a key in one file.
 #[derive(Clone, Debug)]
 pub(crate) struct Patch {
     pub(crate) value: PatchValue,
@@ -61,7 +61,7 @@ pub(crate) enum PatchValue {
 }
 
 impl Settings {
-    /// What is said of a key, defaults included.
+    /// The setting of a key, defaults included.
     pub fn get(&self, name: &str) -> Option<&Setting> {
         self.settings.get(name)
     }
@@ -79,7 +79,7 @@ impl Settings {
         }
     }
 
-    /// The texts of a map; none where nothing is said.
+    /// The texts of a map; none where it is not set.
     pub fn map(&self, name: &str) -> impl Iterator<Item = (&String, &Entry)> {
         let map = self.get(name).and_then(|setting| match &setting.value {
             SettingValue::Map(map) => Some(map),
@@ -88,7 +88,7 @@ impl Settings {
         map.into_iter().flatten()
     }
 
-    /// The texts of a list; none where nothing is said.
+    /// The texts of a list; none where it is not set.
     pub fn list(&self, name: &str) -> &[String] {
         match self.get(name) {
             Some(Setting { value: SettingValue::List(list), .. }) => list,
@@ -100,8 +100,8 @@ impl Settings {
         self.settings.insert(key.name, setting);
     }
 
-    /// Lays a file over what was said before, as the kubelet lays a drop-in over its file (a JSON merge patch): maps are
-    /// merged name by name, everything else is replaced, and `null` takes back.
+    /// Merges a file into the settings, as the kubelet merges a drop-in into its file (a JSON merge patch): maps are
+    /// merged name by name, everything else is replaced, and `null` removes.
     pub(crate) fn merge(&mut self, layer: Layer) {
         for (name, patch) in layer {
             let Some(Patch { value, origin }) = patch else {
@@ -134,7 +134,7 @@ impl Settings {
         }
     }
 
-    /// Lays a file over what was said before, key by key: what is said of a key replaces what was said of it.
+    /// Puts a file over the settings, key by key: a key in the file replaces its setting.
     pub(crate) fn replace(&mut self, layer: Layer) {
         for name in layer.iter().filter(|(_, patch)| patch.is_some()).map(|(name, _)| *name) {
             self.settings.remove(name);
@@ -142,7 +142,7 @@ impl Settings {
         self.merge(layer.into_iter().filter(|(_, patch)| patch.is_some()).collect());
     }
 
-    /// Forgets what counts as nothing said in a file: a duration of zero where there is a default.
+    /// Removes what counts as not set in a file: a duration of zero where there is a default.
     pub(crate) fn drop_zeros(&mut self) {
         for key in KEYS.iter().filter(|key| key.default.is_some() && key.shape == Shape::Duration) {
             if self.scalar(key.name).is_some_and(|(text, _)| parse_duration(text) == Ok(0)) {
@@ -151,12 +151,12 @@ impl Settings {
         }
     }
 
-    /// Forgets empty lists, which the kubelet loses when it lays drop-ins over its file.
+    /// Removes empty lists, which the kubelet loses when it merges drop-ins into its file.
     pub(crate) fn drop_empty_lists(&mut self) {
         self.settings.retain(|_, setting| setting.value != SettingValue::List(Vec::new()));
     }
 
-    /// Fills `evictionHard` as the kubelet does once it has read its file: with all defaults if nothing is said, with
+    /// Fills `evictionHard` as the kubelet does once it has read its file: with all defaults if it is not set, with
     /// those that are missing if `mergeDefaultEvictionSettings` asks for it, and not at all otherwise.
     pub(crate) fn default_eviction_hard(&mut self) {
         let merge = self.scalar("mergeDefaultEvictionSettings").is_some_and(|(text, _)| text == "true");

@@ -39,7 +39,7 @@ pub struct EvictionThreshold {
     pub signal: EvictionSignal,
     /// How.
     pub operator: Operator,
-    /// Where the line is.
+    /// The threshold's value.
     pub value: ThresholdValue,
     /// Nanoseconds for which it must be met; zero makes it a hard one, whatever map it came from.
     pub grace_period_ns: i64,
@@ -139,7 +139,7 @@ pub enum ThresholdError {
     GraceMissing(EvictionSignal),
 }
 
-/// One error in the settings, and where it stands.
+/// One error in the settings, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
     /// The map: `evictionHard`, `evictionSoft`, `evictionSoftGracePeriod`, `evictionMinimumReclaim`.
@@ -150,14 +150,14 @@ pub struct SettingError {
     pub error: ThresholdError,
 }
 
-/// Parses the settings. Of several errors the first is told, in the order hard, soft, grace, minimum reclaim, missing
+/// Parses the settings. Of several errors the first is returned, in the order hard, soft, grace, minimum reclaim, missing
 /// grace, and by name within each; the kubelet's own order within each is random.
 pub fn parse_thresholds(settings: &EvictionSettings) -> Result<Vec<EvictionThreshold>, ThresholdError> {
     let (thresholds, errors) = parse_all_thresholds(settings);
     errors.into_iter().next().map_or(Ok(thresholds), |first| Err(first.error))
 }
 
-/// Parses the settings, and tells every error in that order. What is in order is among the thresholds all the same.
+/// Parses the settings, with every error in that order. The thresholds are those without an error.
 pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThreshold>, Vec<SettingError>) {
     let mut errors = Vec::new();
     let mut thresholds = statements("evictionHard", &settings.hard, &mut errors);
@@ -169,7 +169,7 @@ pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThresho
     for threshold in soft {
         match grace.get(&threshold.signal) {
             Some(grace) => thresholds.push(EvictionThreshold { grace_period_ns: *grace, ..threshold }),
-            // One that is there and is wrong was told already.
+            // One that is there and is wrong is an error already.
             None if settings.soft_grace.contains_key(threshold.signal.name()) => {}
             None => errors.push(SettingError {
                 map: "evictionSoftGracePeriod",
@@ -182,7 +182,7 @@ pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThresho
         threshold.min_reclaim = min_reclaim.get(&threshold.signal).cloned();
     }
     if settings.enforces_pods() {
-        // The copy keeps the minimum reclaim of memory; one that is given for allocatable memory is not looked at.
+        // The copy keeps the minimum reclaim of memory; one that is given for allocatable memory is ignored.
         let derived: Vec<_> = thresholds
             .iter()
             .filter(|threshold| threshold.signal == EvictionSignal::MemoryAvailable && threshold.is_hard())
@@ -200,7 +200,7 @@ fn signal(name: &str) -> Result<EvictionSignal, ThresholdError> {
     EvictionSignal::parse(name).ok_or_else(|| ThresholdError::UnknownSignal(name.to_owned()))
 }
 
-/// Parses the values of a map by signal; those that fail are told.
+/// Parses the values of a map by signal; those that fail are errors.
 fn each<T>(
     map: &'static str,
     values: &BTreeMap<String, String>,
@@ -254,7 +254,7 @@ fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdVa
     Ok(Some(ThresholdValue::Quantity(quantity)))
 }
 
-/// Whether the kubelet makes no threshold of it. It goes by the text: `0.0%` and `100.0%` are thresholds.
+/// Whether the kubelet makes no threshold of it. It compares the text: `0.0%` and `100.0%` are thresholds.
 pub(super) fn is_dropped(written: &str) -> bool {
     matches!(written, "0%" | "100%")
 }

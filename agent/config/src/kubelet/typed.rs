@@ -1,4 +1,4 @@
-//! From what a kubelet is told to what it means, with everything that is wrong in it.
+//! The meaning of a kubelet's settings, with everything that is wrong in them.
 
 use super::read::expected_in;
 use super::settings::{Entry, Setting, SettingValue, Settings};
@@ -16,11 +16,11 @@ use std::path::Path;
 /// What can be reserved.
 pub const RESERVABLE: [&str; 4] = ["cpu", "ephemeral-storage", "memory", "pid"];
 
-/// A kubelet's configuration, as far as anything is decided or checked by it, under KubeletConfiguration's names.
+/// A kubelet's configuration, as far as it is used or checked, under KubeletConfiguration's names.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are the kubelet's own switches, by its names")]
 pub struct Kubelet {
-    /// What is said, as it is written, with where each value came from.
+    /// The settings as they are written, with the origin of each.
     pub settings: Settings,
     /// The maps of thresholds, as texts.
     pub eviction: EvictionSettings,
@@ -51,8 +51,8 @@ pub struct Kubelet {
     pub shutdown: ShutdownConfig,
 }
 
-/// Makes sense of settings whose defaults are filled in. Values from `own`, Plimsoll's own file, are held to a stricter
-/// measure than those that a kubelet runs with.
+/// Types settings whose defaults are filled in. Values from `own`, Plimsoll's own file, are checked more strictly than
+/// those that a kubelet runs with.
 pub(crate) fn typed(settings: Settings, own: &str, problems: &mut Problems) -> Kubelet {
     let mut reader = Reader { settings: &settings, own, problems };
     let (eviction, thresholds) = reader.thresholds();
@@ -100,8 +100,8 @@ impl Reader<'_> {
         matches!(origin, Origin::File { file, .. } if file == self.own)
     }
 
-    /// Tells a problem with a value, or with a value in a map.
-    fn tell(&mut self, key: &str, entry: Option<&str>, origin: &Origin, value: Option<&str>, expected: &str) {
+    /// Reports a problem with a value, or with a value in a map.
+    fn report(&mut self, key: &str, entry: Option<&str>, origin: &Origin, value: Option<&str>, expected: &str) {
         let (file, line) = origin.place();
         self.problems.turn_to(file);
         let place = place(key, entry, origin);
@@ -109,7 +109,7 @@ impl Reader<'_> {
     }
 
     fn warn(&mut self, key: &str, entry: Option<&str>, origin: &Origin, value: Option<&str>, why: &str) {
-        self.tell(key, entry, origin, value, why);
+        self.report(key, entry, origin, value, why);
         self.problems.warnings.extend(self.problems.found.pop());
     }
 
@@ -125,7 +125,7 @@ impl Reader<'_> {
         let Some((text, origin)) = self.scalar(key) else { return 0 };
         parse_duration(&text).unwrap_or_else(|error| {
             let kubelet = self.in_its_words(&origin, &error);
-            self.tell(key, None, &origin, Some(&text), &format!("{DURATION}{kubelet}"));
+            self.report(key, None, &origin, Some(&text), &format!("{DURATION}{kubelet}"));
             0
         })
     }
@@ -135,7 +135,7 @@ impl Reader<'_> {
         u64::try_from(nanos).map_or_else(
             |_| {
                 if let Some((text, origin)) = self.scalar(key) {
-                    self.tell(key, None, &origin, Some(&text), DURATION);
+                    self.report(key, None, &origin, Some(&text), DURATION);
                 }
                 Duration::ZERO
             },
@@ -143,7 +143,7 @@ impl Reader<'_> {
         )
     }
 
-    /// The kubelet's own words behind ours, where it would say something of this value.
+    /// The kubelet's own message behind ours, where a kubelet reads this value.
     fn in_its_words(&self, origin: &Origin, error: &dyn core::fmt::Display) -> String {
         if self.is_own(origin) { String::new() } else { format!("; the kubelet says: {error}") }
     }
@@ -162,7 +162,7 @@ impl Reader<'_> {
         };
         let (thresholds, errors) = parse_all_thresholds(&eviction);
         for error in errors {
-            // A missing grace period is told where the threshold stands that lacks it.
+            // A missing grace period is reported at the threshold that lacks it.
             let is_missing = matches!(error.error, ThresholdError::GraceMissing(_));
             let from = if is_missing { "evictionSoft" } else { error.map };
             let Some(Entry { text, origin }) =
@@ -197,7 +197,7 @@ impl Reader<'_> {
                 }
             };
             let is_text = !matches!(error.error, ThresholdError::UnknownSignal(_) | ThresholdError::GraceMissing(_));
-            self.tell(error.map, Some(&error.name), &origin, is_text.then_some(text.as_str()), &expected);
+            self.report(error.map, Some(&error.name), &origin, is_text.then_some(text.as_str()), &expected);
         }
         self.without_threshold(&eviction);
         (eviction, thresholds)
@@ -208,7 +208,7 @@ impl Reader<'_> {
         self.problems.is_meant(map) || self.problems.is_meant(&format!("{map}.{signal}"))
     }
 
-    /// A grace period or a minimum reclaim that belongs to nothing.
+    /// Grace periods and minimum reclaims without a threshold.
     fn without_threshold(&mut self, eviction: &EvictionSettings) {
         for (key, of) in [("evictionSoftGracePeriod", "soft threshold"), ("evictionMinimumReclaim", "threshold")] {
             let entries: Vec<(String, Entry)> =
@@ -221,9 +221,9 @@ impl Reader<'_> {
                 if has_one || !is_signal || is_hard_meant || self.is_meant("evictionSoft", &name) {
                     continue;
                 }
-                let why = format!("there is no {of} that it belongs to");
+                let why = format!("there is no {of} for it");
                 if self.is_own(&origin) && key == "evictionSoftGracePeriod" {
-                    self.tell(key, Some(&name), &origin, Some(&text), &why);
+                    self.report(key, Some(&name), &origin, Some(&text), &why);
                 } else {
                     self.warn(key, Some(&name), &origin, Some(&text), &why);
                 }
@@ -244,7 +244,7 @@ impl Reader<'_> {
             }
             Ok(_) | Err(_) => {
                 let expected = format!("expected a whole number from 0 to {}", i32::MAX);
-                self.tell(key, None, &origin, Some(&text), &expected);
+                self.report(key, None, &origin, Some(&text), &expected);
                 0
             }
         }
@@ -257,7 +257,7 @@ impl Reader<'_> {
         for (name, Entry { text, origin }) in entries {
             if !RESERVABLE.contains(&name.as_str()) {
                 let expected = format!("it cannot be reserved; expected {}", any_of(&RESERVABLE));
-                self.tell(key, Some(&name), &origin, Some(&text), &expected);
+                self.report(key, Some(&name), &origin, Some(&text), &expected);
                 continue;
             }
             match Quantity::parse(&text) {
@@ -265,11 +265,11 @@ impl Reader<'_> {
                     reserved.insert(name, quantity);
                 }
                 Ok(_) => {
-                    self.tell(key, Some(&name), &origin, Some(&text), "expected a quantity that is not negative");
+                    self.report(key, Some(&name), &origin, Some(&text), "expected a quantity that is not negative");
                 }
                 Err(error) => {
                     let expected = format!("{}{}", expected_in(key), self.in_its_words(&origin, &error));
-                    self.tell(key, Some(&name), &origin, Some(&text), &expected);
+                    self.report(key, Some(&name), &origin, Some(&text), &expected);
                 }
             }
         }
@@ -292,26 +292,26 @@ impl Reader<'_> {
         for value in &list {
             let Some((_, needs)) = CHOICES.iter().find(|(name, _)| name == value) else {
                 let names = CHOICES.map(|(name, _)| name);
-                self.tell(key, None, &origin, Some(value), &format!("expected {}", any_of(&names)));
+                self.report(key, None, &origin, Some(value), &format!("expected {}", any_of(&names)));
                 continue;
             };
             if !before.insert(value.as_str()) {
-                self.tell(key, None, &origin, Some(value), "it stands in the list twice");
+                self.report(key, None, &origin, Some(value), "it is in the list twice");
             }
             if value == "none" && list.len() > 1 {
-                self.tell(key, None, &origin, Some(value), "none stands alone");
+                self.report(key, None, &origin, Some(value), "expected none alone");
             }
             if let Some(needs) = needs
                 && !self.is_own(&origin)
                 && self.settings.scalar(needs).is_none_or(|(path, _)| path.is_empty())
             {
-                self.tell(key, None, &origin, Some(value), &format!("{needs} is missing, which it needs"));
+                self.report(key, None, &origin, Some(value), &format!("{needs} is missing, which it needs"));
             }
         }
         for both in ["system-reserved", "kube-reserved"] {
             if before.contains(both) && before.contains(format!("{both}-compressible").as_str()) {
                 let expected = format!("expected {both} or {both}-compressible, not both");
-                self.tell(key, None, &origin, Some(both), &expected);
+                self.report(key, None, &origin, Some(both), &expected);
             }
         }
     }
@@ -321,7 +321,7 @@ impl Reader<'_> {
             let (text, origin) = self.scalar(key)?;
             let percent = text.parse::<i32>().ok().filter(|percent| (0..=100).contains(percent));
             if percent.is_none() {
-                self.tell(key, None, &origin, Some(&text), "expected a whole number from 0 to 100");
+                self.report(key, None, &origin, Some(&text), "expected a whole number from 0 to 100");
             }
             Some((percent?, text, origin))
         });
@@ -329,7 +329,7 @@ impl Reader<'_> {
             && low >= high
         {
             let expected = format!("expected less than imageGCHighThresholdPercent, which is {high}");
-            self.tell("imageGCLowThresholdPercent", None, &origin, Some(&text), &expected);
+            self.report("imageGCLowThresholdPercent", None, &origin, Some(&text), &expected);
         }
     }
 
@@ -350,7 +350,7 @@ impl Reader<'_> {
                     let key = format!("shutdownGracePeriodByPodPriority[{index}]");
                     let expected = "expected priority and shutdownGracePeriodSeconds, whole numbers";
                     let origin = origin.clone();
-                    self.tell(&key, None, &origin, Some(&item.to_string()), expected);
+                    self.report(&key, None, &origin, Some(&item.to_string()), expected);
                 }
                 _ => {}
             }
@@ -370,14 +370,14 @@ impl Reader<'_> {
             };
             let origin = self.settings.get(key).map_or(Origin::Default, |setting| setting.origin.clone());
             let text = self.scalar(key).map(|(text, _)| text);
-            self.tell(key, None, &origin, text.as_deref(), &format!("the kubelet says: {problem}"));
+            self.report(key, None, &origin, text.as_deref(), &format!("the kubelet says: {problem}"));
         }
         shutdown
     }
 
-    /// Durations and numbers that nothing above looked at.
+    /// Durations and numbers that are not checked above.
     fn scalars(&mut self) {
-        let looked_at = [
+        let checked = [
             "evictionPressureTransitionPeriod",
             "evictionMaxPodGracePeriod",
             "shutdownGracePeriod",
@@ -385,7 +385,7 @@ impl Reader<'_> {
             "imageGCHighThresholdPercent",
             "imageGCLowThresholdPercent",
         ];
-        for key in KEYS.iter().filter(|key| !looked_at.contains(&key.name)) {
+        for key in KEYS.iter().filter(|key| !checked.contains(&key.name)) {
             match key.shape {
                 Shape::Duration => {
                     self.nanos(key.name);
@@ -393,7 +393,7 @@ impl Reader<'_> {
                 Shape::Number => {
                     let Some((text, origin)) = self.scalar(key.name) else { continue };
                     if text.parse::<i64>().is_err() {
-                        self.tell(key.name, None, &origin, Some(&text), "expected a whole number");
+                        self.report(key.name, None, &origin, Some(&text), "expected a whole number");
                     }
                 }
                 Shape::Map(_) | Shape::Switches | Shape::Bool | Shape::List | Shape::Text | Shape::Any => {}
@@ -404,7 +404,7 @@ impl Reader<'_> {
 
 const DURATION: &str = "expected a duration such as 30s, 1m30s or 500ms";
 
-/// How a problem calls a value: by its key in a file, by its flag on a command line.
+/// The name of a value in a problem: its key in a file, its flag on a command line.
 pub(crate) fn place(key: &str, entry: Option<&str>, origin: &Origin) -> String {
     match (origin, entry) {
         (Origin::KubeletFlag { flag, .. }, None) => flag.clone(),

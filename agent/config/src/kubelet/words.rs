@@ -85,7 +85,7 @@ pub(crate) fn command_line(
 
 /// Whether a text is a file that belongs under another option, which is reported.
 fn is_other_file(text: &str, problems: &mut Problems) -> bool {
-    // A command line is no mapping, and may be no YAML.
+    // A command line is not a mapping, and need not be YAML.
     read(text, &mut Problems::new("")).is_some_and(|document| is_misplaced(&document.value, "", problems))
 }
 

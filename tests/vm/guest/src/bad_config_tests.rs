@@ -33,7 +33,7 @@ const BAD: &[(&str, &[&str])] = &[
         "machine: {workloads: [{match: init.scope}]}\n",
         &["machine.workloads[0].match: \"init.scope\": it would include init", "expected a pattern such as"],
     ),
-    ("a: [1, 2\n", &["/run/bad.yaml:1", "not the YAML that was expected"]),
+    ("a: [1, 2\n", &["/run/bad.yaml:1", "not valid YAML"]),
 ];
 
 pub(crate) fn refused() -> Result<()> {
