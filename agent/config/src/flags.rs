@@ -38,8 +38,8 @@ fn collect(parent: &str, schema: &Json, root: &Json, flags: &mut Vec<Flag>) {
         } else if property["type"] != "array" {
             let long = kebab(key.strip_prefix("machine.").unwrap_or(&key));
             let variable = format!("PLIMSOLL_{}", long.replace('-', "_").to_uppercase());
-            let values: Vec<&str> =
-                property["enum"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+            let values = property["oneOf"].as_array().into_iter().flatten();
+            let values: Vec<&str> = values.filter_map(|value| value["const"].as_str()).collect();
             let help = property["description"].as_str().unwrap_or_default().replace('\n', " ");
             let help = if values.is_empty() { help } else { format!("{help} [{}]", values.join(", ")) };
             flags.push(Flag { key, long, variable, help });

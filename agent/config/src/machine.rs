@@ -44,7 +44,7 @@ pub struct Machine {
     /// The pause after a reclaim that did not help.
     #[serde(with = "As::<Span>")]
     pub reclaim_pause: Duration,
-    /// How memory is watched: `auto` uses the best source that the kernel offers.
+    /// How memory is watched.
     pub source: SourceChoice,
     /// The period of polling.
     #[serde(with = "As::<Span<10, 3_600_000>>")]
@@ -57,7 +57,7 @@ pub struct Machine {
     /// The directory of the run record: an absolute path that does not survive a boot.
     #[serde(with = "As::<Directory>")]
     pub state_directory: PathBuf,
-    /// The format of the log: text for people, json for programs, one object a line.
+    /// The format of the log.
     pub log_format: LogFormat,
 }
 
@@ -78,7 +78,7 @@ pub struct Workload {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping")]
 pub struct Brake {
-    /// How a growing cgroup is held from user space: by cgroup.freeze, or not at all.
+    /// How a growing cgroup is held from user space.
     pub mode: BrakeMode,
     /// Paths of cgroups that the kernel side may stop in their own context, before user space runs.
     #[schemars(with = "Vec<String>")]
@@ -88,14 +88,14 @@ pub struct Brake {
     pub deadline: Duration,
 }
 
-/// How the woken agent holds a growing cgroup.
+/// How a growing cgroup is held from user space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum BrakeMode {
-    #[expect(missing_docs, reason = "a document would leave the list of values in the schema")]
+    /// By cgroup.freeze.
     Freeze,
-    #[expect(missing_docs, reason = "a document would leave the list of values in the schema")]
+    /// Not at all.
     None,
 }
 
@@ -103,11 +103,14 @@ pub enum BrakeMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
-#[expect(missing_docs, reason = "documents would turn the list of values in the schema into one schema a value")]
 pub enum SourceChoice {
+    /// The best source that this kernel offers.
     Auto,
+    /// Programs in the kernel.
     Ebpf,
+    /// Pressure stall triggers.
     Psi,
+    /// Polling.
     Poll,
 }
 
@@ -115,9 +118,10 @@ pub enum SourceChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
-#[expect(missing_docs, reason = "documents would turn the list of values in the schema into one schema a value")]
 pub enum LogFormat {
+    /// For people.
     Text,
+    /// For programs, one object a line.
     Json,
 }
 

@@ -95,7 +95,11 @@ struct Reader<'a> {
     problems: &'a mut Problems,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn scalar(&self, key: &str) -> Option<(&'a str, &'a Origin)> {
+        self.settings.scalar(key)
+    }
+
     fn is_own(&self, origin: &Origin) -> bool {
         matches!(origin, Origin::File { file, .. } if file == self.own)
     }
@@ -113,19 +117,15 @@ impl Reader<'_> {
         self.problems.warnings.extend(self.problems.found.pop());
     }
 
-    fn scalar(&self, key: &str) -> Option<(String, Origin)> {
-        self.settings.scalar(key).map(|(text, origin)| (text.to_owned(), origin.clone()))
-    }
-
     fn is(&self, key: &str) -> bool {
         self.settings.scalar(key).is_some_and(|(text, _)| text == "true")
     }
 
     fn nanos(&mut self, key: &str) -> i64 {
         let Some((text, origin)) = self.scalar(key) else { return 0 };
-        parse_duration(&text).unwrap_or_else(|error| {
-            let kubelet = self.in_its_words(&origin, &error);
-            self.report(key, None, &origin, Some(&text), &format!("{DURATION}{kubelet}"));
+        parse_duration(text).unwrap_or_else(|error| {
+            let kubelet = self.in_its_words(origin, &error);
+            self.report(key, None, origin, Some(text), &format!("{DURATION}{kubelet}"));
             0
         })
     }
@@ -135,7 +135,7 @@ impl Reader<'_> {
         u64::try_from(nanos).map_or_else(
             |_| {
                 if let Some((text, origin)) = self.scalar(key) {
-                    self.report(key, None, &origin, Some(&text), DURATION);
+                    self.report(key, None, origin, Some(text), DURATION);
                 }
                 Duration::ZERO
             },
@@ -165,9 +165,8 @@ impl Reader<'_> {
             // A missing grace period is reported at the threshold that lacks it.
             let is_missing = matches!(error.error, ThresholdError::GraceMissing(_));
             let from = if is_missing { "evictionSoft" } else { error.map };
-            let Some(Entry { text, origin }) =
-                self.settings.map(from).find(|(name, _)| **name == error.name).map(|(_, entry)| entry.clone())
-            else {
+            let settings = self.settings;
+            let Some((_, Entry { text, origin })) = settings.map(from).find(|(name, _)| **name == error.name) else {
                 continue;
             };
             let expected = match &error.error {
@@ -179,7 +178,7 @@ impl Reader<'_> {
                     unknown_key(misspelt, &signals)
                 }
                 ThresholdError::Percentage(_) | ThresholdError::Quantity(_) | ThresholdError::Duration(_) => {
-                    format!("{}{}", expected_in(error.map), self.in_its_words(&origin, &error.error))
+                    format!("{}{}", expected_in(error.map), self.in_its_words(origin, &error.error))
                 }
                 ThresholdError::PercentageNegative { .. } | ThresholdError::PercentageAboveAll { .. } => {
                     "expected a percentage from 0% to 100%".to_owned()
@@ -193,11 +192,11 @@ impl Reader<'_> {
                 ThresholdError::ReclaimNotPositive { .. } => "expected a percentage above zero, or 0".to_owned(),
                 ThresholdError::GraceMissing(signal) if self.is_meant(error.map, signal.name()) => continue,
                 ThresholdError::GraceMissing(signal) => {
-                    format!("missing; {} needs a grace period", place("evictionSoft", Some(signal.name()), &origin))
+                    format!("missing; {} needs a grace period", place("evictionSoft", Some(signal.name()), origin))
                 }
             };
             let is_text = !matches!(error.error, ThresholdError::UnknownSignal(_) | ThresholdError::GraceMissing(_));
-            self.report(error.map, Some(&error.name), &origin, is_text.then_some(text.as_str()), &expected);
+            self.report(error.map, Some(&error.name), origin, is_text.then_some(text.as_str()), &expected);
         }
         self.without_threshold(&eviction);
         (eviction, thresholds)
@@ -211,21 +210,20 @@ impl Reader<'_> {
     /// Grace periods and minimum reclaims without a threshold.
     fn without_threshold(&mut self, eviction: &EvictionSettings) {
         for (key, of) in [("evictionSoftGracePeriod", "soft threshold"), ("evictionMinimumReclaim", "threshold")] {
-            let entries: Vec<(String, Entry)> =
-                self.settings.map(key).map(|(name, entry)| (name.clone(), entry.clone())).collect();
-            for (name, Entry { text, origin }) in entries {
-                let is_soft = eviction.soft.contains_key(&name);
-                let has_one = is_soft || key == "evictionMinimumReclaim" && eviction.hard.contains_key(&name);
-                let is_signal = EvictionSignal::ALL.iter().any(|signal| signal.name() == name);
-                let is_hard_meant = key == "evictionMinimumReclaim" && self.is_meant("evictionHard", &name);
-                if has_one || !is_signal || is_hard_meant || self.is_meant("evictionSoft", &name) {
+            let settings = self.settings;
+            for (name, Entry { text, origin }) in settings.map(key) {
+                let is_soft = eviction.soft.contains_key(name);
+                let has_one = is_soft || key == "evictionMinimumReclaim" && eviction.hard.contains_key(name);
+                let is_hard_meant = key == "evictionMinimumReclaim" && self.is_meant("evictionHard", name);
+                let is_unknown = EvictionSignal::parse(name).is_none();
+                if has_one || is_unknown || is_hard_meant || self.is_meant("evictionSoft", name) {
                     continue;
                 }
                 let why = format!("there is no {of} for it");
-                if self.is_own(&origin) && key == "evictionSoftGracePeriod" {
-                    self.report(key, Some(&name), &origin, Some(&text), &why);
+                if self.is_own(origin) && key == "evictionSoftGracePeriod" {
+                    self.report(key, Some(name), origin, Some(text), &why);
                 } else {
-                    self.warn(key, Some(&name), &origin, Some(&text), &why);
+                    self.warn(key, Some(name), origin, Some(text), &why);
                 }
             }
         }
@@ -236,42 +234,37 @@ impl Reader<'_> {
         let Some((text, origin)) = self.scalar(key) else { return 0 };
         match text.parse::<i32>() {
             Ok(seconds) if seconds >= 0 => seconds,
-            Ok(seconds) if !self.is_own(&origin) => {
+            Ok(seconds) if !self.is_own(origin) => {
                 let why =
                     "reads as the pod's own grace period in the documents; the kubelet's code makes it one second";
-                self.warn(key, None, &origin, Some(&text), why);
+                self.warn(key, None, origin, Some(text), why);
                 seconds
             }
             Ok(_) | Err(_) => {
                 let expected = format!("expected a whole number from 0 to {}", i32::MAX);
-                self.report(key, None, &origin, Some(&text), &expected);
+                self.report(key, None, origin, Some(text), &expected);
                 0
             }
         }
     }
 
     fn reserved(&mut self, key: &str) -> BTreeMap<String, Quantity> {
-        let entries: Vec<(String, Entry)> =
-            self.settings.map(key).map(|(name, entry)| (name.clone(), entry.clone())).collect();
+        let settings = self.settings;
         let mut reserved = BTreeMap::new();
-        for (name, Entry { text, origin }) in entries {
-            if !RESERVABLE.contains(&name.as_str()) {
-                let expected = format!("it cannot be reserved; expected {}", any_of(&RESERVABLE));
-                self.report(key, Some(&name), &origin, Some(&text), &expected);
-                continue;
-            }
-            match Quantity::parse(&text) {
-                Ok(quantity) if !quantity.is_negative() => {
-                    reserved.insert(name, quantity);
+        for (name, Entry { text, origin }) in settings.map(key) {
+            let expected = if RESERVABLE.contains(&name.as_str()) {
+                match Quantity::parse(text) {
+                    Ok(quantity) if !quantity.is_negative() => {
+                        reserved.insert(name.clone(), quantity);
+                        continue;
+                    }
+                    Ok(_) => "expected a quantity that is not negative".to_owned(),
+                    Err(error) => format!("{}{}", expected_in(key), self.in_its_words(origin, &error)),
                 }
-                Ok(_) => {
-                    self.report(key, Some(&name), &origin, Some(&text), "expected a quantity that is not negative");
-                }
-                Err(error) => {
-                    let expected = format!("{}{}", expected_in(key), self.in_its_words(&origin, &error));
-                    self.report(key, Some(&name), &origin, Some(&text), &expected);
-                }
-            }
+            } else {
+                format!("it cannot be reserved; expected {}", any_of(&RESERVABLE))
+            };
+            self.report(key, Some(name), origin, Some(text), &expected);
         }
         reserved
     }
@@ -321,7 +314,7 @@ impl Reader<'_> {
             let (text, origin) = self.scalar(key)?;
             let percent = text.parse::<i32>().ok().filter(|percent| (0..=100).contains(percent));
             if percent.is_none() {
-                self.report(key, None, &origin, Some(&text), "expected a whole number from 0 to 100");
+                self.report(key, None, origin, Some(text), "expected a whole number from 0 to 100");
             }
             Some((percent?, text, origin))
         });
@@ -329,7 +322,7 @@ impl Reader<'_> {
             && low >= high
         {
             let expected = format!("expected less than imageGCHighThresholdPercent, which is {high}");
-            self.report("imageGCLowThresholdPercent", None, &origin, Some(&text), &expected);
+            self.report("imageGCLowThresholdPercent", None, origin, Some(text), &expected);
         }
     }
 
@@ -370,7 +363,7 @@ impl Reader<'_> {
             };
             let origin = self.settings.get(key).map_or(Origin::Default, |setting| setting.origin.clone());
             let text = self.scalar(key).map(|(text, _)| text);
-            self.report(key, None, &origin, text.as_deref(), &format!("the kubelet says: {problem}"));
+            self.report(key, None, &origin, text, &format!("the kubelet says: {problem}"));
         }
         shutdown
     }
@@ -393,7 +386,7 @@ impl Reader<'_> {
                 Shape::Number => {
                     let Some((text, origin)) = self.scalar(key.name) else { continue };
                     if text.parse::<i64>().is_err() {
-                        self.report(key.name, None, &origin, Some(&text), "expected a whole number");
+                        self.report(key.name, None, origin, Some(text), "expected a whole number");
                     }
                 }
                 Shape::Map(_) | Shape::Switches | Shape::Bool | Shape::List | Shape::Text | Shape::Any => {}
