@@ -111,9 +111,14 @@ impl PodSpec<'_> {
         self.request(|amounts| amounts.memory)
     }
 
-    /// The local storage that it was promised.
+    /// The local storage that it was promised. A pod as a whole can request processors, memory and huge pages alone
+    /// (`IsSupportedPodLevelResource`).
     pub fn ephemeral_storage_request(&self) -> Amount {
-        self.request(ephemeral_storage)
+        let supported = |level: Requirements| Requirements {
+            requests: Amounts { ephemeral_storage: None, ..level.requests },
+            ..level
+        };
+        Self { pod_level: self.pod_level.map(supported), ..*self }.request(ephemeral_storage)
     }
 
     /// `GetResourceRequestQuantity`: containers together, or what starting takes if that is more, and the overhead.
@@ -402,6 +407,9 @@ mod tests {
         let pod_level = Some(Requirements { requests, limits: NOTHING });
         let spec = PodSpec { containers: &[memory(5)], pod_level, ..PodSpec::default() };
         assert_eq!((spec.memory_request(), spec.qos()), (Amount::ZERO, QosClass::Burstable));
+        let requests = Amounts { ephemeral_storage: Some(Amount::whole(7)), ..requests };
+        let spec = PodSpec { pod_level: Some(Requirements { requests, limits: NOTHING }), ..spec };
+        assert_eq!(spec.ephemeral_storage_request(), Amount::ZERO, "local storage is no resource of a pod as a whole");
     }
 
     #[test]
