@@ -1,12 +1,19 @@
 //! `cargo xtask vectors DIR`: every known file of a directory and of those in it, case by case, against our code.
+//! With `--generate`, of new cases from the kubelet's own code.
 
 use anyhow::{Context as _, bail};
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::run;
 
 /// The saved decisions of the checkout.
 const SAVED: &str = "tests/data/vectors";
+/// The program that generates cases. The kubelet's package is copied beside its own part of that.
+const GENERATOR: &str = "tests/vectors/kubelet";
+/// Where that is built, below the checkout.
+const BUILD: &str = "target/vectors";
 
 /// Which cases to run.
 #[derive(clap::Args)]
@@ -16,12 +23,21 @@ pub(crate) struct Arguments {
     /// How many differences of each file to print.
     #[arg(long, default_value_t = 5)]
     differences: usize,
+    /// Run this many new cases of each generated kind instead. Takes Go 1.26 and its module proxy.
+    #[arg(long, value_name = "CASES", conflicts_with = "directory")]
+    generate: Option<u32>,
+    /// The seed of generated cases: the same seed gives the same cases.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 /// Runs them and fails if one differs, if a known file cannot be read, or if there is none.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let Arguments { directory, differences } = arguments;
-    let directory = &directory.clone().unwrap_or_else(|| run::root().join(SAVED));
+    let Arguments { directory, differences, generate, seed } = arguments;
+    let directory = &match generate {
+        Some(cases) => generated(*cases, *seed)?,
+        None => directory.clone().unwrap_or_else(|| run::root().join(SAVED)),
+    };
     let mut known = 0;
     let mut failed = 0;
     for found in plimsoll_vectors::find(directory)? {
@@ -57,6 +73,49 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if failed > 0 {
         bail!("{failed} of {known} known files failed");
+    }
+    Ok(())
+}
+
+/// Draws cases from the kubelet's own code, and gives the directory of their files.
+fn generated(cases: u32, seed: u64) -> anyhow::Result<PathBuf> {
+    let build = run::root().join(BUILD);
+    let package = build.join("eviction");
+    if build.exists() {
+        fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))?;
+    }
+    let output = build.join("cases");
+    for folder in [&package, &output] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    let generator = run::root().join(GENERATOR);
+    copy(&generator, &build)?;
+    copy(&generator.join("eviction"), &package)?;
+    let go = |arguments: &[&str]| {
+        let mut command = Command::new("go");
+        command.args(arguments).current_dir(&build);
+        command
+    };
+    let module = run::text(&mut go(&["mod", "download", "-json", "k8s.io/kubernetes"]))
+        .context("generating cases takes Go 1.26 and its module proxy")?;
+    let module: serde_json::Value = serde_json::from_str(&module).context("go mod download printed no JSON")?;
+    let module = module["Dir"].as_str().context("go mod download names no directory")?;
+    copy(&Path::new(module).join("pkg/kubelet/eviction"), &package)?;
+    let mut command = go(&["run", "."]);
+    command.args(["-cases", &cases.to_string(), "-seed", &seed.to_string(), "-directory"]).arg(&output);
+    run::shown(&mut command)?;
+    Ok(output)
+}
+
+/// Copies the files of a folder, Go's tests left out. Those of Go's module cache cannot be written to, the copies can.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default();
+        if path.is_file() && !name.to_string_lossy().ends_with("_test.go") {
+            let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            fs::write(to.join(name), text).with_context(|| format!("cannot write {}", to.join(name).display()))?;
+        }
     }
     Ok(())
 }
