@@ -1,7 +1,7 @@
 //! Runs saved decisions of the kubelet against the project's own code.
 //!
 //! One runner a file, in [`RUNNERS`]; tests and `cargo xtask vectors` use the same ones. A runner reads a case, asks the
-//! project's code, and says what is different. It decides nothing by itself: what is not in the project's code cannot
+//! project's code, and reports what is different. It decides nothing by itself: what is not in the project's code cannot
 //! pass here. A case whose shape is not understood is a case that fails.
 
 #![forbid(unsafe_code)]
@@ -28,7 +28,7 @@ pub struct Runner {
     check: fn(serde_json::Value) -> Result<Option<String>, serde_json::Error>,
 }
 
-/// Every file that is known. A new one joins with a module of its own and a line here.
+/// Every file that is known. A new one is a module of its own and a row here.
 pub const RUNNERS: &[Runner] = &[
     Runner { file: "message.json", check: check::<message::Case> },
     Runner { file: "parse.json", check: check::<parse::Case> },
@@ -58,7 +58,7 @@ pub struct Difference {
     pub text: String,
 }
 
-/// How a file fared.
+/// The result of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// How many cases it has.
@@ -157,7 +157,7 @@ impl Runner {
             let part = |key: &str| value.get(key).and_then(serde_json::Value::as_str);
             let case = [part("kind"), Some(part("name").unwrap_or("(no name)"))];
             let case = case.into_iter().flatten().collect::<Vec<_>>().join(": ");
-            // A case may be odd in ways that nobody thought of: that is its own failure, and the others are still run.
+            // A case of an unexpected shape may panic: that is its own failure, and the others are still run.
             let text = match std::panic::catch_unwind(|| (self.check)(value)) {
                 Ok(checked) => checked.unwrap_or_else(|error| Some(format!("not understood: {error}"))),
                 Err(panic) => Some(format!("not understood: {}", message_of(panic.as_ref()))),
@@ -168,7 +168,7 @@ impl Runner {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn message_of(panic: &(dyn core::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")

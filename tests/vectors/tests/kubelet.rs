@@ -78,7 +78,7 @@ fn every_saved_file_has_a_runner_and_every_runner_two_files() {
 }
 
 #[test]
-fn what_differs_and_what_is_not_understood_is_told() {
+fn what_differs_and_what_is_not_understood_is_reported() {
     let directory = tempfile::tempdir().expect("a directory");
     let node = r#"{"metadata":{"name":"n"}}"#;
     let cases = format!(
@@ -90,7 +90,7 @@ fn what_differs_and_what_is_not_understood_is_told() {
     // Its pod is in no list.
     let odd = r#"{"admission_pods":{},"thresholds":null,"pods":[],"config":{"dedicated_image_fs":false,
         "dedicated_container_fs":false,"local_storage_capacity_isolation":true,"max_pod_grace_period_seconds":0,
-        "pressure_transition_period_ns":0},"steps":[{"advance_ns":1,"active":["who"],"state":{}}]}"#;
+        "pressure_transition_period_ns":0},"steps":[{"advance_ns":1,"active":["absent"],"state":{}}]}"#;
     let odd = format!(r#"{{"cases":[{odd},{{"name":"odd too"}}]}}"#);
     let files = [("selector.json", cases.as_str()), ("else.json", "{}"), ("parse.json", r#"{"cases":[]}"#)];
     for (file, text) in files.into_iter().chain([("traces.json", odd.as_str())]) {
