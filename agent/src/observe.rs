@@ -1,4 +1,4 @@
-//! A fresh look at the machine from outside the core, for `explain`. Reads files, changes nothing, and needs no rights
+//! A fresh sample of the machine from outside the core, for `explain`. Reads files, changes nothing, and needs no rights
 //! but to read.
 
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_policy::Protected as Why;
-use plimsoll_replay::trace::{Look, Memory, Owner, Slice, Workload};
+use plimsoll_replay::trace::{Memory, Owner, Sample, Slice, Workload};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
 
 /// What a cgroup's files say of its memory. What is not there or cannot be read is absent.
@@ -57,7 +57,7 @@ impl Figures {
         }
     }
 
-    /// Usage without the page cache that reclaim looks at first.
+    /// Usage without the page cache that reclaim drops first.
     pub(crate) fn working_set(&self) -> Option<Bytes> {
         Some(self.usage?.saturating_sub(self.inactive_file.unwrap_or(Bytes::ZERO)))
     }
@@ -67,7 +67,7 @@ impl Figures {
         Some(self.usage?.saturating_sub(self.reclaimable()?))
     }
 
-    /// What reclaim could take without ending or swapping anybody, as the core reckons it.
+    /// What reclaim could drop without swapping or ending a process, as the core computes it.
     fn reclaimable(&self) -> Option<Bytes> {
         Some(self.active_file?.saturating_add(self.inactive_file?).saturating_add(self.slab_reclaimable?))
     }
@@ -78,7 +78,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Where it looks.
+/// Where it reads.
 pub(crate) struct Observer {
     root: Option<Root>,
     patterns: Patterns,
@@ -113,7 +113,7 @@ impl Observer {
     }
 
     /// Everything now.
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn sample(&self) -> Sample {
         let at_ns = monotonic();
         let memory = self.memory().map(|reading| {
             let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
@@ -123,7 +123,7 @@ impl Observer {
                 mem_available_bytes: Some(reading.mem_available()),
             }
         });
-        Look { at_ns, memory, slices: self.slices(), workloads: self.workloads(at_ns), ..Look::default() }
+        Sample { at_ns, memory, slices: self.slices(), workloads: self.workloads(at_ns), ..Sample::default() }
     }
 
     fn slices(&self) -> Vec<Slice> {
@@ -137,7 +137,7 @@ impl Observer {
         self.slices.iter().filter_map(slice).collect()
     }
 
-    /// The workloads that the core would find, and those that it would not take although a pattern matches them.
+    /// The workloads that the core would find, and those that it would not evict although a pattern selects them.
     fn workloads(&self, now: MonotonicNs) -> Vec<Workload> {
         let Some(root) = &self.root else { return Vec::new() };
         let Ok(found) = discover(root, &self.patterns, &self.protected, Bounds::default()) else { return Vec::new() };
@@ -220,7 +220,7 @@ pub(crate) mod tests {
                     slices: [{path: a.slice, evictionHard: {memory.available: 10%}}]}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
         let observer = Observer::new(&configuration, Some(dir.path()));
-        let first = observer.look();
+        let first = observer.sample();
         assert_eq!(
             first.slices,
             [Slice {

@@ -1,5 +1,5 @@
 //! Traces of what was observed: one JSON object a line, the first of them a [`Header`]. `agent/docs/replay.md`
-//! describes every field for those who write or read them elsewhere.
+//! describes every field, for other programs that write or read traces.
 
 use plimsoll_policy::Protected;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,8 +18,8 @@ pub struct Header {
     pub version: u32,
     /// The agent's version.
     pub agent: String,
-    /// The wall clock's nanoseconds since 1970 at the monotonic clock's zero, so that times can be told as people know
-    /// them; absent where that is not known.
+    /// The wall clock's nanoseconds since 1970 at the monotonic clock's zero, so that times can be printed as wall-clock
+    /// time; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch_ns: Option<i64>,
 }
@@ -40,8 +40,8 @@ pub struct Trace {
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
     /// What was decided on.
-    Look(Look),
-    /// The agent told a plan.
+    Sample(Sample),
+    /// A plan that the agent reported.
     Reported(Reported),
 }
 
@@ -49,7 +49,7 @@ impl Entry {
     /// When, on the monotonic clock.
     pub const fn at(&self) -> MonotonicNs {
         match self {
-            Self::Look(look) => look.at_ns,
+            Self::Sample(sample) => sample.at_ns,
             Self::Reported(reported) => reported.at_ns,
         }
     }
@@ -58,14 +58,14 @@ impl Entry {
 /// What was observed of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Look {
+pub struct Sample {
     /// When.
     pub at_ns: MonotonicNs,
-    /// When it was decided on, by the agent that wrote the trace. Such a look says of every workload whether it is
-    /// terminating, and which reclaims have ended. Absent for a look on which nothing was decided.
+    /// When it was decided on, by the agent that wrote the trace. Such a sample says of every workload whether it is
+    /// terminating, and which reclaims have ended. Absent for a sample on which nothing was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_ns: Option<MonotonicNs>,
-    /// How many looks before it are missing, because they were not written in time.
+    /// How many samples before it are missing, because they were not written in time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub missing: u32,
     /// Memory; absent if it could not be read.
@@ -74,7 +74,7 @@ pub struct Look {
     /// The part of the memory that is set aside for huge pages.
     #[serde(default, skip_serializing_if = "is_zero_bytes")]
     pub huge_page_pool_bytes: Bytes,
-    /// How long all tasks waited for memory; absent if the kernel does not tell.
+    /// How long all tasks waited for memory; absent if the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
     /// Swap; absent if there is none, or if it could not be read.
@@ -101,11 +101,11 @@ const fn is_zero_bytes(bytes: &Bytes) -> bool {
     bytes.0 == 0
 }
 
-/// A plan that the agent told.
+/// A plan that the agent reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reported {
-    /// When its observation was taken: there is a look of that time before it.
+    /// When its observation was taken: there is a sample of that time before it.
     pub at_ns: MonotonicNs,
     /// The slice that it is about; absent for the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,9 +146,9 @@ pub struct Stall {
 pub struct Swap {
     /// All of it.
     pub total_bytes: Bytes,
-    /// What of it is free.
+    /// The part of it that is free.
     pub free_bytes: Bytes,
-    /// Pages that were read back soon after they went there, counted since boot (`workingset_refault_anon`).
+    /// Pages that were read back soon after they were swapped out, counted since boot (`workingset_refault_anon`).
     pub refaults: u64,
 }
 
@@ -219,10 +219,10 @@ pub struct Workload {
     /// Its working set; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<Bytes>,
-    /// What of it reclaim could not drop; absent if that could not be read.
+    /// The part of it that reclaim could not drop; absent if that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<Bytes>,
-    /// What of its memory is in swap; absent if that could not be read.
+    /// The part of its memory that is in swap; absent if that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swapped_bytes: Option<Bytes>,
     /// No process is left in it.
@@ -231,7 +231,7 @@ pub struct Workload {
     /// It was frozen and its memory grew nevertheless.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub grows_while_frozen: bool,
-    /// What it was promised.
+    /// Its reservation.
     #[serde(default)]
     pub reservation_bytes: Bytes,
     /// Lower goes first.
@@ -243,7 +243,7 @@ pub struct Workload {
     /// Set while it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<Terminating>,
-    /// Why it is never chosen, if so.
+    /// Why it is never evicted, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<Protected>,
 }

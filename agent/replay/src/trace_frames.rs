@@ -1,7 +1,9 @@
 //! The samples of a trace as observations: memory of the machine, slices, workloads.
 
 use crate::run::{Frame, Slice as OfSlice};
-use crate::trace::{Entry, Look, Memory, Reported, Swap as SwapCounters, Terminating as Ends, Trace, Workload as Seen};
+use crate::trace::{
+    Entry, Memory, Reported, Sample, Swap as SwapCounters, Terminating as Ends, Trace, Workload as Seen,
+};
 use core::time::Duration;
 use plimsoll_config::Configuration;
 use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PodStats, QosClass, StatsTime};
@@ -63,8 +65,8 @@ fn configured(workload: &Seen, configuration: &Configuration) -> (i32, Option<Pr
 }
 
 /// The workloads of a single sample, in its order.
-pub fn workloads_of(look: &Look, configuration: &Configuration) -> Vec<Workload<'static>> {
-    (0..).zip(&look.workloads).map(|(slot, workload)| workload.observed(configuration, slot)).collect()
+pub fn workloads_of(sample: &Sample, configuration: &Configuration) -> Vec<Workload<'static>> {
+    (0..).zip(&sample.workloads).map(|(slot, workload)| workload.observed(configuration, slot)).collect()
 }
 
 impl From<Memory> for MemoryReading {
@@ -90,17 +92,17 @@ pub fn stats_time(at: MonotonicNs) -> StatsTime {
 }
 
 /// The samples of a trace, in order, each with what the agent reported of it.
-fn looks(trace: &Trace) -> impl Iterator<Item = (&Look, &[Entry])> {
+fn samples(trace: &Trace) -> impl Iterator<Item = (&Sample, &[Entry])> {
     let mut rest = trace.entries.as_slice();
     core::iter::from_fn(move || {
         loop {
             let (first, after) = rest.split_first()?;
             rest = after;
-            if let Entry::Look(look) = first {
+            if let Entry::Sample(sample) = first {
                 let reported = rest.iter().take_while(|entry| matches!(entry, Entry::Reported(_))).count();
                 let (reported, after) = rest.split_at(reported);
                 rest = after;
-                return Some((look, reported));
+                return Some((sample, reported));
             }
         }
     })
@@ -108,22 +110,22 @@ fn looks(trace: &Trace) -> impl Iterator<Item = (&Look, &[Entry])> {
 
 /// The most workloads that a sample of the trace has.
 pub(crate) fn most_workloads(trace: &Trace) -> usize {
-    looks(trace).map(|(look, _)| look.workloads.len()).max().unwrap_or(0)
+    samples(trace).map(|(sample, _)| sample.workloads.len()).max().unwrap_or(0)
 }
 
 fn reported_of(entry: &Entry) -> Option<(Option<&str>, &str)> {
     match entry {
         Entry::Reported(Reported { slice, line, .. }) => Some((slice.as_deref(), line)),
-        Entry::Look(_) => None,
+        Entry::Sample(_) => None,
     }
 }
 
 /// Each sample of a trace as a frame.
 pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each: impl FnMut(Frame<'_>)) {
-    for (look, reported) in looks(trace) {
-        let Look {
+    for (sample, reported) in samples(trace) {
+        let Sample {
             at_ns: at, made_ns, memory, huge_page_pool_bytes, stall, swap, slices, reclaimed, workloads, ..
-        } = look;
+        } = sample;
         let of_slice = |known: &plimsoll_config::Slice| {
             let slice = slices.iter().find(|slice| slice.path == known.path.as_str())?;
             let memory = MemoryReading {

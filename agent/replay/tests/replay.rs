@@ -104,7 +104,7 @@ fn a_trace_goes_through_every_eviction_policy() {
 #[test]
 fn a_workload_without_a_process_is_not_evicted() {
     let (head, memory) = (
-        r#"{"plimsoll_trace":2,"agent":"x"}"#,
+        r#"{"plimsoll_trace":3,"agent":"x"}"#,
         r#""memory":{"capacity_bytes":1048576000,"kubelet_bytes":52428800,"mem_available_bytes":52428800}"#,
     );
     let workload = |cgroup: &str, id: u32, more: &str| {
@@ -112,11 +112,11 @@ fn a_workload_without_a_process_is_not_evicted() {
     };
     let left = workload("left", 9, r#","empty":true"#);
     let trace = |left: &str| {
-        let look = |kind: &str, at: u32, more: &str| {
+        let sample = |kind: &str, at: u32, more: &str| {
             let workloads = format!("{left},{}", workload("runs", 6, ""));
             format!(r#"{{"{kind}":{{"at_ns":{at}000000000,{more}{memory},"workloads":[{workloads}]}}}}"#)
         };
-        format!("{head}\n{}\n{}\n", look("look", 1, ""), look("look", 2, ""))
+        format!("{head}\n{}\n{}\n", sample("sample", 1, ""), sample("sample", 2, ""))
     };
     for policy in
         [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3), Some(EvictionPolicy::Kubelet)]
@@ -135,14 +135,14 @@ fn a_workload_without_a_process_is_not_evicted() {
 #[test]
 fn a_reclaim_has_ended_by_the_next_sample() {
     let line = |text: &str| format!("{text}\n");
-    let look = |at: u64| {
+    let sample = |at: u64| {
         line(&format!(
-            "{{\"look\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":52428800,\
+            "{{\"sample\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":52428800,\
              \"mem_available_bytes\":524288000}},\"stall\":{{\"full_ns\":900000000,\"window_ns\":1000000000}},\"workloads\":\
              [{{\"cgroup\":\"b/hog\",\"id\":12,\"usage_bytes\":720371712,\"started_ns\":6}}]}}}}"
         ))
     };
-    let trace = line("{\"plimsoll_trace\":2,\"agent\":\"x\"}") + &look(1) + &look(2) + &look(3);
+    let trace = line("{\"plimsoll_trace\":3,\"agent\":\"x\"}") + &sample(1) + &sample(2) + &sample(3);
     let trace = read(trace.as_bytes()).expect("a trace");
     for policy in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
         let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", policy);
@@ -155,7 +155,7 @@ fn a_reclaim_has_ended_by_the_next_sample() {
 #[test]
 fn swap_is_pressure_in_a_trace_that_recorded_it() {
     // Memory is plentiful.
-    let trace = |free: u64, a_look: u64, stalled: u64| {
+    let trace = |free: u64, a_sample: u64, stalled: u64| {
         let memory =
             "\"memory\":{\"capacity_bytes\":1048576000,\"kubelet_bytes\":524288000,\"mem_available_bytes\":524288000}";
         let workload = |name: &str, id: u64, usage: u64, swapped: &str| {
@@ -164,21 +164,21 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
         let large = workload("b/large", 11, 300 << 20, "");
         // In memory it is the smaller one.
         let swapped = |usage: u64, swapped: &str| workload("b/swapped", 12, usage << 20, swapped);
-        let look = |at: u64| {
-            let refaults = 1000 + at * a_look;
+        let sample = |at: u64| {
+            let refaults = 1000 + at * a_sample;
             let both = format!("{large},{}", swapped(290, ",\"swapped_bytes\":52428800"));
             format!(
-                "{{\"look\":{{\"at_ns\":{at}000000000,{memory},\"stall\":{{\"full_ns\":{stalled},\
+                "{{\"sample\":{{\"at_ns\":{at}000000000,{memory},\"stall\":{{\"full_ns\":{stalled},\
                  \"window_ns\":1000000000}},\"swap\":{{\"total_bytes\":104857600,\"free_bytes\":{free},\
                  \"refaults\":{refaults}}},\"workloads\":[{both}]}}}}\n"
             )
         };
-        let looks = [look(1), look(2), look(3), look(4), look(5), look(6)].concat();
-        format!("{{\"plimsoll_trace\":2,\"agent\":\"x\"}}\n{looks}")
+        let samples = [sample(1), sample(2), sample(3), sample(4), sample(5), sample(6)].concat();
+        format!("{{\"plimsoll_trace\":3,\"agent\":\"x\"}}\n{samples}")
     };
     let (short, plenty) = (5 << 20, 50 << 20);
     let victim = |turn: usize| vec![(turn, "b/swapped".to_owned())];
-    for (grace, (free, a_look, stalled), expected) in [
+    for (grace, (free, a_sample, stalled), expected) in [
         // From the second sample on it is known whether pages come back. The victim gave back what it had in swap.
         ("0s", (short, 7, 900_000_000), victim(1)),
         ("1500ms", (short, 7, 900_000_000), victim(3)),
@@ -187,11 +187,11 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
         ("0s", (short, 0, 900_000_000), vec![]),
         ("0s", (short, 7, 10_000_000), vec![]),
     ] {
-        let recording = read(trace(free, a_look, stalled).as_bytes()).expect("a trace");
+        let recording = read(trace(free, a_sample, stalled).as_bytes()).expect("a trace");
         let text = format!("swap: {{free: 10%, grace: {grace}}}");
         for policy in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
             let turns = turns(&recording, &text, policy);
-            assert_eq!(evicted(&turns), expected, "{policy:?}, {grace}, {free}, {a_look}, {stalled}: {turns:#?}");
+            assert_eq!(evicted(&turns), expected, "{policy:?}, {grace}, {free}, {a_sample}, {stalled}: {turns:#?}");
         }
         // The kubelet does not look at swap.
         assert_eq!(evicted(&turns(&recording, &text, Some(EvictionPolicy::Kubelet))), []);
@@ -200,9 +200,9 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
 
 #[test]
 fn cache_of_an_evicted_workload_was_available_before_by_the_kernels_estimate() {
-    let look = |at: u64, mem_available: u64, cached: &str| {
+    let sample = |at: u64, mem_available: u64, cached: &str| {
         format!(
-            "{{\"look\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":20971520,\
+            "{{\"sample\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":20971520,\
              \"mem_available_bytes\":{mem_available}}},\"slices\":[{{\"path\":\"b\",\"capacity_bytes\":1048576000,\
              \"available_bytes\":1048576000,\"mem_available_bytes\":{mem_available}}}],\"workloads\":[\
              {{\"cgroup\":\"b/cached\",\"id\":11,\"usage_bytes\":524288000{cached},\"started_ns\":5}},\
@@ -214,8 +214,8 @@ fn cache_of_an_evicted_workload_was_available_before_by_the_kernels_estimate() {
                     machine: {slices: [{path: b, evictionHard: {memory.available: 100Mi}}], evictForUnattributed: true}";
     // 20 MiB are left, and then what came back: 30 MiB, 90 MiB, or all of it.
     for (cached, is_enough) in [(",\"held_bytes\":31457280", false), (",\"held_bytes\":94371840", true), ("", true)] {
-        let looks = [look(20, 20 << 20, cached), look(40, 20 << 20, cached)].concat();
-        let recording = format!("{{\"plimsoll_trace\":2,\"agent\":\"x\"}}\n{looks}");
+        let samples = [sample(20, 20 << 20, cached), sample(40, 20 << 20, cached)].concat();
+        let recording = format!("{{\"plimsoll_trace\":3,\"agent\":\"x\"}}\n{samples}");
         let recording = read(recording.as_bytes()).expect("a trace");
         for (policy, text) in [
             (None, text),
@@ -225,8 +225,8 @@ fn cache_of_an_evicted_workload_was_available_before_by_the_kernels_estimate() {
         ] {
             let turns = turns(&recording, text, policy);
             // A slice has a turn of its own.
-            let a_look = if text == of_slice { 2 } else { 1 };
-            let gone: Vec<_> = evicted(&turns).into_iter().map(|(turn, name)| (turn / a_look, name)).collect();
+            let a_sample = if text == of_slice { 2 } else { 1 };
+            let gone: Vec<_> = evicted(&turns).into_iter().map(|(turn, name)| (turn / a_sample, name)).collect();
             let mut expected = vec![(0, "b/cached".to_owned()), (1, "b/next".to_owned())];
             expected.truncate(if is_enough { 1 } else { 2 });
             assert_eq!(gone, expected, "{cached} {policy:?}: {turns:#?}");
@@ -284,9 +284,9 @@ fn cache_of_pods_is_told_from_what_they_hold_where_statistics_say_so() {
 fn cache_of_a_slice_is_reclaimed_and_evicts_nothing() {
     let text = "evictionHard: {memory.available: 0%}\n\
                 machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}]}";
-    let look = |mem_available: &str| {
+    let sample = |mem_available: &str| {
         format!(
-            "{{\"plimsoll_trace\":2,\"agent\":\"x\"}}\n{{\"look\":{{\"at_ns\":1,\"slices\":[{{\"path\":\"a\",\
+            "{{\"plimsoll_trace\":3,\"agent\":\"x\"}}\n{{\"sample\":{{\"at_ns\":1,\"slices\":[{{\"path\":\"a\",\
              \"capacity_bytes\":1048576000,\"available_bytes\":209715200{mem_available}}}],\"workloads\":[{{\"cgroup\":\"a/db\",\
              \"id\":12,\"usage_bytes\":838860800,\"started_ns\":0}}]}}}}\n"
         )
@@ -296,7 +296,7 @@ fn cache_of_a_slice_is_reclaimed_and_evicts_nothing() {
         (",\"mem_available_bytes\":209715200", vec![(1, "a/db".to_owned())]),
         (",\"mem_available_bytes\":734003200", vec![]),
     ] {
-        let turns = turns(&read(look(mem_available).as_bytes()).expect("a trace"), text, None);
+        let turns = turns(&read(sample(mem_available).as_bytes()).expect("a trace"), text, None);
         assert_eq!(evicted(&turns), gone, "{mem_available}: {turns:?}");
         assert_eq!(turns.iter().any(|(_, line, _)| line.starts_with("reclaiming")), gone.is_empty(), "{turns:?}");
     }
@@ -535,7 +535,7 @@ fn summaries_may_follow_one_another() {
 
 #[test]
 fn what_cannot_be_read_is_an_error_with_its_place() {
-    let header = "{\"plimsoll_trace\":2,\"agent\":\"x\"}\n";
+    let header = "{\"plimsoll_trace\":3,\"agent\":\"x\"}\n";
     let after = |line: &str| format!("{header}{line}\n").into_bytes();
     let table: [(Vec<u8>, &str); 13] = [
         (Vec::new(), "1: it is empty; expected a trace of plimsoll, or a kubelet's answer to /stats/summary"),
@@ -549,23 +549,23 @@ fn what_cannot_be_read_is_an_error_with_its_place() {
         (b"{\"node\":{}}\n{\"node\":[],\n\"pods\":{}}".to_vec(), "3: pods: invalid type: map, expected a sequence"),
         (
             b"{\"plimsoll_trace\":1,\"agent\":\"x\"}\n".to_vec(),
-            "1: plimsoll_trace: expected 2; this program knows no other version of traces",
+            "1: plimsoll_trace: expected 3; this program knows no other version of traces",
         ),
         (
-            b"{\"plimsoll_trace\":2,\"agent\":\"x\"}".to_vec(),
+            b"{\"plimsoll_trace\":3,\"agent\":\"x\"}".to_vec(),
             "1: the first line has no end; expected a trace of plimsoll",
         ),
         (
-            b"{\"plimsoll_trace\":2,\"\":2}\n".to_vec(),
+            b"{\"plimsoll_trace\":3,\"\":2}\n".to_vec(),
             "1: \"\": unknown field ``, expected one of `plimsoll_trace`, `agent`, `epoch_ns`",
         ),
-        (after("{\"look\":{\"at_ns\":-1}}"), "2: look.at_ns: invalid value: integer `-1`, expected u64"),
+        (after("{\"sample\":{\"at_ns\":-1}}"), "2: sample.at_ns: invalid value: integer `-1`, expected u64"),
         (
-            after("{\"look\":{\"at_ns\":1,\"memry\":{}}}"),
-            "2: look.memry: unknown field `memry`, expected one of `at_ns`, `made_ns`, `missing`, `memory`, `huge_page_pool_bytes`, `stall`, `swap`, `slices`, `reclaimed`, `workloads`",
+            after("{\"sample\":{\"at_ns\":1,\"memry\":{}}}"),
+            "2: sample.memry: unknown field `memry`, expected one of `at_ns`, `made_ns`, `missing`, `memory`, `huge_page_pool_bytes`, `stall`, `swap`, `slices`, `reclaimed`, `workloads`",
         ),
-        (after("{\"look\":{\"at_ns\":2}}\n{\"look\":{\"at_ns\":1}}"), "3: at_ns: earlier than the line before"),
-        (after("{\"look\":{\"at_ns\":2}} 1"), "2: something follows the value"),
+        (after("{\"sample\":{\"at_ns\":2}}\n{\"sample\":{\"at_ns\":1}}"), "3: at_ns: earlier than the line before"),
+        (after("{\"sample\":{\"at_ns\":2}} 1"), "2: something follows the value"),
     ];
     for (bytes, expected) in table {
         let error = read(&bytes).map(drop).expect_err("it cannot be read").to_string();

@@ -7,7 +7,7 @@ use plimsoll_config::Configuration;
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_pods::Pod;
 use plimsoll_policy::kubelet::QosClass;
-use plimsoll_replay::trace::Look;
+use plimsoll_replay::trace::Sample;
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
@@ -87,13 +87,13 @@ fn top(observer: &Observer) -> Vec<String> {
 }
 
 /// Workloads, pods, and what stands at the top of the tree: most first.
-pub(super) fn cache(observer: &Observer, look: &Look, pods: &[Cgroup], listed: &Listed) -> Vec<Cache> {
+pub(super) fn cache(observer: &Observer, sample: &Sample, pods: &[Cgroup], listed: &Listed) -> Vec<Cache> {
     let of = |path: &str| Figures::read(&observer.folder(path.as_bytes()).unwrap_or_default());
     let mut all: BTreeMap<String, (Figures, Advice)> = BTreeMap::new();
     for name in top(observer) {
         all.insert(name.clone(), (of(&name), Advice::LookInside));
     }
-    for workload in &look.workloads {
+    for workload in &sample.workloads {
         let figures = of(&workload.cgroup);
         let is_limit = figures.max.is_some_and(|max| figures.reservation.is_some_and(|promise| promise >= max));
         let advice = match (listed.of_path(&workload.cgroup), class_of(&workload.cgroup)) {
@@ -166,20 +166,20 @@ pub(super) fn reserved(configuration: &Configuration, observer: &Observer) -> Ve
 
 pub(super) fn capacity(
     configuration: &Configuration,
-    look: &Look,
+    sample: &Sample,
     reading: &MemReading,
     pods: Option<&Pods>,
 ) -> Capacity {
     let kubelet = &configuration.kubelet;
     let kept = [&kubelet.kube_reserved, &kubelet.system_reserved].into_iter();
     let kept = kept.filter_map(|amounts| amounts.get("memory")?.bytes()).fold(Bytes::ZERO, Bytes::saturating_add);
-    let capacity = look.memory.map_or(reading.total, |memory| memory.capacity_bytes);
+    let capacity = sample.memory.map_or(reading.total, |memory| memory.capacity_bytes);
     let hard = configuration.policy.thresholds.iter().filter(|threshold| threshold.is_hard());
     // What pods can request is the kubelet's own sum, and it takes a percentage of all memory, huge pages too.
     let hard = hard.filter_map(|threshold| threshold.bytes(reading.total)).max().unwrap_or(Bytes::ZERO);
     let hard = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
     // `max` promises all there is.
-    let promised = look.workloads.iter().map(|workload| workload.reservation_bytes.min(capacity));
+    let promised = sample.workloads.iter().map(|workload| workload.reservation_bytes.min(capacity));
     Capacity {
         whole: capacity,
         allocatable: capacity.saturating_sub(kept).saturating_sub(hard),
@@ -203,8 +203,8 @@ mod tests {
         let reading = file.read().expect("readable");
         let capacity_bytes = total.saturating_sub(huge_pages);
         let memory = Memory { capacity_bytes, kubelet_bytes: Bytes::ZERO, mem_available_bytes: None };
-        let look = Look { memory: Some(memory), ..Look::default() };
-        let reported = capacity(&configuration, &look, &MemReading { total, ..reading }, None);
+        let sample = Sample { memory: Some(memory), ..Sample::default() };
+        let reported = capacity(&configuration, &sample, &MemReading { total, ..reading }, None);
         let node = Node { memory: Some(total), huge_pages, ..Node::default() };
         let checked = Headroom::of(&configuration.kubelet, &node).expect("its memory is known");
         assert_eq!((reported.allocatable, checked.allocatable), (Bytes::mib(200), Bytes::mib(200)));

@@ -18,7 +18,7 @@ use plimsoll_policy::kubelet::{DiskLayout, Readings};
 use plimsoll_policy::{
     Config, MemoryReading, Observation, Plan, Scope, SliceId, State, Workload, decide, ranking, text,
 };
-use plimsoll_replay::trace::Look;
+use plimsoll_replay::trace::Sample;
 use plimsoll_replay::{node_stats, plan_fields, printable, workloads_of};
 use plimsoll_units::MonotonicNs;
 use serde_json::json;
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
 /// The whole answer.
 struct Answer<'a> {
     policy: &'a Config,
-    look: Look,
+    sample: Sample,
     plan: Plan,
     /// By path, those that have a limit.
     slices: Vec<(String, Plan)>,
@@ -94,33 +94,33 @@ fn answer<'a>(
     places: &thresholds::Places,
 ) -> Answer<'a> {
     let policy = &configuration.policy;
-    let look = observer.look();
-    let workloads = workloads_of(&look, configuration);
-    let plan = decided(policy, Scope::Node, look.memory.map(Into::into), &look, &workloads);
+    let sample = observer.sample();
+    let workloads = workloads_of(&sample, configuration);
+    let plan = decided(policy, Scope::Node, sample.memory.map(Into::into), &sample, &workloads);
     let slices = (0_u8..).zip(&configuration.machine.slices).filter_map(|(index, slice)| {
         let path = slice.path.as_str();
-        let memory = thresholds::slice_memory(&look, path)?;
-        let plan = decided(policy, Scope::Slice(SliceId(index)), Some(memory), &look, &workloads);
+        let memory = thresholds::slice_memory(&sample, path)?;
+        let plan = decided(policy, Scope::Slice(SliceId(index)), Some(memory), &sample, &workloads);
         Some((path.to_owned(), plan))
     });
     let cgroups = pods::cgroups(observer);
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = MonotonicNs(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX));
-    let pods = pods::answer(configuration, listed, &cgroups, &look, reading.total, now);
+    let pods = pods::answer(configuration, listed, &cgroups, &sample, reading.total, now);
     let pod_name = |cgroup: &str| listed.of_path(cgroup).map(Pod::full_name);
     Answer {
         policy,
         plan,
         slices: slices.collect(),
-        distances: thresholds::distances(configuration, &look),
-        others: thresholds::others(configuration, &look, reading, places, observer),
-        cache: memory::cache(observer, &look, &cgroups, listed),
+        distances: thresholds::distances(configuration, &sample),
+        others: thresholds::others(configuration, &sample, reading, places, observer),
+        cache: memory::cache(observer, &sample, &cgroups, listed),
         reserved: memory::reserved(configuration, observer),
-        capacity: memory::capacity(configuration, &look, reading, pods.as_ref()),
-        pod_names: look.workloads.iter().map(|workload| pod_name(&workload.cgroup)).collect(),
+        capacity: memory::capacity(configuration, &sample, reading, pods.as_ref()),
+        pod_names: sample.workloads.iter().map(|workload| pod_name(&workload.cgroup)).collect(),
         oom,
         pods,
-        look,
+        sample,
     }
 }
 
@@ -130,22 +130,22 @@ fn decided(
     policy: &Config,
     scope: Scope,
     memory: Option<MemoryReading>,
-    look: &Look,
+    sample: &Sample,
     workloads: &[Workload<'_>],
 ) -> Plan {
     let observation = Observation {
-        taken: look.at_ns,
+        taken: sample.at_ns,
         scope,
         // Only memory is decided about: which disks there are makes no difference.
         layout: Some(DiskLayout::Single),
-        readings: Some(Readings::of(&node_stats(memory, look.at_ns))),
+        readings: Some(Readings::of(&node_stats(memory, sample.at_ns))),
         mem_available: memory.and_then(|memory| memory.mem_available),
         workloads,
         ..Observation::default()
     };
     let mut plan = Plan::with_capacity(policy, workloads.len(), 0);
     let mut state = State::with_capacity(policy, workloads.len());
-    decide(policy, &mut state, &observation, look.at_ns, &mut plan);
+    decide(policy, &mut state, &observation, sample.at_ns, &mut plan);
     if plan.ranked.is_empty() {
         let mut unpressed = Plan::with_capacity(policy, workloads.len(), 0);
         ranking(policy, &observation, &mut unpressed);
@@ -158,7 +158,7 @@ fn decided(
 impl Answer<'_> {
     fn name(&self, workload: u32) -> String {
         let index = workload as usize;
-        let Some(workload) = self.look.workloads.get(index) else { return "?".to_owned() };
+        let Some(workload) = self.sample.workloads.get(index) else { return "?".to_owned() };
         let cgroup = printable(&workload.cgroup);
         match self.pod_names.get(index).and_then(Option::as_deref) {
             Some(pod) => format!("{cgroup} (pod {})", printable(pod)),

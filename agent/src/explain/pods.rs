@@ -8,7 +8,7 @@ use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, Readings, S
 use plimsoll_policy::{
     Config, EvictionPolicy, Observation, Plan, Protected, State, Verdict, Workload, decide, ranking,
 };
-use plimsoll_replay::trace::Look;
+use plimsoll_replay::trace::Sample;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::Serialize;
 
@@ -129,7 +129,7 @@ pub(super) fn answer(
     configuration: &Configuration,
     listed: &Listed,
     cgroups: &[Cgroup],
-    look: &Look,
+    sample: &Sample,
     machine: Bytes,
     now: MonotonicNs,
 ) -> Option<Answer> {
@@ -145,7 +145,7 @@ pub(super) fn answer(
     let here: Vec<&Pod> =
         listed.pods.iter().filter(|pod| !pod.has_ended && (is_found(pod) || is_same_node(pod))).collect();
     let mut pods: Vec<Option<Reported>> =
-        found.iter().map(|(cgroup, pod)| Some(reported(cgroup, pod, look, machine))).collect();
+        found.iter().map(|(cgroup, pod)| Some(reported(cgroup, pod, sample, machine))).collect();
     let order = order(configuration, &found, now);
     let in_order = |(pod, fate): (u32, String)| Some(Reported { fate, ..pods.get_mut(pod as usize)?.take()? });
     Some(Answer {
@@ -156,12 +156,12 @@ pub(super) fn answer(
     })
 }
 
-fn reported(cgroup: &Cgroup, pod: &Pod, look: &Look, machine: Bytes) -> Reported {
+fn reported(cgroup: &Cgroup, pod: &Pod, sample: &Sample, machine: Bytes) -> Reported {
     let scores = || pod.spec.running().map(|container| pod.oom_score_adj(container, machine));
     let holds =
         |inner: &str| inner.strip_prefix(&cgroup.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let within = |outer: &str| cgroup.path.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
-    let mut taken = look.workloads.iter().filter(|workload| workload.protected.is_none());
+    let mut taken = sample.workloads.iter().filter(|workload| workload.protected.is_none());
     Reported {
         pod: pod.full_name(),
         cgroup: cgroup.path.clone(),
@@ -310,11 +310,11 @@ pub(super) mod tests {
         let text = "machine: {workloads: [{match: 'kubepods.slice/**'}]}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
         let observer = Observer::new(&configuration, Some(dir.path()));
-        let look = observer.look();
+        let sample = observer.sample();
         let cgroups = cgroups(&observer);
         assert_eq!(cgroups.len(), 6);
         let answer =
-            super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB), NOW).expect("there is a list");
+            super::answer(&configuration, &listed, &cgroups, &sample, Bytes(1000 * MIB), NOW).expect("there is a list");
         let reported: Vec<_> = answer
             .pods
             .iter()
@@ -332,7 +332,7 @@ pub(super) mod tests {
         );
         assert_eq!((answer.count, answer.requests_bytes), (5, Bytes(631 * MIB)));
         assert_eq!(answer.unlisted, [path('4')]);
-        assert_eq!(super::answer(&configuration, &Listed::default(), &cgroups, &look, Bytes(1), NOW), None);
+        assert_eq!(super::answer(&configuration, &Listed::default(), &cgroups, &sample, Bytes(1), NOW), None);
     }
 
     #[test]
@@ -409,9 +409,9 @@ pub(super) mod tests {
             let configuration =
                 plimsoll_config::parse(&format!("evictionPolicy: {book}"), "f").expect("it is in order");
             let observer = Observer::new(&configuration, Some(dir.path()));
-            let look = observer.look();
+            let sample = observer.sample();
             let cgroups = cgroups(&observer);
-            let answer = super::answer(&configuration, &listed, &cgroups, &look, Bytes(1000 * MIB), NOW);
+            let answer = super::answer(&configuration, &listed, &cgroups, &sample, Bytes(1000 * MIB), NOW);
             let answer = answer.expect("there is a list");
             let reported: Vec<_> = answer.pods.iter().map(|it| (it.pod.as_str(), it.fate.as_str())).collect();
             assert_eq!(reported, expected, "{book}");

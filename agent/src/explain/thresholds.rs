@@ -9,7 +9,7 @@ use plimsoll_config::kubelet::{EvictionSignal, EvictionThreshold, Operator, Thre
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_policy::MemoryReading;
 use plimsoll_policy::kubelet::{self, Threshold};
-use plimsoll_replay::trace::Look;
+use plimsoll_replay::trace::Sample;
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
@@ -140,7 +140,7 @@ impl Places {
     }
 }
 
-pub(super) fn distances(configuration: &Configuration, look: &Look) -> Vec<Distance> {
+pub(super) fn distances(configuration: &Configuration, sample: &Sample) -> Vec<Distance> {
     let of = |slice: Option<&str>, thresholds: &[Threshold], memory: MemoryReading| -> Vec<Distance> {
         let distance = |threshold: &Threshold| {
             let at = threshold.bytes(memory.capacity)?;
@@ -155,17 +155,17 @@ pub(super) fn distances(configuration: &Configuration, look: &Look) -> Vec<Dista
         };
         thresholds.iter().filter_map(distance).collect()
     };
-    let node = look.memory.map(|memory| of(None, &configuration.policy.thresholds, memory.into()));
+    let node = sample.memory.map(|memory| of(None, &configuration.policy.thresholds, memory.into()));
     let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, lines)| {
-        let reading = slice_memory(look, slice.path.as_str())?;
+        let reading = slice_memory(sample, slice.path.as_str())?;
         Some(of(Some(slice.path.as_str()), &lines.thresholds, reading))
     });
     node.into_iter().chain(slices).flatten().collect()
 }
 
 /// The memory of a slice below its own limit.
-pub(super) fn slice_memory(look: &Look, path: &str) -> Option<MemoryReading> {
-    let seen = look.slices.iter().find(|seen| seen.path == path)?;
+pub(super) fn slice_memory(sample: &Sample, path: &str) -> Option<MemoryReading> {
+    let seen = sample.slices.iter().find(|seen| seen.path == path)?;
     Some(MemoryReading {
         capacity: seen.capacity_bytes,
         kubelet_available: seen.available_bytes,
@@ -176,14 +176,14 @@ pub(super) fn slice_memory(look: &Look, path: &str) -> Option<MemoryReading> {
 /// Every threshold that [`distances`] leaves out.
 pub(super) fn others(
     configuration: &Configuration,
-    look: &Look,
+    sample: &Sample,
     reading: &MemReading,
     places: &Places,
     observer: &Observer,
 ) -> Vec<Other> {
     let of_kubelet = configuration.kubelet.thresholds.iter().filter(|threshold| {
         threshold.operator == Operator::LessThan
-            && (threshold.signal != EvictionSignal::MemoryAvailable || look.memory.is_none())
+            && (threshold.signal != EvictionSignal::MemoryAvailable || sample.memory.is_none())
     });
     let of_kubelet =
         of_kubelet.map(|threshold| Other { written: written(configuration, threshold), ..other(threshold, places) });
@@ -193,7 +193,7 @@ pub(super) fn others(
     }
     for (slice, lines) in configuration.machine.slices.iter().zip(&configuration.policy.slices) {
         let path = slice.path.as_str();
-        if slice_memory(look, path).is_some() {
+        if slice_memory(sample, path).is_some() {
             continue;
         }
         let is_there = observer.folder(path.as_bytes()).is_some_and(|folder| folder.is_dir());
@@ -305,12 +305,12 @@ mod tests {
         }
         let configuration = plimsoll_config::parse(TEXT, "f").expect("it is in order");
         let observer = Observer::new(&configuration, Some(cgroups.path()));
-        let look = observer.look();
+        let sample = observer.sample();
         let mut reading = observer.memory().expect("this machine's memory");
         (reading.swap_total, reading.swap_free) = (Bytes::mib(4), Bytes::mib(3));
         let pods = cgroups.path().join("kubepods");
         let places = places(proc.path(), proc.path(), Some(pods));
-        let others = others(&configuration, &look, &reading, &places, &observer);
+        let others = others(&configuration, &sample, &reading, &places, &observer);
         let reported = |signal: &str, hard: bool| {
             let mut all = others.iter().filter(|it| it.signal == signal && it.hard == hard);
             all.next().unwrap_or_else(|| panic!("{signal}: {others:?}"))
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(reported("pid.available", false).written.as_deref(), Some("90%"));
         assert_eq!(reported("allocatableMemory.available", true).written.as_deref(), Some("1Mi"));
         assert!(others.iter().all(|it| it.signal != "memory.available"), "the machine's own is among the distances");
-        assert_eq!(distances(&configuration, &look).len(), 1);
+        assert_eq!(distances(&configuration, &sample).len(), 1);
     }
 
     #[test]
@@ -351,8 +351,8 @@ mod tests {
         for (mem_available_bytes, reported) in [(None, None), (Some(Bytes(700)), Some(400))] {
             let (capacity_bytes, available_bytes) = (Bytes(1000), Bytes(200));
             let slice = Slice { path: "a".to_owned(), capacity_bytes, available_bytes, mem_available_bytes };
-            let look = Look { slices: vec![slice], ..Look::default() };
-            let distances = distances(&configuration, &look);
+            let sample = Sample { slices: vec![slice], ..Sample::default() };
+            let distances = distances(&configuration, &sample);
             let of_slice = distances.iter().find(|it| it.slice.is_some()).expect("it has a threshold");
             assert_eq!((of_slice.kubelet_bytes, of_slice.mem_available_bytes), (-100, reported));
         }

@@ -278,7 +278,7 @@ pub(crate) fn traced(
     let mut entries = Vec::new();
     for frame in frames {
         let record = Record::read(frame).expect("a record");
-        entries.extend(observed.take(&record, configuration).map(Entry::Look));
+        entries.extend(observed.take(&record, configuration).map(Entry::Sample));
         draft = plan::Draft::begin(&record).or(draft);
         let Some(open) = &mut draft else { continue };
         match record {

@@ -2,7 +2,7 @@
 
 use plimsoll_config::Configuration;
 use plimsoll_policy::{MemoryReading, Scope};
-use plimsoll_replay::trace::{Look, Memory, Owner, Reclaimed, Slice, Stall, Terminating, Workload};
+use plimsoll_replay::trace::{Memory, Owner, Reclaimed, Sample, Slice, Stall, Terminating, Workload};
 use plimsoll_units::MonotonicNs;
 
 use super::plan::ns;
@@ -12,14 +12,14 @@ use crate::record::Record;
 /// Looks of the core on their way into a trace.
 #[derive(Default)]
 pub(super) struct Observed {
-    look: Option<Look>,
+    look: Option<Sample>,
     /// Looks of which a part was lost since one was written.
     missing: u32,
 }
 
 impl Observed {
     /// Takes a part in. Gives the look that it completes.
-    pub(super) fn take(&mut self, record: &Record<'_>, configuration: &Configuration) -> Option<Look> {
+    pub(super) fn take(&mut self, record: &Record<'_>, configuration: &Configuration) -> Option<Sample> {
         let path = |scope: Scope| match scope {
             Scope::Node => None,
             Scope::Slice(slice) => {
@@ -30,13 +30,13 @@ impl Observed {
             Record::Observed { taken, made, memory, huge_page_pool, stall } => {
                 // Its end was lost.
                 self.missing += u32::from(self.look.is_some());
-                self.look = Some(Look {
+                self.look = Some(Sample {
                     at_ns: taken,
                     made_ns: Some(made),
                     memory: Some(of_memory(memory)),
                     huge_page_pool_bytes: huge_page_pool,
                     stall: stall.map(|stall| Stall { full_ns: ns(stall.full), window_ns: ns(stall.window) }),
-                    ..Look::default()
+                    ..Sample::default()
                 });
             }
             Record::ObservedSlice { index, memory } => {
@@ -90,7 +90,7 @@ impl Observed {
                 let whole = self.look.take().filter(|look| look.workloads.len() == workloads as usize);
                 let missing = std::mem::take(&mut self.missing);
                 if let Some(look) = whole {
-                    return Some(Look { missing, ..look });
+                    return Some(Sample { missing, ..look });
                 }
                 self.missing = missing + 1;
             }
@@ -100,7 +100,7 @@ impl Observed {
     }
 
     /// A look that was complete was not written.
-    pub(super) fn lost(&mut self, look: &Look) {
+    pub(super) fn lost(&mut self, look: &Sample) {
         self.missing += look.missing + 1;
     }
 }

@@ -221,8 +221,8 @@ impl Sink {
     fn observed(&mut self, record: &Record<'_>) {
         let Some(trace) = &self.trace else { return };
         if let Some(look) = self.observed.take(record, &self.configuration)
-            && let Err(TrySendError::Full(Entry::Look(look)) | TrySendError::Disconnected(Entry::Look(look))) =
-                trace.try_send(Entry::Look(look))
+            && let Err(TrySendError::Full(Entry::Sample(look)) | TrySendError::Disconnected(Entry::Sample(look))) =
+                trace.try_send(Entry::Sample(look))
         {
             self.observed.lost(&look);
         }

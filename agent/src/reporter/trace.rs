@@ -47,7 +47,7 @@ impl Ring {
     fn write(&mut self, mut entry: Entry) -> io::Result<()> {
         // Plans about slices come after the machine's: times go up all the same.
         let at = match &mut entry {
-            Entry::Look(look) => &mut look.at_ns,
+            Entry::Sample(look) => &mut look.at_ns,
             Entry::Reported(reported) => &mut reported.at_ns,
         };
         *at = self.last.max(*at);
@@ -132,7 +132,7 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_replay::trace::{Look, Reported};
+    use plimsoll_replay::trace::{Reported, Sample};
     use plimsoll_replay::{Recording, read};
 
     fn entries(folder: &Path, age: u32) -> Vec<Entry> {
@@ -148,7 +148,7 @@ mod tests {
         let size = Bytes(1600);
         let mut ring = Ring::open(folder.path(), size, &header()).expect("writable");
         for at in 0..100 {
-            ring.write(Entry::Look(Look { at_ns: MonotonicNs(at), ..Look::default() })).expect("writable");
+            ring.write(Entry::Sample(Sample { at_ns: MonotonicNs(at), ..Sample::default() })).expect("writable");
         }
         let files: Vec<PathBuf> =
             fs::read_dir(folder.path()).expect("it is there").map(|it| it.expect("readable").path()).collect();
@@ -165,7 +165,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let length = |age| fs::metadata(path(folder.path(), age)).map_or(0, |file| file.len());
         let total = || (0..FILES).map(length).sum::<u64>();
-        let look = |at| Entry::Look(Look { at_ns: MonotonicNs(at), ..Look::default() });
+        let look = |at| Entry::Sample(Sample { at_ns: MonotonicNs(at), ..Sample::default() });
         let mut ring = Ring::open(folder.path(), Bytes(8000), &header()).expect("writable");
         for at in 0..400 {
             ring.write(look(at)).expect("writable");
@@ -186,7 +186,7 @@ mod tests {
     fn a_plan_that_comes_late_does_not_go_back_in_time_and_one_too_long_is_refused() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let mut ring = Ring::open(folder.path(), Bytes(4000), &header()).expect("writable");
-        ring.write(Entry::Look(Look { at_ns: MonotonicNs(9), ..Look::default() })).expect("writable");
+        ring.write(Entry::Sample(Sample { at_ns: MonotonicNs(9), ..Sample::default() })).expect("writable");
         let reported = |line: String| {
             Entry::Reported(Reported { at_ns: MonotonicNs(7), slice: None, line, plan: serde_json::Map::new() })
         };
@@ -202,7 +202,7 @@ mod tests {
         let entries_in = Trace::open(folder.path(), Bytes::mib(1)).expect("writable").start().expect("a thread");
         let plan = serde_json::Map::from_iter([("outcome".to_owned(), "evict".into())]);
         let reported = Reported { at_ns: MonotonicNs(1), slice: None, line: "evicting".into(), plan };
-        let all = [Entry::Look(Look { at_ns: MonotonicNs(1), ..Look::default() }), Entry::Reported(reported)];
+        let all = [Entry::Sample(Sample { at_ns: MonotonicNs(1), ..Sample::default() }), Entry::Reported(reported)];
         for entry in &all {
             entries_in.send(entry.clone()).expect("it listens");
         }
