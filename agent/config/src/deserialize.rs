@@ -50,8 +50,8 @@ impl Refusal {
     }
 
     /// What lacks `key`, which is left out.
-    pub(crate) fn missing(of: &str, key: String, expected: impl Into<String>) -> Self {
-        Self { drop: Some(of.to_owned()), ..Self::value(&key, expected) }
+    pub(crate) fn missing(of: &str, key: &str, expected: impl Into<String>) -> Self {
+        Self { drop: Some(of.to_owned()), ..Self::value(key, expected) }
     }
 
     fn at(self, key: &str) -> Self {
@@ -215,7 +215,7 @@ impl<'a> At<'a> {
     }
 }
 
-impl<'de> IntoDeserializer<'de, Refusal> for At<'_> {
+impl IntoDeserializer<'_, Refusal> for At<'_> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -283,7 +283,7 @@ impl<'de> Deserializer<'de> for At<'_> {
             }
             Refusal { name, .. } => {
                 let missing = format!("{}.{}", self.key, name.unwrap_or_default());
-                Refusal::missing(&self.key, missing, format!("missing; {expected}"))
+                Refusal::missing(&self.key, &missing, format!("missing; {expected}"))
             }
         })
     }

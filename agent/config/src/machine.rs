@@ -252,7 +252,7 @@ impl Slice {
         match (&soft, &grace) {
             (Some(soft), None) => {
                 let why = format!("missing; {soft}.memory.available needs a grace period");
-                found.push(Refusal::missing(soft, format!("{at}.evictionSoftGracePeriod.memory.available"), why));
+                found.push(Refusal::missing(soft, &format!("{at}.evictionSoftGracePeriod.memory.available"), why));
             }
             (None, Some(grace)) => {
                 found.push(Refusal::value(&format!("{grace}.memory.available"), "there is no soft threshold for it"));
@@ -261,7 +261,7 @@ impl Slice {
         }
         if hard.is_none() && soft.is_none() {
             let why = "missing; expected evictionHard or evictionSoft for each slice in the list".to_owned();
-            found.push(Refusal::missing(at, format!("{at}.evictionHard"), why));
+            found.push(Refusal::missing(at, &format!("{at}.evictionHard"), why));
         }
         found
     }
@@ -290,7 +290,7 @@ impl Machine {
         }
         if self.slices.len() > SliceSet::MAX_SLICES {
             let why = format!("expected at most {} slices with thresholds", SliceSet::MAX_SLICES);
-            found.push(Refusal::missing("machine.slices", "machine.slices".to_owned(), why));
+            found.push(Refusal::missing("machine.slices", "machine.slices", why));
         }
         found
     }
