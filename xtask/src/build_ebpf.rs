@@ -19,7 +19,7 @@ const INSTRUCTION: u64 = 8;
 pub(crate) const PROCESSORS: [&str; 2] = ["x86_64", "aarch64"];
 /// The programs: the agent's, and the bare wake that benchmarks compare with.
 const NAMES: [&str; 2] = ["plimsoll", "bare"];
-/// What every build of the kernel side is told.
+/// The options of every build of the kernel side.
 const OPTIONS: [&str; 5] = ["--locked", "--release", "--target", TARGET, "-Zbuild-std=core"];
 
 /// How to build it.
@@ -104,7 +104,7 @@ fn object(processor: &str, name: &str) -> PathBuf {
     run::root().join("ebpf/target").join(format!("{name}.{processor}.bpf.o"))
 }
 
-/// Cargo for the kernel side of the checkout at `root`; its command and [`OPTIONS`] are still to be said.
+/// Cargo for the kernel side of the checkout at `root`; its command and [`OPTIONS`] are still to be added.
 fn cargo(linker: &Path, root: &Path, target: &Path, processor: &str) -> anyhow::Result<Command> {
     let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);

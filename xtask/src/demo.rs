@@ -331,7 +331,7 @@ fn figures(measured: &Measured) -> String {
                 ms(round.crossed_to_awake_ns),
                 ms(round.crossed_to_stopped_ns),
                 ms(round.crossed_to_memory_back_ns),
-                round.killed_by.as_deref().unwrap_or("nobody"),
+                round.killed_by.as_deref().unwrap_or("none"),
             );
         }
     }
@@ -371,7 +371,7 @@ mod tests {
         let round = &mut measured.watchers.get_mut("poll-10s").expect("it watched").rounds[0];
         (round.killed_by, round.crossed_to_memory_back_ns, round.past_threshold_bytes) = (None, None, None);
         let text = timeline(&measured) + &figures(&measured);
-        assert!(text.contains("nothing happened") && text.contains("nobody") && !text.contains("psi "), "{text}");
+        assert!(text.contains("nothing happened") && text.contains("none") && !text.contains("psi "), "{text}");
     }
 
     #[test]

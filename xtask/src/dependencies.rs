@@ -20,18 +20,18 @@ const CORE: [&str; 7] = [
 const FORBIDDEN: [&str; 9] =
     ["k8s-openapi", "tokio", "async-std", "smol", "hyper", "h2", "rustls", "openssl", "native-tls"];
 
-/// None of the core's rooms depends on a runtime, a network or TLS.
+/// None of the core's crates depends on a runtime, a network or TLS.
 pub(crate) fn core_is_small() -> anyhow::Result<()> {
-    for room in CORE {
+    for name in CORE {
         let tree = run::text(
             Command::new("cargo")
-                .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "-p", room])
+                .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "-p", name])
                 .current_dir(run::root()),
         )?;
         let names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-        ensure!(names.contains(&room), "cargo tree does not name {room} itself");
-        let found: Vec<&&str> = FORBIDDEN.iter().filter(|name| names.contains(name)).collect();
-        ensure!(found.is_empty(), "{room} depends on {found:?}");
+        ensure!(names.contains(&name), "cargo tree does not name {name} itself");
+        let found: Vec<&&str> = FORBIDDEN.iter().filter(|other| names.contains(other)).collect();
+        ensure!(found.is_empty(), "{name} depends on {found:?}");
     }
     Ok(())
 }

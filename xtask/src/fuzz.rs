@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: every parser against input that nobody would write, by libFuzzer and the stable toolchain.
+//! `cargo xtask fuzz`: every parser against broken input, by libFuzzer and the stable toolchain.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ struct Ran {
 /// Builds the targets and runs them one after the other; a finding ends it with the file that holds the input.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     install::all(&install::FUZZING)?;
-    // The targets use rooms that embed the kernel side.
+    // The targets use crates that embed the kernel side.
     build_ebpf::run(&build_ebpf::PROCESSORS)?;
     let folder = run::root().join("tests/fuzz");
     let all = targets(&folder)?;
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn host() -> anyhow::Result<String> {
     let version = run::text(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say what it runs on")?.to_owned())
+    Ok(host.context("rustc does not name what it runs on")?.to_owned())
 }
 
 fn targets(folder: &Path) -> anyhow::Result<Vec<String>> {

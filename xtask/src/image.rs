@@ -10,11 +10,11 @@ use anyhow::{Context, ensure};
 use crate::kernels::Kernel;
 use crate::run;
 
-/// Modules that tests ask for, with their parameters, and those of an ext4 root.
+/// Modules that tests need, with their parameters, and those of an ext4 root.
 const MODULES: [(&str, &str); 3] = [("configfs", ""), ("null_blk", "nr_devices=0"), ("zram", "num_devices=1")];
-/// Checksums are asked of the kernel by a name of the algorithm, which `depends=` does not tell.
+/// The kernel finds checksums by the name of the algorithm, which `depends=` does not name.
 const ROOT_MODULES: [(&str, &str); 4] = [("virtio_pci", ""), ("virtio_blk", ""), ("crc32c_generic", ""), ("ext4", "")];
-/// Room on the ext4 root beside its files.
+/// What is free on the ext4 root beside its files.
 const ROOT_MIB: u64 = 256;
 
 /// Files of a machine, by their path in it.
@@ -147,7 +147,7 @@ fn add_module(
     Ok(())
 }
 
-/// What a module says it depends on: `depends=a,b` among the strings of its `.modinfo`.
+/// What a module depends on: `depends=a,b` among the strings of its `.modinfo`.
 fn dependencies(module: &[u8]) -> Vec<String> {
     let key = b"\0depends=";
     let Some(start) = module.windows(key.len()).position(|window| window == key) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What commands need beside Rust itself and a linker: says what is missing of it, or installs that, saying so. Can be
+//! What commands need beside Rust itself and a linker: prints what is missing, or installs it and prints that. Can be
 //! stopped and run again.
 
 use std::fmt;
@@ -85,7 +85,7 @@ pub(crate) fn machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
     Ok(needs)
 }
 
-/// Says what is missing, all of it, and changes nothing. An error where there is something.
+/// Prints what is missing, all of it, and changes nothing. An error where there is something.
 pub(crate) fn check(needs: &[Need]) -> anyhow::Result<()> {
     let missing = missing(needs)?;
     for need in &missing {
@@ -219,7 +219,7 @@ fn llvm_fits(version: &str) -> anyhow::Result<()> {
     let release = field("release:").unwrap_or("unknown");
     let major: u32 = field("LLVM version:")
         .and_then(|llvm| llvm.split('.').next()?.parse().ok())
-        .with_context(|| format!("rustc {release} does not say which LLVM it has"))?;
+        .with_context(|| format!("rustc {release} does not name its LLVM"))?;
     ensure!(
         major <= NEWEST_LLVM,
         "rustc {release} has LLVM {major}; bpf-linker {BPF_LINKER} reads LLVM up to {NEWEST_LLVM}, as in rustc 1.95 \

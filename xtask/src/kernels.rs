@@ -107,7 +107,7 @@ fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
 }
 
 /// `PLIMSOLL_DEBIAN_MIRROR`, else the mirror that this machine's own apt uses for Debian, else the one that Debian's
-/// installing program uses where it is told of none. Whichever it is, apt checks Debian's signature.
+/// installing program uses where it is given none. Whichever it is, apt checks Debian's signature.
 fn mirror() -> anyhow::Result<String> {
     mirror_of_apt()
         .or_else(|| mirror_of_debootstrap(&fs::read_to_string(DEBOOTSTRAP).ok()?))
@@ -130,7 +130,7 @@ fn mirror_of_apt() -> Option<String> {
         .find_map(|text| mirror_in(&text, &|path| fs::read_to_string(path).ok()))
 }
 
-/// Suites that are of Debian and of nobody else; those with security updates have other names.
+/// Suites of Debian alone; those with security updates have other names.
 const DEBIAN: [&str; 9] = ["bullseye", "bookworm", "trixie", "forky", "duke", "sid", "stable", "testing", "unstable"];
 
 /// The first address of a whole Debian archive in apt's list of sources, in either of its forms. `read` gives the
@@ -153,7 +153,7 @@ fn mirror_in(sources: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<Str
     })
 }
 
-/// One source of packages, as apt is told of it.
+/// One source of packages, as apt is configured with it.
 struct Entry<'a> {
     addresses: Vec<&'a str>,
     suites: Vec<&'a str>,

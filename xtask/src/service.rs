@@ -37,12 +37,12 @@ fn analyze() -> anyhow::Result<Output> {
     Ok(command.output()?)
 }
 
-/// Whatever it says is a mistake, but for the keys that it is too old to know: for those it ends with an error, too.
+/// All that it prints is a mistake, but for the keys that it is too old to know: for those it ends with an error, too.
 fn verdict(success: bool, said: &str) -> anyhow::Result<()> {
     let is_later = |line: &&str| line.contains("Unknown key") && LATER.iter().any(|key| line.contains(key));
     let (later, objections): (Vec<&str>, Vec<&str>) = said.lines().partition(is_later);
     let accepted = objections.is_empty() && (success || !later.is_empty());
-    ensure!(accepted, "systemd-analyze says: {}", objections.join("; "));
+    ensure!(accepted, "systemd-analyze reports: {}", objections.join("; "));
     Ok(())
 }
 

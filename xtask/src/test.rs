@@ -1,4 +1,5 @@
-//! `cargo xtask test`: what gates a change, and with `--long` what is too slow for that, in groups with a time budget each.
+//! `cargo xtask test`: what gates a change, and with `--long` what is too slow for that, in groups with a time budget
+//! each.
 
 mod checks;
 mod known;
@@ -18,19 +19,26 @@ use crate::kernels::SUITES;
 use crate::{install, run};
 use report::Report;
 
+/// What the end of a run reports.
+const CLOSING: &str = "The run closes with each failure (its last lines, and where its whole log is), each group that took \
+    longer than its budget, and counts: what passed, failed, was flaky or was not run, and machines booted again. \
+    It fails if anything failed, not if a budget was exceeded.";
+
 /// What to run.
 #[derive(clap::Args)]
+#[command(after_help = CLOSING)]
 pub(crate) struct Arguments {
-    /// The groups to run; none means all of them: unit and vm, or with --long those that --list prints.
+    /// The groups to run; all of them unless given. Without --long: `unit` (formatting, lints, every test that needs no
+    /// virtual machine) and `vm` (tests on real kernels); with --long: those that --list prints.
     groups: Vec<String>,
-    /// Run groups that are too slow for every run, each within an hour, and write a table of results for each. What
+    /// Run groups that are too slow for every change, each within an hour, and write a table of results for each. What
     /// passed before in the same sources is not run again, so that a run can be stopped and resumed.
     #[arg(long)]
     long: bool,
     /// Print the groups and their budgets, and run nothing.
     #[arg(long)]
     list: bool,
-    /// Of virtual machines only those with this kernel. Can be given more than once; all of them unless given.
+    /// Boot only this kernel. Can be given more than once; all of them unless given.
     #[arg(long = "kernel", value_name = "VERSION", value_parser = PossibleValuesParser::new(SUITES.map(|(_, kernel)| kernel)))]
     kernels: Vec<String>,
 }
@@ -129,11 +137,11 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(report.close())
 }
 
-/// Runs one group, and says how long it took.
+/// Runs one group, and reports how long it took.
 fn timed(group: &Group, long: bool, report: &mut Report) -> anyhow::Result<()> {
     let installed = install::all(&group.needs()?).with_context(|| format!("group {} needs something", group.name))?;
     if installed > 0 {
-        println!("{installed} things were installed, which no budget counts");
+        println!("{installed} things were installed; no budget counts the time for that");
     }
     if long {
         report.begin_table(&group.name)?;

@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Split the memory and the processors over two NUMA nodes.
     #[arg(long, conflicts_with = "icount")]
     pub(crate) numa: bool,
-    /// More words for the kernel's command line, such as `psi=0`; the last word on a matter counts.
+    /// More parameters for the kernel's command line, such as `psi=0`; of several for one thing the last counts.
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub(crate) append: Option<String>,
     /// Put the agent in without the checks that tests use (kill points, counted allocations, barred system calls).
@@ -173,9 +173,8 @@ pub(crate) struct Ended {
 
 /// Boots a machine for which everything was prepared, and hands on its lines.
 ///
-/// A machine whose kernel does not come to its first process is booted again, at most twice, and that is said: the
-/// emulator's processors may run an instruction that the kernel has replaced meanwhile, of which nothing here is
-/// tested.
+/// A machine whose kernel does not come to its first process is booted again, at most twice, and that is reported: the
+/// emulator's processors may run an instruction that the kernel has replaced meanwhile, which is not what is tested.
 pub(crate) fn boot(arguments: &Arguments, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Ended> {
     let kernel = kernels::get(&arguments.kernel)?;
     let accelerated = arguments.kvm && kvm_works(arguments, &kernel);
@@ -367,7 +366,7 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
     Ok(qemu)
 }
 
-/// QEMU's words for two nodes, each with one half of the memory and of the processors.
+/// QEMU's arguments for two nodes, each with one half of the memory and of the processors.
 fn nodes(memory: &str, cpus: u32) -> anyhow::Result<Vec<String>> {
     let half = mebibytes(memory).filter(|all| all % 2 == 0).map(|all| all / 2);
     let half = half.with_context(|| format!("two nodes need an even number of MiB, such as 1G, not {memory}"))?;

@@ -23,7 +23,7 @@ const OTHERS: u64 = 8 << 20;
 /// The processors' own lists of free pages, which are not counted as available, hold at most this part of the memory
 /// between them, and may be full at the start and empty at the crossing or the other way round.
 const LISTS_PART: u64 = 8;
-/// What they hold where the machine is told to keep them short, on all processors of one like this.
+/// What they hold where the machine keeps them short, on all processors of one like this.
 const SHORT_LISTS: u64 = 4 << 20;
 
 /// All boots of a full run; what was not measured is absent, and then does not hold.
@@ -315,7 +315,7 @@ mod tests {
         let mut all = full(20, 300, &|_| ());
         all["rates"] = boot(13, 300, &unknown);
         assert_eq!(broken_of(all), ["past the threshold"]);
-        // Who was killed by whom is never guessed.
+        // What killed the process is never guessed.
         let mut all = full(20, 300, &|_| ());
         all["watchers"]["ebpf"]["rounds"][0].as_object_mut().expect("a round").remove("oom_kills");
         assert!(serde_json::from_value::<Full>(all).is_err());

@@ -12,7 +12,7 @@ use super::long::{Table, Word};
 
 /// How many flaky tests a gate may have, each with an entry among the known deviations.
 const FLAKY_IN_A_RUN: usize = 2;
-/// How many lines of what a failed step said are said again at the end.
+/// How many of a failed step's last lines are repeated at the end.
 const LAST_LINES: usize = 12;
 
 /// The steps so far.
@@ -30,7 +30,7 @@ pub(super) struct Report {
     table: Option<Table>,
 }
 
-/// What is said of a failed step at the end.
+/// What is reported of a failed step at the end.
 struct Failure {
     name: String,
     why: String,
@@ -94,7 +94,7 @@ impl Report {
         self.row(name, Word::Passed, found);
     }
 
-    /// `last` is what it said last, and `log` where all of it lies.
+    /// `last` is its last output, and `log` where all of it is.
     pub(super) fn failed(&mut self, name: &str, why: &str, last: &[String], log: Option<&Path>) {
         println!("FAIL {name}: {why}");
         let last = last[last.len().saturating_sub(LAST_LINES)..].to_vec();
@@ -195,7 +195,7 @@ impl Report {
         }
     }
 
-    /// Says what failed, each with its last lines and where the whole log lies, and counts all.
+    /// Reports what failed, each with its last lines and where the whole log is, and counts all.
     pub(super) fn close(&self) -> ExitCode {
         print!("{}", self.closing());
         if self.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -221,7 +221,7 @@ impl Report {
     }
 }
 
-/// Runs `command` to its end. What it says is shown, written to `log`, and given back by line.
+/// Runs `command` to its end. Its output is shown, written to `log`, and given back by line.
 fn said(command: &mut Command, log: &Path) -> anyhow::Result<(std::process::ExitStatus, Vec<String>)> {
     let (reader, writer) = std::io::pipe()?;
     let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -250,7 +250,7 @@ fn closing_counts(said: &[String]) -> (u32, u32) {
         .fold((0, 0), |(passed, ignored), line| (passed + number(line, " passed"), ignored + number(line, " ignored")))
 }
 
-/// The failed tests of `cargo test`, each with what it said.
+/// The failed tests of `cargo test`, each with its output.
 fn failed_tests(said: &[String]) -> Vec<(String, Vec<String>)> {
     let names = said.iter().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
     names

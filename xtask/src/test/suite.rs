@@ -1,4 +1,4 @@
-//! The suite of `tests/vm/guest` in virtual machines: which machines there are, and what is heard of each.
+//! The suite of `tests/vm/guest` in virtual machines: which machines there are, and what each of them prints.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -39,8 +39,8 @@ const LEFT_TO_LONG: [(&str, &str); 5] = [
 /// What runs once more from an ext4 root, on the kernel on which everything runs: there the agent's own program and
 /// libraries are pages of a file, which the kernel may drop when memory is short.
 const FROM_EXT4: [&str; 1] = ["is-before-the-oom-killer"];
-/// What runs on machines that are booted in a special way, on the kernel on which everything runs: the words on its
-/// command line, whether it has two nodes, and the tests that belong there and run nowhere else.
+/// What runs on machines that are booted in a special way, on the kernel on which everything runs: the
+/// parameters on its command line, whether it has two nodes, and the tests that belong there and run nowhere else.
 const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (Some("psi=0"), false, &["without-pressure-polls"]),
     (Some("cgroup_disable=memory"), false, &["without-memory-controller"]),
@@ -64,7 +64,7 @@ pub(super) struct Boot {
     /// The part of the tests; all of them where absent.
     part: Option<&'static str>,
     ext4: bool,
-    /// More words on the kernel's command line.
+    /// More parameters on the kernel's command line.
     append: Option<&'static str>,
     /// With two NUMA nodes.
     numa: bool,
@@ -138,7 +138,7 @@ impl Boot {
     fn verdict(&self, heard: &Heard, skipped: usize, ended: anyhow::Result<i32>) -> anyhow::Result<()> {
         let code = ended?;
         let ran = heard.tests.len();
-        // The suite says how many there were: a machine that ended early must not pass.
+        // The suite counts its tests itself: a machine that ended early must not pass.
         let failed = heard.tests.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Fail(_)));
         ensure!(heard.closed == Some(ran) && (code == 0) != failed, "the suite ended with {code} after {ran} tests");
         // A test that has another name by now must not vanish.
@@ -216,13 +216,13 @@ enum Outcome {
     NotRun(String),
 }
 
-/// What was heard of a suite.
+/// The output of a suite, as far as it was read.
 struct Heard {
     /// On which machine.
     on: String,
-    /// Each test with how it ended and what was said since the one before.
+    /// Each test with how it ended and what was printed since the one before.
     tests: Vec<(String, Outcome, Vec<String>)>,
-    /// What was said since the last verdict.
+    /// What was printed since the last verdict.
     last: Vec<String>,
     /// How many tests the suite itself counted.
     closed: Option<usize>,
@@ -271,7 +271,7 @@ impl Heard {
         // The terminal has it, too.
         let _ = writeln!(self.log, "{line}");
         self.last.push(line.to_owned());
-        // The firmware clears its screen and ends no line, so its last words stand before the machine's first ones.
+        // The firmware clears its screen and ends no line, so its last output precedes the machine's first line.
         let line = match line.find("PLAN ") {
             Some(at) if line[..at].contains('\x1b') => &line[at..],
             _ => line,
@@ -395,11 +395,11 @@ mod tests {
             "FLAKY d: it broke; repeated at once, it passed (2 s)",
             "1 passed, 1 flaky, 1 failed, 1 not run",
         ]);
-        let said = |index: usize| (heard.tests[index].0.as_str(), &heard.tests[index].1, heard.tests[index].2.len());
-        assert_eq!(said(0), ("a", &Outcome::Pass, 2));
-        assert_eq!(said(1), ("b", &Outcome::Fail("it: broke (1 s)".into()), 2));
-        assert_eq!(said(2), ("c", &Outcome::NotRun("no zram".into()), 1));
-        assert_eq!(said(3), ("d", &Outcome::Flaky("it broke; repeated at once, it passed (2 s)".into()), 1));
+        let shown = |index: usize| (heard.tests[index].0.as_str(), &heard.tests[index].1, heard.tests[index].2.len());
+        assert_eq!(shown(0), ("a", &Outcome::Pass, 2));
+        assert_eq!(shown(1), ("b", &Outcome::Fail("it: broke (1 s)".into()), 2));
+        assert_eq!(shown(2), ("c", &Outcome::NotRun("no zram".into()), 1));
+        assert_eq!(shown(3), ("d", &Outcome::Flaky("it broke; repeated at once, it passed (2 s)".into()), 1));
         assert_eq!((heard.closed, heard.planned, heard.known), (Some(4), 4, 9));
     }
 }

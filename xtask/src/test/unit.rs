@@ -23,7 +23,7 @@ pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     let other = ["check", "--locked", "--target", install::AARCH64, "-p", "plimsoll"];
     report.run("the agent compiles for aarch64", &mut cargo(&other));
     let no_linux = ["check", "--locked", "--target", install::OTHER_SYSTEM, "-p", "plimsoll"];
-    report.run("the agent compiles where there is no Linux, to say so", &mut cargo(&no_linux));
+    report.run("the agent compiles for another system, where it reports that it needs Linux", &mut cargo(&no_linux));
     report.run("licences and sources", &mut dependencies::deny()?);
     match service::verify() {
         Some(result) => report.step("systemd accepts the shipped unit", result),

@@ -1,4 +1,4 @@
-//! Tests of what is done to cgroups, by the agent's own rooms and without the agent: on real processes and real
+//! Tests of what is done to cgroups, by the agent's own crates and without the agent: on real processes and real
 //! cgroups.
 
 use crate::block::Slow;
@@ -80,7 +80,7 @@ impl Hand {
 
     fn killed(&mut self) -> Result<KillEvent> {
         let mut event = None;
-        wait_for("the victim is spoken of", PATIENCE, || {
+        wait_for("the victim's end is reported", PATIENCE, || {
             event = self.kills.poll(clock::monotonic(), &mut self.record, &mut self.workers);
             Ok(event.is_some())
         })?;
@@ -89,7 +89,7 @@ impl Hand {
 
     fn braked(&mut self) -> Result<BrakeEvent> {
         let mut event = None;
-        wait_for("the brake is spoken of", PATIENCE, || {
+        wait_for("the brake's end is reported", PATIENCE, || {
             event = self.brakes.poll(clock::monotonic(), &mut self.record);
             Ok(event.is_some())
         })?;
@@ -116,10 +116,10 @@ fn end(mut child: Child) -> Result<()> {
 
 /// Waits until it is in uninterruptible sleep for longer than it takes to load a program.
 fn waits_in_the_kernel(child: &Child) -> Result<()> {
-    let mut looks = 0;
+    let mut samples = 0;
     wait_for("a task waits uninterruptibly", PATIENCE, || {
-        looks = if machine::process_state(child.id()) == Some('D') { looks + 1 } else { 0 };
-        Ok(looks == 40)
+        samples = if machine::process_state(child.id()) == Some('D') { samples + 1 } else { 0 };
+        Ok(samples == 40)
     })
 }
 
@@ -188,14 +188,14 @@ pub(crate) fn brake_holds_and_is_undone() -> Result<()> {
     ensure!(hand.brakes.brake(&handle, OWNER, clock::monotonic(), &mut hand.record) == Err(BrakeRefused::Already));
     let event = hand.braked()?;
     ensure!(matches!(event, BrakeEvent::Thawed { held, .. } if held >= Duration::from_secs(2)), "{event:?}");
-    // Nothing but the deadline was said, so it had not grown.
+    // Nothing but the deadline was reported, so it had not grown.
     ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
     wait_for("it goes on", PATIENCE, || Ok(hog.taken()? > before + (4 << 20)))
 }
 
 pub(crate) fn what_still_grows_is_seen() -> Result<()> {
     let mut hand = Hand::new("/run/act-grows")?;
-    // Where this process has to wait for a CPU, the hog may have grown up before it is looked at.
+    // Where this process has to wait for a CPU, the hog may have grown up before it is sampled.
     for round in 0..5 {
         if still_grows(&mut hand, round)? {
             return Ok(());
@@ -238,8 +238,8 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     hand.brake(&handle)?;
     wait_for("all of it is frozen", PATIENCE, || Ok(handle.frozen()?))?;
     ensure!(hand.kill(&handle)? == Begun::Written);
-    // On a slow machine it counts as stuck before it is empty, and the worker, which looks so often and no more, may be
-    // through by then.
+    // On a slow machine it counts as stuck before it is empty, and the worker, which checks a bounded number of times,
+    // may be through by then.
     let (mut done, mut emptied, mut early) = (None, None, false);
     wait_for("the victim is empty and its memory taken", PATIENCE, || {
         if done.is_none() {
@@ -257,8 +257,8 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     let left = left.context("it is still there")?;
     ensure!(left < Bytes::mib(8), "{left} are still charged to it");
     let Some(Done::Released { released, gone, kept, .. }) = done else { bail!("not a release: {done:?}") };
-    // Where it was gone before the worker looked, there was nothing left to take; newer kernels list nobody who is
-    // about to end although the cgroup is not empty yet.
+    // Where it was gone before the worker looked, there was nothing left to take; newer kernels list no process that
+    // is about to end although the cgroup is not empty yet.
     ensure!(released + gone + kept <= 1, "there was one process: released {released}, gone {gone}, kept {kept}");
     ensure!(early || kept == 0, "released {released}, gone {gone}, kept {kept}, before it was empty: {early}");
     suite::figure("kill", &[("emptied_us", &took.as_micros()), ("left_bytes", &left.0), ("released", &released)]);
@@ -365,7 +365,7 @@ pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
     let cgroup = Cgroup::create("work.slice/gone")?;
     let handle = hand.handle(&cgroup)?;
     cgroup.remove()?;
-    // Made again at the same path: somebody else.
+    // Made again at the same path: another cgroup.
     let cgroup = Cgroup::create("work.slice/gone")?;
     let child = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(cgroup.path()).spawn()?;
     wait_for("the newcomer is there", PATIENCE, || cgroup.populated())?;
@@ -396,7 +396,7 @@ pub(crate) fn uninterruptible_is_stuck_then_empty() -> Result<()> {
     ensure!(hand.kill(&handle)? == Begun::Written);
     let event = hand.killed()?;
     ensure!(matches!(event, KillEvent::Stuck { .. }), "{event:?}");
-    ensure!(hand.record.entries().len() == 1, "whoever comes next must know: {:?}", hand.record.entries());
+    ensure!(hand.record.entries().len() == 1, "the next agent must find it: {:?}", hand.record.entries());
     let event = hand.killed()?;
     ensure!(matches!(event, KillEvent::Emptied { .. }), "{event:?}");
     waiting.wait()?;
@@ -430,7 +430,7 @@ pub(crate) fn refilled_victim_is_killed_again() -> Result<()> {
 }
 
 /// Its page tables are freed when all of its address space was walked, and it gives nothing back until then: by its
-/// memory alone it is taken for stuck, by its threads it is not.
+/// memory alone it counts as stuck, by its threads it is not.
 pub(crate) fn exit_on_a_cpu_is_not_stuck() -> Result<()> {
     let mut hand = Hand::new("/run/act-exit")?;
     // How long the walk takes is this machine's matter.
@@ -440,12 +440,12 @@ pub(crate) fn exit_on_a_cpu_is_not_stuck() -> Result<()> {
         hog.wait_taken(gib << 10, PATIENCE)?;
         let handle = hand.handle(&cgroup)?;
         ensure!(hand.kill(&handle)? == Begun::Written);
-        // Goes by memory alone: nobody takes its worker's results.
+        // Goes by memory alone: its worker's results are not taken.
         let mut unmeasured = (Kills::with_capacity(KillLimits::default(), 1), Workers::start(4)?);
         let now = clock::monotonic();
         ensure!(unmeasured.0.adopt(&handle, now, now), "there is room");
         let (mut stuck, mut event) = (false, None);
-        wait_for("the victim is spoken of", PATIENCE, || {
+        wait_for("the victim's end is reported", PATIENCE, || {
             hand.poll()?;
             let now = clock::monotonic();
             stuck |=
@@ -459,7 +459,7 @@ pub(crate) fn exit_on_a_cpu_is_not_stuck() -> Result<()> {
             return Ok(());
         }
     }
-    bail!("each of them ended before it could have been taken for stuck")
+    bail!("each of them ended before it could have counted as stuck")
 }
 
 pub(crate) fn fork_bomb_dies_at_once() -> Result<()> {

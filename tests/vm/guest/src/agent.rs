@@ -1,7 +1,7 @@
 //! The agent as a test sees it from outside: a program, a file of configuration, a log, and a port.
 //!
-//! The one place that knows how the configuration is spelled. What a test asserts comes from the kernel (who lives,
-//! what is frozen, the OOM killer's counter); the agent's own words are only asked for what it alone can say.
+//! The one place that knows how the configuration is spelled. What a test asserts comes from the kernel (what
+//! lives, what is frozen, the OOM killer's counter); the agent's log is only asked for what it alone can report.
 
 use crate::cgroup::Cgroup;
 use crate::hog_tests::guest;
@@ -22,11 +22,10 @@ use std::time::Duration;
 /// Where the agent is in these machines.
 pub(crate) const PROGRAM: &str = "/bin/plimsoll";
 
-/// The variable of the agent's environment by which a build for tests takes every word of a line for one that never
-/// came.
+/// The variable of the agent's environment by which a build for tests drops every event of a crossed threshold.
 pub(crate) const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
 
-/// What its supervisor says of a core that was asked to end and ended otherwise.
+/// What its supervisor reports of a core that was asked to end and ended otherwise.
 pub(crate) const DISORDER: &str = "the core did not end in order";
 
 /// The agent to start: `PLIMSOLL_PROGRAM` where this is no such machine.
@@ -34,22 +33,22 @@ fn program() -> OsString {
     env::var_os("PLIMSOLL_PROGRAM").unwrap_or_else(|| PROGRAM.into())
 }
 
-/// What a test wants of the agent.
+/// How a test configures the agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The line: act below this many bytes available.
+    /// The threshold: act below this many bytes available.
     pub(crate) line_bytes: u64,
-    /// `auto`, `ebpf`, `psi` or `poll`, which looks every 10 s as the kubelet does.
+    /// `auto`, `ebpf`, `psi` or `poll`, which samples every 10 s as the kubelet does.
     pub(crate) source: &'static str,
-    /// The line of work.slice itself, below its own memory.max.
+    /// The threshold of work.slice itself, below its own memory.max.
     pub(crate) slice_threshold_bytes: Option<u64>,
     /// Let the kernel itself stop what grows past the threshold.
     pub(crate) kernel_brake: bool,
-    /// From how much stall on, in percent, page cache and slab are a reason to evict; the agent's own where absent.
+    /// From how much stall on, in percent, page cache and slab are a reason to evict; the agent's default where absent.
     pub(crate) stall_percent: Option<u8>,
     /// The most victims within a minute.
     pub(crate) victims_per_minute: u32,
-    /// The eviction policy; the agent's own where absent.
+    /// The eviction policy; the agent's default where absent.
     pub(crate) eviction_policy: Option<&'static str>,
     /// Where it writes a trace, if it does.
     pub(crate) trace: Option<PathBuf>,
@@ -62,7 +61,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The best source, freeze as the brake, this line.
+    /// The best source, freeze as the brake, this threshold.
     pub(crate) fn with_threshold(line_bytes: u64) -> Self {
         Self {
             line_bytes,
@@ -140,7 +139,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Starts it and waits until it says that it is ready, which it is once its thresholds are armed.
+    /// Starts it and waits until it reports that it is ready, which it is once its thresholds are armed.
     pub(crate) fn start(settings: &Settings) -> Result<Self> {
         let mut agent = Self::launch(settings)?;
         agent.wait_ready(Duration::from_mins(1))?;
@@ -194,7 +193,7 @@ impl Agent {
     }
 
     /// Waits until its thresholds are armed and it only watches, because another agent acts or because it cannot: then
-    /// it is not ready, and says why.
+    /// it is not ready, and reports why.
     pub(crate) fn wait_shadowing(&mut self, limit: Duration) -> Result<()> {
         let address = self.address;
         let shadows = wait_for("the agent shadows", limit, || {
@@ -247,17 +246,17 @@ impl Agent {
         self.text().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The decisions that it told, oldest first.
+    /// The decisions that it reported, oldest first.
     pub(crate) fn plans(&self) -> Vec<Value> {
         self.lines().into_iter().filter(|line| line["outcome"].is_string()).collect()
     }
 
-    /// What it told of killing `cgroup`, oldest first: `begun`, `emptied`, `gone`, ...
+    /// What it reported of killing `cgroup`, oldest first: `begun`, `emptied`, `gone`, ...
     pub(crate) fn kills(&self, cgroup: &str, what: &str) -> Vec<Value> {
         self.lines().into_iter().filter(|line| line["cgroup"] == cgroup && line["kill"] == what).collect()
     }
 
-    /// How many kills it told of, whoever it was.
+    /// How many kills it reported, of any workload.
     pub(crate) fn killed(&self) -> usize {
         self.lines().iter().filter(|line| line["kill"] == "begun").count()
     }
@@ -288,7 +287,7 @@ impl Agent {
     }
 }
 
-/// What the agent's `replay` makes of a trace, look by look.
+/// What the agent's `replay` makes of a trace, sample by sample.
 pub(crate) fn replayed(trace: &Path, configuration: &Path) -> Result<Vec<Value>> {
     let mut replay = Command::new(program());
     replay.arg("replay").arg(trace).arg("--config").arg(configuration).args(["--all", "--output", "json"]);

@@ -1,4 +1,4 @@
-//! Configurations that must be refused, with words that name what is wrong, before anything is opened.
+//! Configurations that must be refused, with an error that names what is wrong, before anything is opened.
 
 use crate::agent::PROGRAM;
 use anyhow::{Context as _, Result, ensure};

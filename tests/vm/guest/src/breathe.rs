@@ -1,4 +1,4 @@
-//! A process that crosses a threshold and comes back, as often as it is told to.
+//! A process that crosses a threshold and comes back, as often as it is asked to.
 //!
 //! One byte on standard input is one step: the first fills, the second gives back, and so on; one byte on standard
 //! output says that the step is done. Nothing is killed by it and it ends when its input does.

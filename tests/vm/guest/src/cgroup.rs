@@ -1,6 +1,6 @@
 //! Cgroups made for a test, and their removal with everything in them.
 //!
-//! Cgroup v2 only, mounted at /sys/fs/cgroup. Nothing here is clever about systemd: in these machines nobody else
+//! Cgroup v2 only, mounted at /sys/fs/cgroup. Nothing here is clever about systemd: in these machines no other program
 //! manages cgroups.
 
 use crate::machine::{named, set, wait_for};

@@ -1,8 +1,8 @@
 //! The same growing process, met by one watcher after another, and what each of them made of it.
 //!
 //! In every round the crossing is taken in the kernel by the guest's own observer, what the process had filled comes
-//! from its own record, and when memory was back from a look at /proc/meminfo every few milliseconds. The agent's own
-//! word is taken for four things only: when it was awake, when the line that woke it was crossed, when it froze, and
+//! from its own record, and when memory was back from /proc/meminfo, read every few milliseconds. The agent's own log
+//! is taken for four things only: when it was awake, when the threshold that woke it was crossed, when it froze, and
 //! when it killed.
 
 use crate::agent::{Agent, Settings, tail};
@@ -31,19 +31,19 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Who watches, in this order within each round.
+    /// The watchers, in this order within each round.
     #[arg(long, value_delimiter = ',', default_value = "poll-10s,psi,ebpf")]
     watchers: Vec<Watcher>,
-    /// How many rounds each of them plays.
+    /// How many rounds are played with each of them.
     #[arg(long, default_value_t = 1)]
     rounds: usize,
     /// How many crossings without a kill are timed, beside as many bare wakes.
     #[arg(long, default_value_t = 0)]
     wakes: usize,
-    /// The line: act below so many MiB available, which is the room before the OOM killer.
+    /// The threshold: act below so many MiB available, which is what is left before the OOM killer.
     #[arg(long, default_value_t = 100)]
     room_mib: u64,
-    /// MiB a second at which the process comes to the line, one for each round in turn; 0 is as fast as it can.
+    /// MiB a second at which the process comes to the threshold, one for each round in turn; 0 is as fast as it can.
     #[arg(long, value_delimiter = ',', default_value = "0")]
     rates: Vec<u64>,
     /// What the moments within the poll's period are drawn from.
@@ -74,7 +74,7 @@ enum Watcher {
     Ebpf,
     /// A pressure trigger.
     Psi,
-    /// A look every 10 s, as the kubelet does.
+    /// A sample every 10 s, as the kubelet takes it.
     #[value(name = "poll-10s")]
     #[serde(rename = "poll-10s")]
     Poll,
@@ -148,11 +148,11 @@ struct Round {
     wanted_rate_bytes_per_s: u64,
     /// How long after the agent was ready the process started.
     phase_ns: u64,
-    /// The least that was available, as far as anybody looked.
+    /// The least that was available in any sample.
     lowest_available_bytes: Option<u64>,
     /// What the process's own record has as filled at the crossing, less by how much available memory had fallen: the
-    /// check of one against the other. Above zero by what came from the CPUs' own lists of free pages, which nobody
-    /// counts as available; below by what others took, page tables among them.
+    /// check of one against the other. Above zero by what came from the CPUs' own lists of free pages, which do not
+    /// count as available; below by what others took, page tables among them.
     filled_minus_fallen_bytes: Option<i64>,
     /// Major faults of the whole machine over the same time: how much it thrashed.
     major_faults: u64,
@@ -238,7 +238,7 @@ fn save(arguments: &Arguments, measured: &Measured) -> Result<()> {
     fs::write(&arguments.out, text + "\n").with_context(|| format!("cannot write {}", arguments.out.display()))
 }
 
-/// One line for whoever waits.
+/// One line for the terminal.
 fn report(number: usize, watcher: Watcher, round: &Round) {
     let ms = |ns: Option<u64>| {
         ns.map_or("-".to_owned(), |ns| format!("{:.1}", Duration::from_nanos(ns).as_secs_f64() * 1e3))
@@ -246,7 +246,7 @@ fn report(number: usize, watcher: Watcher, round: &Round) {
     println!(
         "ROUND {number} {} killed_by={} awake_ms={} stopped_ms={} back_ms={} past_kib={} oom_kills={}",
         watcher.source(),
-        round.killed_by.unwrap_or("nobody"),
+        round.killed_by.unwrap_or("none"),
         ms(round.crossed_to_awake_ns),
         ms(round.crossed_to_stopped_ns),
         ms(round.crossed_to_memory_back_ns),
@@ -257,11 +257,11 @@ fn report(number: usize, watcher: Watcher, round: &Round) {
 
 /// How long a round may take from the start of the growth.
 const ROUND_LIMIT: Duration = Duration::from_secs(45);
-/// How long the agent's word of a kill is waited for.
+/// How long the agent's report of a kill is waited for.
 const REPORTED_LIMIT: Duration = Duration::from_secs(5);
 /// How often the process notes what it has filled.
 const CHUNK_KIB: u64 = 64;
-/// What a paced process takes at its rate before it is at the line.
+/// What a paced process takes at its rate before it is at the threshold.
 const APPROACH_MIB: u64 = 48;
 
 fn round(
@@ -282,7 +282,7 @@ fn round(
     let started = now_ns();
     let agent = Agent::start(&settings)?;
     let start_to_ready_ns = now_ns() - started;
-    // Only who looks at fixed times can be met at a good or a bad one.
+    // Only a watcher that samples at fixed times can be met at a good or a bad one.
     let phase = if watcher == Watcher::Poll { phase } else { Duration::ZERO };
     thread::sleep(phase);
     let core = agent.part("core").ok();
@@ -312,8 +312,8 @@ fn round(
     let all_faults = machine::vmstat("pgmajfault")?.saturating_sub(all_faults_before);
     let reported = || !agent.kills(work.name(), "begun").is_empty();
     if dead && oom_kills == 0 {
-        // It kills first and tells later. What it never tells it did not do.
-        let _ = wait_for("the kill is told", REPORTED_LIMIT, || Ok(reported()));
+        // It kills first and reports later. What it never reports it did not do.
+        let _ = wait_for("the kill is reported", REPORTED_LIMIT, || Ok(reported()));
     }
     let killed_by = killed_by(oom_kills, ended.and_then(|status| status.signal()), reported());
     let filled = record::read(&hog.record)?;
@@ -328,7 +328,7 @@ fn round(
     }
     work.remove()?;
 
-    // The line that rings lies above the other by what the kernel's counters may be off by. Where it was what woke the
+    // The armed threshold lies above the configured one by what the kernel's counters may be off by. Where it woke the
     // agent, all times are from there, and what was taken since is more than what was taken past the threshold.
     let woke = woke(&lines);
     let crossed_ns =
@@ -363,7 +363,7 @@ fn round(
     })
 }
 
-/// Who killed the process, by the signal that it died of and whether the agent told of it; nobody, where it lives or
+/// What killed the process, by the signal that it died of and whether the agent reported it; absent where it lives or
 /// something else ended it.
 fn killed_by(oom_kills: u64, signal: Option<i32>, reported: bool) -> Option<&'static str> {
     match (oom_kills, signal) {
@@ -423,9 +423,9 @@ fn sample(ended: &AtomicBool) -> Vec<Sample> {
     samples
 }
 
-/// The first look at which memory was above the threshold again, once it had been below it after the crossing.
+/// The first sample in which memory was above the threshold again, once it had been below it after the crossing.
 ///
-/// Where every look missed the moment below, the first one after the crossing is as near as anybody can tell.
+/// Where every sample missed the moment below, the first one after the crossing is the nearest.
 fn back(samples: &[Sample], crossed_ns: u64, line_bytes: u64) -> Option<u64> {
     let later: Vec<&Sample> = samples.iter().filter(|sample| sample.at_ns > crossed_ns).collect();
     let lowest = later.iter().enumerate().min_by_key(|(_, sample)| sample.bytes)?.0;
@@ -471,7 +471,7 @@ fn disagreement(filled: &[Filled], available: u64, crossing: Crossing) -> Option
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Woke {
     at_ns: u64,
-    /// When the threshold was crossed that rang, by the kernel; absent where a timer was due, because the line was
+    /// When the threshold was crossed, by the kernel's event; absent where a timer was due, because the threshold was
     /// near.
     event_ns: Option<u64>,
 }
@@ -551,7 +551,7 @@ fn switches(pid: u32) -> u64 {
         .sum()
 }
 
-/// A process that fills and gives back at a word.
+/// A process that fills and gives back once for each byte that it is sent.
 struct Breathing(Child);
 
 impl Breathing {
@@ -566,7 +566,7 @@ impl Breathing {
         Ok(Self(child))
     }
 
-    /// Says the word.
+    /// Sends the byte.
     fn begin(&mut self) -> Result<()> {
         Ok(self.0.stdin.as_mut().context("no pipe")?.write_all(b".")?)
     }
@@ -585,7 +585,7 @@ impl Drop for Breathing {
     }
 }
 
-/// What is filled in one breath, and how far above its end the line lies: more than the kernel's counters drift.
+/// What is filled in one breath, and how far above its end the threshold lies: more than the kernel's counters drift.
 const BREATH_MIB: u64 = 16;
 const BELOW_MIB: u64 = 6;
 
@@ -609,7 +609,7 @@ fn breathe(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
     let mut bare = Bare::new().context("the bare wake")?;
     let (mut times, mut bare_times, mut missed) = (Vec::with_capacity(wanted), Vec::with_capacity(wanted), 0);
     while times.len() < wanted {
-        ensure!(missed < wanted + 20, "{missed} of {} fills did not cross the line", missed + times.len());
+        ensure!(missed < wanted + 20, "{missed} of {} fills did not cross the threshold", missed + times.len());
         let generation = observer.arm(machine::meminfo("MemAvailable")?.saturating_sub(BELOW_MIB * MIB))?;
         breathing.begin()?;
         match observer.wait(generation, Duration::from_secs(2))? {

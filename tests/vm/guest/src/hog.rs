@@ -76,7 +76,7 @@ pub(crate) struct Arguments {
     /// MiB that are taken as fast as it can, whatever the rate, before the rest.
     #[arg(long, default_value_t = 0)]
     rush: usize,
-    /// KiB taken between two looks at the clock; 0 is the kind's own: all at once where one call does it, else 256.
+    /// KiB taken between two readings of the clock; 0 is the kind's own: all at once where one call does it, else 256.
     #[arg(long, default_value_t = 0)]
     chunk: usize,
     /// Threads that share the work.
@@ -95,7 +95,7 @@ pub(crate) struct Arguments {
     /// second time on.
     #[arg(long)]
     mapped: bool,
-    /// Leave a file on tmpfs where it is: it outlives whoever wrote it.
+    /// Leave a file on tmpfs where it is: it outlives the process that wrote it.
     #[arg(long)]
     keep: bool,
     /// Let the first thread end before anything is taken, as `pthread_exit` in `main` does: others do all of it.
@@ -160,13 +160,13 @@ const DENTRY_BYTES: usize = 192 + 256;
 const DIRECTORY_BYTES: usize = 1024;
 
 pub(crate) fn main(arguments: &Arguments) -> Result<()> {
-    // Who starts it may be protected from the OOM killer; a hog is fair game.
+    // The process that starts it may be protected from the OOM killer; a hog must not be.
     machine::oom_score_adjust(0)?;
     if let Some(cgroup) = &arguments.cgroup {
         join(cgroup)?;
     }
     if arguments.pthread_exit {
-        // Read while /proc/self has an address space to tell of, which older kernels take from the first thread.
+        // Read while /proc/self has an address space, which older kernels take from the first thread.
         page_size();
         let rest = Arguments { pthread_exit: false, cgroup: None, ..arguments.clone() };
         thread::spawn(move || {

@@ -38,7 +38,7 @@ fn spoil(file: &File, word: u64) -> Result<bool> {
     Ok(punched || wrote || cut)
 }
 
-/// Whatever is done to the queues, the core that runs acts and is heard of, and so is each one after it.
+/// Whatever is done to the queues, the core that runs acts and reports, and so does each one after it.
 pub(crate) fn reporter_spoils_the_queues() -> Result<()> {
     let mut scene = Scene::set(96)?;
     let mut changed = Vec::new();

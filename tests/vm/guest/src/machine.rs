@@ -1,4 +1,4 @@
-//! What this machine says about itself in /proc: memory, counters, clocks, processes.
+//! What /proc shows of this machine: memory, counters, clocks, processes.
 //!
 //! The agent reads the same files with code of its own; that these two do not share code is on purpose.
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Now, on the clock that nobody can step, in nanoseconds.
+/// Now, on the clock that cannot be stepped, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
@@ -131,20 +131,20 @@ impl Drop for KernelSetting {
 
 /// Keeps the CPUs' own lists of free pages short: one part in so many of the memory, the fewest there can be.
 ///
-/// What lies on them counts as taken by nobody and as available to nobody. Newer kernels let them grow with what is
+/// What lies on them counts neither as used nor as available. Newer kernels let them grow with what is
 /// taken and given back, to 8 MiB a CPU in one go, so that what a process took and by how much memory sank are far apart.
 pub(crate) fn short_lists() -> Result<KernelSetting> {
     KernelSetting::begin("/proc/sys/vm/percpu_pagelist_high_fraction", "1000")
 }
 
-/// Has the kernel tell active from inactive pages by two lists, if it has learned to do it by generations: with those
+/// Has the kernel keep active and inactive pages on two lists, where it could keep generations: with those
 /// page cache that was read again and again is still inactive, and so is available by the kubelet's figure.
 pub(crate) fn two_lists() -> Result<Option<KernelSetting>> {
     const GENERATIONS: &str = "/sys/kernel/mm/lru_gen/enabled";
     Path::new(GENERATIONS).exists().then(|| KernelSetting::begin(GENERATIONS, "n")).transpose()
 }
 
-/// Looks every few milliseconds until `ready` says so; an error that names `what` after `limit`.
+/// Asks `ready` every few milliseconds until it is true; an error that names `what` after `limit`.
 pub(crate) fn wait_for(what: &str, limit: Duration, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
     let started = Instant::now();
     loop {

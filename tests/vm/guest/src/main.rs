@@ -1,8 +1,8 @@
 //! What runs inside a test machine, as root and as a child of its first process.
 //!
-//! `suite` runs the tests that need a real kernel, `hog` is one growing process, `idle` is one that harms nobody.
+//! `suite` runs the tests that need a real kernel, `hog` is one growing process, `idle` is one that does not grow.
 //! Everything here changes the machine it runs on (cgroups, swap, the clock): it is never run on a machine that
-//! somebody uses, and refuses to run tests where cgroup v2 is not mounted at its usual place.
+//! is in use, and refuses to run tests where cgroup v2 is not mounted at its usual place.
 
 mod act_tests;
 mod agent;
@@ -50,7 +50,7 @@ enum Command {
     Breathe(breathe::Arguments),
     /// Join a cgroup and become another program in it.
     Within(hog::WithinArguments),
-    /// Hold a little memory and do nothing: an innocent that must survive.
+    /// Hold a little memory and do nothing: a bystander that must survive.
     Idle(hog::IdleArguments),
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Mapping {
 // SAFETY: the range belongs to the value, not to a thread, and is accessed with volatile writes or atomics only.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; concurrent volatile writes go to disjoint pages by the callers' division of the range, and a lost
-// byte would harm nothing, as nobody reads the contents back.
+// byte would harm nothing, as the contents are not read back.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -31,7 +31,7 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start).ok_or(rustix::io::Errno::NOMEM)?, bytes })
     }
 
-    /// Maps the first `bytes` of `file`, shared with everybody who maps or reads it.
+    /// Maps the first `bytes` of `file`, shared with every process that maps or reads it.
     pub(crate) fn shared(file: impl AsFd, bytes: usize) -> Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
@@ -63,7 +63,7 @@ impl Mapping {
 
     /// Gives the pages back to the kernel; the range stays mapped and reads as zeros.
     pub(crate) fn give_back(&self) -> Result<()> {
-        // SAFETY: the range is this mapping's own, nobody holds a reference into it, and losing its contents is meant.
+        // SAFETY: the range is this mapping's own, there is no reference into it, and losing its contents is meant.
         unsafe { madvise(self.start.as_ptr(), self.bytes, Advice::LinuxDontNeed) }
     }
 
@@ -98,7 +98,7 @@ impl Mapping {
         Some(unsafe { AtomicU64::from_ptr(self.start.as_ptr().cast::<u64>().wrapping_add(index)) })
     }
 
-    /// Stores `value` in the `index`-th word, for whoever shares this mapping.
+    /// Stores `value` in the `index`-th word, for all processes that share this mapping.
     pub(crate) fn publish(&self, index: usize, value: u64) {
         if let Some(word) = self.word(index) {
             word.store(value, Ordering::Release);

@@ -1,4 +1,4 @@
-//! A line of the guest's own, watched by the same kernel programs that the agent loads, whoever watches in the agent.
+//! A threshold of the guest's own, watched by the kernel programs that the agent loads, whatever source the agent has.
 //!
 //! So the time of a crossing is taken in the kernel in every round, also where the agent itself only polls. Without an
 //! allowance for drift: the agent wants to be early, an observer wants to be right.
@@ -40,7 +40,7 @@ impl Observer {
         Ok(Self { source, reserve: Pages(reserve), low_watermark: Pages(low_watermark) })
     }
 
-    /// Draws the line: ring once, as soon as less than `bytes` are available.
+    /// Arms the threshold: one event, as soon as less than `bytes` are available.
     pub(crate) fn arm(&mut self, bytes: u64) -> Result<Generation> {
         let total = Pages::from_bytes(Bytes(machine::meminfo("MemTotal")?), page_size() as u64);
         let node = NodeThreshold {
@@ -96,7 +96,7 @@ impl Observer {
         let mut first = None;
         for token in tokens {
             let mut wakes = WakeList::new();
-            // A full list leaves the rest for the next call; the ring is of a bounded size.
+            // A full list leaves the rest for the next call; the ring buffer is of a bounded size.
             loop {
                 wakes.clear();
                 self.source.drain(token, &mut wakes)?;

@@ -1,7 +1,7 @@
 //! A growing process's own record of what it had filled when, which outlives its death.
 //!
 //! Pairs of (`CLOCK_MONOTONIC` nanoseconds, bytes filled so far) in a file on tmpfs that is mapped shared. The file is
-//! made, sized and touched by whoever starts the process, so that recording takes no memory at the moment it matters.
+//! made, sized and touched by the process that starts it, so that recording takes no memory at the moment it matters.
 //! It is the check on the kernel's own time of a crossing, never a source of it.
 
 use crate::map::Mapping;

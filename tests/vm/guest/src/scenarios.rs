@@ -15,9 +15,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How far below what is available the line is drawn, in MiB.
+/// How far below what is available the threshold is, in MiB.
 const CAPACITY_LEFT: u64 = 96;
-/// What a hog would take if nobody met it, in MiB: past the threshold, far from the end of memory.
+/// What a hog would take without an agent, in MiB: past the threshold, far from the end of memory.
 const HOG: usize = 256;
 
 /// Ways to grow, with the arguments of each.
@@ -122,7 +122,7 @@ pub(crate) fn nested() -> Result<()> {
 
 pub(crate) fn under_slice_limit() -> Result<()> {
     let slice = Cgroup::create("work.slice")?;
-    // Far below what the node has: only the slice's own line can be met.
+    // Far below what the node has: only the slice's own threshold can be crossed.
     slice.write("memory.max", &(160 * MIB).to_string())?;
     let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| {
         settings.line_bytes = 32 * MIB;
@@ -200,7 +200,7 @@ pub(crate) fn disk_bound() -> Result<()> {
 /// meanwhile.
 const TAKE_OVER: Duration = Duration::from_millis(1500);
 
-/// Two agents: one acts, the other one shadows and says so, and acts as soon as the first one ends in whatever way.
+/// Two agents: one acts, the other one shadows and reports so, and acts as soon as the first one ends in whatever way.
 pub(crate) fn second_agent() -> Result<()> {
     // Room for both, and for one that loads its programs meanwhile.
     let mut scene = Scene::set(2 * CAPACITY_LEFT)?;
@@ -210,7 +210,7 @@ pub(crate) fn second_agent() -> Result<()> {
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), 2 * HOG, &[])?;
     scene.expect_killed(&mut hog, &victim)?;
-    // The kernel tells nobody who wrote cgroup.kill; the second's own words must be that it only watched.
+    // The kernel does not report which process wrote cgroup.kill; by the second agent's own log it only watched.
     ensure!(second.killed() == 0 && second.running()?, "the second agent acted, or ended: {}", tail(&second.text()));
     for end in ["its core is killed", "all of it is killed", "it is asked to end"] {
         let core = second.part("core")?;
@@ -276,8 +276,9 @@ pub(crate) fn uninterruptible() -> Result<()> {
     scene.expect_killed(&mut hog, &victim)?;
     ensure!(cgroup.populated()?, "the first victim could die before the hog did");
     let begun = |cgroup: &Cgroup| scene.agent.kills(cgroup.name(), "begun").first()?["at_ns"].as_u64();
-    let (first, then) = (begun(&cgroup).context("who cannot die was not killed")?, begun(&victim).context("no time")?);
-    ensure!(first < then, "the hog was killed at {then}, before who cannot die, at {first}");
+    let (first, then) =
+        (begun(&cgroup).context("the cgroup that cannot die was not killed")?, begun(&victim).context("no time")?);
+    ensure!(first < then, "the hog was killed at {then}, before the cgroup that cannot die, at {first}");
     drop((large, hog));
     waiting.kill()?;
     waiting.wait()?;
@@ -294,7 +295,7 @@ pub(crate) fn fork_bomb() -> Result<()> {
     scene.end()
 }
 
-/// Records for which the kernel found no room in its ring of events; the agent's own queues have others.
+/// Records that did not fit into the kernel's ring buffer of events; the agent's own queues have others.
 pub(crate) const LOST_EVENTS: &str = "plimsoll_lost_records_total{ring=\"events\"}";
 
 pub(crate) fn records_lost() -> Result<()> {
@@ -307,14 +308,14 @@ pub(crate) fn records_lost() -> Result<()> {
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &[])?;
     scene.expect_killed(&mut hog, &victim)?;
-    // The core looks at the kernel's own counters every few seconds.
-    wait_for("records that were made while nobody read are counted as lost", PATIENCE, || {
+    // The core reads the kernel's own counters every few seconds.
+    wait_for("records that were made while the core was stopped are counted as lost", PATIENCE, || {
         Ok(counted(&scene, LOST_EVENTS)? > 0.0)
     })?;
     scene.end()
 }
 
-/// While the core cannot read, cgroups come and go until the ring of events is full.
+/// While the core cannot read, cgroups come and go until the ring buffer of events is full.
 pub(crate) fn fill_events() -> Result<()> {
     for number in 0..4000 {
         let path = Path::new(crate::cgroup::ROOT).join(format!("work.slice/many-{number}"));
@@ -324,7 +325,7 @@ pub(crate) fn fill_events() -> Result<()> {
     Ok(())
 }
 
-/// No word of any line comes: the slow timer looks all the same, later.
+/// No event of a threshold comes: the slow timer samples all the same, later.
 pub(crate) fn threshold_events_lost() -> Result<()> {
     let mut scene =
         Scene::set_with(CAPACITY_LEFT, |settings| settings.environment.push((crate::agent::LOSE_EVENTS, "1".into())))?;
@@ -332,14 +333,14 @@ pub(crate) fn threshold_events_lost() -> Result<()> {
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40", "--hold", "60"])?;
     scene.expect_killed(&mut hog, &victim)?;
     let plans = scene.agent.plans();
-    ensure!(plans.iter().all(|plan| plan["crossed_ns"].is_null()), "word of a line came");
+    ensure!(plans.iter().all(|plan| plan["crossed_ns"].is_null()), "an event of a threshold came");
     ensure!(plans.iter().any(|plan| plan["outcome"] == "evict"), "no decision evicts");
     scene.end()
 }
 
 pub(crate) fn core_dies() -> Result<()> {
     let mut scene = Scene::set(CAPACITY_LEFT)?;
-    // Whoever is started again goes by what was read at the start, not by a mistake that somebody makes meanwhile.
+    // What is started again goes by the configuration that was read at the start, not by a mistake made meanwhile.
     std::fs::write(scene.agent.configuration(), "evictionHard: [")?;
     for part in ["reporter", "core"] {
         let pid = scene.agent.process(part)?;
@@ -356,7 +357,7 @@ pub(crate) fn core_dies() -> Result<()> {
     scene.end()
 }
 
-/// The sum of the metrics whose lines begin so.
+/// The sum of the metrics with this beginning.
 pub(crate) fn counted(scene: &Scene, prefix: &str) -> Result<f64> {
     let (_, metrics) = scene.agent.get("/metrics")?;
     let values = metrics.lines().filter(|line| line.starts_with(prefix));

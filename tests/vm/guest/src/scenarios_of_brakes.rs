@@ -1,5 +1,5 @@
-//! The brake in the kernel: how much it lets past, that it comes back after every hold, and that nobody is forgotten
-//! whom it stopped.
+//! The brake in the kernel: how much it lets past, that it comes back after every hold, and that every process that it
+//! stopped goes on or is killed.
 
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
@@ -12,9 +12,9 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use std::time::Duration;
 
-/// How far below what is available the line is drawn, in MiB.
+/// How far below what is available the threshold is, in MiB.
 const CAPACITY_LEFT: u64 = 96;
-/// What a hog would take if nobody met it, in MiB.
+/// What a hog would take without an agent, in MiB.
 const HOG: usize = 256;
 /// What each runnable thread may take after the kernel stopped its process.
 const PAST: u64 = 2 * MIB;
@@ -36,7 +36,7 @@ pub(crate) fn past_the_threshold() -> Result<()> {
         while within < 2 {
             tries.next().with_context(|| format!("the kernel hardly ever stopped {threads} threads"))?;
             match past_the_stop(&mut scene, threads)? {
-                // The agent's own look may come before the kernel's counters say the same: then nobody had to be
+                // The agent's own sample may come before the kernel's counters show the same: then nothing had to be
                 // stopped.
                 None => {}
                 Some(past) if past <= PAST * threads => within += 1,
@@ -65,7 +65,7 @@ fn past_the_stop(scene: &mut Scene, threads: u64) -> Result<Option<u64>> {
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--chunk", "64", "--threads", &count])?;
     let pid = hog.child.id();
     scene.expect_killed(&mut hog, &victim)?;
-    // Slices are marked again with a look above all thresholds, and all is told by then.
+    // Slices are marked again with a sample above all thresholds, and all is reported by then.
     std::thread::sleep(Duration::from_secs(3));
     let Some(stopped) = reported_stop(scene, pid) else { return Ok(None) };
     let filled = record::read(&hog.record)?;
@@ -76,7 +76,7 @@ fn past_the_stop(scene: &mut Scene, threads: u64) -> Result<Option<u64>> {
     Ok(Some(past))
 }
 
-/// A hold is over by its time before anybody could look. The next one that grows is stopped again.
+/// A hold is over by its time while the core is stopped. The next one that grows is stopped again.
 pub(crate) fn holds_again() -> Result<()> {
     let mut scene = scene(CAPACITY_LEFT)?;
     let core = scene.agent.process("core")?;
@@ -91,18 +91,18 @@ pub(crate) fn holds_again() -> Result<()> {
         kill_process(core, Signal::CONT)?;
         seen.with_context(|| format!("round {round}"))?;
         scene.expect_killed(&mut hog, &victim)?;
-        wait_for("that the kernel stopped it is told", PATIENCE, || Ok(reported_stop(&scene, pid).is_some()))
+        wait_for("that the kernel stopped it is reported", PATIENCE, || Ok(reported_stop(&scene, pid).is_some()))
             .with_context(|| format!("round {round}"))?;
         wait_for("memory is back above the threshold", PATIENCE, || {
             Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes + 64 * MIB)
         })?;
-        // Marks come back with a look above all thresholds.
+        // Marks come back with a sample above all thresholds.
         std::thread::sleep(Duration::from_secs(2));
     }
     scene.end()
 }
 
-/// Word that the kernel stopped somebody is lost in a full ring: whoever it was goes on all the same.
+/// The event that the kernel stopped a process is lost in a full ring buffer: the process goes on all the same.
 pub(crate) fn stop_lost() -> Result<()> {
     let _lists = short_lists()?;
     // The one fits above the threshold, both together do not, each with tens of MiB to spare: what the agent takes for
@@ -112,7 +112,7 @@ pub(crate) fn stop_lost() -> Result<()> {
     let mut pays = Hog::start("anon", large.path(), 112, &[])?;
     pays.wait_taken(112, PATIENCE)?;
     let small = Cgroup::create("work.slice/small")?;
-    // Within what it was promised: it is stopped, and somebody else pays.
+    // Within its reservation: it is stopped, and another workload is evicted.
     small.write("memory.low", "160M")?;
     wait_for("the agent knows both", PATIENCE, || Ok(counted(&scene, "plimsoll_workloads ")? >= 4.0))?;
     let core = scene.agent.process("core")?;
@@ -125,8 +125,8 @@ pub(crate) fn stop_lost() -> Result<()> {
     filled?;
     seen?;
     scene.expect_killed(&mut pays, &large)?;
-    stopped.wait_taken(96, PATIENCE).context("it was stopped, and the word of that was lost")?;
-    ensure!(reported_stop(&scene, pid).is_none(), "word of the stop came after all");
+    stopped.wait_taken(96, PATIENCE).context("it was stopped, and the event of that was lost")?;
+    ensure!(reported_stop(&scene, pid).is_none(), "the stop was reported after all");
     wait_for("what was lost is counted", PATIENCE, || Ok(counted(&scene, LOST_EVENTS)? > 0.0))?;
     scene.end()
 }

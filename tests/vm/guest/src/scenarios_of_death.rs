@@ -1,8 +1,8 @@
 //! The agent dies at each of its own steps, or its victim does, and no other workload is killed or stays frozen for it.
 //!
 //! A build for tests knows its steps by name (`plimsoll kill-points` prints them). At the one that
-//! `PLIMSOLL_KILL_POINT` names it writes so and, once, kills only the core, only the supervisor, or all of its processes,
-//! or has the core be stopped.
+//! `PLIMSOLL_KILL_POINT` names it writes so and, once, kills only the core, only the supervisor, or all of its
+//! processes, or stops the core.
 
 use crate::agent::{Agent, PROGRAM, tail};
 use crate::cgroup::Cgroup;
@@ -64,8 +64,8 @@ fn in_kernel(name: &str) -> bool {
     name.starts_with("kernel-")
 }
 
-/// One agent that dies at each of these steps in turn. A hog that outlives a step meets the next one, too. Gives how many
-/// hogs that took.
+/// One agent that dies at each of these steps in turn. A hog that outlives a step meets the next one, too. Gives how
+/// many hogs that took.
 fn die_at(names: &[&str], dying: &str) -> Result<usize> {
     let scene = Scene::launch_with(96, |settings| {
         let steps: Vec<String> = names.iter().map(|name| format!("{name}:{dying}")).collect();
@@ -155,8 +155,8 @@ impl Deaths<'_> {
         if is_dead { self.meet() } else { Ok(()) }
     }
 
-    /// Waits until the hog is dead. A step may have been the kill itself, or one before it: in both cases it dies, once.
-    /// The core that killed it may have died before it could report that.
+    /// Waits until the hog is dead. A step may have been the kill itself, or one before it: in both cases it dies,
+    /// once. The core that killed it may have died before it could report that.
     fn meet(&mut self) -> Result<()> {
         let Some((victim, mut hog)) = self.hog.take() else { return Ok(()) };
         self.scene.expect_dead(&mut hog.child, &victim)?;
@@ -198,7 +198,7 @@ fn wait_reached(scene: &Scene, name: &str) -> Result<()> {
         .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))
 }
 
-/// All processes are killed at once while somebody is frozen: `plimsoll undo` lets everybody go on.
+/// All processes are killed at once while a workload is frozen: `plimsoll undo` lets every process go on.
 pub(crate) fn undone_by_command() -> Result<()> {
     for (name, in_kernel) in [("freeze-recorded", false), ("kernel-stop-seen", true)] {
         let mut tried = 0;
@@ -210,13 +210,14 @@ pub(crate) fn undone_by_command() -> Result<()> {
     Ok(())
 }
 
-/// One round. Gives whether somebody was frozen at that step: where the line rang first, the hog may be dead by then.
+/// One round. Gives whether a workload was frozen at that step: where the threshold's event came first, the hog may be
+/// dead by then.
 fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     let mut scene = Scene::set_with(96, |settings| {
         settings.environment.push((KILL_POINT, format!("{name}:pause")));
         settings.kernel_brake = in_kernel;
         if in_kernel {
-            // The line's own ring comes at the same charge, a little earlier: by it alone the hog may be dead too soon.
+            // The threshold's own event comes at the same charge, a little earlier: by it the hog may be dead too soon.
             settings.environment.push((crate::agent::LOSE_EVENTS, "1".into()));
         }
     })?;
@@ -224,14 +225,18 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     let grown = grown()?;
     let mut hog = Hog::start("anon", victim.path(), grown, &["--hold", "120"])?;
     wait_reached(&scene, name)?;
-    // The kernel stops whoever was charged when the threshold was crossed, which need not be the hog.
-    let stands = || -> Result<bool> {
+    // The kernel stops the process that was charged when the threshold was crossed, which need not be the hog.
+    let is_held = || -> Result<bool> {
         let stopped = in_kernel && workers().into_iter().any(|pid| machine::process_state(pid) == Some('T'));
         Ok(stopped || victim.read("cgroup.freeze")?.trim() == "1")
     };
-    wait_for("somebody is frozen, or the hog is dead", PATIENCE, || Ok(stands()? || hog.child.try_wait()?.is_some()))
-        .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    if !stands()? {
+    wait_for(
+        "a workload is frozen, or the hog is dead",
+        PATIENCE,
+        || Ok(is_held()? || hog.child.try_wait()?.is_some()),
+    )
+    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
+    if !is_held()? {
         kill_process(scene.agent.process("core")?, Signal::CONT)?;
         scene.expect_killed(&mut hog, &victim)?;
         scene.end()?;
@@ -241,7 +246,7 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     cgroup.write("cgroup.kill", "1")?;
     scene.agent.wait_end(PATIENCE)?;
     wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
-    ensure!(stands()?, "somebody let the hog go on before it was undone");
+    ensure!(is_held()?, "the hog went on before it was undone");
     // Doing it again does no harm.
     for _ in 0..2 {
         let file = scene.settings.file();
@@ -282,10 +287,10 @@ pub(crate) fn cgroup_gone() -> Result<()> {
     hog.child.wait()?;
     cgroup.remove()?;
     kill_process(core, Signal::CONT)?;
-    wait_for("that it was gone is told", PATIENCE, || Ok(!scene.agent.kills("work.slice/gone", "gone").is_empty()))
+    wait_for("that it was gone is reported", PATIENCE, || Ok(!scene.agent.kills("work.slice/gone", "gone").is_empty()))
         .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     scene.settled()?;
-    ensure!(scene.agent.killed() == 0, "somebody else was killed");
+    ensure!(scene.agent.killed() == 0, "another workload was killed");
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), 256, &[])?;
     scene.expect_killed(&mut hog, &victim)?;
@@ -301,7 +306,7 @@ pub(crate) fn asked_to_end() -> Result<()> {
     // Known before it grows: the core is frozen while the hog joins it.
     let mut idle = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(next.path()).spawn()?;
     wait_for("a process is in place", PATIENCE, || Ok(next.current()? >= 4 * MIB))?;
-    // Nobody said that it is there until the core has looked for workloads; it does so every few seconds.
+    // No event reports a cgroup that had a process at once; the core searches for workloads every few seconds.
     std::thread::sleep(Duration::from_secs(6));
     let mut hog = Hog::start("anon", first.path(), 256, &["--hold", "120"])?;
     wait_reached(&scene, "kill-written")?;

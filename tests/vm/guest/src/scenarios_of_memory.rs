@@ -1,5 +1,5 @@
 //! Memory that no kill brings back, or not a kill alone: swap, page cache, slab, files on tmpfs, huge pages, and what
-//! is charged to nobody. And a machine on which the OOM killer is next.
+//! is charged to no cgroup. And a machine on which the OOM killer is next.
 
 use crate::block::{Slow, Swap};
 use crate::cgroup::{self, Cgroup};
@@ -13,9 +13,9 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// How far below what is available the line is drawn, in MiB.
+/// How far below what is available the threshold is, in MiB.
 const CAPACITY_LEFT: u64 = 96;
-/// Rounds in which a look may come before the ring.
+/// Rounds in which a sample may come before the event.
 const TRIES: usize = 4;
 /// How long what is slow without hardware virtualisation may take: filling caches, remembering names.
 const LONG: Duration = Duration::from_mins(3);
@@ -38,12 +38,13 @@ pub(crate) fn tight() -> Result<()> {
     let mut tried = 0;
     while !before_the_oom_killer(mib)? {
         tried += 1;
-        ensure!(tried < TRIES, "in none of {TRIES} rounds the decision was made because the line rang");
+        ensure!(tried < TRIES, "in none of {TRIES} rounds the threshold's event led to the decision");
     }
     Ok(())
 }
 
-/// One round. Gives whether the ring led to the decision: a look that was due because the line was near may come first.
+/// One round. Gives whether the event led to the decision: a sample that was due because the threshold was near may
+/// come first.
 fn before_the_oom_killer(mib: usize) -> Result<bool> {
     let mut scene = Scene::set_with(0, |settings| settings.line_bytes = 96 * MIB)?;
     let victim = Cgroup::create("work.slice/hog")?;
@@ -55,8 +56,8 @@ fn before_the_oom_killer(mib: usize) -> Result<bool> {
     Ok(trigger)
 }
 
-/// The line was crossed, then the agent woke, then it answered: by its own words, and by the hog's own record. Gives
-/// whether the line rang first.
+/// The threshold was crossed, then the agent woke, then it killed: by its own log, and by the hog's own record. Gives
+/// whether the threshold's event came first.
 fn in_order(scene: &Scene, hog: &Hog, victim: &Cgroup, available: u64) -> Result<bool> {
     let plans = scene.agent.plans();
     let evicts = |plan: &&Value| {
@@ -65,29 +66,30 @@ fn in_order(scene: &Scene, hog: &Hog, victim: &Cgroup, available: u64) -> Result
     };
     let plan = plans.iter().find(evicts).context("no decision evicts the hog")?;
     let kills = scene.agent.kills(victim.name(), "begun");
-    let answered = kills.first().and_then(|kill| kill["at_ns"].as_u64()).context("no word of the kill")?;
+    let answered = kills.first().and_then(|kill| kill["at_ns"].as_u64()).context("the kill is not reported")?;
     let Some(trigger) = plan["crossed_ns"].as_u64() else { return Ok(false) };
     let awake = plan["awake_ns"].as_u64().context("the decision has no wake")?;
-    ensure!(trigger <= awake && awake <= answered, "rang at {trigger}, awake at {awake}, answered at {answered}");
+    ensure!(trigger <= awake && awake <= answered, "event at {trigger}, awake at {awake}, killed at {answered}");
     // What the hog itself had by then. Its own pages and batches of charges lie between this and the kernel's figure.
     let filled = record::read(&hog.record)?;
     let needed = available.saturating_sub(scene.settings.line_bytes).saturating_sub(16 * MIB);
     let most = filled.iter().map(|entry| entry.bytes).max().unwrap_or(0);
-    let crossed = filled.iter().find(|entry| entry.bytes >= needed).with_context(|| {
-        format!("the hog never came to the line: it had {most} bytes of the {needed} between it and the line")
-    })?;
+    let crossed = filled
+        .iter()
+        .find(|entry| entry.bytes >= needed)
+        .with_context(|| format!("the hog never came to the threshold: it had {most} bytes of the {needed} between"))?;
     let crossed = crossed.at_ns;
-    ensure!(crossed <= answered, "the answer at {answered} came before the hog was at the line at {crossed}");
+    ensure!(crossed <= answered, "the kill at {answered} came before the hog was at the threshold at {crossed}");
     let past = filled.last().map_or(0, |entry| entry.bytes).saturating_sub(needed);
     figure("tight", &[("answered_after_us", &((answered - trigger) / 1000)), ("taken_past_mib", &(past / MIB))]);
     Ok(true)
 }
 
-/// Swaps long before its line: remembered names can be had back, so they count as available, while free memory ends.
+/// Swaps long before its threshold: remembered names can be had back, so they count as available, while free memory ends.
 pub(crate) fn with_swap() -> Result<()> {
     let swap = Swap::start(64)?;
     // The kernel rather swaps than forgets names or drops page cache, and begins where little is free: with huge pages
-    // it keeps so much free that nothing would be left to cross a line with.
+    // it keeps so much free that nothing would be left to cross a threshold with.
     let settings = [
         ("/proc/sys/vm/vfs_cache_pressure", "5"),
         ("/proc/sys/vm/swappiness", "200"),
@@ -114,14 +116,14 @@ fn swapping() -> Result<()> {
     let mib = usize::try_from(available + 64)?;
     let mut hog = Hog::start("anon", victim.path(), mib, &["--rush", &rush, "--rate", "30", "--hold", "120"])?;
     let mut swapped = 0;
-    wait_for("the machine swaps before its line", PATIENCE, || {
+    wait_for("the machine swaps before its threshold", PATIENCE, || {
         ensure!(hog.child.try_wait()?.is_none(), "the hog was killed before anything was swapped");
         swapped = machine::vmstat("pswpout")? - before;
         Ok(swapped > 0)
     })
     .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     let above = machine::meminfo("MemAvailable")?;
-    ensure!(scene.agent.killed() == 0, "somebody was killed before anything was swapped");
+    ensure!(scene.agent.killed() == 0, "a workload was killed before anything was swapped");
     scene.expect_killed(&mut hog, &victim)?;
     let pages = machine::vmstat("pswpout")? - before;
     let above = above / MIB;
@@ -140,19 +142,19 @@ pub(crate) fn hugetlb() -> Result<()> {
     outcome
 }
 
-/// Pages of hugetlb are charged to nobody's memory, so no figure says whose they are, and nobody pays by rank: the
-/// crossing is told, and who holds such pages is named.
+/// Pages of hugetlb are charged to no cgroup's memory, so no figure shows which workload has them, and none is evicted
+/// by rank: the crossing is reported, and the process that holds such pages is named.
 fn huge_pages() -> Result<()> {
     let mut scene = Scene::set(CAPACITY_LEFT)?;
     let cgroup = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("hugetlb", cgroup.path(), 192, &["--rate", "60", "--hold", "120"])?;
     let pid = hog.child.id();
-    wait_for("the crossing is told, with most of the growth in nobody's memory", PATIENCE, || {
+    wait_for("the crossing is reported, with most of the growth in no cgroup's memory", PATIENCE, || {
         scene.check()?;
         Ok(scene.agent.plans().iter().any(|plan| plan["outcome"] == "unattributed" && is_below(plan)))
     })
     .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    wait_for("who holds the huge pages is named", PATIENCE, || {
+    wait_for("the process that holds the huge pages is named", PATIENCE, || {
         scene.check()?;
         let held = |line: &Value| line["huge_pages_bytes"].as_u64().is_some_and(|bytes| bytes >= 64 * MIB);
         Ok(scene.agent.lines().iter().any(|line| line["pid"] == pid && held(line)))
@@ -160,7 +162,7 @@ fn huge_pages() -> Result<()> {
     .with_context(|| format!("process {pid}; the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     hog.wait_taken(192, PATIENCE)?;
     scene.settled()?;
-    ensure!(hog.child.try_wait()?.is_none() && scene.agent.killed() == 0, "somebody was killed for huge pages");
+    ensure!(hog.child.try_wait()?.is_none() && scene.agent.killed() == 0, "a workload was killed for huge pages");
     scene.end()
 }
 
@@ -180,14 +182,14 @@ pub(crate) fn root_cgroup() -> Result<()> {
         Ok(scene.agent.lines().iter().any(|line| line["pid"] == pid && grown(line)))
     })
     .with_context(|| format!("process {pid}; the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    ensure!(scene.agent.plans().iter().any(|plan| plan["outcome"] == "unattributed"), "no decision says why");
+    ensure!(scene.agent.plans().iter().any(|plan| plan["outcome"] == "unattributed"), "no decision reports why");
     ensure!(machine::alive(pid), "the process in the root cgroup was killed");
-    ensure!(scene.agent.killed() == 0, "an innocent paid for the root cgroup");
+    ensure!(scene.agent.killed() == 0, "a bystander was killed for the root cgroup");
     scene.end()
 }
 
-/// A file on tmpfs stays when who wrote it dies, and so does its charge: the emptied cgroup is killed once, not again
-/// and again, nobody else pays for the file, and the next one that grows is met.
+/// A file on tmpfs stays when the process that wrote it dies, and so does its charge: the emptied cgroup is killed
+/// once, no other workload is evicted for the file, and the next one that grows is.
 pub(crate) fn kept_file() -> Result<()> {
     let outcome = file_that_stays();
     remove_leftovers()?;
@@ -209,10 +211,10 @@ fn file_that_stays() -> Result<()> {
     scene.end()
 }
 
-/// What one kill could not free is told with its owner, who is dead, and is no reason to kill anybody else.
+/// What one kill could not free is reported with its cgroup, which is empty, and is no reason to kill another workload.
 fn stays_below(scene: &mut Scene, owner: &Cgroup) -> Result<()> {
     // How far past the threshold its owner came is up to how fast it was stopped, and what it held beside that is back.
-    // What is no workload keeps memory below the threshold, so that every further look finds a reason and nobody to
+    // What is no workload keeps memory below the threshold, so that every further sample finds a reason and nothing to
     // kill.
     let keeps = Cgroup::create("other.slice/keeps")?;
     let mut ballast = Hog::start("anon", keeps.path(), 48, &["--hold", "120"])?;
@@ -241,11 +243,11 @@ fn stays(scene: &Scene, owner: &Cgroup) -> Result<()> {
     ensure!(stays >= 8 * MIB, "{stays} bytes are still charged to {}", owner.name());
     let emptied = scene.agent.kills(owner.name(), "emptied");
     let left = emptied.first().and_then(|kill| kill["left_bytes"].as_u64());
-    ensure!(left.is_some_and(|left| left + MIB >= stays), "{stays} bytes are left, and told was {left:?}");
+    ensure!(left.is_some_and(|left| left + MIB >= stays), "{stays} bytes are left, and {left:?} were reported");
     Ok(())
 }
 
-/// Directories on tmpfs stay when who made them dies: slab that neither reclaim nor a kill frees.
+/// Directories on tmpfs stay when the process that made them dies: slab that neither reclaim nor a kill frees.
 pub(crate) fn pinned_slab() -> Result<()> {
     let outcome = directories();
     remove_leftovers()?;
@@ -256,7 +258,7 @@ fn directories() -> Result<()> {
     let mut scene = Scene::set(32)?;
     let cgroup = Cgroup::create("work.slice/directories")?;
     let mut hog = Hog::start("dirs", cgroup.path(), 112, &["--hold", "120"])?;
-    wait_for("who makes directories is killed", LONG, || {
+    wait_for("the process that makes directories is killed", LONG, || {
         scene.check()?;
         Ok(hog.child.try_wait()?.is_some())
     })
@@ -265,7 +267,8 @@ fn directories() -> Result<()> {
     scene.end()
 }
 
-/// Names that the kernel remembers, in a slice up to its line: a kill would free none of them, so they are asked back.
+/// Names that the kernel remembers, in a slice up to its threshold: a kill would free none of them, so they are
+/// reclaimed.
 pub(crate) fn slab() -> Result<()> {
     let slice = Cgroup::create("work.slice")?;
     let (max, line) = (192 * MIB, 96 * MIB);
@@ -281,16 +284,16 @@ pub(crate) fn slab() -> Result<()> {
     let mut hog = Hog::start("dentries", cgroup.path(), 160, &["--hold", "240"])?;
     hog.wait_taken(160, LONG)
         .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    // The slice's threshold rang, or a look that was due because it was near came first.
+    // The slice's threshold submitted an event, or a sample that was due because it was near came first.
     let asked = scene.agent.plans().into_iter().any(|plan| {
         let reclaims = plan["actions"].as_array().into_iter().flatten().any(|action| action["action"] == "reclaim");
         plan["slice"] == "work.slice" && reclaims
     });
-    ensure!(asked, "no decision about the slice asks for memory back");
+    ensure!(asked, "no decision about the slice reclaims");
     let id = cgroup.id()?;
     let asked = |line: &Value| line["cgroup_id"] == id && line["asked_bytes"].is_u64();
-    ensure!(scene.agent.lines().iter().any(asked), "nothing was asked back of who remembers names");
-    wait_for("the slice is above its line", PATIENCE, || {
+    ensure!(scene.agent.lines().iter().any(asked), "nothing was reclaimed from the cgroup that remembers names");
+    wait_for("the slice is above its threshold", PATIENCE, || {
         scene.check()?;
         Ok(slice.current()? <= max - line)
     })?;
@@ -301,7 +304,7 @@ pub(crate) fn slab() -> Result<()> {
     ensure!(charged + 32 * MIB < taken, "{charged} bytes of {taken} are still remembered");
     scene.settled()?;
     let killed = scene.agent.plans().into_iter().find(|plan| plan["outcome"] == "evict");
-    ensure!(killed.is_none(), "somebody was killed for slab that can be taken back: {killed:?}");
+    ensure!(killed.is_none(), "a workload was killed for slab that can be reclaimed: {killed:?}");
     ensure!(hog.child.try_wait()?.is_none(), "the process that remembers names ended");
     scene.end()
 }
@@ -337,15 +340,15 @@ pub(crate) fn page_cache() -> Result<()> {
         let now = ["MemAvailable", "Active(file)", "Inactive(file)"].map(|name| (name, machine::meminfo(name)));
         format!("{now:?}; the log ends with: {}", crate::agent::tail(&scene.agent.text()))
     })?;
-    // The answer is to ask for it back, again and again while it is read again and again.
-    wait_for("page cache is asked back", PATIENCE, || {
+    // It is reclaimed, again and again while it is read again and again.
+    wait_for("page cache is reclaimed", PATIENCE, || {
         scene.check()?;
         Ok(scene.agent.lines().iter().any(|line| line["cgroup_id"].is_u64() && line["asked_bytes"].is_u64()))
     })?;
     std::thread::sleep(Duration::from_secs(5));
     scene.settled()?;
     ensure!(reader.try_wait()?.is_none(), "a process was killed for page cache that can be dropped");
-    ensure!(scene.agent.killed() == 0, "somebody was killed for page cache that can be dropped");
+    ensure!(scene.agent.killed() == 0, "a workload was killed for page cache that can be dropped");
     reader.kill()?;
     reader.wait()?;
     scene.end()

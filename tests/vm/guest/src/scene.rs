@@ -1,6 +1,6 @@
-//! A machine with a line drawn on it, an agent that watches, and innocents that must survive.
+//! A machine with a threshold, an agent that watches it, and bystanders that must survive.
 //!
-//! The order is always the same: innocents, then the line below what is available, then the agent, then what grows.
+//! The order is always the same: bystanders, the threshold below what is available, the agent, and then what grows.
 
 use crate::agent::{Agent, Settings};
 use crate::cgroup::{self, Cgroup};
@@ -24,14 +24,14 @@ pub(crate) struct Scene {
     pub(crate) agent: Agent,
     /// How it was set up.
     pub(crate) settings: Settings,
-    innocents: Vec<(&'static str, Child)>,
+    bystanders: Vec<(&'static str, Child)>,
     oom_kills: u64,
 }
 
 /// Cgroups of processes that hold a little memory each: above and below the hog in priority, and outside of its slice.
-const INNOCENTS: &[&str] = &["work.slice/high", "work.slice/low", "other.slice/idle"];
+const BYSTANDERS: &[&str] = &["work.slice/high", "work.slice/low", "other.slice/idle"];
 
-/// The line that lies `room` MiB below what is available now.
+/// The threshold that lies `room` MiB below what is available now.
 pub(crate) fn threshold_below(room: u64) -> Result<u64> {
     machine::meminfo("MemAvailable")?
         .checked_sub(room * MIB)
@@ -39,7 +39,7 @@ pub(crate) fn threshold_below(room: u64) -> Result<u64> {
 }
 
 impl Scene {
-    /// A line `room` MiB below what is available, and an agent with the usual settings.
+    /// A threshold `room` MiB below what is available, and an agent with the usual settings.
     pub(crate) fn set(room: u64) -> Result<Self> {
         Self::set_with(room, |_| {})
     }
@@ -53,36 +53,36 @@ impl Scene {
 
     /// The same, without waiting for the agent to be ready.
     pub(crate) fn launch_with(room: u64, change: impl FnOnce(&mut Settings)) -> Result<Self> {
-        let mut innocents = Vec::new();
+        let mut bystanders = Vec::new();
         // A reservation counts as far as that of the slices around it.
         for slice in ["work.slice", "other.slice"] {
             Cgroup::create(slice)?.write("memory.low", "512M")?;
         }
-        for name in INNOCENTS {
+        for name in BYSTANDERS {
             let cgroup = Cgroup::create(name)?;
-            // Innocent is who keeps to what was reserved for it: below its reservation, whatever its priority.
+            // It keeps to its reservation, whatever its priority.
             cgroup.write("memory.low", "32M")?;
             let child = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(cgroup.path()).spawn()?;
-            wait_for("an innocent is in place", PATIENCE, || Ok(cgroup.current()? >= 4 * MIB))?;
-            innocents.push((*name, child));
+            wait_for("a bystander is in place", PATIENCE, || Ok(cgroup.current()? >= 4 * MIB))?;
+            bystanders.push((*name, child));
         }
         // What the agent takes for itself is not part of the room.
         let agent_bytes = 24 * MIB;
         let mut settings = Settings::with_threshold(threshold_below(room)?.saturating_sub(agent_bytes));
         change(&mut settings);
         let agent = Agent::launch(&settings)?;
-        Ok(Self { agent, settings, innocents, oom_kills: machine::oom_kills()? })
+        Ok(Self { agent, settings, bystanders, oom_kills: machine::oom_kills()? })
     }
 
-    /// All innocents live and the OOM killer did not fire.
+    /// All bystanders live and the OOM killer did not fire.
     pub(crate) fn check(&mut self) -> Result<()> {
         let kills = machine::oom_kills()? - self.oom_kills;
         ensure!(kills == 0, "the OOM killer fired {kills} times");
-        for (name, child) in &mut self.innocents {
+        for (name, child) in &mut self.bystanders {
             let ended = child.try_wait()?;
             ensure!(
                 ended.is_none(),
-                "the innocent in {name} died: {ended:?}; {}",
+                "the bystander in {name} died: {ended:?}; {}",
                 crate::agent::tail(&self.agent.text())
             );
         }
@@ -90,7 +90,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until the hog was killed, and by the agent: its own log says so.
+    /// Waits until the hog was killed, and by the agent: its own log reports it.
     pub(crate) fn expect_killed(&mut self, hog: &mut Hog, victim: &Cgroup) -> Result<()> {
         self.expect_dead(&mut hog.child, victim)?;
         self.expect_reported(victim)
@@ -110,10 +110,10 @@ impl Scene {
         self.settled()
     }
 
-    /// Waits until the agent says that it killed the victim.
+    /// Waits until the agent reports that it killed the victim.
     pub(crate) fn expect_reported(&self, victim: &Cgroup) -> Result<()> {
         let name = victim.name();
-        wait_for("the agent tells of the kill", PATIENCE, || Ok(!self.agent.kills(name, "begun").is_empty()))
+        wait_for("the agent reports the kill", PATIENCE, || Ok(!self.agent.kills(name, "begun").is_empty()))
             .with_context(|| format!("of {name}; the log ends with: {}", crate::agent::tail(&self.agent.text())))
     }
 
@@ -129,7 +129,7 @@ impl Scene {
         self.check()?;
         self.agent.stop()?;
         ensure!(held().is_empty(), "after the agent's end are held: {}", held().join(", "));
-        for (_, child) in &mut self.innocents {
+        for (_, child) in &mut self.bystanders {
             child.kill()?;
             child.wait()?;
         }

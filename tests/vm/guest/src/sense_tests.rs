@@ -1,4 +1,4 @@
-//! Tests of what the kernel says: every hook attached and seen to fire, with the right names and numbers in it.
+//! Tests of what the kernel reports: every hook attached and seen to fire, with the right names and numbers in it.
 
 use crate::cgroup::{Cgroup, ROOT};
 use crate::hog_tests::{Hog, guest};
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Together they buffer several MiB that are not read.
 const CONNECTIONS: usize = 64;
 
-/// A source under test and what it has said so far.
+/// A source under test and what it has reported so far.
 struct Watched {
     source: EbpfSource,
     said: Vec<Wake>,
@@ -33,19 +33,19 @@ impl Watched {
         Ok(Self { source: EbpfSource::new(config)?, said: Vec::new() })
     }
 
-    /// Waits until it says something of which `wanted` makes an answer.
+    /// Waits until it reports something of which `wanted` makes an answer.
     fn wait<T>(&mut self, what: &str, mut wanted: impl FnMut(&Wake) -> Option<T>) -> Result<T> {
         let started = Instant::now();
         loop {
             if let Some(answer) = self.said.iter().find_map(&mut wanted) {
                 return Ok(answer);
             }
-            ensure!(started.elapsed() < LIMIT, "{what}: never said; instead {:?}", self.said);
+            ensure!(started.elapsed() < LIMIT, "{what}: never reported; instead {:?}", self.said);
             self.listen(Duration::from_millis(200))?;
         }
     }
 
-    /// Takes what is said within `time`.
+    /// Takes what is reported within `time`.
     fn listen(&mut self, time: Duration) -> Result<()> {
         let descriptors = self.source.descriptors();
         let mut polled: Vec<PollFd<'_>> =
@@ -116,7 +116,7 @@ pub(crate) fn attached() -> Result<()> {
     Ok(())
 }
 
-/// The yardstick of the wake's latency rings once for each arming, as the line does.
+/// The yardstick of the wake's latency submits one event for each arming, as a threshold does.
 pub(crate) fn bare_wake_arrives() -> Result<()> {
     let leaf = Cgroup::create("work.slice/bare")?;
     let mut bare = plimsoll_sense::bare::Bare::new()?;
@@ -126,15 +126,18 @@ pub(crate) fn bare_wake_arrives() -> Result<()> {
         let mut hog = Hog::start("anon", leaf.path(), 8, &[])?;
         hog.wait_taken(8, LIMIT)?;
         let fd = bare.descriptor().try_clone_to_owned()?;
-        ensure!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::try_from(LIMIT)?))? == 1, "it never rang");
+        ensure!(
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::try_from(LIMIT)?))? == 1,
+            "there was no event"
+        );
         let trigger = bare.take().context("readable without a record")?;
-        ensure!(trigger.0 > armed, "rang at {} before it was armed at {armed}", trigger.0);
-        ensure!(bare.take().is_none(), "it rang twice for one arming");
+        ensure!(trigger.0 > armed, "the event at {} is older than the arming at {armed}", trigger.0);
+        ensure!(bare.take().is_none(), "there were two events for one arming");
     }
     Ok(())
 }
 
-/// Where there are no trampolines, a kprobe with the same body watches the line, and only what has neither a kprobe nor
+/// Where there are no trampolines, a kprobe with the same body watches the threshold, and only what has neither a kprobe nor
 /// a tracepoint is left out.
 pub(crate) fn kprobe_carries_the_threshold() -> Result<()> {
     let leaf = Cgroup::create("work.slice/probed")?;
@@ -171,7 +174,7 @@ pub(crate) fn kprobe_carries_the_threshold() -> Result<()> {
     Ok(())
 }
 
-/// Records that nobody takes are lost and counted; the line has a ring of its own and still rings.
+/// Records that are not taken are lost and counted; thresholds have a ring buffer of their own and still submit events.
 pub(crate) fn full_ring_is_counted() -> Result<()> {
     let leaf = Cgroup::create("work.slice/busy")?;
     let mut watched = Watched::new(&Config::default())?;
@@ -181,7 +184,7 @@ pub(crate) fn full_ring_is_counted() -> Result<()> {
     };
     let started = Instant::now();
     while lost(&watched.source.health(), "events") == 0 {
-        ensure!(started.elapsed() < 3 * LIMIT, "the ring never filled");
+        ensure!(started.elapsed() < 3 * LIMIT, "the ring buffer never filled");
         for _ in 0..256 {
             std::fs::create_dir(&brief)?;
             std::fs::remove_dir(&brief)?;
@@ -191,7 +194,7 @@ pub(crate) fn full_ring_is_counted() -> Result<()> {
     let _hog = Hog::start("anon", leaf.path(), 48, &[])?;
     let mut wakes = WakeList::new();
     let token = watched.source.descriptors()[0].token;
-    machine::wait_for("the line rings beside a full ring", LIMIT, || {
+    machine::wait_for("the threshold submits an event beside a full ring buffer", LIMIT, || {
         watched.source.drain(token, &mut wakes)?;
         Ok(wakes.iter().any(|wake| matches!(wake, Wake::ThresholdCrossed { .. })))
     })?;
@@ -200,7 +203,7 @@ pub(crate) fn full_ring_is_counted() -> Result<()> {
     watched.listen(Duration::from_millis(100))?;
     ensure!(watched.said.len() == plimsoll_sense::WAKES_A_DRAIN, "one drain handed over {}", watched.said.len());
     // Taken up again: what comes next is not lost.
-    machine::wait_for("the ring is taken empty", LIMIT, || {
+    machine::wait_for("the ring buffer is taken empty", LIMIT, || {
         let before = watched.said.len();
         watched.listen(Duration::ZERO)?;
         Ok(watched.said.len() == before)
@@ -216,8 +219,8 @@ pub(crate) fn node_threshold_submits_one_event() -> Result<()> {
     let leaf = Cgroup::create("work.slice/a/b")?;
     let slice = Cgroup::create("work.slice")?.id()?;
     let mut watched = Watched::new(&Config::default())?;
-    let lines = ArmedThresholds { node: Some(node_threshold(64 * MIB)?), ..ArmedThresholds::default() };
-    let generation = watched.source.arm(&lines)?;
+    let thresholds = ArmedThresholds { node: Some(node_threshold(64 * MIB)?), ..ArmedThresholds::default() };
+    let generation = watched.source.arm(&thresholds)?;
     let mut hog = Hog::start("anon", leaf.path(), 128, &[])?;
     let crossed = |wake: &Wake| matches!(wake, Wake::ThresholdCrossed { .. }).then_some(*wake);
     let wake = watched.wait("the node's threshold", crossed)?;
@@ -229,17 +232,24 @@ pub(crate) fn node_threshold_submits_one_event() -> Result<()> {
     ensure!(lineage[0] == Some(CgroupId(leaf.id()?)), "charged to {lineage:?}, not to {}", leaf.id()?);
     ensure!(lineage[2] == Some(CgroupId(slice)) && lineage[4..] == [None; 3], "{lineage:?}");
     ensure!(tgid == hog.child.id(), "tgid {tgid}, not {}", hog.child.id());
-    let level = pages(lines.node.context("a line")?.kubelet.0).0 + 250;
-    ensure!(at.0 <= level && at.0 + pages(16 * MIB).0 > level, "rang at {at:?} for a line at {level} pages");
+    let level = pages(thresholds.node.context("a threshold")?.kubelet.0).0 + 250;
+    ensure!(
+        at.0 <= level && at.0 + pages(16 * MIB).0 > level,
+        "the event came at {at:?} for a threshold at {level} pages"
+    );
 
     hog.wait_taken(128, LIMIT)?;
     watched.said.clear();
     watched.listen(Duration::from_millis(300))?;
-    ensure!(watched.said.iter().find_map(crossed).is_none(), "it rang twice for one arming: {:?}", watched.said);
-    let again = watched.source.arm(&lines)?;
+    ensure!(
+        watched.said.iter().find_map(crossed).is_none(),
+        "there were two events for one arming: {:?}",
+        watched.said
+    );
+    let again = watched.source.arm(&thresholds)?;
     ensure!(again > generation, "{again:?} after {generation:?}");
     let mut second = Hog::start("anon", leaf.path(), 8, &[])?;
-    let wake = watched.wait("the line armed again", crossed)?;
+    let wake = watched.wait("the threshold armed again", crossed)?;
     ensure!(matches!(wake, Wake::ThresholdCrossed { generation, .. } if generation == again), "{wake:?}");
     second.wait_taken(8, LIMIT)?;
 
@@ -248,7 +258,7 @@ pub(crate) fn node_threshold_submits_one_event() -> Result<()> {
     let mut third = Hog::start("anon", leaf.path(), 8, &[])?;
     third.wait_taken(8, LIMIT)?;
     watched.listen(Duration::from_millis(100))?;
-    ensure!(watched.said.iter().find_map(crossed).is_none(), "it rang disarmed: {:?}", watched.said);
+    ensure!(watched.said.iter().find_map(crossed).is_none(), "there was an event while disarmed: {:?}", watched.said);
     let health = watched.source.health();
     let ran =
         health.programs.iter().find(|program| program.name.starts_with("charge_")).context("no charge program")?;
@@ -263,7 +273,7 @@ pub(crate) fn readings_agree() -> Result<()> {
     let _lists = machine::short_lists()?;
     let here = || Ok::<_, anyhow::Error>((kubelet_available()?, machine::meminfo("MemAvailable")?));
     let mut watched = Watched::new(&Config::default())?;
-    // A line above all memory rings at the next charge.
+    // A threshold above all memory is crossed at the next charge.
     let mut node = node_threshold(0)?;
     node.kubelet = Bytes(machine::meminfo("MemTotal")? * 2);
     let before = here()?;
@@ -283,11 +293,11 @@ pub(crate) fn slice_threshold_submits_an_event() -> Result<()> {
     let other = Cgroup::create("other.slice")?;
     let slice = Cgroup::create("work.slice")?;
     let mut watched = Watched::new(&Config::default())?;
-    let mut lines = ArmedThresholds::default();
-    lines.slices.push(SliceThreshold { cgroup: CgroupId(other.id()?), usage: Bytes::mib(16) });
-    lines.slices.push(SliceThreshold { cgroup: CgroupId(slice.id()?), usage: Bytes(slice.current()? + 32 * MIB) });
-    let level = pages(lines.slices[1].usage.0);
-    let generation = watched.source.arm(&lines)?;
+    let mut thresholds = ArmedThresholds::default();
+    thresholds.slices.push(SliceThreshold { cgroup: CgroupId(other.id()?), usage: Bytes::mib(16) });
+    thresholds.slices.push(SliceThreshold { cgroup: CgroupId(slice.id()?), usage: Bytes(slice.current()? + 32 * MIB) });
+    let level = pages(thresholds.slices[1].usage.0);
+    let generation = watched.source.arm(&thresholds)?;
     let mut hog = Hog::start("anon", leaf.path(), 64, &[])?;
     let wake =
         watched.wait("the slice's threshold", |wake| matches!(wake, Wake::ThresholdCrossed { .. }).then_some(*wake))?;
@@ -297,7 +307,7 @@ pub(crate) fn slice_threshold_submits_an_event() -> Result<()> {
     ensure!(threshold == CrossedThreshold::Slice(1) && answered == generation, "{wake:?}");
     ensure!(lineage[0] == Some(CgroupId(leaf.id()?)) && lineage[2] == Some(CgroupId(slice.id()?)), "{wake:?}");
     let usage = usage.context("a slice's wake without its usage")?;
-    ensure!(usage >= level && usage.0 < level.0 + 1024, "rang at {usage:?} for a line at {level:?}");
+    ensure!(usage >= level && usage.0 < level.0 + 1024, "the event came at {usage:?} for a threshold at {level:?}");
     hog.wait_taken(64, LIMIT)?;
     ensure!(
         watched.said.iter().filter(|wake| matches!(wake, Wake::ThresholdCrossed { .. })).count() == 1,
@@ -306,10 +316,10 @@ pub(crate) fn slice_threshold_submits_an_event() -> Result<()> {
     );
 
     // Other slices in the same slots: what was resolved before must not answer for them.
-    lines.slices.swap(0, 1);
-    lines.slices[0].usage = Bytes::mib(4096);
+    thresholds.slices.swap(0, 1);
+    thresholds.slices[0].usage = Bytes::mib(4096);
     watched.said.clear();
-    watched.source.arm(&lines)?;
+    watched.source.arm(&thresholds)?;
     let mut hog = Hog::start("anon", other.path(), 32, &[])?;
     let threshold = watched.wait("the other slice's threshold", |wake| match wake {
         Wake::ThresholdCrossed { threshold, .. } => Some(*threshold),
@@ -359,15 +369,15 @@ pub(crate) fn received_data_names_its_receiver() -> Result<()> {
     Ok(())
 }
 
-/// Memory of the root cgroup is charged nowhere: reclaim tells, and then the kill that nobody prevented.
+/// Memory of the root cgroup is charged nowhere: reclaim shows it, and then the OOM kill.
 pub(crate) fn root_cgroup_is_seen() -> Result<()> {
     machine::set("/proc/self/oom_score_adj", "-1000")?;
     let mut watched = Watched::new(&Config::default())?;
-    let mut lines = ArmedThresholds { node: Some(node_threshold(0)?), ..ArmedThresholds::default() };
-    if let Some(node) = &mut lines.node {
+    let mut thresholds = ArmedThresholds { node: Some(node_threshold(0)?), ..ArmedThresholds::default() };
+    if let Some(node) = &mut thresholds.node {
         (node.kubelet, node.mem_available) = (Bytes::ZERO, Bytes::mib(48));
     }
-    watched.source.arm(&lines)?;
+    watched.source.arm(&thresholds)?;
     let total = usize::try_from(machine::meminfo("MemTotal")? / MIB)?;
     let mut hog = guest()
         .args(["hog", "anon", "--mib", &total.to_string(), "--cgroup", ROOT])
@@ -412,14 +422,14 @@ pub(crate) fn oom_in_a_cgroup_is_named() -> Result<()> {
     watched.listen(Duration::from_millis(200))?;
     let said = watched.said.iter().filter(|wake| matches!(wake, Wake::Oom { .. })).count() as u64;
     let counted = machine::oom_kills()? - kills;
-    ensure!(said == counted, "{said} said, {counted} counted by the kernel");
+    ensure!(said == counted, "{said} reported, {counted} counted by the kernel");
     Ok(())
 }
 
-/// On a machine with two nodes, where one has not room enough for the hog and both together have.
+/// On a machine with two nodes, where one is too small for the hog and both together are not.
 pub(crate) fn oom_in_a_cpuset_is_named() -> Result<()> {
     const HOG: usize = 600;
-    ensure!(machine::meminfo("MemAvailable")? > (HOG as u64 + 64) * MIB, "both nodes together have no room for it");
+    ensure!(machine::meminfo("MemAvailable")? > (HOG as u64 + 64) * MIB, "both nodes together are too small for it");
     let leaf = Cgroup::create("work.slice/bound")?;
     for parent in [ROOT.into(), Path::new(ROOT).join("work.slice")] {
         machine::set(parent.join("cgroup.subtree_control"), "+cpuset")?;
@@ -458,7 +468,7 @@ pub(crate) fn tasks_threshold_submits_an_event() -> Result<()> {
         .arm(&ArmedThresholds { tasks: Some(TaskThreshold { count: 1 }), ..ArmedThresholds::default() })?;
     let status = std::process::Command::new("/proc/self/exe").arg("--version").status()?;
     ensure!(status.success(), "{status}");
-    let (count, answered) = watched.wait("the task line", |wake| match wake {
+    let (count, answered) = watched.wait("the task threshold", |wake| match wake {
         Wake::Tasks { count, generation, .. } => Some((*count, *generation)),
         _ => None,
     })?;
@@ -514,10 +524,10 @@ pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
         ..ArmedThresholds::default()
     })?;
     watched.source.set_brakes(&[mark])?;
-    // Above the line nothing is stopped, and below it nobody outside the marked slice.
+    // Above the threshold nothing is stopped, and below it nothing outside the marked slice.
     let mut free = Hog::start("anon", other.path(), 96, &[])?;
     free.wait_taken(96, LIMIT)?;
-    ensure!(watched.source.first_stopped().is_none(), "somebody was stopped above the threshold");
+    ensure!(watched.source.first_stopped().is_none(), "a process was stopped above the threshold");
     let mut held = Hog::start("anon", leaf.path(), 96, &[])?;
     let pid = held.child.id();
     machine::wait_for("the brake stops the process", LIMIT, || Ok(machine::process_state(pid) == Some('T')))?;
@@ -527,12 +537,12 @@ pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
         _ => None,
     })?;
     ensure!(reported == (pid, mark.slice), "{reported:?}");
-    // Whoever does not hear of it finds it in the record.
+    // Without the event, the record shows it.
     ensure!(watched.source.first_stopped().is_some(), "the record does not have it");
     let health = watched.source.health();
     ensure!(health.brakes_applied == 1 && health.brakes_refused == 0, "{health:?}");
 
-    // Whoever stopped it is gone; the record is not.
+    // The agent that stopped it is gone; the record is not.
     drop(watched);
     let listed = stopped::list(pin)?;
     ensure!(listed.len() == 1 && listed[0].pid == pid && listed[0].slice == mark.slice, "{listed:?}");

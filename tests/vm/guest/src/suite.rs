@@ -72,7 +72,7 @@ impl Machine {
 
     fn of(line: &str, second_node: bool) -> Self {
         let words = || line.split_ascii_whitespace();
-        // As for the kernel, the last word on a matter counts.
+        // As for the kernel, the last of several counts.
         if words().rfind(|word| word.starts_with("psi=")) == Some("psi=0") {
             Self::WithoutPressure
         } else if words().any(|word| word == "cgroup_disable=memory") {
@@ -85,10 +85,10 @@ impl Machine {
     }
 }
 
-/// What must be there for a test to mean anything. Where it is missing, the test is not run, and that is said.
+/// What must be there for a test to mean anything. Where it is missing, the test is reported as not run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Need {
-    /// A file or directory of this kernel, and what it stands for.
+    /// A file or directory of this kernel, and what it shows to be there.
     Kernel(&'static str, &'static str),
 }
 
@@ -109,7 +109,7 @@ const HUGETLB: Need = Need::Kernel("/sys/kernel/mm/hugepages/hugepages-2048kB", 
 const ZRAM: Need = Need::Kernel(block::ZRAM, "module zram");
 const NULL_BLOCK: Need = Need::Kernel(block::NULL_BLOCK, "module null_blk with configfs mounted");
 
-/// Every test there is. Limits are for a machine without hardware virtualisation that has better things to do.
+/// Every test there is. Limits are for a busy machine without hardware virtualisation.
 const TESTS: &[Test] = &[
     // First of all: huge pages need memory in one piece, which becomes rare.
     test("meets-hugetlb", scenarios_of_memory::hugetlb, 120, &[HUGETLB]),
@@ -169,7 +169,7 @@ const TESTS: &[Test] = &[
     test("hybrid-cgroups-are-watched-only", surroundings_tests::hybrid, 120, &[]),
     race("brake-in-the-kernel", scenarios_of_brakes::past_the_threshold, 480, &[]),
     test("brake-in-the-kernel-holds-again", scenarios_of_brakes::holds_again, 240, &[]),
-    test("brake-in-the-kernel-word-lost", scenarios_of_brakes::stop_lost, 240, &[]),
+    test("brake-in-the-kernel-event-lost", scenarios_of_brakes::stop_lost, 240, &[]),
     test("sense-kernel-facts", sense_tests::facts, 120, &[]),
     test("sense-every-hook-attaches", sense_tests::attached, 120, &[]),
     test("sense-bare-wake-arrives", sense_tests::bare_wake_arrives, 120, &[]),

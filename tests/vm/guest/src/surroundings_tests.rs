@@ -63,7 +63,7 @@ pub(crate) fn least_privilege() -> Result<()> {
     log.expect("plimsoll: killed work.slice/hog: usage ")
 }
 
-/// What `plimsoll check` says, as JSON, and its exit code.
+/// What `plimsoll check` prints, as JSON, and its exit code.
 fn check() -> Result<(Option<i32>, Value)> {
     let output = Command::new(PROGRAM).args(["check", "--output", "json"]).stdin(Stdio::null()).output()?;
     let value = serde_json::from_slice(&output.stdout)
@@ -99,18 +99,18 @@ fn without_symbols() -> Result<()> {
     ensure!(code == Some(4), "check ends with {code:?} where symbols are hidden: {value}");
     ensure!(state_of(&value, "kernel symbols").as_deref() == Some("degraded"), "{value}");
     ensure!(state_of(&value, "source").as_deref() == Some("degraded"), "{value}");
-    // It runs on with the next best source, and says why.
+    // It runs on with the next best source, and reports why.
     let agent = Agent::start(&Settings::with_threshold(64 * MIB))?;
     let (_, ready) = agent.get("/readyz")?;
     ensure!(ready.contains("source psi") && ready.contains("not ebpf: "), "where symbols are hidden it is {ready}");
     agent.stop()?;
-    // Where no other is allowed, it says so and ends.
+    // Where no other is allowed, it reports so and ends.
     let mut settings = Settings::with_threshold(64 * MIB);
     settings.source = "ebpf";
     let mut agent = Agent::launch(&settings)?;
     let ended = agent.wait_end(PATIENCE)?;
     ensure!(ended.code() == Some(3), "with a source that cannot be had it ends with {ended}: {}", tail(&agent.text()));
-    ensure!(agent.text().contains("kallsyms"), "it does not say why: {}", tail(&agent.text()));
+    ensure!(agent.text().contains("kallsyms"), "it does not report why: {}", tail(&agent.text()));
     Ok(())
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn replaced() -> Result<()> {
     agent.stop()
 }
 
-/// On a machine without pressure: with symbols hidden as well, only looking every so often is left.
+/// On a machine without pressure: with symbols hidden as well, only polling is left.
 pub(crate) fn without_pressure() -> Result<()> {
     let (code, value) = check()?;
     ensure!(code == Some(4), "check ends with {code:?} where pressure is off: {value}");
@@ -146,14 +146,14 @@ pub(crate) fn without_pressure() -> Result<()> {
             ensure!(ready.contains(part), "without pressure and symbols it is {ready}");
         }
         let victim = Cgroup::create("work.slice/hog")?;
-        // It crosses the line after 6 s, takes 160 MiB between two looks, and has some hundreds of MiB left by then.
+        // It crosses the threshold after 6 s and takes 160 MiB between two samples, with hundreds of MiB left by then.
         let mut hog = Hog::start("anon", victim.path(), 320, &["--rate", "16", "--hold", "60"])?;
         scene.expect_killed(&mut hog, &victim)?;
         scene.end()
     })
 }
 
-/// On a machine without the memory controller: nobody has a usage of its own, so nobody is evicted.
+/// On a machine without the memory controller: no workload has a usage, so none is evicted.
 pub(crate) fn without_controller() -> Result<()> {
     let (code, value) = check()?;
     ensure!(code == Some(4), "check ends with {code:?} without the memory controller: {value}");
@@ -171,17 +171,17 @@ pub(crate) fn without_controller() -> Result<()> {
     fs::create_dir_all(&place)?;
     let mut hog = Hog::start("anon", &place, 160, &["--hold", "60"])?;
     hog.wait_taken(160, PATIENCE)?;
-    wait_for("that memory is below the threshold is told", PATIENCE, || Ok(!agent.plans().is_empty()))
+    wait_for("that memory is below the threshold is reported", PATIENCE, || Ok(!agent.plans().is_empty()))
         .with_context(|| format!("the log ends with: {}", tail(&agent.text())))?;
-    // Whoever acts has acted by then.
+    // An agent that acts has acted by then.
     std::thread::sleep(Duration::from_secs(2));
-    ensure!(hog.child.try_wait()?.is_none(), "the hog is dead where nobody could be chosen");
+    ensure!(hog.child.try_wait()?.is_none(), "the hog is dead where no workload could be chosen");
     ensure!(agent.killed() == 0 && held().is_empty(), "it acted: {}, {}", held().join(", "), tail(&agent.text()));
     drop(hog);
     agent.stop()
 }
 
-/// A shell's words in a mount namespace of their own, where cgroups are mounted anew.
+/// A shell's commands in a mount namespace of their own, where cgroups are mounted anew.
 fn unsupported_os(mounts: &str, then: &str) -> Command {
     let script = format!("umount /sys/fs/cgroup && mount -t tmpfs none /sys/fs/cgroup && {mounts} && {then}");
     let mut command = Command::new("/bin/busybox");
@@ -213,13 +213,13 @@ pub(crate) fn hybrid() -> Result<()> {
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--hold", "60"])?;
     hog.wait_taken(HOG, PATIENCE)?;
-    wait_for("it says whom it would evict", PATIENCE, || {
+    wait_for("it reports what it would evict", PATIENCE, || {
         Ok(agent.plans().iter().any(|plan| plan["outcome"] == "evict" && plan["shadow"] == true))
     })
     .with_context(|| format!("the log ends with: {}", tail(&agent.text())))?;
-    // Whoever acts has acted by then.
+    // An agent that acts has acted by then.
     std::thread::sleep(Duration::from_secs(2));
-    ensure!(hog.child.try_wait()?.is_none(), "the hog is dead where nobody was to act");
+    ensure!(hog.child.try_wait()?.is_none(), "the hog is dead where no agent was to act");
     ensure!(agent.killed() == 0 && held().is_empty(), "it acted: {}, {}", held().join(", "), tail(&agent.text()));
     ensure!(machine::oom_kills()? == oom_kills, "the OOM killer fired");
     drop(hog);
