@@ -1,20 +1,19 @@
 //! Plimsoll's own file over what a kubelet is configured with.
 
 use crate::deserialize::Document;
-use crate::duration::parse_duration;
 use crate::flags::Overrides;
 use crate::idle;
-use crate::kubelet::Kubelet;
 use crate::kubelet::read::{Dialect, is_misplaced, mapping, repeated};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::typed::{place, typed};
+use crate::kubelet::{Entry, Kubelet, ThresholdValue};
 use crate::machine::on_memory;
 use crate::model::{Configuration, Origin, Text};
-use crate::scalar::{Found, amount};
+use crate::scalar::{line, value};
 use crate::tree::{Node, Problems, Value, read};
 use core::time::Duration;
 use plimsoll_policy::Config as Policy;
-use plimsoll_policy::kubelet::{Line, Signal, Threshold};
+use plimsoll_policy::kubelet::{Signal, Threshold};
 
 /// Reads Plimsoll's own file over the settings of a kubelet. `has_kubelet`: some source of such settings was named.
 pub(crate) fn own(
@@ -80,34 +79,24 @@ fn unwatched(configuration: &Configuration, problems: &mut Problems) {
 /// has and that a kubelet accepts are accepted here too, with the same effect.
 fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
     let signal = Signal::MemoryAvailable;
-    let mut line = |map: &'static str, zero_will_do| -> Option<Line> {
-        let (_, entry) = kubelet.settings.map(map).find(|(name, _)| *name == signal.name())?;
-        let (file, line) = entry.origin.place();
-        let key = || place(map, Some(signal.name()), &entry.origin);
-        match amount(&entry.text, zero_will_do) {
-            Ok(Found::Plain(found)) => found,
-            Ok(Found::Odd { comes_to, why, expected: _ }) => {
-                problems.turn_to(file);
-                problems.warn(line, &key(), Some(&entry.text), why);
-                comes_to
-            }
-            Err(refused) => {
-                problems.turn_to(file);
-                // One that the kubelet refuses too is reported with the kubelet's words.
-                if !problems.has(line, &key()) {
-                    problems.add(line, &key(), Some(&entry.text), refused);
-                }
-                None
-            }
+    for (map, is_reclaim) in [("evictionHard", false), ("evictionSoft", false), ("evictionMinimumReclaim", true)] {
+        let entry = kubelet.settings.map(map).find(|(name, _)| *name == signal.name());
+        if let Some((_, Entry { text, origin })) = entry
+            && let Ok(Some(value)) = value(text, is_reclaim)
+            && let Err(odd) = line(&value)
+        {
+            let (file, line) = origin.place();
+            problems.turn_to(file);
+            problems.warn(line, &place(map, Some(signal.name()), origin), Some(text), odd.why);
         }
-    };
-    let (hard, soft) = (line("evictionHard", false), line("evictionSoft", false));
-    let min_reclaim = line("evictionMinimumReclaim", true);
-    let grace = kubelet.eviction.soft_grace.get(signal.name()).and_then(|text| parse_duration(text));
-    [hard.zip(Some(Duration::ZERO)), soft.zip(grace)]
-        .into_iter()
-        .flatten()
-        .map(|(line, grace)| on_memory(line, grace, min_reclaim))
+    }
+    let effect = |value: &ThresholdValue| line(value).map_or_else(|odd| odd.effect, Some);
+    let on_this = kubelet.thresholds.iter().filter(|threshold| threshold.signal == signal);
+    on_this
+        .filter_map(|threshold| {
+            let grace = Duration::from_nanos(u64::try_from(threshold.grace_period_ns).ok()?);
+            Some(on_memory(effect(&threshold.value)?, grace, threshold.min_reclaim.as_ref().and_then(effect)))
+        })
         .collect()
 }
 

@@ -2,7 +2,7 @@
 //! `config show` and of the flags; their documents are the descriptions in all of these.
 
 use crate::deserialize::{Document, Refusal};
-use crate::scalar::{Address, Amount, As, Directory, Found, Span, Whole, amount};
+use crate::scalar::{Address, Amount, As, Directory, Span, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Line, Origin as ThresholdOrigin, Signal, Threshold};
@@ -215,7 +215,7 @@ impl Default for Brake {
 impl Swap {
     /// The threshold on free swap; absent where it is switched off.
     pub(crate) fn threshold(&self) -> Option<SwapThreshold> {
-        Some(SwapThreshold { free: plain(&self.free, false)?, grace: self.grace })
+        Some(SwapThreshold { free: amount(&self.free, false).ok()??, grace: self.grace })
     }
 
     pub(crate) fn refusal(&self) -> Option<Refusal> {
@@ -226,7 +226,7 @@ impl Swap {
 impl Slice {
     /// Its thresholds. Amounts that are refused are left out.
     pub(crate) fn thresholds(&self) -> SliceThresholds {
-        let line = |amount: &Option<OfMemory>, zero| plain(&amount.as_ref()?.memory_available, zero);
+        let line = |of: &Option<OfMemory>, is_reclaim| amount(&of.as_ref()?.memory_available, is_reclaim).ok()?;
         let grace = self.eviction_soft_grace_period.as_ref().map(|grace| grace.memory_available);
         let hard = line(&self.eviction_hard, false).zip(Some(Duration::ZERO));
         let soft = line(&self.eviction_soft, false).zip(grace);
@@ -243,8 +243,8 @@ impl Slice {
         ];
         let mut found: Vec<Refusal> = amounts
             .into_iter()
-            .filter_map(|(map, amount, zero)| {
-                refused_amount(&format!("{at}.{map}.memory.available"), &amount.as_ref()?.memory_available, zero)
+            .filter_map(|(map, of, is_reclaim)| {
+                refused_amount(&format!("{at}.{map}.memory.available"), &of.as_ref()?.memory_available, is_reclaim)
             })
             .collect();
         let [hard, soft, grace] = ["evictionHard", "evictionSoft", "evictionSoftGracePeriod"]
@@ -296,19 +296,8 @@ impl Machine {
     }
 }
 
-fn plain(text: &str, zero_will_do: bool) -> Option<Line> {
-    match amount(text, zero_will_do) {
-        Ok(Found::Plain(line)) => line,
-        Ok(Found::Odd { .. }) | Err(_) => None,
-    }
-}
-
-fn refused_amount(key: &str, text: &str, zero_will_do: bool) -> Option<Refusal> {
-    match amount(text, zero_will_do) {
-        Ok(Found::Plain(_)) => None,
-        // No kubelet ever accepted it here.
-        Ok(Found::Odd { expected, .. }) | Err(expected) => Some(Refusal::value(key, expected)),
-    }
+fn refused_amount(key: &str, text: &str, is_reclaim: bool) -> Option<Refusal> {
+    amount(text, is_reclaim).err().map(|expected| Refusal::value(key, expected))
 }
 
 /// A threshold on the memory of the node or of a slice.

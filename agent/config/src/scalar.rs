@@ -1,13 +1,15 @@
 //! How single values are written: what is accepted, how it is written again, and its JSON schema.
 
 use crate::duration::{parse_duration, written};
+use crate::kubelet::ThresholdValue;
+use crate::kubelet::threshold::{min_reclaim, statement};
 use core::fmt;
 use core::marker::PhantomData;
 use core::net::SocketAddr;
 use core::time::Duration;
 use plimsoll_policy::EvictionPolicy;
-use plimsoll_policy::kubelet::Line;
-use plimsoll_units::{Bytes, Percentage, Quantity};
+use plimsoll_policy::kubelet::{Line, Signal};
+use plimsoll_units::{Bytes, Percentage};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
@@ -120,7 +122,7 @@ impl<const LEAST: u64, const MOST: u64> Scalar for Span<LEAST, MOST> {
     }
 }
 
-/// A quantity or a percentage. Which amounts are accepted depends on what they are for: [`amount`].
+/// A quantity or a percentage. Which amounts are accepted depends on their purpose: [`amount`].
 pub(crate) struct Amount;
 
 impl Scalar for Amount {
@@ -199,51 +201,44 @@ impl Scalar for PolicyName {
     }
 }
 
-/// What an [`Amount`] means as a threshold; absent where it switches the threshold off.
-pub(crate) enum Found {
-    /// The amount as it is written.
-    Plain(Option<Line>),
-    /// An amount that no machine has and that the kubelet accepts: its effect, the reason for a warning, and what is
-    /// expected where the kubelet's rules do not hold.
-    Odd { comes_to: Option<Line>, why: &'static str, expected: &'static str },
+/// The value of an [`Amount`] by the kubelet's rules, or what was expected. Absent where it switches a threshold off.
+pub(crate) fn value(text: &str, is_reclaim: bool) -> Result<Option<ThresholdValue>, &'static str> {
+    let signal = Signal::MemoryAvailable;
+    let value = if is_reclaim { min_reclaim(signal, text).map(Some) } else { statement(signal, text) };
+    value.map_err(|error| error.expected(text).unwrap_or_default())
 }
 
-/// The meaning of a text, or what was expected. `0%` and `100%` switch a threshold off, as they do in the kubelet; a
-/// minimum reclaim (`zero_will_do`) can be either.
-pub(crate) fn amount(text: &str, zero_will_do: bool) -> Result<Found, &'static str> {
-    let expected = "expected a quantity such as 100Mi or a percentage such as 5%";
-    let expected_share = "expected a percentage from 0% to 100%";
-    if matches!(text, "0%" | "100%") && !zero_will_do {
-        return Ok(Found::Plain(None));
-    }
-    if text.ends_with('%') {
-        let share = Percentage::parse(text).map_err(|_| expected)?;
-        if share.fraction().is_nan() {
+/// The same as a line, without what only a kubelet accepts.
+pub(crate) fn amount(text: &str, is_reclaim: bool) -> Result<Option<Line>, &'static str> {
+    value(text, is_reclaim)?.map(|value| line(&value).map_err(|odd| odd.expected)).transpose()
+}
+
+/// An amount that no machine has and that the kubelet accepts.
+pub(crate) struct Odd {
+    /// An amount with the same effect; absent where it has none.
+    pub(crate) effect: Option<Line>,
+    /// The reason for a warning.
+    pub(crate) why: &'static str,
+    expected: &'static str,
+}
+
+/// The threshold's line of a value.
+pub(crate) fn line(value: &ThresholdValue) -> Result<Line, Odd> {
+    let expected = "expected a percentage from 0% to 100%";
+    match value {
+        ThresholdValue::Percentage(share) if share.fraction().is_nan() => {
             let why = "not a number, which the kubelet accepts: it has no effect";
-            return Ok(Found::Odd { comes_to: None, why, expected: expected_share });
+            Err(Odd { effect: None, why, expected })
         }
-        return match share.fraction() {
-            0.0..=1.0 => Ok(Found::Plain(Some(Line::Share(share)))),
-            more if zero_will_do && more > 1.0 => {
-                let why = "above 100%, which the kubelet accepts; taken as 100%";
-                Ok(Found::Odd { comes_to: Some(Line::Share(Percentage::of_one(1.0))), why, expected: expected_share })
-            }
-            _ => Err(expected_share),
-        };
-    }
-    let quantity = Quantity::parse(text).map_err(|_| expected)?;
-    if quantity.is_negative() {
-        return Err("expected a quantity that is not negative");
-    }
-    if quantity.is_zero() && !zero_will_do {
-        return Err("expected a quantity above zero");
-    }
-    Ok(quantity.bytes().map_or(
-        Found::Odd {
-            comes_to: Some(Line::bytes(Bytes(u64::MAX))),
+        ThresholdValue::Percentage(share) if share.fraction() > 1.0 => {
+            let why = "above 100%, which the kubelet accepts; taken as 100%";
+            Err(Odd { effect: Some(Line::Share(Percentage::of_one(1.0))), why, expected })
+        }
+        ThresholdValue::Percentage(share) => Ok(Line::Share(*share)),
+        ThresholdValue::Quantity(quantity) => quantity.bytes().map(Line::bytes).ok_or(Odd {
+            effect: Some(Line::bytes(Bytes(u64::MAX))),
             why: "more than any machine has, which the kubelet accepts: the threshold is always met",
             expected: "expected a quantity of at most 18446744073709551615 bytes",
-        },
-        |bytes| Found::Plain(Some(Line::bytes(bytes))),
-    ))
+        }),
+    }
 }

@@ -212,11 +212,6 @@ impl Problems {
         self.meant.contains(key)
     }
 
-    /// Whether an error is reported for this place already.
-    pub(crate) fn has(&self, line: Option<u64>, key: &str) -> bool {
-        self.found.iter().any(|problem| problem.file == self.file && problem.line == line && problem.key == key)
-    }
-
     /// Errors and warnings, by file in the order of the files' first problems, and by line in each.
     pub(crate) fn in_order(self) -> (Vec<Problem>, Vec<Problem>) {
         let sorted = |mut problems: Vec<Problem>| {

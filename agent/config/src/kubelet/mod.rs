@@ -11,7 +11,7 @@ mod flag;
 mod keys;
 pub(crate) mod read;
 pub(crate) mod settings;
-mod threshold;
+pub(crate) mod threshold;
 pub(crate) mod typed;
 pub(crate) mod words;
 

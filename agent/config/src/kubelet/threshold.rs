@@ -139,6 +139,24 @@ pub enum ThresholdError {
     GraceMissing(EvictionSignal),
 }
 
+impl ThresholdError {
+    /// What was expected in place of this text; absent where the text is not what is wrong.
+    pub(crate) fn expected(&self, text: &str) -> Option<&'static str> {
+        Some(match self {
+            Self::UnknownSignal(_) | Self::GraceMissing(_) => return None,
+            Self::Percentage(_) | Self::Quantity(_) => "expected a quantity such as 100Mi or a percentage such as 5%",
+            Self::Duration(_) => "expected a duration such as 1m30s",
+            Self::PercentageNegative { .. } | Self::PercentageAboveAll { .. } => {
+                "expected a percentage from 0% to 100%"
+            }
+            Self::QuantityNotPositive { .. } if !text.starts_with('-') => "expected a quantity above zero",
+            Self::QuantityNotPositive { .. } | Self::ReclaimNegative(_) => "expected a quantity that is not negative",
+            Self::GraceNegative(_) => "expected a duration that is not negative",
+            Self::ReclaimNotPositive { .. } => "expected a percentage above zero, or 0",
+        })
+    }
+}
+
 /// One error in the settings, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
@@ -232,7 +250,7 @@ fn statements(
         .collect()
 }
 
-fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
+pub(crate) fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
     let value = || written.to_owned();
     if is_dropped(written) {
         return Ok(None);
@@ -264,7 +282,7 @@ fn grace_period(_: EvictionSignal, written: &str) -> Result<i64, ThresholdError>
     if grace < 0 { Err(ThresholdError::GraceNegative(written.to_owned())) } else { Ok(grace) }
 }
 
-fn min_reclaim(signal: EvictionSignal, written: &str) -> Result<ThresholdValue, ThresholdError> {
+pub(crate) fn min_reclaim(signal: EvictionSignal, written: &str) -> Result<ThresholdValue, ThresholdError> {
     if written.ends_with('%') {
         let share = Percentage::parse(written)?;
         return if share.fraction() <= 0.0 {

@@ -169,34 +169,26 @@ impl<'a> Reader<'a> {
             let Some((_, Entry { text, origin })) = settings.map(from).find(|(name, _)| **name == error.name) else {
                 continue;
             };
-            let expected = match &error.error {
-                ThresholdError::UnknownSignal(misspelt) => {
+            let value = error.error.expected(text);
+            let expected = match (&error.error, value) {
+                (ThresholdError::UnknownSignal(misspelt), _) => {
                     let signals = EvictionSignal::ALL.map(EvictionSignal::name);
                     if let Some(near) = nearest(misspelt, signals) {
                         self.problems.mean(&format!("{}.{near}", error.map));
                     }
                     unknown_key(misspelt, &signals)
                 }
-                ThresholdError::Percentage(_) | ThresholdError::Quantity(_) | ThresholdError::Duration(_) => {
-                    format!("{}{}", expected_in(error.map), self.in_its_words(origin, &error.error))
-                }
-                ThresholdError::PercentageNegative { .. } | ThresholdError::PercentageAboveAll { .. } => {
-                    "expected a percentage from 0% to 100%".to_owned()
-                }
-                ThresholdError::QuantityNotPositive { .. } if text.starts_with('-') => {
-                    "expected a quantity that is not negative".to_owned()
-                }
-                ThresholdError::QuantityNotPositive { .. } => "expected a quantity above zero".to_owned(),
-                ThresholdError::ReclaimNegative(_) => "expected a quantity that is not negative".to_owned(),
-                ThresholdError::GraceNegative(_) => "expected a duration that is not negative".to_owned(),
-                ThresholdError::ReclaimNotPositive { .. } => "expected a percentage above zero, or 0".to_owned(),
-                ThresholdError::GraceMissing(signal) if self.is_meant(error.map, signal.name()) => continue,
-                ThresholdError::GraceMissing(signal) => {
+                (ThresholdError::GraceMissing(signal), _) if self.is_meant(error.map, signal.name()) => continue,
+                (ThresholdError::GraceMissing(signal), _) => {
                     format!("missing; {} needs a grace period", place("evictionSoft", Some(signal.name()), origin))
                 }
+                (
+                    ThresholdError::Percentage(_) | ThresholdError::Quantity(_) | ThresholdError::Duration(_),
+                    Some(expected),
+                ) => format!("{expected}{}", self.in_its_words(origin, &error.error)),
+                (_, expected) => expected.unwrap_or_default().to_owned(),
             };
-            let is_text = !matches!(error.error, ThresholdError::UnknownSignal(_) | ThresholdError::GraceMissing(_));
-            self.report(error.map, Some(&error.name), origin, is_text.then_some(text.as_str()), &expected);
+            self.report(error.map, Some(&error.name), origin, value.map(|_| text.as_str()), &expected);
         }
         self.without_threshold(&eviction);
         (eviction, thresholds)
