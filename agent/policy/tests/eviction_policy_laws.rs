@@ -210,8 +210,7 @@ fn line(hundredths: core::ops::Range<u16>) -> impl Strategy<Value = Line> {
 }
 
 fn threshold(graces: impl Strategy<Value = u64>) -> impl Strategy<Value = Threshold> {
-    let origins =
-        [Origin::Configured, Origin::Derived, Origin::DerivedInPlace, Origin::Replaced, Origin::ReplacedInCopy];
+    let origins = [Origin::Configured, Origin::Derived, Origin::DerivedInPlace, Origin::ReplacedInCopy];
     let kind = (prop::sample::select(Signal::ALL.to_vec()), prop::sample::select(origins.to_vec()));
     (kind, line(5..70), graces, prop::option::of(line(0..30))).prop_map(
         |((signal, origin), line, grace, min_reclaim)| Threshold {

@@ -830,7 +830,6 @@ fn derived_thresholds_hold_from_the_first_turn() {
     for (origin, outcome) in [
         (Origin::Derived, Outcome::Reclaiming),
         (Origin::DerivedInPlace, Outcome::Reclaiming),
-        (Origin::Replaced, Outcome::NotObserved),
         (Origin::ReplacedInCopy, Outcome::NotObserved),
     ] {
         let mut rig = Rig::with(&[Threshold { origin, ..hard(Signal::ContainerFsAvailable, 100) }]);

@@ -72,7 +72,7 @@ impl Available {
 const fn holds(threshold: &Threshold) -> bool {
     match threshold.origin {
         Origin::Configured | Origin::Derived | Origin::DerivedInPlace => true,
-        Origin::Replaced | Origin::ReplacedInCopy => false,
+        Origin::ReplacedInCopy => false,
     }
 }
 

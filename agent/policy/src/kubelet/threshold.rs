@@ -46,8 +46,6 @@ pub enum Origin {
     DerivedInPlace,
     /// It was configured and replaced in a copy of the list: only the first turn sees it.
     ReplacedInCopy,
-    /// It was configured and replaced in the same list: it is never looked at.
-    Replaced,
 }
 
 impl Origin {
@@ -57,7 +55,6 @@ impl Origin {
             Self::Configured | Self::DerivedInPlace => true,
             Self::Derived => !first_turn,
             Self::ReplacedInCopy => first_turn,
-            Self::Replaced => false,
         }
     }
 }
