@@ -31,9 +31,9 @@ impl Progress {
         self.0.inc(1);
     }
 
-    /// Prints a line above the bars.
+    /// Prints a line above all bars.
     pub(crate) fn line(&self, text: &str) {
-        BARS.suspend(|| println!("{text}"));
+        self.0.suspend(|| println!("{text}"));
     }
 }
 

@@ -40,7 +40,7 @@ enum Part {
 
 impl Part {
     /// The tests of this part.
-    fn of<'a>(self, tests: Vec<&'a Test>) -> Vec<&'a Test> {
+    fn of(self, tests: Vec<&Test>) -> Vec<&Test> {
         let (races, others): (Vec<_>, Vec<_>) = tests.into_iter().partition(|test| test.is_race);
         match self {
             Self::First => others.into_iter().step_by(2).collect(),
