@@ -5,7 +5,7 @@
 
 use crate::cgroup::Cgroup;
 use crate::hog_tests::guest;
-use crate::machine::wait_for;
+use crate::machine::{KernelLog, wait_for};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -135,6 +135,8 @@ pub(crate) struct Agent {
     child: Child,
     configuration: PathBuf,
     log: PathBuf,
+    /// The kernel's, since it was started.
+    kernel_log: KernelLog,
     address: SocketAddr,
 }
 
@@ -171,8 +173,10 @@ impl Agent {
         fs::write(&config, settings.to_yaml())?;
         let log = PathBuf::from(format!("/run/agent-{}.log", settings.port));
         let out = File::create(&log)?;
+        let kernel_log = KernelLog::from_now()?;
         let child = command.stdout(out.try_clone()?).stderr(out).spawn().context("cannot start the agent")?;
-        Ok(Self { child, configuration: config, log, address: SocketAddr::from(([127, 0, 0, 1], settings.port)) })
+        let address = SocketAddr::from(([127, 0, 0, 1], settings.port));
+        Ok(Self { child, configuration: config, log, kernel_log, address })
     }
 
     /// The file that it was started with.
@@ -282,7 +286,10 @@ impl Agent {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let status = self.wait_end(Duration::from_secs(20))?;
         let text = self.text();
-        ensure!(status.success() && !text.contains(DISORDER), "the agent ended with {status}: {}", tail(&text));
+        if !status.success() || text.contains(DISORDER) {
+            let barred = self.kernel_log.barred_calls()?;
+            bail!("the agent ended with {status}: {}; system calls that its filter barred: {barred:?}", tail(&text));
+        }
         Ok(())
     }
 }

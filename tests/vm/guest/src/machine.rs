@@ -169,26 +169,43 @@ impl KernelLog {
         Ok(Self(file))
     }
 
-    /// An error unless a line that came since begins so.
-    pub(crate) fn expect(&mut self, beginning: &str) -> Result<()> {
+    /// The next record, without its numbers; nothing where there is none yet.
+    fn next(&mut self) -> Result<Option<String>> {
         let mut record = [0; 8192];
         loop {
             match self.0.read(&mut record) {
                 // Its numbers end with a semicolon.
                 Ok(length) => {
                     let text = String::from_utf8_lossy(&record[..length]);
-                    if text.split_once(';').is_some_and(|(_, line)| line.starts_with(beginning)) {
-                        return Ok(());
-                    }
+                    return Ok(Some(text.split_once(';').map_or("", |(_, line)| line).trim_end().to_owned()));
                 }
                 // Some were overwritten before they were read.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    bail!("no line of the kernel's log begins with {beginning:?}")
-                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error).context("cannot read /dev/kmsg"),
             }
         }
+    }
+
+    /// An error unless a line that came since begins so.
+    pub(crate) fn expect(&mut self, beginning: &str) -> Result<()> {
+        while let Some(line) = self.next()? {
+            if line.starts_with(beginning) {
+                return Ok(());
+            }
+        }
+        bail!("no line of the kernel's log begins with {beginning:?}")
+    }
+
+    /// The records since of system calls that a filter barred: the kernel audits them.
+    pub(crate) fn barred_calls(&mut self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        while let Some(line) = self.next()? {
+            if line.contains("type=1326 ") {
+                found.push(line);
+            }
+        }
+        Ok(found)
     }
 }
 
