@@ -52,8 +52,6 @@ pub struct Config {
 /// What keeping it costs, and what it leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Workloads that are known.
-    pub workloads: u32,
     /// Workloads for which there is no row, as of the last walk.
     pub without_row: u32,
     /// Memory that is charged to cgroups and to no workload that is known.
@@ -133,7 +131,6 @@ impl Inventory {
         let top = top.iter().filter_map(|name| Handle::open(&self.config.root, name).ok()??.usage().ok());
         let inside = self.known.values().filter_map(|known| known.handle.usage().ok());
         Coverage {
-            workloads: self.workloads(),
             without_row: self.without_row,
             outside: sum(&mut { top }).saturating_sub(sum(&mut { inside })),
             descriptors: self.known.values().map(|known| known.handle.descriptors()).sum(),
@@ -155,7 +152,8 @@ impl Inventory {
                     }
                 }
                 // Those that are known keep their slots: what is new cannot displace them.
-                self.forget(sink);
+                let walk = self.walk;
+                self.close(|known| known.seen != walk, sink);
                 self.without_row = 0;
                 for found in &discovery.workloads {
                     self.meet(found, sink);
@@ -191,6 +189,9 @@ impl Inventory {
         }
         let is_merged = found.owner.is_some_and(|owner| self.known.contains_key(&owner.id));
         if !is_merged {
+            // What was a leaf is none any more where a cgroup was made in it.
+            let is_below = |path: &[u8]| found.path.strip_prefix(path).is_some_and(|rest| rest.first() == Some(&b'/'));
+            self.close(|known| is_below(known.handle.path()), sink);
             self.meet(&found, sink);
             self.send(sink);
         }
@@ -202,10 +203,7 @@ impl Inventory {
         if let Some(known) = self.known.get(&id)
             && known.handle.populated().is_err()
         {
-            let slot = known.slot;
-            self.known.remove(&id);
-            self.free.push(slot);
-            sink.update(Update::Gone(slot));
+            self.close(|known| known.handle.id() == id, sink);
         }
     }
 
@@ -253,10 +251,9 @@ impl Inventory {
         }))
     }
 
-    /// Closes the workloads that the last walk did not see.
-    fn forget(&mut self, sink: &mut impl Sink) {
-        let walk = self.walk;
-        for (_, known) in self.known.extract_if(|_, known| known.seen != walk) {
+    /// Closes the workloads for which `is_gone` holds.
+    fn close(&mut self, is_gone: impl Fn(&Known) -> bool, sink: &mut impl Sink) {
+        for (_, known) in self.known.extract_if(|_, known| is_gone(known)) {
             sink.update(Update::Gone(known.slot));
             self.free.push(known.slot);
         }

@@ -223,10 +223,13 @@ impl Thread {
 
     fn report(&mut self, schedule: &mut Schedule) {
         let health = self.health.read();
-        let Coverage { workloads, without_row, outside, descriptors, kernel_memory } = self.inventory.coverage();
-        let sample_cost = self.handle.sample_cost();
-        self.outgoing.report(&Record::Inventory { without_row, outside, descriptors, kernel_memory, sample_cost });
         let now = monotonic();
+        if schedule.coverage.is_overdue(now) {
+            let Coverage { without_row, outside, descriptors, kernel_memory } = self.inventory.coverage();
+            let sample_cost = self.handle.sample_cost();
+            self.outgoing.report(&Record::Inventory { without_row, outside, descriptors, kernel_memory, sample_cost });
+            schedule.coverage.done(now, monotonic(), PACE);
+        }
         let turns = self.handle.turns();
         if turns != schedule.turned.0 || !self.turns {
             schedule.turned = (turns, now);
@@ -234,7 +237,7 @@ impl Thread {
         if now.since(schedule.turned.1) < STUCK {
             self.outgoing.report(&Record::Beat {
                 at: now,
-                workloads,
+                workloads: self.inventory.workloads(),
                 malformed: health.malformed,
                 brakes_applied: health.brakes_applied,
                 brakes_refused: health.brakes_refused,

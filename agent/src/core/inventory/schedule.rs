@@ -65,6 +65,8 @@ pub(super) struct Schedule {
     pub(super) walk_pace: Duration,
     pub(super) events: Duty,
     pub(super) refresh: Duty,
+    /// Reading what the inventory leaves out and costs.
+    pub(super) coverage: Duty,
     pub(super) beat: MonotonicNs,
     pub(super) suspects: MonotonicNs,
     /// How often the watching thread had woken, and when that was seen to change.
@@ -80,6 +82,7 @@ impl Schedule {
             walk_pace,
             events: Duty::new(now, Duration::MAX),
             refresh: Duty::new(now, REFRESH_PACE),
+            coverage: Duty::new(now, Duration::ZERO),
             beat: now.after(PACE),
             suspects: now,
             turned: (0, now),

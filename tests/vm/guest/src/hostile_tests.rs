@@ -5,6 +5,7 @@ use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene};
+use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{FallocateFlags, Gid, Uid, chown, fallocate};
 use rustix::process::{Signal, kill_process};
@@ -138,6 +139,24 @@ pub(crate) fn new_among_many() -> Result<()> {
     ensure!(scene.agent.killed() == 1, "{} kills for one growing process", scene.agent.killed());
     let (_, metrics) = scene.agent.get("/metrics")?;
     ensure!(metrics.contains("plimsoll_workloads_without_row 0\n"), "workloads without a row: {metrics}");
+    let value = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse::<f64>().ok()).with_context(|| format!("no {name} in {metrics}"))
+    };
+    let (workloads, descriptors) = (value("plimsoll_workloads")?, value("plimsoll_workload_descriptors")?);
+    ensure!(descriptors <= 5.0 * workloads, "{descriptors} descriptors for {workloads} workloads");
+    let core = fs::read_to_string(format!("/proc/{}/stat", scene.agent.part("core")?))?;
+    let ticks: Vec<&str> = core.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    figure(
+        "among-many",
+        &[
+            ("workloads", &workloads),
+            ("descriptors", &descriptors),
+            ("kernel_memory_bytes", &value("plimsoll_kernel_memory_bytes")?),
+            ("sample_cost_s", &value("plimsoll_sample_cost_seconds")?),
+            ("core_cpu_ticks", &format!("{}+{}", ticks[11], ticks[12])),
+        ],
+    );
     drop(ballast);
     scene.end()
 }
