@@ -157,9 +157,10 @@ impl Thread {
             schedule.events.done(begun, monotonic(), Duration::MAX);
         }
         let begun = monotonic();
-        if asked & Request::Refresh as u32 != 0 || schedule.refresh.is_overdue(begun) {
+        let is_asked = asked & Request::Refresh as u32 != 0;
+        if is_asked || schedule.refresh.is_overdue(begun) {
             self.inventory.find_slices(&mut self.outgoing);
-            self.inventory.refresh(&mut self.outgoing);
+            self.inventory.refresh(is_asked, &mut self.outgoing);
             schedule.refresh.done(begun, monotonic(), schedule::refresh_pace(self.handle.headroom()));
         }
         self.outgoing.publish();
