@@ -464,7 +464,7 @@ impl<'a> Record<'a> {
 mod tests {
     use super::*;
     use plimsoll_policy::kubelet::{Amount, Limit, QosClass};
-    use plimsoll_policy::{Case, Key, SliceId, Uid, Verdict, Why};
+    use plimsoll_policy::{Case, Growth, Key, SliceId, Uid, Verdict, Why};
 
     #[test]
     fn the_largest_records_fit_a_frame_and_are_read_back() {
@@ -483,6 +483,7 @@ mod tests {
             workload: u32::MAX,
             key: Key { slot: u32::MAX, id: CgroupId(u64::MAX) },
             uid: Uid(u128::MAX),
+            owner: Some(CgroupId(u64::MAX)),
             qos: QosClass::Guaranteed,
             is_measured: true,
             request: Some(most),
@@ -492,7 +493,7 @@ mod tests {
             over: most,
             frees: most,
             started: MonotonicNs(u64::MAX),
-            growth: Some(Bytes(u64::MAX)),
+            growth: Growth { own: Some(Bytes(u64::MAX)), owner: Some(Bytes(u64::MAX)), is_large: true },
             grew: true,
             returns: u32::MAX,
             verdict: Verdict::Looping(MonotonicNs(u64::MAX)),
@@ -513,7 +514,7 @@ mod tests {
                 mem_available: Some(Bytes(u64::MAX)),
             }),
             conditions: Conditions::default(),
-            deficit: Some(Deficit { missing: most, coming: most, taken: most }),
+            deficit: Some(Deficit { missing: most, expected: most, coming: most, taken: most }),
             is_futile: true,
             attribution: Some(Attribution {
                 fallen: Bytes(u64::MAX),
@@ -531,7 +532,12 @@ mod tests {
             reservation: Bytes(u64::MAX),
             priority: i32::MIN,
             started: MonotonicNs(u64::MAX),
-            terminating: Some(Terminating { is_stuck: true, is_graceful: true, until: Some(MonotonicNs(u64::MAX)) }),
+            terminating: Some(Terminating {
+                is_stuck: true,
+                is_refused: true,
+                is_graceful: true,
+                until: Some(MonotonicNs(u64::MAX)),
+            }),
             empty: true,
             grows_while_frozen: true,
             path: &path,

@@ -253,7 +253,9 @@ mod tests {
             (Termination::Refused(MonotonicNs(NOW.0 + 1)), true, false, None),
         ] {
             table.set_termination(id, termination);
-            assert_eq!(table.observe(0, NOW)[0].terminating, Some(Terminating { is_stuck, is_graceful, until }));
+            let is_refused = matches!(termination, Termination::Refused(_));
+            let terminating = Terminating { is_stuck, is_refused, is_graceful, until };
+            assert_eq!(table.observe(0, NOW)[0].terminating, Some(terminating));
         }
         table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id }, 4)));

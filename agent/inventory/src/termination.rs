@@ -42,7 +42,7 @@ impl Termination {
             Self::Killed(_) => (false, false, None),
             Self::Stuck(_) | Self::Refused(_) => (true, false, None),
         };
-        Some(Terminating { is_stuck, is_graceful, until })
+        Some(Terminating { is_stuck, is_refused: matches!(self, Self::Refused(_)), is_graceful, until })
     }
 }
 

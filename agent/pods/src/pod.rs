@@ -162,6 +162,7 @@ impl Pod {
             is_stuck: now > end.after(KILL_PATIENCE),
             is_graceful: end > now,
             until: Some(end),
+            ..Terminating::default()
         };
         self.ends.map(of)
     }

@@ -53,30 +53,14 @@ impl State {
             Of::Kubelet(state) => Some(state.manager()),
         }
     }
-
-    /// Takes one victim more off the limit of victims a minute, which the caller kills without a plan: as for a hard
-    /// threshold. False: there is none left. The kubelet knows no such limit.
-    pub fn take_victim(&mut self, now: MonotonicNs) -> bool {
-        match &mut self.0 {
-            Of::Engine(state) => state.take_victim(now),
-            Of::Kubelet(_) => true,
-        }
-    }
-
-    /// The last victim that was taken was not killed after all.
-    pub fn give_back_victim(&mut self) {
-        match &mut self.0 {
-            Of::Engine(state) => state.give_back_victim(),
-            Of::Kubelet(_) => {}
-        }
-    }
 }
 
 /// Decides what to do about `observation`, at `now`, and writes it into `plan`.
 ///
-/// `state` remembers what the next decision needs. Workloads that the plan names count as taken: the caller reports
-/// them as terminating from the next observation on, and reclaims as [`Reclaimed`](crate::Reclaimed) when they have
-/// ended, whatever came of them. Allocates nothing.
+/// `state` remembers what the next decision needs. The caller reports victims as terminating from the next observation
+/// on. One that is there and not terminating, or [refused](crate::Terminating::is_refused), was not killed, and does not
+/// count for the limit of victims a minute. Reclaims are reported as [`Reclaimed`](crate::Reclaimed) when they have ended,
+/// whatever came of them. Allocates nothing.
 pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>, now: MonotonicNs, plan: &mut Plan) {
     match &mut state.0 {
         Of::Engine(state) => engine::decide(config, state, observation, now, plan),

@@ -12,7 +12,9 @@
 use crate::config::Config;
 use crate::kubelet::{self, Amount, Readings, Resource, Signal};
 use crate::observation::{MemoryReading, Observation, Uid, Workload};
-use crate::plan::{Action, Case, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage, ThresholdStatus, Verdict, Why};
+use crate::plan::{
+    Action, Case, Growth, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage, ThresholdStatus, Verdict, Why,
+};
 use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -254,6 +256,7 @@ fn row(ranked: &kubelet::Ranked, workload: &Workload<'_>, resource: Resource) ->
         workload: pod,
         key: workload.key,
         uid: workload.uid,
+        owner: None,
         qos: workload.qos,
         is_measured,
         request: (is_measured && !matches!(resource, Resource::Inodes | Resource::Pids)).then_some(request),
@@ -263,7 +266,7 @@ fn row(ranked: &kubelet::Ranked, workload: &Workload<'_>, resource: Resource) ->
         over,
         frees: usage,
         started: workload.started,
-        growth: None,
+        growth: Growth::default(),
         grew: false,
         returns: 0,
         verdict,

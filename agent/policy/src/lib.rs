@@ -41,7 +41,7 @@ pub use observation::{
     Workload,
 };
 pub use plan::{
-    Action, Attribution, Case, ConditionCase, Deficit, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage,
+    Action, Attribution, Case, ConditionCase, Deficit, Growth, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage,
     ThresholdStatus, Verdict, Why,
 };
 pub use scope::{Scope, SliceId, SliceSet};

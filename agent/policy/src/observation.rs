@@ -106,6 +106,8 @@ impl From<Critical> for Protected {
 pub struct Terminating {
     /// It does not end although it was killed, or could not be killed: what it holds is not counted on.
     pub is_stuck: bool,
+    /// It could not be killed.
+    pub is_refused: bool,
     /// It was asked to end and has time left; a hard threshold does not wait for that.
     pub is_graceful: bool,
     /// When that time is over, if it is known. A soft threshold waits for no more than its own victims would get.
@@ -164,6 +166,15 @@ impl Workload<'_> {
     /// Why it is never chosen, if so.
     pub fn protection(&self) -> Option<Protected> {
         self.protected.or(self.facts.critical.map(Into::into))
+    }
+
+    /// Its class of service. Of a cgroup with an owner it follows from the owner's request alone.
+    pub const fn class(&self) -> QosClass {
+        match self.owner {
+            None => self.qos,
+            Some(Owner { request: Bytes::ZERO, .. }) => QosClass::BestEffort,
+            Some(_) => QosClass::Burstable,
+        }
     }
 
     /// Its working set; absent if it could not be read.

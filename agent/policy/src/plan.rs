@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::kubelet::{Amount, Condition, Conditions, Limit, QosClass};
 use crate::observation::{Key, MemoryReading, Protected, Reclaimed, Uid};
 use crate::scope::Scope;
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 /// Which of the two readings of available memory are below a threshold.
@@ -77,6 +77,8 @@ impl ThresholdStatus {
 pub struct Deficit {
     /// Missing to the target.
     pub missing: Amount,
+    /// What will be allocated until memory is back, at the rate of the fall. Only workloads that grew pay for it.
+    pub expected: Amount,
     /// Held by workloads that are terminating and not stuck.
     pub coming: Amount,
     /// Held by the victims of this plan, those that are escalated to a kill included.
@@ -84,7 +86,7 @@ pub struct Deficit {
 }
 
 impl Deficit {
-    /// What is still missing when all of that is back.
+    /// What of [`Self::missing`] is still missing when all of that is back.
     pub fn uncovered(&self) -> Amount {
         (self.missing - self.coming - self.taken).max(Amount::ZERO)
     }
@@ -93,9 +95,20 @@ impl Deficit {
     pub fn is_covered(&self) -> bool {
         self.uncovered().is_zero()
     }
+
+    /// Whether it suffices for what is expected to be allocated meanwhile, too.
+    pub(crate) fn covers_expected(&self) -> bool {
+        self.missing + self.expected <= self.coming + self.taken
+    }
+
+    /// Whether another victim is needed, and this one pays for what is left.
+    pub(crate) fn asks(&self, ranked: &Ranked) -> bool {
+        !self.is_covered() || ranked.growth.is_large && !self.covers_expected()
+    }
 }
 
-/// Which workloads took the memory since it was last plentiful.
+/// Which workloads took the memory since it was last plentiful. Growth is by owner: what all workloads of one use together
+/// now, less what all of them used together then.
 ///
 /// The rule: growth of workloads that may be evicted must be at least [`Config::responsible_percent`] of all that
 /// available memory fell by, and half of that part of the fall which no dead workload holds. Otherwise most of the
@@ -301,6 +314,18 @@ pub enum Verdict {
     NotResponsible,
 }
 
+/// Growth of a workload and of its owner since memory was last plentiful; of memory alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Growth {
+    /// By how much it grew itself.
+    pub own: Option<Bytes>,
+    /// By how much all workloads of its owner did together.
+    pub owner: Option<Bytes>,
+    /// That is at least [`Config::responsible_percent`] of what the owner grew by that grew most; or the workload grows
+    /// while it is frozen.
+    pub is_large: bool,
+}
+
 /// A workload with the keys that ranked it. Sorted: the one that would be evicted first is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ranked {
@@ -310,32 +335,45 @@ pub struct Ranked {
     pub key: Key,
     /// The pod, or the cgroup.
     pub uid: Uid,
+    /// The cgroup that it belongs to; absent where it is its own owner.
+    pub owner: Option<CgroupId>,
     /// Its class of service.
     pub qos: QosClass,
     /// What is known of it says what it uses of what is short.
     pub is_measured: bool,
-    /// What it requests of what is short; absent where nothing can be requested, or nothing is known.
+    /// What its owner requests of what is short; absent where nothing can be requested, or nothing is known.
     pub request: Option<Amount>,
-    /// It uses more than it requests, or anything where nothing can be requested.
+    /// Its owner uses more than it requests, or anything where nothing can be requested.
     pub exceeds: bool,
     /// Its priority.
     pub priority: i32,
     /// What it uses, swapped memory included.
     pub usage: Amount,
-    /// What it uses, less what it requests of just that.
+    /// What all workloads of its owner use that are not terminating, less what the owner requests of just that.
     pub over: Amount,
     /// What its eviction gives back.
     pub frees: Amount,
     /// When it was started.
     pub started: MonotonicNs,
-    /// By how much it grew since memory was last plentiful; of memory alone.
-    pub growth: Option<Bytes>,
-    /// That is at least [`Config::responsible_percent`] of what the one grew by that grew most.
+    /// By how much it grew since memory was last plentiful.
+    pub growth: Growth,
+    /// Its owner grew, and it did itself by as large a share of what the owner's workload grew by that grew most. While
+    /// memory is short, every such workload may be taking more of it.
     pub grew: bool,
     /// How often it returned at once after it was evicted and was over its request again. More than zero names a loop.
     pub returns: u32,
     /// What becomes of it.
     pub verdict: Verdict,
+}
+
+/// A workload of another's, while ranking.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owned {
+    pub(crate) owner: CgroupId,
+    /// Its place among the ranked.
+    pub(crate) row: u32,
+    /// What all of the owner's workloads used when memory was plentiful; kept in its first one.
+    pub(crate) before: Bytes,
 }
 
 /// A pod over a limit of its own.
@@ -381,6 +419,8 @@ pub struct Plan {
     pub attribution: Option<Attribution>,
     /// All workloads of the scope, ranked for the acting threshold; filled when one is acted on.
     pub ranked: Vec<Ranked>,
+    /// Storage for ranking: workloads by owner.
+    pub(crate) owned: Vec<Owned>,
     /// Workloads that found no room in the plan and were not looked at.
     pub overlooked: u32,
     /// Decide again at this time even without an event: a grace period, a limit or a pause ends then.
@@ -401,6 +441,7 @@ impl Plan {
             // Swap beside the thresholds.
             thresholds: Vec::with_capacity(thresholds + 1),
             ranked: Vec::with_capacity(workloads),
+            owned: Vec::with_capacity(workloads),
             ..Self::default()
         }
     }
@@ -472,6 +513,7 @@ impl Plan {
         self.is_futile = false;
         self.attribution = None;
         self.ranked.clear();
+        self.owned.clear();
         self.overlooked = 0;
         self.recheck_at = None;
     }

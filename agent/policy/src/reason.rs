@@ -1,4 +1,4 @@
-//! The keys that ranked somebody, in words: one form for the log, `explain` and `replay`, over cgroups and pods,
+//! The keys that ranked a workload, in words: one form for the log, `explain` and `replay`, over cgroups and pods,
 //! whatever the eviction policy.
 
 use crate::kubelet::{Amount, QosClass};
@@ -22,9 +22,9 @@ impl fmt::Display for Measured {
     }
 }
 
-/// What somebody was promised of what is short.
+/// What a workload, or its owner, requests of what is short.
 pub(crate) enum Promise {
-    /// One that its usage can be held against.
+    /// One that the usage can be held against.
     Of {
         /// What it is called.
         name: &'static str,
@@ -33,30 +33,32 @@ pub(crate) enum Promise {
         /// Whether it is at all.
         exceeds: bool,
     },
-    /// None, for nobody can request inodes; the kubelet takes the bytes of requested storage from their number all the
+    /// None, since inodes cannot be requested; the kubelet takes the bytes of requested storage from their number all the
     /// same.
     InodesLessBytes(Measured),
 }
 
-/// What ranked somebody. What an eviction policy does not know of is absent.
+/// What ranked a workload. What an eviction policy does not know of is absent.
 pub(crate) struct Reason {
     /// What is known of it says what it uses of what is short.
     pub(crate) is_measured: bool,
     /// What it uses.
     pub(crate) usage: Option<Measured>,
-    /// What it was promised.
+    /// What it requests, or its owner.
     pub(crate) promise: Option<Promise>,
     pub(crate) priority: i32,
     pub(crate) qos: Option<QosClass>,
     /// By how much it grew since memory was plentiful.
     pub(crate) growth: Option<Bytes>,
+    /// By how much all workloads of its owner did, where there may be others.
+    pub(crate) owner_growth: Option<Bytes>,
     /// How often it returned at once after it was evicted.
     pub(crate) returns: u32,
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { is_measured, usage, promise, priority, qos, growth, returns } = self;
+        let Self { is_measured, usage, promise, priority, qos, growth, owner_growth, returns } = self;
         if *is_measured {
             if let Some(usage) = usage {
                 write!(f, "uses {usage}, ")?;
@@ -78,6 +80,9 @@ impl fmt::Display for Reason {
         }
         if let Some(growth) = growth {
             write!(f, ", grew {growth}")?;
+        }
+        if let Some(growth) = owner_growth {
+            write!(f, ", its owner {growth}")?;
         }
         if *returns > 0 {
             write!(f, ", returned at once {returns} times in a row")?;

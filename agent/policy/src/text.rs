@@ -45,6 +45,9 @@ fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: im
     }
     if let (Some(deficit), Some(acting)) = (plan.deficit, plan.acting()) {
         let of = |amount| Measured { amount, is_bytes: is_bytes(config, plan, acting.line) };
+        if deficit.expected.is_positive() {
+            write!(f, ", and {} are expected to be allocated until memory is back", of(deficit.expected))?;
+        }
         write!(f, "; coming back {}, taken {}", of(deficit.coming), of(deficit.taken))?;
         if !deficit.is_covered() {
             write!(f, ", not covered {}", of(deficit.uncovered()))?;
@@ -182,7 +185,8 @@ pub fn keys(config: &Config, plan: &Plan, ranked: &Ranked) -> impl fmt::Display 
     let promise = if is_kubelet && signal.resource() == Resource::Inodes {
         Some(Promise::InodesLessBytes(of(ranked.over)))
     } else {
-        ranked.request.map(|_| Promise::Of { name: "request", over: of(ranked.over), exceeds: ranked.exceeds })
+        let name = if ranked.owner.is_some() { "owner's request" } else { "request" };
+        ranked.request.map(|_| Promise::Of { name, over: of(ranked.over), exceeds: ranked.exceeds })
     };
     Reason {
         is_measured: ranked.is_measured,
@@ -190,7 +194,8 @@ pub fn keys(config: &Config, plan: &Plan, ranked: &Ranked) -> impl fmt::Display 
         promise,
         priority: ranked.priority,
         qos: Some(ranked.qos),
-        growth: ranked.growth,
+        growth: ranked.growth.own,
+        owner_growth: ranked.owner.and(ranked.growth.owner),
         returns: ranked.returns,
     }
 }

@@ -90,7 +90,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Whatever grew: that is the subject of `decisions.rs`.
+    /// Whatever grew: that is the subject of `decisions`.
     fn new(config: Config) -> Self {
         let config = Config { evict_for_unattributed: true, ..config };
         let state = State::with_capacity(&config, PODS);
@@ -132,7 +132,7 @@ fn stage(plan: &Plan) -> Option<Stage> {
 }
 
 #[test]
-fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
+fn a_soft_threshold_in_its_grace_never_delays_a_hard_one() {
     let thresholds = [
         threshold(Signal::MemoryAvailable, 500, 60, 0),
         hard(Signal::MemoryAvailable, 100),
@@ -189,7 +189,7 @@ fn a_soft_line_in_its_grace_never_delays_a_hard_one() {
 }
 
 #[test]
-fn a_clean_up_for_a_soft_line_delays_no_hard_one() {
+fn a_clean_up_for_a_soft_threshold_delays_no_hard_one() {
     let (soft, hard) = (threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::MemoryAvailable, 100));
     let pods = [pod(1, 100, 0)];
     // When a hard threshold evicts: cache grows past the soft threshold, past the hard one from the eleventh second on,
@@ -280,7 +280,7 @@ fn a_long_grace_of_another_does_not_keep_a_soft_threshold_from_evicting() {
 }
 
 #[test]
-fn as_many_go_as_the_deficit_and_minimum_reclaim_need() {
+fn as_many_are_evicted_as_the_deficit_and_minimum_reclaim_need() {
     for (available, victims) in [(100, &[][..]), (99, &[0][..]), (90, &[0]), (75, &[0, 1]), (40, &[0, 1, 2])] {
         let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 100, 0, 20)]);
         let pods = [pod(1, 40, 0), pod(2, 30, 0), pod(3, 20, 0)];
@@ -533,7 +533,7 @@ fn swapped_memory_counts_in_ranking_and_frees_none() {
 }
 
 #[test]
-fn nobody_is_taken_blindly_while_others_can_be_seen() {
+fn none_is_evicted_blindly_while_others_can_be_read() {
     let unread = |uid| Workload { uid: Uid(uid), ..Workload::default() };
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     assert_eq!(evicted(rig.memory(1, 95, &[unread(1), pod(2, 10, 0)])), [1]);
@@ -583,7 +583,7 @@ const fn container(rootfs: u64, logs: u64, inodes: u64) -> ContainerStats<'stati
 }
 
 #[test]
-fn a_failed_reading_after_a_clean_up_costs_nobody() {
+fn a_failed_reading_after_a_clean_up_evicts_none() {
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
     let pods = [on_disk(1, const { &[container(100, 100, 1)] })];
     let look = |node: Option<NodeStats>, reclaimed| Observation {
@@ -612,7 +612,7 @@ fn a_failed_reading_after_a_clean_up_costs_nobody() {
 }
 
 #[test]
-fn another_signals_minimum_reclaim_costs_nobody() {
+fn another_signals_minimum_reclaim_evicts_none() {
     let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 100, 0, 900), hard(Signal::NodeFsAvailable, 100)]);
     let pods = [on_disk(1, const { &[container(100, 100, 1)] })];
     let look = |node, reclaimed| Observation {
@@ -667,7 +667,7 @@ fn where_evicting_does_not_help_a_disk_it_is_done_at_the_kubelets_pace_and_not_f
 }
 
 #[test]
-fn a_disk_signal_without_a_usable_ranking_costs_nobody() {
+fn a_disk_signal_without_a_usable_ranking_evicts_none() {
     let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
     let with_images = |uid, own| Workload {
         own_images: Usage { bytes: own, inodes: None },
@@ -781,7 +781,7 @@ fn unused_images_go_oldest_first_until_it_is_enough() {
 }
 
 #[test]
-fn what_dies_while_nobody_can_go_is_cleaned_up_too() {
+fn what_dies_while_none_can_be_evicted_is_cleaned_up_too() {
     let image = Image { is_unused: true, ..Image::default() };
     let mut critical = on_disk(1, const { &[container(100, 0, 1)] });
     critical.facts.critical = Some(Critical::Priority);
@@ -862,7 +862,7 @@ fn pods_over_limits_of_their_own_go_but_not_twice() {
 }
 
 #[test]
-fn limits_of_pods_delay_no_hard_line() {
+fn limits_of_pods_delay_no_hard_threshold() {
     let mut over = pod(1, 60, 0);
     over.facts.ephemeral_storage_limit = Some(mib(1));
     over.facts.stats.as_mut().expect("some").ephemeral_storage = Some(2 * MIB);
@@ -896,7 +896,7 @@ fn limits_of_pods_delay_no_hard_line() {
 }
 
 #[test]
-fn openshift3_goes_by_class() {
+fn openshift3_evicts_by_class() {
     let of = |uid, qos, used, request, priority| {
         let mut pod = Workload { qos, ..pod(uid, used, request) };
         pod.facts.priority = priority;
@@ -1054,16 +1054,16 @@ fn words_tell_of_promises_only_where_there_can_be_some() {
 }
 
 #[test]
-fn each_difference_that_the_documents_tell_of_has_the_tests_they_name() {
+fn each_difference_in_the_document_has_the_tests_that_it_names() {
     let document = include_str!("../../docs/eviction-policies.md");
-    let here = [include_str!("plimsoll.rs"), include_str!("decisions.rs")];
-    let tests = [
-        here[0],
-        here[1],
-        include_str!("eviction_policy_laws.rs"),
-        include_str!("laws.rs"),
-        include_str!("../../replay/tests/replay.rs"),
+    let here = [
+        include_str!("plimsoll.rs"),
+        include_str!("decisions/growth.rs"),
+        include_str!("decisions/owners.rs"),
+        include_str!("decisions/thresholds.rs"),
     ];
+    let laws = [include_str!("eviction_policy_laws.rs"), include_str!("laws.rs")];
+    let tests = [&here[..], &laws[..], &[include_str!("../../replay/tests/replay.rs")]].concat();
     // Names of tests are words with underscores; nothing else that the document quotes is.
     let is_name = |quoted: &&str| {
         quoted.contains('_')

@@ -168,6 +168,7 @@ pub fn plan_fields(
         "thresholds": thresholds.collect::<Vec<_>>(),
         "deficit": plan.deficit.map(|deficit| json!({
             "missing": whole(deficit.missing),
+            "expected": whole(deficit.expected),
             "coming": whole(deficit.coming),
             "taken": whole(deficit.taken),
             "uncovered": whole(deficit.uncovered()),
@@ -254,6 +255,7 @@ fn candidate(config: &Config, plan: &Plan, ranked: &Ranked, name: &impl Fn(u32) 
     json!({
         "cgroup": name(ranked.workload),
         "cgroup_id": ranked.key.id,
+        "owner_id": ranked.owner,
         "qos": ranked.qos.name(),
         "measured": ranked.is_measured,
         "usage": ranked.is_measured.then(|| whole(ranked.usage)),
@@ -263,7 +265,9 @@ fn candidate(config: &Config, plan: &Plan, ranked: &Ranked, name: &impl Fn(u32) 
         "over": whole(ranked.over),
         "frees": whole(ranked.frees),
         "started_ns": ranked.started,
-        "growth_bytes": ranked.growth,
+        "growth_bytes": ranked.growth.own,
+        "owner_growth_bytes": ranked.growth.owner,
+        "owner_grew": ranked.growth.is_large,
         "grew": ranked.grew,
         "returns": ranked.returns,
         "fate": variant(&ranked.verdict).0,

@@ -235,8 +235,11 @@ impl<'a> Run<'a> {
             let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
             self.taken.insert(workload.uid, Taken { until: frame.at.after(grace), is_graceful });
             // For the slices, whose decisions follow.
-            workload.terminating =
-                Some(Terminating { is_stuck: false, is_graceful, until: is_graceful.then_some(frame.at.after(grace)) });
+            workload.terminating = Some(Terminating {
+                is_graceful,
+                until: is_graceful.then_some(frame.at.after(grace)),
+                ..Terminating::default()
+            });
         }
     }
 
@@ -257,7 +260,8 @@ impl<'a> Run<'a> {
                 }
                 Some(taken) => {
                     let until = taken.is_graceful.then_some(taken.until);
-                    workload.terminating = Some(Terminating { is_stuck: false, is_graceful: taken.is_graceful, until });
+                    workload.terminating =
+                        Some(Terminating { is_graceful: taken.is_graceful, until, ..Terminating::default() });
                 }
                 // It does not count what is terminating otherwise.
                 None if waits && !is_recorded => workload.terminating = None,

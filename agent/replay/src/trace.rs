@@ -176,8 +176,10 @@ pub enum Terminating {
     },
     /// It was killed.
     Killed,
-    /// It was killed, or could not be, and does not end.
+    /// It was killed and does not end.
     Stuck,
+    /// It could not be killed.
+    Refused,
 }
 
 /// A slice with a limit.

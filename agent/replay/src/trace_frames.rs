@@ -41,10 +41,11 @@ impl Seen {
             protected,
             terminating: self.terminating.map(|ends| match ends {
                 Ends::Graceful { until_ns } => {
-                    Terminating { is_stuck: false, is_graceful: true, until: Some(until_ns) }
+                    Terminating { is_graceful: true, until: Some(until_ns), ..Terminating::default() }
                 }
                 Ends::Killed => Terminating::default(),
                 Ends::Stuck => Terminating { is_stuck: true, ..Terminating::default() },
+                Ends::Refused => Terminating { is_stuck: true, is_refused: true, ..Terminating::default() },
             }),
             is_empty: self.empty,
             grows_while_frozen: self.grows_while_frozen,

@@ -77,10 +77,11 @@ impl Observed {
                         reservation_bytes: reservation,
                         priority,
                         started_ns: started,
-                        terminating: terminating.map(|it| match (it.is_stuck, it.until) {
-                            (true, _) => Terminating::Stuck,
-                            (false, Some(until_ns)) => Terminating::Graceful { until_ns },
-                            (false, None) => Terminating::Killed,
+                        terminating: terminating.map(|it| match it.until {
+                            _ if it.is_refused => Terminating::Refused,
+                            _ if it.is_stuck => Terminating::Stuck,
+                            Some(until_ns) => Terminating::Graceful { until_ns },
+                            None => Terminating::Killed,
                         }),
                         ..Workload::default()
                     });

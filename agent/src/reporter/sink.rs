@@ -495,7 +495,7 @@ pub(super) mod tests {
     use crate::record::Cause;
     use plimsoll_policy::kubelet::{Amount, Conditions, QosClass};
     use plimsoll_policy::{
-        Action, Case, Deficit, Key, MemoryReading, Outcome, Ranked, ThresholdStatus, Uid, Verdict, Why,
+        Action, Case, Deficit, Growth, Key, MemoryReading, Outcome, Ranked, ThresholdStatus, Uid, Verdict, Why,
     };
     use plimsoll_units::CgroupId;
     use proptest::collection::vec;
@@ -550,6 +550,7 @@ pub(super) mod tests {
         Ranked {
             workload: 3,
             key: Key { slot: 3, id: CgroupId(42) },
+            owner: None,
             uid: Uid(42),
             qos: QosClass::BestEffort,
             is_measured: true,
@@ -560,7 +561,7 @@ pub(super) mod tests {
             over: mib(300),
             frees: mib(300),
             started: MonotonicNs(1),
-            growth: None,
+            growth: Growth::default(),
             grew: false,
             returns: 0,
             verdict: Verdict::Evicted,

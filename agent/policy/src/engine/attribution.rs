@@ -5,47 +5,59 @@ use super::thresholds::Available;
 use crate::config::Config;
 use crate::kubelet::{Amount, Readings, Resource, Signal};
 use crate::observation::{Key, Observation, Workload};
-use crate::plan::{Attribution, Case, Plan, ThresholdStatus, Verdict, Why};
-use plimsoll_units::{Bytes, CgroupId};
+use crate::plan::{Case, Owned, Plan, ThresholdStatus, Why};
+use core::time::Duration;
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 /// The signals on memory, by place in a baseline.
 const MEMORY: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
 
+/// So long it takes from a decision until a victim's memory is back, at most: by then one whose exit makes no progress
+/// is stuck.
+const RETURNS_WITHIN: Duration = Duration::from_millis(500);
+
+/// What a workload used when memory was last plentiful.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Used {
+    id: CgroupId,
+    pub(super) owner: Option<CgroupId>,
+    /// Absent if it could not be read.
+    pub(super) usage: Option<Bytes>,
+}
+
 /// What was in use when memory was last plentiful.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Baseline {
-    /// Taken at all.
-    is_taken: bool,
-    /// Taken while memory was plentiful, not merely above the thresholds.
-    is_plentiful: bool,
+    /// When it was taken, if it was.
+    taken: Option<MonotonicNs>,
     /// Available then, by the kubelet's and the kernel's reading.
     available: [Option<(Amount, Option<Amount>)>; MEMORY.len()],
-    /// Working sets then, by slot.
-    usage: Vec<Option<(CgroupId, Option<Bytes>)>>,
+    /// By slot.
+    used: Vec<Option<Used>>,
 }
 
 impl Baseline {
     /// For workloads with slots below `slots`.
     pub(super) fn with_capacity(slots: usize) -> Self {
-        Self { usage: vec![None; slots], ..Self::default() }
+        Self { used: vec![None; slots], ..Self::default() }
     }
 
     /// For how many.
     pub(super) const fn slots(&self) -> usize {
-        self.usage.len()
+        self.used.len()
     }
 
-    fn take(&mut self, is_plentiful: bool, readings: &Readings, observation: &Observation<'_>) {
-        self.is_taken = true;
-        self.is_plentiful = is_plentiful;
+    fn take(&mut self, readings: &Readings, observation: &Observation<'_>) {
+        self.taken = Some(observation.taken);
         self.available = MEMORY.map(|signal| {
             Available::of(signal, readings, observation).map(|available| (available.kubelet, available.kernel))
         });
-        self.usage.fill(None);
-        for workload in observation.workloads {
-            if let Some(place) = self.usage.get_mut(workload.key.slot as usize) {
-                *place = Some((workload.key.id, workload.working_set()));
+        self.used.fill(None);
+        for workload in observation.workloads.iter().filter(|workload| workload.is_in(observation.scope)) {
+            if let Some(place) = self.used.get_mut(workload.key.slot as usize) {
+                let owner = workload.owner.map(|owner| owner.id);
+                *place = Some(Used { id: workload.key.id, owner, usage: workload.working_set() });
             }
         }
     }
@@ -63,13 +75,38 @@ impl Baseline {
         }
     }
 
+    /// What a workload used then; absent where it is new.
+    pub(super) fn used(&self, key: Key) -> Option<Used> {
+        self.used.get(key.slot as usize)?.filter(|used| used.id == key.id)
+    }
+
     /// Growth since then; a new workload has grown from nothing, one that was unread then has not grown.
     pub(super) fn growth(&self, key: Key, usage: Bytes) -> Bytes {
-        match self.usage.get(key.slot as usize).copied().flatten() {
-            Some((id, Some(before))) if id == key.id => usage.saturating_sub(before),
-            Some((id, None)) if id == key.id => Bytes::ZERO,
-            _ => usage,
+        self.used(key).map_or(usage, |used| usage.saturating_sub(used.usage.unwrap_or(usage)))
+    }
+
+    /// Adds up by owner what workloads used then, those that are gone too, in the first row of each owner. The rows are
+    /// sorted by owner.
+    pub(super) fn sum_up(&self, rows: &mut [Owned]) {
+        if rows.is_empty() {
+            return;
         }
+        for used in self.used.iter().flatten() {
+            let Some((owner, usage)) = used.owner.zip(used.usage) else { continue };
+            let first = rows.partition_point(|it| it.owner < owner);
+            if let Some(first) = rows.get_mut(first).filter(|first| first.owner == owner) {
+                first.before = first.before.saturating_add(usage);
+            }
+        }
+    }
+
+    /// What will be allocated from `now` until memory is back, if it goes on falling as fast as it did on average since
+    /// then: never more than it fell. Nothing where it is not known since when it falls.
+    pub(super) fn expected(&self, fallen: Bytes, now: MonotonicNs) -> Amount {
+        let Some(taken) = self.taken else { return Amount::ZERO };
+        let during = now.since(taken).max(RETURNS_WITHIN).as_nanos();
+        let expected = u128::from(fallen.0) * RETURNS_WITHIN.as_nanos() / during;
+        Amount::counted(u64::try_from(expected).unwrap_or(fallen.0))
     }
 }
 
@@ -107,35 +144,22 @@ pub(super) fn remember(
             };
             available.lowest() >= highest + config.plentiful.of(available.capacity)
         });
-        if is_plentiful || !baseline.is_taken {
-            baseline.take(is_plentiful, readings, observation);
+        if is_plentiful || baseline.taken.is_none() {
+            baseline.take(readings, observation);
         }
     }
 }
 
-/// Adds up what grew, for a threshold that is acted on.
-pub(super) fn attribute(
+/// By how much available memory fell, in the reading that is below.
+pub(super) fn fallen(
     baseline: &Baseline,
     signal: Signal,
     status: &ThresholdStatus,
     readings: &Readings,
     observation: &Observation<'_>,
-    plan: &Plan,
-) -> Option<Attribution> {
+) -> Option<Bytes> {
     let available = Available::of(signal, readings, observation)?;
-    let fallen = (baseline.available(signal, status.case, &available) - status.available).to_bytes();
-    let mut attribution = Attribution { fallen, ..Attribution::default() };
-    for ranked in &plan.ranked {
-        let grew = ranked.growth.unwrap_or(Bytes::ZERO);
-        let sum = match ranked.verdict {
-            // No living workload's growth any more, so it must not hide what grows now.
-            _ if workload(observation, ranked.workload).is_empty => &mut attribution.left_behind,
-            Verdict::Protected(_) => &mut attribution.protected_grew,
-            _ => &mut attribution.evictable_grew,
-        };
-        *sum = sum.saturating_add(grew);
-    }
-    Some(attribution)
+    Some((baseline.available(signal, status.case, &available) - status.available).to_bytes())
 }
 
 pub(super) fn workload<'a>(observation: &Observation<'a>, index: u32) -> &'a Workload<'a> {

@@ -6,6 +6,7 @@
 //!
 //! - [`thresholds`]: which are crossed, by which reading, since when; conditions; swap's own.
 //! - [`attribution`]: which workloads took the memory since it was last plentiful.
+//! - [`account`]: what all workloads of one owner use, request and grew by together.
 //! - [`reclaim`]: what is reclaimed on the node first, in which order, and when that was enough.
 //! - [`limits`]: pods over limits of their own.
 //! - [`rank`]: which workload would be evicted first, and which cannot be; [`openshift3`] is another order.
@@ -15,6 +16,7 @@
 //!
 //! [`decide`] puts these together. Nothing here reads a file or a clock, kills, or allocates.
 
+mod account;
 mod attribution;
 mod limits;
 mod loops;
@@ -28,7 +30,7 @@ mod victims;
 use crate::config::Config;
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, DiskLayout, Readings, Resource, Signal};
 use crate::observation::Observation;
-use crate::plan::{Case, Outcome, Plan, Stage, ThresholdStatus, Why};
+use crate::plan::{Attribution, Case, Outcome, Plan, Stage, ThresholdStatus, Why};
 use core::cmp::Reverse;
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
@@ -50,6 +52,7 @@ pub(crate) fn decide(
     plan: &mut Plan,
 ) {
     plan.clear(observation.scope, observation.taken, now);
+    state.settle(observation.workloads);
     let layout = state.layout.or(observation.layout);
     state.layout = layout;
     let Some(scope) = state.scope(observation.scope) else {
@@ -282,11 +285,11 @@ impl Turn<'_> {
         coming(observation, short, layout, waits) + coming_by_limits(plan, observation, short, layout)
     }
 
-    /// Ranks all workloads for a threshold.
-    fn rank(&mut self, short: Short, kind: ThresholdKind, plan: &mut Plan) {
+    /// Ranks all workloads for a threshold. Gives what grew together.
+    fn rank(&mut self, short: Short, kind: ThresholdKind, plan: &mut Plan) -> Attribution {
         let Self { config, observation, layout, .. } = *self;
         let scope = plan.scope;
-        let Some(known) = self.state.scope(scope) else { return };
+        let Some(known) = self.state.scope(scope) else { return Attribution::default() };
         let baseline = core::mem::take(&mut known.baselines[kind as usize]);
         let is_memory = matches!(short, Short::Signal(signal) if signal.resource() == Resource::Memory);
         let by = By {
@@ -297,10 +300,11 @@ impl Turn<'_> {
             baseline: is_memory.then_some(&baseline),
             responsible_percent: config.responsible_percent,
         };
-        rank(observation, by, plan);
+        let grown = rank(observation, by, plan);
         if let Some(known) = self.state.scope(scope) {
             known.baselines[kind as usize] = baseline;
         }
+        grown
     }
 
     fn act_on(&mut self, index: u32, plan: &mut Plan) -> Outcome {
@@ -316,7 +320,7 @@ impl Turn<'_> {
                 let images = self.observation.images;
                 match stage {
                     // It is taken from workloads in the order in which they would be evicted.
-                    Stage::Memory(_) => self.rank(short, kind, plan),
+                    Stage::Memory(_) => _ = self.rank(short, kind, plan),
                     Stage::Images => choose_images(short.resource(), status.missing(), images, plan),
                     Stage::Containers | Stage::ContainersAndImages => {}
                 }
@@ -329,9 +333,9 @@ impl Turn<'_> {
             }
             (Some(Step::Evict), _) | (Some(Step::Reclaim(_)), Short::Swap) => {
                 let coming = self.coming(&status, short, plan);
-                let need = Need { line: status.line, short, missing: status.missing(), coming, kind };
-                self.rank(short, kind, plan);
-                self.attribute(short, kind, &status, plan);
+                let grown = self.rank(short, kind, plan);
+                let expected = self.attribute(grown, short, kind, &status, plan);
+                let need = Need { line: status.line, short, missing: status.missing(), expected, coming, kind };
                 let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
                 if let Short::Signal(signal) = short {
                     self.after(outcome, signal, kind, plan);
@@ -341,15 +345,27 @@ impl Turn<'_> {
         }
     }
 
-    fn attribute(&mut self, short: Short, kind: ThresholdKind, status: &ThresholdStatus, plan: &mut Plan) {
-        let Short::Signal(signal) = short else { return };
-        if signal.resource() != Resource::Memory {
-            return;
-        }
+    /// Says in the plan which workloads took the memory. Gives what will be allocated until it is back: for a hard
+    /// threshold, as a soft one has time for another turn.
+    fn attribute(
+        &mut self,
+        grown: Attribution,
+        short: Short,
+        kind: ThresholdKind,
+        status: &ThresholdStatus,
+        plan: &mut Plan,
+    ) -> Amount {
         let Self { observation, readings, .. } = *self;
-        if let Some(scope) = self.state.scope(plan.scope) {
-            let baseline = &scope.baselines[kind as usize];
-            plan.attribution = attribution::attribute(baseline, signal, status, readings, observation, plan);
+        let (Short::Signal(signal), Some(scope)) = (short, self.state.scope(plan.scope)) else { return Amount::ZERO };
+        if signal.resource() != Resource::Memory {
+            return Amount::ZERO;
+        }
+        let baseline = &scope.baselines[kind as usize];
+        let fallen = attribution::fallen(baseline, signal, status, readings, observation);
+        plan.attribution = fallen.map(|fallen| Attribution { fallen, ..grown });
+        match (kind, fallen) {
+            (ThresholdKind::Hard, Some(fallen)) => baseline.expected(fallen, observation.taken),
+            (ThresholdKind::Soft, _) | (_, None) => Amount::ZERO,
         }
     }
 

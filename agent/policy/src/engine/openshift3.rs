@@ -8,17 +8,19 @@
 //!
 //! Disks and processes are as in `plimsoll`.
 
+use super::rank::order_of_equals;
 use crate::kubelet::QosClass;
 use crate::plan::Ranked;
 use core::cmp::{Ordering, Reverse};
 
-/// First to go is less. No two are ever equal: of those that the documentation leaves equal the youngest goes first, then
-/// the UID decides.
+/// The first to be evicted is less. Of those that the documentation leaves equal the youngest is first, then the UID
+/// decides.
 pub(super) fn order(one: &Ranked, other: &Ranked) -> Ordering {
     let key = |r: &Ranked| {
         let is_over = r.qos == QosClass::Burstable && r.exceeds;
-        let by = if is_over { r.over } else { r.usage };
-        (r.qos, !r.is_measured, !is_over, Reverse(by), Reverse(r.started), r.uid, r.key, r.workload)
+        // By what the owner uses: for a pod, its own usage.
+        let by = if is_over { r.over } else { r.over + r.request.unwrap_or_default() };
+        (r.qos, !r.is_measured, !is_over, Reverse(by))
     };
-    key(one).cmp(&key(other))
+    key(one).cmp(&key(other)).then_with(|| order_of_equals(one, other))
 }

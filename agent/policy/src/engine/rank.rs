@@ -1,14 +1,15 @@
 //! Which workload would be evicted first, and which cannot be.
 
+use super::account::account;
 use super::attribution::Baseline;
 use super::loops::Loops;
 use super::openshift3;
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{Amount, DiskLayout, Measured, Resource, Signal};
-use crate::observation::{Observation, Terminating, Workload};
-use crate::plan::{Plan, Ranked, Verdict, is_share};
+use crate::observation::{Observation, Terminating, Uid, Workload};
+use crate::plan::{Attribution, Growth, Plan, Ranked, Verdict};
 use core::cmp::{Ordering, Reverse};
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::MonotonicNs;
 
 /// What is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,25 +140,22 @@ fn first_verdict(workload: &Workload<'_>, share: Option<Share>) -> Verdict {
     }
 }
 
-/// The first to be evicted is less: read before unread, over the request before within it, low priority before high; of
-/// those over their requests, the ones that grew before the others; much over before little over, young before old, and
-/// by UID for the rest, so that no two are ever equal.
+/// The first to be evicted is less: read before unread, of an owner over its request before within it, low priority
+/// before high; over the request, of an owner that grew before the others; of one much over before little over.
 fn order(one: &Ranked, other: &Ranked) -> Ordering {
-    let key = |r: &Ranked| {
-        let is_other = r.exceeds && !r.grew;
-        (
-            !r.is_measured,
-            !r.exceeds,
-            r.priority,
-            is_other,
-            Reverse(r.over),
-            Reverse(r.started),
-            r.uid,
-            r.key,
-            r.workload,
-        )
+    let key = |r: &Ranked| (!r.is_measured, !r.exceeds, r.priority, r.exceeds && !r.growth.is_large, Reverse(r.over));
+    key(one).cmp(&key(other)).then_with(|| order_of_equals(one, other))
+}
+
+/// Of equal owners the younger is first, then the UID decides; an owner of several has no age. Of one owner's workloads
+/// the one that grew most is first, then the largest. No two are ever equal.
+pub(super) fn order_of_equals(one: &Ranked, other: &Ranked) -> Ordering {
+    let owner = |r: &Ranked| match r.owner {
+        None => (Reverse(r.started), r.uid),
+        Some(id) => (Reverse(MonotonicNs(0)), Uid(id.0.into())),
     };
-    key(one).cmp(&key(other))
+    let own = |r: &Ranked| (Reverse(r.growth.own), Reverse(r.usage), Reverse(r.started), r.uid, r.key, r.workload);
+    owner(one).cmp(&owner(other)).then_with(|| own(one).cmp(&own(other)))
 }
 
 /// By what workloads are ranked.
@@ -174,52 +172,49 @@ pub(super) struct By<'a> {
     pub(super) responsible_percent: u8,
 }
 
-/// Fills the plan's ranked list: all workloads of the scope, in order, with a first verdict.
-pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) {
-    let By { policy, short, layout, loops, baseline, responsible_percent } = by;
+/// Fills the plan's ranked list: all workloads of the scope, in order, with a first verdict. Gives what grew together.
+pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) -> Attribution {
     plan.ranked.clear();
     let in_scope = (0_u32..).zip(observation.workloads).filter(|(_, workload)| workload.is_in(observation.scope));
-    plan.ranked.extend(in_scope.map(|(index, workload)| {
-        let share = Share::of(workload, short, layout);
-        let nothing = Share { usage: Amount::ZERO, request: None, frees: Amount::ZERO };
-        let Share { usage, request, .. } = share.unwrap_or(nothing);
-        let requested = request.unwrap_or_default();
-        let growth = baseline.zip(workload.working_set()).map(|(known, usage)| known.growth(workload.key, usage));
-        Ranked {
-            workload: index,
-            key: workload.key,
-            uid: workload.uid,
-            qos: workload.qos,
-            is_measured: share.is_some(),
-            request,
-            exceeds: usage > requested,
-            priority: workload.facts.priority,
-            usage,
-            over: usage - requested,
-            frees: share.map_or(Amount::ZERO, |share| frees(workload, share)),
-            started: workload.started,
-            growth,
-            grew: false,
-            returns: loops.map_or(0, |loops| loops.returns(workload)),
-            verdict: first_verdict(workload, share),
-        }
-    }));
-    let living = |ranked: &&Ranked| {
-        !matches!(ranked.verdict, Verdict::Protected(_)) && !observation.workloads[ranked.workload as usize].is_empty
-    };
-    let most = plan.ranked.iter().filter(living).filter_map(|ranked| ranked.growth).max().unwrap_or(Bytes::ZERO);
-    for ranked in &mut plan.ranked {
-        let growth = ranked.growth.unwrap_or(Bytes::ZERO);
-        ranked.grew = growth > Bytes::ZERO && is_share(growth, responsible_percent, most);
-    }
+    plan.ranked.extend(in_scope.map(|(index, workload)| row(index, workload, &by)));
+    let grown = account(observation, &by, plan);
     for limited in &plan.limited {
         // Only the node's decisions are about limits, and all workloads are in its list, in their order.
         plan.ranked[limited.workload as usize].verdict = Verdict::OverLimit;
     }
-    let order = match (short.resource(), policy) {
+    let order = match (by.short.resource(), by.policy) {
         (Resource::Memory, EvictionPolicy::OpenShift3) => openshift3::order,
         _ => order,
     };
     // Unstable sorting allocates nothing, and with no two equal it is as good as stable.
     plan.ranked.sort_unstable_by(order);
+    grown
+}
+
+/// A workload by itself, as if it were its own owner.
+fn row(index: u32, workload: &Workload<'_>, by: &By<'_>) -> Ranked {
+    let share = Share::of(workload, by.short, by.layout);
+    let nothing = Share { usage: Amount::ZERO, request: None, frees: Amount::ZERO };
+    let Share { usage, request, .. } = share.unwrap_or(nothing);
+    let requested = request.unwrap_or_default();
+    let own = by.baseline.zip(workload.working_set()).map(|(known, usage)| known.growth(workload.key, usage));
+    Ranked {
+        workload: index,
+        key: workload.key,
+        uid: workload.uid,
+        owner: workload.owner.map(|owner| owner.id),
+        qos: workload.class(),
+        is_measured: share.is_some(),
+        request,
+        exceeds: usage > requested,
+        priority: workload.facts.priority,
+        usage,
+        over: usage - requested,
+        frees: share.map_or(Amount::ZERO, |share| frees(workload, share)),
+        started: workload.started,
+        growth: Growth { own, ..Growth::default() },
+        grew: false,
+        returns: by.loops.map_or(0, |loops| loops.returns(workload)),
+        verdict: first_verdict(workload, share),
+    }
 }

@@ -5,11 +5,11 @@ use super::attribution::Baseline;
 use super::loops::Loops;
 use crate::config::Config;
 use crate::kubelet::{Condition, Conditions, DiskLayout, Readings, Signal, StatsTime, Threshold};
-use crate::observation::{Reclaimed, Uid};
+use crate::observation::{Owner, Reclaimed, Uid, Workload};
 use crate::plan::{ReclaimOrder, Stage, Why};
 use crate::scope::Scope;
 use core::time::Duration;
-use plimsoll_units::MonotonicNs;
+use plimsoll_units::{CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -149,42 +149,81 @@ impl ScopeState {
     }
 }
 
-/// The times of the last victims, as many as may be taken in a minute.
+/// A victim that counts for the limit a minute.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Place {
+    at: MonotonicNs,
+    victim: Uid,
+    /// Where it was in its observation: in the next one it is near.
+    index: u32,
+    owner: Option<CgroupId>,
+    /// It was seen terminating since, or gone.
+    is_killed: bool,
+}
+
+/// The last victims, as many as may be taken in a minute. Further ones of an owner that has a place need none of their
+/// own: the limit protects workloads of others, and no owner uses it up with many workloads of its own. So it bounds
+/// how many owners lose workloads within any minute.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RateLimit {
-    times: Vec<Option<MonotonicNs>>,
-    next: usize,
+    places: Vec<Option<Place>>,
+    /// The last place that was taken.
+    last: usize,
 }
 
 impl RateLimit {
     fn new(a_minute: u32) -> Self {
-        Self { times: vec![None; a_minute as usize], next: 0 }
+        Self { places: vec![None; a_minute as usize], last: 0 }
     }
 
     /// How many more may be taken now.
     pub(super) fn left(&self, now: MonotonicNs) -> usize {
-        self.times.iter().filter(|time| time.is_none_or(|time| now.since(time) >= MINUTE)).count()
+        self.places.len() - self.taken(now).count()
+    }
+
+    fn taken(&self, now: MonotonicNs) -> impl Iterator<Item = &Place> {
+        self.places.iter().flatten().filter(move |place| now.since(place.at) < MINUTE)
+    }
+
+    /// Whether this owner has lost a workload within the minute.
+    pub(super) fn has_place(&self, owner: Option<Owner>, now: MonotonicNs) -> bool {
+        owner.is_some_and(|owner| self.taken(now).any(|place| place.owner == Some(owner.id)))
     }
 
     /// When the next may be taken, if none may now.
     pub(super) fn next_at(&self) -> Option<MonotonicNs> {
-        self.times.get(self.next).copied().flatten().map(|oldest| oldest.after(MINUTE))
+        self.places.iter().flatten().map(|place| place.at.after(MINUTE)).min()
     }
 
-    /// Forgets the last one that was taken.
-    fn give_back(&mut self) {
-        let count = self.times.len();
-        let last = self.next.checked_sub(1).or(count.checked_sub(1));
-        if let Some(last) = last {
-            self.times[last] = None;
-            self.next = last;
+    /// Remembers the workload at this index of the observation as a victim.
+    pub(super) fn took(&mut self, index: u32, victim: &Workload<'_>, now: MonotonicNs) {
+        let owner = victim.owner.map(|owner| owner.id);
+        let is_recent = |place: &Place| now.since(place.at) < MINUTE;
+        let is_own = |place: &&mut Place| is_recent(place) && place.owner == owner;
+        if let Some(place) = owner.and_then(|_| self.places.iter_mut().flatten().find(is_own)) {
+            place.at = now;
+            return;
+        }
+        let is_free = |place: &usize| !self.places[*place].as_ref().is_some_and(is_recent);
+        if let Some(free) = (self.last..self.places.len()).chain(0..self.last).find(is_free) {
+            self.places[free] = Some(Place { at: now, victim: victim.uid, index, owner, is_killed: false });
+            self.last = free;
         }
     }
 
-    pub(super) fn took(&mut self, now: MonotonicNs) {
-        if let Some(oldest) = self.times.get_mut(self.next) {
-            *oldest = Some(now);
-            self.next = (self.next + 1) % self.times.len();
+    /// Gives back the place of each victim that was not killed: it is still there and not terminating, or could not be
+    /// killed.
+    fn settle(&mut self, workloads: &[Workload<'_>]) {
+        for taken in &mut self.places {
+            let Some(place) = taken.as_mut().filter(|place| !place.is_killed) else { continue };
+            place.is_killed = true;
+            let (before, after) = workloads.split_at(workloads.len().min(place.index as usize + 1));
+            if let Some(victim) = before.iter().rev().chain(after).find(|workload| workload.uid == place.victim)
+                && !victim.is_empty
+                && victim.terminating.is_none_or(|terminating| terminating.is_refused)
+            {
+                *taken = None;
+            }
         }
     }
 }
@@ -204,8 +243,6 @@ pub(crate) struct State {
     node: ScopeState,
     slices: Vec<ScopeState>,
     taken: [Taken; 2],
-    /// For which kind the last victim was taken.
-    last_taken: ThresholdKind,
     /// Pods that were to be evicted last turn for limits of their own.
     pub(super) over_limits: Vec<Uid>,
     /// How many of these there can be.
@@ -221,7 +258,6 @@ impl State {
             node: ScopeState::new(config.thresholds.len(), slots),
             slices: config.slices.iter().map(|slice| ScopeState::new(slice.thresholds.len(), slots)).collect(),
             taken: [taken(config.hard_victims_per_minute), taken(config.soft_victims_per_minute)],
-            last_taken: ThresholdKind::Hard,
             over_limits: Vec::with_capacity(slots),
             room: slots,
         }
@@ -237,12 +273,12 @@ impl State {
             && self.over_limits.len() <= slots
             && self.slices.len() == config.slices.len()
             && self.slices.iter().zip(&config.slices).all(|(scope, slice)| is_sized(scope, &slice.thresholds))
-            && self.taken.iter().zip([config.hard_victims_per_minute, config.soft_victims_per_minute]).all(
-                |(taken, a_minute)| {
-                    let times = taken.limit.times.len();
-                    times == a_minute as usize && (taken.limit.next < times || times == 0)
-                },
-            )
+            && self.taken.iter().all(|taken| taken.limit.last <= taken.limit.places.len())
+            && self
+                .taken
+                .iter()
+                .map(|taken| taken.limit.places.len())
+                .eq([config.hard_victims_per_minute as usize, config.soft_victims_per_minute as usize])
     }
 
     /// Has all the room again that it was made with.
@@ -253,21 +289,11 @@ impl State {
         }
     }
 
-    /// Takes one victim more off the limit a minute, which the caller kills without a plan: as for a hard threshold.
-    /// False: there is none left.
-    pub(crate) fn take_victim(&mut self, now: MonotonicNs) -> bool {
-        let limit = &mut self.taken[ThresholdKind::Hard as usize].limit;
-        let has_left = limit.left(now) > 0;
-        if has_left {
-            limit.took(now);
-            self.last_taken = ThresholdKind::Hard;
+    /// Gives back what the limit of victims a minute counted for kills that were not done.
+    pub(super) fn settle(&mut self, workloads: &[Workload<'_>]) {
+        for taken in &mut self.taken {
+            taken.limit.settle(workloads);
         }
-        has_left
-    }
-
-    /// The last one that was taken was not killed after all.
-    pub(crate) fn give_back_victim(&mut self) {
-        self.taken[self.last_taken as usize].limit.give_back();
     }
 
     /// What was evicted lately for this kind of threshold.
@@ -276,8 +302,7 @@ impl State {
     }
 
     /// The same, to evict one more for it.
-    pub(super) const fn take_for(&mut self, kind: ThresholdKind) -> &mut Taken {
-        self.last_taken = kind;
+    pub(super) const fn taken_mut(&mut self, kind: ThresholdKind) -> &mut Taken {
         &mut self.taken[kind as usize]
     }
 
@@ -292,28 +317,59 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observation::Terminating;
+
+    fn workload(uid: u128, owner: Option<u64>) -> Workload<'static> {
+        let owner = owner.map(|id| Owner { id: CgroupId(id), ..Owner::default() });
+        Workload { uid: Uid(uid), owner, ..Workload::default() }
+    }
+
+    const fn at(seconds: u64) -> MonotonicNs {
+        MonotonicNs(seconds * 1_000_000_000)
+    }
 
     #[test]
-    fn what_was_given_back_can_be_taken_again() {
-        let config = Config { hard_victims_per_minute: 2, soft_victims_per_minute: 2, ..Config::default() };
-        let mut state = State::with_capacity(&config, 1);
-        let at = |seconds: u64| MonotonicNs(seconds * 1_000_000_000);
-        assert!(state.take_victim(at(1)) && state.take_victim(at(2)) && !state.take_victim(at(3)));
-        state.give_back_victim();
-        assert!(state.take_victim(at(4)) && !state.take_victim(at(5)));
-        assert_eq!(
-            state.taken(ThresholdKind::Hard).limit.next_at(),
-            Some(at(61)),
-            "the first one still counts from its own time"
-        );
-        assert!(state.take_victim(at(61)) && !state.take_victim(at(62)));
-        // Each kind by itself.
-        state.take_for(ThresholdKind::Soft).limit.took(at(63));
-        state.give_back_victim();
-        assert_eq!((state.taken(ThresholdKind::Soft).limit.left(at(63)), state.take_victim(at(63))), (2, false));
-        let none = Config { hard_victims_per_minute: 0, ..config };
-        let mut none = State::with_capacity(&none, 1);
-        none.give_back_victim();
-        assert!(!none.take_victim(at(1)));
+    fn a_place_is_given_back_where_the_victim_was_not_killed() {
+        let killed = |is_refused| Some(Terminating { is_stuck: is_refused, is_refused, ..Terminating::default() });
+        for (seen, left) in [
+            (vec![workload(1, None)], 2),
+            (vec![Workload { terminating: killed(true), ..workload(1, None) }], 2),
+            (vec![Workload { terminating: killed(false), ..workload(1, None) }], 1),
+            (vec![Workload { is_empty: true, ..workload(1, None) }], 1),
+            (vec![workload(2, None)], 1),
+        ] {
+            let mut limit = RateLimit::new(2);
+            limit.took(0, &workload(1, None), at(1));
+            assert_eq!((limit.left(at(1)), limit.next_at()), (1, Some(at(61))));
+            limit.settle(&seen);
+            assert_eq!(limit.left(at(1)), left, "{seen:?}");
+            // Once it was seen to be killed, another one at its place is not.
+            limit.settle(&[workload(1, None)]);
+            assert_eq!(limit.left(at(1)), left, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_free_again_after_a_minute_from_its_own_time() {
+        let mut limit = RateLimit::new(2);
+        limit.took(0, &workload(1, None), at(1));
+        limit.took(0, &workload(2, None), at(2));
+        assert_eq!((limit.left(at(60)), limit.left(at(61)), limit.left(at(62))), (0, 1, 2));
+        limit.took(0, &workload(3, None), at(61));
+        assert_eq!((limit.left(at(61)), limit.next_at()), (0, Some(at(62))));
+        let mut none = RateLimit::new(0);
+        none.took(0, &workload(1, None), at(1));
+        assert_eq!((none.left(at(1)), none.next_at()), (0, None));
+    }
+
+    #[test]
+    fn an_owner_has_one_place_until_a_minute_after_its_last_victim() {
+        let mut limit = RateLimit::new(2);
+        limit.took(0, &workload(1, Some(7)), at(1));
+        limit.took(0, &workload(2, Some(7)), at(5));
+        let owner = |id| workload(3, id).owner;
+        assert!(limit.has_place(owner(Some(7)), at(64)) && !limit.has_place(owner(Some(7)), at(65)));
+        assert!(!limit.has_place(owner(Some(8)), at(5)) && !limit.has_place(owner(None), at(5)));
+        assert_eq!((limit.left(at(5)), limit.next_at()), (1, Some(at(65))));
     }
 }

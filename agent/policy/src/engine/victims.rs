@@ -6,7 +6,7 @@ use super::state::{State, Taken, ThresholdKind};
 use crate::config::Config;
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, QosClass, Resource};
-use crate::observation::Observation;
+use crate::observation::{Observation, Workload};
 use crate::plan::{Action, Deficit, NoVictim, Outcome, Plan, Ranked, Verdict, Why};
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -17,6 +17,8 @@ pub(super) struct Need {
     pub(super) line: Why,
     pub(super) short: Short,
     pub(super) missing: Amount,
+    /// Will be allocated until memory is back.
+    pub(super) expected: Amount,
     /// Comes back from workloads that are terminating, protected ones too, and from pods evicted for limits of their
     /// own.
     pub(super) coming: Amount,
@@ -46,21 +48,19 @@ pub(super) fn take(
     let is_escalated =
         |index: u32| !is_soft && workload(observation, index).terminating.is_some_and(|it| it.is_graceful);
     let for_limits = plan.actions.len();
-    let mut deficit = Deficit { missing: need.missing, coming: need.coming, ..Deficit::default() };
+    let Need { missing, expected, coming, .. } = need;
+    let mut deficit = Deficit { missing, expected, coming, taken: Amount::ZERO };
     // A hard threshold does not wait for the grace of those a soft one chose; they were chosen already.
     let in_grace = |ranked: &&mut Ranked| ranked.verdict == Verdict::Terminating && is_escalated(ranked.workload);
     for ranked in plan.ranked.iter_mut().filter(in_grace) {
-        if deficit.is_covered() {
-            break;
-        }
-        if ranked.frees.is_positive() {
+        if deficit.asks(ranked) && ranked.frees.is_positive() {
             ranked.verdict = Verdict::EscalatedToKill;
             deficit.taken = deficit.taken + ranked.frees;
             plan.actions.push(Action::EscalateToKill { workload: ranked.workload, why: need.line });
         }
     }
     let mut spared = Spared::default();
-    if !deficit.is_covered() {
+    if !deficit.covers_expected() {
         spared = choose(config, state, observation, need, now, &mut deficit, plan);
     }
     if !deficit.is_covered() && !is_soft && plan.actions.len() == for_limits {
@@ -114,8 +114,8 @@ fn choose(
     let classes_count =
         need.short.resource() == Resource::Memory && config.eviction_policy == EvictionPolicy::OpenShift3;
     let for_limits = plan.actions.len();
-    let growth = Growth::of(config, plan);
-    let blind = !growth.is_elsewhere && picks_blindly(observation, need.short, plan);
+    let responsibility = Responsibility::of(config, plan);
+    let blind = !responsibility.is_elsewhere && picks_blindly(observation, need.short, plan);
     let futile = Futile::of(state, need, deficit, now, plan);
     plan.is_futile = futile.holds;
     for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.verdict == Verdict::NotNeeded) {
@@ -123,12 +123,14 @@ fn choose(
             ranked.verdict = Verdict::TooLittle;
         }
     }
-    let Taken { limit, loops } = state.take_for(need.kind);
+    let Taken { limit, loops } = state.taken_mut(need.kind);
     let mut left = limit.left(now);
     let mut spared = Spared::default();
-    let (mut one_loops, mut lesser_class_remains) = (false, false);
+    // Of these the limit spared one, and none that ranks lower pays for it.
+    let mut limited_class = None;
+    let (mut one_loops, mut lesser_class_remains, mut all_grew) = (false, false, true);
     for ranked in &mut plan.ranked {
-        if deficit.is_covered() {
+        if deficit.covers_expected() {
             break;
         }
         let candidate = workload(observation, ranked.workload);
@@ -137,8 +139,15 @@ fn choose(
             lesser_class_remains |= is_lesser && ranked.verdict == Verdict::NoStatistics;
             continue;
         }
+        // What is expected is asked in this order of those that grew, and of none beyond the first that did not.
+        all_grew &= ranked.growth.is_large;
+        if deficit.is_covered() && !all_grew {
+            break;
+        }
+        let class = (ranked.exceeds, ranked.priority, ranked.growth.is_large, classes_count.then_some(ranked.qos));
+        let has_place = limit.has_place(candidate.owner, now);
         let alone_until = loops.left_alone_until(candidate, config).filter(|until| ranked.exceeds && *until > now);
-        ranked.verdict = if !growth.is_responsible(ranked, deficit) {
+        ranked.verdict = if !responsibility.covers(candidate, ranked, deficit) {
             spared.as_not_responsible = true;
             Verdict::NotResponsible
         } else if let Some(until) = alone_until {
@@ -149,7 +158,11 @@ fn choose(
             Verdict::SparedByLoop
         } else if classes_count && !is_lesser && lesser_class_remains {
             Verdict::ClassRemains
-        } else if left == 0 || futile.waits_until.is_some() {
+        } else if futile.waits_until.is_some()
+            || left == 0 && !has_place
+            || limited_class.is_some_and(|limited| limited != class)
+        {
+            limited_class = limited_class.or(Some(class));
             spared.by_rate_limit = true;
             Verdict::RateLimited
         } else {
@@ -159,8 +172,8 @@ fn choose(
             lesser_class_remains |= is_lesser;
             continue;
         }
-        left -= 1;
-        limit.took(now);
+        left -= usize::from(!has_place);
+        limit.took(ranked.workload, candidate, now);
         loops.took(candidate, now);
         deficit.taken = deficit.taken + ranked.frees;
         let most = config.max_pod_grace_seconds;
@@ -187,14 +200,14 @@ fn choose(
 
 /// What growth says of whether workloads pay for what is missing.
 #[derive(Clone, Copy, Default)]
-struct Growth {
+struct Responsibility {
     /// Most of it is in nothing that may be evicted.
     is_elsewhere: bool,
     /// Held by workloads of which no process is left.
     left_behind: Bytes,
 }
 
-impl Growth {
+impl Responsibility {
     /// Nothing where it does not count.
     fn of(config: &Config, plan: &Plan) -> Self {
         let Some(attribution) = plan.attribution.filter(|_| !config.evict_for_unattributed) else {
@@ -206,10 +219,11 @@ impl Growth {
         }
     }
 
-    /// What is left behind comes back by evicting nothing: for that much, only workloads that grew pay.
-    fn is_responsible(self, ranked: &Ranked, deficit: &Deficit) -> bool {
+    /// What is left behind comes back by evicting nothing: for that much, only workloads of owners that grew pay. One
+    /// that grows while it is frozen cannot be held, and pays in any case.
+    fn covers(self, workload: &Workload<'_>, ranked: &Ranked, deficit: &Deficit) -> bool {
         let is_left_behind = deficit.uncovered().to_bytes() <= self.left_behind;
-        !self.is_elsewhere && (ranked.grew || !is_left_behind)
+        workload.grows_while_frozen || !self.is_elsewhere && (ranked.growth.is_large || !is_left_behind)
     }
 }
 

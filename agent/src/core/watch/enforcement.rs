@@ -223,9 +223,6 @@ impl Watch {
     /// Does what the plan says.
     pub(super) fn carry_out(&mut self, scope: Scope, now: MonotonicNs) {
         if !self.enforcement.acts() {
-            // No victim is killed: the limit of victims is not used up for the time when this agent acts.
-            let evictions = self.engine.plan.actions.iter().filter(|action| matches!(action, Action::Evict { .. }));
-            (0..evictions.count()).for_each(|_| self.engine.state.give_back_victim());
             return;
         }
         for index in 0..self.engine.plan.actions.len() {
@@ -236,34 +233,28 @@ impl Watch {
                         Ok(seconds) if grace_seconds > AT_ONCE_SECONDS => Duration::from_secs(seconds),
                         Ok(_) | Err(_) => Duration::ZERO,
                     };
-                    if self.evict(workload, grace, now) == KillOutcome::No {
-                        self.engine.state.give_back_victim();
-                    }
+                    self.evict(workload, grace, now);
                 }
                 // The limit of victims counted it when it was asked to end.
-                Action::EscalateToKill { workload, .. } => _ = self.evict(workload, Duration::ZERO, now),
+                Action::EscalateToKill { workload, .. } => self.evict(workload, Duration::ZERO, now),
                 Action::Reclaim(order) => self.reclaim(scope, order, now),
             }
         }
     }
 
-    fn evict(&mut self, workload: u32, grace: Duration, now: MonotonicNs) -> KillOutcome {
+    fn evict(&mut self, workload: u32, grace: Duration, now: MonotonicNs) {
         let observed = self.workloads.table.observed().get(workload as usize).copied();
-        let Some(workload) = observed else { return KillOutcome::No };
-        let Some(known) = self.workloads.table.get(workload.key) else { return KillOutcome::No };
+        let Some(workload) = observed else { return };
+        let Some(known) = self.workloads.table.get(workload.key) else { return };
         let handle = Arc::clone(&known.facts.handle);
-        if !self.has_new_figures(&handle, now) {
-            return KillOutcome::No;
-        }
-        if !grace.is_zero() && self.terminate(&workload, grace, now) {
-            return KillOutcome::Yes;
+        if !self.has_new_figures(&handle, now) || !grace.is_zero() && self.terminate(&workload, grace, now) {
+            return;
         }
         // Also where the request to end could not be sent: it is as if it was not followed.
         let outcome = self.kill(self.engine.number, workload.key, workload.working_set(), now);
         if outcome == KillOutcome::Yes {
             self.report_stopped(self.past_acting_threshold(), monotonic());
         }
-        outcome
     }
 
     /// How far memory was below the threshold that the plan is about.

@@ -1,0 +1,137 @@
+//! Owners of many workloads.
+
+use crate::rig::{Rig, amount, candidate, mib, of, reading, threshold, unread, victims};
+use plimsoll_policy::kubelet::{Amount, Line};
+use plimsoll_policy::{Config, EvictionPolicy, Verdict, Workload};
+
+/// 200 workloads of one owner, and one of another that is larger than each.
+fn many_beside_one(request_mib: u64) -> Vec<Workload<'static>> {
+    let many = (0..200).map(|slot| of(7, request_mib, &candidate(slot, 60)));
+    many.chain([candidate(200, 300)]).collect()
+}
+
+#[test]
+fn an_owner_of_many_workloads_ranks_by_what_all_of_them_use() {
+    // (what is requested for the owner, whether its workloads are evicted before the larger one of another)
+    for (request, goes_first) in [(0, true), (11_600, true), (11_800, false), (12_000, false)] {
+        let mut rig = Rig::new(Config {
+            thresholds: vec![threshold(100, 0, 0)],
+            evict_for_unattributed: true,
+            ..Config::default()
+        });
+        // None of them grows.
+        rig.sample(1, reading(900, 900), &many_beside_one(request));
+        let plan = rig.sample(2, reading(90, 90), &many_beside_one(request));
+        assert_eq!(victims(plan), [if goes_first { 0 } else { 200 }], "{request}");
+        let [first, .., last] = plan.ranked.as_slice() else { panic!("201 are ranked") };
+        assert_eq!([first.workload == 200, last.workload == 200], [!goes_first, goes_first], "{request}");
+    }
+}
+
+#[test]
+fn many_workloads_of_one_owner_neither_use_up_the_limit_of_victims_nor_are_protected_by_it() {
+    let mut rig = Rig::new(Config {
+        thresholds: vec![threshold(100, 0, 0)],
+        hard_victims_per_minute: 2,
+        evict_for_unattributed: true,
+        ..Config::default()
+    });
+    let workloads = many_beside_one(0);
+    assert_eq!(victims(rig.sample(1, reading(90, 90), &workloads[..1])), [0]);
+    // 3000 MiB are missing.
+    rig.config.thresholds[0].min_reclaim = Some(Line::bytes(mib(3000)));
+    let plan = rig.sample(2, reading(90, 90), &workloads[1..]);
+    assert_eq!((victims(plan).len(), plan.deficit.expect("reckoned").uncovered()), (51, Amount::ZERO));
+    // One more owner may lose a workload, a third may not; and the first one still can.
+    let three = |first| [candidate(200, 900), candidate(201, 800), first];
+    let plan = rig.sample(3, reading(90, 90), &three(of(8, 0, &candidate(60, 1000))));
+    assert_eq!((victims(plan), plan.ranked[1].verdict), (vec![2], Verdict::RateLimited));
+    let plan = rig.sample(4, reading(90, 90), &three(of(7, 0, &candidate(61, 400))));
+    assert_eq!(victims(plan), [2], "{plan:?}");
+}
+
+#[test]
+fn an_owner_that_has_lost_a_workload_pays_for_none_of_a_higher_rank_that_the_limit_spares() {
+    let config = Config {
+        thresholds: vec![threshold(100, 0, 5000)],
+        hard_victims_per_minute: 1,
+        evict_for_unattributed: true,
+        ..Config::default()
+    };
+    let first = of(7, 100, &candidate(0, 200));
+    // Within its request; of higher priority; and not grown, beside a larger one that is none of these.
+    let calm = of(7, 100, &candidate(1, 50));
+    let important = |mut it: Workload<'static>| {
+        it.facts.priority = 1;
+        it
+    };
+    for (second, goes) in
+        [(of(7, 100, &candidate(1, 900)), true), (calm, false), (important(of(7, 100, &candidate(1, 900))), false)]
+    {
+        let mut rig = Rig::new(config.clone());
+        assert_eq!(victims(rig.sample(1, reading(90, 90), &[first])), [0]);
+        let plan = rig.sample(2, reading(90, 90), &[candidate(9, 1000), second]);
+        assert_eq!(victims(plan), if goes { vec![1] } else { vec![] }, "{second:?}");
+        assert_eq!(rig.verdict(0), Verdict::RateLimited);
+    }
+}
+
+#[test]
+fn what_an_owner_writes_below_its_cgroup_protects_none_of_its_workloads() {
+    use EvictionPolicy::{OpenShift3, Plimsoll};
+    // One grew, and reserves all memory for itself; the other has been as large all along.
+    let with = |reserved: u64, usage| {
+        let mut workload = candidate(0, usage);
+        workload.facts.memory_request = amount(reserved);
+        workload
+    };
+    // (what is requested for the owner, which is evicted first); OpenShift 3 evicts best effort before burstable.
+    for (eviction_policy, request, expected) in
+        [(Plimsoll, 0, 0), (Plimsoll, 100, 0), (Plimsoll, 500, 1), (OpenShift3, 0, 0), (OpenShift3, 100, 1)]
+    {
+        for reserved in [0, 1 << 40] {
+            let thresholds = vec![threshold(100, 0, 0)];
+            let mut rig = Rig::new(Config { thresholds, eviction_policy, ..Config::default() });
+            rig.sample(1, reading(500, 500), &[of(7, request, &with(reserved, 10)), candidate(1, 200)]);
+            let plan = rig.sample(2, reading(90, 90), &[of(7, request, &with(reserved, 420)), candidate(1, 200)]);
+            assert_eq!(victims(plan)[0], expected, "{request} {reserved} {eviction_policy}");
+        }
+    }
+}
+
+#[test]
+fn what_an_owner_moves_between_its_workloads_is_no_growth() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    let before = [of(7, 0, &candidate(0, 400)), of(7, 0, &candidate(1, 0)), candidate(2, 10)];
+    rig.sample(1, reading(200, 200), &before);
+    // Its second workload takes over from the first; a new one does from one that is gone.
+    for (second, now) in [
+        (2, vec![of(7, 0, &candidate(0, 0)), of(7, 0, &candidate(1, 400)), candidate(2, 100)]),
+        (3, vec![of(7, 0, &candidate(3, 300)), of(7, 0, &candidate(1, 100)), candidate(2, 100)]),
+    ] {
+        let plan = rig.sample(second, reading(95, 95), &now);
+        assert_eq!(plan.attribution.expect("reckoned").evictable_grew, mib(90), "{second}");
+        assert_eq!(victims(plan), [2], "{second}");
+        assert_eq!(plan.ranked.iter().map(|it| it.grew).collect::<Vec<_>>(), [true, false, false]);
+    }
+    // One that could not be read then has not grown, and one that cannot be read now hides none of another's growth.
+    let unread = |slot| of(7, 0, &unread(slot));
+    rig.sample(4, reading(200, 200), &[unread(0), of(7, 0, &candidate(1, 100)), of(7, 0, &candidate(2, 10))]);
+    let now = [of(7, 0, &candidate(0, 400)), unread(1), of(7, 0, &candidate(2, 100))];
+    let plan = rig.sample(5, reading(95, 95), &now);
+    assert_eq!(plan.attribution.expect("reckoned").evictable_grew, mib(90));
+}
+
+#[test]
+fn of_an_owner_that_grew_the_workload_that_grew_most_is_first_and_only_those_that_grew_are_marked() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    let owner = |usages: [u64; 3]| {
+        let workloads = (0..).zip(usages).map(|(slot, usage)| of(7, 0, &candidate(slot, usage)));
+        workloads.chain([candidate(9, 300)]).collect::<Vec<_>>()
+    };
+    rig.sample(1, reading(400, 400), &owner([200, 10, 10]));
+    let plan = rig.sample(2, reading(95, 95), &owner([210, 300, 100]));
+    let order: Vec<_> = plan.ranked.iter().map(|it| (it.workload, it.growth.is_large, it.grew)).collect();
+    assert_eq!(order, [(1, true, true), (2, true, true), (0, true, false), (3, false, false)]);
+    assert_eq!(plan.ranked[0].growth.owner, Some(mib(390)));
+}
