@@ -11,9 +11,10 @@ use plimsoll_policy::kubelet::{
     self, Amount, DiskLayout, FsStats, MemoryStats, NodeStats, QosClass, Readings, StatsTime, Usage,
 };
 use plimsoll_policy::{
-    Config, EvictionPolicy, Key, Observation, Outcome, OwnerUid, Plan, Ranked, Reclaimed, State, Uid, Workload, decide,
+    Config, EvictionPolicy, Key, Observation, Outcome, Owner, OwnerUid, Plan, Ranked, Reclaimed, State, Uid, Workload,
+    decide,
 };
-use plimsoll_units::{CgroupId, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -115,6 +116,8 @@ fn pods<'a>(containers: &'a [kubelet::ContainerStats<'a>]) -> Vec<Workload<'a>> 
                 uid: Uid(u128::from(number)),
                 qos,
                 started: MonotonicNs(number % 1000),
+                owner: (index % 4 == 0)
+                    .then(|| Owner { id: CgroupId(number % 100), request: Bytes(promised.unsigned_abs()) }),
                 daemon_set: (index % 20 == 0).then_some(OwnerUid(u128::from(number))),
                 facts: kubelet::Pod {
                     priority: i32::from(number % 3 == 0),

@@ -1,5 +1,5 @@
-//! Whether a new pod is let onto a node under pressure, as the kubelet (1.36) answers, and the taints that tell the
-//! scheduler the same.
+//! Whether a new pod is let onto a node under pressure, as the kubelet (1.36) answers, and the taints that say the
+//! same to the scheduler.
 
 use crate::kubelet::Condition;
 use crate::kubelet::QosClass;
@@ -31,7 +31,7 @@ pub enum Effect {
     NoExecute,
 }
 
-/// How a toleration looks at a taint's value.
+/// How a toleration compares a taint's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TolerationOperator {
     /// It has to be the toleration's own. What an empty operator means.
@@ -47,7 +47,7 @@ pub enum TolerationOperator {
 pub struct Toleration<'a> {
     /// The taint's key; empty for every key.
     pub key: &'a str,
-    /// How its value is looked at.
+    /// How its value is compared.
     pub operator: TolerationOperator,
     /// The value.
     pub value: &'a str,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_start_under_which_condition() {
+    fn which_pod_may_start_under_which_condition() {
         use Condition::{DiskPressure, MemoryPressure, PidPressure};
         let everything = [toleration("", None)];
         let memory = [toleration(MEMORY, Some(Effect::NoSchedule))];

@@ -1,4 +1,4 @@
-//! Thresholds and bounds, already parsed and checked: what [`decide`](crate::decide()) goes by.
+//! Thresholds and bounds, already parsed and checked: what [`decide`](crate::decide()) depends on.
 
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{Line, Signal, Threshold};
@@ -22,7 +22,7 @@ pub struct SliceThresholds {
     pub thresholds: Vec<Threshold>,
 }
 
-/// Everything [`decide`](crate::decide()) goes by.
+/// Everything that [`decide`](crate::decide()) depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Which implementation decides, and in which order workloads are evicted.
@@ -40,9 +40,9 @@ pub struct Config {
     pub max_pod_grace_seconds: i64,
     /// Limits of local storage are enforced.
     pub local_storage_isolation: bool,
-    /// At most this many victims of hard thresholds within any sixty seconds.
+    /// At most so many owners lose workloads for hard thresholds within any sixty seconds.
     pub hard_victims_per_minute: u32,
-    /// At most this many of soft ones, counted apart so that these never use up what hard ones need.
+    /// At most so many for soft ones, counted apart so that these never use up what hard ones need.
     pub soft_victims_per_minute: u32,
     /// Evict by rank even where most of the growth was in nothing that may be evicted.
     pub evict_for_unattributed: bool,

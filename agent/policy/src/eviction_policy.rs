@@ -30,7 +30,7 @@ impl EvictionPolicy {
 
     /// The eviction policy of this name.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|book| book.name() == name)
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 
@@ -45,9 +45,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_books_are_found_by_name() {
-        for book in EvictionPolicy::ALL {
-            assert_eq!(EvictionPolicy::parse(book.name()), Some(book));
+    fn eviction_policies_are_found_by_name() {
+        for policy in EvictionPolicy::ALL {
+            assert_eq!(EvictionPolicy::parse(policy.name()), Some(policy));
         }
         assert_eq!((EvictionPolicy::parse("Kubelet"), EvictionPolicy::default()), (None, EvictionPolicy::Plimsoll));
     }

@@ -207,7 +207,7 @@ fn hold(config: &Config, manager: &kubelet::State, readings: &Readings, plan: &m
     }
 }
 
-/// The manager does not tell no pressure from thresholds that could not be held against a reading.
+/// The manager does not distinguish no pressure from thresholds that could not be held against a reading.
 fn outcome(outcome: kubelet::Outcome, readings: Option<&Readings>, plan: &Plan) -> Outcome {
     match outcome {
         kubelet::Outcome::Idle => Outcome::NotObserved,

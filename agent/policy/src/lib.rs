@@ -8,9 +8,10 @@
 //! ([`EvictionPolicy`]): the engine, which `plimsoll` and `openshift3` are orders of, and [`kubelet`], decision for
 //! decision what the kubelet's eviction manager does. The engine's rules, in short:
 //! - Available memory is judged by two readings, the kubelet's formula and the kernel's own estimate ([`Case`]).
-//! - A hard threshold acts at once, a soft one when its grace period is over; hard goes first.
-//! - Victims are ranked as the kubelet ranks them: over the request first, then low priority, then how far over.
-//! - As many victims are taken as the deficit needs, never more, and never more a minute than configured.
+//! - A hard threshold acts at once, a soft one when its grace period is over; hard is first.
+//! - Victims are ranked as the kubelet ranks them, but by owner: over the request first, then low priority, then those
+//!   that grew, then how far over.
+//! - As many victims are taken as the deficit needs, never more, and of no more owners a minute than configured.
 //! - Memory that is already coming back, from what is terminating and not stuck, is not asked for again.
 //! - What is protected is never chosen; growth that no evictable workload caused costs no other ([`Attribution`]).
 

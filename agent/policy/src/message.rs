@@ -27,7 +27,7 @@ pub const PHASE: &str = "Failed";
 /// The label of the eviction metrics that holds the signal's name.
 pub const SIGNAL_LABEL: &str = "eviction_signal";
 
-/// The error of a turn in which the runtime did not tell which disks there are, with its cause.
+/// The error of a turn in which the runtime did not say which disks there are, with its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisksUnknown<'a>(pub &'a str);
 
@@ -37,10 +37,10 @@ impl fmt::Display for DisksUnknown<'_> {
     }
 }
 
-/// Where a line is.
+/// At how much a threshold is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
-    /// Where somebody wrote that it is; the text as Kubernetes prints it.
+    /// As it was written; the text as Kubernetes prints it.
     Written(String),
     /// At this share of the capacity. Prints with binary suffixes whatever it is a share of.
     Fraction(Percentage),
@@ -51,14 +51,14 @@ pub enum Line {
 pub struct Met {
     /// What was measured.
     pub signal: Signal,
-    /// Where the line is.
+    /// At how much it is.
     pub line: Line,
-    /// What was seen of it.
+    /// What was read of it.
     pub reading: Reading,
 }
 
 impl Met {
-    /// The one that the kubelet names: the first in the order it looks at them that is about the resource and was seen,
+    /// The one that the kubelet names: the first in its own order that is about the resource and was read,
     /// whether it is met or not (`getThresholdMetInfo`).
     pub fn first<'a>(
         resource: Resource,
@@ -104,7 +104,7 @@ pub struct Asked {
     pub request: Quantity,
 }
 
-/// What a container uses, as statistics tell it.
+/// What a container uses, as statistics have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     /// The container's name.
@@ -118,7 +118,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// Of this resource. Disk counts only if both parts are known; of inodes and processes nobody is blamed.
+    /// Of this resource. Disk counts only if both parts are known; of inodes and processes no container is blamed.
     fn of(&self, resource: Resource) -> Option<i64> {
         let used = match resource {
             Resource::Memory => self.working_set?,
@@ -129,7 +129,7 @@ impl Used {
     }
 }
 
-/// What is known of a pod that goes.
+/// What is known of a pod that is evicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Victim {
     /// Its name.
@@ -142,17 +142,17 @@ pub struct Victim {
     pub used: Option<VictimUsage>,
 }
 
-/// What statistics tell of a pod's memory.
+/// What statistics have of a pod's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Bytes that cannot be dropped. The kubelet reports 0 where they are not known (`memoryUsage`).
     pub working_set: Option<u64>,
 }
 
-/// The statistics of a pod that goes.
+/// The statistics of a pod that is evicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VictimUsage {
-    /// The pod's memory; absent if they tell nothing of it.
+    /// The pod's memory; absent if they do not have it.
     pub memory: Option<MemoryUsage>,
     /// Its containers, in the order of the statistics.
     pub containers: Vec<Used>,
@@ -169,12 +169,12 @@ pub struct OffendingContainer {
     pub request: String,
 }
 
-/// Why a pod goes, when the node is low on something.
+/// Why a pod is evicted, when the node is low on something.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLow {
     /// On what.
     pub resource: Resource,
-    /// The threshold that is named, if any was seen.
+    /// The threshold that is named, if any was read.
     pub met: Option<Met>,
     /// The pod as a whole, and its containers; absent without statistics of it.
     pub offending: Option<(Option<OffendingContainer>, Vec<OffendingContainer>)>,
@@ -185,7 +185,7 @@ impl NodeLow {
     pub fn of(resource: Resource, met: Option<Met>, victim: &Victim) -> Self {
         let Victim { name, request, containers, used } = victim;
         let offending = used.as_ref().map(|VictimUsage { memory, containers: stats }| {
-            // Only memory can be asked for by a whole pod, and such a request is told even if usage is below it.
+            // Only memory can be asked for by a whole pod, and such a request is named even if usage is below it.
             let memory = if resource == Resource::Memory { *memory } else { None };
             let pod = memory.zip(request.as_ref()).map(|(memory, request)| OffendingContainer {
                 name: name.clone(),
@@ -244,7 +244,7 @@ impl fmt::Display for NodeLow {
     }
 }
 
-/// Why a pod goes that used more local storage than its own limits allow. Such an event carries no annotations.
+/// Why a pod is evicted that used more local storage than its own limits allow. Such an event carries no annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverLimit {
     /// A volume of its own.

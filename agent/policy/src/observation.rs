@@ -150,7 +150,7 @@ pub struct Workload<'a> {
     pub is_empty: bool,
     /// It is frozen and its memory grows nevertheless, beyond what can have been in flight: it counts as grown.
     pub grows_while_frozen: bool,
-    /// When it was started; of equals the youngest goes first.
+    /// When it was started; of equals the youngest is first.
     pub started: MonotonicNs,
     /// The slices with thresholds of their own that it is in.
     pub slices: SliceSet,

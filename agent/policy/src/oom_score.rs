@@ -1,5 +1,5 @@
-//! What the kubelet (1.36.3) writes into `oom_score_adj`, so that one can say whom the OOM killer would take. The file in
-//! `/proc` goes before: this is for what cannot be read there.
+//! What the kubelet (1.36.3) writes into `oom_score_adj`, so that it is known which process the OOM killer would take. The file in
+//! `/proc` comes before: this is for what cannot be read there.
 //!
 //! Older documents print -998 for guaranteed containers and a floor of 2 for burstable ones. The code has -997, and with
 //! it a floor of 3, which is how far a guaranteed container is from -1000.

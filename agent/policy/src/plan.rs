@@ -235,7 +235,7 @@ pub enum NoVictim {
     NothingToFree,
     /// None would free a hundredth of what is missing on a disk, nor all together what is missing.
     TooLittle,
-    /// Nothing that is known of pods says whose eviction would help. None is evicted at random.
+    /// Nothing that is known of pods says which eviction would help. None is evicted at random.
     NoUsableRanking,
     /// The ones left are within their requests, and pay for no pod that returns at once and is over its own again.
     OnlyLoops,
@@ -421,7 +421,7 @@ pub struct Plan {
     pub ranked: Vec<Ranked>,
     /// Storage for ranking: workloads by owner.
     pub(crate) owned: Vec<Owned>,
-    /// Workloads that found no room in the plan and were not looked at.
+    /// Workloads that found no room in the plan and were left out.
     pub overlooked: u32,
     /// Decide again at this time even without an event: a grace period, a limit or a pause ends then.
     pub recheck_at: Option<MonotonicNs>,

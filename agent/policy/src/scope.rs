@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What an observation is about, and so whose lines apply and who can be a victim.
+/// What an observation is about, and so which thresholds apply and which workloads can be victims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Scope {
     /// The whole machine.
@@ -16,14 +16,14 @@ pub enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SliceId(pub u8);
 
-/// Which slices with own lines something is in; slices may be nested.
+/// Which slices with own thresholds something is in; slices may be nested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SliceSet(u16);
 
 impl SliceSet {
-    /// How many slices can have own lines: as many as the kernel side watches beside the machine's.
+    /// How many slices can have own thresholds: as many as the kernel side watches beside the machine's.
     pub const MAX_SLICES: usize = 15;
-    /// In no slice with own lines.
+    /// In no slice with own thresholds.
     pub const NONE: Self = Self(0);
 
     /// This set with `slice` in it. A slice beyond [`Self::MAX_SLICES`] is never in a set.

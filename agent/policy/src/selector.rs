@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// What is matched of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// `metadata.name`. Without one, terms about fields are not looked at and match (a quirk of the shared code: its
+    /// `metadata.name`. Without one, terms about fields are not evaluated and match (a quirk of the shared code: its
     /// field set is empty then, and it skips an empty set).
     pub name: String,
     /// `metadata.labels`.
@@ -511,7 +511,7 @@ impl NodeSelector {
 }
 
 /// Whether a pod may run on a node: its `nodeSelector` and its required affinity both have to match. The first is compared
-/// as it stands, never checked; where it fails, the second is not looked at, bad or not.
+/// as it stands, never checked; where it fails, the second is not evaluated, bad or not.
 pub fn pod_matches(
     selector: &BTreeMap<String, String>,
     required: Option<&NodeSelector>,
@@ -523,7 +523,7 @@ pub fn pod_matches(
     required.map_or(Ok(true), |required| required.matches(Some(node)))
 }
 
-/// The sum of the weights of those preferred terms that match. All errors are told, with the term's own place and without
+/// The sum of the weights of those preferred terms that match. All errors are given, with the term's own place and without
 /// a name before it.
 pub fn score(preferred: &[Preferred], node: &Node) -> Result<i64, SelectorError> {
     let mut flaws = Vec::new();

@@ -1,4 +1,4 @@
-//! Graceful shutdown of a node: who is ended together, with how much time, and what the login manager is asked for.
+//! Graceful shutdown of a node: which pods are ended together, with how much time, and what the login manager is asked for.
 //!
 //! As the kubelet (1.36) does it, quirks included. Pure: nothing is read, written or killed here. This is not part of
 //! the hot path, and it allocates.
@@ -28,7 +28,7 @@ pub struct ShutdownConfig {
     pub grace_ns: i64,
     /// `shutdownGracePeriodCriticalPods`, out of that.
     pub critical_ns: i64,
-    /// `shutdownGracePeriodByPodPriority`; goes before the two.
+    /// `shutdownGracePeriodByPodPriority`; replaces the two.
     pub by_priority: Vec<Period>,
 }
 
@@ -182,7 +182,7 @@ pub struct ShutdownGroup {
 }
 
 /// Puts pods into groups. A pod between two priorities belongs to the lower one, below all to the lowest. Of groups with
-/// the same priority, pods of just that priority go to the first, those above to the last.
+/// the same priority, pods of just that priority are put into the first, those above into the last.
 pub fn group(periods: &[Period], pods: &[ShutdownPod]) -> Vec<ShutdownGroup> {
     let mut groups: Vec<ShutdownGroup> =
         periods.iter().map(|period| ShutdownGroup { period: *period, pods: Vec::new() }).collect();

@@ -91,7 +91,7 @@ fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: im
         }
     }
     if plan.overlooked > 0 {
-        write!(f, "; {} workloads were not looked at for want of room", plan.overlooked)?;
+        write!(f, "; {} workloads were left out for want of room", plan.overlooked)?;
     }
     Ok(())
 }
@@ -226,7 +226,7 @@ impl fmt::Display for Outcome {
             Self::NoVictim(NoVictim::TooLittle) => {
                 "nothing to evict: no eviction would free a hundredth of what is missing"
             }
-            Self::NoVictim(NoVictim::NoUsableRanking) => "nothing to evict: nothing says whose eviction would help",
+            Self::NoVictim(NoVictim::NoUsableRanking) => "nothing to evict: nothing says which eviction would help",
             Self::NoVictim(NoVictim::OnlyLoops) => {
                 "nothing to evict: a pod that returns at once is left alone for a while"
             }

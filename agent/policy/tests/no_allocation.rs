@@ -7,7 +7,7 @@ use plimsoll_policy::kubelet::{
     Usage,
 };
 use plimsoll_policy::{
-    Action, Config, EvictionPolicy, Image, Key, Observation, Outcome, OwnerUid, Plan, Reclaimed, Scope, SliceId,
+    Action, Config, EvictionPolicy, Image, Key, Observation, Outcome, Owner, OwnerUid, Plan, Reclaimed, Scope, SliceId,
     SliceSet, SliceThresholds, Stall, State, Swap, SwapThreshold, Terminating, Uid, Why, Workload, decide,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Percentage};
@@ -78,6 +78,7 @@ fn workload(index: u32) -> Workload<'static> {
     let cgroup = Workload {
         key: Key { slot: index, id: CgroupId(index.into()) },
         uid: Uid(index.into()),
+        owner: is_every(5).then(|| Owner { id: CgroupId(u64::from(index) % 50), request: Bytes(1 << 20) }),
         facts: kubelet::Pod {
             priority: i32::from(is_every(3)),
             stats: Some(kubelet::PodStats { working_set, ..kubelet::PodStats::default() }),

@@ -374,7 +374,7 @@ fn images_are_in_no_recording_so_their_own_disk_evicts_nothing() {
     let recording = read(SUMMARY).expect("a summary");
     let configuration = configuration("evictionHard: {imagefs.available: 95%}");
     let pods = read_pods(PODS).expect("a list of pods");
-    let nothing = "nothing to evict: nothing says whose eviction would help: ";
+    let nothing = "nothing to evict: nothing says which eviction would help: ";
     let too_little = "nothing to evict: no eviction would free a hundredth of what is missing: ";
     for (layout, expected) in [(DiskLayout::SplitImageFs, nothing), (DiskLayout::DedicatedImageFs, too_little)] {
         for policy in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {

@@ -534,7 +534,7 @@ pub(super) mod tests {
                 mem_available: Some(Bytes::mib(80)),
             }),
             conditions: Conditions::of(|condition| condition == Condition::MemoryPressure),
-            deficit: Some(Deficit { missing: mib(20), coming: Amount::ZERO, taken: mib(300) }),
+            deficit: Some(Deficit { missing: mib(20), taken: mib(300), ..Deficit::default() }),
             is_futile: false,
             attribution: None,
             overlooked: 0,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// So soon after its eviction a pod has returned at once.
 const AT_ONCE: Duration = Duration::from_mins(1);
-/// The API tells starts in whole seconds, rounded down, and a `DaemonSet` needs far less than one to start anew: what
+/// The API has starts in whole seconds, rounded down, and a `DaemonSet` needs far less than one to start anew: what
 /// seems to have been started so long before the eviction was started after it.
 const START_ROUNDING: Duration = Duration::from_secs(1);
 /// So many owners are remembered; of more, those evicted longest ago are forgotten.

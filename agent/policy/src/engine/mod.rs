@@ -160,7 +160,7 @@ fn short(config: &Config, plan: &Plan, line: Why) -> Option<Short> {
 /// before reclaiming, and the one that misses more; then as configured.
 type Turns = (bool, ThresholdKind, bool, bool, Reverse<Amount>, u32);
 
-/// What one turn looks at.
+/// What one turn decides about.
 struct Turn<'a> {
     config: &'a Config,
     state: &'a mut State,

@@ -1,6 +1,6 @@
 //! The policy `openshift3`: the engine with the order for memory that the documentation of OpenShift 3 describes.
 //!
-//! Best effort goes first, then burstable, and guaranteed only when no other class is left. Priority plays no part.
+//! Best effort is first, then burstable, and guaranteed only when no other class is left. Priority plays no part.
 //! Within a class:
 //! - best effort: the largest;
 //! - burstable: the furthest over its request; if none is over it, the largest;

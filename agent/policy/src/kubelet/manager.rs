@@ -1,7 +1,7 @@
 //! One turn of the eviction manager (`managerImpl.synchronize`).
 //!
-//! A turn has one part, or two: where disks can be cleaned before anybody is evicted, [`decide`] asks for that
-//! ([`Outcome::Reclaim`]), and [`after_reclaim`] goes on with what was seen after it.
+//! A turn has one part, or two: where disks can be cleaned before anything is evicted, [`decide`] asks for that
+//! ([`Outcome::Reclaim`]), and [`after_reclaim`] goes on with what was read after it.
 
 use super::limits::{Limit, over_limit};
 use super::pod::Manages;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Seconds for an orderly end where there is no time for one (`immediateEvictionGracePeriodSeconds`).
 pub const AT_ONCE_SECONDS: i64 = 1;
 
-/// What the manager goes by.
+/// What the manager's decisions depend on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// All thresholds, those derived for containerfs included.
@@ -31,10 +31,10 @@ pub struct Config {
     pub local_storage_isolation: bool,
 }
 
-/// What was seen.
+/// What was observed.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation<'a, P> {
-    /// Which disks there are; absent if the runtime did not tell. Not asked again once it told.
+    /// Which disks there are; absent if the runtime did not say. Not asked again once it did.
     pub layout: Option<DiskLayout>,
     /// What the statistics of the node say; absent if they could not be had.
     pub readings: Option<Readings>,
@@ -115,7 +115,7 @@ impl State {
     }
 }
 
-/// Why a pod goes.
+/// Why a pod is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// This threshold of the configuration.
@@ -124,7 +124,7 @@ pub enum Why {
     Limit(Limit),
 }
 
-/// A pod that goes.
+/// A pod that is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eviction {
     /// Its index among the pods of the observation.
@@ -141,11 +141,11 @@ pub enum Outcome {
     /// There is nothing to watch.
     #[default]
     Idle,
-    /// The runtime did not tell which disks there are. Nothing was read.
+    /// The runtime did not say which disks there are. Nothing was read.
     NoLayout,
     /// There are no statistics: everything stays as it was, conditions beyond their period included.
     NoStatistics,
-    /// Pods over limits of their own go; pressure waits for the next turn.
+    /// Pods over limits of their own are evicted; pressure waits for the next turn.
     OverLimits,
     /// No threshold is met.
     Calm,
@@ -157,11 +157,11 @@ pub enum Outcome {
     Reclaim,
     /// Cleaning up was enough.
     Relieved,
-    /// There is nobody to evict.
+    /// There are no pods to evict.
     NoPods,
     /// Only pods are left that are never evicted.
     AllCritical,
-    /// One pod goes.
+    /// One pod is evicted.
     Evict,
 }
 
@@ -172,13 +172,13 @@ pub struct Plan {
     pub outcome: Outcome,
     /// The threshold that is acted on. Whenever there is one the node's event says so.
     pub acting: Option<u32>,
-    /// What is cleaned up before anybody is evicted.
+    /// What is cleaned up before anything is evicted.
     pub reclaim: Reclaim,
-    /// Who goes.
+    /// Which pods are evicted.
     pub evictions: Vec<Eviction>,
-    /// All pods, ranked; filled if somebody has to go for a threshold.
+    /// All pods, ranked; filled if a pod has to be evicted for a threshold.
     pub ranked: Vec<Ranked>,
-    /// Pods that found no room in the plan and were not looked at.
+    /// Pods that found no room in the plan and were left out.
     pub overlooked: usize,
 }
 
@@ -240,8 +240,8 @@ pub fn decide<'a, P: Manages<'a>>(
             Some(Eviction { pod, why, grace_seconds: AT_ONCE_SECONDS })
         }));
         if !plan.evictions.is_empty() {
-            // The statistics count as used: without newer ones the next turn evicts nobody for them (`synchronize` has
-            // kept them as seen by then).
+            // The statistics count as used: without newer ones the next turn evicts no pod for them (`synchronize` has
+            // stored them as the last by then).
             plan.outcome = Outcome::OverLimits;
             return;
         }
@@ -266,8 +266,8 @@ pub fn decide<'a, P: Manages<'a>>(
     }
 }
 
-/// Goes on after a reclaim: with the same observation, and what was seen of the node since, if anything. Errors of the
-/// reclaim itself do not matter, only what is seen.
+/// Goes on after a reclaim: with the same observation, and what was read of the node since, if anything. Errors of the
+/// reclaim itself do not matter, only what is read.
 ///
 /// Cleaning up was enough if no threshold at all is below its threshold and minimum reclaim: not one of another signal,
 /// nor a soft one in its grace, nor one that never was met (`reclaimNodeLevelResources`). Without a second reading it
@@ -320,7 +320,7 @@ fn watch(config: &Config, state: &mut State, readings: &Readings, now: Monotonic
     conditions.0 = last_observed.map(|last| last.is_some_and(|last| now.since(last) < config.pressure_transition));
 }
 
-/// The threshold to act on (`thresholdsUpdatedStats`, `byEvictionPriority`): only memory goes before the rest, whatever
+/// The threshold to act on (`thresholdsUpdatedStats`, `byEvictionPriority`): only memory comes before the rest, whatever
 /// is hard or soft. The kubelet leaves all else to chance; here it is hard before soft.
 fn choose(config: &Config, state: &State, readings: &Readings, last: &Readings) -> Option<u32> {
     (0_u32..)
@@ -332,7 +332,7 @@ fn choose(config: &Config, state: &State, readings: &Readings, last: &Readings) 
         .map(|(index, _)| index)
 }
 
-/// Evicts the first who may be. Static, mirror and critical pods are ranked, and passed over without an event
+/// Evicts the first that may be evicted. Static, mirror and critical pods are ranked, and passed over without an event
 /// (`evictPod`).
 fn evict<'a>(config: &Config, layout: DiskLayout, pods: &[impl Manages<'a>], plan: &mut Plan) {
     let Some(acting) = plan.acting else { return };

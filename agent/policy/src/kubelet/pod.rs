@@ -1,6 +1,6 @@
 //! What a pod was promised, and what it uses.
 //!
-//! [`PodSpec`] is read once, when a pod comes; [`Pod`] is what a decision looks at.
+//! [`PodSpec`] is read once, when a pod comes; [`Pod`] is what a decision takes.
 
 use plimsoll_units::Amount;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub struct InitContainer {
     pub is_sidecar: bool,
 }
 
-/// The parts of a pod's specification that decisions go by.
+/// The parts of a pod's specification that decisions depend on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PodSpec<'a> {
     /// Its containers.
@@ -173,7 +173,7 @@ impl PodSpec<'_> {
         together.max(starting)
     }
 
-    /// Its class (`ComputePodQOS`). What a pod asks for as a whole goes before what its containers ask for.
+    /// Its class (`ComputePodQOS`). What a pod requests as a whole replaces what its containers request.
     pub fn qos(&self) -> QosClass {
         let resources: [Resource; 2] = [|amounts| amounts.cpu, |amounts| amounts.memory];
         let positive = |amounts: &Amounts, resource: Resource| resource(amounts).filter(|amount| amount.is_positive());
@@ -321,7 +321,7 @@ pub trait Manages<'a> {
         self.pod().critical
     }
 
-    /// Whether it is one of the pods that the manager looks at (`GetActivePods`).
+    /// Whether it is one of the pods that the manager is given (`GetActivePods`).
     fn is_active(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Who would go first.
+//! Which pod would be evicted first.
 
 use super::pod::{Critical, Manages, Pod, PodStats, Usage};
 use super::signals::{Resource, Signal};
@@ -37,7 +37,7 @@ impl DiskLayout {
 }
 
 /// What of a pod lies on the disk in question. Images are never counted: the kubelet measures "images" of pods, which
-/// nobody fills in (`podDiskUsage` knows nothing of them).
+/// is never filled in (`podDiskUsage` knows nothing of them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Measured {
     rootfs: bool,
@@ -53,7 +53,7 @@ impl Measured {
         match layout {
             DiskLayout::DedicatedImageFs if on_node => Self { rootfs: false, logs: true, volumes: true },
             DiskLayout::DedicatedImageFs => Self { rootfs: true, logs: false, volumes: false },
-            // All usages are zero, so that priority decides, then the smallest request: innocents go.
+            // All usages are zero, so that priority decides, then the smallest request: bystanders are evicted.
             DiskLayout::SplitImageFs if on_images => Self { rootfs: false, logs: false, volumes: false },
             DiskLayout::Single | DiskLayout::SplitImageFs => Self { rootfs: true, logs: true, volumes: true },
         }
@@ -99,14 +99,14 @@ pub enum Fate {
 pub struct Ranked {
     /// Its index among the pods of the observation.
     pub pod: u32,
-    /// There are statistics of it. Those without go before all others, or all others of the same priority where
+    /// There are statistics of it. Those without rank before all others, or all others of the same priority where
     /// processes are short.
     pub is_measured: bool,
-    /// It uses more than it was promised. Of processes nothing is promised.
+    /// It uses more than it requests. Processes cannot be requested.
     pub exceeds: bool,
     /// Its priority.
     pub priority: i32,
-    /// What it uses of what is short, less what it was promised.
+    /// What it uses of what is short, less what it requests.
     pub over: Amount,
     /// Its processes; absent where they are not known, which ranks as none.
     pub processes: Option<u64>,
@@ -137,8 +137,8 @@ impl Ranked {
             }
             Resource::Inodes => {
                 let usage = Measured::of(signal, layout).usage(pod, stats, |usage| usage.inodes);
-                // Nobody can request inodes, so that whoever has one exceeds; but then the request in bytes is taken
-                // from their number (`disk` in helpers.go), and who requests storage sorts behind who does not.
+                // Inodes cannot be requested, so that a pod with one exceeds; but then the request in bytes is taken
+                // from their number (`disk` in helpers.go), and pods that request storage sort behind those that do not.
                 Self { exceeds: usage.is_positive(), ..used(usage, pod.ephemeral_storage_request) }
             }
             Resource::Pids => measured,
@@ -172,10 +172,10 @@ pub fn compare(resource: Resource, one: &Ranked, other: &Ranked) -> Ordering {
     }
 }
 
-/// Ranks pods: who would go first is first. Allocates nothing where `ranked` has room for all; static, mirror and
+/// Ranks pods: the one that would be evicted first is first. Allocates nothing where `ranked` has room for all; static, mirror and
 /// critical pods are ranked like others.
 ///
-/// Of equals the one that was given first goes first. The kubelet does the same with up to twelve pods, and anything
+/// Of equals the one that was given first is first. The kubelet does the same with up to twelve pods, and anything
 /// with more.
 pub fn rank<'a>(signal: Signal, layout: DiskLayout, pods: &[impl Manages<'a>], ranked: &mut Vec<Ranked>) {
     ranked.clear();
@@ -184,7 +184,7 @@ pub fn rank<'a>(signal: Signal, layout: DiskLayout, pods: &[impl Manages<'a>], r
     let resource = signal.resource();
     let is_order = resource != Resource::Pids || ranked.iter().all(|ranked| ranked.counted() < 1 << 63);
     if !is_order && ranked.len() <= GO_INSERTION_SORT {
-        // Where the comparison contradicts itself the result depends on who is compared with whom.
+        // Where the comparison contradicts itself the result depends on which are compared.
         for sorted in 1..ranked.len() {
             let mut place = sorted;
             while place > 0 && compare(resource, &ranked[place], &ranked[place - 1]) == Ordering::Less {

@@ -1,4 +1,4 @@
-//! What is cleaned up before anybody is evicted.
+//! What is cleaned up before anything is evicted.
 
 use super::ranking::DiskLayout;
 use super::signals::{Resource, Signal};
@@ -14,7 +14,7 @@ pub struct Reclaim {
 
 impl Reclaim {
     /// What can be cleaned up for a signal (`buildSignalToNodeReclaimFuncs`). With images on a disk of their own nothing
-    /// is, for the node's, although its documentation says that dead containers and their logs go.
+    /// is, for the node's, although its documentation says that dead containers and their logs are removed.
     pub const fn of(signal: Signal, layout: DiskLayout) -> Self {
         const NOTHING: Reclaim = Reclaim { containers: false, images: false };
         const BOTH: Reclaim = Reclaim { containers: true, images: true };

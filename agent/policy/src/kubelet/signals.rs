@@ -203,7 +203,7 @@ pub struct NodeStats {
     pub pids: Option<PidStats>,
 }
 
-/// One signal as it was seen. Negative where counters do not fit a signed 64-bit number, or the limit of processes was
+/// One signal as it was observed. Negative where counters do not fit a signed 64-bit number, or the limit of processes was
 /// lowered below their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
@@ -211,16 +211,16 @@ pub struct Reading {
     pub available: i64,
     /// What there is in all.
     pub capacity: i64,
-    /// When it was seen; absent if that is not known.
+    /// When it was read; absent if that is not known.
     pub time: Option<StatsTime>,
 }
 
-/// All signals as they were seen.
+/// All signals as they were observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readings([Option<Reading>; Signal::ALL.len()]);
 
 impl Readings {
-    /// Derives them (the kubelet's `makeSignalObservations`). A signal lacking a part of it is not seen at all.
+    /// Derives them (the kubelet's `makeSignalObservations`). A signal that lacks a part of it is absent.
     pub fn of(stats: &NodeStats) -> Self {
         let NodeStats { memory, pods, node_fs, image_fs, container_fs, pids } = stats;
         let mut readings = Self::default();
@@ -239,7 +239,7 @@ impl Readings {
         readings
     }
 
-    /// One of them; absent if it was not seen.
+    /// One of them; absent if it was not read.
     pub const fn get(&self, signal: Signal) -> Option<Reading> {
         self.0[signal.index()]
     }

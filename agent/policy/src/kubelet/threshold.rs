@@ -1,10 +1,10 @@
-//! Thresholds: where a line is, what it takes to be below it, and how a list of them came to be.
+//! Thresholds: at how much they are, what it takes to be below them, and how a list of them came to be.
 
 use super::signals::{Readings, Signal};
 use core::time::Duration;
 use plimsoll_units::{Amount, Bytes, Percentage};
 
-/// Where a line is.
+/// At how much a threshold is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Line {
     /// At this amount.
@@ -19,12 +19,12 @@ impl Line {
         Self::At(Amount::nanos(bytes.0 as i128 * 1_000_000_000))
     }
 
-    /// The line on this capacity, in bytes and rounded up: what is below the one is below the other.
+    /// How much that is of this capacity, in bytes and rounded up: what is below the one is below the other.
     pub fn of_bytes(self, capacity: Bytes) -> Bytes {
         self.of(capacity.0.cast_signed()).to_bytes()
     }
 
-    /// The line on this capacity (`GetThresholdQuantity`).
+    /// How much that is of this capacity (`GetThresholdQuantity`).
     pub fn of(self, capacity: i64) -> Amount {
         match self {
             Self::At(amount) => amount,
@@ -40,7 +40,7 @@ pub enum Origin {
     /// It was configured.
     #[default]
     Configured,
-    /// It was derived, and is looked at from the second turn on, and to judge a reclaim.
+    /// It was derived, and counts from the second turn on, and to judge a reclaim.
     Derived,
     /// It was derived and took the place of a configured one in the same list, so that the first turn sees it.
     DerivedInPlace,
@@ -49,7 +49,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether it is looked at in the turn that learns of the disks, and in others.
+    /// Whether it counts in the turn that learns of the disks, and in others.
     pub(super) const fn is_seen(self, first_turn: bool) -> bool {
         match self {
             Self::Configured | Self::DerivedInPlace => true,
@@ -80,7 +80,7 @@ impl Threshold {
         Self { signal, line: Some(line), grace: Duration::ZERO, min_reclaim: None, origin: Origin::Configured }
     }
 
-    /// The line on this capacity, in bytes; nothing where it is never met.
+    /// How much it is of this capacity, in bytes; nothing where it is never met.
     pub fn bytes(&self, capacity: Bytes) -> Option<Bytes> {
         self.line.map(|line| line.of_bytes(capacity))
     }

@@ -1,4 +1,4 @@
-//! From what an eviction policy decided to what is said of each pod that goes.
+//! From what an eviction policy decided to what is said of each pod that is evicted.
 
 use super::{Cause, Line, Met, NodeLow, OverLimit, Victim, binary};
 use crate::config::Config;
@@ -17,7 +17,7 @@ pub trait MessageContext {
     fn over(&self, pod: u32, limit: Limit) -> OverLimit;
 }
 
-/// What is said of a pod that goes.
+/// What is said of a pod that is evicted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// The node is low on something.
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figure_that_is_below_is_told_and_swap_names_no_threshold() {
+    fn the_figure_that_is_below_is_named_and_swap_names_no_threshold() {
         let words = OnePod(Line::Fraction(Percentage::of_one(0.125)));
         let memory = |line| {
             let thresholds = vec![threshold(Signal::MemoryAvailable, line)];
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 2Ki, available: 1Ki. "));
         let config = memory(kubelet::Line::Share(Percentage::of_one(0.125)));
         assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 8Ki, available: 4Ki. "));
-        // Huge pages are available to nobody.
+        // Huge pages are not available.
         let pool = Observation { huge_page_pool: Bytes(3072), ..Default::default() };
         let config = memory(kubelet::Line::Share(Percentage::of_one(0.031_25)));
         assert_eq!(reported(&config, &pool), format!("{low}Threshold quantity: 1952, available: 1Ki. "));
