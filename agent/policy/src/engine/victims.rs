@@ -6,7 +6,7 @@ use super::state::{State, Taken, ThresholdKind};
 use crate::config::Config;
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, QosClass, Resource};
-use crate::observation::{Observation, Workload};
+use crate::observation::Observation;
 use crate::plan::{Action, Deficit, NoVictim, Outcome, Plan, Ranked, Verdict, Why};
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -126,6 +126,8 @@ fn choose(
     let Taken { limit, loops } = state.taken_mut(need.kind);
     let mut left = limit.left(now);
     let mut spared = Spared::default();
+    // Its next workloads pay for the rest as one large one would.
+    let mut paying = None;
     // Of these the limit spared one, and none that ranks lower pays for it.
     let mut limited_class = None;
     let (mut one_loops, mut lesser_class_remains, mut all_grew) = (false, false, true);
@@ -147,7 +149,12 @@ fn choose(
         let class = (ranked.exceeds, ranked.priority, ranked.growth.is_large, classes_count.then_some(ranked.qos));
         let has_place = limit.has_place(candidate.owner, now);
         let alone_until = loops.left_alone_until(candidate, config).filter(|until| ranked.exceeds && *until > now);
-        ranked.verdict = if !responsibility.covers(candidate, ranked, deficit) {
+        let pays = paying.is_some() && paying == ranked.owner || responsibility.covers(ranked, deficit);
+        if pays {
+            paying = ranked.owner;
+        }
+        // One that grows while it is frozen cannot be held, and pays in any case.
+        ranked.verdict = if !pays && !candidate.grows_while_frozen {
             spared.as_not_responsible = true;
             Verdict::NotResponsible
         } else if let Some(until) = alone_until {
@@ -219,11 +226,10 @@ impl Responsibility {
         }
     }
 
-    /// What is left behind comes back by evicting nothing: for that much, only workloads of owners that grew pay. One
-    /// that grows while it is frozen cannot be held, and pays in any case.
-    fn covers(self, workload: &Workload<'_>, ranked: &Ranked, deficit: &Deficit) -> bool {
+    /// What is left behind comes back by evicting nothing: for that much, only workloads of owners that grew pay.
+    fn covers(self, ranked: &Ranked, deficit: &Deficit) -> bool {
         let is_left_behind = deficit.uncovered().to_bytes() <= self.left_behind;
-        workload.grows_while_frozen || !self.is_elsewhere && (ranked.growth.is_large || !is_left_behind)
+        !self.is_elsewhere && (ranked.growth.is_large || !is_left_behind)
     }
 }
 

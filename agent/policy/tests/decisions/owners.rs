@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, amount, candidate, mib, of, reading, threshold, unread, victims};
 use plimsoll_policy::kubelet::{Amount, Line};
-use plimsoll_policy::{Config, EvictionPolicy, Verdict, Workload};
+use plimsoll_policy::{Config, EvictionPolicy, Terminating, Verdict, Workload};
 
 /// 200 workloads of one owner, and one of another that is larger than each.
 fn many_beside_one(request_mib: u64) -> Vec<Workload<'static>> {
@@ -120,6 +120,24 @@ fn what_an_owner_moves_between_its_workloads_is_no_growth() {
     let now = [of(7, 0, &candidate(0, 400)), unread(1), of(7, 0, &candidate(2, 100))];
     let plan = rig.sample(5, reading(95, 95), &now);
     assert_eq!(plan.attribution.expect("reckoned").evictable_grew, mib(90));
+}
+
+#[test]
+fn what_a_terminating_workload_holds_is_no_more_above_its_owners_request() {
+    let first = |is_stuck| Workload {
+        terminating: Some(Terminating { is_stuck, ..Terminating::default() }),
+        ..of(7, 100, &candidate(0, 80))
+    };
+    for (is_stuck, expected) in [(false, 2), (true, 1)] {
+        let mut rig = Rig::new(Config {
+            thresholds: vec![threshold(200, 0, 0)],
+            evict_for_unattributed: true,
+            ..Config::default()
+        });
+        let workloads = [first(is_stuck), of(7, 100, &candidate(1, 80)), candidate(2, 50)];
+        rig.sample(1, reading(900, 900), &workloads);
+        assert_eq!(victims(rig.sample(2, reading(90, 90), &workloads))[0], expected);
+    }
 }
 
 #[test]
