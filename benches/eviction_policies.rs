@@ -5,8 +5,6 @@
 //!
 //! `cargo bench -p plimsoll-benches`.
 
-#![expect(unsafe_code, reason = "a global allocator cannot be had without")]
-
 use plimsoll_policy::kubelet::{
     self, Amount, DiskLayout, FsStats, MemoryStats, NodeStats, QosClass, Readings, StatsTime, Usage,
 };
@@ -15,59 +13,26 @@ use plimsoll_policy::{
     decide,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const COUNTS: [usize; 3] = [100, 1_000, 10_000];
-/// The middle of so many runs counts.
+/// The median of so many runs counts.
 const RUNS: usize = 201;
 /// So many sorts of 1,000 records a decision over 1,000 pods may take.
 const SORTS: u32 = 4;
 /// So much more than n log n the time may grow, for what caches do.
 const CACHES: f64 = 2.0;
 
-/// How often memory was asked for or given back.
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-fn count() {
-    CALLS.fetch_add(1, Ordering::Relaxed);
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged; counting touches a static number alone.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of this very function.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// The line that is crossed.
+/// The threshold that is crossed.
 #[derive(Clone, Copy, Debug)]
 enum Crossed {
-    /// On memory, and nobody waits.
+    /// On memory, without a grace period.
     Memory,
     /// On memory, higher up, with a grace period.
     Soft,
-    /// On the node's disk, where there is nothing to clean up.
+    /// On the node's disk, where there is nothing to reclaim.
     Disk,
 }
 
@@ -83,7 +48,7 @@ impl Crossed {
     }
 }
 
-/// As many numbers of a fixed row without order.
+/// So many numbers of a fixed sequence, in no order.
 fn numbers(count: usize) -> impl Iterator<Item = u64> {
     let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
     std::iter::repeat_with(move || {
@@ -103,26 +68,26 @@ fn containers(count: usize) -> Vec<kubelet::ContainerStats<'static>> {
         .collect()
 }
 
-/// Pods of all three classes, some within what they were promised.
+/// Pods of all three classes, some of them within their requests.
 fn pods<'a>(containers: &'a [kubelet::ContainerStats<'a>]) -> Vec<Workload<'a>> {
     (0_u32..)
         .zip(numbers(containers.len()))
         .zip(containers.chunks(1))
         .map(|((index, number), containers)| {
             let qos = [QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed][index as usize % 3];
-            let promised = if qos == QosClass::BestEffort { 0 } else { i64::from(1 + index % 64) << 20 };
+            let request = if qos == QosClass::BestEffort { 0 } else { i64::from(1 + index % 64) << 20 };
             Workload {
                 key: Key { slot: index, id: CgroupId(number) },
                 uid: Uid(u128::from(number)),
                 qos,
                 started: MonotonicNs(number % 1000),
                 owner: (index % 4 == 0)
-                    .then(|| Owner { id: CgroupId(number % 100), request: Bytes(promised.unsigned_abs()) }),
+                    .then(|| Owner { id: CgroupId(number % 100), request: Bytes(request.unsigned_abs()) }),
                 daemon_set: (index % 20 == 0).then_some(OwnerUid(u128::from(number))),
                 facts: kubelet::Pod {
                     priority: i32::from(number % 3 == 0),
-                    memory_request: Amount::whole(promised),
-                    ephemeral_storage_request: Amount::whole(promised),
+                    memory_request: Amount::whole(request),
+                    ephemeral_storage_request: Amount::whole(request),
                     stats: Some(kubelet::PodStats {
                         working_set: Some(number % (64 << 20)),
                         containers,
@@ -153,8 +118,8 @@ fn thresholds() -> Vec<kubelet::Threshold> {
         .to_vec()
 }
 
-/// 100 MiB below the threshold, so that a few victims are enough. Who is below a hard threshold on memory is below the
-/// soft one too.
+/// 100 MiB below the threshold, so that a few victims are enough. Below the hard threshold on memory is below the soft one
+/// too.
 fn node(turn: u64, crossed: Crossed) -> NodeStats {
     const BELOW: u64 = 100 << 20;
     let time = i64::try_from(turn).ok().map(StatsTime);
@@ -170,18 +135,19 @@ fn node(turn: u64, crossed: Crossed) -> NodeStats {
     }
 }
 
-/// The middle time of many decisions, which allocate nothing. In the turn before them a soft threshold's grace begins.
-fn middle_decision(mut decide: impl FnMut(u64) -> bool) -> Duration {
+/// The median time of many decisions, which allocate nothing. In the turn before them a soft threshold's grace begins.
+fn median_decision(mut decide: impl FnMut(u64) -> bool) -> Duration {
     decide(0);
-    middle(|turn| {
-        let before = CALLS.load(Ordering::Relaxed);
-        assert!(decide(turn), "somebody goes");
-        assert_eq!(CALLS.load(Ordering::Relaxed), before, "deciding allocates");
+    median(|turn| {
+        let mut evicts = false;
+        let counted = allocation_counter::measure(|| evicts = decide(turn));
+        assert!(evicts, "a workload is evicted");
+        assert_eq!((counted.count_total, counted.count_current), (0, 0), "deciding allocates");
     })
 }
 
-/// The middle time of many runs, each in a minute of its own.
-fn middle(mut run: impl FnMut(u64)) -> Duration {
+/// The median time of many runs, each in a minute of its own.
+fn median(mut run: impl FnMut(u64)) -> Duration {
     let mut times: Vec<Duration> = (1..)
         .take(RUNS)
         .map(|turn| {
@@ -203,7 +169,7 @@ fn decision(eviction_policy: EvictionPolicy, crossed: Crossed, workloads: &[Work
         Config { eviction_policy, thresholds: thresholds(), evict_for_unattributed: true, ..Config::default() };
     let mut state = State::with_capacity(&config, workloads.len());
     let mut plan = Plan::with_capacity(&config, workloads.len(), 0);
-    middle_decision(|turn| {
+    median_decision(|turn| {
         let readings = Some(Readings::of(&node(turn, crossed)));
         let mut observation = Observation {
             layout: Some(DiskLayout::Single),
@@ -214,7 +180,7 @@ fn decision(eviction_policy: EvictionPolicy, crossed: Crossed, workloads: &[Work
         };
         decide(&config, &mut state, black_box(&observation), minutes(turn), &mut plan);
         if let Some(order) = plan.reclaim() {
-            // It changed nothing, and a turn of the kubelet's goes on.
+            // It reclaimed nothing, and the kubelet's turn goes on.
             observation.reclaimed = Some(Reclaimed { order: order.order, at: StatsTime(0) });
             decide(&config, &mut state, black_box(&observation), minutes(turn), &mut plan);
         }
@@ -233,7 +199,7 @@ fn stable_sort(count: usize) -> Duration {
     let rest = [0; size_of::<Ranked>() / size_of::<u64>() - 1];
     let unsorted: Vec<Record> = numbers(count).map(|key| Record { key, _rest: rest }).collect();
     let mut records = unsorted.clone();
-    middle(|_| {
+    median(|_| {
         records.copy_from_slice(&unsorted);
         black_box(&mut records).sort_by_key(|record| record.key);
     })
@@ -253,10 +219,11 @@ fn main() -> ExitCode {
         println!("{name:<18} {few:>14} {some:>14} {many:>14}");
     };
     row("stable sort", sorts);
-    for (book, crossed) in EvictionPolicy::ALL.into_iter().flat_map(|book| Crossed::ALL.map(|crossed| (book, crossed)))
+    for (policy, crossed) in
+        EvictionPolicy::ALL.into_iter().flat_map(|policy| Crossed::ALL.map(|crossed| (policy, crossed)))
     {
-        let name = format!("{book} {}", crossed.name());
-        let times = COUNTS.map(|count| decision(book, crossed, &pods(&containers(count))));
+        let name = format!("{policy} {}", crossed.name());
+        let times = COUNTS.map(|count| decision(policy, crossed, &pods(&containers(count))));
         row(&name, times);
         if times[1] > sorts[1] * SORTS {
             println!("  {name}: 1,000 pods took longer than {SORTS} stable sorts");

@@ -1,7 +1,8 @@
-//! Who may act: one agent on a machine, whatever directory it keeps its state in.
+//! The right to act: one agent on a machine has it, whatever directory it keeps its state in.
 //!
-//! Two locks. The machine's is at one fixed place and says who acts; the directory's says who writes the run record in it,
-//! so that a record whose writer is dead can be undone although another agent acts meanwhile.
+//! Two locks. The machine's is at one fixed place and is held by the agent that acts; the directory's is held by the one
+//! that writes the run record in it, so that a record whose writer is dead can be undone although another agent acts
+//! meanwhile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub(crate) struct Acting {
 /// A lock is free when the last descriptor of it is closed. The descriptors of a process that is killed are closed when
 /// its last thread ends, in no order that is documented, and its kernel programs are detached meanwhile, one by one: until
 /// then no other agent could act. This thread's table has the locks and nothing that takes long to close, and the kernel
-/// takes it apart as soon as the thread is killed.
+/// closes it as soon as the thread is killed.
 #[derive(Debug)]
 pub(crate) struct Claim {
     is_given_back: Arc<AtomicBool>,
@@ -48,7 +49,7 @@ pub(crate) struct Claim {
 #[derive(Debug)]
 pub(crate) struct Turn(Receiver<Answer>);
 
-/// What the thread says, in this order.
+/// What the thread reports, in this order.
 #[derive(Debug)]
 enum Answer {
     /// The kernel gave it no table of its own.
@@ -85,7 +86,8 @@ impl Claim {
         loop {
             match turn.recv().context("the thread that holds the right to act ended")? {
                 Answer::SharesFiles(errno) => troubles.push(format!(
-                    "the right to act is held together with all open files ({errno}): if this process is killed,                      another agent may have to wait until its kernel programs are detached"
+                    "the right to act is held together with all open files ({errno}): if this process is killed, \
+                     another agent may have to wait until its kernel programs are detached"
                 )),
                 Answer::Waits => return Ok((this, Some(Turn(turn)))),
                 Answer::Acts => return Ok((this, None)),
@@ -94,7 +96,7 @@ impl Claim {
         }
     }
 
-    /// Gives it back, and does not wait: neither allocates nor opens or closes anything on the calling thread.
+    /// Gives it back without waiting: neither allocates nor opens or closes anything on the calling thread.
     pub(crate) fn give_back(&self) {
         self.is_given_back.store(true, Ordering::Release);
         self.thread.thread().unpark();
@@ -112,32 +114,32 @@ impl Turn {
         match self.0.recv().context("the thread that waits for the right to act ended")? {
             Answer::Acts => Ok(()),
             Answer::Failed(error) => Err(error),
-            answer @ (Answer::SharesFiles(_) | Answer::Waits) => anyhow::bail!("{answer:?} was said already"),
+            answer @ (Answer::SharesFiles(_) | Answer::Waits) => anyhow::bail!("{answer:?} was reported already"),
         }
     }
 }
 
 fn claim(locks: &Locks, answers: &Sender<Answer>) -> anyhow::Result<Acting> {
-    // Whoever asked may have ended meanwhile; then so does this thread, with its process.
-    let say = |answer| drop(answers.send(answer));
-    process::separate_descriptors().unwrap_or_else(|errno| say(Answer::SharesFiles(errno)));
+    // The thread that asked may have ended meanwhile; then so does this one, with its process.
+    let report = |answer| drop(answers.send(answer));
+    process::separate_descriptors().unwrap_or_else(|errno| report(Answer::SharesFiles(errno)));
     capabilities::keep_only(&[capabilities::DAC_OVERRIDE])?;
     let acting = if let Some(acting) = locks.try_acquire()? {
         acting
     } else {
-        say(Answer::Waits);
+        report(Answer::Waits);
         locks.acquire()?
     };
-    say(Answer::Acts);
+    report(Answer::Acts);
     Ok(acting)
 }
 
-/// What somebody who wants to undo found free, as long as it is kept.
+/// What an undo found free, as long as it is kept.
 #[derive(Debug)]
 pub(crate) struct Free {
-    /// Nobody writes the run record.
+    /// No agent writes the run record.
     pub(crate) record: bool,
-    /// Nobody acts, so that what the kernel side stopped is nobody's.
+    /// No agent acts, so that what the kernel side stopped belongs to none.
     pub(crate) stopped: bool,
     _held: [Option<ActingLock>; 2],
 }
@@ -156,7 +158,7 @@ impl Locks {
     pub(crate) fn make_places(&self) -> anyhow::Result<()> {
         let places = [
             (&self.directory, "choose another with --state-directory"),
-            (&self.machine, "the lock of the one that acts on this machine is there, and must be for all the same"),
+            (&self.machine, "the lock of the agent that acts is there, and has to be at the same place for all agents"),
         ];
         for (path, advice) in places {
             let place = path.parent().unwrap_or(path);
@@ -176,24 +178,24 @@ impl Locks {
     /// Waits for the right to act.
     ///
     /// For the machine's lock first: meanwhile the directory's stays free, so that what another writer of the run record
-    /// left can be undone. Nobody else waits for one of the two while holding the other.
+    /// left can be undone. No other code waits for one of the two while holding the other.
     fn acquire(&self) -> anyhow::Result<Acting> {
         let machine = ActingLock::acquire(&self.machine)?;
         Ok(Acting { _directory: ActingLock::acquire(&self.directory)?, _machine: machine })
     }
 
-    /// Takes what nobody holds, to undo what was left. Makes no directory: where there is none, nobody holds anything.
+    /// Takes what no agent holds, to undo what was left. Makes no directory: where there is none, there is no lock.
     pub(crate) fn free(&self) -> anyhow::Result<Free> {
         let (record, directory) = lock(&self.directory)?;
-        let (nobody_acts, machine) = lock(&self.machine)?;
-        Ok(Free { record, stopped: record && nobody_acts, _held: [directory, machine] })
+        let (none_acts, machine) = lock(&self.machine)?;
+        Ok(Free { record, stopped: record && none_acts, _held: [directory, machine] })
     }
 }
 
-/// Takes a lock for a moment. False: somebody has it.
+/// Takes a lock if it is free. False: an agent has it.
 fn lock(path: &Path) -> anyhow::Result<(bool, Option<ActingLock>)> {
     let place = path.parent().unwrap_or(path);
-    if !fs::exists(place).with_context(|| format!("cannot look at {}", place.display()))? {
+    if !fs::exists(place).with_context(|| format!("cannot access {}", place.display()))? {
         return Ok((true, None));
     }
     let lock = ActingLock::try_acquire(path)?;
@@ -205,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_acts_whatever_its_directory_and_a_dead_ones_record_is_free() {
+    fn one_agent_acts_whatever_its_directory_and_the_record_of_a_dead_one_is_free() {
         let place = tempfile::tempdir().expect("a temporary directory");
         let machine = place.path().join("run/lock");
         let [one, other] = ["one", "other"].map(|name| Locks::at(&machine, &place.path().join(name)));
@@ -226,7 +228,7 @@ mod tests {
         assert_eq!(free(&other), (true, false));
         drop(acting);
         assert_eq!(free(&one), (true, true));
-        // Whoever waits, too, leaves the record of its directory free, and has its turn without asking again.
+        // An agent that waits leaves the record of its directory free too, and has its turn without asking again.
         let acting = one.try_acquire().expect("writable");
         let mut troubles = Vec::new();
         let (claim, turn) = Claim::start(other.clone(), &mut troubles).expect("a thread starts");
@@ -246,7 +248,7 @@ mod tests {
         while !claim.has_given_back() {
             thread::yield_now();
         }
-        // Whoever is refused keeps nothing.
+        // An agent that is refused keeps nothing.
         assert!(other.try_acquire().expect("writable").is_some());
         assert!(one.try_acquire().expect("writable").is_some());
     }

@@ -1,10 +1,6 @@
-//! Checks for tests, compiled only with the feature `fault_injection`: the agent dies at a named step, allocations of
-//! the watching thread are counted, and a filter ends the process at a system call that this thread must not make.
+//! Checks for tests, compiled only with the feature `fault-injection`: the agent dies at a named step, the process is
+//! aborted where the watching thread allocates, and a filter ends it at a system call that this thread must not make.
 
-#![expect(unsafe_code, reason = "an allocator that counts has to be one")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
@@ -14,54 +10,25 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// Names the step at which to die and what dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or, with
-/// `NAME:pause`, the step at which the core is stopped until it is continued. That it was reached is written first.
-/// Several are separated by commas, one for each core that is started.
+/// Names the step at which to die and the process that dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or, with
+/// `NAME:pause`, the step at which the core stops itself until it is continued. Before that, a line on standard error says
+/// that the step was reached. Several are separated
+/// by commas, one for each core that is started.
 pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
-/// Set to anything: word that a threshold was crossed never comes.
+/// Set to anything: events of crossed thresholds are dropped.
 const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
 
-thread_local! {
-    /// Allocations of this thread since its last wake; `None` where nobody counts.
-    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn count() {
-    // A thread that is just ending counts no more.
-    let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
-}
-
-// SAFETY: everything is handed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-/// A wake: the calling thread's allocations count from here.
-pub(crate) fn begin() {
-    COUNT.with(|count| count.set(Some(0)));
-}
-
-/// Back to waiting. An allocation since the wake ends the process, so that a test sees it.
-pub(crate) fn end() {
-    let allocations = COUNT.with(|count| count.replace(None)).unwrap_or(0);
-    if allocations > 0 {
-        eprintln!("plimsoll: strict: {allocations} allocations between a wake and the next wait");
-        std::process::abort();
+/// Runs what the watching thread does between a wake and its next wait. An allocation in it ends the process, so that a
+/// test sees it.
+pub(crate) fn without_allocation<T>(work: impl FnOnce() -> T) -> T {
+    let mut result = None;
+    let counted = allocation_counter::measure(|| result = Some(work()));
+    match result {
+        Some(result) if counted.count_total == 0 && counted.count_current == 0 => result,
+        _ => {
+            eprintln!("plimsoll: strict: allocations between a wake and the next wait: {counted:?}");
+            std::process::abort()
+        }
     }
 }
 
@@ -80,7 +47,7 @@ pub(crate) fn filter() -> anyhow::Result<()> {
         libc::SYS_pread64,
         libc::SYS_write,
         libc::SYS_pwrite64,
-        // The word that a check failed.
+        // The message of a check that failed.
         libc::SYS_writev,
         libc::SYS_clock_gettime,
         libc::SYS_rt_sigreturn,
@@ -106,9 +73,9 @@ pub(crate) fn filter() -> anyhow::Result<()> {
     let exactly = u64::from(u32::MAX);
     let conditional = [
         (libc::SYS_futex, only(1, flags, &[u64::from(libc::FUTEX_WAKE.cast_unsigned())])?),
-        // Look up, change, take out and walk through values; nothing is made, loaded or attached.
+        // Sample up, change, take out and walk through values; nothing is made, loaded or attached.
         (libc::SYS_bpf, only(0, exactly, &[1, 2, 3, 4])?),
-        // To die or to be frozen at a kill point.
+        // To die or to be stopped at a kill point.
         (libc::SYS_kill, only(1, exactly, &[libc::SIGKILL, libc::SIGSTOP].map(|it| u64::from(it.cast_unsigned())))?),
     ];
     let rules = whatever.into_iter().chain(waits).map(|call| (call, Vec::new())).chain(conditional).collect();
@@ -132,26 +99,27 @@ pub(crate) fn leave_kill_point(command: &mut std::process::Command, started: usi
 pub(crate) fn arm_kill_point() -> anyhow::Result<()> {
     LOSES_EVENTS.store(std::env::var_os(LOSE_EVENTS).is_some(), Ordering::Relaxed);
     let Ok(wanted) = std::env::var(KILL_POINT) else { return Ok(()) };
-    let parsed =
-        wanted.split_once(':').and_then(|(name, who)| Some((KillPoint::from_name(name)?, Who::from_name(who)?)));
-    let (point, who) =
+    let parsed = wanted
+        .split_once(':')
+        .and_then(|(name, target)| Some((KillPoint::from_name(name)?, Target::from_name(target)?)));
+    let (point, target) =
         parsed.with_context(|| format!("{KILL_POINT}={wanted}: expected NAME:core|supervisor|all|pause"))?;
-    let reporter = if who == Who::All { sibling("reporter") } else { None };
+    let reporter = if target == Target::All { sibling("reporter") } else { None };
     let marker = format!("plimsoll: strict: reached {}\n", point.name());
-    WANTED.set(Wanted { point, who, reporter, marker }).ok().context("a kill point is armed already")?;
+    WANTED.set(Wanted { point, target, reporter, marker }).ok().context("a kill point is armed already")?;
     on_reached(reached);
     Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum Target {
     Core,
     Supervisor,
     All,
     Pause,
 }
 
-impl Who {
+impl Target {
     fn from_name(name: &str) -> Option<Self> {
         match name {
             "core" => Some(Self::Core),
@@ -165,9 +133,9 @@ impl Who {
 
 struct Wanted {
     point: KillPoint,
-    who: Who,
+    target: Target,
     reporter: Option<Pid>,
-    /// What is said, made beforehand.
+    /// The line on standard error, made beforehand.
     marker: String,
 }
 
@@ -175,7 +143,7 @@ static WANTED: std::sync::OnceLock<Wanted> = std::sync::OnceLock::new();
 static PASSED: AtomicBool = AtomicBool::new(false);
 static LOSES_EVENTS: AtomicBool = AtomicBool::new(false);
 
-/// Whether this wake is taken for one that never came.
+/// Whether this event is dropped as if the kernel had lost it.
 pub(crate) fn loses(wake: &plimsoll_sense::Wake) -> bool {
     LOSES_EVENTS.load(Ordering::Relaxed) && matches!(wake, plimsoll_sense::Wake::ThresholdCrossed { .. })
 }
@@ -187,7 +155,7 @@ fn reached(point: KillPoint) {
     }
     let _ = rustix::io::write(std::io::stderr(), wanted.marker.as_bytes());
     let own = rustix::process::getpid();
-    if matches!(wanted.who, Who::Supervisor | Who::All)
+    if matches!(wanted.target, Target::Supervisor | Target::All)
         && let Some(supervisor) = rustix::process::getppid()
     {
         let _ = kill_process(supervisor, Signal::KILL);
@@ -195,10 +163,10 @@ fn reached(point: KillPoint) {
     if let Some(reporter) = wanted.reporter {
         let _ = kill_process(reporter, Signal::KILL);
     }
-    match wanted.who {
-        Who::Core | Who::All => drop(kill_process(own, Signal::KILL)),
-        Who::Pause => drop(kill_process(own, Signal::STOP)),
-        Who::Supervisor => {}
+    match wanted.target {
+        Target::Core | Target::All => drop(kill_process(own, Signal::KILL)),
+        Target::Pause => drop(kill_process(own, Signal::STOP)),
+        Target::Supervisor => {}
     }
 }
 

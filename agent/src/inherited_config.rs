@@ -1,5 +1,5 @@
-//! The configuration as the supervisor read and checked it, for the processes that it starts again and again: a mistake
-//! that somebody makes in a file meanwhile must not keep the core from starting.
+//! The configuration as the supervisor read and checked it, for the processes that it starts again and again: a mistake in
+//! a file that is edited meanwhile must not keep the core from starting.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -34,7 +34,7 @@ impl InheritedConfig {
     }
 }
 
-/// The configuration: what was handed down under `number`, or where there is none, the files.
+/// The configuration: the inherited one under `number`, or where there is none, the files.
 pub(crate) fn configuration(
     options: &Options,
     number: Option<RawFd>,
@@ -50,8 +50,8 @@ fn read(memory: &OwnedFd) -> anyhow::Result<Snapshot> {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let mut bytes = Vec::new();
     let opened = File::open(&path).and_then(|mut file| file.read_to_end(&mut bytes));
-    opened.with_context(|| format!("cannot read the configuration handed down as {path}"))?;
-    serde_json::from_slice(&bytes).context("what was handed down is no configuration")
+    opened.with_context(|| format!("cannot read the inherited configuration {path}"))?;
+    serde_json::from_slice(&bytes).context("the inherited configuration cannot be decoded")
 }
 
 #[cfg(test)]
@@ -59,11 +59,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_reads_all_of_what_was_handed_down() {
+    fn each_process_reads_all_of_the_inherited_configuration() {
         let inherited_config = InheritedConfig::new(&Snapshot::default()).expect("memory");
         for _ in 0..2 {
             assert_eq!(read(&inherited_config.0).expect("readable"), Snapshot::default());
         }
-        assert!(File::from(inherited_config.0).write_all(b"x").is_err(), "nobody changes it");
+        assert!(File::from(inherited_config.0).write_all(b"x").is_err(), "it is sealed");
     }
 }

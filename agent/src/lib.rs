@@ -1,10 +1,11 @@
-//! `plimsoll`: sees memory pressure the moment it happens, and stops the right one before the OOM killer stops another.
+//! `plimsoll`: sees memory pressure the moment it happens, and evicts the right workload before the OOM killer kills
+//! another process.
 //!
 //! One binary, three processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts
 //! and must never stall, and the reporter, which logs and serves metrics and may.
 
 #![deny(unsafe_code)]
-// Elsewhere the program says so and ends: `main.rs`.
+// On another system the program prints that and ends: `main.rs`.
 #![cfg(target_os = "linux")]
 
 mod acting;
@@ -17,10 +18,8 @@ mod fault_injection;
 mod inherit;
 mod inherited_config;
 mod log;
-mod log_writer;
 mod observe;
 mod options;
-mod record;
 mod replay;
 mod reporter;
 mod supervisor;
@@ -29,6 +28,7 @@ mod undo;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use plimsoll_report::record;
 
 use crate::options::Options;
 
@@ -40,7 +40,7 @@ struct Arguments {
     command: Command,
 }
 
-/// Exit code: this machine cannot be served.
+/// Exit code: the agent cannot run on this machine.
 pub const NOT_HERE: u8 = 3;
 
 /// Exit codes, as `--help` has them.
@@ -61,7 +61,7 @@ enum Command {
     Explain(explain::Arguments),
     /// Run what was recorded through a configuration and print what would have been decided. Changes nothing.
     Replay(replay::Arguments),
-    /// Let go of whatever an agent held that was killed as a whole: thaw, and continue what was stopped.
+    /// Let go of what an agent held whose processes were all killed: thaw cgroups, and continue stopped processes.
     Undo(undo::Arguments),
     /// Print the names of all kill points, one a line.
     #[cfg(feature = "fault-injection")]
@@ -69,7 +69,7 @@ enum Command {
     /// Sense, decide, act. Started by `run`.
     #[command(hide = true)]
     Core(core::Arguments),
-    /// Hand what the core tells to logs and metrics. Started by `run`.
+    /// Report what the core does in logs and metrics. Started by `run`.
     #[command(hide = true)]
     Reporter(reporter::Arguments),
 }
@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             log::complain(&format!("{error:#}"));
-            // What is wrong with a configuration is said before anything is opened.
+            // A wrong configuration is reported before anything is opened.
             if error.is::<plimsoll_config::ConfigError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

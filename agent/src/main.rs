@@ -1,4 +1,4 @@
-//! `plimsoll`, the program. All of it is in the library, which is for Linux; on another system it says so and ends.
+//! `plimsoll`, the program. All of it is in the library, which is for Linux; on another system it prints that and ends.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! A fresh sample of the machine from outside the core, for `explain`. Reads files, changes nothing, and needs no rights
-//! but to read.
+//! A sample of the machine from outside the core, for `explain`. Reads files, changes nothing, and needs no rights but to
+//! read.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_policy::Protected as Why;
-use plimsoll_replay::trace::{Memory, Owner, Sample, Slice, Workload};
+use plimsoll_report::trace::{Memory, Owner, Sample, Slice, Workload};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
 
 /// What a cgroup's files say of its memory. What is not there or cannot be read is absent.
@@ -43,7 +43,7 @@ impl Figures {
         let stat = text("memory.stat").unwrap_or_default();
         let events = text("cgroup.events").unwrap_or_default();
         let of_stat = |name| field(&stat, name).map(Bytes);
-        let promised = [limit("memory.low"), limit("memory.min")].into_iter().flatten().max();
+        let reservation = [limit("memory.low"), limit("memory.min")].into_iter().flatten().max();
         Self {
             usage: limit("memory.current"),
             peak: limit("memory.peak"),
@@ -51,34 +51,34 @@ impl Figures {
             active_file: of_stat("active_file"),
             inactive_file: of_stat("inactive_file"),
             slab_reclaimable: of_stat("slab_reclaimable"),
-            reservation: promised,
+            reservation,
             max: limit("memory.max").filter(|max| max.0 != u64::MAX),
             is_empty: field(&events, "populated") == Some(0),
         }
     }
 
-    /// Usage without the page cache that reclaim drops first.
+    /// The working set: usage without inactive page cache.
     pub(crate) fn working_set(&self) -> Option<Bytes> {
         Some(self.usage?.saturating_sub(self.inactive_file.unwrap_or(Bytes::ZERO)))
     }
 
-    /// What reclaim could not take.
+    /// What reclaim could not take without swap.
     fn held(&self) -> Option<Bytes> {
         Some(self.usage?.saturating_sub(self.reclaimable()?))
     }
 
-    /// What reclaim could drop without swapping or ending a process, as the core computes it.
+    /// What reclaim could take without swap, by the core's formula: page cache and reclaimable slab.
     fn reclaimable(&self) -> Option<Bytes> {
         Some(self.active_file?.saturating_add(self.inactive_file?).saturating_add(self.slab_reclaimable?))
     }
 }
 
-/// A number behind a name at the beginning of a line.
+/// The number after a name at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Where it reads.
+/// What it reads.
 pub(crate) struct Observer {
     root: Option<Root>,
     patterns: Patterns,
@@ -137,7 +137,7 @@ impl Observer {
         self.slices.iter().filter_map(slice).collect()
     }
 
-    /// The workloads that the core would find, and those that it would not evict although a pattern selects them.
+    /// The workloads that the core would find, and the cgroups that it would refuse although patterns match them.
     fn workloads(&self, now: MonotonicNs) -> Vec<Workload> {
         let Some(root) = &self.root else { return Vec::new() };
         let Ok(found) = discover(root, &self.patterns, &self.protected, Bounds::default()) else { return Vec::new() };
@@ -183,7 +183,7 @@ impl Observer {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tree of cgroups: path, usage, active and inactive cache, promise, limit; zero for none.
+    /// A tree of cgroups: path, usage, active and inactive cache, `memory.low`, limit; zero for none.
     pub(crate) fn tree(cgroups: &[(&str, u64, u64, u64, u64, u64)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for (path, usage, active, inactive, low, max) in cgroups {
@@ -210,7 +210,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_look_finds_workloads_slices_and_who_is_never_taken() {
+    fn a_sample_has_workloads_slices_and_what_is_never_evicted() {
         let dir = tree(&[
             ("a.slice", 900, 50, 100, 300, 1000),
             ("a.slice/x.service", 500, 50, 100, 300, 0),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use plimsoll_config::{ConfigError, Configuration, FLAGS, Origin, Override, Overrides, Report, Snapshot, Sources};
+use plimsoll_report::LevelFilter;
 use plimsoll_units::{Bytes, Quantity};
 
 /// How a command prints its answer.
@@ -15,7 +16,7 @@ pub(crate) enum Output {
     Json,
 }
 
-/// The options of `run`, handed on unchanged to the processes that it starts.
+/// The options of `run`, passed on unchanged to the processes that it starts.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Options {
     /// The configuration, as YAML. Without it, nothing is evicted: thresholds are watched and reported.
@@ -25,6 +26,10 @@ pub(crate) struct Options {
     of_kubelet: OfKubelet,
     #[command(flatten)]
     of_machine: OfMachine,
+    /// For `run`: what the log has, `info` without this. SIGUSR1 changes it to `debug` while the agent runs, and SIGUSR2
+    /// back.
+    #[arg(long, env = "PLIMSOLL_LOG_LEVEL")]
+    pub(crate) log_level: Option<LogLevel>,
     /// For `run`: write traces for `plimsoll replay` into this directory. None are written without it.
     #[arg(long, env = "PLIMSOLL_TRACE", value_name = "DIRECTORY")]
     pub(crate) trace: Option<PathBuf>,
@@ -100,6 +105,17 @@ impl FromArgMatches for OfMachine {
     }
 }
 
+/// Each level has the lines of those before it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogLevel {
+    /// What calls for a person.
+    Warn,
+    /// What was decided and done.
+    Info,
+    /// Also when the core was awake after each crossing, and when what grew was stopped.
+    Debug,
+}
+
 impl Options {
     /// Reads the files, which these options override. `own_cgroup` is the cgroup that is the agent's alone.
     pub(crate) fn load(&self, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
@@ -147,6 +163,15 @@ impl Options {
         Overrides { values: self.of_machine.0.clone(), own_cgroup }
     }
 
+    /// The level at which the log begins.
+    pub(crate) fn log_level(&self) -> LevelFilter {
+        match self.log_level {
+            Some(LogLevel::Warn) => LevelFilter::WARN,
+            Some(LogLevel::Info) | None => LevelFilter::INFO,
+            Some(LogLevel::Debug) => LevelFilter::DEBUG,
+        }
+    }
+
     /// The same options as arguments for another process, which inherits the environment.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
@@ -170,10 +195,15 @@ impl Options {
                 push(flag, Some(text.into()));
             }
         }
+        push("--log-level", self.log_level.as_ref().and_then(name_of));
         push("--trace", self.trace.clone().map(Into::into));
         push("--trace-size", self.trace_size.map(|size| size.0.to_string().into()));
         arguments
     }
+}
+
+fn name_of(value: &impl clap::ValueEnum) -> Option<OsString> {
+    value.to_possible_value().map(|value| value.get_name().into())
 }
 
 fn size(text: &str) -> Result<Bytes, String> {
@@ -222,6 +252,8 @@ mod tests {
             "json",
             "--brake-mode",
             "none",
+            "--log-level",
+            "debug",
             "--trace",
             "/var/lib/x",
             "--trace-size",

@@ -1,7 +1,7 @@
 //! `plimsoll run`: starts the core and the reporter, and starts them again when they die.
 //!
-//! Small and locked in memory, so that it can do its one duty however bad things are: when the core is gone, whatever
-//! it held goes on at once, before a new core is started.
+//! Small and locked in memory, so that it can do its one duty however short memory is: when the core has ended, what it
+//! froze is thawed and what it stopped is continued at once, before a new core is started.
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -11,43 +11,42 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use plimsoll_config::{ConfigError, Configuration, Snapshot};
 use plimsoll_inventory::Protected;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_node::{lock, priority};
+use plimsoll_report::Log;
 use plimsoll_state::handover::{self, Queues};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Map, Value};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::acting::Locks;
 use crate::core;
 use crate::inherited_config::InheritedConfig;
-use crate::log::{self, Level};
-use crate::log_writer::{self, LogWriter, Written};
-use crate::options::Options;
+use crate::options::{LogLevel, Options};
 use crate::undo::undo_all;
 
-/// The pause before a process is started again; it doubles
+/// The pause before a process is started again; it doubles,
 const PAUSE: Duration = Duration::from_millis(100);
-/// up to this,
+/// up to this one,
 const PAUSE_MOST: Duration = Duration::from_secs(10);
-/// and begins anew for one that lived so long.
+/// and begins anew for a process that ran for so long.
 const LIVED: Duration = Duration::from_mins(1);
-/// How long the core may take to finish what it began and to let go of everything; somewhat more than it takes itself.
+/// How long the core may take to finish what it began and to release everything; somewhat more than it allows itself.
 const CORE_GRACE: Duration = core::END_MOST.saturating_add(Duration::from_secs(3));
-/// How long the reporter may take to tell the rest.
+/// How long the reporter may take for what is left to report.
 const REPORTER_GRACE: Duration = Duration::from_secs(2);
-/// How long the end waits for whoever reads this process's own log.
+/// How long the end waits until this process's own log is read.
 const LAST_LINES: Duration = Duration::from_secs(1);
-/// The OOM killer's view of the three processes: last of all but what must never die.
+/// The OOM killer's adjustment of the three processes: after all others but those that it never kills.
 const OOM_SCORE: i16 = -999;
 
-/// Reads the configuration with what the machine says of this process's own place.
+/// Reads the configuration, with this process's own cgroup for its checks.
 pub(crate) fn configuration(options: &Options) -> Result<Configuration, ConfigError> {
     options.load(core::own_cgroup(&Protected::read()))
 }
@@ -64,34 +63,43 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
 
 struct Supervisor {
     configuration: Configuration,
-    arguments: Vec<std::ffi::OsString>,
+    /// Passed on to the processes that are started, with the level of the log as it is now.
+    options: Options,
+    configured_level: Option<LogLevel>,
     inherited_config: InheritedConfig,
-    /// Of the core that handed them over last: each new reporter gets them.
+    /// Those of the newest core: each new reporter gets them.
     queues: Option<Queues>,
-    /// Where a core that was just started hands over its own.
+    /// From which the queues of a core that was just started are received.
     from_core: Option<UnixDatagram>,
-    /// Where the reporter gets them.
+    /// By which the reporter gets them.
     to_reporter: Option<UnixDatagram>,
     reporter_restarted: OwnedFd,
     signals: UnixStream,
-    /// It was asked to end.
-    term: Arc<AtomicBool>,
-    /// Where its log goes without anybody waiting: with a log that nobody reads, the core is started all the same.
-    log_writer: LogWriter,
-    written: Written,
+    asked: Asked,
+    log: Log,
     core: ChildProcess,
     reporter: ChildProcess,
     /// How many cores were started.
     cores: usize,
 }
 
-/// A process that is kept alive.
+/// What signals ask this process for.
+struct Asked {
+    /// SIGTERM or SIGINT: to end.
+    end: Arc<AtomicBool>,
+    /// SIGUSR1: to log at the level `debug`.
+    debug: Arc<AtomicBool>,
+    /// SIGUSR2: to log at the configured level.
+    configured: Arc<AtomicBool>,
+}
+
+/// A process that is started again when it ends.
 struct ChildProcess {
     name: &'static str,
     child: Option<Child>,
     started: Instant,
     pause: Duration,
-    /// When to start it again.
+    /// When to start it.
     due: Option<Instant>,
 }
 
@@ -101,7 +109,7 @@ impl ChildProcess {
         Self { name, child: None, started: now, pause: PAUSE, due: Some(now) }
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         let Some(child) = &mut self.child else { return Ok(None) };
         let status = child.try_wait().with_context(|| format!("cannot wait for the {}", self.name))?;
@@ -120,7 +128,7 @@ impl ChildProcess {
         self.pause = (self.pause * 2).min(PAUSE_MOST);
     }
 
-    /// Asks it to end, and ends it where it does not. Gives how it ended, if it was there.
+    /// Asks it to end, and kills it where it does not within `grace`. Gives its exit status, if it ran.
     fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
@@ -142,17 +150,22 @@ impl Supervisor {
         Locks::of(&configuration.machine.state_directory).make_places()?;
         let (signals, write) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
-        let term = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            // Before the wake, so that whoever is woken sees it.
-            signal_hook::flag::register(signal, Arc::clone(&term))?;
+        let asked = Asked { end: Arc::default(), debug: Arc::default(), configured: Arc::default() };
+        // Before the wake, so that this thread finds them set.
+        for (signal, flag) in
+            [(SIGTERM, &asked.end), (SIGINT, &asked.end), (SIGUSR1, &asked.debug), (SIGUSR2, &asked.configured)]
+        {
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
         }
-        for signal in [signal_hook::consts::SIGCHLD, signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        for signal in [SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2] {
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
-        let (log_writer, written) = log_writer::start(std::io::stdout(), || {})?;
+        // A thread of its own writes it: where it is not read, the core is started all the same.
+        let log = Log::start(configuration.machine.log_format, options.log_level(), std::io::stdout(), || {})?;
+        log.install()?;
         let supervisor = Self {
-            arguments: options.arguments(),
+            options: options.clone(),
+            configured_level: options.log_level,
             inherited_config: InheritedConfig::new(read)
                 .context("cannot keep the configuration for the processes to be started")?,
             queues: None,
@@ -160,68 +173,54 @@ impl Supervisor {
             to_reporter: None,
             reporter_restarted: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             signals,
-            term,
-            log_writer,
-            written,
+            asked,
+            log,
             core: ChildProcess::new("core"),
             reporter: ChildProcess::new("reporter"),
             cores: 0,
             configuration,
         };
-        let mut troubles = Vec::new();
-        troubles.extend(lock::all_on_fault().err());
-        troubles.extend(priority::set_oom_score_adj(OOM_SCORE).err());
-        for trouble in troubles {
-            supervisor.say(Level::Warn, &trouble.to_string(), &[]);
+        for trouble in lock::all_on_fault().err().into_iter().chain(priority::set_oom_score_adj(OOM_SCORE).err()) {
+            tracing::warn!("{trouble}");
         }
         for warning in &supervisor.configuration.warnings {
-            supervisor.say(Level::Warn, &format!("configuration: {warning}"), &[]);
+            tracing::warn!("configuration: {warning}");
         }
         Ok(supervisor)
     }
 
-    fn say(&self, level: Level, message: &str, fields: &[(&str, Value)]) {
-        let fields: Map<String, Value> = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        let line = log::line(self.configuration.machine.log_format, SystemTime::now(), level, message, &fields) + "\n";
-        // Without room for it, it is lost: nothing here may wait for whoever reads the log.
-        let _ = self.log_writer.offer(line);
-    }
-
     fn serve(mut self) -> anyhow::Result<u8> {
         let mut first = true;
-        while !self.term.load(Ordering::Relaxed) {
+        while !self.asked.end.load(Ordering::Relaxed) {
             self.start_due()?;
             self.wait()?;
+            self.set_log_level();
             if let Some(status) = self.core.ended()? {
                 self.undo();
                 // Where it died right after it had sent them, its last records are in there.
                 self.take_queues();
                 if first && status.code() == Some(i32::from(crate::NOT_HERE)) {
-                    // What this machine lacks it will lack in a second, too. The core said what it is.
+                    // What this machine lacks it will lack in a second, too. The core printed what it is.
                     self.reporter.stop(REPORTER_GRACE);
                     return Ok(crate::NOT_HERE);
                 }
                 first = false;
                 self.core.again();
-                let status = [("status", status.to_string().into())];
-                self.say(Level::Warn, "the core ended and is started again", &status);
+                tracing::warn!(%status, "the core ended and is started again");
             }
             if let Some(status) = self.reporter.ended()? {
                 self.to_reporter = None;
-                let status = [("status", status.to_string().into())];
-                self.say(Level::Warn, "the reporter ended and is started again", &status);
+                tracing::warn!(%status, "the reporter ended and is started again");
                 self.reporter.again();
             }
         }
         if let Some(status) = self.core.stop(CORE_GRACE).filter(|status| !status.success()) {
-            let status = [("status", status.to_string().into())];
-            self.say(Level::Warn, "the core did not end in order", &status);
+            tracing::warn!(%status, "the core did not end in order");
         }
         self.undo();
         self.take_queues();
         self.reporter.stop(REPORTER_GRACE);
-        drop(self.log_writer);
-        self.written.wait(LAST_LINES);
+        self.log.finish(LAST_LINES);
         Ok(0)
     }
 
@@ -248,7 +247,7 @@ impl Supervisor {
         if matches!(received, Err(Errno::AGAIN)) {
             return;
         }
-        // A core hands over once.
+        // A core sends once.
         self.from_core = None;
         if let Ok(queues) = received {
             self.queues = Some(queues);
@@ -260,12 +259,12 @@ impl Supervisor {
     fn hand_on(&mut self) {
         let (Some(socket), Some(queues)) = (&self.to_reporter, &self.queues) else { return };
         if let Err(errno) = handover::send(socket, queues) {
-            // It would read a dead core's for ever. Its successor gets the new ones at its start.
+            // It would go on with the queues of a core that has ended. Its successor gets the new ones at its start.
             self.to_reporter = None;
             if let Some(reporter) = &mut self.reporter.child {
                 let _ = reporter.kill();
             }
-            self.say(Level::Warn, &format!("the reporter does not take its queues and is killed: {errno}"), &[]);
+            tracing::warn!("the reporter does not receive its queues and is killed: {errno}");
         }
     }
 
@@ -273,8 +272,8 @@ impl Supervisor {
         let now = Instant::now();
         if self.reporter.due.is_some_and(|due| due <= now) {
             let launched = self.start_reporter();
-            self.report_launch("reporter", launched);
-            // The core says again what a new reporter cannot know.
+            report_launch("reporter", launched);
+            // The core sends again what a new reporter cannot know.
             let _ = rustix::io::write(&self.reporter_restarted, &1_u64.to_ne_bytes());
         }
         if self.core.due.is_some_and(|due| due <= now) {
@@ -283,7 +282,7 @@ impl Supervisor {
             let launched = self.start_core();
             fcntl_setfd(&self.reporter_restarted, FdFlags::CLOEXEC)?;
             self.cores += usize::from(launched.is_ok());
-            self.report_launch("core", launched);
+            report_launch("core", launched);
         }
         Ok(())
     }
@@ -304,17 +303,27 @@ impl Supervisor {
         Ok(())
     }
 
-    fn report_launch(&self, part: &str, launched: std::io::Result<()>) {
-        if let Err(error) = launched {
-            let fields = [("error", error.to_string().into())];
-            self.say(Level::Warn, &format!("the {part} could not be started; it is tried again"), &fields);
+    /// Changes the level of the log, if a signal asked for it: of this process, and of the reporter.
+    fn set_log_level(&mut self) {
+        for (asked, level, signal) in [
+            (&self.asked.debug, Some(LogLevel::Debug), Signal::USR1),
+            (&self.asked.configured, self.configured_level, Signal::USR2),
+        ] {
+            if asked.swap(false, Ordering::Relaxed) {
+                // For a reporter that is started later.
+                self.options.log_level = level;
+                self.log.set_level(self.options.log_level());
+                if let Some(reporter) = &self.reporter.child {
+                    let _ = kill_process(Pid::from_child(reporter), signal);
+                }
+            }
         }
     }
 
     fn command(&self, part: &str) -> Command {
         let mut command = Command::new(own_program());
         command.arg0("plimsoll");
-        command.arg(part).args(&self.arguments);
+        command.arg(part).args(self.options.arguments());
         command.arg("--supervisor").arg(std::process::id().to_string());
         command.arg("--inherited-config").arg(self.inherited_config.number().to_string());
         #[cfg(feature = "fault-injection")]
@@ -327,14 +336,14 @@ impl Supervisor {
     fn undo(&self) {
         match undo_all(&self.configuration) {
             Ok(summary) if summary.failed.is_empty() && summary.thawed.is_empty() && summary.continued == 0 => {}
-            Ok(summary) => self.say(Level::Warn, &format!("undone after the core: {summary}"), &[]),
-            Err(error) => self.say(Level::Warn, &format!("cannot undo what the core held: {error:#}"), &[]),
+            Ok(summary) => tracing::warn!("undone after the core: {summary}"),
+            Err(error) => tracing::warn!("cannot undo what the core held: {error:#}"),
         }
     }
 }
 
 /// This program's file; where an upgrade put another in its place, this program as the kernel still has it. The
-/// processes speak with each other, so all of them have to be of the same build.
+/// processes exchange records, so all of them have to be of the same build.
 fn own_program() -> PathBuf {
     let file = std::env::current_exe().ok().filter(|file| file.exists());
     file.unwrap_or_else(|| "/proc/self/exe".into())
@@ -359,7 +368,7 @@ fn launch(
             process.started = Instant::now();
             Ok(own)
         }
-        // Too many processes or files, or no memory just now: later.
+        // Too many processes or files, or no memory at present: it is tried again later.
         Err(error) => {
             process.again();
             Err(error)
@@ -367,54 +376,11 @@ fn launch(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The unit that is shipped.
-    const UNIT: &str = include_str!("../deploy/plimsoll.service");
-
-    /// The values of a key of the unit, in the order in which they stand there.
-    fn values(key: &str) -> Vec<&'static str> {
-        UNIT.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
-    }
-
-    #[test]
-    fn the_unit_never_gives_up_and_waits_longer_each_time() {
-        assert_eq!(values("StartLimitIntervalSec"), ["0"], "five starts in ten seconds would be the last ones");
-        let unit = UNIT.split("\n[Service]").next().expect("a first part");
-        assert!(unit.contains("\nStartLimitIntervalSec=0"), "it belongs to [Unit]; elsewhere it is ignored");
-        assert_eq!((values("Restart"), values("RestartSec")), (vec!["always"], vec!["1s"]));
-        assert_eq!((values("RestartSteps"), values("RestartMaxDelaySec")), (vec!["5"], vec!["30s"]));
-    }
-
-    #[test]
-    fn the_unit_gives_the_end_the_time_that_it_may_take() {
-        let [time] = values("TimeoutStopSec")[..] else { panic!("one time to stop") };
-        let seconds = time.strip_suffix('s').and_then(|seconds| seconds.parse().ok()).expect("in seconds");
-        let most = CORE_GRACE + REPORTER_GRACE + LAST_LINES;
-        assert!(most < Duration::from_secs(seconds), "systemd kills it after {seconds} s, and it may take {most:?}");
-    }
-
-    #[test]
-    fn pauses_between_starts_double_up_to_the_longest_and_begin_anew() {
-        let mut process = ChildProcess::new("child");
-        let mut next = || {
-            let before = Instant::now();
-            process.again();
-            let pause = process.due.expect("it is planned") - before;
-            (Duration::from_millis(pause.as_millis().try_into().expect("short")), process.pause)
-        };
-        let mut pauses = vec![PAUSE];
-        while pauses.len() < 9 {
-            let (pause, following) = next();
-            assert!(pause >= pauses[pauses.len() - 1] && pause < following.max(PAUSE_MOST + PAUSE), "{pause:?}");
-            pauses.push(following);
-        }
-        assert_eq!(pauses[..3], [PAUSE, PAUSE * 2, PAUSE * 4]);
-        assert_eq!(pauses[8], PAUSE_MOST);
-        process.started = Instant::now().checked_sub(LIVED).expect("the machine runs for a minute");
-        process.again();
-        assert_eq!(process.pause, PAUSE * 2, "it lived long enough");
+fn report_launch(part: &str, launched: std::io::Result<()>) {
+    if let Err(error) = launched {
+        tracing::warn!(%error, "the {part} could not be started; it is tried again");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
-//! Undoing what a core left that died: thaw what it froze, continue what the kernel side stopped for it.
+//! Undoes what a core left that died: thaws what it froze, continues what the kernel side stopped for it.
 //!
-//! The supervisor does this the moment the core is gone; `plimsoll undo` does it where all processes were killed at once.
+//! The supervisor does this as soon as the core has ended; `plimsoll undo` does it where all processes were killed.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::options::Options;
 const CODES: &str = "Exit codes: 0 nothing is left to undo, or another agent acts and holds what it holds; 1 something \
 could not be undone, and a line says what; 2 wrong arguments or configuration.";
 
-/// `plimsoll undo`: whose record to undo.
+/// `plimsoll undo`: the configuration that names the record.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
@@ -88,18 +88,18 @@ fn undo_in(directory: &Path, locks: &Locks, stopped_pin: &Path) -> anyhow::Resul
         summary.other_acts = true;
         return Ok(summary);
     }
-    // Where another agent acts it has undone that, and what is there now is its own. Before the record: a stopped
-    // process in a frozen cgroup goes on only when both are undone, in either order.
+    // Where another agent acts it has undone that, and what is there now is its own. A stopped process in a frozen cgroup
+    // goes on once both are undone, in either order.
     if free.stopped {
         summary.resume(stopped_pin);
     }
     let path = directory.join("record");
-    if !std::fs::exists(&path).with_context(|| format!("cannot look at {}", path.display()))? {
+    if !std::fs::exists(&path).with_context(|| format!("cannot access {}", path.display()))? {
         return Ok(summary);
     }
     let (mut record, found) = Record::open(&path, BootId::read()?)?;
     if let Found::Broken { aside, why } = found {
-        // What it held cannot be known any more, and somebody should look.
+        // What it held cannot be known any more: a person has to check.
         summary.failed.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
     }
     let undone = undo(&mut record, &Root::open(CGROUP_ROOT.as_ref())?);
@@ -109,7 +109,7 @@ fn undo_in(directory: &Path, locks: &Locks, stopped_pin: &Path) -> anyhow::Resul
     Ok(summary)
 }
 
-/// Undoes, says what, and gives the exit code: 1 where something is left.
+/// Undoes, prints what, and gives the exit code: 1 where something is left.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let summary = undo_all(&arguments.options.load(None)?)?;
     crate::log::print(&format!("plimsoll: {summary}\n"));
@@ -160,13 +160,13 @@ mod tests {
         let summary = place.undo("");
         assert!(summary.other_acts && summary.failed.is_empty(), "{summary}");
         assert!(summary.to_string().contains("another agent acts"));
-        // It keeps its state elsewhere: nothing here is its own, but what the kernel side stopped.
+        // It keeps its state in another directory: only what the kernel side stopped is its own.
         let summary = place.undo("elsewhere");
         assert!(!summary.other_acts && summary.failed.is_empty(), "{summary}");
-        // Once it is gone, also without a run record, what the kernel side stopped is looked at.
+        // Once it has ended, also without a run record, what the kernel side stopped is read.
         drop(lock);
         let summary = place.undo("");
         assert!(!summary.other_acts, "{summary}");
-        assert_eq!(summary.failed.len(), 1, "a pin that is no map is told: {summary}");
+        assert_eq!(summary.failed.len(), 1, "a pin that is no map is reported: {summary}");
     }
 }

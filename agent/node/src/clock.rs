@@ -3,7 +3,7 @@
 use plimsoll_units::MonotonicNs;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Now, by `CLOCK_MONOTONIC`: the clock of the kernel side's own timestamps, which nobody can step.
+/// Now, by `CLOCK_MONOTONIC`: the clock of the kernel side's own timestamps, which cannot be set.
 pub fn monotonic() -> MonotonicNs {
     let now = clock_gettime(ClockId::Monotonic);
     // Neither part is ever negative for this clock.

@@ -26,13 +26,12 @@ pub mod pressure;
 pub mod priority;
 pub mod process;
 mod sys;
-pub mod vmstat;
 pub mod zoneinfo;
 
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// A failure on the way from a wake to a kill: no allocation, no text until someone prints it.
+/// A failure on the way from a wake to a kill: no allocation, no text until it is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The cgroup was removed. Where the aim was that it ends, that is success.
@@ -65,7 +64,7 @@ pub enum Fault {
     Malformed {
         /// What was read.
         file: &'static str,
-        /// What was looked for.
+        /// What was expected.
         field: &'static str,
     },
 }
@@ -96,7 +95,7 @@ pub enum NodeError {
     Malformed {
         /// The path.
         path: PathBuf,
-        /// What was looked for.
+        /// What was expected.
         what: &'static str,
     },
     /// The kernel refused something that this process asked for itself.

@@ -40,7 +40,7 @@ fn refused(source: rustix::io::Errno) -> NodeError {
 #[inline(never)]
 pub fn touch_stack() {
     let mut stack = [0_u8; STACK];
-    // One write a page would do; the compiler must not know that nobody reads them.
+    // One write a page would do; the compiler must not know that they are never read.
     for byte in stack.iter_mut().step_by(1024) {
         *byte = 1;
     }

@@ -1,6 +1,6 @@
 //! /proc/meminfo, and the two readings of how much memory is available.
 //!
-//! The kubelet's own formula and the kernel's estimate part company under pressure: reclaim moves file pages from the
+//! The kubelet's own formula and the kernel's estimate differ under pressure: reclaim moves file pages from the
 //! active to the inactive list, and what is inactive the kubelet counts as available. So its figure can rise while
 //! memory runs out. Both are given; which one a threshold is compared with is configuration.
 
@@ -32,12 +32,12 @@ impl MemInfo {
     }
 }
 
-/// One reading. What this kernel does not say is absent, never zero.
+/// One reading. What this kernel does not report is absent, never zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemReading {
     /// Memory that the kernel manages, the pool of huge pages included.
     pub total: Bytes,
-    /// Pages that nobody uses.
+    /// Free pages.
     pub free: Bytes,
     /// The kernel's own estimate of what could be had without swapping.
     pub available: Bytes,
@@ -49,28 +49,18 @@ pub struct MemReading {
     pub swap_cached: Bytes,
     /// Anonymous memory that is mapped.
     pub anon: Bytes,
-    /// File pages that were used lately.
+    /// File pages on the active list.
     pub active_file: Bytes,
-    /// File pages that reclaim looks at first.
+    /// File pages on the inactive list, which reclaim scans first.
     pub inactive_file: Bytes,
-    /// tmpfs and shared memory: in the page cache, but not droppable.
-    pub shmem: Bytes,
     /// Slab and other kernel memory that reclaim can shrink.
     pub kernel_reclaimable: Bytes,
-    /// Slab that reclaim cannot shrink.
-    pub slab_unreclaimable: Option<Bytes>,
-    /// Page tables.
-    pub page_tables: Option<Bytes>,
-    /// Memory that may not be reclaimed (locked, or in a ramfs).
-    pub unevictable: Option<Bytes>,
     /// All swap.
     pub swap_total: Bytes,
     /// Swap that is free.
     pub swap_free: Bytes,
     /// All memory set aside for huge pages of every size; no process gets it in another way.
     pub hugetlb: Option<Bytes>,
-    /// Huge pages of the default size that are free in the pool.
-    pub hugetlb_free: Option<Bytes>,
 }
 
 impl MemReading {
@@ -86,11 +76,6 @@ impl MemReading {
     /// what the kernel keeps for itself. Memory in the huge page pool is in none of these.
     pub fn mem_available(&self) -> Bytes {
         self.available
-    }
-
-    /// Swap that is in use.
-    pub fn swap_used(&self) -> Bytes {
-        self.swap_total.saturating_sub(self.swap_free)
     }
 
     /// Page cache on either list, tmpfs not included: what dropping caches could free at most.
@@ -109,7 +94,7 @@ impl MemReading {
     }
 }
 
-/// Every line that is used, while it is not known yet whether all were there. In kibibytes but for the page count.
+/// Every line that is used, while it is not known yet whether all were there. In kibibytes.
 #[derive(Default)]
 struct Found {
     total: Option<u64>,
@@ -121,17 +106,11 @@ struct Found {
     anon: Option<u64>,
     active_file: Option<u64>,
     inactive_file: Option<u64>,
-    shmem: Option<u64>,
     kernel_reclaimable: Option<u64>,
     slab_reclaimable: Option<u64>,
-    slab_unreclaimable: Option<u64>,
-    page_tables: Option<u64>,
-    unevictable: Option<u64>,
     swap_total: Option<u64>,
     swap_free: Option<u64>,
     hugetlb: Option<u64>,
-    huge_free_pages: Option<u64>,
-    huge_page: Option<u64>,
 }
 
 impl Found {
@@ -146,17 +125,11 @@ impl Found {
             b"AnonPages" => &mut self.anon,
             b"Active(file)" => &mut self.active_file,
             b"Inactive(file)" => &mut self.inactive_file,
-            b"Shmem" => &mut self.shmem,
             b"KReclaimable" => &mut self.kernel_reclaimable,
             b"SReclaimable" => &mut self.slab_reclaimable,
-            b"SUnreclaim" => &mut self.slab_unreclaimable,
-            b"PageTables" => &mut self.page_tables,
-            b"Unevictable" => &mut self.unevictable,
             b"SwapTotal" => &mut self.swap_total,
             b"SwapFree" => &mut self.swap_free,
             b"Hugetlb" => &mut self.hugetlb,
-            b"HugePages_Free" => &mut self.huge_free_pages,
-            b"Hugepagesize" => &mut self.huge_page,
             _ => return,
         };
         *slot = Some(value);
@@ -175,15 +148,10 @@ impl Found {
             anon: need(self.anon, "AnonPages")?,
             active_file: need(self.active_file, "Active(file)")?,
             inactive_file: need(self.inactive_file, "Inactive(file)")?,
-            shmem: need(self.shmem, "Shmem")?,
             kernel_reclaimable: need(self.kernel_reclaimable.or(self.slab_reclaimable), "SReclaimable")?,
-            slab_unreclaimable: self.slab_unreclaimable.map(kib),
-            page_tables: self.page_tables.map(kib),
-            unevictable: self.unevictable.map(kib),
             swap_total: need(self.swap_total, "SwapTotal")?,
             swap_free: need(self.swap_free, "SwapFree")?,
             hugetlb: self.hugetlb.map(kib),
-            hugetlb_free: self.huge_free_pages.zip(self.huge_page).map(|(pages, size)| kib(pages.saturating_mul(size))),
         })
     }
 }
@@ -222,7 +190,6 @@ mod tests {
         assert_eq!(reading.kubelet_available(), Bytes(24_653_520 << 10));
         assert_eq!(reading.kernel_reclaimable, Bytes(95_564 << 10));
         assert_eq!(reading.hugetlb, Some(Bytes::ZERO));
-        assert_eq!(reading.hugetlb_free, Some(Bytes::ZERO));
     }
 
     #[test]

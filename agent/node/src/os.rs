@@ -14,14 +14,14 @@ const CGROUP1_MAGIC: u64 = 0x0027_e0eb;
 pub enum CgroupMode {
     /// Version 2 alone: what the agent acts in.
     Unified,
-    /// Memory is version 1's, with a version 2 tree beside it that has no memory controller: it can be looked at only.
+    /// Memory is version 1's, with a version 2 tree beside it that has no memory controller: it can only be watched.
     Hybrid {
         /// Where version 2 is mounted.
         unified: PathBuf,
     },
     /// Version 1 alone.
     Legacy,
-    /// None is mounted where it is looked for.
+    /// None is mounted in the usual place.
     Absent,
 }
 
@@ -39,7 +39,7 @@ impl CgroupMode {
         }
     }
 
-    /// One sentence for who cannot be served, `None` for who can.
+    /// Why the agent cannot run with it, in one sentence; `None` where it can.
     pub fn refusal(&self) -> Option<&'static str> {
         match self {
             Self::Unified | Self::Hybrid { .. } => None,

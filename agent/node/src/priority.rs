@@ -28,7 +28,7 @@ pub fn raise_this_thread() -> Priority {
     }
 }
 
-/// How the OOM killer looks at this process: from -1000 (never) to 1000 (first).
+/// Sets the OOM killer's adjustment for this process: from -1000 (never) to 1000 (first).
 pub fn set_oom_score_adj(value: i16) -> Result<(), NodeError> {
     let path = Path::new("/proc/self/oom_score_adj");
     std::fs::write(path, value.to_string()).map_err(|error| NodeError::Open {

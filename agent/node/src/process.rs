@@ -94,7 +94,7 @@ pub fn cgroup_path(pid: Option<Pid>) -> Option<Vec<u8>> {
     Some(line.strip_suffix(b" (deleted)").unwrap_or(line).to_vec())
 }
 
-/// The processes of this machine, each held while it is looked at.
+/// The processes of this machine, each with a descriptor that is held while it is read.
 pub fn all() -> impl Iterator<Item = Process> {
     // What ends meanwhile is left out.
     procfs::process::all_processes().into_iter().flatten().flatten()

@@ -1,6 +1,4 @@
-//! Deciding allocates nothing: a counting allocator looks on.
-
-#![expect(unsafe_code, reason = "a global allocator cannot be had without")]
+//! Deciding allocates nothing, by an allocator that counts.
 
 use plimsoll_policy::kubelet::{
     self, Amount, DiskLayout, FsStats, Line, MemoryStats, NodeStats, QosClass, Readings, Signal, StatsTime, Threshold,
@@ -11,52 +9,18 @@ use plimsoll_policy::{
     SliceSet, SliceThresholds, Stall, State, Swap, SwapThreshold, Terminating, Uid, Why, Workload, decide,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Percentage};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
-thread_local! {
-    static CALLS: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-fn count() {
-    // The thread's storage may be gone already while it ends.
-    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged; counting touches a thread-local cell that is
-// initialised without allocating.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of this very function.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn calls() -> usize {
-    CALLS.with(Cell::get)
+/// No allocation is made in `work`, and none is given back.
+fn assert_no_allocation(work: impl FnOnce(), of: &str) {
+    let counted = allocation_counter::measure(work);
+    assert_eq!((counted.count_total, counted.count_current), (0, 0), "{of}");
 }
 
 #[test]
-fn the_counter_counts() {
-    let before = calls();
-    drop(std::hint::black_box(vec![1_u8]));
-    assert!(calls() >= before + 2);
+fn an_allocation_and_its_return_are_counted() {
+    let vector = vec![1_u8];
+    assert_eq!(allocation_counter::measure(|| drop(std::hint::black_box(vector))).count_current, -1);
+    assert_eq!(allocation_counter::measure(|| drop(std::hint::black_box(vec![1_u8]))).count_total, 1);
 }
 
 /// Memory below a hard threshold, and the node's disk too.
@@ -144,49 +108,50 @@ fn deciding_allocates_nothing_however_many_there_are() {
         };
         let mut state = State::with_capacity(&config, count as usize);
         let mut plan = Plan::with_capacity(&config, count as usize, 2);
-        let before = calls();
         let (mut for_lines, mut for_limits, mut escalated, mut swapping, mut reclaimed, mut reported) =
             (0, 0, 0, 0, 0, None);
         let mut in_slice = false;
-        for second in 0..12 {
-            let plenty = MemoryStats { available: Some(1 << 39), working_set: Some(1 << 39), time: None };
-            let node = match second {
-                0 => NodeStats { memory: Some(plenty), ..crowded(second) },
-                1..4 => crowded(second),
-                // Memory is not read, and the disk is reclaimed; then nothing is but swap.
-                4..8 => NodeStats { memory: None, ..crowded(second) },
-                _ => NodeStats::default(),
-            };
-            let seconds = std::time::Duration::from_secs;
-            let observation = Observation {
-                layout: Some(DiskLayout::Single),
-                readings: Some(Readings::of(&node)),
-                mem_available: (second < 3).then_some(Bytes(500)),
-                swap: Some(Swap { total: Bytes(1 << 40), free: Bytes(0), refaults: second }),
-                stall: Some(Stall { full: seconds(u64::from(second > 7)), window: seconds(1) }),
-                dead_containers: Some(u32::from(second == 4)),
-                reclaimed: reported,
-                images: &images,
-                workloads: &workloads,
-                ..Observation::default()
-            };
-            decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
-            for action in &plan.actions {
-                *match action {
-                    Action::Evict { why: Why::Limit(_), .. } => &mut for_limits,
-                    Action::Evict { why: Why::Swap, .. } => &mut swapping,
-                    Action::Evict { .. } => &mut for_lines,
-                    Action::EscalateToKill { .. } => &mut escalated,
-                    Action::Reclaim(_) => &mut reclaimed,
-                } += 1;
+        let turns = || {
+            for second in 0..12 {
+                let plenty = MemoryStats { available: Some(1 << 39), working_set: Some(1 << 39), time: None };
+                let node = match second {
+                    0 => NodeStats { memory: Some(plenty), ..crowded(second) },
+                    1..4 => crowded(second),
+                    // Memory is not read, and the disk is reclaimed; then nothing is but swap.
+                    4..8 => NodeStats { memory: None, ..crowded(second) },
+                    _ => NodeStats::default(),
+                };
+                let seconds = std::time::Duration::from_secs;
+                let observation = Observation {
+                    layout: Some(DiskLayout::Single),
+                    readings: Some(Readings::of(&node)),
+                    mem_available: (second < 3).then_some(Bytes(500)),
+                    swap: Some(Swap { total: Bytes(1 << 40), free: Bytes(0), refaults: second }),
+                    stall: Some(Stall { full: seconds(u64::from(second > 7)), window: seconds(1) }),
+                    dead_containers: Some(u32::from(second == 4)),
+                    reclaimed: reported,
+                    images: &images,
+                    workloads: &workloads,
+                    ..Observation::default()
+                };
+                decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
+                for action in &plan.actions {
+                    *match action {
+                        Action::Evict { why: Why::Limit(_), .. } => &mut for_limits,
+                        Action::Evict { why: Why::Swap, .. } => &mut swapping,
+                        Action::Evict { .. } => &mut for_lines,
+                        Action::EscalateToKill { .. } => &mut escalated,
+                        Action::Reclaim(_) => &mut reclaimed,
+                    } += 1;
+                }
+                let at = StatsTime(i64::try_from(second).expect("small"));
+                reported = plan.reclaim().map(|order| Reclaimed { order: order.order, at }).or(reported);
+                let of_slice = Observation { scope: Scope::Slice(SliceId(0)), reclaimed: None, ..observation };
+                decide(&config, &mut state, &of_slice, MonotonicNs(second), &mut plan);
+                in_slice |= plan.outcome == Outcome::Evict;
             }
-            let at = StatsTime(i64::try_from(second).expect("small"));
-            reported = plan.reclaim().map(|order| Reclaimed { order: order.order, at }).or(reported);
-            let of_slice = Observation { scope: Scope::Slice(SliceId(0)), reclaimed: None, ..observation };
-            decide(&config, &mut state, &of_slice, MonotonicNs(second), &mut plan);
-            in_slice |= plan.outcome == Outcome::Evict;
-        }
-        assert_eq!(calls() - before, 0, "{count} workloads, {eviction_policy}");
+        };
+        assert_no_allocation(turns, &format!("{count} workloads, {eviction_policy}"));
         let is_engine = eviction_policy != EvictionPolicy::Kubelet;
         let all =
             [for_lines, for_limits, reclaimed, i32::from(!is_engine) + escalated, i32::from(!is_engine) + swapping];
@@ -215,23 +180,24 @@ fn turns_of_the_kubelet_allocate_nothing_where_no_pod_is_over_a_limit() {
             };
             let mut state = State::with_capacity(&config, count as usize);
             let mut plan = Plan::with_capacity(&config, count as usize, 0);
-            let before = calls();
             // On disks a turn has two parts.
             let mut reported = None;
             let mut evicted = 0;
-            for second in 1..3 {
-                let observation = Observation {
-                    layout: Some(DiskLayout::Single),
-                    readings: Some(Readings::of(&crowded(second))),
-                    reclaimed: reported,
-                    workloads: &workloads,
-                    ..Observation::default()
-                };
-                decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
-                reported = plan.reclaim().map(|order| Reclaimed { order: order.order, at: StatsTime(0) });
-                evicted += plan.evicted().count();
-            }
-            assert_eq!(calls() - before, 0, "{count} pods");
+            let turns = || {
+                for second in 1..3 {
+                    let observation = Observation {
+                        layout: Some(DiskLayout::Single),
+                        readings: Some(Readings::of(&crowded(second))),
+                        reclaimed: reported,
+                        workloads: &workloads,
+                        ..Observation::default()
+                    };
+                    decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
+                    reported = plan.reclaim().map(|order| Reclaimed { order: order.order, at: StatsTime(0) });
+                    evicted += plan.evicted().count();
+                }
+            };
+            assert_no_allocation(turns, &format!("{count} pods"));
             assert!(evicted > 0 || count == 0, "{count} pods: {:?}", plan.outcome);
         }
     }

@@ -12,11 +12,12 @@
 mod read;
 mod report;
 mod run;
-pub mod trace;
 mod trace_frames;
 
+pub use plimsoll_report::text::printable;
+pub use plimsoll_report::{plan_fields, trace};
 pub use read::{Recording, read};
-pub use report::{Turn, nanoseconds, plan_fields, printable, variant};
+pub use report::Turn;
 pub use trace_frames::{node_stats, stats_time, workloads_of};
 
 use plimsoll_config::Configuration;

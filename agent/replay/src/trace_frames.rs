@@ -1,9 +1,7 @@
 //! The samples of a trace as observations: memory of the machine, slices, workloads.
 
 use crate::run::{Frame, Slice as OfSlice};
-use crate::trace::{
-    Entry, Memory, Reported, Sample, Swap as SwapCounters, Terminating as Ends, Trace, Workload as Seen,
-};
+use crate::trace::{Entry, Reported, Sample, Swap as SwapCounters, Terminating as Ends, Trace, Workload as Seen};
 use core::time::Duration;
 use plimsoll_config::Configuration;
 use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PodStats, QosClass, StatsTime};
@@ -12,48 +10,46 @@ use plimsoll_policy::{
 };
 use plimsoll_units::{Bytes, MonotonicNs};
 
-impl Seen {
-    /// What its eviction gives back by the kernel's own estimate, which counts cache as available while it lives.
-    /// Without a figure of that all of its working set.
-    fn held(&self) -> Bytes {
-        let all = self.usage_bytes.unwrap_or(Bytes::ZERO);
-        self.held_bytes.map_or(all, |held| held.min(all))
-    }
+/// What its eviction gives back by the kernel's own estimate, which counts cache as available while it lives.
+/// Without a figure of that all of its working set.
+fn held(seen: &Seen) -> Bytes {
+    let all = seen.usage_bytes.unwrap_or(Bytes::ZERO);
+    seen.held_bytes.map_or(all, |held| held.min(all))
+}
 
-    /// A workload without pod facts: its request is its reservation.
-    fn observed(&self, configuration: &Configuration, slot: u32) -> Workload<'static> {
-        let (priority, protected) = configured(self, configuration);
-        let stats = self.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
-        let has_reservation = self.reservation_bytes > Bytes::ZERO;
-        let slices = (0_u8..).zip(&configuration.machine.slices).filter(|(_, slice)| slice.path.covers(&self.cgroup));
-        Workload {
-            key: Key { slot, id: self.id },
-            uid: Uid(self.id.0.into()),
-            owner: self.owner.map(|owner| Owner { id: owner.id, request: owner.request_bytes }),
-            facts: kubelet::Pod {
-                priority,
-                memory_request: Amount::counted(self.reservation_bytes.0),
-                grace_seconds: Some(configuration.policy.max_pod_grace_seconds),
-                stats,
-                ..kubelet::Pod::default()
-            },
-            qos: if has_reservation { QosClass::Burstable } else { QosClass::BestEffort },
-            protected,
-            terminating: self.terminating.map(|ends| match ends {
-                Ends::Graceful { until_ns } => {
-                    Terminating { is_graceful: true, until: Some(until_ns), ..Terminating::default() }
-                }
-                Ends::Killed => Terminating::default(),
-                Ends::Stuck => Terminating { is_stuck: true, ..Terminating::default() },
-                Ends::Refused => Terminating { is_stuck: true, is_refused: true, ..Terminating::default() },
-            }),
-            is_empty: self.empty,
-            grows_while_frozen: self.grows_while_frozen,
-            started: self.started_ns,
-            slices: slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index))),
-            swapped: self.swapped_bytes,
-            ..Workload::default()
-        }
+/// A workload without pod facts: its request is its reservation.
+fn observed(seen: &Seen, configuration: &Configuration, slot: u32) -> Workload<'static> {
+    let (priority, protected) = configured(seen, configuration);
+    let stats = seen.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
+    let has_reservation = seen.reservation_bytes > Bytes::ZERO;
+    let slices = (0_u8..).zip(&configuration.machine.slices).filter(|(_, slice)| slice.path.covers(&seen.cgroup));
+    Workload {
+        key: Key { slot, id: seen.id },
+        uid: Uid(seen.id.0.into()),
+        owner: seen.owner.map(|owner| Owner { id: owner.id, request: owner.request_bytes }),
+        facts: kubelet::Pod {
+            priority,
+            memory_request: Amount::counted(seen.reservation_bytes.0),
+            grace_seconds: Some(configuration.policy.max_pod_grace_seconds),
+            stats,
+            ..kubelet::Pod::default()
+        },
+        qos: if has_reservation { QosClass::Burstable } else { QosClass::BestEffort },
+        protected,
+        terminating: seen.terminating.map(|ends| match ends {
+            Ends::Graceful { until_ns } => {
+                Terminating { is_graceful: true, until: Some(until_ns), ..Terminating::default() }
+            }
+            Ends::Killed => Terminating::default(),
+            Ends::Stuck => Terminating { is_stuck: true, ..Terminating::default() },
+            Ends::Refused => Terminating { is_stuck: true, is_refused: true, ..Terminating::default() },
+        }),
+        is_empty: seen.empty,
+        grows_while_frozen: seen.grows_while_frozen,
+        started: seen.started_ns,
+        slices: slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index))),
+        swapped: seen.swapped_bytes,
+        ..Workload::default()
     }
 }
 
@@ -67,14 +63,7 @@ fn configured(workload: &Seen, configuration: &Configuration) -> (i32, Option<Pr
 
 /// The workloads of a single sample, in its order.
 pub fn workloads_of(sample: &Sample, configuration: &Configuration) -> Vec<Workload<'static>> {
-    (0..).zip(&sample.workloads).map(|(slot, workload)| workload.observed(configuration, slot)).collect()
-}
-
-impl From<Memory> for MemoryReading {
-    fn from(memory: Memory) -> Self {
-        let Memory { capacity_bytes, kubelet_bytes, mem_available_bytes } = memory;
-        Self { capacity: capacity_bytes, kubelet_available: kubelet_bytes, mem_available: mem_available_bytes }
-    }
+    (0..).zip(&sample.workloads).map(|(slot, workload)| observed(workload, configuration, slot)).collect()
 }
 
 /// Memory as statistics of a node have it, read then.
@@ -161,8 +150,8 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             swap: swap.map(of_swap),
             slices: configuration.machine.slices.iter().map(of_slice).collect(),
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
-            workloads: workloads.iter().map(|workload| workload.observed(configuration, 0)).collect(),
-            held: workloads.iter().map(Seen::held).collect(),
+            workloads: workloads.iter().map(|workload| observed(workload, configuration, 0)).collect(),
+            held: workloads.iter().map(held).collect(),
             pods: vec![None; workloads.len()],
         });
     }

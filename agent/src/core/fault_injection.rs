@@ -1,19 +1,16 @@
 //! What the watching thread must not do between a wake and its next wait, checked: in builds for tests only.
 
 #[cfg(feature = "fault-injection")]
-pub(super) use crate::fault_injection::{begin, end, filter, loses};
+pub(super) use crate::fault_injection::{filter, loses, without_allocation};
 
-/// A wake: allocations count from here.
+/// Runs what the thread does between a wake and its next wait, which must not allocate.
 #[cfg(not(feature = "fault-injection"))]
 #[inline]
-pub(super) fn begin() {}
+pub(super) fn without_allocation<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
 
-/// Back to waiting: there must have been none.
-#[cfg(not(feature = "fault-injection"))]
-#[inline]
-pub(super) fn end() {}
-
-/// Whether a wake is taken for one that never came.
+/// Whether an event is dropped as if the kernel had lost it.
 #[cfg(not(feature = "fault-injection"))]
 #[inline]
 pub(super) fn loses(_: &plimsoll_sense::Wake) -> bool {

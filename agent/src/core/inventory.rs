@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::suspects;
 use super::thresholds::Machine;
-use crate::record::{Record, StartParts};
+use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord};
 
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, ring};
 pub(super) use outgoing::{News, Outgoing};
@@ -184,7 +184,7 @@ impl Thread {
 
     fn name_suspects(&mut self) {
         for Memory { pid, name, resident, huge_pages, .. } in suspects::largest(self.inventory.config()) {
-            self.outgoing.report(&Record::Suspect {
+            self.outgoing.report(MachineRecord::Suspect {
                 pid: pid.cast_unsigned(),
                 name: name.as_bytes(),
                 resident,
@@ -198,7 +198,7 @@ impl Thread {
         let outgoing = &mut self.outgoing;
         for attempt in attempts.iter() {
             if let Some(why) = &attempt.error {
-                outgoing.report(&Record::SourceFailed { source: attempt.kind.name(), why: outgoing::clip(why) });
+                outgoing.report(StartupRecord::SourceFailed { source: attempt.kind.name(), why: outgoing::clip(why) });
             }
         }
         for Hook { name, state } in &self.health.read().hooks {
@@ -206,17 +206,23 @@ impl Thread {
                 HookState::Attached(how) => (true, how),
                 HookState::Missing(why) => (false, why),
             };
-            outgoing.report(&Record::Hook { name, attached, how: outgoing::clip(how) });
+            outgoing.report(StartupRecord::Hook { name, attached, how: outgoing::clip(how) });
         }
         // Last, so that readiness never lacks a reason that is on its way.
         let workloads = self.inventory.workloads();
-        outgoing.report(&Record::Armed { pid: std::process::id(), source, shadow: *shadow, workloads, start: *start });
+        outgoing.report(StartupRecord::Armed {
+            pid: std::process::id(),
+            source,
+            shadow: *shadow,
+            workloads,
+            start: *start,
+        });
         if first {
             if let Some((thawed, continued, failed, kills)) = undone.take() {
-                outgoing.report(&Record::Undone { thawed, continued, failed, kills });
+                outgoing.report(StartupRecord::Undone { thawed, continued, failed, kills });
             }
             for text in troubles.drain(..) {
-                outgoing.report(&Record::Trouble { text: outgoing::clip(&text) });
+                outgoing.report(HealthRecord::Trouble { text: outgoing::clip(&text) });
             }
         }
         self.report(schedule);
@@ -228,7 +234,13 @@ impl Thread {
         if schedule.coverage.is_overdue(now) {
             let Coverage { without_row, outside, descriptors, kernel_memory } = self.inventory.coverage();
             let sample_cost = self.handle.sample_cost();
-            self.outgoing.report(&Record::Inventory { without_row, outside, descriptors, kernel_memory, sample_cost });
+            self.outgoing.report(HealthRecord::Inventory {
+                without_row,
+                outside,
+                descriptors,
+                kernel_memory,
+                sample_cost,
+            });
             schedule.coverage.done(now, monotonic(), PACE);
         }
         let turns = self.handle.turns();
@@ -236,7 +248,7 @@ impl Thread {
             schedule.turned = (turns, now);
         }
         if now.since(schedule.turned.1) < STUCK {
-            self.outgoing.report(&Record::Beat {
+            self.outgoing.report(HealthRecord::Beat {
                 at: now,
                 workloads: self.inventory.workloads(),
                 malformed: health.malformed,
@@ -245,10 +257,10 @@ impl Thread {
             });
         }
         for (ring, count) in health.lost {
-            self.outgoing.report(&Record::Lost { ring, count });
+            self.outgoing.report(HealthRecord::Lost { ring, count });
         }
         for program in health.programs {
-            self.outgoing.report(&Record::Program {
+            self.outgoing.report(HealthRecord::Program {
                 name: program.name,
                 runs: program.runs,
                 run_time_ns: program.run_time_ns,

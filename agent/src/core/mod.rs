@@ -110,7 +110,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup(&protected))?;
     start.configuration = lap(begun);
     #[cfg(feature = "log")]
-    crate::log::print_kernel_side(configuration.machine.log_format);
+    crate::log::print_kernel_side(configuration.machine.log_format)?;
 
     let mode = CgroupMode::detect();
     let root = Root::open(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()))?;
@@ -139,7 +139,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut inventory = inventory::Thread {
         inventory: Inventory::new(plimsoll_inventory::Config {
             root: Root::open(root.path())?,
-            patterns: patterns(configuration.machine.workloads.iter().map(|workload| &workload.pattern), &configuration),
+            patterns: patterns(
+                configuration.machine.workloads.iter().map(|workload| &workload.pattern),
+                &configuration,
+            ),
             priorities: configuration.machine.workloads.iter().map(|workload| workload.priority).collect(),
             protected,
             slices: configuration.machine.slices.iter().map(|slice| slice.path.clone()).collect(),
@@ -347,6 +350,10 @@ fn term_descriptor() -> anyhow::Result<OwnedFd> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    // For the log of the other processes. A service manager may send them to all.
+    for signal in [signal_hook::consts::SIGUSR1, signal_hook::consts::SIGUSR2] {
+        signal_hook::flag::register(signal, Arc::default())?;
     }
     Ok(read)
 }

@@ -42,7 +42,7 @@ use rustix::event::{Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::inventory::{InventoryHandle, News, Request};
-use crate::record::{Cause, Record};
+use crate::record::{Cause, HealthRecord};
 pub(super) use arming::Arming;
 use deciding::Engine;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
@@ -165,17 +165,15 @@ impl Watch {
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
                 Err(errno) => {
-                    self.reporting.send(&Record::Failed { what: "wait", errno: Some(errno.raw_os_error()) });
+                    self.reporting.send(HealthRecord::Failed { what: "wait", errno: Some(errno.raw_os_error()) });
                     0
                 }
             };
             let awake = monotonic();
             self.workloads.handle.turn();
-            super::fault_injection::begin();
-            if let Some(end) = self.turn(&events[..count], awake) {
+            if let Some(end) = super::fault_injection::without_allocation(|| self.turn(&events[..count], awake)) {
                 return end;
             }
-            super::fault_injection::end();
             self.yield_cpu();
         }
     }
@@ -249,7 +247,8 @@ impl Watch {
         self.enforcement.kernel_brake.find_stopped(self.triggers.source());
         if self.enforcement.kernel_brake.has_failed() {
             // The thread keeps in its record what it could not continue, for the next time.
-            self.reporting.send(&Record::Failed { what: "continue a process that the kernel stopped", errno: None });
+            self.reporting
+                .send(HealthRecord::Failed { what: "continue a process that the kernel stopped", errno: None });
         }
         self.arming.read_task_limit();
     }

@@ -1,12 +1,12 @@
-//! `/metrics`, `/livez` and `/readyz`, on loopback unless told otherwise.
+//! `/metrics`, `/livez` and `/readyz`, on loopback unless another address is configured.
 //!
-//! Clients are not trusted: one that connects and says nothing delays nobody, and health waits for no record and no
-//! other answer.
+//! Clients are not trusted: one that connects and sends nothing delays no other one, and health waits for no record and
+//! no other answer.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,17 +17,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use plimsoll_node::meminfo::MemInfo;
-use plimsoll_units::MonotonicNs;
-use serde_json::json;
+use plimsoll_report::Answers;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
-
-use super::health::Health;
-use super::lock;
-use super::metrics::Metrics;
-use super::sink::Sink;
-use crate::log::Level;
 
 /// What one client or all of them may take.
 #[derive(Clone, Copy, Debug)]
@@ -43,59 +35,27 @@ struct Limits {
 }
 
 const LIMITS: Limits = Limits { all: 128, peer: 16, head: Duration::from_secs(2), connection: Duration::from_secs(10) };
-/// How long until an address that could not be had is tried again.
+/// How long until an address that was in use is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What the answers are made from. Nobody holds any of it for as long as records are told.
-pub(super) struct Answers {
-    pub(super) metrics: Metrics,
-    pub(super) health: Arc<Mutex<Health>>,
-    /// Absent where it could not be opened.
-    pub(super) memory: Option<Arc<MemInfo>>,
-    pub(super) clock: fn() -> MonotonicNs,
-    /// Why this machine's memory as a whole is not watched, if so.
-    pub(super) unwatched: Option<&'static str>,
-}
-
-impl Answers {
-    /// Readiness now, and its reasons.
-    pub(super) fn readiness(&self) -> (bool, String) {
-        let (ready, mut text) = lock(&self.health).judge((self.clock)());
-        if let Some(why) = self.unwatched {
-            text.push_str(why);
-            text.push('\n');
-        }
-        (ready, text)
-    }
-
-    /// All metrics as text, with the memory that is available now.
-    pub(super) fn metrics(&self) -> String {
-        if let Some(reading) = self.memory.as_ref().and_then(|memory| memory.read().ok()) {
-            self.metrics.set_available(&reading);
-        }
-        self.metrics.text()
-    }
-}
-
-/// Serves for ever. Without its address it goes on trying: the log goes on meanwhile.
-pub(super) async fn serve(address: SocketAddr, sink: Arc<Mutex<Sink>>) -> Infallible {
-    let answers = lock(&sink).answers();
-    let listener = listen(address, &sink).await;
+/// Serves for ever. Where its address is in use, it goes on trying.
+pub(super) async fn serve(address: SocketAddr, answers: Answers) -> Infallible {
+    let listener = listen(address).await;
     serve_on(listener, answers, LIMITS).await
 }
 
-async fn listen(address: SocketAddr, sink: &Mutex<Sink>) -> TcpListener {
+async fn listen(address: SocketAddr) -> TcpListener {
     let mut reported = false;
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return listener,
             Err(error) => {
                 if !std::mem::replace(&mut reported, true) {
-                    let message = format!(
+                    tracing::warn!(
+                        %address,
                         "cannot serve metrics and health on {address}: {error}; it is tried again. Is another \
                          machine.metricsAddress needed?"
                     );
-                    lock(sink).say(Level::Warn, &message, json!({"address": address.to_string()}));
                 }
                 tokio::time::sleep(AGAIN).await;
             }
@@ -103,8 +63,8 @@ async fn listen(address: SocketAddr, sink: &Mutex<Sink>) -> TcpListener {
     }
 }
 
-/// Takes every connection at once: where there are too many, another one is closed, so that a client that asks is never
-/// behind those that do not.
+/// Accepts every connection at once: where there are too many, another one is closed, so that a client that sends its
+/// request never waits for those that do not.
 async fn serve_on(listener: TcpListener, answers: Answers, limits: Limits) -> Infallible {
     let answers = Arc::new(answers);
     let mut tasks = JoinSet::new();
@@ -122,7 +82,7 @@ async fn serve_on(listener: TcpListener, answers: Answers, limits: Limits) -> In
                     let task = tasks.spawn(connection(stream, Arc::clone(&answers), Arc::clone(&asked), limits));
                     open.push(Open { peer, asked, task });
                 }
-                // Out of descriptors, as a rule: let some go first.
+                // Out of descriptors, as a rule: some must be closed first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             Some(ended) = tasks.join_next_with_id() => {
@@ -133,7 +93,7 @@ async fn serve_on(listener: TcpListener, answers: Answers, limits: Limits) -> In
     }
 }
 
-/// A connection that was taken, oldest first in their list.
+/// A connection that was accepted.
 struct Open {
     peer: IpAddr,
     /// The head of its request is here.
@@ -141,9 +101,9 @@ struct Open {
     task: AbortHandle,
 }
 
-/// The connection to close for another one from `peer`, by its place in a list of who is connected and whether the head
-/// of the request is here, oldest first. It is one of the same peer if that has as many as it may, and one of all if
-/// there are as many as there may be: the oldest that has not asked yet, or where all have, the oldest.
+/// The connection to close for another one from `peer`, by its place in the list of connections, oldest first, each with
+/// its peer and whether the head of its request is here. It is one of the same peer if that has as many as it may, and one of all if
+/// there are as many as there may be: the oldest without a request, or where all have one, the oldest.
 fn in_the_way(open: impl Iterator<Item = (IpAddr, bool)> + Clone, peer: IpAddr, limits: Limits) -> Option<usize> {
     let of_peer = open.clone().filter(|(other, _)| *other == peer).count();
     let own_only = of_peer >= limits.peer;
@@ -155,7 +115,7 @@ fn in_the_way(open: impl Iterator<Item = (IpAddr, bool)> + Clone, peer: IpAddr, 
     candidates.find(|(_, (_, asked))| !asked).or(oldest).map(|(index, _)| index)
 }
 
-/// Whom an address stands for: with version 6 a whole network of 2⁶⁴ addresses, because one client may have them all.
+/// The peer that an address counts for: with version 6 a whole network of 2⁶⁴ addresses, because one client may have them all.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -172,7 +132,7 @@ async fn connection(stream: TcpStream, answers: Arc<Answers>, asked: Arc<AtomicB
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
-        // One request each: nobody holds a place that others could have.
+        // One request each: no client keeps a place that others could have.
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     let _ = tokio::time::timeout(limits.connection, connection).await;
@@ -206,12 +166,21 @@ fn answer(request: &Request<Incoming>, answers: &Answers) -> Response<Full<Bytes
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Record, StartParts};
+    use crate::record::{StartParts, StartupRecord};
+    use plimsoll_config::LogFormat;
+    use plimsoll_report::{LevelFilter, Log, Metrics, Reporter, lock};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::io::Read as _;
+    use std::sync::Mutex;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpSocket;
 
     const LONG: Duration = Duration::from_mins(5);
+
+    fn reporter() -> Reporter {
+        let configuration = plimsoll_config::parse("", "test.yaml").expect("it is in order");
+        Reporter::new(configuration, Metrics::new(true), None, None)
+    }
 
     async fn ask(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).await.expect("it listens");
@@ -224,14 +193,8 @@ mod tests {
 
     #[test]
     fn paths_methods_and_readiness_are_answered() {
-        let (sink, _) = super::super::sink::tests::sink("", None);
-        let sink = Arc::new(Mutex::new(sink));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let listener = listen(([127, 0, 0, 1], 0).into(), &sink).await;
-            let address = listener.local_addr().expect("it has one");
-            let answers = lock(&sink).answers();
-            tokio::spawn(serve_on(listener, answers, LIMITS));
+        let mut reporter = reporter();
+        serving_from(reporter.answers(), LIMITS, async |address| {
             for (request, status) in [
                 ("GET /livez", "200"),
                 ("GET /readyz", "503"),
@@ -243,13 +206,8 @@ mod tests {
                 let answer = ask(address, request).await;
                 assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
             }
-            lock(&sink).report(&Record::Armed {
-                pid: std::process::id(),
-                source: "ebpf",
-                shadow: None,
-                workloads: 0,
-                start: StartParts::default(),
-            });
+            let (pid, start) = (std::process::id(), StartParts::default());
+            reporter.report(&StartupRecord::Armed { pid, source: "ebpf", shadow: None, workloads: 0, start }.into());
             let answer = ask(address, "GET /readyz").await;
             assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ready: source ebpf\n"), "{answer}");
             let metrics = ask(address, "GET /metrics").await;
@@ -259,8 +217,7 @@ mod tests {
 
     /// A server for the time of a test, as in the reporter on one thread.
     fn serving(limits: Limits, test: impl AsyncFnOnce(SocketAddr)) {
-        let (sink, _) = super::super::sink::tests::sink("", None);
-        serving_from(sink.answers(), limits, test);
+        serving_from(reporter().answers(), limits, test);
     }
 
     fn serving_from(answers: Answers, limits: Limits, test: impl AsyncFnOnce(SocketAddr)) {
@@ -296,19 +253,18 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_waits_for_records_that_are_told() {
-        let (sink, _) = super::super::sink::tests::sink("", None);
-        let sink = Arc::new(Mutex::new(sink));
-        let answers = lock(&sink).answers();
+    fn no_answer_waits_for_a_record_that_is_reported() {
+        let reporter = Arc::new(Mutex::new(reporter()));
+        let answers = lock(&reporter).answers();
         let (release, released) = std::sync::mpsc::channel::<()>();
         let (held, is_held) = std::sync::mpsc::channel();
-        let telling = std::thread::spawn(move || {
-            let _held = lock(&sink);
+        let reporting = std::thread::spawn(move || {
+            let _held = lock(&reporter);
             held.send(()).expect("the test waits");
             // Until the other end goes.
             let _ = released.recv();
         });
-        is_held.recv().expect("it tells");
+        is_held.recv().expect("it reports");
         serving_from(answers, LIMITS, async |address| {
             for (request, status) in [("GET /livez", "200"), ("GET /readyz", "503"), ("GET /metrics", "200")] {
                 let answer = ask(address, request).await;
@@ -316,7 +272,7 @@ mod tests {
             }
         });
         drop(release);
-        telling.join().expect("no panic");
+        reporting.join().expect("no panic");
     }
 
     #[test]
@@ -364,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_does_not_end_is_not_waited_for() {
+    fn a_request_whose_head_does_not_end_is_closed() {
         serving(Limits { head: Duration::from_millis(20), ..LIMITS }, async |address| {
             let mut streams = [connect(address, [127, 0, 0, 1]).await, connect(address, [127, 0, 0, 1]).await];
             streams[0].write_all(b"GET /livez HTTP/1.1\r\nHost: h").await.expect("it is open");
@@ -373,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_has_not_asked_goes_first() {
+    fn the_oldest_without_a_request_is_closed_first() {
         let limits = Limits { all: 4, peer: 2, ..LIMITS };
         let peer = |last| IpAddr::from([10, 0, 0, last]);
         for (open, from, expected) in [
@@ -391,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_that_one_client_may_have_are_one_peer() {
+    fn the_addresses_of_one_network_are_one_peer() {
         let one = |text: &str| network(text.parse().expect("an address"));
         assert_eq!(one("2001:db8::1"), one("2001:db8::ffff:2:3:4"));
         assert_ne!(one("2001:db8::1"), one("2001:db8:0:1::1"));
@@ -403,18 +359,23 @@ mod tests {
     fn a_port_in_use_is_named_once_with_its_key() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = taken.local_addr().expect("it has one");
-        let (sink, lines) = super::super::sink::tests::sink("", None);
-        let sink = Mutex::new(sink);
+        let (mut text, writer) = std::io::pipe().expect("a pipe");
+        let log = Log::start(LogFormat::Json, LevelFilter::INFO, writer, || {}).expect("a thread");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            tokio::select! {
-                biased;
-                _ = listen(address, &sink) => panic!("{address} is taken"),
-                () = std::future::ready(()) => {}
-            }
+        log.within(|| {
+            runtime.block_on(async {
+                tokio::select! {
+                    biased;
+                    _ = listen(address) => panic!("{address} is taken"),
+                    () = std::future::ready(()) => {}
+                }
+            });
         });
-        let lines = lines.lock().expect("no panic");
-        let [(Level::Warn, message, _)] = &lines[..] else { panic!("{lines:?}") };
-        assert!(message.contains(&address.to_string()) && message.contains("machine.metricsAddress"), "{message}");
+        assert!(log.finish(Duration::from_mins(1)));
+        let mut lines = String::new();
+        text.read_to_string(&mut lines).expect("its thread has ended");
+        let line: serde_json::Value = serde_json::from_str(&lines).expect("one line in JSON");
+        assert_eq!((&line["level"], &line["address"]), (&"warn".into(), &address.to_string().into()));
+        assert!(line["message"].as_str().is_some_and(|text| text.contains("machine.metricsAddress")), "{line}");
     }
 }

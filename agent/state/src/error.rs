@@ -1,4 +1,4 @@
-//! What can go wrong here.
+//! The errors of this crate.
 
 use rustix::io::Errno;
 use std::path::PathBuf;

@@ -20,7 +20,7 @@ pub type Queues = [Descriptors; 2];
 /// Descriptors in a message.
 const DESCRIPTORS: usize = 4;
 
-/// A socket to send by, and one to receive by. Neither side can change how the other one's behaves; no child inherits
+/// A socket to send from, and one to receive from. Neither side can change the other one's modes; no child inherits
 /// them.
 pub fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
     let (send, receive) = UnixDatagram::pair()?;
@@ -29,8 +29,8 @@ pub fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
     Ok((send, receive))
 }
 
-/// Sends them, and waits for nobody: [`Errno::AGAIN`] where the other side left too many messages unread, another error
-/// where it is gone or takes no more.
+/// Sends them without waiting: [`Errno::AGAIN`] where the other side left too many messages unread, another error where
+/// it has ended or receives no more.
 pub fn send(socket: impl AsFd, queues: &Queues) -> Result<(), Errno> {
     let [watch, inventory] = queues;
     let all = [&watch.frames, &watch.place, &inventory.frames, &inventory.place].map(AsFd::as_fd);
@@ -44,8 +44,8 @@ pub fn send(socket: impl AsFd, queues: &Queues) -> Result<(), Errno> {
     sendmsg(socket, &[IoSlice::new(&[0])], &mut control, flags).map(drop)
 }
 
-/// Takes the next ones, and waits for nobody: [`Errno::AGAIN`] where there are none yet, [`Errno::BADMSG`] for a
-/// message that is none of [`send`]'s.
+/// Receives the next ones without waiting: [`Errno::AGAIN`] where there are none yet, [`Errno::BADMSG`] for a message
+/// that is none of [`send`]'s.
 pub fn receive(socket: impl AsFd) -> Result<Queues, Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -58,10 +58,10 @@ pub fn receive(socket: impl AsFd) -> Result<Queues, Errno> {
             all.extend(descriptors);
         }
     }
-    let [watch, watch_place, inventory, scout_place] =
+    let [watch, watch_place, inventory, inventory_place] =
         <[OwnedFd; DESCRIPTORS]>::try_from(all).map_err(|_| Errno::BADMSG)?;
     let queue = |frames, place| Descriptors { frames, place };
-    Ok([queue(watch, watch_place), queue(inventory, scout_place)])
+    Ok([queue(watch, watch_place), queue(inventory, inventory_place)])
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use std::net::Shutdown;
 
     #[test]
-    fn queues_are_read_where_they_were_handed_to() {
+    fn queues_are_read_where_they_were_received() {
         let (ours, theirs) = pair().expect("sockets");
         assert_eq!(receive(&theirs).err(), Some(Errno::AGAIN), "there are none yet");
         let ((mut watch, first), (mut inventory, second)) =
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_read_or_hangs_up_holds_up_nobody() {
+    fn sending_never_waits_for_a_reader() {
         let queues = [queue::create(1).expect("memory").1, queue::create(1).expect("memory").1];
         let (ours, theirs) = pair().expect("sockets");
         let sent = (0..100).find_map(|_| send(&ours, &queues).err());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_by_a_core_is_none() {
+    fn other_messages_are_refused() {
         let (ours, theirs) = pair().expect("sockets");
         for bytes in [&b"x"[..], b"longer than a byte"] {
             ours.send(bytes).expect("room");

@@ -1,8 +1,8 @@
 //! What must survive the death of a process, at any instruction: the run record of what is frozen and being killed, the
 //! lock that lets one agent act, and the queue from the core to the reporter.
 //!
-//! Everything shared is memory of whole 64-bit words, checked on every read: what another process left behind, or is
-//! writing just now, is never trusted. Writing allocates nothing and never waits. Nothing here outlives a reboot, and
+//! All shared memory is whole 64-bit words, checked on every read: what another process left behind, or is writing at
+//! the same time, is never trusted. Writing allocates nothing and never waits. Nothing here outlives a reboot, and
 //! nothing needs to: no freeze does.
 
 mod error;

@@ -1,4 +1,4 @@
-//! One agent acts at a time on a machine; every other one watches and says what it would do.
+//! One agent acts at a time on a machine; every other one watches and reports what it would do.
 
 use crate::error::StateError;
 use rustix::fd::OwnedFd;
@@ -6,7 +6,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// The right to act. Given back when it is dropped, or when the process that holds it dies in whatever way.
+/// The right to act. Released when it is dropped, or when the process that holds it ends in whatever way.
 #[derive(Debug)]
 pub struct ActingLock {
     _held: OwnedFd,
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_acts_until_it_is_gone() {
+    fn one_holder_acts_until_it_is_dropped() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("lock");
         let first = ActingLock::try_acquire(&path).expect("writable");

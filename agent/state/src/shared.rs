@@ -43,7 +43,7 @@ impl Mapping {
     }
 
     /// The first half of the first word, which is used in no other way.
-    fn handle(&self) -> &AtomicU32 {
+    fn futex(&self) -> &AtomicU32 {
         // SAFETY: no mapping is shorter than a page; an `AtomicU32` needs less alignment than an `AtomicU64`.
         unsafe { self.start.cast().as_ref() }
     }
@@ -78,13 +78,12 @@ impl Shared {
         self.0.words()
     }
 
-    /// Changes the bell in the first word and wakes one thread that waits for that. Allocates nothing and waits for
-    /// nobody.
-    pub(crate) fn ring(&self) {
-        let handle = self.0.handle();
-        handle.fetch_add(1, Ordering::Release);
-        // It fails for an address that is not mapped, which this one is.
-        let _ = futex::wake(handle, futex::Flags::empty(), 1);
+    /// Counts up in the first word and wakes one thread that waits for that. Neither allocates nor waits.
+    pub(crate) fn wake(&self) {
+        let futex = self.0.futex();
+        futex.fetch_add(1, Ordering::Release);
+        // It fails for an address that is not mapped only.
+        let _ = futex::wake(futex, futex::Flags::empty(), 1);
     }
 }
 
@@ -103,14 +102,14 @@ impl View {
         self.0.words()[index].load(ordering)
     }
 
-    /// How often the bell rang, modulo 2³².
-    pub(crate) fn attempt(&self) -> u32 {
-        self.0.handle().load(Ordering::Acquire)
+    /// How often [`Shared::wake`] was called, modulo 2³².
+    pub(crate) fn wakes(&self) -> u32 {
+        self.0.futex().load(Ordering::Acquire)
     }
 
-    /// Waits until the bell rings, at most so long; not at all if it rang since it had rung `seen` times.
+    /// Waits for the next wake, at most so long; not at all if there were others than `seen` already.
     pub(crate) fn wait(&self, seen: u32, at_most: Timespec) {
-        // Whatever ended it, the caller looks.
-        let _ = futex::wait(self.0.handle(), futex::Flags::empty(), seen, Some(&at_most));
+        // Whatever ended it, the caller checks for frames.
+        let _ = futex::wait(self.0.futex(), futex::Flags::empty(), seen, Some(&at_most));
     }
 }

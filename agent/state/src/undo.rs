@@ -1,4 +1,4 @@
-//! Undoing what a dead process left: every freeze is taken back, no kill is repeated.
+//! Undoes what a process left that died: every cgroup that it froze is thawed, no kill is repeated.
 
 use crate::record::Record;
 use plimsoll_act::{Action, Journal as _, Step};
@@ -6,7 +6,7 @@ use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::{Fault, NodeError};
 use plimsoll_units::{CgroupId, MonotonicNs};
 
-/// A kill that was begun and whose victim still lives.
+/// A kill that was begun and whose victim still has processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingKill {
     /// The victim.
@@ -15,16 +15,16 @@ pub struct PendingKill {
     pub path: Vec<u8>,
     /// When the kill began.
     pub since: MonotonicNs,
-    /// The kill was done. Otherwise it may have been, or not: after the usual patience it may be decided about again.
+    /// The kill was written. Otherwise it may have been, or not: after the usual wait the workload may be evicted again.
     pub written: bool,
 }
 
 /// What was undone, and what is left.
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// Cgroups that go on.
+    /// Cgroups that were thawed.
     pub thawed: Vec<Vec<u8>>,
-    /// Deeds whose cgroup is gone, or whose victim is empty: over.
+    /// Actions whose cgroup was removed, or whose victim is empty: over.
     pub over: usize,
     /// Cgroups that could not be thawed, and why; their entries stay in the record.
     pub failed: Vec<(CgroupId, String)>,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_frozen_goes_on_and_what_was_killed_is_waited_for() {
+    fn frozen_cgroups_are_thawed_and_killed_ones_are_waited_for() {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let run = tempfile::tempdir().expect("a temporary directory");
         let deep = vec!["d"; 150].join("/");
@@ -124,7 +124,7 @@ mod tests {
         for (step, cgroup, path) in [
             (Step::Frozen, frozen, "frozen"),
             (Step::Freezing, freezing, deep.as_str()),
-            // Removed and made again: another cgroup stands there.
+            // Removed and made again: another cgroup is there.
             (Step::Frozen, CgroupId(other.0 + 1_000_000), "other"),
             (Step::Frozen, CgroupId(3), "gone"),
             (Step::KillWritten, dying, "dying"),

@@ -1,51 +1,17 @@
-//! From a wake to a kill nothing allocates: everything that the core's thread calls on that way is called here, under an
-//! allocator that counts what the calling thread asks for.
-#![expect(unsafe_code, reason = "a global allocator cannot be written without it")]
+//! From a wake to a kill nothing allocates: everything that the core's thread calls between the two is called here, and
+//! the allocations of the calling thread are counted.
 
+use allocation_counter::measure;
 use plimsoll_act::{Begun, BrakeEvent, BrakeLimits, Brakes, KillEvent, KillLimits, Kills, Owner, Workers};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
-use plimsoll_node::{clock, limits, meminfo, vmstat};
+use plimsoll_node::{clock, limits, meminfo};
 use plimsoll_state::Record;
 use plimsoll_state::queue;
 use plimsoll_units::Bytes;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
-
-thread_local! {
-    static ASKED: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: hands everything to the system's allocator as it came; counting touches one thread-local number that neither
-// allocates nor is dropped.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.with(|asked| asked.set(asked.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ASKED.with(|asked| asked.set(asked.get() + 1));
-        // SAFETY: the caller's promise is passed on; it came from the same allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// How often `work` asked for memory or gave some back.
-fn counted<T>(work: impl FnOnce() -> T) -> (T, u64) {
-    let before = ASKED.with(Cell::get);
-    let result = work();
-    (result, ASKED.with(Cell::get) - before)
-}
 
 #[test]
 fn from_a_wake_to_a_kill_nothing_is_allocated() {
@@ -73,16 +39,14 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
     let mut kills = Kills::with_capacity(KillLimits::default(), 2);
     let mut workers = Workers::start(4).expect("threads start");
     let memory = meminfo::MemInfo::open().expect("there is a /proc");
-    let counters = vmstat::VmStat::open().expect("there is a /proc");
     let tasks = limits::TaskLimits::open().expect("there is a /proc");
 
-    let (control, asked) = counted(|| vec![0_u8; 100]);
-    assert!(asked > 0 && control.len() == 100, "the allocator does not count");
+    let control = measure(|| drop(std::hint::black_box(vec![0_u8; 100])));
+    assert_eq!(control.count_total, 1, "allocations are not counted");
 
     let now = clock::monotonic();
-    let ((), asked) = counted(|| {
+    let counted = measure(|| {
         memory.read().expect("readable");
-        counters.read().expect("readable");
         tasks.read().expect("readable");
         handle.usage().expect("readable");
         assert!(handle.populated().expect("readable"));
@@ -98,10 +62,11 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         }
         while workers.poll().is_some() {}
     });
-    assert_eq!(asked, 0);
+    assert_eq!((counted.count_total, counted.count_current), (0, 0));
 
     fs::write(dir.join("cgroup.events"), "populated 0\nfrozen 0\n").expect("writable");
-    let (event, asked) = counted(|| kills.poll(now, &mut record, &mut workers));
+    let mut event = None;
+    let counted = measure(|| event = kills.poll(now, &mut record, &mut workers));
     assert!(matches!(event, Some(KillEvent::Emptied { .. })));
-    assert_eq!(asked, 0);
+    assert_eq!((counted.count_total, counted.count_current), (0, 0));
 }

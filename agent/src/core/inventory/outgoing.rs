@@ -11,7 +11,7 @@ use plimsoll_state::queue::Producer;
 
 use super::ring;
 use crate::core::thresholds::Machine;
-use crate::record::Record;
+use crate::record::{HealthRecord, Record};
 
 /// News for the watching thread.
 #[derive(Debug)]
@@ -72,8 +72,8 @@ impl Outgoing {
         while self.returned.pop().is_ok() {}
     }
 
-    pub(super) fn report(&mut self, record: &Record<'_>) {
-        record.send(&mut self.queue);
+    pub(super) fn report<'a>(&mut self, record: impl Into<Record<'a>>) {
+        record.into().send(&mut self.queue);
     }
 }
 
@@ -89,7 +89,7 @@ impl Sink for Outgoing {
             return;
         };
         if self.troubles.get(tried) != Some(&text) {
-            self.report(&Record::Trouble { text: clip(&text) });
+            self.report(HealthRecord::Trouble { text: clip(&text) });
             self.troubles.insert(tried, text);
         }
     }

@@ -11,7 +11,7 @@ use plimsoll_units::MonotonicNs;
 use super::super::thresholds::{self, Machine};
 use super::Watch;
 use super::triggers::Trigger;
-use crate::record::{Cause, Record};
+use crate::record::{Cause, HealthRecord};
 
 /// After the event of the threshold of tasks, none of it comes for so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
@@ -104,7 +104,7 @@ impl Watch {
         }
         self.arming.node = node;
         if self.triggers.source_mut().arm(&armed).is_err() {
-            self.reporting.send(&Record::Failed { what: "arm the thresholds", errno: None });
+            self.reporting.send(HealthRecord::Failed { what: "arm the thresholds", errno: None });
         }
         let after = self.sampler.reading(Scope::Node, policy.eviction_policy, &self.workloads.table);
         if let (Some(after), Some(node)) = (after, node)

@@ -13,7 +13,7 @@ use super::sampling::Sample;
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::hard_threshold;
 use super::triggers::Trigger;
-use crate::record::Record;
+use crate::record::{HealthRecord, ThresholdRecord};
 
 /// The decisions, in storage made beforehand.
 pub(super) struct Engine {
@@ -62,7 +62,7 @@ impl Watch {
     pub(super) fn sample(&mut self, trigger: &Trigger) {
         self.schedule.sampled();
         let Some((sample, memory)) = self.observe(trigger) else {
-            self.reporting.send(&Record::Failed { what: "read /proc/meminfo", errno: None });
+            self.reporting.send(HealthRecord::Failed { what: "read /proc/meminfo", errno: None });
             return self.schedule.sample_by(trigger.awake.after(BELOW_PACE_MOST));
         };
         if self.awaits_figures(&sample, trigger) {
@@ -150,7 +150,7 @@ impl Watch {
         if !summary.is_met
             && let Some(episode::Reported { crossed, past_threshold }) = self.scopes.episodes.over(summary.is_quiet)
         {
-            self.reporting.send(&Record::MemoryBack { crossed, at: now, past_threshold });
+            self.reporting.send(ThresholdRecord::MemoryBack { crossed, at: now, past_threshold });
         }
     }
 
@@ -159,7 +159,7 @@ impl Watch {
         let threshold = hard_threshold(&self.engine.policy, Scope::Node, memory.capacity);
         let source = self.triggers.source_mut();
         if self.enforcement.acts() && self.enforcement.kernel_brake.set(source, threshold).is_err() {
-            self.reporting.send(&Record::Failed { what: "mark slices for the in-kernel brake", errno: None });
+            self.reporting.send(HealthRecord::Failed { what: "mark slices for the in-kernel brake", errno: None });
         }
     }
 

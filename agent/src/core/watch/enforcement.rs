@@ -22,7 +22,7 @@ use super::freezing::Grown;
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::past;
 use super::triggers::Trigger;
-use crate::record::{Cause, Killed, Record, Refused, fitting};
+use crate::record::{Cause, EnforcementRecord, Killed, Refused, fitting};
 
 /// While a victim is dying, how often it is polled.
 const KILL_PACE: Duration = Duration::from_millis(2);
@@ -179,11 +179,11 @@ impl Watch {
                 }
             }
             Done::Released { cgroup, released, gone, kept } => {
-                self.reporting.send(&Record::Released { cgroup, released, gone, kept });
+                self.reporting.send(EnforcementRecord::Released { cgroup, released, gone, kept });
             }
             Done::Reclaimed { cgroup, asked, outcome } => {
                 self.job_reclaimed(now);
-                self.reporting.send(&Record::Reclaimed { cgroup, asked, all: outcome == Reclaimed::All });
+                self.reporting.send(EnforcementRecord::Reclaimed { cgroup, asked, all: outcome == Reclaimed::All });
                 trigger.because(Cause::FollowUp);
             }
         }
@@ -325,7 +325,7 @@ impl Watch {
         at: MonotonicNs,
         what: Killed,
     ) {
-        self.reporting.send(&Record::Kill { plan, path: fitting(handle.path()), usage, at, what });
+        self.reporting.send(EnforcementRecord::Kill { plan, path: fitting(handle.path()), usage, at, what });
     }
 }
 

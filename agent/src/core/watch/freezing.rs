@@ -16,7 +16,7 @@ use super::Watch;
 use super::enforcement::errno_of;
 use super::scopes::{owner_of, past_hard_threshold};
 use super::triggers::Trigger;
-use crate::record::{Braked, Cause, Record, Refused, fitting};
+use crate::record::{Braked, Cause, EnforcementRecord, Refused, ThresholdRecord, fitting};
 
 /// Freezing by a plan, from its first freeze to the next time that everything is thawed.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ impl Watch {
             Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => {
                 if self.enforcement.grown.is_first_without_room() {
                     let what = Braked::Refused(Refused::Full);
-                    self.reporting.send(&Record::Brake { path: fitting(handle.path()), at: now, what });
+                    self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at: now, what });
                 }
                 return false;
             }
@@ -112,7 +112,7 @@ impl Watch {
         if what == Braked::Frozen {
             self.report_stopped(past_threshold, now);
         }
-        self.reporting.send(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at: now, what });
         true
     }
 
@@ -120,7 +120,7 @@ impl Watch {
     pub(super) fn report_stopped(&mut self, past_threshold: Bytes, now: MonotonicNs) {
         let stopped = self.scopes.episodes.stopped(past_threshold, now);
         if let Some(episode::Reported { crossed, past_threshold }) = stopped {
-            self.reporting.send(&Record::Stopped { crossed, at: now, past_threshold });
+            self.reporting.send(ThresholdRecord::Stopped { crossed, at: now, past_threshold });
         }
     }
 
@@ -158,7 +158,7 @@ impl Watch {
             BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone),
             BrakeEvent::StillGrows { handle, grown, .. } => (handle, Braked::StillGrows(grown)),
         };
-        self.reporting.send(&Record::Brake { path: fitting(handle.path()), at: now, what });
+        self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at: now, what });
         self.workloads.close(handle);
     }
 }

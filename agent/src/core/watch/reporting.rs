@@ -11,7 +11,7 @@ use plimsoll_units::MonotonicNs;
 use super::sampling::Sample;
 use super::scopes::Scopes;
 use super::triggers::Trigger;
-use crate::record::{Cause, Record, fitting};
+use crate::record::{Cause, ObservationRecord, PlanRecord, Record, fitting};
 
 /// A plan that stays the same is reported again after this long.
 const REPORT_AGAIN: Duration = Duration::from_secs(30);
@@ -76,8 +76,8 @@ impl Reporting {
         Self { queue, is_traced }
     }
 
-    pub(super) fn send(&mut self, record: &Record<'_>) {
-        record.send(&mut self.queue);
+    pub(super) fn send<'a>(&mut self, record: impl Into<Record<'a>>) {
+        record.into().send(&mut self.queue);
     }
 
     /// Reports what is decided on, where it is traced.
@@ -86,7 +86,7 @@ impl Reporting {
             return;
         }
         let Sample { taken, completed: made, machine, stall, .. } = *sample;
-        self.send(&Record::Observed {
+        self.send(ObservationRecord::Begin {
             taken,
             made,
             memory: machine.reading,
@@ -95,16 +95,16 @@ impl Reporting {
         });
         for (scope, memory) in scopes.readings() {
             if let plimsoll_policy::Scope::Slice(slice) = scope {
-                self.send(&Record::ObservedSlice { index: slice.0, memory });
+                self.send(ObservationRecord::Slice { index: slice.0, memory });
             }
         }
         for scope in scopes.all() {
             if let Some(reclaimed) = scopes.get(scope).reclaimed {
-                self.send(&Record::ObservedReclaim { scope, reclaimed });
+                self.send(ObservationRecord::Reclaim { scope, reclaimed });
             }
         }
         for observed in table.observed() {
-            self.send(&Record::ObservedWorkload {
+            self.send(ObservationRecord::Workload {
                 id: observed.key.id,
                 owner: observed.owner,
                 usage: observed.working_set(),
@@ -118,7 +118,7 @@ impl Reporting {
             });
         }
         let workloads = u32::try_from(table.observed().len()).unwrap_or(u32::MAX);
-        self.send(&Record::ObservedEnd { workloads });
+        self.send(ObservationRecord::End { workloads });
     }
 
     /// Reports a plan if there is news in it.
@@ -129,29 +129,29 @@ impl Reporting {
             return;
         }
         *last = Some(new);
-        self.send(&head(made));
+        self.send(head(made));
         for (index, status) in (0..).zip(&plan.thresholds) {
-            self.send(&Record::PlanThreshold { status: *status, acting: plan.acting == Some(index) });
+            self.send(PlanRecord::Threshold { status: *status, acting: plan.acting == Some(index) });
         }
         let mut others = 0;
         for ranked in &plan.ranked {
             let is_acted_on = plan.victims().any(|victim| victim == ranked.workload);
             others += usize::from(!is_acted_on);
             if is_acted_on || others <= CANDIDATES || self.is_traced {
-                self.send(&Record::PlanRanked { ranked: *ranked, path: path_of(table, ranked.key) });
+                self.send(PlanRecord::Ranked { ranked: *ranked, path: path_of(table, ranked.key) });
             }
         }
         for action in &plan.actions {
-            self.send(&Record::PlanAction(*action));
+            self.send(PlanRecord::Action(*action));
         }
-        self.send(&Record::PlanEnd);
+        self.send(PlanRecord::End);
     }
 }
 
 /// The first record of a plan.
-fn head(made: Made<'_>) -> Record<'static> {
+fn head(made: Made<'_>) -> PlanRecord<'static> {
     let Made { plan, number, trigger, is_shadow } = made;
-    Record::Plan {
+    PlanRecord::Begin {
         number,
         cause: trigger.cause().unwrap_or(Cause::FollowUp),
         crossed: trigger.crossed,
@@ -179,8 +179,10 @@ fn path_of(table: &Table, key: Key) -> &[u8] {
 mod tests {
     use super::super::testing::{SLICE, SLICE_SCOPE, Scene, THRESHOLD};
     use super::super::triggers::Trigger;
+    use crate::record::Record;
     use plimsoll_node::clock::monotonic;
     use plimsoll_policy::EvictionPolicy;
+    use plimsoll_report::{Metrics, Reporter};
 
     #[test]
     fn a_plan_is_reported_again_when_a_victim_has_ended() {
@@ -235,7 +237,14 @@ mod tests {
                 scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
                 scene.sample();
             }
-            let entries = crate::reporter::traced(&scene.frames(), &configuration);
+            let (entries, traced) = std::sync::mpsc::channel();
+            let mut sinks = Reporter::new(configuration.clone(), Metrics::new(true), None, None);
+            sinks.trace(move |entry| entries.send(entry).is_ok());
+            for frame in scene.frames() {
+                sinks.report(&Record::read(&frame).expect("a record"));
+            }
+            drop(sinks);
+            let entries: Vec<_> = traced.iter().collect();
             let plans: Vec<_> = entries
                 .iter()
                 .filter_map(|entry| match entry {

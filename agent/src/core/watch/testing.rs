@@ -8,7 +8,7 @@ use super::triggers::{Ready, Trigger};
 use super::{
     Arming, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Triggers, Watch, Workloads,
 };
-use crate::record::{Braked, Record};
+use crate::record::{Braked, EnforcementRecord, Record};
 use core::time::Duration;
 use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker, Workers};
 use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Termination, Update};
@@ -195,7 +195,11 @@ impl Scene {
     pub(super) fn brakes(&mut self) -> Vec<Braked> {
         let frames = self.frames();
         let records = frames.iter().filter_map(|frame| Record::read(frame));
-        records.filter_map(|record| if let Record::Brake { what, .. } = record { Some(what) } else { None }).collect()
+        records
+            .filter_map(|record| {
+                if let Record::Enforcement(EnforcementRecord::Brake { what, .. }) = record { Some(what) } else { None }
+            })
+            .collect()
     }
 
     /// One turn in which these are ready, `after` now.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::super::fault_injection;
 use super::super::inventory::clear;
 use super::Watch;
-use crate::record::{Cause, OomScope, Record};
+use crate::record::{Cause, EnforcementRecord, HealthRecord, MachineRecord, OomScope, ThresholdRecord};
 
 /// How many growing workloads one wake names.
 const GROWERS: usize = 4;
@@ -219,7 +219,7 @@ impl Watch {
 
     pub(super) fn drain(&mut self, token: u32, trigger: &mut Trigger) {
         if self.triggers.drain(token).is_err() {
-            self.reporting.send(&Record::Failed { what: "read the source", errno: None });
+            self.reporting.send(HealthRecord::Failed { what: "read the source", errno: None });
         }
         if self.triggers.empty_drains() == 1 {
             // What cannot be read yet may be a crossing.
@@ -246,7 +246,7 @@ impl Watch {
                     });
                 }
                 trigger.crossed(crossed, grower);
-                self.reporting.send(&Record::Crossed { crossed, awake: trigger.awake });
+                self.reporting.send(ThresholdRecord::Crossed { crossed, awake: trigger.awake });
             }
             Wake::ReclaimStarted { .. } => trigger.because(Cause::Reclaim),
             Wake::StallBurst { .. } | Wake::Psi { .. } => {
@@ -264,13 +264,13 @@ impl Watch {
             }
             Wake::Tasks { count, at, tgid, .. } => {
                 self.arming.silence_tasks(trigger.awake);
-                self.reporting.send(&Record::Tasks { count, at, pid: tgid });
+                self.reporting.send(MachineRecord::Tasks { count, at, pid: tgid });
             }
             Wake::Cgroup { id, .. } => self.workloads.handle.sight_event(id),
             Wake::Stopped { tgid, slice, at } => {
                 self.enforcement.kernel_brake.stopped(at);
                 reached(KillPoint::KernelStopSeen);
-                self.reporting.send(&Record::StoppedInKernel { pid: tgid, slice, at });
+                self.reporting.send(EnforcementRecord::StoppedInKernel { pid: tgid, slice, at });
                 trigger.because(Cause::Line);
             }
         }
@@ -285,7 +285,7 @@ impl Watch {
             plimsoll_sense::OomScope::NumaNode => OomScope::NumaNode,
         };
         let resident = resident.map(|pages| pages.to_bytes(self.arming.machine().page_bytes));
-        self.reporting.send(&Record::Oom { at, pid: victim, cgroup: victim_cgroup, resident, scope });
+        self.reporting.send(MachineRecord::Oom { at, pid: victim, cgroup: victim_cgroup, resident, scope });
     }
 }
 

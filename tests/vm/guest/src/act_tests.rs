@@ -15,7 +15,7 @@ use plimsoll_inventory::{Bounds, Patterns, Protected, discover};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root, TaskList};
 use plimsoll_node::zoneinfo::Zones;
-use plimsoll_node::{Fault, clock, limits, meminfo, pressure, vmstat};
+use plimsoll_node::{Fault, clock, limits, meminfo, pressure};
 use plimsoll_state::{Found, Record, undo};
 use plimsoll_units::{Bytes, CgroupId};
 use std::path::Path;
@@ -138,7 +138,6 @@ pub(crate) fn reads_this_kernel() -> Result<()> {
             ("drift", &zones.drift().mem_available.0),
         ],
     );
-    vmstat::VmStat::open()?.read()?;
     let tasks = limits::TaskLimits::open()?.read()?;
     ensure!(tasks.tasks > 0 && tasks.tasks < tasks.limit(), "tasks: {tasks:?}");
     pressure::MemoryPressure::open()?.read()?;

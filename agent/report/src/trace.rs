@@ -1,7 +1,7 @@
 //! Traces of what was observed: one JSON object a line, the first of them a [`Header`]. `agent/docs/replay.md`
-//! describes every field, for other programs that write or read traces.
+//! describes every field for other programs that write or read them.
 
-use plimsoll_policy::Protected;
+use plimsoll_policy::{MemoryReading, Protected};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ pub struct Header {
     pub version: u32,
     /// The agent's version.
     pub agent: String,
-    /// The wall clock's nanoseconds since 1970 at the monotonic clock's zero, so that times can be printed as wall-clock
+    /// The wall clock's nanoseconds since 1970 at the monotonic clock's zero, so that times can be given in wall-clock
     /// time; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch_ns: Option<i64>,
@@ -61,7 +61,7 @@ impl Entry {
 pub struct Sample {
     /// When.
     pub at_ns: MonotonicNs,
-    /// When it was decided on, by the agent that wrote the trace. Such a sample says of every workload whether it is
+    /// When it was decided on, by the agent that wrote the trace. Such a sample has of every workload whether it is
     /// terminating, and which reclaims have ended. Absent for a sample on which nothing was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_ns: Option<MonotonicNs>,
@@ -130,6 +130,20 @@ pub struct Memory {
     pub mem_available_bytes: Option<Bytes>,
 }
 
+impl From<Memory> for MemoryReading {
+    fn from(memory: Memory) -> Self {
+        let Memory { capacity_bytes, kubelet_bytes, mem_available_bytes } = memory;
+        Self { capacity: capacity_bytes, kubelet_available: kubelet_bytes, mem_available: mem_available_bytes }
+    }
+}
+
+impl From<MemoryReading> for Memory {
+    fn from(memory: MemoryReading) -> Self {
+        let MemoryReading { capacity, kubelet_available, mem_available } = memory;
+        Self { capacity_bytes: capacity, kubelet_bytes: kubelet_available, mem_available_bytes: mem_available }
+    }
+}
+
 /// Full stall within a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -169,9 +183,9 @@ pub struct Reclaimed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Terminating {
-    /// It was asked to end and has time until then.
+    /// It was asked to terminate within its grace period.
     Graceful {
-        /// When its time is over.
+        /// When the grace period ends.
         until_ns: MonotonicNs,
     },
     /// It was killed.
@@ -233,16 +247,16 @@ pub struct Workload {
     /// It was frozen and its memory grew nevertheless.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub grows_while_frozen: bool,
-    /// Its reservation.
+    /// Its reservation: the memory request, or `memory.low` of a cgroup.
     #[serde(default)]
     pub reservation_bytes: Bytes,
-    /// Lower goes first.
+    /// Its priority; a workload of lower priority is evicted first.
     #[serde(default)]
     pub priority: i32,
     /// When it was first seen.
     #[serde(default)]
     pub started_ns: MonotonicNs,
-    /// Set while it ends.
+    /// Set while it is terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<Terminating>,
     /// Why it is never evicted, if so.

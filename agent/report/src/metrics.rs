@@ -1,11 +1,10 @@
-//! What is counted, in OpenMetrics. Labels come from closed sets: no name from outside is one.
+//! The metrics, in OpenMetrics. Labels come from closed sets: no name from outside is one.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_policy::{Plan, Protected, Verdict};
-use plimsoll_replay::variant;
 use plimsoll_units::Bytes;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -14,56 +13,58 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::fields::variant;
+
 /// One label.
-pub(super) type Label = [(&'static str, String); 1];
+pub(crate) type Label = [(&'static str, String); 1];
 type FloatGauge = Gauge<f64, AtomicU64>;
 type FloatCounter = Counter<f64, AtomicU64>;
 
-/// All of them. A clone counts the same.
+/// All metrics. A clone has the same values.
 #[derive(Clone)]
-pub(super) struct Metrics {
+pub struct Metrics {
     registry: Arc<Registry>,
-    pub(super) crossed_to_awake: Histogram,
-    pub(super) crossed_to_stopped: Histogram,
-    pub(super) crossed_to_memory_back: Histogram,
-    pub(super) past_threshold: Histogram,
-    pub(super) races_lost: Counter,
-    pub(super) oom_kills: Family<Label, Counter>,
-    pub(super) kills: Counter,
-    pub(super) kills_refused: Counter,
-    pub(super) stuck_victims: Counter,
-    pub(super) asked_to_end: Counter,
-    pub(super) brakes: Family<Label, Counter>,
-    pub(super) kernel_brakes: Family<Label, Counter>,
-    pub(super) decisions: Family<Label, Counter>,
-    pub(super) candidates: Family<Label, Counter>,
-    pub(super) lost_records: Family<Label, Counter>,
-    pub(super) lost_log_lines: Counter,
-    pub(super) malformed_records: Family<Label, Counter>,
-    pub(super) broken_plans: Counter,
-    pub(super) failures: Family<Label, Counter>,
-    pub(super) program_run_time: Family<Label, FloatCounter>,
-    pub(super) program_runs: Family<Label, Counter>,
-    pub(super) program_recursion_misses: Family<Label, Counter>,
-    pub(super) source: Family<Label, Gauge>,
-    pub(super) reporter_confined: Gauge,
-    pub(super) acting: Gauge,
-    pub(super) available: Family<Label, Gauge>,
-    pub(super) memory_pressure: Gauge,
-    pub(super) workloads: Gauge,
-    pub(super) inventory: InventoryMetrics,
-    pub(super) core_start: Family<Label, FloatGauge>,
-    pub(super) hook_attached: Family<Label, Gauge>,
+    pub(crate) crossed_to_awake: Histogram,
+    pub(crate) crossed_to_stopped: Histogram,
+    pub(crate) crossed_to_memory_back: Histogram,
+    pub(crate) past_threshold: Histogram,
+    pub(crate) races_lost: Counter,
+    pub(crate) oom_kills: Family<Label, Counter>,
+    pub(crate) kills: Counter,
+    pub(crate) kills_refused: Counter,
+    pub(crate) stuck_victims: Counter,
+    pub(crate) asked_to_end: Counter,
+    pub(crate) brakes: Family<Label, Counter>,
+    pub(crate) kernel_brakes: Family<Label, Counter>,
+    pub(crate) decisions: Family<Label, Counter>,
+    pub(crate) candidates: Family<Label, Counter>,
+    pub(crate) lost_records: Family<Label, Counter>,
+    pub(crate) lost_log_lines: Counter,
+    pub(crate) malformed_records: Family<Label, Counter>,
+    pub(crate) broken_plans: Counter,
+    pub(crate) failures: Family<Label, Counter>,
+    pub(crate) program_run_time: Family<Label, FloatCounter>,
+    pub(crate) program_runs: Family<Label, Counter>,
+    pub(crate) program_recursion_misses: Family<Label, Counter>,
+    pub(crate) source: Family<Label, Gauge>,
+    pub(crate) reporter_confined: Gauge,
+    pub(crate) acting: Gauge,
+    pub(crate) available: Family<Label, Gauge>,
+    pub(crate) memory_pressure: Gauge,
+    pub(crate) workloads: Gauge,
+    pub(crate) inventory: InventoryMetrics,
+    pub(crate) core_start: Family<Label, FloatGauge>,
+    pub(crate) hook_attached: Family<Label, Gauge>,
 }
 
 /// What the inventory leaves out, and what it costs.
 #[derive(Clone, Default)]
-pub(super) struct InventoryMetrics {
-    pub(super) without_row: Gauge,
-    pub(super) outside: Gauge,
-    pub(super) descriptors: Gauge,
-    pub(super) kernel_memory: Gauge,
-    pub(super) sample_cost: FloatGauge,
+pub(crate) struct InventoryMetrics {
+    pub(crate) without_row: Gauge,
+    pub(crate) outside: Gauge,
+    pub(crate) descriptors: Gauge,
+    pub(crate) kernel_memory: Gauge,
+    pub(crate) sample_cost: FloatGauge,
 }
 
 impl InventoryMetrics {
@@ -88,26 +89,27 @@ fn seconds() -> Histogram {
 }
 
 impl Metrics {
-    pub(super) fn new() -> Self {
+    /// All at zero. `is_confined`: this process is refused all files.
+    pub fn new(is_confined: bool) -> Self {
         let mut registry = Registry::with_prefix("plimsoll");
         let crossed_to_awake = seconds();
         registry.register_with_unit(
             "crossed_to_awake",
-            "From a line being crossed in the kernel to the core being awake",
+            "From the crossing of a threshold, as the kernel saw it, to the core being awake",
             Unit::Seconds,
             crossed_to_awake.clone(),
         );
         let crossed_to_stopped = seconds();
         registry.register_with_unit(
             "crossed_to_stopped",
-            "From a line being crossed to what grew being told to stop, by brake or kill",
+            "From the crossing of a threshold to the brake or kill of what grew",
             Unit::Seconds,
             crossed_to_stopped.clone(),
         );
         let crossed_to_memory_back = seconds();
         registry.register_with_unit(
             "crossed_to_memory_back",
-            "From a line being crossed to memory being above it again, where something was done",
+            "From the crossing of a threshold to memory being above it again, where something was done",
             Unit::Seconds,
             crossed_to_memory_back.clone(),
         );
@@ -115,7 +117,7 @@ impl Metrics {
         let past_threshold = Histogram::new(exponential_buckets(65_536.0, 2.0, 18));
         registry.register_with_unit(
             "past_threshold",
-            "How far below the threshold memory was when what grew was told to stop",
+            "How far below the threshold memory was at the brake or kill of what grew",
             Unit::Bytes,
             past_threshold.clone(),
         );
@@ -136,26 +138,26 @@ impl Metrics {
             crossed_to_stopped,
             crossed_to_memory_back,
             past_threshold,
-            races_lost: registered!("races_lost", "Times that the OOM killer chose for the whole machine"),
+            races_lost: registered!("races_lost", "OOM kills because the whole machine was short of memory"),
             oom_kills: registered!("oom_kills", "Victims of the OOM killer, by where memory was short"),
             kills: registered!("kills", "Workloads whose processes were all sent SIGKILL"),
-            kills_refused: registered!("kills_refused", "Workloads that were to be killed and were not"),
-            stuck_victims: registered!("stuck_victims", "Killed workloads that did not empty in time"),
-            asked_to_end: registered!("asked_to_end", "Workloads that were asked to end within their grace period"),
-            brakes: registered!("brakes", "Freezes and thaws, by what became of them"),
-            kernel_brakes: registered!("kernel_brakes", "In-kernel brakes of the running core, by what became of them"),
-            decisions: registered!("decisions", "Plans that were told, by their outcome"),
-            candidates: registered!(
-                "candidates",
-                "Candidates of plans that were told, by why they were or were not taken"
+            kills_refused: registered!("kills_refused", "Kills that were refused"),
+            stuck_victims: registered!("stuck_victims", "Killed workloads whose processes did not exit in time"),
+            asked_to_end: registered!(
+                "asked_to_end",
+                "Workloads that were asked to terminate within their grace period"
             ),
+            brakes: registered!("brakes", "Freezes and thaws, by outcome"),
+            kernel_brakes: registered!("kernel_brakes", "In-kernel brakes of the running core, by outcome"),
+            decisions: registered!("decisions", "Reported plans, by outcome"),
+            candidates: registered!("candidates", "Candidates of reported plans, by verdict"),
             lost_records: registered!(
                 "lost_records",
-                "Records that found a ring full or were overwritten unread in a queue"
+                "Records that found a ring buffer full or were overwritten in a queue before they were read"
             ),
-            lost_log_lines: registered!("lost_log_lines", "Lines of the log that nobody took in time"),
-            malformed_records: registered!("malformed_records", "Records that were none of those agreed on"),
-            broken_plans: registered!("broken_plans", "Plans of which a part was lost on the way to the log"),
+            lost_log_lines: registered!("lost_log_lines", "Lines of the log that were not read in time"),
+            malformed_records: registered!("malformed_records", "Records that could not be decoded"),
+            broken_plans: registered!("broken_plans", "Plans of which a part was lost on the way to the reporter"),
             failures: registered!("failures", "Calls that should not fail and did"),
             program_run_time: registered!(
                 "program_run_time",
@@ -168,11 +170,14 @@ impl Metrics {
                 "How often each kernel program was left out because it was running already"
             ),
             source: registered!("source", "1 for the source in use"),
-            reporter_confined: registered!("reporter_confined", "1 where the reporter is refused files, as it must be"),
+            reporter_confined: registered!(
+                "reporter_confined",
+                "1 where the reporter is refused all files, as it must be"
+            ),
             acting: registered!("acting", "1 where this agent acts, 0 where it shadows"),
             available: registered!(
                 "memory_available",
-                "Available memory, as the kubelet and as the kernel reckon it",
+                "Available memory, by the kubelet's formula and by the kernel's estimate",
                 Unit::Bytes
             ),
             memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
@@ -186,16 +191,23 @@ impl Metrics {
             registry: Arc::new(registry),
         };
         metrics.begin();
+        metrics.reporter_confined.set(is_confined.into());
         metrics
     }
 
-    /// What an alert looks for is there before it first happens.
+    /// What counts a line of the log that was lost.
+    pub fn count_lost_log_lines(&self) -> impl Fn() + Send + Sync + use<> {
+        let lost = self.lost_log_lines.clone();
+        move || _ = lost.inc()
+    }
+
+    /// Makes the series that an alert is on before there is a first event.
     fn begin(&self) {
         let known: [(&Family<Label, Counter>, _, &[&str]); 5] = [
             (&self.oom_kills, "scope", &["global", "cgroup", "cpuset", "numa-node"]),
             (&self.brakes, "outcome", &["frozen", "thawed", "still-grows", "gone", "refused", "thaw-failed"]),
             (&self.kernel_brakes, "outcome", &["applied", "refused"]),
-            (&self.lost_records, "ring", &["watch-queue", "scout-queue"]),
+            (&self.lost_records, "ring", &["watch-queue", "inventory-queue"]),
             (&self.malformed_records, "side", &["agent", "kernel"]),
         ];
         for verdict in verdicts() {
@@ -209,8 +221,8 @@ impl Metrics {
     }
 
     /// Sets the gauges of available memory to what was just read.
-    pub(super) fn set_available(&self, reading: &MemReading) {
-        // As it is decided by: the huge page pool is nobody's memory but its own.
+    pub(crate) fn set_available(&self, reading: &MemReading) {
+        // As decisions take it: the huge page pool is available to no workload.
         let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
         let kubelet = reading.kubelet_available().saturating_sub(pool);
         for (name, bytes) in [("kubelet", kubelet), ("kernel", reading.mem_available())] {
@@ -219,7 +231,7 @@ impl Metrics {
     }
 
     /// All of them as text.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing into a String does not fail.
         let _ = encode(&mut text, &self.registry);
@@ -227,7 +239,7 @@ impl Metrics {
     }
 }
 
-/// All that can become of a candidate.
+/// All verdicts that a candidate can have, but one that names a time.
 fn verdicts() -> impl Iterator<Item = Verdict> {
     let protected = [
         Protected::Init,
@@ -253,7 +265,7 @@ fn verdicts() -> impl Iterator<Item = Verdict> {
     others.into_iter().chain(protected.map(Verdict::Protected))
 }
 
-/// A fate as a label: `not-needed`, `protected-static`.
+/// A verdict as a label: `not-needed`, `protected-static`.
 fn name_of(verdict: Verdict) -> String {
     match verdict {
         Verdict::Protected(why) => format!("protected-{}", variant(&why).0),
@@ -261,21 +273,21 @@ fn name_of(verdict: Verdict) -> String {
     }
 }
 
-/// Counts what became of each candidate of a plan that was told.
-pub(super) fn count_candidates(metrics: &Metrics, plan: &Plan) {
+/// Counts each candidate of a reported plan by its verdict.
+pub(crate) fn count_candidates(metrics: &Metrics, plan: &Plan) {
     for ranked in &plan.ranked {
         count(&metrics.candidates, ("fate", &name_of(ranked.verdict)));
     }
 }
 
-/// Sets a counter whose total somebody else keeps.
-pub(super) fn store(family: &Family<Label, Counter>, label: (&'static str, &str), total: u64) {
+/// Sets a counter whose total the kernel side keeps.
+pub(crate) fn store(family: &Family<Label, Counter>, label: (&'static str, &str), total: u64) {
     let counter = family.get_or_create(&[(label.0, label.1.to_owned())]);
     counter.inner().store(total, std::sync::atomic::Ordering::Relaxed);
 }
 
 /// Counts one.
-pub(super) fn count(family: &Family<Label, Counter>, label: (&'static str, &str)) {
+pub(crate) fn count(family: &Family<Label, Counter>, label: (&'static str, &str)) {
     family.get_or_create(&[(label.0, label.1.to_owned())]).inc();
 }
 
@@ -287,7 +299,7 @@ mod tests {
 
     #[test]
     fn all_are_named_by_the_rules_of_open_metrics() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(true);
         // A family shows up with its first member.
         for family in [&metrics.decisions, &metrics.failures, &metrics.program_runs, &metrics.program_recursion_misses]
         {
@@ -349,8 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn why_each_candidate_was_or_was_not_taken_is_counted() {
-        let metrics = Metrics::new();
+    fn candidates_are_counted_by_verdict() {
+        let metrics = Metrics::new(true);
         let workload = |protected, usage| Workload {
             facts: Pod { stats: Some(PodStats { working_set: Some(usage), ..PodStats::default() }), ..Pod::default() },
             protected,

@@ -1,23 +1,21 @@
-//! Writes what was observed into a ring of files, for `plimsoll replay`. A thread of its own: it may wait for a disk,
-//! and neither the core nor the log waits for it.
+//! Writes a trace into a ring of files, for `plimsoll replay`. A thread of its own does: it may wait for a disk, and
+//! neither the core nor the log waits for it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::SystemTime;
 
 use plimsoll_node::clock::monotonic;
-use plimsoll_replay::trace::{Entry, Header, VERSION};
 use plimsoll_units::{Bytes, MonotonicNs};
+
+use crate::trace::{Entry, Header, VERSION};
 
 /// Files of the ring. The newest is `trace.jsonl`, older ones `trace.1.jsonl` and so on.
 const FILES: u32 = 4;
 /// Entries that wait to be written; of more, the newest are left out.
 const WAITING: usize = 1024;
-
-/// A way to have something written into the trace.
-pub(super) type Entries = SyncSender<Entry>;
 
 /// A ring of files, bounded in size.
 struct Ring {
@@ -47,7 +45,7 @@ impl Ring {
     fn write(&mut self, mut entry: Entry) -> io::Result<()> {
         // Plans about slices come after the machine's: times go up all the same.
         let at = match &mut entry {
-            Entry::Sample(look) => &mut look.at_ns,
+            Entry::Sample(sample) => &mut sample.at_ns,
             Entry::Reported(reported) => &mut reported.at_ns,
         };
         *at = self.last.max(*at);
@@ -55,7 +53,7 @@ impl Ring {
         let line = serde_json::to_string(&entry)? + "\n";
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         if self.header.len() as u64 + length > self.most {
-            return Err(io::Error::other("one line is longer than a file may be; give it more room with --trace-size"));
+            return Err(io::Error::other("one line is longer than a file may be; set a larger --trace-size"));
         }
         if self.written + length > self.most {
             (self.file, self.written) = begin(&self.folder, self.most, &self.header)?;
@@ -97,19 +95,27 @@ fn header() -> Header {
     Header { version: VERSION, agent: env!("CARGO_PKG_VERSION").to_owned(), epoch_ns }
 }
 
-/// A trace that is about to be written: its first file is open.
-pub(super) struct Trace(Ring);
+/// The files of a trace, the first of them open.
+pub struct TraceFiles(Ring);
 
-impl Trace {
-    pub(super) fn open(folder: &Path, size: Bytes) -> io::Result<Self> {
+impl TraceFiles {
+    /// Begins a new file in `folder`; all files together stay below `size`.
+    ///
+    /// # Errors
+    /// Where the folder or the file cannot be made.
+    pub fn open(folder: &Path, size: Bytes) -> io::Result<Self> {
         Ring::open(folder, size, &header()).map(Self)
     }
 
-    /// Gives the way to have something written. It ends when that is gone.
-    pub(super) fn start(self) -> io::Result<Entries> {
+    /// Starts the thread that writes, and gives what hands it an entry, without waiting: false where there is no room.
+    /// The thread ends when that is dropped.
+    ///
+    /// # Errors
+    /// Where the thread cannot be started.
+    pub fn start(self) -> io::Result<impl Fn(Entry) -> bool + Send> {
         let (entries, written) = sync_channel(WAITING);
         std::thread::Builder::new().name("trace".into()).spawn(move || self.serve(&written))?;
-        Ok(entries)
+        Ok(move |entry| entries.try_send(entry).is_ok())
     }
 
     fn serve(self, entries: &Receiver<Entry>) {
@@ -119,9 +125,9 @@ impl Trace {
             match ring.write(entry) {
                 Ok(()) => is_failing = false,
                 Err(error) => {
-                    // Told once until it works again; the log is not this thread's.
+                    // Once until it works again.
                     if !std::mem::replace(&mut is_failing, true) {
-                        let _ = writeln!(io::stderr(), "plimsoll: the trace cannot be written: {error}");
+                        tracing::warn!("the trace cannot be written: {error}");
                     }
                 }
             }
@@ -132,14 +138,14 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_replay::trace::{Reported, Sample};
-    use plimsoll_replay::{Recording, read};
+    use crate::trace::{Reported, Sample};
 
     fn entries(folder: &Path, age: u32) -> Vec<Entry> {
-        let bytes = fs::read(path(folder, age)).expect("a file of the ring");
-        let Ok(Recording::Trace(trace)) = read(&bytes) else { panic!("a trace") };
-        assert!(trace.header.epoch_ns.is_some() && !trace.is_cut_off);
-        trace.entries
+        let text = fs::read_to_string(path(folder, age)).expect("a file of the ring");
+        let mut lines = text.lines();
+        let header: Header = serde_json::from_str(lines.next().expect("a first line")).expect("a header");
+        assert!(header.epoch_ns.is_some() && text.ends_with('\n'));
+        lines.map(|line| serde_json::from_str(line).expect("an entry")).collect()
     }
 
     #[test]
@@ -165,10 +171,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let length = |age| fs::metadata(path(folder.path(), age)).map_or(0, |file| file.len());
         let total = || (0..FILES).map(length).sum::<u64>();
-        let look = |at| Entry::Sample(Sample { at_ns: MonotonicNs(at), ..Sample::default() });
+        let sample = |at| Entry::Sample(Sample { at_ns: MonotonicNs(at), ..Sample::default() });
         let mut ring = Ring::open(folder.path(), Bytes(8000), &header()).expect("writable");
         for at in 0..400 {
-            ring.write(look(at)).expect("writable");
+            ring.write(sample(at)).expect("writable");
         }
         assert!(total() > 6000, "{}", total());
         drop(ring);
@@ -177,7 +183,7 @@ mod tests {
         assert_eq!(entries(folder.path(), 1).last().map(|entry| entry.at().0), Some(399), "the newest is kept");
         for at in 400..500 {
             assert!(total() <= size, "{}", total());
-            ring.write(look(at)).expect("writable");
+            ring.write(sample(at)).expect("writable");
         }
         assert!(total() <= size, "{}", total());
     }
@@ -197,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn looks_and_plans_are_written_until_nobody_tells_any_more() {
+    fn samples_and_plans_are_written_until_there_are_no_more() {
         let folder = tempfile::tempdir().expect("a directory");
-        let entries_in = Trace::open(folder.path(), Bytes::mib(1)).expect("writable").start().expect("a thread");
+        let write = TraceFiles::open(folder.path(), Bytes::mib(1)).expect("writable").start().expect("a thread");
         let plan = serde_json::Map::from_iter([("outcome".to_owned(), "evict".into())]);
         let reported = Reported { at_ns: MonotonicNs(1), slice: None, line: "evicting".into(), plan };
         let all = [Entry::Sample(Sample { at_ns: MonotonicNs(1), ..Sample::default() }), Entry::Reported(reported)];
         for entry in &all {
-            entries_in.send(entry.clone()).expect("it listens");
+            assert!(write(entry.clone()), "there is room");
         }
         while entries(folder.path(), 0) != all {
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,7 +1,7 @@
 //! One line in the kernel's own log for each kill, beside what the OOM killer writes there.
 //!
-//! A kill is told before the plan that named it, because killing comes first. So its line waits for the plan's figures,
-//! for a moment only.
+//! A kill is reported before the plan that named it, because the core kills first. So its line waits for the plan's
+//! figures, but no longer than a second.
 
 use std::fmt;
 use std::fs::File;
@@ -10,30 +10,33 @@ use std::time::Duration;
 
 use plimsoll_units::{Bytes, MonotonicNs};
 
-/// How much of a cgroup's name there is room for: the kernel refuses records of more than some 970 bytes.
+use crate::record::{Braked, EnforcementRecord, HealthRecord, Killed, Record};
+use crate::text::escaped;
+
+/// How many bytes of a cgroup's name there is room for: the kernel refuses records of more than some 970 bytes.
 const NAME: usize = 490;
-/// Kills that wait for their plans; the first ones go without figures where there are more.
+/// Kills that wait for their plans; where there are more, all that wait are written without figures.
 const WAITING: usize = 64;
 /// How long a line waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a plan read, and where its line was.
+/// Available memory as a plan read it, and its threshold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Figures {
-    pub(super) kubelet: Bytes,
-    pub(super) mem_available: Option<Bytes>,
-    pub(super) line: Option<Bytes>,
+pub(crate) struct Figures {
+    pub(crate) kubelet: Bytes,
+    pub(crate) mem_available: Option<Bytes>,
+    pub(crate) threshold: Option<Bytes>,
 }
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kubelet, mem_available, line } = self;
-        write!(f, "available {kubelet} as the kubelet reckons")?;
+        let Self { kubelet, mem_available, threshold } = self;
+        write!(f, "available {kubelet} by the kubelet's formula")?;
         if let Some(mem_available) = mem_available {
-            write!(f, " and {mem_available} as the kernel does")?;
+            write!(f, " and {mem_available} by the kernel's estimate")?;
         }
-        if let Some(line) = line {
-            write!(f, ", threshold {line}")?;
+        if let Some(threshold) = threshold {
+            write!(f, ", threshold {threshold}")?;
         }
         Ok(())
     }
@@ -49,19 +52,60 @@ struct Kill {
 
 /// Writes the lines.
 #[derive(Debug)]
-pub(super) struct KernelLog {
+pub(crate) struct KernelLog {
     /// Absent where it could not be opened.
     file: Option<File>,
     waiting: Vec<Kill>,
+    /// A cgroup, escaped, that grew by so much although it was frozen: it is killed next.
+    unheld: Option<(String, Bytes)>,
 }
 
 impl KernelLog {
-    pub(super) fn new(file: Option<File>) -> Self {
-        Self { file, waiting: Vec::new() }
+    pub(crate) fn new(file: Option<File>) -> Self {
+        Self { file, waiting: Vec::new(), unheld: None }
+    }
+
+    pub(crate) fn record(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Enforcement(record) => self.enforcement(record),
+            Record::Health(HealthRecord::Beat { at, .. }) => self.sweep(*at),
+            Record::Health(
+                HealthRecord::Inventory { .. }
+                | HealthRecord::Lost { .. }
+                | HealthRecord::Program { .. }
+                | HealthRecord::Failed { .. }
+                | HealthRecord::Trouble { .. },
+            )
+            | Record::Startup(_)
+            | Record::Observation(_)
+            | Record::Plan(_)
+            | Record::Threshold(_)
+            | Record::Machine(_) => {}
+        }
+    }
+
+    fn enforcement(&mut self, record: &EnforcementRecord<'_>) {
+        match *record {
+            EnforcementRecord::Brake { path, what: Braked::StillGrows(grown), at: _ } => {
+                self.unheld = Some((escaped(path), grown));
+            }
+            EnforcementRecord::Kill { plan, path, usage, at, what: Killed::Begun } => {
+                let path = escaped(path);
+                match self.unheld.take().filter(|(unheld, _)| *unheld == path) {
+                    Some((_, grown)) => self.kill_unheld(&path, grown),
+                    None => self.kill(plan, &path, usage, at),
+                }
+            }
+            EnforcementRecord::Brake { .. }
+            | EnforcementRecord::Kill { .. }
+            | EnforcementRecord::StoppedInKernel { .. }
+            | EnforcementRecord::Released { .. }
+            | EnforcementRecord::Reclaimed { .. } => {}
+        }
     }
 
     /// A kill was begun for the figures of the plan with this number.
-    pub(super) fn kill(&mut self, plan: u64, path: &str, usage: Option<Bytes>, at: MonotonicNs) {
+    fn kill(&mut self, plan: u64, path: &str, usage: Option<Bytes>, at: MonotonicNs) {
         if self.waiting.len() >= WAITING {
             self.flush();
         }
@@ -70,12 +114,12 @@ impl KernelLog {
     }
 
     /// A kill was begun because a cgroup grew by so much although it was frozen.
-    pub(super) fn kill_unheld(&mut self, path: &str, grown: Bytes) {
+    fn kill_unheld(&mut self, path: &str, grown: Bytes) {
         self.write(&format!("killed {}: it grew {grown} while it was frozen", end(path)));
     }
 
-    /// The plan with this number is known. Lines that wait for others have waited long enough.
-    pub(super) fn plan(&mut self, number: u64, figures: Option<&Figures>) {
+    /// The plan with this number is known. Lines that wait for earlier ones are written without figures.
+    pub(crate) fn plan(&mut self, number: u64, figures: Option<&Figures>) {
         for Kill { plan, at: _, text } in std::mem::take(&mut self.waiting) {
             match figures.filter(|_| plan == number) {
                 Some(figures) => self.write(&format!("{text}, {figures}")),
@@ -84,15 +128,15 @@ impl KernelLog {
         }
     }
 
-    /// It is `now`: lines whose plans did not come are written without figures.
-    pub(super) fn look(&mut self, now: MonotonicNs) {
+    /// Writes, at `now`, lines whose plans did not come without figures.
+    fn sweep(&mut self, now: MonotonicNs) {
         if self.waiting.first().is_some_and(|first| now.since(first.at) > PATIENCE) {
             self.flush();
         }
     }
 
     /// Writes all that waits, without figures.
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.plan(0, None);
     }
 
@@ -116,7 +160,6 @@ fn end(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::escaped;
 
     fn written(file: &File) -> String {
         let mut text = vec![0; 8192];
@@ -131,7 +174,7 @@ mod tests {
     }
 
     const FIGURES: Figures =
-        Figures { kubelet: Bytes::mib(90), mem_available: Some(Bytes::mib(80)), line: Some(Bytes::mib(100)) };
+        Figures { kubelet: Bytes::mib(90), mem_available: Some(Bytes::mib(80)), threshold: Some(Bytes::mib(100)) };
 
     #[test]
     fn a_line_has_the_figures_of_its_own_plan() {
@@ -144,20 +187,20 @@ mod tests {
         log.kill_unheld("work.slice/c", Bytes::mib(3));
         assert_eq!(
             written(&file),
-            "<4>plimsoll: killed work.slice/a: usage 300.0 MiB, available 90.0 MiB as the kubelet reckons and \
-             80.0 MiB as the kernel does, threshold 100.0 MiB\n\
+            "<4>plimsoll: killed work.slice/a: usage 300.0 MiB, available 90.0 MiB by the kubelet's formula \
+             and 80.0 MiB by the kernel's estimate, threshold 100.0 MiB\n\
              <4>plimsoll: killed work.slice/b: usage unknown\n\
              <4>plimsoll: killed work.slice/c: it grew 3.0 MiB while it was frozen\n"
         );
     }
 
     #[test]
-    fn a_line_does_not_wait_for_ever() {
+    fn a_line_waits_for_a_second_at_most() {
         let (mut log, file) = log();
         log.kill(7, "a", None, MonotonicNs(5));
-        log.look(MonotonicNs(1_000_000_005));
+        log.sweep(MonotonicNs(1_000_000_005));
         assert_eq!(written(&file), "");
-        log.look(MonotonicNs(1_000_000_006));
+        log.sweep(MonotonicNs(1_000_000_006));
         assert_eq!(written(&file), "<4>plimsoll: killed a: usage unknown\n");
         for _ in 0..=WAITING {
             log.kill(8, "b", None, MonotonicNs(5));
@@ -170,7 +213,7 @@ mod tests {
         let (mut log, file) = log();
         let most = Bytes(u64::MAX);
         log.kill(7, &escaped(&[b'\n'; crate::record::PATH]), Some(most), MonotonicNs(1));
-        log.plan(7, Some(&Figures { kubelet: most, mem_available: Some(most), line: Some(most) }));
+        log.plan(7, Some(&Figures { kubelet: most, mem_available: Some(most), threshold: Some(most) }));
         let text = written(&file);
         assert!(text.len() < 900 && text.ends_with(", threshold 15.9 EiB\n"), "{text}");
         assert_eq!(text.lines().count(), 1);

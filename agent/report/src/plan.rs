@@ -5,32 +5,31 @@ use std::time::Duration;
 
 use plimsoll_config::Configuration;
 use plimsoll_policy::{Action, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, text};
-use plimsoll_replay::plan_fields;
-use plimsoll_replay::trace::Reported;
-pub(super) use plimsoll_replay::{nanoseconds as ns, variant};
 use plimsoll_units::MonotonicNs;
 use serde_json::{Map, Value, json};
 
-use super::kernel_log::Figures;
-use crate::log::escaped;
-use crate::record::{Cause, Record};
+use crate::fields::{nanoseconds as ns, plan_fields, variant};
+use crate::kernel_log::Figures;
+use crate::record::{Cause, PlanRecord};
+use crate::text::escaped;
+use crate::trace::Reported;
 
 /// A plan of which parts are still to come.
-pub(super) struct Draft {
+pub(crate) struct Draft {
     number: u64,
     cause: Cause,
     crossed: Option<MonotonicNs>,
     awake: MonotonicNs,
-    pub(super) shadow: bool,
-    pub(super) plan: Plan,
+    pub(crate) shadow: bool,
+    pub(crate) plan: Plan,
     /// Candidates' paths, escaped.
     paths: BTreeMap<u32, String>,
 }
 
 impl Draft {
-    /// Begins with what `record` says of the plan as a whole; `None` for any other record.
-    pub(super) fn begin(record: &Record<'_>) -> Option<Self> {
-        let Record::Plan {
+    /// Begins with what `record` says of the plan as a whole; `None` for any other part.
+    pub(crate) fn begin(record: &PlanRecord<'_>) -> Option<Self> {
+        let PlanRecord::Begin {
             number,
             cause,
             crossed,
@@ -66,35 +65,35 @@ impl Draft {
         Some(Self { number, cause, crossed, awake, shadow, plan, paths: BTreeMap::new() })
     }
 
-    pub(super) fn threshold(&mut self, status: ThresholdStatus, acting: bool) {
+    pub(crate) fn threshold(&mut self, status: ThresholdStatus, acting: bool) {
         if acting {
             self.plan.acting = u32::try_from(self.plan.thresholds.len()).ok();
         }
         self.plan.thresholds.push(status);
     }
 
-    pub(super) fn ranked(&mut self, ranked: Ranked, path: &[u8]) {
+    pub(crate) fn ranked(&mut self, ranked: Ranked, path: &[u8]) {
         self.paths.insert(ranked.workload, escaped(path));
         self.plan.ranked.push(ranked);
     }
 
-    pub(super) fn action(&mut self, action: Action) {
+    pub(crate) fn action(&mut self, action: Action) {
         self.plan.actions.push(action);
     }
 
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Everybody who is acted on is named: no part of that was lost.
-    pub(super) fn is_whole(&self) -> bool {
+    /// Every workload that is acted on is named: no part of that was lost.
+    pub(crate) fn is_whole(&self) -> bool {
         self.plan.victims().all(|victim| self.paths.contains_key(&victim))
     }
 
-    /// What its kills are told with.
-    pub(super) fn figures(&self) -> Option<Figures> {
+    /// The figures that its kills are reported with.
+    pub(crate) fn figures(&self) -> Option<Figures> {
         let MemoryReading { capacity: _, kubelet_available: kubelet, mem_available } = self.plan.memory?;
-        Some(Figures { kubelet, mem_available, line: self.plan.acting().map(|status| status.at.to_bytes()) })
+        Some(Figures { kubelet, mem_available, threshold: self.plan.acting().map(|status| status.at.to_bytes()) })
     }
 
     fn name(&self, candidate: u32) -> String {
@@ -102,23 +101,23 @@ impl Draft {
     }
 
     /// One line, with every number that led to it.
-    pub(super) fn line(&self, configuration: &Configuration) -> String {
+    pub(crate) fn line(&self, configuration: &Configuration) -> String {
         let done = if self.shadow { "shadow, not done: " } else { "" };
         let line = text::line(&configuration.policy, &self.plan, |workload| self.name(workload));
         let why = match self.cause {
             Cause::Line => "a threshold was crossed",
             Cause::Reclaim => "reclaim began",
             Cause::Psi => "the pressure trigger fired",
-            Cause::Poll => "it was time to poll",
-            Cause::Timer => "the slow timer",
+            Cause::Poll => "a poll was due",
+            Cause::Timer => "the slow timer fired",
             Cause::FollowUp => "a follow-up was due",
         };
         let woke = self.woke().map_or_else(String::new, |woke| format!(", awake {woke:?} after the crossing"));
-        format!("{done}{line}; looked because: {why}{woke}, decided after {:?}", self.plan.made.since(self.awake))
+        format!("{done}{line}; sampled because {why}{woke}, decided after {:?}", self.plan.made.since(self.awake))
     }
 
     /// The plan as a trace has it.
-    pub(super) fn reported(&self, configuration: &Configuration) -> Reported {
+    pub(crate) fn reported(&self, configuration: &Configuration) -> Reported {
         Reported {
             at_ns: self.plan.taken,
             slice: self.slice(configuration).map(str::to_owned),
@@ -142,7 +141,7 @@ impl Draft {
     }
 
     /// Every number by its name and unit.
-    pub(super) fn fields(&self, configuration: &Configuration) -> Map<String, Value> {
+    pub(crate) fn fields(&self, configuration: &Configuration) -> Map<String, Value> {
         let Self { number, cause, crossed, awake, shadow, plan, paths: _ } = self;
         let slice = self.slice(configuration);
         let mut fields = plan_fields(&configuration.policy, plan, slice, |workload| self.name(workload));

@@ -3,41 +3,46 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use plimsoll_node::process;
 use plimsoll_units::MonotonicNs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Without a sign of life for so long, the core counts as gone.
+use crate::lock;
+use crate::record::{HealthRecord, Record, StartupRecord};
+
+/// Without a beat for so long, the core does not count as ready.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// What readiness is judged by.
+/// What readiness is decided by.
 #[derive(Debug, Default)]
-pub(super) struct Health {
+pub(crate) struct Health {
     /// The core that was armed last; none until one was.
-    pub(super) core: Option<Armed>,
+    pub(crate) core: Option<Armed>,
     /// Better sources that were not taken, and why.
-    pub(super) source_errors: BTreeMap<String, String>,
+    pub(crate) source_errors: BTreeMap<String, String>,
     /// Hooks that are missing, and why.
-    pub(super) missing: BTreeMap<String, String>,
+    pub(crate) missing: BTreeMap<String, String>,
 }
 
 /// A core whose thresholds are armed.
 #[derive(Debug)]
-pub(super) struct Armed {
+pub(crate) struct Armed {
     /// The source in use.
-    pub(super) source: String,
+    pub(crate) source: String,
     /// Why this agent only watches.
-    pub(super) shadow: Option<String>,
-    /// The last sign of life.
-    pub(super) heard: MonotonicNs,
+    pub(crate) shadow: Option<String>,
+    /// The last beat.
+    pub(crate) heard: MonotonicNs,
     /// Its process, or why that could not be opened.
-    pub(super) process: Result<OwnedFd, Errno>,
+    pub(crate) process: Result<OwnedFd, Errno>,
 }
 
 impl Armed {
-    /// Whether it is known to have ended, as a killed one has that had no time to say so.
+    /// Whether it is known to have ended, as after a kill of which it could report nothing.
     fn has_ended(&self) -> bool {
         match &self.process {
             Ok(process) => {
@@ -51,18 +56,18 @@ impl Armed {
 
 impl Health {
     /// Whether it is ready at `now`, and what there is to say.
-    pub(super) fn judge(&self, now: MonotonicNs) -> (bool, String) {
+    pub(crate) fn judge(&self, now: MonotonicNs) -> (bool, String) {
         let Some(core) = &self.core else {
-            return (false, "not ready: the core has not armed its lines yet\n".into());
+            return (false, "not ready: the core has not armed its thresholds yet\n".into());
         };
         if core.has_ended() {
-            return (false, "not ready: the core ended; the next one has not armed its lines yet\n".into());
+            return (false, "not ready: the core ended; the next one has not armed its thresholds yet\n".into());
         }
         let Armed { source, shadow, heard, .. } = core;
         let silence = now.since(*heard);
         let (ready, mut text) = match shadow {
             _ if silence > SILENCE => {
-                let text = format!("not ready: nothing was heard of the core for {} s", silence.as_secs());
+                let text = format!("not ready: no record of the core for {} s", silence.as_secs());
                 (false, format!("{text}\nsource {source}\n"))
             }
             Some(_) => (false, format!("not ready: this agent does not act\nsource {source}\n")),
@@ -82,6 +87,65 @@ impl Health {
     }
 }
 
+/// Records as health.
+#[derive(Default)]
+pub(crate) struct HealthSink {
+    health: Arc<Mutex<Health>>,
+    /// What a core reported of its start, which is its health once it is armed.
+    starting: Health,
+}
+
+impl HealthSink {
+    pub(crate) fn health(&self) -> Arc<Mutex<Health>> {
+        Arc::clone(&self.health)
+    }
+
+    pub(crate) fn record(&mut self, record: &Record<'_>, clock: fn() -> MonotonicNs) {
+        match record {
+            Record::Startup(record) => self.startup(record, clock),
+            Record::Health(HealthRecord::Beat { at, .. }) => {
+                if let Some(core) = &mut lock(&self.health).core {
+                    core.heard = *at;
+                }
+            }
+            Record::Health(
+                HealthRecord::Inventory { .. }
+                | HealthRecord::Lost { .. }
+                | HealthRecord::Program { .. }
+                | HealthRecord::Failed { .. }
+                | HealthRecord::Trouble { .. },
+            )
+            | Record::Observation(_)
+            | Record::Plan(_)
+            | Record::Threshold(_)
+            | Record::Enforcement(_)
+            | Record::Machine(_) => {}
+        }
+    }
+
+    fn startup(&mut self, record: &StartupRecord<'_>, clock: fn() -> MonotonicNs) {
+        match *record {
+            StartupRecord::SourceFailed { source, why } => {
+                self.starting.source_errors.insert(source.into(), why.into());
+            }
+            StartupRecord::Hook { name, attached: false, how } => {
+                self.starting.missing.insert(name.into(), how.into());
+            }
+            StartupRecord::Armed { pid, source, shadow, .. } => {
+                let pid = i32::try_from(pid).ok().and_then(process::Pid::from_raw);
+                let core = Armed {
+                    source: source.into(),
+                    shadow: shadow.map(Into::into),
+                    heard: clock(),
+                    process: pid.ok_or(Errno::SRCH).and_then(process::open),
+                };
+                *lock(&self.health) = Health { core: Some(core), ..std::mem::take(&mut self.starting) };
+            }
+            StartupRecord::Hook { attached: true, .. } | StartupRecord::Undone { .. } => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_ended_is_not_ready_before_anybody_says_so() {
+    fn a_core_that_ended_is_not_ready_without_a_record_of_its_end() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
         let pid = rustix::process::Pid::from_child(&child);
         let open = || Armed { process: plimsoll_node::process::open(pid), ..armed("ebpf", None) };
@@ -104,7 +168,7 @@ mod tests {
         assert!(health.judge(second(1)).0);
         child.kill().expect("it is ours");
         child.wait().expect("it is ours");
-        // The one that was opened before, and one that was gone already.
+        // The one that was opened before, and one that had exited already.
         for _ in 0..2 {
             let (ready, text) = health.judge(second(1));
             assert!(!ready && text.contains("the core ended"), "{text}");
@@ -115,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_is_armed_and_heard_of() {
+    fn ready_is_an_armed_core_with_beats() {
         let mut health = Health::default();
         assert!(!health.judge(second(1)).0);
         health.core = Some(armed("psi", None));
@@ -125,21 +189,21 @@ mod tests {
         for (now, ready, first) in [
             (1, true, "ready: "),
             (16, true, "ready: "),
-            (17, false, "not ready: nothing was heard of the core for 16 s\n"),
-            (99, false, "not ready: nothing was heard of the core for 98 s\n"),
+            (17, false, "not ready: no record of the core for 16 s\n"),
+            (99, false, "not ready: no record of the core for 98 s\n"),
         ] {
             assert_eq!(health.judge(second(now)), (ready, format!("{first}{reasons}")), "at {now}");
         }
-        // It is heard of again.
+        // It beats again.
         health.core.as_mut().expect("armed").heard = second(99);
         assert!(health.judge(second(100)).0);
     }
 
     #[test]
-    fn who_only_watches_is_not_ready_and_says_why() {
+    fn an_agent_that_only_watches_is_not_ready_and_says_why() {
         let health = Health { core: Some(armed("ebpf", Some("another agent acts"))), ..Health::default() };
         for (now, first) in
-            [(1, "not ready: this agent does not act"), (99, "not ready: nothing was heard of the core for 98 s")]
+            [(1, "not ready: this agent does not act"), (99, "not ready: no record of the core for 98 s")]
         {
             let text = format!("{first}\nsource ebpf\nshadow: another agent acts\n");
             assert_eq!(health.judge(second(now)), (false, text), "at {now}");

@@ -1,25 +1,25 @@
 //! An observation, put together from its parts, as a trace has it.
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::{MemoryReading, Scope};
-use plimsoll_replay::trace::{Memory, Owner, Reclaimed, Sample, Slice, Stall, Terminating, Workload};
+use plimsoll_policy::Scope;
 use plimsoll_units::MonotonicNs;
 
-use super::plan::ns;
-use crate::log::escaped;
-use crate::record::Record;
+use crate::fields::nanoseconds as ns;
+use crate::record::ObservationRecord;
+use crate::text::escaped;
+use crate::trace::{Memory, Owner, Reclaimed, Sample, Slice, Stall, Terminating, Workload};
 
-/// Looks of the core on their way into a trace.
+/// Samples of the core on their way into a trace.
 #[derive(Default)]
-pub(super) struct Observed {
-    look: Option<Sample>,
-    /// Looks of which a part was lost since one was written.
+pub(crate) struct Observed {
+    sample: Option<Sample>,
+    /// Samples of which a part was lost since one was written.
     missing: u32,
 }
 
 impl Observed {
-    /// Takes a part in. Gives the look that it completes.
-    pub(super) fn take(&mut self, record: &Record<'_>, configuration: &Configuration) -> Option<Sample> {
+    /// Takes a part in. Gives the sample that it completes.
+    pub(crate) fn take(&mut self, record: &ObservationRecord<'_>, configuration: &Configuration) -> Option<Sample> {
         let path = |scope: Scope| match scope {
             Scope::Node => None,
             Scope::Slice(slice) => {
@@ -27,34 +27,33 @@ impl Observed {
             }
         };
         match *record {
-            Record::Observed { taken, made, memory, huge_page_pool, stall } => {
+            ObservationRecord::Begin { taken, made, memory, huge_page_pool, stall } => {
                 // Its end was lost.
-                self.missing += u32::from(self.look.is_some());
-                self.look = Some(Sample {
+                self.missing += u32::from(self.sample.is_some());
+                self.sample = Some(Sample {
                     at_ns: taken,
                     made_ns: Some(made),
-                    memory: Some(of_memory(memory)),
+                    memory: Some(memory.into()),
                     huge_page_pool_bytes: huge_page_pool,
                     stall: stall.map(|stall| Stall { full_ns: ns(stall.full), window_ns: ns(stall.window) }),
                     ..Sample::default()
                 });
             }
-            Record::ObservedSlice { index, memory } => {
+            ObservationRecord::Slice { index, memory } => {
                 let slice = configuration.machine.slices.get(usize::from(index));
-                if let (Some(look), Some(slice)) = (&mut self.look, slice) {
-                    let Memory { capacity_bytes, kubelet_bytes: available_bytes, mem_available_bytes } =
-                        of_memory(memory);
+                if let (Some(sample), Some(slice)) = (&mut self.sample, slice) {
+                    let Memory { capacity_bytes, kubelet_bytes: available_bytes, mem_available_bytes } = memory.into();
                     let path = slice.path.as_str().to_owned();
-                    look.slices.push(Slice { path, capacity_bytes, available_bytes, mem_available_bytes });
+                    sample.slices.push(Slice { path, capacity_bytes, available_bytes, mem_available_bytes });
                 }
             }
-            Record::ObservedReclaim { scope, reclaimed } => {
-                if let Some(look) = &mut self.look {
+            ObservationRecord::Reclaim { scope, reclaimed } => {
+                if let Some(sample) = &mut self.sample {
                     let at_ns = MonotonicNs(u64::try_from(reclaimed.at.0).unwrap_or(0));
-                    look.reclaimed.push(Reclaimed { slice: path(scope), order: reclaimed.order, at_ns });
+                    sample.reclaimed.push(Reclaimed { slice: path(scope), order: reclaimed.order, at_ns });
                 }
             }
-            Record::ObservedWorkload {
+            ObservationRecord::Workload {
                 id,
                 owner,
                 usage,
@@ -66,8 +65,8 @@ impl Observed {
                 grows_while_frozen,
                 path,
             } => {
-                if let Some(look) = &mut self.look {
-                    look.workloads.push(Workload {
+                if let Some(sample) = &mut self.sample {
+                    sample.workloads.push(Workload {
                         cgroup: escaped(path),
                         id,
                         owner: owner.map(|owner| Owner { id: owner.id, request_bytes: owner.request }),
@@ -87,51 +86,46 @@ impl Observed {
                     });
                 }
             }
-            Record::ObservedEnd { workloads } => {
-                let whole = self.look.take().filter(|look| look.workloads.len() == workloads as usize);
+            ObservationRecord::End { workloads } => {
+                let whole = self.sample.take().filter(|sample| sample.workloads.len() == workloads as usize);
                 let missing = std::mem::take(&mut self.missing);
-                if let Some(look) = whole {
-                    return Some(Sample { missing, ..look });
+                if let Some(sample) = whole {
+                    return Some(Sample { missing, ..sample });
                 }
                 self.missing = missing + 1;
             }
-            _ => {}
         }
         None
     }
 
-    /// A look that was complete was not written.
-    pub(super) fn lost(&mut self, look: &Sample) {
-        self.missing += look.missing + 1;
+    /// A sample that was complete, before which so many are missing, was not written.
+    pub(crate) fn lost(&mut self, missing: u32) {
+        self.missing += missing + 1;
     }
-}
-
-fn of_memory(memory: MemoryReading) -> Memory {
-    let MemoryReading { capacity, kubelet_available, mem_available } = memory;
-    Memory { capacity_bytes: capacity, kubelet_bytes: kubelet_available, mem_available_bytes: mem_available }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_policy::MemoryReading;
     use plimsoll_units::{Bytes, CgroupId};
 
     #[test]
-    fn only_a_whole_look_is_written_and_those_that_are_missing_are_counted() {
+    fn only_a_whole_sample_is_written_and_missing_ones_are_counted() {
         let configuration = plimsoll_config::parse("", "f").expect("it is in order");
         let memory = MemoryReading {
             capacity: Bytes::mib(9),
             kubelet_available: Bytes::mib(5),
             mem_available: Some(Bytes::mib(4)),
         };
-        let begin = Record::Observed {
+        let begin = ObservationRecord::Begin {
             taken: MonotonicNs(7),
             made: MonotonicNs(8),
             memory,
             huge_page_pool: Bytes::mib(1),
             stall: None,
         };
-        let workload = Record::ObservedWorkload {
+        let workload = ObservationRecord::Workload {
             id: CgroupId(3),
             owner: None,
             usage: Some(Bytes::mib(2)),
@@ -143,7 +137,7 @@ mod tests {
             grows_while_frozen: false,
             path: b"work.slice/a",
         };
-        let end = Record::ObservedEnd { workloads: 1 };
+        let end = ObservationRecord::End { workloads: 1 };
         let mut observed = Observed::default();
         let mut take = |record| observed.take(&record, &configuration);
         // The begin, the workload, or the end is lost.
@@ -153,12 +147,12 @@ mod tests {
             }
         }
         assert_eq!((take(begin), take(workload)), (None, None));
-        let look = take(end).expect("it is whole");
-        assert_eq!((look.missing, look.made_ns, look.workloads.len()), (3, Some(MonotonicNs(8)), 1));
-        assert_eq!(look.workloads[0].cgroup, "work.slice/a");
-        observed.lost(&look);
+        let sample = take(end).expect("it is whole");
+        assert_eq!((sample.missing, sample.made_ns, sample.workloads.len()), (3, Some(MonotonicNs(8)), 1));
+        assert_eq!(sample.workloads[0].cgroup, "work.slice/a");
+        observed.lost(sample.missing);
         let mut take = |record| observed.take(&record, &configuration);
         assert_eq!((take(begin), take(workload)), (None, None));
-        assert_eq!(take(end).map(|look| look.missing), Some(4));
+        assert_eq!(take(end).map(|sample| sample.missing), Some(4));
     }
 }

@@ -1,0 +1,208 @@
+//! Records as events of the log.
+
+use std::fmt::from_fn;
+
+use plimsoll_config::Configuration;
+use plimsoll_units::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::fields::nanoseconds;
+use crate::plan::Draft;
+use crate::record::{
+    Braked, EnforcementRecord, HealthRecord, Killed, MachineRecord, Record, Refused, StartParts, StartupRecord,
+    ThresholdRecord,
+};
+use crate::text::escaped;
+
+/// A warning where `$warns`, information else.
+macro_rules! event {
+    ($warns:expr, $($event:tt)*) => {
+        if $warns { tracing::warn!($($event)*) } else { tracing::info!($($event)*) }
+    };
+}
+
+pub(crate) fn record(record: &Record<'_>) {
+    match record {
+        Record::Startup(record) => startup(record),
+        // A plan is one line once it is complete; an observation is for a trace.
+        Record::Plan(_) | Record::Observation(_) => {}
+        Record::Threshold(record) => threshold(record),
+        Record::Enforcement(record) => enforcement(record),
+        Record::Machine(record) => machine(record),
+        Record::Health(record) => health(record),
+    }
+}
+
+pub(crate) fn plan(draft: &Draft, configuration: &Configuration) {
+    let fields = from_fn(|f| write!(f, "{}", Value::Object(draft.fields(configuration))));
+    tracing::info!(json = %fields, "{}", draft.line(configuration));
+}
+
+fn startup(record: &StartupRecord<'_>) {
+    match *record {
+        StartupRecord::SourceFailed { source, why } => {
+            tracing::warn!(source, "source {source} was not taken: {why}");
+        }
+        StartupRecord::Hook { name, attached: true, how } => {
+            tracing::info!(hook = name, "hook {name} is attached: {how}");
+        }
+        StartupRecord::Hook { name, attached: false, how } => {
+            tracing::warn!(hook = name, "hook {name} is missing: {how}");
+        }
+        StartupRecord::Armed { pid, source, shadow, workloads, start } => {
+            let action = shadow.map_or_else(|| "acts".to_owned(), |why| format!("shadows: {why}"));
+            tracing::info!(
+                core_pid = pid,
+                source,
+                shadow,
+                workloads,
+                json.start = %in_nanoseconds(&start),
+                "armed with source {source} over {workloads} workloads; {action}"
+            );
+        }
+        StartupRecord::Undone { thawed, continued, failed, kills } => {
+            event!(failed > 0, thawed, continued, failed, kills, "undid what an earlier process left");
+        }
+    }
+}
+
+fn in_nanoseconds(start: &StartParts) -> Value {
+    let parts = start.named().map(|(part, took)| (format!("{part}_ns"), json!(nanoseconds(took))));
+    Value::Object(Map::from_iter(parts))
+}
+
+fn threshold(record: &ThresholdRecord) {
+    match *record {
+        ThresholdRecord::Crossed { crossed, awake } => {
+            let took = awake.since(crossed);
+            tracing::debug!(crossed_ns = crossed.0, awake_ns = awake.0, "awake {took:?} after a threshold was crossed");
+        }
+        ThresholdRecord::Stopped { crossed, at, past_threshold } => tracing::debug!(
+            at_ns = at.0,
+            crossed_ns = crossed.map(|at| at.0),
+            past_threshold_bytes = past_threshold.0,
+            "what grew was stopped {past_threshold} below the threshold"
+        ),
+        ThresholdRecord::MemoryBack { crossed, at, past_threshold } => {
+            let took = crossed.map(|crossed| at.since(crossed));
+            let took = took.map_or_else(String::new, |took| format!(", {took:?} after it was crossed"));
+            tracing::info!(
+                at_ns = at.0,
+                crossed_ns = crossed.map(|at| at.0),
+                past_threshold_bytes = past_threshold.0,
+                "memory is above the threshold again{took}"
+            );
+        }
+    }
+}
+
+fn enforcement(record: &EnforcementRecord<'_>) {
+    match *record {
+        EnforcementRecord::Brake { path, at, what } => {
+            let path = escaped(path);
+            let message = braked(&path, what);
+            let warns = matches!(what, Braked::ThawFailed | Braked::Refused(_));
+            event!(warns, cgroup = path, brake = what.name(), at_ns = at.0, "{message}");
+        }
+        EnforcementRecord::StoppedInKernel { pid, slice, at } => tracing::info!(
+            pid,
+            kernel_brake = "stopped",
+            slice_id = slice.0,
+            at_ns = at.0,
+            "the kernel stopped process {pid} at the threshold"
+        ),
+        EnforcementRecord::Kill { plan, path, usage, at, what } => {
+            let path = escaped(path);
+            let message = killed(&path, what);
+            event!(
+                matches!(what, Killed::Again(_) | Killed::Stuck(_) | Killed::Refused(_)),
+                cgroup = path,
+                kill = what.name(),
+                plan,
+                usage_bytes = usage.map(|bytes| bytes.0),
+                left_bytes = left(what).map(|bytes| bytes.0),
+                at_ns = at.0,
+                "{message}"
+            );
+        }
+        EnforcementRecord::Released { cgroup, released, gone, kept } => {
+            tracing::info!(cgroup_id = cgroup.0, released, gone, kept, "took the memory of dying processes");
+        }
+        EnforcementRecord::Reclaimed { cgroup, asked, all } => {
+            let outcome = if all { "reclaimed" } else { "reclaimed less than was asked for" };
+            tracing::info!(cgroup_id = cgroup.0, asked_bytes = asked.0, "{outcome}");
+        }
+    }
+}
+
+fn braked(path: &str, what: Braked) -> String {
+    match what {
+        Braked::Frozen => format!("{path} is frozen"),
+        Braked::Thawed(held) => format!("{path} is thawed after {held:?}"),
+        Braked::StillGrows(grown) => format!("{path} was frozen and grew {grown}"),
+        Braked::Gone => format!("{path} was removed while it was frozen"),
+        Braked::Refused(why) => format!("{path} was not frozen: {why}"),
+        Braked::ThawFailed => format!("{path} could not be thawed; it is tried again"),
+    }
+}
+
+fn killed(path: &str, what: Killed) -> String {
+    match what {
+        Killed::Begun => format!("killed {path}"),
+        Killed::Asked(grace) => format!("{path} was asked to terminate within {grace:?}"),
+        Killed::Gone => format!("{path} was removed or empty before it was killed"),
+        Killed::Again(grown) => format!("{path} grew by {grown} after it was killed, and was killed again"),
+        Killed::Emptied(took, _) => format!("{path} is empty after {took:?}"),
+        Killed::Stuck(_) => format!("{path} does not terminate; its memory does not count as coming back"),
+        Killed::Refused(why) => format!("{path} was not killed: {why}"),
+    }
+}
+
+/// What is still charged to the cgroup.
+const fn left(what: Killed) -> Option<Bytes> {
+    match what {
+        Killed::Emptied(_, left) | Killed::Stuck(left) => left,
+        Killed::Begun | Killed::Asked(_) | Killed::Gone | Killed::Again(_) | Killed::Refused(_) => None,
+    }
+}
+
+fn machine(record: &MachineRecord<'_>) {
+    match *record {
+        MachineRecord::Oom { at, pid, cgroup, resident, scope } => tracing::warn!(
+            at_ns = at.0,
+            pid,
+            cgroup_id = cgroup.map(|id| id.0),
+            resident_bytes = resident.map(|bytes| bytes.0),
+            scope = scope.name(),
+            "the OOM killer chose process {pid} (scope {})",
+            scope.name()
+        ),
+        MachineRecord::Tasks { count, at, pid } => {
+            tracing::warn!(tasks = count, at_ns = at.0, pid, "{count} tasks exist, close to the limit of tasks");
+        }
+        MachineRecord::Suspect { pid, name, resident, huge_pages } => {
+            let name = escaped(name);
+            let message = if huge_pages == Bytes::ZERO {
+                format!("process {pid} ({name}), outside all workloads, holds {resident}")
+            } else {
+                format!("process {pid} ({name}) holds {huge_pages} in huge pages, and {resident} beside them")
+            };
+            tracing::warn!(pid, name, resident_bytes = resident.0, huge_pages_bytes = huge_pages.0, "{message}");
+        }
+    }
+}
+
+fn health(record: &HealthRecord<'_>) {
+    match *record {
+        // For the metrics.
+        HealthRecord::Beat { .. }
+        | HealthRecord::Inventory { .. }
+        | HealthRecord::Lost { .. }
+        | HealthRecord::Program { .. } => {}
+        HealthRecord::Failed { what, errno } => {
+            let why = Refused::Kernel(errno);
+            tracing::warn!(errno, "failed to {what}: {why}");
+        }
+        HealthRecord::Trouble { text } => tracing::warn!("{text}"),
+    }
+}

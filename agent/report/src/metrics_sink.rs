@@ -1,0 +1,173 @@
+//! Records as metrics.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use plimsoll_policy::Scope;
+use plimsoll_policy::kubelet::Condition;
+use plimsoll_units::Bytes;
+
+use crate::fields::variant;
+use crate::metrics::{Metrics, count, count_candidates, store};
+use crate::plan::Draft;
+use crate::record::{
+    EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Record, StartParts, StartupRecord,
+    ThresholdRecord,
+};
+
+/// The metrics, and what of a starting core does not count before it is armed.
+pub(crate) struct MetricsSink {
+    pub(crate) metrics: Metrics,
+    /// Its hooks, and whether they are attached.
+    starting_hooks: BTreeMap<String, bool>,
+}
+
+impl MetricsSink {
+    pub(crate) const fn new(metrics: Metrics) -> Self {
+        Self { metrics, starting_hooks: BTreeMap::new() }
+    }
+
+    pub(crate) fn record(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Startup(record) => self.startup(record),
+            // Counted as a whole.
+            Record::Plan(_) | Record::Observation(_) => {}
+            Record::Threshold(record) => self.threshold(record),
+            Record::Enforcement(record) => self.enforcement(record),
+            Record::Machine(record) => self.machine(record),
+            Record::Health(record) => self.health(record),
+        }
+    }
+
+    pub(crate) fn plan(&self, draft: &Draft) {
+        if !draft.is_whole() {
+            self.metrics.broken_plans.inc();
+        }
+        count(&self.metrics.decisions, ("outcome", &variant(&draft.plan.outcome).0));
+        count_candidates(&self.metrics, &draft.plan);
+        if draft.plan.scope == Scope::Node {
+            self.metrics.memory_pressure.set(draft.plan.conditions.has(Condition::MemoryPressure).into());
+        }
+    }
+
+    fn startup(&mut self, record: &StartupRecord<'_>) {
+        match *record {
+            StartupRecord::Hook { name, attached, how: _ } => {
+                self.starting_hooks.insert(name.into(), attached);
+            }
+            StartupRecord::Armed { pid: _, source, shadow, workloads, start } => {
+                self.armed(source, shadow.is_none(), workloads, &start);
+            }
+            StartupRecord::SourceFailed { .. } | StartupRecord::Undone { .. } => {}
+        }
+    }
+
+    fn armed(&mut self, source: &str, acts: bool, workloads: u32, start: &StartParts) {
+        // What another core had is not there any more.
+        self.metrics.source.clear();
+        self.metrics.hook_attached.clear();
+        for (name, attached) in std::mem::take(&mut self.starting_hooks) {
+            self.metrics.hook_attached.get_or_create(&[("hook", name)]).set(attached.into());
+        }
+        self.metrics.source.get_or_create(&[("source", source.into())]).set(1);
+        self.metrics.acting.set(acts.into());
+        self.metrics.workloads.set(workloads.into());
+        for (part, took) in start.named() {
+            self.metrics.core_start.get_or_create(&[("part", part.into())]).set(took.as_secs_f64());
+        }
+    }
+
+    fn threshold(&self, record: &ThresholdRecord) {
+        match *record {
+            ThresholdRecord::Crossed { crossed, awake } => {
+                self.metrics.crossed_to_awake.observe(awake.since(crossed).as_secs_f64());
+            }
+            ThresholdRecord::Stopped { crossed, at, past_threshold } => {
+                if let Some(crossed) = crossed {
+                    self.metrics.crossed_to_stopped.observe(at.since(crossed).as_secs_f64());
+                }
+                self.metrics.past_threshold.observe(float(past_threshold.0));
+            }
+            ThresholdRecord::MemoryBack { crossed, at, past_threshold: _ } => {
+                if let Some(crossed) = crossed {
+                    self.metrics.crossed_to_memory_back.observe(at.since(crossed).as_secs_f64());
+                }
+            }
+        }
+    }
+
+    fn enforcement(&self, record: &EnforcementRecord<'_>) {
+        match *record {
+            EnforcementRecord::Brake { what, .. } => count(&self.metrics.brakes, ("outcome", what.name())),
+            EnforcementRecord::Kill { what, .. } => {
+                let counter = match what {
+                    Killed::Begun => &self.metrics.kills,
+                    Killed::Asked(_) => &self.metrics.asked_to_end,
+                    Killed::Stuck(_) => &self.metrics.stuck_victims,
+                    Killed::Refused(_) => &self.metrics.kills_refused,
+                    Killed::Again(_) | Killed::Gone | Killed::Emptied(..) => return,
+                };
+                counter.inc();
+            }
+            // The kernel side counts its own; of reclaim nothing is counted.
+            EnforcementRecord::StoppedInKernel { .. }
+            | EnforcementRecord::Released { .. }
+            | EnforcementRecord::Reclaimed { .. } => {}
+        }
+    }
+
+    fn machine(&self, record: &MachineRecord<'_>) {
+        match *record {
+            MachineRecord::Oom { scope, .. } => {
+                count(&self.metrics.oom_kills, ("scope", scope.name()));
+                if scope == OomScope::Global {
+                    self.metrics.races_lost.inc();
+                }
+            }
+            MachineRecord::Tasks { .. } | MachineRecord::Suspect { .. } => {}
+        }
+    }
+
+    fn health(&self, record: &HealthRecord<'_>) {
+        let metrics = &self.metrics;
+        match *record {
+            HealthRecord::Beat { at: _, workloads, malformed, brakes_applied, brakes_refused } => {
+                metrics.workloads.set(workloads.into());
+                store(&metrics.malformed_records, ("side", "kernel"), malformed);
+                store(&metrics.kernel_brakes, ("outcome", "applied"), brakes_applied);
+                store(&metrics.kernel_brakes, ("outcome", "refused"), brakes_refused);
+            }
+            HealthRecord::Inventory { without_row, outside, descriptors, kernel_memory, sample_cost } => {
+                let signed = |bytes: Bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX);
+                let metrics = &metrics.inventory;
+                metrics.without_row.set(without_row.into());
+                metrics.outside.set(signed(outside));
+                metrics.descriptors.set(descriptors.into());
+                kernel_memory.inspect(|bytes| _ = metrics.kernel_memory.set(signed(*bytes)));
+                metrics.sample_cost.set(sample_cost.as_secs_f64());
+            }
+            HealthRecord::Lost { ring, count } => store(&metrics.lost_records, ("ring", ring), count),
+            HealthRecord::Program { name, runs, run_time_ns, recursion_misses } => {
+                let label = ("program", name);
+                if let Some(runs) = runs {
+                    store(&metrics.program_runs, label, runs);
+                }
+                if let Some(nanoseconds) = run_time_ns {
+                    let seconds = float(nanoseconds) / 1e9;
+                    let counter = metrics.program_run_time.get_or_create(&[(label.0, name.to_owned())]);
+                    counter.inner().store(seconds.to_bits(), Ordering::Relaxed);
+                }
+                if let Some(misses) = recursion_misses {
+                    store(&metrics.program_recursion_misses, label, misses);
+                }
+            }
+            HealthRecord::Failed { what, errno: _ } => count(&metrics.failures, ("what", what)),
+            HealthRecord::Trouble { .. } => {}
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a metric is a float; above 2^53 the last digits do not matter")]
+fn float(value: u64) -> f64 {
+    value as f64
+}

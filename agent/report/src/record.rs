@@ -1,0 +1,221 @@
+//! What the core reports: typed records by domain, one a frame, encoded in place without allocating.
+//!
+//! Two queues carry them. The watching thread writes what it observed, decided and did into the first; the inventory
+//! thread, which may open files and allocate, writes the state of the machine and of the source into the second. A
+//! record is complete in itself, except for a plan and an observation, which are sent in parts from `Begin` to `End`.
+
+mod enforcement;
+mod health;
+mod machine;
+mod observation;
+mod plan;
+mod startup;
+mod threshold;
+
+pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
+pub use health::HealthRecord;
+pub use machine::{MachineRecord, OomScope};
+pub use observation::ObservationRecord;
+pub use plan::{Cause, PlanRecord};
+pub use startup::{StartParts, StartupRecord};
+pub use threshold::ThresholdRecord;
+
+use plimsoll_state::queue::{FRAME, Producer};
+use serde::{Deserialize, Serialize};
+
+/// The longest path in a record, in bytes; of a longer one the end is kept, which names the workload.
+pub const PATH: usize = 320;
+
+/// The end of `path` that fits a record.
+pub fn fitting(path: &[u8]) -> &[u8] {
+    &path[path.len().saturating_sub(PATH)..]
+}
+
+/// Declares the record of all domains, and how the record of each domain is sent.
+macro_rules! records {
+    ($($(#[$attribute:meta])* $domain:ident($record:ty),)*) => {
+        /// A record of one of the domains.
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        pub enum Record<'a> {
+            $($(#[$attribute])* $domain($record),)*
+        }
+
+        $(
+            impl<'a> From<$record> for Record<'a> {
+                fn from(record: $record) -> Self {
+                    Self::$domain(record)
+                }
+            }
+
+            impl<'a> $record {
+                /// Writes it into a queue. False: it was dropped, and the queue counts that.
+                pub fn send(&self, queue: &mut Producer) -> bool {
+                    Record::$domain(*self).send(queue)
+                }
+            }
+        )*
+    };
+}
+
+records! {
+    /// How the core started.
+    #[serde(borrow)]
+    Startup(StartupRecord<'a>),
+    /// What the next plan is decided on; only where a trace is written.
+    #[serde(borrow)]
+    Observation(ObservationRecord<'a>),
+    /// What was decided.
+    #[serde(borrow)]
+    Plan(PlanRecord<'a>),
+    /// A threshold was crossed, or memory is back.
+    Threshold(ThresholdRecord),
+    /// What was done to a cgroup or a process.
+    #[serde(borrow)]
+    Enforcement(EnforcementRecord<'a>),
+    /// What the kernel did, or another process holds.
+    #[serde(borrow)]
+    Machine(MachineRecord<'a>),
+    /// How the core and its source fare.
+    #[serde(borrow)]
+    Health(HealthRecord<'a>),
+}
+
+impl<'a> Record<'a> {
+    /// Writes it into a queue. False: it was dropped, and the queue counts that.
+    pub fn send(&self, queue: &mut Producer) -> bool {
+        let mut frame = [0; FRAME];
+        // What does not fit is pushed as too long, so that it is counted with the dropped ones.
+        match postcard::to_slice(self, &mut frame) {
+            Ok(bytes) => queue.push(bytes),
+            Err(_) => queue.push(&[0; FRAME + 1]),
+        }
+    }
+
+    /// Reads one from a frame. `None` for what is no record of this version.
+    pub fn read(frame: &'a [u8]) -> Option<Self> {
+        postcard::from_bytes(frame).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use plimsoll_policy::kubelet::{Amount, Conditions, Limit, QosClass};
+    use plimsoll_policy::{
+        Attribution, Case, Deficit, Growth, Key, MemoryReading, Outcome, Owner, Ranked, Scope, SliceId, Terminating,
+        ThresholdStatus, Uid, Verdict, Why,
+    };
+    use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+
+    #[test]
+    fn the_largest_records_fit_a_frame_and_are_read_back() {
+        let path = [b'x'; PATH];
+        let most = Amount::nanos(i128::MAX);
+        let status = ThresholdStatus {
+            line: Why::Limit(Limit::Container(u32::MAX)),
+            at: most,
+            target: most,
+            available: most,
+            case: Case::MemAvailableOnly,
+            since: Some(MonotonicNs(u64::MAX)),
+            is_met: true,
+        };
+        let ranked = Ranked {
+            workload: u32::MAX,
+            key: Key { slot: u32::MAX, id: CgroupId(u64::MAX) },
+            uid: Uid(u128::MAX),
+            owner: Some(CgroupId(u64::MAX)),
+            qos: QosClass::Guaranteed,
+            is_measured: true,
+            request: Some(most),
+            exceeds: true,
+            priority: i32::MIN,
+            usage: most,
+            over: most,
+            frees: most,
+            started: MonotonicNs(u64::MAX),
+            growth: Growth { own: Some(Bytes(u64::MAX)), owner: Some(Bytes(u64::MAX)), is_large: true },
+            grew: true,
+            returns: u32::MAX,
+            verdict: Verdict::Looping(MonotonicNs(u64::MAX)),
+        };
+        let plan = PlanRecord::Begin {
+            number: u64::MAX,
+            cause: Cause::FollowUp,
+            crossed: Some(MonotonicNs(u64::MAX)),
+            awake: MonotonicNs(u64::MAX),
+            shadow: true,
+            scope: Scope::Slice(SliceId(u8::MAX)),
+            taken: MonotonicNs(u64::MAX),
+            made: MonotonicNs(u64::MAX),
+            outcome: Outcome::Evict,
+            memory: Some(MemoryReading {
+                capacity: Bytes(u64::MAX),
+                kubelet_available: Bytes(u64::MAX),
+                mem_available: Some(Bytes(u64::MAX)),
+            }),
+            conditions: Conditions::default(),
+            deficit: Some(Deficit { missing: most, expected: most, coming: most, taken: most }),
+            is_futile: true,
+            attribution: Some(Attribution {
+                fallen: Bytes(u64::MAX),
+                left_behind: Bytes(u64::MAX),
+                evictable_grew: Bytes(u64::MAX),
+                protected_grew: Bytes(u64::MAX),
+            }),
+            overlooked: u32::MAX,
+            recheck_at: Some(MonotonicNs(u64::MAX)),
+        };
+        let observed = ObservationRecord::Workload {
+            id: CgroupId(u64::MAX),
+            owner: Some(Owner { id: CgroupId(u64::MAX), request: Bytes(u64::MAX) }),
+            usage: Some(Bytes(u64::MAX)),
+            reservation: Bytes(u64::MAX),
+            priority: i32::MIN,
+            started: MonotonicNs(u64::MAX),
+            terminating: Some(Terminating {
+                is_stuck: true,
+                is_refused: true,
+                is_graceful: true,
+                until: Some(MonotonicNs(u64::MAX)),
+            }),
+            empty: true,
+            grows_while_frozen: true,
+            path: &path,
+        };
+        let kill = EnforcementRecord::Kill {
+            plan: u64::MAX,
+            path: &path,
+            usage: Some(Bytes(u64::MAX)),
+            at: MonotonicNs(u64::MAX),
+            what: Killed::Emptied(Duration::MAX, Some(Bytes(u64::MAX))),
+        };
+        for record in [
+            Record::from(plan),
+            observed.into(),
+            PlanRecord::Threshold { status, acting: true }.into(),
+            PlanRecord::Ranked { ranked, path: &path }.into(),
+            kill.into(),
+        ] {
+            let mut frame = [0; FRAME];
+            let bytes = postcard::to_slice(&record, &mut frame).expect("it fits");
+            assert_eq!(Record::read(bytes), Some(record));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_long_path_is_kept() {
+        let mut path = vec![b'a'; PATH];
+        path.extend_from_slice(b"/end");
+        assert_eq!(fitting(&path).len(), PATH);
+        assert!(fitting(&path).ends_with(b"/end"));
+        assert_eq!(fitting(b"short"), b"short");
+    }
+
+    #[test]
+    fn bytes_that_are_no_record_give_none() {
+        assert_eq!(Record::read(&[]), None);
+        assert_eq!(Record::read(&[255; 64]), None);
+    }
+}

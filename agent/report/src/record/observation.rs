@@ -1,0 +1,65 @@
+//! What a plan is decided on, in parts.
+
+use plimsoll_policy::{MemoryReading, Owner, Reclaimed, Scope, Stall, Terminating};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use serde::{Deserialize, Serialize};
+
+/// A part of an observation, sent by the watching thread only where a trace is written.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ObservationRecord<'a> {
+    /// An observation begins; its parts follow, then [`ObservationRecord::End`].
+    Begin {
+        /// When it was taken.
+        taken: MonotonicNs,
+        /// When it is decided on.
+        made: MonotonicNs,
+        /// Memory of the machine, without the huge page pool.
+        memory: MemoryReading,
+        /// The huge page pool.
+        huge_page_pool: Bytes,
+        /// Stall; absent if the kernel does not report it.
+        stall: Option<Stall>,
+    },
+    /// Memory of a slice.
+    Slice {
+        /// Its index in the configuration.
+        index: u8,
+        /// What was read.
+        memory: MemoryReading,
+    },
+    /// The last reclaim of a scope that ended before the observation.
+    Reclaim {
+        /// The scope.
+        scope: Scope,
+        /// The order's number, and when it ended.
+        reclaimed: Reclaimed,
+    },
+    /// A workload.
+    Workload {
+        /// Its cgroup.
+        id: CgroupId,
+        /// What it belongs to; absent where that is the workload itself.
+        owner: Option<Owner>,
+        /// Its working set; absent if it could not be read.
+        usage: Option<Bytes>,
+        /// Its reservation.
+        reservation: Bytes,
+        /// Its priority.
+        priority: i32,
+        /// When it was first seen.
+        started: MonotonicNs,
+        /// Set while it is terminating.
+        terminating: Option<Terminating>,
+        /// No process is left in it.
+        empty: bool,
+        /// It is frozen and its memory grows nevertheless.
+        grows_while_frozen: bool,
+        /// Its cgroup's path below the root.
+        path: &'a [u8],
+    },
+    /// The observation is complete.
+    End {
+        /// How many workloads it has.
+        workloads: u32,
+    },
+}

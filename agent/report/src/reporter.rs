@@ -1,0 +1,135 @@
+//! Hands each record to every sink.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use plimsoll_config::Configuration;
+use plimsoll_node::clock::monotonic;
+use plimsoll_node::meminfo::MemInfo;
+use plimsoll_state::queue::Losses;
+use plimsoll_units::MonotonicNs;
+
+use crate::answers::Answers;
+use crate::health::HealthSink;
+use crate::kernel_log::KernelLog;
+use crate::log_sink;
+use crate::metrics::{Metrics, count};
+use crate::metrics_sink::MetricsSink;
+use crate::plan::Draft;
+use crate::record::{PlanRecord, Record};
+use crate::trace::Entry;
+use crate::trace_sink::TraceSink;
+
+/// Reports records to the log of this process, the kernel's log, metrics, health, and a trace.
+pub struct Reporter {
+    configuration: Configuration,
+    /// Of which parts are still to come.
+    draft: Option<Draft>,
+    kernel_log: KernelLog,
+    metrics: MetricsSink,
+    health: HealthSink,
+    trace: TraceSink,
+    memory: Option<Arc<MemInfo>>,
+    clock: fn() -> MonotonicNs,
+}
+
+impl Reporter {
+    /// Without `kernel_log` kills are not reported there; without `memory` metrics have no available memory.
+    pub fn new(
+        configuration: Configuration,
+        metrics: Metrics,
+        kernel_log: Option<File>,
+        memory: Option<MemInfo>,
+    ) -> Self {
+        Self {
+            configuration,
+            draft: None,
+            kernel_log: KernelLog::new(kernel_log),
+            metrics: MetricsSink::new(metrics),
+            health: HealthSink::default(),
+            trace: TraceSink::default(),
+            memory: memory.map(Arc::new),
+            clock: monotonic,
+        }
+    }
+
+    /// Has observations and plans written into a trace too. `entries` gives false where it has no room for one.
+    pub fn trace(&mut self, entries: impl FnMut(Entry) -> bool + Send + 'static) {
+        self.trace.entries = Some(Box::new(entries));
+    }
+
+    /// What is served of what it knows.
+    pub fn answers(&self) -> Answers {
+        Answers {
+            metrics: self.metrics.metrics.clone(),
+            health: self.health.health(),
+            memory: self.memory.clone(),
+            clock: self.clock,
+            unwatched: self.configuration.unwatched_memory(),
+        }
+    }
+
+    /// Counts a frame that is no record.
+    pub fn malformed(&mut self) {
+        count(&self.metrics.metrics.malformed_records, ("side", "agent"));
+    }
+
+    /// Counts what did not come out of the queue with this name since this was called last.
+    pub fn queue(&mut self, name: &str, Losses { lost, damaged }: Losses) {
+        let metrics = &self.metrics.metrics;
+        metrics.lost_records.get_or_create(&[("ring", name.to_owned())]).inc_by(lost);
+        metrics.malformed_records.get_or_create(&[("side", "agent".to_owned())]).inc_by(damaged);
+    }
+
+    /// No record comes any more: writes what waits for one.
+    pub fn close(&mut self) {
+        self.kernel_log.flush();
+    }
+
+    /// Reports one record.
+    pub fn report(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Plan(record) => self.plan(record),
+            Record::Observation(record) => self.trace.observation(record, &self.configuration),
+            Record::Startup(_)
+            | Record::Threshold(_)
+            | Record::Enforcement(_)
+            | Record::Machine(_)
+            | Record::Health(_) => {}
+        }
+        self.health.record(record, self.clock);
+        self.metrics.record(record);
+        self.kernel_log.record(record);
+        log_sink::record(record);
+    }
+
+    /// Takes in a part of a plan, and reports the plan once it is complete. One whose beginning was lost is not
+    /// reported.
+    fn plan(&mut self, record: &PlanRecord<'_>) {
+        let draft = self.draft.as_mut();
+        match *record {
+            PlanRecord::Begin { .. } => {
+                if draft.is_some() {
+                    // Its end was lost.
+                    self.metrics.metrics.broken_plans.inc();
+                }
+                self.draft = Draft::begin(record);
+            }
+            PlanRecord::Threshold { status, acting } => drop(draft.map(|draft| draft.threshold(status, acting))),
+            PlanRecord::Ranked { ranked, path } => drop(draft.map(|draft| draft.ranked(ranked, path))),
+            PlanRecord::Action(action) => drop(draft.map(|draft| draft.action(action))),
+            PlanRecord::End => match self.draft.take() {
+                Some(draft) => {
+                    self.kernel_log.plan(draft.number(), draft.figures().as_ref());
+                    self.metrics.plan(&draft);
+                    self.trace.plan(&draft, &self.configuration);
+                    log_sink::plan(&draft, &self.configuration);
+                }
+                None => _ = self.metrics.metrics.broken_plans.inc(),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

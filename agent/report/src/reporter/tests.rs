@@ -1,0 +1,365 @@
+use super::*;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::log::tests::logged;
+use crate::record::{
+    Braked, Cause, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Refused, StartParts,
+    StartupRecord, ThresholdRecord,
+};
+use plimsoll_config::LogFormat;
+use plimsoll_policy::kubelet::{Amount, Condition, Conditions, QosClass};
+use plimsoll_policy::{
+    Action, Case, Deficit, Growth, Key, MemoryReading, Outcome, Ranked, Scope, ThresholdStatus, Uid, Verdict, Why,
+};
+use plimsoll_units::{Bytes, CgroupId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::Value;
+use tracing::level_filters::LevelFilter;
+
+fn reporter(yaml: &str, kernel_log: Option<File>) -> Reporter {
+    let configuration = plimsoll_config::parse(yaml, "test.yaml").expect("it is in order");
+    Reporter::new(configuration, Metrics::new(true), kernel_log, MemInfo::open().ok())
+}
+
+/// The lines that these records give, in JSON.
+fn lines(reporter: &mut Reporter, records: &[Record<'_>]) -> Vec<Value> {
+    let lines = logged(LogFormat::Json, LevelFilter::INFO, |_| {
+        for record in records {
+            reporter.report(record);
+        }
+    });
+    lines.iter().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
+}
+
+fn text_of(line: &Value) -> &str {
+    line["message"].as_str().expect("each line has a message")
+}
+
+fn mib(mib: i64) -> Amount {
+    Amount::whole(mib << 20)
+}
+
+fn begin(shadow: bool) -> PlanRecord<'static> {
+    PlanRecord::Begin {
+        number: 7,
+        cause: Cause::Line,
+        crossed: Some(MonotonicNs(90)),
+        awake: MonotonicNs(100),
+        shadow,
+        scope: Scope::Node,
+        taken: MonotonicNs(110),
+        made: MonotonicNs(120),
+        outcome: Outcome::Evict,
+        memory: Some(MemoryReading {
+            capacity: Bytes::mib(1000),
+            kubelet_available: Bytes::mib(90),
+            mem_available: Some(Bytes::mib(80)),
+        }),
+        conditions: Conditions::of(|condition| condition == Condition::MemoryPressure),
+        deficit: Some(Deficit { missing: mib(20), taken: mib(300), ..Deficit::default() }),
+        is_futile: false,
+        attribution: None,
+        overlooked: 0,
+        recheck_at: None,
+    }
+}
+
+fn ranked() -> Ranked {
+    Ranked {
+        workload: 3,
+        key: Key { slot: 3, id: CgroupId(42) },
+        uid: Uid(42),
+        owner: None,
+        qos: QosClass::BestEffort,
+        is_measured: true,
+        request: Some(Amount::ZERO),
+        exceeds: true,
+        priority: -5,
+        usage: mib(300),
+        over: mib(300),
+        frees: mib(300),
+        started: MonotonicNs(1),
+        growth: Growth::default(),
+        grew: false,
+        returns: 0,
+        verdict: Verdict::Evicted,
+    }
+}
+
+/// A plan in parts.
+fn plan(shadow: bool) -> [Record<'static>; 5] {
+    let status = ThresholdStatus {
+        line: Why::Threshold(0),
+        at: mib(100),
+        target: mib(100),
+        available: mib(80),
+        case: Case::Both,
+        since: Some(MonotonicNs(110)),
+        is_met: true,
+    };
+    [
+        begin(shadow),
+        PlanRecord::Threshold { status, acting: true },
+        PlanRecord::Ranked { ranked: ranked(), path: b"work.slice/a\nb" },
+        PlanRecord::Action(Action::Evict { workload: 3, why: Why::Threshold(0), grace_seconds: 1 }),
+        PlanRecord::End,
+    ]
+    .map(Record::from)
+}
+
+fn armed(source: &'static str, shadow: Option<&'static str>) -> Record<'static> {
+    let (pid, start) = (std::process::id(), StartParts::default());
+    StartupRecord::Armed { pid, source, shadow, workloads: 4, start }.into()
+}
+
+#[test]
+fn a_plan_is_one_line_with_every_number() {
+    let mut reporter = reporter("", None);
+    let lines = lines(&mut reporter, &plan(false));
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    let message = text_of(line);
+    assert!(message.contains("evict work.slice/a\\nb") && message.contains("hard threshold 100.0 MiB"), "{message}");
+    assert!(!message.contains("shadow"), "{message}");
+    for (pointer, expected) in [
+        ("/level", Value::from("info")),
+        ("/awake_ns", 100.into()),
+        ("/crossed_ns", 90.into()),
+        ("/crossed_to_awake_ns", 10.into()),
+        ("/cause", "line".into()),
+        ("/outcome", "evict".into()),
+        ("/shadow", false.into()),
+        ("/readings/mem_available_bytes", (80 << 20).into()),
+        ("/line_bytes", (100 << 20).into()),
+        ("/deficit/missing", (20 << 20).into()),
+        ("/thresholds/0/case", "both".into()),
+        ("/actions/0/cgroup", "work.slice/a\\nb".into()),
+        ("/candidates/0/cgroup", "work.slice/a\\nb".into()),
+        ("/candidates/0/usage", (300 << 20).into()),
+        ("/candidates/0/priority", (-5).into()),
+        ("/candidates/0/fate", "evicted".into()),
+    ] {
+        assert_eq!(line.pointer(pointer), Some(&expected), "{pointer} of {line}");
+    }
+    let text = reporter.answers().metrics();
+    for line in [
+        "plimsoll_decisions_total{outcome=\"evict\"} 1\n",
+        "plimsoll_candidates_total{fate=\"evicted\"} 1\n",
+        "plimsoll_memory_pressure 1\n",
+        "plimsoll_memory_available_bytes{reading=\"kubelet\"} ",
+        "plimsoll_memory_available_bytes{reading=\"kernel\"} ",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+#[test]
+fn a_plan_for_people_is_its_message_and_says_that_it_is_not_carried_out() {
+    let mut reporter = reporter("", None);
+    let lines = logged(LogFormat::Text, LevelFilter::INFO, |_| {
+        for record in &plan(true) {
+            reporter.report(record);
+        }
+    });
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].starts_with("info: shadow, not done: ") && !lines[0].contains("awake_ns"), "{lines:?}");
+}
+
+#[test]
+fn a_broken_plan_is_counted_and_only_a_whole_one_is_reported() {
+    let all = plan(false);
+    for left in [&all[1..], &all[..1], &all[4..]] {
+        let mut reporter = reporter("", None);
+        assert_eq!(lines(&mut reporter, &[left, &all].concat()).len(), 1);
+        assert_eq!(reporter.metrics.metrics.broken_plans.get(), 1);
+    }
+    // The name of the workload that is evicted was lost: the plan is reported as far as it is known.
+    let mut reporter = reporter("", None);
+    let is_ranked = |record: &Record<'_>| matches!(record, Record::Plan(PlanRecord::Ranked { .. }));
+    let left: Vec<Record<'_>> = all.into_iter().filter(|record| !is_ranked(record)).collect();
+    assert!(text_of(&lines(&mut reporter, &left)[0]).contains("evict ?"));
+    assert_eq!(reporter.metrics.metrics.broken_plans.get(), 1);
+}
+
+#[test]
+fn a_kill_is_a_line_in_the_kernels_log_with_the_figures_of_its_plan() {
+    let file = tempfile::tempfile().expect("a temporary file");
+    let mut reporter = reporter("", Some(file.try_clone().expect("a second descriptor")));
+    let path = b"work.slice/a\nb";
+    let usage = Some(Bytes::mib(3));
+    let kill = |what| EnforcementRecord::Kill { plan: 7, path, usage, at: MonotonicNs(130), what }.into();
+    reporter.report(&kill(Killed::Begun));
+    for record in &plan(false) {
+        reporter.report(record);
+    }
+    reporter.report(&kill(Killed::Emptied(Duration::from_millis(3), None)));
+    let what = Braked::StillGrows(Bytes::mib(2));
+    reporter.report(&EnforcementRecord::Brake { path, at: MonotonicNs(140), what }.into());
+    reporter.report(&kill(Killed::Begun));
+    reporter.report(&kill(Killed::Stuck(None)));
+    let mut text = [0; 2048];
+    let length = std::os::unix::fs::FileExt::read_at(&file, &mut text, 0).expect("readable");
+    assert_eq!(
+        std::str::from_utf8(&text[..length]).expect("text"),
+        "<4>plimsoll: killed work.slice/a\\nb: usage 3.0 MiB, available 90.0 MiB by the kubelet's formula and 80.0 MiB \
+         by the kernel's estimate, threshold 100.0 MiB\n\
+         <4>plimsoll: killed work.slice/a\\nb: it grew 2.0 MiB while it was frozen\n"
+    );
+    let metrics = &reporter.metrics.metrics;
+    assert_eq!((metrics.kills.get(), metrics.stuck_victims.get(), metrics.kills_refused.get()), (2, 1, 0));
+}
+
+#[test]
+fn totals_of_the_kernel_are_set_and_losses_of_a_queue_are_added() {
+    let mut reporter = reporter("", None);
+    for count in [5, 7] {
+        reporter.report(&HealthRecord::Lost { ring: "events", count }.into());
+    }
+    reporter.queue("watch-queue", Losses { lost: 2, damaged: 0 });
+    reporter.queue("watch-queue", Losses { lost: 1, damaged: 4 });
+    let text = reporter.answers().metrics();
+    for line in [
+        "plimsoll_lost_records_total{ring=\"events\"} 7\n",
+        "plimsoll_lost_records_total{ring=\"watch-queue\"} 3\n",
+        "plimsoll_malformed_records_total{side=\"agent\"} 4\n",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+#[test]
+fn only_a_shortage_of_the_whole_machine_is_a_lost_race() {
+    let mut reporter = reporter("", None);
+    for scope in [OomScope::Global, OomScope::Cgroup, OomScope::Cpuset, OomScope::NumaNode] {
+        let oom = MachineRecord::Oom { at: MonotonicNs(1), pid: 2, cgroup: None, resident: None, scope };
+        reporter.report(&oom.into());
+    }
+    let text = reporter.answers().metrics();
+    assert!(text.contains("plimsoll_races_lost_total 1\n"), "{text}");
+    for scope in ["global", "cgroup", "cpuset", "numa-node"] {
+        assert!(text.contains(&format!("plimsoll_oom_kills_total{{scope=\"{scope}\"}} 1\n")), "{scope} in {text}");
+    }
+}
+
+#[test]
+fn an_armed_core_makes_it_ready_and_replaces_the_reasons_of_an_earlier_one() {
+    let mut reporter = reporter("", None);
+    assert!(!reporter.answers().readiness().0);
+    let missing = StartupRecord::Hook { name: "fork", attached: false, how: "no such function" };
+    let starting = [StartupRecord::SourceFailed { source: "ebpf", why: "hidden symbols" }.into(), missing.into()];
+    assert_eq!(lines(&mut reporter, &starting).len(), 2);
+    assert!(!reporter.answers().readiness().0);
+    let line = &lines(&mut reporter, &[armed("psi", None)])[0];
+    assert_eq!((&line["start"]["armed_ns"], &line["shadow"]), (&0.into(), &Value::Null));
+    let (ready, text) = reporter.answers().readiness();
+    assert!(ready && text.contains("not ebpf: hidden symbols"), "{text}");
+    assert!(text.contains("without hook fork: no such function"), "{text}");
+    assert!(reporter.answers().metrics().contains("plimsoll_hook_attached{hook=\"fork\"} 0\n"));
+
+    let line = &lines(&mut reporter, &[armed("poll", Some("another agent acts"))])[0];
+    assert!(text_of(line).ends_with("shadows: another agent acts"), "{line}");
+    let text = "not ready: this agent does not act\nsource poll\nshadow: another agent acts\n";
+    assert_eq!(reporter.answers().readiness(), (false, text.into()));
+    let text = reporter.answers().metrics();
+    assert!(text.contains("plimsoll_source{source=\"poll\"} 1\n") && !text.contains("psi"), "{text}");
+    assert!(text.contains("plimsoll_acting 0\n") && !text.contains("fork"), "{text}");
+}
+
+#[test]
+fn readiness_names_memory_that_is_not_watched() {
+    let mut reporter = reporter("evictionHard: {nodefs.available: 5%}\n", None);
+    reporter.report(&armed("psi", None));
+    let (ready, text) = reporter.answers().readiness();
+    let why = "no threshold on memory.available is configured: `run` never evicts for this machine's memory\n";
+    assert!(ready && text.ends_with(why), "{text}");
+}
+
+#[test]
+fn readiness_ends_with_the_beats() {
+    fn at_first() -> MonotonicNs {
+        MonotonicNs(1)
+    }
+    fn later() -> MonotonicNs {
+        at_first().after(Duration::from_secs(20))
+    }
+    let mut reporter = reporter("", None);
+    reporter.clock = at_first;
+    reporter.report(&armed("psi", None));
+    assert!(reporter.answers().readiness().0);
+    reporter.clock = later;
+    assert!(!reporter.answers().readiness().0);
+    let beat = HealthRecord::Beat { at: later(), workloads: 5, malformed: 6, brakes_applied: 7, brakes_refused: 8 };
+    reporter.report(&beat.into());
+    assert!(reporter.answers().readiness().0);
+    let inventory = HealthRecord::Inventory {
+        without_row: 3,
+        outside: Bytes(1000),
+        descriptors: 25,
+        kernel_memory: Some(Bytes(2000)),
+        sample_cost: Duration::from_millis(250),
+    };
+    reporter.report(&inventory.into());
+    let text = reporter.answers().metrics();
+    for line in [
+        "plimsoll_workloads 5\n",
+        "plimsoll_workloads_without_row 3\n",
+        "plimsoll_memory_outside_workloads_bytes 1000\n",
+        "plimsoll_workload_descriptors 25\n",
+        "plimsoll_kernel_memory_bytes 2000\n",
+        "plimsoll_sample_cost_seconds 0.25\n",
+        "plimsoll_malformed_records_total{side=\"kernel\"} 6\n",
+        "plimsoll_kernel_brakes_total{outcome=\"applied\"} 7\n",
+        "plimsoll_kernel_brakes_total{outcome=\"refused\"} 8\n",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+proptest! {
+    /// Whatever is lost, doubled or out of order, and whatever names it has: nothing panics, and a line stays one.
+    #[test]
+    fn records_in_any_order_are_reported(
+        order in vec(0_usize..16, 0..40),
+        name in vec(any::<u8>(), 0..40),
+        format in prop_oneof![Just(LogFormat::Text), Just(LogFormat::Json)],
+    ) {
+        let mut reporter = reporter("", None);
+        let written = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&written);
+        reporter.trace(move |_| {
+            *count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            false
+        });
+        let (at, path) = (MonotonicNs(5), &name[..]);
+        let lines = logged(format, LevelFilter::DEBUG, |_| for index in &order {
+            let kill = |what| EnforcementRecord::Kill { plan: 7, path, usage: None, at, what }.into();
+            let record = match *index {
+                part @ 0..=4 => plan(false)[part],
+                5 => PlanRecord::Ranked { ranked: ranked(), path }.into(),
+                6 => kill(Killed::Begun),
+                7 => kill(Killed::Refused(Refused::Kernel(Some(-1)))),
+                8 => EnforcementRecord::Brake { path, at, what: Braked::StillGrows(Bytes(1)) }.into(),
+                9 => MachineRecord::Suspect { pid: 1, name: path, resident: Bytes(u64::MAX), huge_pages: Bytes(1) }.into(),
+                10 => armed("psi", None),
+                11 => {
+                    let past_threshold = Bytes(u64::MAX);
+                    ThresholdRecord::MemoryBack { crossed: Some(MonotonicNs(9)), at, past_threshold }.into()
+                }
+                12 => HealthRecord::Failed { what: "arm the thresholds", errno: Some(i32::MIN) }.into(),
+                13 => HealthRecord::Lost { ring: "events", count: u64::MAX }.into(),
+                14 => StartupRecord::Undone { thawed: 1, continued: 2, failed: 3, kills: 4 }.into(),
+                _ => HealthRecord::Trouble { text: "a\nb" }.into(),
+            };
+            reporter.report(&record);
+        });
+        for line in lines {
+            prop_assert!(!line.chars().any(char::is_control), "{line:?}");
+            prop_assert!(format == LogFormat::Text || serde_json::from_str::<Value>(&line).is_ok(), "{line}");
+        }
+        let metrics = reporter.answers().metrics();
+        let plans: u64 = metrics.lines().find_map(|line| line.strip_prefix("plimsoll_decisions_total{outcome=\"evict\"} ")?.parse().ok()).unwrap_or(0);
+        prop_assert_eq!(plans, *written.lock().unwrap_or_else(PoisonError::into_inner));
+        prop_assert!(metrics.ends_with("# EOF\n"));
+    }
+}

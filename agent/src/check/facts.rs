@@ -1,0 +1,129 @@
+//! What `check` reads of the machine.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use plimsoll_config::{Configuration, SourceChoice};
+use plimsoll_node::capabilities::{self, Capability};
+use plimsoll_node::meminfo::MemInfo;
+use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
+use plimsoll_node::peers::{Peer, peers};
+use plimsoll_node::process::{self, Released};
+use plimsoll_sense::probe::KernelFacts;
+use plimsoll_units::Bytes;
+use procfs::LockType;
+use rustix::process::{Resource, getrlimit};
+
+use crate::acting::MACHINE;
+
+/// Whether the kernel times its programs.
+const RUN_TIMES: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// Everything that rows are made from: gathered once, or made in a test.
+pub(super) struct Facts {
+    pub(super) kernel: KernelFacts,
+    pub(super) mode: CgroupMode,
+    /// `cgroup.kill` and `cgroup.freeze` in some cgroup; `None` where there is none.
+    pub(super) files: Option<(bool, bool)>,
+    /// Whether the memory of a dying process can be taken, or what the kernel says instead.
+    pub(super) release: Result<(), String>,
+    /// Those that this process holds, of those that the agent uses.
+    pub(super) held: Vec<Capability>,
+    /// How much memory may be locked; `None` for any amount.
+    pub(super) lockable: Option<Bytes>,
+    /// The highest real-time priority that may be taken without a capability.
+    pub(super) real_time: Option<u64>,
+    /// The kernel times its programs, or would do so for this process.
+    pub(super) run_times: bool,
+    /// All swap, and how much of it is free; `None` where it cannot be read.
+    pub(super) swap: Option<(Bytes, Bytes)>,
+    pub(super) peers: Vec<Peer>,
+    pub(super) other_acts: Option<bool>,
+    /// What the configuration asks for.
+    pub(super) wish: SourceChoice,
+    /// How many slices the kernel side may stop.
+    pub(super) in_kernel: usize,
+}
+
+/// Each capability with what the agent does with it.
+pub(super) const CAPABILITIES: [(Capability, &str); 10] = [
+    (capabilities::BPF, "load programs into the kernel"),
+    (capabilities::PERFMON, "attach them"),
+    (capabilities::SYSLOG, "see the addresses of the kernel's counters"),
+    (
+        capabilities::SYS_RESOURCE,
+        "raise its limits, watch short windows of pressure, and be the OOM killer's last victim",
+    ),
+    (capabilities::KILL, "continue and kill processes of other users"),
+    (capabilities::DAC_OVERRIDE, "freeze and kill cgroups that belong to users"),
+    (capabilities::DAC_READ_SEARCH, "open a new cgroup by its id, before a walk finds it"),
+    (capabilities::IPC_LOCK, "keep its memory from being paged out"),
+    (capabilities::SYS_NICE, "run before others when everything waits"),
+    (Capability::CAP_SETPCAP, "give up all the others"),
+];
+
+impl Facts {
+    pub(super) fn gather(configuration: &Configuration) -> Self {
+        let held = capabilities::held().unwrap_or_default();
+        let mode = CgroupMode::detect();
+        let cgroup = some_cgroup(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()));
+        Self {
+            kernel: KernelFacts::gather(),
+            mode,
+            files: cgroup.map(|path| (path.join("cgroup.kill").exists(), path.join("cgroup.freeze").exists())),
+            release: release(),
+            held: CAPABILITIES.iter().map(|(capability, _)| *capability).filter(|it| held.contains(it)).collect(),
+            lockable: getrlimit(Resource::Memlock).current.map(Bytes),
+            real_time: getrlimit(Resource::Rtprio).current,
+            run_times: held.contains(&Capability::CAP_SYS_ADMIN)
+                || std::fs::read_to_string(RUN_TIMES).is_ok_and(|text| text.trim() == "1"),
+            swap: MemInfo::open()
+                .ok()
+                .and_then(|file| file.read().ok())
+                .map(|reading| (reading.swap_total, reading.swap_free)),
+            peers: peers(),
+            other_acts: is_locked(MACHINE.as_ref()),
+            wish: configuration.machine.source,
+            in_kernel: configuration.machine.brake.in_kernel.len(),
+        }
+    }
+
+    pub(super) fn holds(&self, capability: Capability) -> bool {
+        self.held.contains(&capability)
+    }
+}
+
+/// Asks the kernel to take the memory of this process, which it refuses: this process is not dying. A kernel without
+/// this call gives another error.
+fn release() -> Result<(), String> {
+    let own = process::open(rustix::process::getpid()).map_err(|errno| errno.to_string())?;
+    match process::release(own) {
+        Released::Refused(errno) => Err(errno.to_string()),
+        Released::Yes | Released::Gone | Released::Busy | Released::NotDying => Ok(()),
+    }
+}
+
+/// Whether a process holds the lock at `path`; `None` where that cannot be read. The lock is not tried: meanwhile an
+/// agent that starts would find it taken.
+pub(super) fn is_locked(path: &Path) -> Option<bool> {
+    match std::fs::metadata(path) {
+        Ok(file) => Some(procfs::locks().ok()?.iter().any(|lock| {
+            let device = rustix::fs::makedev(lock.devmaj, lock.devmin);
+            (&lock.lock_type, device, lock.inode) == (&LockType::FLock, file.dev(), file.ino())
+        })),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// A cgroup below the root of version 2, to see which files this kernel gives one.
+fn some_cgroup(root: &Path) -> Option<PathBuf> {
+    let own = process::cgroup_path(None).filter(|path| !path.is_empty());
+    let own = own.map(|path| root.join(OsStr::from_bytes(&path))).filter(|path| path.join("cgroup.procs").exists());
+    own.or_else(|| {
+        let entries = std::fs::read_dir(root).ok()?.flatten();
+        entries.map(|entry| entry.path()).find(|path| path.join("cgroup.procs").exists())
+    })
+}
