@@ -95,7 +95,9 @@ fn as_user(user: &Cgroup, script: &str) -> Result<Child> {
 pub(crate) fn owner_of_a_subtree() -> Result<()> {
     let slice = Cgroup::create("user.slice")?;
     slice.write("memory.low", "512M")?;
-    let user = delegated("user.slice/user")?;
+    let [user, many] = [delegated("user.slice/user")?, delegated("user.slice/many")?];
+    let made = as_user(&many, "mkdir $(seq 300) last")?.wait()?;
+    ensure!(made.success(), "the user cannot make cgroups: {made}");
     let bystander = Cgroup::create("user.slice/bystander")?;
     let mut idle = guest().args(["idle", "--mib", "64", "--cgroup"]).arg(bystander.path()).spawn()?;
     wait_for("the bystander is in place", PATIENCE, || Ok(bystander.current()? >= 64 * MIB))?;
@@ -110,9 +112,10 @@ pub(crate) fn owner_of_a_subtree() -> Result<()> {
     ensure!(leaf.read("memory.low")?.trim() == "max", "its owner did not raise its protection");
     ensure!(idle.try_wait()?.is_none(), "a bystander was evicted for what an owner promised itself");
 
-    let mut hog = as_user(&user, &format!("mkdir $(seq 300) last; echo 0 > last/cgroup.procs; {grows}"))?;
-    scene.expect_dead(&mut hog, &user).context("its owner has more workloads than it may")?;
-    scene.expect_reported(&user)?;
+    // It has more workloads than an owner may have, so that all of it is one.
+    let mut hog = as_user(&many, &format!("echo 0 > last/cgroup.procs; {grows}"))?;
+    scene.expect_dead(&mut hog, &many)?;
+    scene.expect_reported(&many)?;
     ensure!(idle.try_wait()?.is_none(), "a bystander was evicted for an owner with many workloads");
     idle.kill()?;
     idle.wait()?;
