@@ -107,11 +107,12 @@ impl InventoryHandle {
     }
 
     /// Says after a sample how much memory is available, in percent of the threshold that it is nearest to, and how long
-    /// the sample took. The nearer, the more often the slow figures are read; at once where it comes much nearer.
+    /// the sample took. The nearer, the more often the slow figures are read; at once where it came much nearer. Below a
+    /// threshold the watching thread has those read that a decision needs.
     pub(in crate::core) fn sampled(&self, headroom: u32, cost: Duration) {
         self.0.sample_cost.store(u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let before = self.0.headroom.swap(headroom, Ordering::Relaxed);
-        if headroom <= before / 2 || headroom < 100 && before >= 100 {
+        if headroom >= 100 && headroom <= before / 2 {
             self.request(Request::Refresh);
         }
     }
@@ -229,9 +230,8 @@ mod tests {
             (450, true),
             (300, false),
             (140, true),
-            (101, false),
-            (99, true),
-            (60, false),
+            (99, false),
+            (40, false),
             (900, false),
         ] {
             handle.sampled(headroom, Duration::ZERO);
