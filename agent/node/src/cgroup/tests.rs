@@ -1,0 +1,173 @@
+//! Cgroups made of plain files.
+
+use super::*;
+use std::fs;
+
+struct Tree {
+    dir: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    /// A directory with the files of a cgroup, as plain files.
+    fn cgroup(&self, path: &[u8], files: &[(&str, &str)]) {
+        let dir = self.dir.path().join(file::path_of(path));
+        fs::create_dir_all(&dir).expect("writable");
+        for (name, text) in [
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("cgroup.freeze", "0\n"),
+            ("memory.current", "4096\n"),
+            ("memory.low", "0\n"),
+            ("memory.min", "0\n"),
+        ]
+        .iter()
+        .chain(files)
+        {
+            fs::write(dir.join(name), text).expect("writable");
+        }
+    }
+
+    fn open(&self, path: &[u8]) -> Option<Handle> {
+        let root = Root::open(self.dir.path()).expect("it is there");
+        Handle::open(&root, path).expect("no other failure than absence")
+    }
+}
+
+#[test]
+fn names_made_to_hurt_are_names() {
+    let tree = Tree::new();
+    for path in [
+        &b"system.slice/dev-disk-by\\x2dlabel.swap"[..],
+        b"user.slice/new\nline",
+        b"a/\xff\xfe\x80",
+        b"a/ memory.current",
+        b"a/*",
+        b"a/...",
+    ] {
+        tree.cgroup(path, &[("memory.current", "8192\n")]);
+        let handle = tree.open(path).expect("it is there");
+        assert_eq!(handle.usage(), Ok(Bytes(8192)));
+        assert_eq!(handle.path(), path);
+    }
+}
+
+#[test]
+fn nothing_outside_the_tree_is_opened() {
+    let tree = Tree::new();
+    tree.cgroup(b"inside/a", &[]);
+    std::os::unix::fs::symlink(tree.dir.path().join("inside"), tree.dir.path().join("link")).expect("writable");
+    let root = Root::open(&tree.dir.path().join("inside")).expect("it is there");
+    for path in [&b""[..], b"/", b"..", b"../inside/a", b"a/..", b"./a"] {
+        assert!(Handle::open(&root, path).is_err(), "{}", path.escape_ascii());
+    }
+    let root = Root::open(tree.dir.path()).expect("it is there");
+    assert!(Handle::open(&root, b"link/a").is_err());
+    assert!(Handle::open(&root, b"none").expect("absence is no error").is_none());
+}
+
+#[test]
+fn figures_come_out_of_their_files() {
+    let tree = Tree::new();
+    tree.cgroup(
+        b"w",
+        &[
+            ("memory.low", "1048576\n"),
+            ("memory.min", "2097152\n"),
+            ("memory.max", "max\n"),
+            ("memory.stat", "anon 1\nfile 2\ninactive_file 12288\nactive_file 4096\nslab_reclaimable 512\n"),
+            ("memory.events", "low 0\nhigh 0\nmax 4\noom 2\noom_kill 1\n"),
+            ("cgroup.events", "populated 0\nfrozen 1\n"),
+        ],
+    );
+    let handle = tree.open(b"w").expect("it is there");
+    assert_eq!(protection(handle.dir.as_fd(), |_| true), Bytes::mib(2));
+    assert_eq!(protection(handle.dir.as_fd(), |_| false), Bytes::ZERO);
+    assert_eq!(handle.descriptors(), 4, "the directory, memory.current, cgroup.events, cgroup.freeze");
+    assert_eq!(handle.max(), Ok(None));
+    assert_eq!(handle.inactive_file(), Ok(Bytes(12_288)));
+    assert_eq!(handle.reclaimable(), Ok(Bytes(12_288 + 4096 + 512)));
+    assert_eq!(handle.events(), Ok(Events { populated: false, frozen: true }));
+    assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
+}
+
+#[test]
+fn what_is_written_arrives_as_text() {
+    let tree = Tree::new();
+    tree.cgroup(b"w", &[("cgroup.kill", ""), ("memory.reclaim", "")]);
+    let handle = tree.open(b"w").expect("it is there");
+    let text = |name: &str| fs::read_to_string(tree.dir.path().join("w").join(name)).expect("readable");
+    handle.freeze(true).expect("writable");
+    assert_eq!(handle.freeze_asked(), Ok(true));
+    handle.freeze(false).expect("writable");
+    assert_eq!(text("cgroup.freeze"), "0\n");
+    handle.kill().expect("writable");
+    assert_eq!(text("cgroup.kill"), "1");
+    for (amount, written) in [(0, "0"), (1_048_576, "1048576"), (u64::MAX, "18446744073709551615")] {
+        handle.reclaim(Bytes(amount)).expect("writable");
+        assert_eq!(text("memory.reclaim"), written);
+    }
+}
+
+#[test]
+fn processes_are_found_at_any_depth() {
+    let tree = Tree::new();
+    let many = (1..=3000).map(|pid| pid.to_string()).collect::<Vec<_>>().join("\n") + "\n";
+    tree.cgroup(b"w", &[("cgroup.procs", &many)]);
+    tree.cgroup(b"w/a/b", &[("cgroup.procs", "4001\n0\n4002\n")]);
+    let handle = tree.open(b"w").expect("it is there");
+    let mut found = Vec::new();
+    let mut take = |pid: Pid| {
+        found.push(pid.as_raw_pid());
+        true
+    };
+    handle.each_task(TaskList::Processes, &mut take).expect("readable");
+    assert_eq!(found, (1..=3000).chain([4001, 4002]).collect::<Vec<_>>());
+    let mut seen = 0;
+    let mut until = |_| {
+        seen += 1;
+        seen < 7
+    };
+    handle.each_task(TaskList::Processes, &mut until).expect("readable");
+    assert_eq!(seen, 7);
+    tree.cgroup(b"d", &[]);
+    let deep = b"d/".repeat(300);
+    tree.cgroup(&deep, &[("cgroup.threads", "5\n")]);
+    let mut found = Vec::new();
+    let mut take = |pid: Pid| {
+        found.push(pid.as_raw_pid());
+        true
+    };
+    tree.open(b"d").expect("it is there").each_task(TaskList::Threads, &mut take).expect("readable");
+    assert_eq!(found, [5]);
+}
+
+#[test]
+fn activity_is_cpu_time_and_threads_of_all_below() {
+    let tree = Tree::new();
+    tree.cgroup(b"w", &[("cpu.stat", "usage_usec 1500\nuser_usec 500\n"), ("cgroup.threads", "7\n8\n")]);
+    tree.cgroup(b"w/a", &[("cgroup.threads", "9\n")]);
+    let handle = tree.open(b"w").expect("it is there");
+    assert_eq!(handle.activity(), Ok(Activity { cpu: Duration::from_micros(1500), threads: 3 }));
+    let without = tree.open(b"w/a").expect("it is there");
+    assert_eq!(without.activity(), Err(Fault::Absent { file: "cpu.stat" }));
+}
+
+#[test]
+fn processes_are_opened_as_many_as_asked() {
+    let tree = Tree::new();
+    let me = rustix::process::getpid();
+    let parent = rustix::process::getppid().expect("a test has a parent");
+    let text = format!("{}\n{}\n", me.as_raw_pid(), parent.as_raw_pid());
+    tree.cgroup(b"w", &[("cgroup.procs", &text)]);
+    let handle = tree.open(b"w").expect("it is there");
+    let (none, one) = (HashSet::new(), HashSet::from([me]));
+    for (most, except, opened, more) in
+        [(0, &none, 0, true), (1, &none, 1, true), (2, &none, 2, false), (1, &one, 1, false)]
+    {
+        let processes = handle.open_processes(TaskList::Processes, most, except).expect("readable");
+        assert_eq!((processes.processes.len(), processes.more), (opened, more));
+    }
+}

@@ -1,0 +1,116 @@
+//! The tree that cgroups are in: its root, and the ways from there to a directory.
+
+use crate::{NodeError, sys};
+use plimsoll_units::CgroupId;
+use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlink};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The root of the cgroup tree.
+#[derive(Debug)]
+pub struct Root {
+    fd: OwnedFd,
+    pub(super) path: PathBuf,
+}
+
+impl Root {
+    /// Opens the root of a tree, `/sys/fs/cgroup` as a rule.
+    pub fn open(path: &Path) -> Result<Self, NodeError> {
+        let fd = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(|source| NodeError::Open {
+            path: path.to_owned(),
+            source,
+            advice: "It must be the root of a cgroup2 mount",
+        })?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where a cgroup is now, below the root; `None` where it is gone. The kernel finds it by its id, whatever the size of
+    /// the tree. Needs CAP_DAC_READ_SEARCH.
+    pub fn path_of(&self, cgroup: CgroupId) -> Result<Option<Vec<u8>>, NodeError> {
+        let failed = |source| NodeError::Open {
+            path: self.path.clone(),
+            source,
+            advice: "To open a cgroup by its id CAP_DAC_READ_SEARCH is needed",
+        };
+        let fd = match sys::open_kernfs_by_id(self.as_fd(), cgroup.0) {
+            Ok(fd) => fd,
+            Err(Errno::STALE | Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let link = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).map_err(failed)?;
+        // A cgroup outside of this mount, and one that was removed, have no path below the root.
+        let below = link.as_bytes().strip_prefix(self.path.as_os_str().as_bytes());
+        let path = below.and_then(|path| path.strip_prefix(b"/")).filter(|path| !path.is_empty());
+        Ok(path
+            .filter(|path| open_below(self.as_fd(), path).and_then(|fd| id_of(fd.as_fd())) == Ok(cgroup))
+            .map(Into::into))
+    }
+
+    /// Searches the whole tree for a cgroup: for one whose path is not known. `None` where it is gone.
+    pub fn find(&self, cgroup: CgroupId) -> Result<Option<Vec<u8>>, NodeError> {
+        // Depth first, without recursion: a tree may be deep.
+        let mut open = vec![Vec::new()];
+        while let Some(path) = open.pop() {
+            let dir = if path.is_empty() { self.fd.try_clone().ok() } else { open_below(self.as_fd(), &path).ok() };
+            // What is removed meanwhile holds nothing.
+            let Some(dir) = dir else { continue };
+            if !path.is_empty() && id_of(dir.as_fd()) == Ok(cgroup) {
+                return Ok(Some(path));
+            }
+            let below = children(dir.as_fd()).map_err(|source| NodeError::Read { path: self.path.clone(), source });
+            for name in below? {
+                open.push(if path.is_empty() { name } else { [path.as_slice(), b"/", &name].concat() });
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Opens the directory at `path` below `dir`, one name at a time: no symbolic link, no `..`, nothing outside.
+pub fn open_below(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    let open = |from: BorrowedFd<'_>, name: &[u8]| match name {
+        b"." | b".." => Err(Errno::INVAL),
+        name => openat(from, OsStr::from_bytes(name), DIRECTORY, Mode::empty()),
+    };
+    let mut fd = open(dir, names.next().ok_or(Errno::INVAL)?)?;
+    for name in names {
+        fd = open(fd.as_fd(), name)?;
+    }
+    Ok(fd)
+}
+
+/// The id of the cgroup whose directory is open.
+pub fn id_of(fd: BorrowedFd<'_>) -> Result<CgroupId, Errno> {
+    fstat(fd).map(|stat| CgroupId(stat.st_ino))
+}
+
+/// Names of the directories in `dir`, sorted.
+pub fn children(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if entry.file_type() == rustix::fs::FileType::Directory && name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
