@@ -1,6 +1,6 @@
 //! Block devices made for a test: one that answers slowly, and compressed memory to swap to.
 //!
-//! Both are modules of the kernel, loaded by the machine's first process; where one is missing the test says so.
+//! Both are modules of the kernel, loaded by the machine's first process; where one is missing the test is not run.
 
 use crate::machine::{set, wait_for};
 use crate::map::{swap_off, swap_on};

@@ -134,7 +134,7 @@ pub(crate) fn join(cgroup: &Path) -> Result<()> {
     machine::set(cgroup.join("cgroup.procs"), "0")
 }
 
-/// KiB of one step where the caller did not say.
+/// KiB of one step unless the caller chose another.
 fn chunk_bytes(arguments: &Arguments, share: usize) -> usize {
     match (arguments.chunk, arguments.kind) {
         (0, Kind::Populate | Kind::Mlock | Kind::Fallocate) => share,
@@ -473,7 +473,7 @@ fn fork(arguments: &Arguments, until: Instant) -> Result<()> {
     let name = own.trim().strip_prefix("0::/").context("not in a cgroup of version 2")?;
     let limit = std::fs::read_to_string(Path::new(cgroup::ROOT).join(name).join("pids.max"))
         .context("a fork bomb needs a cgroup with pids.max")?;
-    ensure!(limit.trim().parse::<u32>().is_ok(), "a fork bomb needs a number in pids.max, it says {:?}", limit.trim());
+    ensure!(limit.trim().parse::<u32>().is_ok(), "a fork bomb needs a number in pids.max, which is {:?}", limit.trim());
     let bytes = arguments.mib << 20;
     let memory = Mapping::anonymous(bytes, MapFlags::empty()).context("cannot map")?;
     memory.touch(0, bytes, page_size());

@@ -40,7 +40,7 @@ impl Hog {
         Ok(Self { child, record: path })
     }
 
-    /// How many bytes it says it has taken.
+    /// How many bytes it has taken, by its record.
     pub(crate) fn taken(&self) -> Result<u64> {
         Ok(record::read(&self.record)?.last().map_or(0, |entry| entry.bytes))
     }
@@ -119,8 +119,8 @@ pub(crate) fn names_are_reclaimable() -> Result<()> {
     hog.wait_taken(24, Duration::from_secs(40))?;
     let charged = slab(&cgroup)?;
     ensure!(charged >= 12 * MIB, "{charged} bytes of reclaimable slab for 24 MiB of names");
-    // The kernel may take less than asked and says so with an error, and some of it is free only when no processor can be
-    // looking at it any more; what counts is what is left after some asking.
+    // The kernel may reclaim less than asked, which is an error, and some of it is free only when no processor can use it
+    // any more; what counts is what is left after some asking.
     let mut left = charged;
     let mut asked = 0;
     let result = machine::wait_for("more than half of the names are given back", Duration::from_secs(20), || {

@@ -196,7 +196,7 @@ pub(crate) fn version_1() -> Result<()> {
     let output = unsupported_os(VERSION_1, &format!("exec {PROGRAM} run")).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(3), "with cgroup version 1 it ends with {}: {said}", output.status);
-    ensure!(said.lines().count() == 1 && said.contains("cgroup version 1"), "it says: {said}");
+    ensure!(said.lines().count() == 1 && said.contains("cgroup version 1"), "it prints: {said}");
     Ok(())
 }
 
