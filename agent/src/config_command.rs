@@ -238,7 +238,7 @@ fn static_pods(path: &Path, errors: &mut Vec<Problem>) -> Vec<StaticPod> {
     parsed.collect()
 }
 
-/// What the check samples at of a list of pods.
+/// What the check reads of a list of pods.
 fn pods(text: &str, path: &Path) -> Result<Vec<Pod>, Vec<Problem>> {
     let problem = |ReadError { line, key, why }| Problem {
         file: path.display().to_string(),

@@ -73,7 +73,7 @@ pub(crate) fn filter() -> anyhow::Result<()> {
     let exactly = u64::from(u32::MAX);
     let conditional = [
         (libc::SYS_futex, only(1, flags, &[u64::from(libc::FUTEX_WAKE.cast_unsigned())])?),
-        // Sample up, change, take out and walk through values; nothing is made, loaded or attached.
+        // Look up, change, take out and walk through values; nothing is made, loaded or attached.
         (libc::SYS_bpf, only(0, exactly, &[1, 2, 3, 4])?),
         // To die or to be stopped at a kill point.
         (libc::SYS_kill, only(1, exactly, &[libc::SIGKILL, libc::SIGSTOP].map(|it| u64::from(it.cast_unsigned())))?),

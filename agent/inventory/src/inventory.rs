@@ -276,12 +276,11 @@ impl Inventory {
         })
     }
 
-    /// Reads the page cache of all workloads, and sends what changed, or `all`: the watching thread may have newer figures
-    /// of some than were sent last.
-    pub fn refresh(&mut self, all: bool, sink: &mut impl Sink) {
+    /// Reads the page cache of all workloads, and sends what changed.
+    pub fn refresh(&mut self, sink: &mut impl Sink) {
         for known in self.known.values_mut() {
             let inactive_file = known.handle.inactive_file().unwrap_or(Bytes::ZERO);
-            known.is_changed |= all || inactive_file != known.inactive_file;
+            known.is_changed |= inactive_file != known.inactive_file;
             known.inactive_file = inactive_file;
         }
         self.send(sink);

@@ -157,10 +157,9 @@ impl Thread {
             schedule.events.done(begun, monotonic(), Duration::MAX);
         }
         let begun = monotonic();
-        let is_asked = asked & Request::Refresh as u32 != 0;
-        if is_asked || schedule.refresh.is_overdue(begun) {
+        if asked & Request::Refresh as u32 != 0 || schedule.refresh.is_overdue(begun) {
             self.inventory.find_slices(&mut self.outgoing);
-            self.inventory.refresh(is_asked, &mut self.outgoing);
+            self.inventory.refresh(&mut self.outgoing);
             schedule.refresh.done(begun, monotonic(), schedule::refresh_pace(self.handle.headroom()));
         }
         self.outgoing.publish();

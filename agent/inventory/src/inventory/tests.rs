@@ -75,7 +75,7 @@ fn what_a_walk_finds_is_sent_once_and_again_when_it_changed() {
     inventory.discover(&mut sent);
     assert_eq!(sent.take(), (vec![], 0));
     fs::write(tree.path().join("work.slice/b/memory.stat"), "inactive_file 4096\n").expect("writable");
-    inventory.refresh(false, &mut sent);
+    inventory.refresh(&mut sent);
     assert_eq!(sent.take(), (vec!["work.slice/b".into()], 0));
     // A reservation that changes is read at the next walk.
     for name in ["work.slice", "work.slice/a"] {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(in crate::core) enum Request {
-    /// Sample for workloads that came or went.
+    /// Look for workloads that came or went.
     Discover = 1,
     /// Read the slow figures now.
     Refresh = 2,
