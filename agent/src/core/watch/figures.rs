@@ -213,7 +213,7 @@ mod tests {
         scene.sample();
         assert_eq!(
             (scene.text("replaced", "cgroup.kill"), scene.text("bystander", "cgroup.kill")),
-            ("1".into(), "".into())
+            ("1".into(), String::new())
         );
     }
 
@@ -224,7 +224,10 @@ mod tests {
         joins(&mut scene, 1, "hog", 49, 0, 0);
         scene.uses("slice", SLICE - 1);
         scene.sample();
-        assert_eq!((scene.text("backup", "cgroup.kill"), scene.text("hog", "cgroup.kill")), ("".into(), "1".into()));
+        assert_eq!(
+            (scene.text("backup", "cgroup.kill"), scene.text("hog", "cgroup.kill")),
+            (String::new(), "1".into())
+        );
     }
 
     #[test]

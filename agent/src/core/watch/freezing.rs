@@ -193,7 +193,7 @@ mod tests {
         read(&mut scene, begun, "frozen", &[(6, 20), (22, 26), (38, 27)]);
         assert_eq!(
             (scene.text("frozen", "cgroup.kill"), scene.text("frozen", "cgroup.freeze")),
-            ("".into(), "1".into())
+            (String::new(), "1".into())
         );
         scene.sample();
         let marked = |scene: &Scene, handle: &Handle| {
@@ -215,7 +215,7 @@ mod tests {
         scene.uses("slice", SLICE - THRESHOLD);
         read(&mut scene, begun, "a", &[(6, 50), (22, 60), (38, 70)]);
         scene.sample();
-        assert_eq!((scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze")), ("".into(), "0".into()));
+        assert_eq!((scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze")), (String::new(), "0".into()));
     }
 
     #[test]
