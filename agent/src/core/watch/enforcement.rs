@@ -74,7 +74,7 @@ impl Enforcement {
         kernel_brake: KernelBrake,
         means: Consumer<Means>,
     ) -> Self {
-        Self { enforcer, kernel_brake, grown: Grown::NONE, means }
+        Self { enforcer, kernel_brake, grown: Grown::none(), means }
     }
 
     /// Whether plans are carried out.

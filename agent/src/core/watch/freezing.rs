@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use plimsoll_act::{BrakeEvent, BrakeRefused};
 use plimsoll_inventory::Termination;
 use plimsoll_node::Fault;
@@ -18,25 +19,31 @@ use super::scopes::{owner_of, past_hard_threshold};
 use super::triggers::Trigger;
 use crate::record::{Braked, Cause, EnforcementRecord, Refused, ThresholdRecord, fitting};
 
+/// Cgroups that could not be frozen and are remembered as such, so that each is reported once.
+const REFUSED: usize = 64;
+
 /// Freezing by a plan, from its first freeze to the next time that everything is thawed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Grown {
     until: Option<MonotonicNs>,
-    /// There was no room for one more, and that was reported.
-    had_no_room: bool,
+    /// Cgroups that could not be frozen, for want of room or because the kernel refused. That was reported.
+    refused: ArrayVec<CgroupId, REFUSED>,
 }
 
 impl Grown {
     /// Nothing is frozen by a plan.
-    pub(super) const NONE: Self = Self { until: None, had_no_room: false };
+    pub(super) const fn none() -> Self {
+        Self { until: None, refused: ArrayVec::new_const() }
+    }
 
     /// Whether a plan may freeze. A workload that was thawed because its hold was over is not frozen again at once.
     fn may_freeze(&mut self, now: MonotonicNs, hold: Duration) -> bool {
         now < *self.until.get_or_insert(now.after(hold))
     }
 
-    fn is_first_without_room(&mut self) -> bool {
-        !std::mem::replace(&mut self.had_no_room, true)
+    /// A cgroup could not be frozen. Gives whether that is to be reported: the first time.
+    fn refuse(&mut self, cgroup: CgroupId) -> bool {
+        !self.refused.contains(&cgroup) && self.refused.try_push(cgroup).is_ok()
     }
 }
 
@@ -55,15 +62,13 @@ impl Watch {
             let short = self.scopes.first_short(&self.engine.policy, workload.facts.slices);
             let Some((scope, past_threshold)) = short else { continue };
             let handle = Arc::clone(&workload.facts.handle);
-            if !self.freeze(&handle, scope, past_threshold) {
-                return;
-            }
+            self.freeze(&handle, scope, past_threshold);
         }
     }
 
     /// Freezes every workload of the plan that grew, where the plan's scope is below a hard threshold by the kernel's own
-    /// reading: until the victims' memory is back, and for no longer than one hold. Those for which there is no room are
-    /// reported once.
+    /// reading: until the victims' memory is back, and for no longer than one hold. Those that could not be frozen, as
+    /// where there is no room, are reported and not tried again.
     pub(super) fn freeze_grown(&mut self, scope: Scope) {
         let plan = &self.engine.plan;
         let memory = self.scopes.get(scope).reading;
@@ -80,40 +85,33 @@ impl Watch {
         }
         for index in 0..self.engine.plan.ranked.len() {
             let ranked = self.engine.plan.ranked[index];
-            let Some(workload) = self.workloads.table.get(ranked.key).filter(|_| ranked.grew) else { continue };
-            if workload.termination != Termination::Stays {
-                continue;
-            }
-            let handle = Arc::clone(&workload.facts.handle);
-            if !self.freeze(&handle, scope, past) {
-                return;
+            let is_refused = self.enforcement.grown.refused.contains(&ranked.key.id);
+            let Some(workload) = self.workloads.table.get(ranked.key) else { continue };
+            if ranked.grew && !is_refused && workload.termination == Termination::Stays {
+                let handle = Arc::clone(&workload.facts.handle);
+                self.freeze(&handle, scope, past);
             }
         }
     }
 
-    /// Freezes a cgroup for `scope`, whose memory is this far below its threshold. False: no more cgroups can be frozen.
-    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: Scope, past_threshold: Bytes) -> bool {
+    /// Freezes a cgroup for `scope`, whose memory is this far below its threshold.
+    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: Scope, past_threshold: Bytes) {
         let now = monotonic();
-        let Some(enforcer) = &mut self.enforcement.enforcer else { return false };
+        let Some(enforcer) = &mut self.enforcement.enforcer else { return };
         let what = match enforcer.brakes.brake(handle, owner_of(scope), now, &mut enforcer.record) {
             Ok(()) => Braked::Frozen,
-            Err(BrakeRefused::Already) => return true,
+            Err(BrakeRefused::Already) => return,
             Err(BrakeRefused::ByOther) => Braked::Refused(Refused::ByOther),
-            Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => {
-                if self.enforcement.grown.is_first_without_room() {
-                    let what = Braked::Refused(Refused::Full);
-                    self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at: now, what });
-                }
-                return false;
-            }
+            Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => Braked::Refused(Refused::Full),
             Err(BrakeRefused::Fault(Fault::Gone)) => Braked::Gone,
             Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
         };
         if what == Braked::Frozen {
             self.report_stopped(past_threshold, now);
+        } else if !self.enforcement.grown.refuse(handle.id()) {
+            return;
         }
         self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at: now, what });
-        true
     }
 
     /// Reports that what grew was stopped, the first time after a crossing.
@@ -139,7 +137,7 @@ impl Watch {
     }
 
     pub(super) fn thaw_all(&mut self, now: MonotonicNs) {
-        self.enforcement.grown = Grown::NONE;
+        self.enforcement.grown = Grown::none();
         while let Some(enforcer) = &mut self.enforcement.enforcer
             && let Some(event) = enforcer.brakes.thaw_any(now, &mut enforcer.record)
         {
