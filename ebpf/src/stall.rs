@@ -1,6 +1,6 @@
 //! Stalls for memory, added up per cgroup and second: an event when a cgroup stalls for more than its share of one.
 //!
-//! Sections nest; only the outermost counts. The flags word tells which it is: after entering it holds
+//! Sections nest; only the outermost counts. The flags word shows which it is: after entering it holds
 //! zero for the outermost, and still does when that one leaves.
 
 use aya_ebpf::{

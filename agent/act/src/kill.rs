@@ -562,7 +562,7 @@ mod tests {
         assert!(kills.give_up(&mut book).is_none(), "both are hopeful");
         while poll_measured(&mut kills, &mut workers, &mut book, 501).is_some() {}
         assert_eq!(kills.hopeful(), 0);
-        // Somebody was started in it meanwhile.
+        // A process was started in it meanwhile.
         fakes[0].write("cgroup.kill", "");
         let again = kills.begin(&fakes[0].handle, ms(600), &mut book, &mut workers);
         assert_eq!((again, fakes[0].text("cgroup.kill").as_str()), (Ok(Begun::Written), "1"));

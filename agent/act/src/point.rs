@@ -5,7 +5,7 @@
 pub enum KillPoint {
     /// The journal says that a cgroup is about to be frozen.
     BrakeIntentWritten,
-    /// It was told to freeze.
+    /// The freeze was written.
     FreezeWritten,
     /// The journal says so.
     FreezeRecorded,
@@ -31,7 +31,7 @@ pub enum KillPoint {
     KernelMarked,
     /// The kernel stopped a process, and that was heard.
     KernelStopSeen,
-    /// Those whom the kernel stopped were continued.
+    /// The processes that the kernel stopped were continued.
     KernelContinued,
 }
 

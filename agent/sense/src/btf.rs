@@ -17,7 +17,7 @@ const HEADER: usize = 24;
 /// Modifiers in a row, and anonymous structs in each other; the kernel's own stay far below.
 const DEPTH: u32 = 32;
 
-/// What was looked for, and why it was not found.
+/// What was searched for, and why it was not found.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BtfError {
     /// The kernel's type information cannot be read.
@@ -306,7 +306,7 @@ impl Btf {
         u32::try_from(bits / 8).map_err(|_| BtfError::Broken { what: "an offset beyond 32 bits", at: id as usize })
     }
 
-    /// Looks through typedefs and qualifiers.
+    /// Follows typedefs and qualifiers.
     fn peel(&self, mut id: u32) -> Result<(u32, Type), BtfError> {
         for _ in 0..DEPTH {
             let found = self.type_of(id)?;

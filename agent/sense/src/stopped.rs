@@ -154,8 +154,8 @@ mod tests {
         let stat = fs::read("/proc/self/stat").expect("stat");
         assert_ne!(start_ticks(&stat), Some(0), "this process did not start at boot");
         assert_eq!(resume(own).ok(), Some(false));
-        let nobody = Stopped { pid: 0, ..own };
-        assert_eq!(resume(nobody).ok(), Some(false));
+        let without_process = Stopped { pid: 0, ..own };
+        assert_eq!(resume(without_process).ok(), Some(false));
     }
 
     #[test]

@@ -20,7 +20,7 @@ const STACK: usize = 512 << 10;
 /// Its ways to the other threads.
 pub(super) struct Ways {
     pub(super) means: rtrb::Producer<Means>,
-    /// Rung when they are there.
+    /// Written when they are there.
     pub(super) news: OwnedFd,
     /// What the inventory thread says of it.
     pub(super) taken_over: Sender<TakenOver>,
@@ -54,7 +54,7 @@ fn take_over(configuration: &Configuration, root: &Root, brakes_in_kernel: bool,
     let undone = past.counts;
     let enforcer = enforcer(configuration, past, root, &mut troubles)?;
     let resumer = if brakes_in_kernel { resumer()? } else { None };
-    // Nobody listens where this process is just ending.
+    // The receiver is gone where this process is just ending.
     let _ = taken_over.send(TakenOver { undone, troubles });
     let _ = means.push(Means { enforcer, resumer });
     ring(&news);

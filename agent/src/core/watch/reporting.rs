@@ -34,7 +34,7 @@ impl Reported {
         Self { outcome: plan.outcome, has_pressure, at, is_outdated: false }
     }
 
-    /// Whether this has to be reported after `last`. `shadow`: its actions are not carried out, and so are no news.
+    /// Whether this has to be reported after `last`. `acts`: its actions are carried out.
     fn is_news(&self, last: Option<Self>, acts: bool) -> bool {
         let is_quiet = is_quiet(self.outcome);
         let Some(last) = last else { return acts || !is_quiet || self.has_pressure };
@@ -121,7 +121,7 @@ impl Reporting {
         self.send(ObservationRecord::End { workloads });
     }
 
-    /// Reports a plan if there is news in it.
+    /// Reports a plan if it differs from the last one, is carried out, or was not reported for long.
     pub(super) fn plan(&mut self, made: Made<'_>, table: &Table, last: &mut Option<Reported>, now: MonotonicNs) {
         let Made { plan, is_shadow, .. } = made;
         let new = Reported::of(plan, now);
