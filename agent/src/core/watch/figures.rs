@@ -32,8 +32,9 @@ pub(in crate::core) const FIGURES: usize = 2 * LARGEST;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// While the worker reads, how often its answers are polled for.
 const PACE: Duration = Duration::from_millis(1);
-/// Figures that were read count as new for this many nanoseconds, unless an event comes after them.
-const NEW_FOR_NS: u64 = 100_000_000;
+/// Figures that were read count as new for this many nanoseconds, unless an event comes after them. Much longer than a
+/// decision waits, so that none waits for what became old during its wait.
+const NEW_FOR_NS: u64 = 1_000_000_000;
 
 /// A cgroup whose page cache was requested.
 #[derive(Clone, Copy, Debug)]
@@ -170,7 +171,12 @@ impl Watch {
         if self.figures.is_stuck || self.figures.is_new(handle.id(), now) {
             return true;
         }
-        !self.figures.request(handle, &mut enforcer.figures, now)
+        let is_requested = self.figures.request(handle, &mut enforcer.figures, now);
+        if is_requested {
+            // The next decision goes on with this one: events between the two make no figure old.
+            self.figures.waits.get_or_insert(now);
+        }
+        !is_requested
     }
 }
 
@@ -269,8 +275,9 @@ mod tests {
         assert_eq!(scene.text("small", "cgroup.kill"), "");
         // And now it is not, which the inventory thread has seen.
         joins(&mut scene, 64, "small", 1, 0, 0);
+        // A threshold is crossed each time, so that all figures are old again.
         for _ in 0..3 {
-            scene.sample();
+            scene.cross();
         }
         assert_eq!(scene.text("small", "cgroup.kill"), "1");
     }
@@ -284,13 +291,13 @@ mod tests {
         figures.read.push(Figure { cgroup, requested: at(1001), is_answered: false });
         assert!(!figures.is_new(cgroup, at(1002)) && figures.is_pending());
         assert!(figures.answered(cgroup));
-        for (now, is_new) in [(1002, true), (1101, true), (1102, false)] {
+        for (now, is_new) in [(1002, true), (2001, true), (2002, false)] {
             assert_eq!(figures.is_new(cgroup, at(now)), is_new, "{now}");
         }
         // A decision that waits does not wait again for later events.
         figures.waits = Some(at(1002));
         figures.crossed(at(1003));
-        assert!(figures.is_new(cgroup, at(1200)));
+        assert!(figures.is_new(cgroup, at(2200)));
         figures.end_wait();
         figures.crossed(at(1004));
         assert!(!figures.is_new(cgroup, at(1005)));

@@ -170,6 +170,17 @@ impl Scene {
         }
     }
 
+    /// Samples because a threshold was crossed just now, and once more when the figures are read.
+    pub(super) fn cross(&mut self) {
+        for _ in 0..2 {
+            let now = monotonic();
+            let mut trigger = Trigger::new(now);
+            trigger.crossed = Some(now);
+            self.watch.sample(&trigger);
+            self.awaits_figures();
+        }
+    }
+
     /// Whether a decision waits for figures, which are read then.
     fn awaits_figures(&mut self) -> bool {
         while self.watch.figures.is_pending() {
