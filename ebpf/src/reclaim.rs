@@ -10,7 +10,7 @@ use crate::{
     threshold::{self, Allocation},
 };
 
-/// `___GFP_DIRECT_RECLAIM` (include/linux/gfp_types.h), the same bit since Linux 5.0. An allocation with it may sleep, so
+/// `___GFP_DIRECT_RECLAIM` (`include/linux/gfp_types.h`), the same bit since Linux 5.0. An allocation with it may sleep, so
 /// it is the running task's own, never an interrupt's.
 const GFP_DIRECT_RECLAIM: u32 = 1 << 10;
 

@@ -246,9 +246,9 @@ fn submit(table: *mut ThresholdTable, threshold: u64, allocation: u64, usage: u6
         (&raw mut (*record).usage).write(usage);
         let lineage = (&raw mut (*record).lineage).cast::<u64>();
         let mut counter = if allocation == OF_TASK { 0 } else { allocation };
-        for level in 0..LINEAGE {
+        for (level, ancestor) in (0..LINEAGE).zip(1..) {
             let id = if allocation == OF_TASK {
-                bpf_get_current_ancestor_cgroup_id(level as i32 + 1)
+                bpf_get_current_ancestor_cgroup_id(ancestor)
             } else {
                 kernel::or_zero(kernel::counter_cgroup(counter))
             };

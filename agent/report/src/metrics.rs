@@ -92,35 +92,6 @@ impl Metrics {
     /// All at zero. `is_confined`: this process is refused all files.
     pub fn new(is_confined: bool) -> Self {
         let mut registry = Registry::with_prefix("plimsoll");
-        let crossed_to_awake = seconds();
-        registry.register_with_unit(
-            "crossed_to_awake",
-            "From the crossing of a threshold, as the kernel saw it, to the core being awake",
-            Unit::Seconds,
-            crossed_to_awake.clone(),
-        );
-        let crossed_to_stopped = seconds();
-        registry.register_with_unit(
-            "crossed_to_stopped",
-            "From the crossing of a threshold to the brake or kill of what grew",
-            Unit::Seconds,
-            crossed_to_stopped.clone(),
-        );
-        let crossed_to_memory_back = seconds();
-        registry.register_with_unit(
-            "crossed_to_memory_back",
-            "From the crossing of a threshold to memory being above it again, where something was done",
-            Unit::Seconds,
-            crossed_to_memory_back.clone(),
-        );
-        // From 64 KiB to 8 GiB.
-        let past_threshold = Histogram::new(exponential_buckets(65_536.0, 2.0, 18));
-        registry.register_with_unit(
-            "past_threshold",
-            "How far below the threshold memory was at the brake or kill of what grew",
-            Unit::Bytes,
-            past_threshold.clone(),
-        );
         macro_rules! registered {
             ($name:literal, $help:literal) => {{
                 let metric = Default::default();
@@ -132,12 +103,38 @@ impl Metrics {
                 registry.register_with_unit($name, $help, $unit, Clone::clone(&metric));
                 metric
             }};
+            ($name:literal, $help:literal, $unit:expr, $metric:expr) => {{
+                let metric = $metric;
+                registry.register_with_unit($name, $help, $unit, Clone::clone(&metric));
+                metric
+            }};
         }
         let metrics = Self {
-            crossed_to_awake,
-            crossed_to_stopped,
-            crossed_to_memory_back,
-            past_threshold,
+            crossed_to_awake: registered!(
+                "crossed_to_awake",
+                "From the crossing of a threshold, as the kernel saw it, to the core being awake",
+                Unit::Seconds,
+                seconds()
+            ),
+            crossed_to_stopped: registered!(
+                "crossed_to_stopped",
+                "From the crossing of a threshold to the brake or kill of what grew",
+                Unit::Seconds,
+                seconds()
+            ),
+            crossed_to_memory_back: registered!(
+                "crossed_to_memory_back",
+                "From the crossing of a threshold to memory being above it again, where something was done",
+                Unit::Seconds,
+                seconds()
+            ),
+            past_threshold: registered!(
+                "past_threshold",
+                "How far below the threshold memory was at the brake or kill of what grew",
+                Unit::Bytes,
+                // From 64 KiB to 8 GiB.
+                Histogram::new(exponential_buckets(65_536.0, 2.0, 18))
+            ),
             races_lost: registered!("races_lost", "OOM kills because the whole machine was short of memory"),
             oom_kills: registered!("oom_kills", "Victims of the OOM killer, by where memory was short"),
             kills: registered!("kills", "Workloads whose processes were all sent SIGKILL"),
