@@ -9,8 +9,10 @@ use plimsoll_units::MonotonicNs;
 const STALL_PACE: Duration = Duration::from_millis(20);
 /// So near to a threshold that the event would come at once, how often to sample.
 const NEAR_PACE: Duration = Duration::from_millis(20);
-/// Without pressure, samples take at most one part in so many of a CPU.
+/// Without pressure, samples take at most one part in so many of a CPU,
 const SHARE: u32 = 50;
+/// and while tasks stall or memory is near a threshold, one part in so many.
+const NEAR_SHARE: u32 = 5;
 /// Below a threshold with nothing left to do, the pace of samples begins here and doubles,
 const BELOW_PACE: Duration = Duration::from_millis(4);
 /// up to this.
@@ -26,8 +28,8 @@ pub(super) struct Schedule {
     below_pace: Duration,
     /// When the last sample was taken because tasks stalled.
     stall_sampled: Option<MonotonicNs>,
-    /// The shortest time between two samples without pressure, by what the last one cost.
-    rest: Duration,
+    /// What the last sample without pressure cost.
+    cost: Duration,
     /// The agent was asked to end, and does so by then at the latest.
     ends_by: Option<MonotonicNs>,
 }
@@ -40,7 +42,7 @@ impl Schedule {
             next_sample: Some(now),
             below_pace: BELOW_PACE,
             stall_sampled: None,
-            rest: Duration::ZERO,
+            cost: Duration::ZERO,
             ends_by: None,
         }
     }
@@ -63,14 +65,14 @@ impl Schedule {
     pub(super) fn take_slow(&mut self, now: MonotonicNs) -> bool {
         let is_due = self.next_slow.is_some_and(|at| at <= now);
         if is_due {
-            self.next_slow = self.slow.map(|slow| now.after(slow.max(self.rest)));
+            self.next_slow = self.slow.map(|slow| now.after(slow.max(self.cost * SHARE)));
         }
         is_due
     }
 
     /// Tasks stall. Gives whether to sample now; otherwise it is done a little later.
     pub(super) fn stalls(&mut self, now: MonotonicNs) -> bool {
-        match self.stall_sampled.map(|at| at.after(STALL_PACE.max(self.rest))) {
+        match self.stall_sampled.map(|at| at.after(STALL_PACE.max(self.cost * NEAR_SHARE))) {
             Some(next) if now < next => {
                 self.sample_by(next);
                 false
@@ -85,18 +87,18 @@ impl Schedule {
     /// No threshold is crossed, as a sample found that took so long.
     pub(super) fn is_quiet(&mut self, cost: Duration) {
         self.below_pace = BELOW_PACE;
-        self.rest = cost * SHARE;
+        self.cost = cost;
     }
 
     /// Memory is near a threshold.
     pub(super) fn is_near(&mut self, now: MonotonicNs) {
-        self.sample_by(now.after(NEAR_PACE.max(self.rest)));
+        self.sample_by(now.after(NEAR_PACE.max(self.cost * NEAR_SHARE)));
     }
 
     /// A threshold is crossed: the next sample is due even without an event. `is_new`: something is under way, or a
     /// threshold was just crossed.
     pub(super) fn is_below(&mut self, is_new: bool, now: MonotonicNs) {
-        self.rest = Duration::ZERO;
+        self.cost = Duration::ZERO;
         if is_new {
             self.below_pace = BELOW_PACE;
         }
@@ -160,10 +162,10 @@ mod tests {
         let mut schedule = Schedule::new(Some(Duration::from_secs(1)), at(0));
         schedule.sampled();
         schedule.is_quiet(Duration::from_millis(100));
-        assert!(schedule.stalls(at(0)) && !schedule.stalls(at(4999)));
+        assert!(schedule.stalls(at(0)) && !schedule.stalls(at(499)));
         schedule.sampled();
         schedule.is_near(at(0));
-        assert_eq!(schedule.next_sample(), Some(at(5000)));
+        assert_eq!(schedule.next_sample(), Some(at(500)), "soon, since no event may come before the threshold is crossed");
         assert!(schedule.take_slow(at(1000)) && !schedule.take_slow(at(5999)) && schedule.take_slow(at(6000)));
         schedule.is_below(true, at(6000));
         assert!(schedule.stalls(at(6020)), "below a threshold nothing is spared");
