@@ -65,6 +65,9 @@ impl Watch {
             self.reporting.send(HealthRecord::Failed { what: "read /proc/meminfo", errno: None });
             return self.schedule.sample_by(trigger.awake.after(BELOW_PACE_MOST));
         };
+        let mut trigger = *trigger;
+        self.figures.take_delayed().inspect(|delayed| trigger.resume(delayed));
+        let trigger = &trigger;
         if self.awaits_figures(&sample, trigger) {
             return;
         }

@@ -52,7 +52,9 @@ pub(super) struct Figures {
     event: MonotonicNs,
     /// Since when a decision waits.
     waits: Option<MonotonicNs>,
-    /// For how long it does at most.
+    /// What that decision is due for.
+    delayed: Option<Trigger>,
+    /// For how long it waits at most.
     patience: Duration,
     /// The worker did not answer in time, and has not answered since: no decision waits for it.
     is_stuck: bool,
@@ -60,12 +62,24 @@ pub(super) struct Figures {
 
 impl Figures {
     pub(super) const fn new() -> Self {
-        Self { read: ArrayVec::new_const(), event: MonotonicNs(0), waits: None, patience: PATIENCE, is_stuck: false }
+        Self {
+            read: ArrayVec::new_const(),
+            event: MonotonicNs(0),
+            waits: None,
+            delayed: None,
+            patience: PATIENCE,
+            is_stuck: false,
+        }
     }
 
     /// Whether a decision waits.
     pub(super) const fn is_awaited(&self) -> bool {
         self.waits.is_some()
+    }
+
+    /// What a decision that waits is due for.
+    pub(super) const fn take_delayed(&mut self) -> Option<Trigger> {
+        self.delayed.take()
     }
 
     /// A threshold was crossed. A decision that waits already waits for no more than the event before.
@@ -157,6 +171,7 @@ impl Watch {
         }
         self.figures.is_stuck |= now.since(since) >= self.figures.patience;
         if self.figures.is_pending() && !self.figures.is_stuck {
+            self.figures.delayed = Some(*trigger);
             self.schedule.sample_by(since.after(self.figures.patience));
             return true;
         }
@@ -201,6 +216,8 @@ fn largest(observed: &[Observed], table: &Table) -> ArrayVec<(Bytes, Key), LARGE
 mod tests {
     use super::super::testing::{SLICE, Scene, slice_policy};
     use super::*;
+    use crate::record::{Cause, PlanRecord, Record};
+    use plimsoll_node::clock::monotonic;
     use plimsoll_policy::Config as Policy;
 
     /// A workload of so many MiB, of which the inventory thread last saw so much as page cache, and so much is now.
@@ -234,6 +251,27 @@ mod tests {
             (scene.text("backup", "cgroup.kill"), scene.text("hog", "cgroup.kill")),
             (String::new(), "1".into())
         );
+    }
+
+    #[test]
+    fn a_decision_that_waited_is_reported_with_its_crossing() {
+        let mut scene = Scene::new(10);
+        joins(&mut scene, 0, "hog", 70, 0, 0);
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        let now = monotonic();
+        let mut trigger = Trigger::of(Cause::Line, now);
+        trigger.crossed = Some(now);
+        scene.frames();
+        scene.watch.sample(&trigger);
+        assert!(scene.watch.figures.is_awaited(), "it does not wait");
+        scene.sample();
+        let frames = scene.frames();
+        let begun = frames.iter().find_map(|frame| match Record::read(frame) {
+            Some(Record::Plan(PlanRecord::Begin { cause, crossed, .. })) => Some((cause, crossed)),
+            _ => None,
+        });
+        assert_eq!(begun, Some((Cause::Line, Some(now))));
     }
 
     #[test]

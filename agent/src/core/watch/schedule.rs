@@ -165,7 +165,11 @@ mod tests {
         assert!(schedule.stalls(at(0)) && !schedule.stalls(at(499)));
         schedule.sampled();
         schedule.is_near(at(0));
-        assert_eq!(schedule.next_sample(), Some(at(500)), "soon, since no event may come before the threshold is crossed");
+        assert_eq!(
+            schedule.next_sample(),
+            Some(at(500)),
+            "soon, since no event may come before the threshold is crossed"
+        );
         assert!(schedule.take_slow(at(1000)) && !schedule.take_slow(at(5999)) && schedule.take_slow(at(6000)));
         schedule.is_below(true, at(6000));
         assert!(schedule.stalls(at(6020)), "below a threshold nothing is spared");

@@ -84,6 +84,14 @@ impl Trigger {
         }
     }
 
+    /// Adds what an earlier sample was due for, whose decision was delayed until now.
+    pub(super) fn resume(&mut self, delayed: &Self) {
+        if self.cause != Some(Cause::Line) {
+            self.cause = delayed.cause;
+        }
+        self.crossed = [self.crossed, delayed.crossed].into_iter().flatten().min();
+    }
+
     pub(super) const fn cause(&self) -> Option<Cause> {
         self.cause
     }
