@@ -108,9 +108,9 @@ fn thresholds() -> Vec<kubelet::Threshold> {
     use kubelet::Signal::{MemoryAvailable, NodeFsAvailable};
     let second = Duration::from_secs(1);
     [(MemoryAvailable, HARD, Duration::ZERO), (MemoryAvailable, SOFT, second), (NodeFsAvailable, HARD, Duration::ZERO)]
-        .map(|(signal, line, grace)| kubelet::Threshold {
+        .map(|(signal, at, grace)| kubelet::Threshold {
             signal,
-            line: Some(kubelet::Line::At(Amount::counted(line))),
+            amount: Some(kubelet::ThresholdAmount::At(Amount::counted(at))),
             grace,
             min_reclaim: None,
             origin: kubelet::Origin::Configured,

@@ -237,7 +237,7 @@ fn submit(table: *mut ThresholdTable, threshold: u64, allocation: u64, usage: u6
     let record = entry.as_mut_ptr();
     // SAFETY: `record` is the reserved memory, as long as the record and aligned for it; every field is written.
     unsafe {
-        (&raw mut (*record).kind).write(kind::LINE);
+        (&raw mut (*record).kind).write(kind::THRESHOLD);
         (&raw mut (*record).threshold).write(threshold as u32);
         (&raw mut (*record).generation).write(generation);
         (&raw mut (*record).at_ns).write(bpf_ktime_get_ns());

@@ -95,7 +95,7 @@ struct Wake {
 /// One process that grew. Times are nanoseconds after the crossing.
 #[derive(Clone, Debug, Deserialize)]
 struct Round {
-    line_bytes: u64,
+    threshold_bytes: u64,
     past_threshold_bytes: Option<u64>,
     crossed_to_awake_ns: Option<u64>,
     crossed_to_stopped_ns: Option<u64>,
@@ -298,7 +298,7 @@ fn timeline(measured: &Measured) -> String {
         let line: String = (0..WIDTH)
             .map(|place| {
                 last = row[place].unwrap_or(last);
-                let height = chart::float(last) / chart::float(2 * round.line_bytes) * 8.0;
+                let height = chart::float(last) / chart::float(2 * round.threshold_bytes) * 8.0;
                 if place == crossing { '|' } else { BARS[chart::index(height.clamp(0.0, 8.0))] }
             })
             .collect();

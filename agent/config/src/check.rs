@@ -8,7 +8,7 @@ use crate::kubelet::{EvictionSignal, EvictionThreshold, Kubelet, Operator, Thres
 use crate::model::{Configuration, Origin};
 use crate::tree::{Problems, Value, read};
 use plimsoll_policy::SliceThresholds;
-use plimsoll_policy::kubelet::Line;
+use plimsoll_policy::kubelet::ThresholdAmount;
 use plimsoll_units::{Bytes, Quantity};
 use std::collections::BTreeMap;
 
@@ -247,10 +247,10 @@ impl Reported<'_> {
         let (file, line) = configuration.origin("machine.slices").place();
         let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices);
         for (index, (slice, SliceThresholds { thresholds })) in slices.enumerate() {
-            let found = |is_hard| thresholds.iter().find(|threshold| threshold.is_hard() == is_hard)?.line;
+            let found = |is_hard| thresholds.iter().find(|threshold| threshold.is_hard() == is_hard)?.amount;
             let is_above = match (found(false), found(true)) {
-                (Some(Line::At(soft)), Some(Line::At(hard))) => soft > hard,
-                (Some(Line::Share(soft)), Some(Line::Share(hard))) => soft > hard,
+                (Some(ThresholdAmount::At(soft)), Some(ThresholdAmount::At(hard))) => soft > hard,
+                (Some(ThresholdAmount::Share(soft)), Some(ThresholdAmount::Share(hard))) => soft > hard,
                 _ => continue,
             };
             let (Some(soft), Some(hard), false) = (&slice.eviction_soft, &slice.eviction_hard, is_above) else {

@@ -9,7 +9,7 @@ use crate::kubelet::typed::{place, typed};
 use crate::kubelet::{Entry, Kubelet, ThresholdValue};
 use crate::machine::on_memory;
 use crate::model::{Configuration, Origin, Text};
-use crate::scalar::{line, value};
+use crate::scalar::{amount_of, value};
 use crate::tree::{Node, Problems, Value, read};
 use core::time::Duration;
 use plimsoll_policy::Config as Policy;
@@ -83,14 +83,14 @@ fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
         let entry = kubelet.settings.map(map).find(|(name, _)| *name == signal.name());
         if let Some((_, Entry { text, origin })) = entry
             && let Ok(Some(value)) = value(text, is_reclaim)
-            && let Err(odd) = line(&value)
+            && let Err(odd) = amount_of(&value)
         {
             let (file, line) = origin.place();
             problems.turn_to(file);
             problems.warn(line, &place(map, Some(signal.name()), origin), Some(text), odd.why);
         }
     }
-    let effect = |value: &ThresholdValue| line(value).map_or_else(|odd| odd.effect, Some);
+    let effect = |value: &ThresholdValue| amount_of(value).map_or_else(|odd| odd.effect, Some);
     let on_this = kubelet.thresholds.iter().filter(|threshold| threshold.signal == signal);
     on_this
         .filter_map(|threshold| {

@@ -5,7 +5,7 @@ use crate::deserialize::{Document, Refusal};
 use crate::scalar::{Address, Amount, As, Directory, Span, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
-use plimsoll_policy::kubelet::{Line, Origin as ThresholdOrigin, Signal, Threshold};
+use plimsoll_policy::kubelet::{Origin as ThresholdOrigin, Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, SliceSet, SliceThresholds, SwapThreshold};
 use plimsoll_units::Pattern;
 use schemars::JsonSchema;
@@ -226,13 +226,13 @@ impl Swap {
 impl Slice {
     /// Its thresholds. Amounts that are refused are left out.
     pub(crate) fn thresholds(&self) -> SliceThresholds {
-        let line = |of: &Option<OfMemory>, is_reclaim| amount(&of.as_ref()?.memory_available, is_reclaim).ok()?;
+        let amount_of = |of: &Option<OfMemory>, is_reclaim| amount(&of.as_ref()?.memory_available, is_reclaim).ok()?;
         let grace = self.eviction_soft_grace_period.as_ref().map(|grace| grace.memory_available);
-        let hard = line(&self.eviction_hard, false).zip(Some(Duration::ZERO));
-        let soft = line(&self.eviction_soft, false).zip(grace);
-        let min_reclaim = line(&self.eviction_minimum_reclaim, true);
+        let hard = amount_of(&self.eviction_hard, false).zip(Some(Duration::ZERO));
+        let soft = amount_of(&self.eviction_soft, false).zip(grace);
+        let min_reclaim = amount_of(&self.eviction_minimum_reclaim, true);
         let thresholds = [hard, soft].into_iter().flatten();
-        SliceThresholds { thresholds: thresholds.map(|(line, grace)| on_memory(line, grace, min_reclaim)).collect() }
+        SliceThresholds { thresholds: thresholds.map(|(at, grace)| on_memory(at, grace, min_reclaim)).collect() }
     }
 
     fn refusals(&self, at: &str, document: &Document<'_>) -> Vec<Refusal> {
@@ -301,10 +301,10 @@ fn refused_amount(key: &str, text: &str, is_reclaim: bool) -> Option<Refusal> {
 }
 
 /// A threshold on the memory of the node or of a slice.
-pub(crate) fn on_memory(line: Line, grace: Duration, min_reclaim: Option<Line>) -> Threshold {
-    let min_reclaim = min_reclaim.filter(|line| !matches!(line, Line::At(amount) if amount.is_zero()));
+pub(crate) fn on_memory(at: ThresholdAmount, grace: Duration, min_reclaim: Option<ThresholdAmount>) -> Threshold {
+    let min_reclaim = min_reclaim.filter(|at| !matches!(at, ThresholdAmount::At(amount) if amount.is_zero()));
     let origin = ThresholdOrigin::Configured;
-    Threshold { signal: Signal::MemoryAvailable, line: Some(line), grace, min_reclaim, origin }
+    Threshold { signal: Signal::MemoryAvailable, amount: Some(at), grace, min_reclaim, origin }
 }
 
 fn literal_only(pattern: &Pattern) -> Option<String> {

@@ -5,7 +5,7 @@ use crate::kubelet::{DiskLayout, EvictionThreshold, Kubelet, Operator, Threshold
 use crate::model::Configuration;
 use core::time::Duration;
 use plimsoll_policy::Config as Policy;
-use plimsoll_policy::kubelet::{Line, Origin, Threshold};
+use plimsoll_policy::kubelet::{Origin, Threshold, ThresholdAmount};
 
 impl Configuration {
     /// The policy's configuration, with thresholds on all signals, on these disks.
@@ -41,20 +41,20 @@ impl Kubelet {
 fn convert(threshold: &EvictionThreshold, origin: Origin) -> Threshold {
     Threshold {
         signal: threshold.signal,
-        line: match threshold.operator {
-            Operator::LessThan => Some(line(&threshold.value)),
+        amount: match threshold.operator {
+            Operator::LessThan => Some(amount(&threshold.value)),
             Operator::Never => None,
         },
         grace: Duration::from_nanos(u64::try_from(threshold.grace_period_ns).unwrap_or(0)),
-        min_reclaim: threshold.min_reclaim.as_ref().map(line),
+        min_reclaim: threshold.min_reclaim.as_ref().map(amount),
         origin,
     }
 }
 
-fn line(value: &ThresholdValue) -> Line {
+fn amount(value: &ThresholdValue) -> ThresholdAmount {
     match value {
-        ThresholdValue::Quantity(quantity) => Line::At(quantity.amount()),
-        ThresholdValue::Percentage(share) => Line::Share(*share),
+        ThresholdValue::Quantity(quantity) => ThresholdAmount::At(quantity.amount()),
+        ThresholdValue::Percentage(share) => ThresholdAmount::Share(*share),
     }
 }
 
@@ -76,18 +76,28 @@ mod tests {
         let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\n\
                     evictionMinimumReclaim: {memory.available: 500Mi}\nevictionMaxPodGracePeriod: 7\n\
                     enforceNodeAllocatable: [none]\nlocalStorageCapacityIsolation: false\nswap: {free: 25%}\nmachine: {victimsPerMinute: 3, stallPercent: 50}\n";
-        let mib = |mib: i64| Line::At(Amount::whole(mib << 20));
-        let threshold = |signal, line, min_reclaim, origin| Threshold {
+        let mib = |mib: i64| ThresholdAmount::At(Amount::whole(mib << 20));
+        let threshold = |signal, at, min_reclaim, origin| Threshold {
             signal,
-            line: Some(line),
+            amount: Some(at),
             grace: Duration::ZERO,
             min_reclaim,
             origin,
         };
         let expected = [
             threshold(Signal::MemoryAvailable, mib(1024), Some(mib(500)), Origin::Configured),
-            threshold(Signal::NodeFsAvailable, Line::Share(Percentage::of_one(0.1)), None, Origin::Configured),
-            threshold(Signal::ContainerFsAvailable, Line::Share(Percentage::of_one(0.1)), None, Origin::Derived),
+            threshold(
+                Signal::NodeFsAvailable,
+                ThresholdAmount::Share(Percentage::of_one(0.1)),
+                None,
+                Origin::Configured,
+            ),
+            threshold(
+                Signal::ContainerFsAvailable,
+                ThresholdAmount::Share(Percentage::of_one(0.1)),
+                None,
+                Origin::Derived,
+            ),
         ];
         for name in EvictionPolicy::ALL {
             let policy = configuration(&format!("{text}evictionPolicy: {name}")).policy_on(ONE);
@@ -95,8 +105,11 @@ mod tests {
             assert_eq!((policy.hard_victims_per_minute, policy.soft_victims_per_minute), (3, 3));
             assert!(!policy.local_storage_isolation);
             let swap = policy.swap.expect("it is configured");
-            assert_eq!((swap.free, swap.grace), (Line::Share(Percentage::of_one(0.25)), Duration::from_secs(30)));
-            let met = policy.thresholds.iter().filter(|threshold| threshold.line.is_some()).copied();
+            assert_eq!(
+                (swap.free, swap.grace),
+                (ThresholdAmount::Share(Percentage::of_one(0.25)), Duration::from_secs(30))
+            );
+            let met = policy.thresholds.iter().filter(|threshold| threshold.amount.is_some()).copied();
             assert_eq!(met.collect::<Vec<Threshold>>(), expected, "{name}");
         }
     }
@@ -106,7 +119,7 @@ mod tests {
     fn origins(text: &str, layout: DiskLayout) -> Vec<(bool, Origin)> {
         let thresholds = configuration(text).kubelet.thresholds_on(layout).into_iter();
         let of_containers =
-            thresholds.filter(|found| found.signal == Signal::ContainerFsAvailable && found.line.is_some());
+            thresholds.filter(|found| found.signal == Signal::ContainerFsAvailable && found.amount.is_some());
         let mut origins: Vec<_> = of_containers.map(|found| (found.is_hard(), found.origin)).collect();
         origins.sort_by_key(|(is_hard, origin)| (!is_hard, *origin as u8));
         origins

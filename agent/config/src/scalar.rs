@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 use core::net::SocketAddr;
 use core::time::Duration;
 use plimsoll_policy::EvictionPolicy;
-use plimsoll_policy::kubelet::{Line, Signal};
+use plimsoll_policy::kubelet::{Signal, ThresholdAmount};
 use plimsoll_units::{Bytes, Percentage};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Visitor};
@@ -208,22 +208,22 @@ pub(crate) fn value(text: &str, is_reclaim: bool) -> Result<Option<ThresholdValu
     value.map_err(|error| error.expected(text).unwrap_or_default())
 }
 
-/// The same as a line, without what only a kubelet accepts.
-pub(crate) fn amount(text: &str, is_reclaim: bool) -> Result<Option<Line>, &'static str> {
-    value(text, is_reclaim)?.map(|value| line(&value).map_err(|odd| odd.expected)).transpose()
+/// The same as an amount, without what only a kubelet accepts.
+pub(crate) fn amount(text: &str, is_reclaim: bool) -> Result<Option<ThresholdAmount>, &'static str> {
+    value(text, is_reclaim)?.map(|value| amount_of(&value).map_err(|odd| odd.expected)).transpose()
 }
 
 /// An amount that no machine has and that the kubelet accepts.
 pub(crate) struct Odd {
     /// An amount with the same effect; absent where it has none.
-    pub(crate) effect: Option<Line>,
+    pub(crate) effect: Option<ThresholdAmount>,
     /// The reason for a warning.
     pub(crate) why: &'static str,
     expected: &'static str,
 }
 
-/// The threshold's line of a value.
-pub(crate) fn line(value: &ThresholdValue) -> Result<Line, Odd> {
+/// Where the threshold of a value is.
+pub(crate) fn amount_of(value: &ThresholdValue) -> Result<ThresholdAmount, Odd> {
     let expected = "expected a percentage from 0% to 100%";
     match value {
         ThresholdValue::Percentage(share) if share.fraction().is_nan() => {
@@ -232,11 +232,11 @@ pub(crate) fn line(value: &ThresholdValue) -> Result<Line, Odd> {
         }
         ThresholdValue::Percentage(share) if share.fraction() > 1.0 => {
             let why = "above 100%, which the kubelet accepts; taken as 100%";
-            Err(Odd { effect: Some(Line::Share(Percentage::of_one(1.0))), why, expected })
+            Err(Odd { effect: Some(ThresholdAmount::Share(Percentage::of_one(1.0))), why, expected })
         }
-        ThresholdValue::Percentage(share) => Ok(Line::Share(*share)),
-        ThresholdValue::Quantity(quantity) => quantity.bytes().map(Line::bytes).ok_or(Odd {
-            effect: Some(Line::bytes(Bytes(u64::MAX))),
+        ThresholdValue::Percentage(share) => Ok(ThresholdAmount::Share(*share)),
+        ThresholdValue::Quantity(quantity) => quantity.bytes().map(ThresholdAmount::bytes).ok_or(Odd {
+            effect: Some(ThresholdAmount::bytes(Bytes(u64::MAX))),
             why: "more than any machine has, which the kubelet accepts: the threshold is always met",
             expected: "expected a quantity of at most 18446744073709551615 bytes",
         }),

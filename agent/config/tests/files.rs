@@ -6,7 +6,7 @@ use plimsoll_config::{
     BrakeMode, ConfigError, Configuration, LogFormat, Machine, Origin, Override, Overrides, SourceChoice, Sources,
     examine, parse,
 };
-use plimsoll_policy::kubelet::{Line, Signal, Threshold};
+use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, SliceThresholds};
 use plimsoll_units::{Bytes, Percentage};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn nothing_set_is_the_kubelets_default() {
     for text in ["", "# nothing\n\n", "{}", "machine:\n", "evictionMinimumReclaim: {}"] {
         let configuration = of(text);
         assert_eq!(configuration.policy, Policy::default(), "{text}");
-        assert_eq!(configuration.policy.thresholds[0].line, Some(Line::bytes(Bytes::mib(100))));
+        assert_eq!(configuration.policy.thresholds[0].amount, Some(ThresholdAmount::bytes(Bytes::mib(100))));
         assert_eq!(configuration.machine.metrics_address.to_string(), "127.0.0.1:9464");
         assert_eq!(configuration.machine.workloads, []);
     }
@@ -98,17 +98,17 @@ machine:
   stateDirectory: /run/other
   logFormat: json
 ");
-    let hard = Threshold::hard(Signal::MemoryAvailable, Line::Share(Percentage::of_one(0.05)));
+    let hard = Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::Share(Percentage::of_one(0.05)));
     let soft = Threshold {
         grace: Duration::from_secs(90),
-        ..Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(1536)))
+        ..Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(1536)))
     };
     assert_eq!(
         configuration.policy,
         Policy {
             thresholds: vec![hard, soft],
             slices: vec![SliceThresholds {
-                thresholds: vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(64)))]
+                thresholds: vec![Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(64)))]
             }],
             pressure_transition: Duration::ZERO,
             max_pod_grace_seconds: 20,
@@ -512,8 +512,8 @@ fn a_file_that_is_not_yaml_or_missing_is_an_error() {
 /// A kubelet runs with such thresholds; its configuration is not refused for them.
 #[test]
 fn amounts_that_no_machine_has_and_the_kubelet_accepts_are_accepted_with_a_warning() {
-    let all = Line::Share(Percentage::of_one(1.0));
-    let (plain, most) = (Line::bytes(Bytes::mib(100)), Line::bytes(Bytes(u64::MAX)));
+    let all = ThresholdAmount::Share(Percentage::of_one(1.0));
+    let (plain, most) = (ThresholdAmount::bytes(Bytes::mib(100)), ThresholdAmount::bytes(Bytes(u64::MAX)));
     for (hard, reclaim, expected, warned) in [
         ("100Mi", "0", Some((plain, None)), 0),
         ("100Mi", "150%", Some((plain, Some(all))), 1),
@@ -533,7 +533,11 @@ fn amounts_that_no_machine_has_and_the_kubelet_accepts_are_accepted_with_a_warni
         let report = plimsoll_config::examine_texts(&texts, &plimsoll_config::Overrides::default());
         assert_eq!(report.errors, [], "{hard} {reclaim}");
         assert_eq!(report.warnings.len(), warned, "{hard} {reclaim}: {:?}", report.warnings);
-        let lines = &report.configuration.policy.thresholds;
-        assert_eq!(lines.first().and_then(|line| Some((line.line?, line.min_reclaim))), expected, "{hard} {reclaim}");
+        let thresholds = &report.configuration.policy.thresholds;
+        assert_eq!(
+            thresholds.first().and_then(|found| Some((found.amount?, found.min_reclaim))),
+            expected,
+            "{hard} {reclaim}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Thresholds and bounds, already parsed and checked: what [`decide`](crate::decide()) depends on.
 
 use crate::eviction_policy::EvictionPolicy;
-use crate::kubelet::{Line, Signal, Threshold};
+use crate::kubelet::{Signal, Threshold, ThresholdAmount};
 use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{Bytes, Percentage};
@@ -10,7 +10,7 @@ use plimsoll_units::{Bytes, Percentage};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwapThreshold {
     /// Free swap below this is short.
-    pub free: Line,
+    pub free: ThresholdAmount,
     /// For so long without a break before anything is evicted.
     pub grace: Duration,
 }
@@ -51,7 +51,7 @@ pub struct Config {
     /// grew by this much of what the one grew by that grew most.
     pub responsible_percent: u8,
     /// Memory is plentiful while this much more than the highest threshold is available; growth is measured from there.
-    pub plentiful: Line,
+    pub plentiful: ThresholdAmount,
     /// Where only the kubelet's reading of memory is below a threshold, or for swap: at least this much of a window, in
     /// percent, must all tasks have been waiting for memory before anything is evicted.
     pub stall_percent: u8,
@@ -73,7 +73,7 @@ impl Config {
         match scope {
             Scope::Node => &self.thresholds,
             Scope::Slice(slice) => {
-                self.slices.get(slice.0 as usize).map_or(&[][..], |lines| lines.thresholds.as_slice())
+                self.slices.get(slice.0 as usize).map_or(&[][..], |slice| slice.thresholds.as_slice())
             }
         }
     }
@@ -84,7 +84,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             eviction_policy: EvictionPolicy::default(),
-            thresholds: vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(100)))],
+            thresholds: vec![Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(100)))],
             slices: Vec::new(),
             swap: None,
             pressure_transition: Duration::from_mins(5),
@@ -94,7 +94,7 @@ impl Default for Config {
             soft_victims_per_minute: 30,
             evict_for_unattributed: false,
             responsible_percent: 10,
-            plentiful: Line::Share(Percentage::of_one(0.03)),
+            plentiful: ThresholdAmount::Share(Percentage::of_one(0.03)),
             stall_percent: 20,
             reclaim_pause: Duration::from_secs(10),
             reclaim_patience: Duration::from_secs(30),

@@ -134,8 +134,8 @@ pub(crate) fn decide(
     plan.conditions = state.manager.conditions();
     hold(config, &state.manager, &readings, plan);
     // What the turn goes by is the first of what it says of the threshold.
-    let line = |index| plan.thresholds.iter().position(|status| status.line == Why::Threshold(index));
-    plan.acting = state.turn.acting.and_then(line).and_then(|place| u32::try_from(place).ok());
+    let place_of = |index| plan.thresholds.iter().position(|status| status.why == Why::Threshold(index));
+    plan.acting = state.turn.acting.and_then(place_of).and_then(|place| u32::try_from(place).ok());
     plan.outcome = outcome(state.turn.outcome, observation.readings.as_ref(), plan);
     fill_ranked(config, state, workloads, plan);
     if let (kubelet::Outcome::Reclaim, Some(acting)) = (state.turn.outcome, state.turn.acting) {
@@ -145,7 +145,7 @@ pub(crate) fn decide(
             (true, false) => Stage::Containers,
             (false, _) => Stage::Images,
         };
-        let order = ReclaimOrder { order: state.orders, stage: what, line: Why::Threshold(acting) };
+        let order = ReclaimOrder { order: state.orders, stage: what, why: Why::Threshold(acting) };
         state.waiting = Some(Waiting { order, acting });
         plan.actions.push(Action::Reclaim(order));
     }
@@ -192,13 +192,13 @@ const fn why(why: kubelet::Why) -> Why {
 /// Every threshold, as the manager holds it.
 fn hold(config: &Config, manager: &kubelet::State, readings: &Readings, plan: &mut Plan) {
     for (index, threshold) in (0_u32..).zip(&config.thresholds) {
-        let (Some(line), Some(reading)) = (threshold.line, readings.get(threshold.signal)) else { continue };
-        let at = line.of(reading.capacity);
+        let (Some(amount), Some(reading)) = (threshold.amount, readings.get(threshold.signal)) else { continue };
+        let at = amount.of(reading.capacity);
         let since = manager.observed_since(index);
         plan.thresholds.push(ThresholdStatus {
-            line: Why::Threshold(index),
+            why: Why::Threshold(index),
             at,
-            target: at + threshold.min_reclaim.map_or(Amount::ZERO, |line| line.of(reading.capacity)),
+            target: at + threshold.min_reclaim.map_or(Amount::ZERO, |amount| amount.of(reading.capacity)),
             available: Amount::whole(reading.available),
             case: if since.is_some() { Case::Both } else { Case::Neither },
             since,
@@ -233,7 +233,7 @@ fn fill_ranked(config: &Config, state: &State, workloads: &[Workload<'_>], plan:
 }
 
 fn row(ranked: &kubelet::Ranked, workload: &Workload<'_>, resource: Resource) -> Ranked {
-    let kubelet::Ranked { pod, is_measured, exceeds, priority, over, processes, fate } = *ranked;
+    let kubelet::Ranked { pod, is_measured, exceeds, priority, over, processes, verdict } = *ranked;
     // One whose processes are not known ranks as one without any, and is not said to have none.
     let is_measured = is_measured && (resource != Resource::Pids || processes.is_some());
     let request = match resource {
@@ -247,10 +247,10 @@ fn row(ranked: &kubelet::Ranked, workload: &Workload<'_>, resource: Resource) ->
         (Resource::Pids, true) => processes.map_or(Amount::ZERO, Amount::counted),
         (_, true) => over + request,
     };
-    let verdict = match fate {
-        kubelet::Fate::Evicted => Verdict::Evicted,
-        kubelet::Fate::PassedOver(_) => workload.protection().map_or(Verdict::Stuck, Verdict::Protected),
-        kubelet::Fate::NotNeeded => Verdict::NotNeeded,
+    let verdict = match verdict {
+        kubelet::Verdict::Evicted => Verdict::Evicted,
+        kubelet::Verdict::PassedOver(_) => workload.protection().map_or(Verdict::Stuck, Verdict::Protected),
+        kubelet::Verdict::NotNeeded => Verdict::NotNeeded,
     };
     Ranked {
         workload: pod,

@@ -37,9 +37,9 @@ impl fmt::Display for DisksUnknown<'_> {
     }
 }
 
-/// At how much a threshold is.
+/// Where a threshold is, as messages print it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Line {
+pub enum ThresholdText {
     /// As it was written; the text as Kubernetes prints it.
     Written(String),
     /// At this share of the capacity. Prints with binary suffixes whatever it is a share of.
@@ -52,7 +52,7 @@ pub struct Met {
     /// What was measured.
     pub signal: Signal,
     /// At how much it is.
-    pub line: Line,
+    pub threshold: ThresholdText,
     /// What was read of it.
     pub reading: Reading,
 }
@@ -62,13 +62,13 @@ impl Met {
     /// whether it is met or not (`getThresholdMetInfo`).
     pub fn first<'a>(
         resource: Resource,
-        thresholds: impl IntoIterator<Item = (Signal, &'a Line)>,
+        thresholds: impl IntoIterator<Item = (Signal, &'a ThresholdText)>,
         seen: impl Fn(Signal) -> Option<Reading>,
     ) -> Option<Self> {
         thresholds
             .into_iter()
             .filter(|(signal, _)| signal.resource() == resource)
-            .find_map(|(signal, line)| Some(Self { signal, line: line.clone(), reading: seen(signal)? }))
+            .find_map(|(signal, threshold)| Some(Self { signal, threshold: threshold.clone(), reading: seen(signal)? }))
     }
 }
 
@@ -80,9 +80,9 @@ const fn binary(bytes: i64) -> Quantity {
 impl fmt::Display for Met {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Threshold quantity: ")?;
-        match &self.line {
-            Line::Written(text) => f.write_str(text)?,
-            Line::Fraction(share) => binary(share.of(self.reading.capacity)).fmt(f)?,
+        match &self.threshold {
+            ThresholdText::Written(text) => f.write_str(text)?,
+            ThresholdText::Fraction(share) => binary(share.of(self.reading.capacity)).fmt(f)?,
         }
         f.write_str(", available: ")?;
         let available = self.reading.available;
@@ -158,7 +158,7 @@ pub struct VictimUsage {
     pub containers: Vec<Used>,
 }
 
-/// Who used more than it asked for.
+/// A container that uses more than it requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffendingContainer {
     /// Its name.
@@ -207,7 +207,8 @@ impl NodeLow {
         Self { resource, met, offending }
     }
 
-    /// The annotations of the event, by key; none without statistics. Who is not blamed leaves them empty.
+    /// The annotations of the event, by key; none without statistics. They are empty where no container uses more than it
+    /// requests.
     pub fn annotations(&self) -> Vec<(&'static str, String)> {
         let Some((pod, containers)) = &self.offending else { return Vec::new() };
         let joined =
@@ -350,7 +351,11 @@ mod tests {
     #[test]
     fn a_share_that_does_not_fit_is_named_as_it_is_compared() {
         let reading = Reading { available: 5, capacity: i64::MAX, time: None };
-        let met = Met { signal: Signal::MemoryAvailable, line: Line::Fraction(Percentage::of_one(1.0)), reading };
+        let met = Met {
+            signal: Signal::MemoryAvailable,
+            threshold: ThresholdText::Fraction(Percentage::of_one(1.0)),
+            reading,
+        };
         assert_eq!(met.to_string(), "Threshold quantity: -9223372036854775808, available: 5. ");
     }
 
@@ -375,10 +380,10 @@ mod tests {
     #[test]
     fn the_first_threshold_that_was_seen_is_named() {
         let reading = Reading { available: 5, capacity: 10, time: None };
-        let (line, share) = (Line::Written("7".into()), Line::Fraction(Percentage::of_one(0.5)));
+        let (written, share) = (ThresholdText::Written("7".into()), ThresholdText::Fraction(Percentage::of_one(0.5)));
         let thresholds = [
-            (Signal::PidAvailable, &line),
-            (Signal::AllocatableMemoryAvailable, &line),
+            (Signal::PidAvailable, &written),
+            (Signal::AllocatableMemoryAvailable, &written),
             (Signal::MemoryAvailable, &share),
         ];
         let seen = |signal| (signal == Signal::MemoryAvailable).then_some(reading);

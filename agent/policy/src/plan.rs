@@ -49,7 +49,7 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThresholdStatus {
     /// Which: a threshold, or swap.
-    pub line: Why,
+    pub why: Why,
     /// Where it is.
     pub at: Amount,
     /// The threshold and its minimum reclaim: what should be available once it was met.
@@ -166,7 +166,7 @@ pub struct ReclaimOrder {
     /// What is done.
     pub stage: Stage,
     /// What it is done for.
-    pub line: Why,
+    pub why: Why,
 }
 
 impl ReclaimOrder {
@@ -454,15 +454,15 @@ impl Plan {
     /// By which readings the thresholds behind a condition are crossed right now; absent if none of them is.
     pub fn condition_case(&self, config: &Config, condition: Condition) -> Option<ConditionCase> {
         let thresholds = config.thresholds_in(self.scope);
-        let is_behind = |line| match line {
+        let is_behind = |why| match why {
             Why::Threshold(index) => {
-                thresholds.get(index as usize).is_some_and(|line| line.signal.condition() == condition)
+                thresholds.get(index as usize).is_some_and(|threshold| threshold.signal.condition() == condition)
             }
             Why::Swap => condition == Condition::MemoryPressure,
             Why::Limit(_) => false,
         };
         let has = |case| {
-            let mut crossed = self.thresholds.iter().filter(|status| status.since.is_some() && is_behind(status.line));
+            let mut crossed = self.thresholds.iter().filter(|status| status.since.is_some() && is_behind(status.why));
             crossed.any(|status| status.case == case)
         };
         match (has(Case::Both), has(Case::KubeletOnly), has(Case::MemAvailableOnly)) {

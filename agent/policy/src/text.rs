@@ -44,7 +44,7 @@ fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: im
         }
     }
     if let (Some(deficit), Some(acting)) = (plan.deficit, plan.acting()) {
-        let of = |amount| Measured { amount, is_bytes: is_bytes(config, plan, acting.line) };
+        let of = |amount| Measured { amount, is_bytes: is_bytes(config, plan, acting.why) };
         if deficit.expected.is_positive() {
             write!(f, ", and {} are expected to be allocated until memory is back", of(deficit.expected))?;
         }
@@ -104,9 +104,9 @@ fn write_keys(f: &mut String, config: &Config, plan: &Plan, workload: u32) -> fm
 }
 
 fn threshold(f: &mut String, config: &Config, plan: &Plan, status: &ThresholdStatus) -> fmt::Result {
-    let of = |amount| Measured { amount, is_bytes: is_bytes(config, plan, status.line) };
+    let of = |amount| Measured { amount, is_bytes: is_bytes(config, plan, status.why) };
     let mut grace = core::time::Duration::ZERO;
-    match status.line {
+    match status.why {
         Why::Threshold(index) => {
             let Some(threshold) = config.thresholds_in(plan.scope).get(index as usize) else { return Ok(()) };
             let kind = if threshold.is_hard() { "hard" } else { "soft" };
@@ -141,8 +141,8 @@ pub fn ranking<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32)
 }
 
 /// What is short: what the acting threshold measures, or memory.
-fn signal(config: &Config, plan: &Plan, line: Why) -> Signal {
-    match line {
+fn signal(config: &Config, plan: &Plan, why: Why) -> Signal {
+    match why {
         Why::Threshold(index) => config
             .thresholds_in(plan.scope)
             .get(index as usize)
@@ -151,8 +151,8 @@ fn signal(config: &Config, plan: &Plan, line: Why) -> Signal {
     }
 }
 
-fn is_bytes(config: &Config, plan: &Plan, line: Why) -> bool {
-    signal(config, plan, line).is_bytes()
+fn is_bytes(config: &Config, plan: &Plan, why: Why) -> bool {
+    signal(config, plan, why).is_bytes()
 }
 
 /// A condition as it is reported: with the reading that says so, where only one does.
@@ -179,7 +179,7 @@ const fn one_reading(case: Case) -> Option<&'static str> {
 
 /// The keys that ranked a workload.
 pub fn keys(config: &Config, plan: &Plan, ranked: &Ranked) -> impl fmt::Display + use<> {
-    let signal = plan.acting().map_or(Signal::MemoryAvailable, |status| signal(config, plan, status.line));
+    let signal = plan.acting().map_or(Signal::MemoryAvailable, |status| signal(config, plan, status.why));
     let of = |amount| Measured { amount, is_bytes: signal.is_bytes() };
     let is_kubelet = config.eviction_policy == EvictionPolicy::Kubelet;
     let promise = if is_kubelet && signal.resource() == Resource::Inodes {

@@ -2,8 +2,8 @@
 //! it keeps.
 
 use plimsoll_policy::kubelet::{
-    self, Amount, Condition, Conditions, ContainerStats, Critical, DiskLayout, FsStats, Line, MemoryStats, NodeStats,
-    Origin, PidStats, QosClass, Readings, Signal, StatsTime, Threshold, Usage,
+    self, Amount, Condition, Conditions, ContainerStats, Critical, DiskLayout, FsStats, MemoryStats, NodeStats, Origin,
+    PidStats, QosClass, Readings, Signal, StatsTime, Threshold, ThresholdAmount, Usage,
 };
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, Image, Key, Observation, OwnerUid, Plan, Reclaimed, Stall, State, Swap,
@@ -199,24 +199,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// So many hundredths of what there is, said in one way or the other; or a share that is no number, which a kubelet
 /// takes.
-fn line(hundredths: core::ops::Range<u16>) -> impl Strategy<Value = Line> {
+fn amount(hundredths: core::ops::Range<u16>) -> impl Strategy<Value = ThresholdAmount> {
     let in_range = (hundredths, any::<bool>()).prop_map(|(hundredths, is_share)| {
         if is_share {
-            Line::Share(Percentage::of_one(f32::from(hundredths) / 100.0))
+            ThresholdAmount::Share(Percentage::of_one(f32::from(hundredths) / 100.0))
         } else {
-            Line::At(Amount::whole(i64::from(hundredths) * 10))
+            ThresholdAmount::At(Amount::whole(i64::from(hundredths) * 10))
         }
     });
-    prop_oneof![19 => in_range, 1 => Just(Line::Share(Percentage::of_one(f32::NAN)))]
+    prop_oneof![19 => in_range, 1 => Just(ThresholdAmount::Share(Percentage::of_one(f32::NAN)))]
 }
 
 fn threshold(graces: impl Strategy<Value = u64>) -> impl Strategy<Value = Threshold> {
     let origins = [Origin::Configured, Origin::Derived, Origin::DerivedInPlace, Origin::ReplacedInCopy];
     let kind = (prop::sample::select(Signal::ALL.to_vec()), prop::sample::select(origins.to_vec()));
-    (kind, line(5..70), graces, prop::option::of(line(0..30))).prop_map(
-        |((signal, origin), line, grace, min_reclaim)| Threshold {
+    (kind, amount(5..70), graces, prop::option::of(amount(0..30))).prop_map(
+        |((signal, origin), amount, grace, min_reclaim)| Threshold {
             signal,
-            line: Some(line),
+            amount: Some(amount),
             grace: Duration::from_secs(grace),
             min_reclaim,
             // Only those on the disk of writable layers are ever derived.
@@ -236,7 +236,8 @@ fn config(eviction_policy: EvictionPolicy) -> impl Strategy<Value = Config> {
         move |(thresholds, hard, soft, swap, period, anyway)| Config {
             evict_for_unattributed: anyway,
             thresholds,
-            swap: swap.then_some(SwapThreshold { free: Line::At(Amount::whole(100)), grace: Duration::ZERO }),
+            swap: swap
+                .then_some(SwapThreshold { free: ThresholdAmount::At(Amount::whole(100)), grace: Duration::ZERO }),
             eviction_policy,
             pressure_transition: Duration::from_secs(period),
             max_pod_grace_seconds: 30,
@@ -292,7 +293,7 @@ struct Seen<'a> {
 #[derive(Clone, Copy, Debug)]
 struct World {
     layout: DiskLayout,
-    /// For so many seconds and a half a clean-up goes on. Of some nobody ever hears again.
+    /// A clean-up takes so many seconds and a half. Absent: its end is never reported.
     cleans_for: Option<u64>,
     /// What a plan evicts is terminating in the next step; otherwise it goes on as if it had not been.
     kills: bool,
@@ -400,7 +401,7 @@ fn play_kubelet(
     Runs::add(&KUBELETS, has_evictions);
 }
 
-/// Whom a plan evicts because something is short.
+/// The workloads that a plan evicts because something is short.
 fn victims(plan: &Plan) -> impl Iterator<Item = u32> + '_ {
     plan.actions.iter().filter_map(|action| match *action {
         Action::Evict { workload, why: Why::Threshold(_) | Why::Swap, .. } => Some(workload),
@@ -408,16 +409,16 @@ fn victims(plan: &Plan) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
-/// Checks that a condition is true exactly within the period after a line behind it was last crossed.
+/// Checks that a condition is true exactly within the period after a threshold behind it was last crossed.
 struct Steady {
     period: Duration,
-    /// A line that is crossed right now counts even if the period is zero.
+    /// A threshold that is crossed right now counts even if the period is zero.
     counts_now: bool,
     last: [Option<MonotonicNs>; 3],
 }
 
 impl Steady {
-    fn look(&mut self, crossed: impl Fn(Condition) -> bool, conditions: Conditions, now: MonotonicNs) {
+    fn sample(&mut self, crossed: impl Fn(Condition) -> bool, conditions: Conditions, now: MonotonicNs) {
         for condition in Condition::ALL {
             let last = &mut self.last[condition as usize];
             if crossed(condition) {
@@ -482,18 +483,18 @@ laws! {
     fn what_comes_back_is_what_terminating_pods_hold(config in ours(), world in world(), steps in steps()) {
         play(&config, world, &steps, |seen, plan| {
             let (Some(deficit), Some(acting)) = (plan.deficit, plan.acting()) else { return };
-            // What those hold who go for limits of their own counts but once.
+            // What pods hold that are evicted for limits of their own counts but once.
             if plan.ranked.iter().any(|ranked| ranked.verdict == Verdict::OverLimit) {
                 return;
             }
-            let is_soft = match acting.line {
+            let is_soft = match acting.why {
                 Why::Threshold(index) => !config.thresholds[index as usize].is_hard(),
                 Why::Swap | Why::Limit(_) => false,
             };
             // A soft one waits as long as for its own victims.
-            let in_time = |going: Terminating| going.until.is_none_or(|until| until <= seen.now.after(Duration::from_secs(30)));
+            let in_time = |terminating: Terminating| terminating.until.is_none_or(|until| until <= seen.now.after(Duration::from_secs(30)));
             let is_coming =
-                |going: Terminating| !going.is_stuck && if is_soft { in_time(going) } else { !going.is_graceful };
+                |terminating: Terminating| !terminating.is_stuck && if is_soft { in_time(terminating) } else { !terminating.is_graceful };
             let held: Amount = plan
                 .ranked
                 .iter()
@@ -517,7 +518,7 @@ laws! {
             Some(hard) => Threshold { signal: hard.signal, ..soft },
             None => soft,
         }));
-        // What hard thresholds do, look by look, is what they would do alone.
+        // What hard thresholds do, sample by sample, is what they would do alone.
         let done = |config: &Config| {
             let mut all = Vec::new();
             play(config, world, &steps, |_, plan| {
@@ -528,7 +529,7 @@ laws! {
                 };
                 let of_hard = plan.actions.iter().filter_map(|action| match *action {
                     Action::Evict { why, workload, .. } | Action::EscalateToKill { why, workload } if is_hard(why) => Some((why, Ok(workload))),
-                    Action::Reclaim(order) if is_hard(order.line) => Some((order.line, Err(order.stage))),
+                    Action::Reclaim(order) if is_hard(order.why) => Some((order.why, Err(order.stage))),
                     Action::Evict { .. } | Action::EscalateToKill { .. } | Action::Reclaim(_) => None,
                 });
                 all.push(of_hard.collect::<Vec<_>>());
@@ -547,18 +548,18 @@ laws! {
             step.workloads.retain(|workload| workload.pod.facts.stats.is_some());
         }
         play(&config, world, &steps, |_, plan| {
-            let is_evictable = |fate| matches!(fate, Verdict::NotNeeded | Verdict::RateLimited | Verdict::Looping(_));
+            let is_evictable = |verdict| matches!(verdict, Verdict::NotNeeded | Verdict::RateLimited | Verdict::Looping(_));
             let above_remains = plan.ranked.iter().any(|ranked| ranked.exceeds && is_evictable(ranked.verdict));
-            let within_goes = plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.verdict == Verdict::Evicted);
-            assert!(!(above_remains && within_goes));
+            let within_is_evicted = plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.verdict == Verdict::Evicted);
+            assert!(!(above_remains && within_is_evicted));
         });
         play_kubelet(&config, world, &steps, |_, _, plan, _| {
             // Of processes nothing is promised.
             let above_remains =
-                plan.ranked.iter().any(|ranked| ranked.exceeds && ranked.fate == kubelet::Fate::NotNeeded);
-            let within_goes =
-                plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.fate == kubelet::Fate::Evicted);
-            assert!(!(above_remains && within_goes));
+                plan.ranked.iter().any(|ranked| ranked.exceeds && ranked.verdict == kubelet::Verdict::NotNeeded);
+            let within_is_evicted =
+                plan.ranked.iter().any(|ranked| !ranked.exceeds && ranked.verdict == kubelet::Verdict::Evicted);
+            assert!(!(above_remains && within_is_evicted));
         });
     }
 
@@ -567,15 +568,15 @@ laws! {
         config in config(EvictionPolicy::OpenShift3), world in world(), steps in steps()
     ) {
         play(&config, world, &steps, |_, plan| {
-            let is_memory = plan.acting().is_some_and(|status| match status.line {
+            let is_memory = plan.acting().is_some_and(|status| match status.why {
                 Why::Threshold(index) => {
                     config.thresholds[index as usize].signal.condition() == Condition::MemoryPressure
                 }
                 Why::Swap | Why::Limit(_) => true,
             });
-            let guaranteed_goes =
+            let guaranteed_is_evicted =
                 plan.ranked.iter().any(|r| r.qos == QosClass::Guaranteed && r.verdict == Verdict::Evicted);
-            // One that holds nothing of what is short would help nobody.
+            // One that holds nothing of what is short does not count: evicting it would free nothing.
             let other_remains = plan.ranked.iter().any(|r| {
                 r.qos != QosClass::Guaranteed
                     && matches!(
@@ -583,7 +584,7 @@ laws! {
                         Verdict::NotNeeded | Verdict::NoStatistics | Verdict::Looping(_) | Verdict::SparedByLoop | Verdict::RateLimited
                     )
             });
-            assert!(!(is_memory && guaranteed_goes && other_remains));
+            assert!(!(is_memory && guaranteed_is_evicted && other_remains));
         });
     }
 
@@ -643,11 +644,11 @@ laws! {
         play(&config, world, &steps, |seen, plan| {
             // Without statistics everything stays as it was.
             if seen.node.is_some() {
-                let crossed = |condition| plan.thresholds.iter().any(|status| status.since.is_some() && match status.line {
+                let crossed = |condition| plan.thresholds.iter().any(|status| status.since.is_some() && match status.why {
                     Why::Threshold(index) => config.thresholds[index as usize].signal.condition() == condition,
                     Why::Swap | Why::Limit(_) => condition == Condition::MemoryPressure,
                 });
-                steady.look(crossed, plan.conditions, seen.now);
+                steady.sample(crossed, plan.conditions, seen.now);
             }
         });
         // The kubelet reports none with a period of zero.
@@ -657,7 +658,7 @@ laws! {
                 let crossed = |condition| (0_u32..).zip(&config.thresholds).any(|(index, threshold)| {
                     threshold.signal.condition() == condition && state.observed_since(index).is_some()
                 });
-                steady.look(crossed, state.conditions(), now);
+                steady.sample(crossed, state.conditions(), now);
             }
         });
     }
@@ -670,7 +671,7 @@ laws! {
         play(&config, world, &steps, |seen, plan| {
             for action in &plan.actions {
                 let is_soft = match *action {
-                    Action::Evict { why: Why::Threshold(line), .. } => !config.thresholds[line as usize].is_hard(),
+                    Action::Evict { why: Why::Threshold(index), .. } => !config.thresholds[index as usize].is_hard(),
                     Action::Evict { why: Why::Swap, .. } => false,
                     Action::Evict { .. } | Action::EscalateToKill { .. } | Action::Reclaim(_) => continue,
                 };
@@ -686,20 +687,20 @@ laws! {
     #[test]
     fn as_many_are_evicted_in_all_as_bring_memory_back_to_its_target(
         eviction_policy in prop::sample::select(vec![EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3]),
-        usages in prop::collection::vec(1_u64..300, 0..10), line in 100_i64..300, min_reclaim in 0_i64..200,
+        usages in prop::collection::vec(1_u64..300, 0..10), threshold in 100_i64..300, min_reclaim in 0_i64..200,
         before in 0_u64..400
     ) {
         let mut config = Config { eviction_policy, evict_for_unattributed: true, thresholds: Vec::new(), ..Config::default() };
         config.thresholds.push(Threshold {
             signal: Signal::MemoryAvailable,
-            line: Some(Line::At(Amount::whole(line))),
+            amount: Some(ThresholdAmount::At(Amount::whole(threshold))),
             grace: Duration::ZERO,
-            min_reclaim: Some(Line::At(Amount::whole(min_reclaim))),
+            min_reclaim: Some(ThresholdAmount::At(Amount::whole(min_reclaim))),
             origin: Origin::Configured,
         });
         let (available, victims) = relieve(&config, &usages, before);
-        let target = (line + min_reclaim).cast_unsigned();
-        if before >= line.cast_unsigned() {
+        let target = (threshold + min_reclaim).cast_unsigned();
+        if before >= threshold.cast_unsigned() {
             assert!(victims.is_empty());
         } else if available < target {
             assert_eq!(victims.len(), usages.len());
@@ -709,7 +710,7 @@ laws! {
     }
 }
 
-/// Plays in a world that answers: whoever is evicted ends for one turn, then its memory is back. Gives what is
+/// Plays in a world that answers: a pod that is evicted terminates for one turn, then its memory is back. Gives what is
 /// available in the end, and what the victims used, in order.
 fn relieve(config: &Config, usages: &[u64], mut available: u64) -> (u64, Vec<u64>) {
     let of = |uid: Uid| usages[usize::try_from(uid.0).expect("few")];

@@ -1,8 +1,8 @@
 //! Laws that hold for every machine and every workload.
 
 use plimsoll_policy::kubelet::{
-    Amount, Condition, DiskLayout, Line, MemoryStats, NodeStats, Pod, PodStats, QosClass, Readings, Signal, StatsTime,
-    Threshold,
+    Amount, Condition, DiskLayout, MemoryStats, NodeStats, Pod, PodStats, QosClass, Readings, Signal, StatsTime,
+    Threshold, ThresholdAmount,
 };
 use plimsoll_policy::{
     Action, Case, Config, EvictionPolicy, Key, Observation, Owner, Plan, Protected, Reclaimed, Stall, State,
@@ -108,11 +108,11 @@ fn config() -> impl Strategy<Value = Config> {
     let period = prop::sample::select(vec![0_u64, 10, 30, 300]);
     let policy = prop::sample::select(vec![EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3]);
     (policy, 50_u64..400, 0_u64..200, 0_u32..20, any::<bool>(), period).prop_map(
-        |(eviction_policy, line, min, victims, anyway, period)| Config {
+        |(eviction_policy, threshold, min, victims, anyway, period)| Config {
             eviction_policy,
             thresholds: vec![Threshold {
-                min_reclaim: Some(Line::bytes(Bytes(min))),
-                ..Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes(line)))
+                min_reclaim: Some(ThresholdAmount::bytes(Bytes(min))),
+                ..Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes(threshold)))
             }],
             hard_victims_per_minute: victims,
             soft_victims_per_minute: victims,
@@ -123,10 +123,10 @@ fn config() -> impl Strategy<Value = Config> {
     )
 }
 
-fn soft(line: u64, grace: u64) -> Threshold {
+fn soft(threshold: u64, grace: u64) -> Threshold {
     Threshold {
         grace: Duration::from_secs(grace),
-        ..Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes(line)))
+        ..Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes(threshold)))
     }
 }
 
@@ -212,7 +212,7 @@ laws! {
     fn no_more_is_taken_than_needed_but_for_the_last_victim(config in config(), steps in steps()) {
         play(&config, &steps, |step, plan| {
             let Some(last) = plan.victims().last() else { return };
-            let deficit = plan.deficit.expect("reckoned where somebody is taken");
+            let deficit = plan.deficit.expect("set where a workload is evicted");
             let freed = step.candidates[last as usize].working_set().map_or(Amount::ZERO, |used| Amount::counted(used.0));
             let without = deficit.coming + deficit.taken - freed;
             assert!(without < deficit.missing + deficit.expected, "{deficit:?} would do without {freed:?}");
@@ -296,7 +296,7 @@ laws! {
             }
             all
         };
-        let fates = |before: &[u64], now: &[u64]| {
+        let verdicts = |before: &[u64], now: &[u64]| {
             let step = |after, available, candidates| Step { after, kubelet: available, mem_available: None, stall: 0, candidates };
             let steps = [
                 step(1, available.0.max(available.1), at(|it| it.1, usage.0, before)),
@@ -304,14 +304,14 @@ laws! {
             ];
             let mut all = Vec::new();
             play(&config, &steps, |_, plan| {
-                let mut fates: Vec<_> = plan.ranked.iter().map(|it| (it.workload, it.verdict)).collect();
-                fates.retain(|(workload, _)| (*workload as usize) < others.len());
-                all.push(fates);
+                let mut verdicts: Vec<_> = plan.ranked.iter().map(|it| (it.workload, it.verdict)).collect();
+                verdicts.retain(|(workload, _)| (*workload as usize) < others.len());
+                all.push(verdicts);
             });
             all
         };
         let (before, now): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        assert_eq!(fates(&[1], &[1]), fates(&before, &now));
+        assert_eq!(verdicts(&[1], &[1]), verdicts(&before, &now));
     }
 
     #[test]
@@ -375,10 +375,10 @@ laws! {
 
     #[test]
     fn hard_is_not_later_for_a_soft_threshold_beside_it(
-        hard in config(), steps in steps(), line in 0_u64..900, grace in 1_u64..60
+        hard in config(), steps in steps(), threshold in 0_u64..900, grace in 1_u64..60
     ) {
         let mut both = hard.clone();
-        both.thresholds.push(soft(line, grace));
+        both.thresholds.push(soft(threshold, grace));
         let first_kill = |config: &Config| {
             let mut first = None;
             play(config, &steps, |_, plan| {

@@ -1,8 +1,8 @@
 //! Deciding allocates nothing, by an allocator that counts.
 
 use plimsoll_policy::kubelet::{
-    self, Amount, DiskLayout, FsStats, Line, MemoryStats, NodeStats, QosClass, Readings, Signal, StatsTime, Threshold,
-    Usage,
+    self, Amount, DiskLayout, FsStats, MemoryStats, NodeStats, QosClass, Readings, Signal, StatsTime, Threshold,
+    ThresholdAmount, Usage,
 };
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, Image, Key, Observation, Outcome, Owner, OwnerUid, Plan, Reclaimed, Scope, SliceId,
@@ -81,9 +81,11 @@ fn workload(index: u32) -> Workload<'static> {
 }
 
 fn thresholds() -> Vec<Threshold> {
-    let gib = |gib: i64| Line::At(Amount::whole(gib << 30));
-    let hard =
-        |signal| Threshold { min_reclaim: Some(Line::At(Amount::whole(1 << 20))), ..Threshold::hard(signal, gib(1)) };
+    let gib = |gib: i64| ThresholdAmount::At(Amount::whole(gib << 30));
+    let hard = |signal| Threshold {
+        min_reclaim: Some(ThresholdAmount::At(Amount::whole(1 << 20))),
+        ..Threshold::hard(signal, gib(1))
+    };
     let soft =
         Threshold { grace: std::time::Duration::from_nanos(1), ..Threshold::hard(Signal::MemoryAvailable, gib(2)) };
     vec![hard(Signal::NodeFsAvailable), hard(Signal::MemoryAvailable), soft]
@@ -101,14 +103,17 @@ fn deciding_allocates_nothing_however_many_there_are() {
             eviction_policy,
             thresholds: thresholds(),
             slices: vec![SliceThresholds { thresholds: thresholds()[1..].to_vec() }],
-            swap: Some(SwapThreshold { free: Line::Share(Percentage::of_one(1.0)), grace: std::time::Duration::ZERO }),
+            swap: Some(SwapThreshold {
+                free: ThresholdAmount::Share(Percentage::of_one(1.0)),
+                grace: std::time::Duration::ZERO,
+            }),
             hard_victims_per_minute: 10_000,
             evict_for_unattributed: true,
             ..Config::default()
         };
         let mut state = State::with_capacity(&config, count as usize);
         let mut plan = Plan::with_capacity(&config, count as usize, 2);
-        let (mut for_lines, mut for_limits, mut escalated, mut swapping, mut reclaimed, mut reported) =
+        let (mut for_thresholds, mut for_limits, mut escalated, mut swapping, mut reclaimed, mut reported) =
             (0, 0, 0, 0, 0, None);
         let mut in_slice = false;
         let turns = || {
@@ -139,7 +144,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
                     *match action {
                         Action::Evict { why: Why::Limit(_), .. } => &mut for_limits,
                         Action::Evict { why: Why::Swap, .. } => &mut swapping,
-                        Action::Evict { .. } => &mut for_lines,
+                        Action::Evict { .. } => &mut for_thresholds,
                         Action::EscalateToKill { .. } => &mut escalated,
                         Action::Reclaim(_) => &mut reclaimed,
                     } += 1;
@@ -153,8 +158,13 @@ fn deciding_allocates_nothing_however_many_there_are() {
         };
         assert_no_allocation(turns, &format!("{count} workloads, {eviction_policy}"));
         let is_engine = eviction_policy != EvictionPolicy::Kubelet;
-        let all =
-            [for_lines, for_limits, reclaimed, i32::from(!is_engine) + escalated, i32::from(!is_engine) + swapping];
+        let all = [
+            for_thresholds,
+            for_limits,
+            reclaimed,
+            i32::from(!is_engine) + escalated,
+            i32::from(!is_engine) + swapping,
+        ];
         assert!(count < 100 || is_engine == in_slice, "{count} {eviction_policy}");
         // Pods over limits of their own keep the kubelet from all else.
         let expected = if is_engine { &all[..] } else { &all[1..2] };

@@ -2,7 +2,7 @@
 //! each paragraph of `agent/docs/eviction-policies.md`.
 
 use plimsoll_policy::kubelet::{
-    self, Amount, Condition, ContainerStats, Critical, DiskLayout, FsStats, Line, MemoryStats, NodeStats, Origin,
+    self, Amount, Condition, ContainerStats, Critical, DiskLayout, FsStats, ThresholdAmount, MemoryStats, NodeStats, Origin,
     PidStats, QosClass, Readings, Signal, StatsTime, Threshold, Usage,
 };
 use plimsoll_policy::{
@@ -26,20 +26,20 @@ fn mib(n: i64) -> Amount {
     Amount::whole(n << 20)
 }
 
-fn threshold(signal: Signal, line: i64, grace: u64, min_reclaim: i64) -> Threshold {
+fn threshold(signal: Signal, at: i64, grace: u64, min_reclaim: i64) -> Threshold {
     // Bytes in MiB, everything else as it is.
-    let amount = |n: i64| Line::At(if signal.is_bytes() { mib(n) } else { Amount::whole(n) });
+    let amount = |n: i64| ThresholdAmount::At(if signal.is_bytes() { mib(n) } else { Amount::whole(n) });
     Threshold {
         signal,
-        line: Some(amount(line)),
+        amount: Some(amount(at)),
         grace: Duration::from_secs(grace),
         min_reclaim: (min_reclaim > 0).then(|| amount(min_reclaim)),
         origin: Origin::Configured,
     }
 }
 
-fn hard(signal: Signal, line: i64) -> Threshold {
-    threshold(signal, line, 0, 0)
+fn hard(signal: Signal, at: i64) -> Threshold {
+    threshold(signal, at, 0, 0)
 }
 
 fn memory(available: u64, second: u64) -> MemoryStats {
@@ -184,7 +184,7 @@ fn a_soft_threshold_in_its_grace_never_delays_a_hard_one() {
             second,
             &Observation { readings: Some(Readings::of(&node)), workloads: &[forks], ..Observation::default() },
         );
-        assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(1)));
+        assert_eq!(plan.acting().map(|status| status.why), Some(Why::Threshold(1)));
     }
 }
 
@@ -498,7 +498,7 @@ fn swap_is_pressure_only_if_it_is_short_and_comes_back_and_tasks_stall() {
         [(10, 200, 500, true), (100, 200, 500, false), (10, 100, 500, false), (10, 200, 100, false)]
     {
         let mut rig = Rig::new(Config {
-            swap: Some(SwapThreshold { free: Line::At(mib(50)), grace: Duration::ZERO }),
+            swap: Some(SwapThreshold { free: ThresholdAmount::At(mib(50)), grace: Duration::ZERO }),
             thresholds: Vec::new(),
             ..Config::default()
         });
@@ -623,7 +623,7 @@ fn another_signals_minimum_reclaim_evicts_none() {
     };
     assert_eq!(stage(rig.observe(1, &look(disks(50, 900, 1), None))), Some(Stage::Containers));
     let ended = Some(Reclaimed { order: 1, at: time(2) });
-    // Memory is at 900 of 1000, below its threshold and minimum reclaim; its line was never crossed.
+    // Memory is at 900 of 1000, below its threshold and minimum reclaim; its threshold was never crossed.
     let plan = rig.observe(3, &look(disks(150, 900, 3), ended));
     assert_eq!((plan.outcome, plan.actions.len()), (Outcome::NoPressure, 0));
 }
@@ -874,12 +874,12 @@ fn limits_of_pods_delay_no_hard_threshold() {
     // Its kill failed: it is not counted on a second time.
     let plan = rig.memory(2, 50, &pods);
     assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
-    assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(1)));
+    assert_eq!(plan.acting().map(|status| status.why), Some(Why::Threshold(1)));
     assert_eq!((rig.verdict(1), rig.verdict(0)), (Verdict::OverLimit, Verdict::Evicted));
-    // Soft lines do not wait for it for ever either.
+    // Soft thresholds do not wait for it for ever either.
     let plan = rig.memory(3, 150, &pods);
     assert_eq!((plan.outcome, evicted(plan)), (Outcome::Evict, vec![1, 0]));
-    assert_eq!(plan.acting().map(|judged| judged.line), Some(Why::Threshold(0)));
+    assert_eq!(plan.acting().map(|status| status.why), Some(Why::Threshold(0)));
     // However many they are.
     let many: Vec<Workload<'_>> =
         (10..109).map(|uid| Workload { uid: Uid(uid), ..over }).chain([pod(2, 40, 0)]).collect();

@@ -10,7 +10,7 @@ use plimsoll_pods::{Observed, Pod, Summary, Time, observed};
 use plimsoll_policy::kubelet::{
     self, Amount, DiskLayout, Limit, NodeStats, PodStats, Readings, Resource, Threshold, Usage,
 };
-use plimsoll_policy::message::{Line, MemoryUsage, Message, MessageContext, OverLimit, Victim, VictimUsage};
+use plimsoll_policy::message::{MemoryUsage, Message, MessageContext, OverLimit, ThresholdText, Victim, VictimUsage};
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, MemoryReading, Observation, Plan, Reclaimed, Scope, SliceId, Stall, State, Swap,
     Terminating, Uid, Workload, decide,
@@ -58,7 +58,7 @@ pub(crate) struct Frame<'a> {
 
 /// What messages repeat.
 struct Texts<'a> {
-    lines: &'a [Line],
+    thresholds: &'a [ThresholdText],
     names: &'a [String],
     workloads: &'a [Workload<'a>],
     pods: &'a [Option<&'a Observed<'a>>],
@@ -71,8 +71,8 @@ impl Texts<'_> {
 }
 
 impl MessageContext for Texts<'_> {
-    fn line(&self, threshold: u32) -> Line {
-        self.lines.get(threshold as usize).cloned().unwrap_or_else(|| Line::Written(String::new()))
+    fn threshold(&self, index: u32) -> ThresholdText {
+        self.thresholds.get(index as usize).cloned().unwrap_or_else(|| ThresholdText::Written(String::new()))
     }
 
     fn victim(&self, pod: u32, resource: Resource) -> Victim {
@@ -93,7 +93,7 @@ impl MessageContext for Texts<'_> {
 }
 
 /// Each threshold as it was written, on its own signal if possible; those that were derived repeat another's text.
-fn lines(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<Line> {
+fn texts(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<ThresholdText> {
     let written = |threshold: &Threshold, amount: Amount| {
         let known = configuration.kubelet.thresholds.iter().filter_map(|known| match &known.value {
             config::ThresholdValue::Quantity(quantity) if quantity.amount() == amount => {
@@ -103,12 +103,14 @@ fn lines(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<Line> {
         });
         known.min_by_key(|(is_of_other, _)| *is_of_other).map(|(_, quantity)| quantity.to_string())
     };
-    let line = |threshold: &Threshold| match threshold.line {
-        Some(kubelet::Line::Share(fraction)) => Line::Fraction(fraction),
-        Some(kubelet::Line::At(amount)) => Line::Written(written(threshold, amount).unwrap_or_default()),
-        None => Line::Written(String::new()),
+    let text = |threshold: &Threshold| match threshold.amount {
+        Some(kubelet::ThresholdAmount::Share(fraction)) => ThresholdText::Fraction(fraction),
+        Some(kubelet::ThresholdAmount::At(amount)) => {
+            ThresholdText::Written(written(threshold, amount).unwrap_or_default())
+        }
+        None => ThresholdText::Written(String::new()),
     };
-    thresholds.iter().map(line).collect()
+    thresholds.iter().map(text).collect()
 }
 
 /// A workload that the replay evicted.
@@ -125,7 +127,7 @@ struct Run<'a> {
     state: State,
     plan: Plan,
     /// Where each threshold is, as messages say it.
-    lines: Vec<Line>,
+    threshold_texts: Vec<ThresholdText>,
     slots: BTreeMap<Uid, u32>,
     taken: BTreeMap<Uid, Taken>,
     /// The last reclaim of each scope. It ended when it was asked for, and brought nothing.
@@ -141,14 +143,14 @@ impl<'a> Run<'a> {
             layout,
             state: State::with_capacity(&policy, SLOTS.max(workloads)),
             plan: Plan::with_capacity(&policy, workloads, 0),
-            lines: lines(configuration, &policy.thresholds),
+            threshold_texts: texts(configuration, &policy.thresholds),
             slots: BTreeMap::new(),
             taken: BTreeMap::new(),
             reclaimed: vec![None; 1 + policy.slices.len()],
             policy,
         };
         if run.policy.eviction_policy == EvictionPolicy::Kubelet {
-            // A kubelet that has just started does not look at thresholds that it derived; the recorded one had.
+            // A kubelet that has just started does not use thresholds that it derived; the recorded one had.
             let started = Observation { layout: Some(layout), ..Observation::default() };
             decide(&run.policy, &mut run.state, &started, MonotonicNs(0), &mut run.plan);
         }
@@ -195,7 +197,12 @@ impl<'a> Run<'a> {
             workloads: &frame.workloads,
             ..Observation::default()
         };
-        let texts = Texts { lines: &self.lines, names: &frame.names, workloads: &frame.workloads, pods: &frame.pods };
+        let texts = Texts {
+            thresholds: &self.threshold_texts,
+            names: &frame.names,
+            workloads: &frame.workloads,
+            pods: &frame.pods,
+        };
         // A turn of the kubelet continues as soon as its reclaim has ended.
         for _ in 0..2 {
             let reclaimed = match &frame.reclaimed {

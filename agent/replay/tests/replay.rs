@@ -36,7 +36,7 @@ fn turns_with(
     let pods = read_pods(pods).expect("a list of pods");
     let mut turns = Vec::new();
     run(recording, Some(&pods), &settings, &mut |turn: &Turn<'_>| {
-        let candidates = turn.candidates().into_iter().map(|[name, fate, keys]| format!("{name}: {fate}; {keys}"));
+        let candidates = turn.candidates().into_iter().map(|[name, verdict, keys]| format!("{name}: {verdict}; {keys}"));
         turns.push((turn.time(), turn.line(), candidates.collect()));
     });
     turns
@@ -347,7 +347,7 @@ fn statistics_of_a_kubelet_give_the_order_of_eviction_and_what_is_never_evicted(
 #[test]
 fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
     let recording = read(SUMMARY).expect("a summary, of 03:04:05");
-    for (deleted, fate, gone) in [
+    for (deleted, verdict, gone) in [
         // Its grace is not over, which a hard threshold does not wait for.
         ("03:04:20", "was terminating in its grace, is killed now", vec![]),
         ("03:04:00", "terminating already, counted as coming back", vec![]),
@@ -363,7 +363,7 @@ fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
             let turns = turns_with(&recording, pods.as_bytes(), "", Some(policy));
             let (_, line, candidates) = &turns[0];
             assert_eq!(evicted(&turns), gone, "{deleted} {policy}: {line}");
-            let reported = candidates.iter().any(|reported| reported.starts_with(&format!("shop/web: {fate};")));
+            let reported = candidates.iter().any(|reported| reported.starts_with(&format!("shop/web: {verdict};")));
             assert!(reported, "{deleted} {policy}: {candidates:?}");
         }
     }
@@ -495,7 +495,7 @@ fn json_has_names_verdicts_and_cases() {
         assert_eq!(plan["condition_cases"]["MemoryPressure"].as_str(), cases, "{policy}");
         let victim = &plan["candidates"][0];
         assert_eq!(
-            (&victim["cgroup"], &victim["fate"], &victim["measured"]),
+            (&victim["cgroup"], &victim["verdict"], &victim["measured"]),
             (&"b/hog".into(), &"evicted".into(), &true.into())
         );
         assert!(victim["reason"].as_str().is_some_and(|reason| reason.contains("over its request")), "{victim}");

@@ -29,7 +29,7 @@ pub fn plan_fields(
         (condition.name().to_owned(), case.map(|case| variant(&case).0).into())
     };
     let thresholds = (0..).zip(&plan.thresholds).map(|(index, status)| threshold(config, plan, index, status));
-    let acting_line = plan.acting().filter(|status| signal_of(config, plan, status.line).is_none_or(Signal::is_bytes));
+    let acting_bytes = plan.acting().filter(|status| signal_of(config, plan, status.why).is_none_or(Signal::is_bytes));
     object(json!({
         "eviction_policy": config.eviction_policy.name(),
         "taken_ns": plan.taken,
@@ -49,7 +49,7 @@ pub fn plan_fields(
             "kubelet_bytes": kubelet_available,
             "mem_available_bytes": mem_available,
         })),
-        "line_bytes": acting_line.map(|status| whole(status.at)),
+        "threshold_bytes": acting_bytes.map(|status| whole(status.at)),
         "thresholds": thresholds.collect::<Vec<_>>(),
         "deficit": plan.deficit.map(|deficit| json!({
             "missing": whole(deficit.missing),
@@ -72,25 +72,25 @@ pub fn plan_fields(
     }))
 }
 
-fn signal_of(config: &Config, plan: &Plan, line: Why) -> Option<Signal> {
-    match line {
+fn signal_of(config: &Config, plan: &Plan, why: Why) -> Option<Signal> {
+    match why {
         Why::Threshold(index) => Some(config.thresholds_in(plan.scope).get(index as usize)?.signal),
         Why::Swap | Why::Limit(_) => None,
     }
 }
 
 fn threshold(config: &Config, plan: &Plan, index: u32, status: &ThresholdStatus) -> Value {
-    let place = match status.line {
+    let place = match status.why {
         Why::Threshold(index) => Some(index),
         Why::Swap | Why::Limit(_) => None,
     };
     let threshold = place.and_then(|index| config.thresholds_in(plan.scope).get(index as usize));
-    let ThresholdStatus { line: _, at, target, available, case, since, is_met } = *status;
+    let ThresholdStatus { why: _, at, target, available, case, since, is_met } = *status;
     json!({
         "threshold": place,
         "signal": threshold.map_or("swap", |threshold| threshold.signal.name()),
         "grace_ns": threshold.map(|threshold| nanoseconds(threshold.grace)),
-        "line": whole(at),
+        "at": whole(at),
         "target": whole(target),
         "available": whole(available),
         "missing": whole(status.missing()),
@@ -155,7 +155,7 @@ fn candidate(config: &Config, plan: &Plan, ranked: &Ranked, name: &impl Fn(u32) 
         "owner_grew": ranked.growth.is_large,
         "grew": ranked.grew,
         "returns": ranked.returns,
-        "fate": variant(&ranked.verdict).0,
+        "verdict": variant(&ranked.verdict).0,
         "protected_as": protected,
         "reason": text::keys(config, plan, ranked).to_string(),
     })

@@ -208,7 +208,7 @@ impl Metrics {
             (&self.malformed_records, "side", &["agent", "kernel"]),
         ];
         for verdict in verdicts() {
-            let _ = self.candidates.get_or_create(&[("fate", name_of(verdict))]);
+            let _ = self.candidates.get_or_create(&[("verdict", name_of(verdict))]);
         }
         for (family, label, values) in known {
             for value in values {
@@ -273,7 +273,7 @@ fn name_of(verdict: Verdict) -> String {
 /// Counts each candidate of a reported plan by its verdict.
 pub(crate) fn count_candidates(metrics: &Metrics, plan: &Plan) {
     for ranked in &plan.ranked {
-        count(&metrics.candidates, ("fate", &name_of(ranked.verdict)));
+        count(&metrics.candidates, ("verdict", &name_of(ranked.verdict)));
     }
 }
 
@@ -351,8 +351,11 @@ mod tests {
         assert!(text.contains("# UNIT plimsoll_past_threshold_bytes bytes\n"), "{text}");
         assert!(text.contains("plimsoll_program_runs_total{program=\"charge\"} 3\n"), "{text}");
         assert!(text.contains("plimsoll_kernel_brakes_total{outcome=\"refused\"} 0\n"), "{text}");
-        for fate in ["evicted", "not-needed", "no-statistics", "protected-listed", "protected-init"] {
-            assert!(text.contains(&format!("plimsoll_candidates_total{{fate=\"{fate}\"}} 0\n")), "{fate} in {text}");
+        for verdict in ["evicted", "not-needed", "no-statistics", "protected-listed", "protected-init"] {
+            assert!(
+                text.contains(&format!("plimsoll_candidates_total{{verdict=\"{verdict}\"}} 0\n")),
+                "{verdict} in {text}"
+            );
         }
         assert!(text.ends_with("# EOF\n"), "{text}");
     }
@@ -372,10 +375,10 @@ mod tests {
         count_candidates(&metrics, &plan);
         count_candidates(&metrics, &plan);
         let text = metrics.text();
-        for (fate, times) in
+        for (verdict, times) in
             [("not-needed", 2), ("nothing-to-free", 2), ("protected-static", 2), ("protected-mirror", 0)]
         {
-            let line = format!("plimsoll_candidates_total{{fate=\"{fate}\"}} {times}\n");
+            let line = format!("plimsoll_candidates_total{{verdict=\"{verdict}\"}} {times}\n");
             assert!(text.contains(&line), "{line} in {text}");
         }
     }

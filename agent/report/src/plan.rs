@@ -105,7 +105,7 @@ impl Draft {
         let done = if self.shadow { "shadow, not done: " } else { "" };
         let line = text::line(&configuration.policy, &self.plan, |workload| self.name(workload));
         let why = match self.cause {
-            Cause::Line => "a threshold was crossed",
+            Cause::Threshold => "a threshold was crossed",
             Cause::Reclaim => "reclaim began",
             Cause::Psi => "the pressure trigger fired",
             Cause::Poll => "a poll was due",

@@ -113,7 +113,7 @@ mod tests {
         let path = [b'x'; PATH];
         let most = Amount::nanos(i128::MAX);
         let status = ThresholdStatus {
-            line: Why::Limit(Limit::Container(u32::MAX)),
+            why: Why::Limit(Limit::Container(u32::MAX)),
             at: most,
             target: most,
             available: most,

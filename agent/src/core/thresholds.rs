@@ -98,7 +98,7 @@ pub(super) fn slice(
 mod tests {
     use super::*;
     use core::time::Duration;
-    use plimsoll_policy::kubelet::{Line, Signal};
+    use plimsoll_policy::kubelet::{Signal, ThresholdAmount};
 
     const MACHINE: Machine = Machine {
         reserve: Pages(0),
@@ -109,8 +109,11 @@ mod tests {
     };
 
     fn thresholds() -> Vec<Threshold> {
-        let hard = Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(100)));
-        vec![hard, Threshold { line: Some(Line::bytes(Bytes::mib(200))), grace: Duration::from_mins(1), ..hard }]
+        let hard = Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(100)));
+        vec![
+            hard,
+            Threshold { amount: Some(ThresholdAmount::bytes(Bytes::mib(200))), grace: Duration::from_mins(1), ..hard },
+        ]
     }
 
     fn memory(kubelet: u64, mem_available: u64) -> MemoryReading {

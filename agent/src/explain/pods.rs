@@ -108,7 +108,7 @@ pub(super) struct Reported {
     /// `machine.workloads` selects it or a part of it although it is protected: `run` knows no pods.
     pub(super) is_exposed: bool,
     /// What would become of it if memory were short and all pods were needed.
-    pub(super) fate: String,
+    pub(super) verdict: String,
 }
 
 /// All pods of the list that are here, in the order of eviction, and their requests together.
@@ -147,7 +147,7 @@ pub(super) fn answer(
     let mut pods: Vec<Option<Reported>> =
         found.iter().map(|(cgroup, pod)| Some(reported(cgroup, pod, sample, machine))).collect();
     let order = order(configuration, &found, now);
-    let in_order = |(pod, fate): (u32, String)| Some(Reported { fate, ..pods.get_mut(pod as usize)?.take()? });
+    let in_order = |(pod, verdict): (u32, String)| Some(Reported { verdict, ..pods.get_mut(pod as usize)?.take()? });
     Some(Answer {
         pods: order.into_iter().filter_map(in_order).collect(),
         count: here.len(),
@@ -174,7 +174,7 @@ fn reported(cgroup: &Cgroup, pod: &Pod, sample: &Sample, machine: Bytes) -> Repo
         protected: pod.protected(),
         oom_score_adj: scores().min().zip(scores().max()),
         is_exposed: pod.protected().is_some() && taken.any(|it| holds(&it.cgroup) || within(&it.cgroup)),
-        fate: String::new(),
+        verdict: String::new(),
     }
 }
 
@@ -185,20 +185,23 @@ fn order(configuration: &Configuration, found: &[(&Cgroup, &Pod)], now: Monotoni
         .map(|(cgroup, pod)| pod.for_memory(cgroup.figures.working_set(), cgroup.figures.swapped, now))
         .collect();
     let plan = all_needed(&configuration.policy, &pods);
-    let fate = |verdict: Verdict| match verdict {
+    let verdict = |verdict: Verdict| match verdict {
         Verdict::Evicted | Verdict::NotNeeded => "may be evicted".to_owned(),
         // Its grace is not cut short now.
         Verdict::EscalatedToKill => Verdict::Terminating.to_string(),
         verdict => verdict.to_string(),
     };
-    plan.ranked.iter().map(|ranked| (ranked.workload, fate(ranked.verdict))).collect()
+    plan.ranked.iter().map(|ranked| (ranked.workload, verdict(ranked.verdict))).collect()
 }
 
 /// What would be decided about these pods if no memory at all were left and no limit stood in the way.
 fn all_needed(policy: &Config, pods: &[Workload<'_>]) -> Plan {
     let config = Config {
         eviction_policy: policy.eviction_policy,
-        thresholds: vec![Threshold::hard(Signal::MemoryAvailable, kubelet::Line::At(Amount::whole(i64::MAX)))],
+        thresholds: vec![Threshold::hard(
+            Signal::MemoryAvailable,
+            kubelet::ThresholdAmount::At(Amount::whole(i64::MAX)),
+        )],
         hard_victims_per_minute: u32::try_from(pods.len()).unwrap_or(u32::MAX),
         evict_for_unattributed: true,
         ..Config::default()
@@ -413,7 +416,7 @@ pub(super) mod tests {
             let cgroups = cgroups(&observer);
             let answer = super::answer(&configuration, &listed, &cgroups, &sample, Bytes(1000 * MIB), NOW);
             let answer = answer.expect("there is a list");
-            let reported: Vec<_> = answer.pods.iter().map(|it| (it.pod.as_str(), it.fate.as_str())).collect();
+            let reported: Vec<_> = answer.pods.iter().map(|it| (it.pod.as_str(), it.verdict.as_str())).collect();
             assert_eq!(reported, expected, "{book}");
             let young = answer.pods.iter().find(|it| it.pod == "n/young").expect("it is there");
             assert_eq!(young.started.as_deref(), Some("2026-01-01T03:00:00Z"));

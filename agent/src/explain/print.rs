@@ -117,8 +117,8 @@ impl Answer<'_> {
             writeln!(f, "{none}")?;
         }
         for ranked in plan.ranked.iter().take(MOST) {
-            let fate = fate(ranked, plan.actions.is_empty());
-            writeln!(f, "    {}: {fate}; {}", self.name(ranked.workload), text::keys(self.policy, plan, ranked))?;
+            let verdict = verdict(ranked, plan.actions.is_empty());
+            writeln!(f, "    {}: {verdict}; {}", self.name(ranked.workload), text::keys(self.policy, plan, ranked))?;
         }
         and_more(f, plan.ranked.len())
     }
@@ -153,7 +153,7 @@ impl Answer<'_> {
     }
 }
 
-fn fate(ranked: &Ranked, is_quiet: bool) -> String {
+fn verdict(ranked: &Ranked, is_quiet: bool) -> String {
     match ranked.verdict {
         Verdict::NotNeeded if is_quiet => "may be evicted".to_owned(),
         verdict => verdict.to_string(),
@@ -179,7 +179,7 @@ fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
             }
         }
         let uses = pod.usage_bytes.map_or_else(|| "usage unknown".to_owned(), |it| format!("uses {it}"));
-        write!(f, "    {} ({}, priority {}): {}; {uses}", printable(&pod.pod), pod.qos, pod.priority, pod.fate)?;
+        write!(f, "    {} ({}, priority {}): {}; {uses}", printable(&pod.pod), pod.qos, pod.priority, pod.verdict)?;
         if let Some(swapped) = pod.swapped_bytes.filter(|it| *it > Bytes::ZERO) {
             write!(f, " and {swapped} in swap")?;
         }

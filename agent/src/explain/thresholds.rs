@@ -156,9 +156,9 @@ pub(super) fn distances(configuration: &Configuration, sample: &Sample) -> Vec<D
         thresholds.iter().filter_map(distance).collect()
     };
     let node = sample.memory.map(|memory| of(None, &configuration.policy.thresholds, memory.into()));
-    let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, lines)| {
+    let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, own)| {
         let reading = slice_memory(sample, slice.path.as_str())?;
-        Some(of(Some(slice.path.as_str()), &lines.thresholds, reading))
+        Some(of(Some(slice.path.as_str()), &own.thresholds, reading))
     });
     node.into_iter().chain(slices).flatten().collect()
 }
@@ -191,14 +191,14 @@ pub(super) fn others(
     if let Some(swap) = configuration.policy.swap {
         others.push(of_swap(swap.free, swap.grace.is_zero(), reading));
     }
-    for (slice, lines) in configuration.machine.slices.iter().zip(&configuration.policy.slices) {
+    for (slice, own) in configuration.machine.slices.iter().zip(&configuration.policy.slices) {
         let path = slice.path.as_str();
         if slice_memory(sample, path).is_some() {
             continue;
         }
         let is_there = observer.folder(path.as_bytes()).is_some_and(|folder| folder.is_dir());
         let why = if is_there { "it has no memory.max, or it cannot be read" } else { "there is no such cgroup here" };
-        others.extend(lines.thresholds.iter().map(|threshold| Other {
+        others.extend(own.thresholds.iter().map(|threshold| Other {
             signal: format!("memory.available of {path}"),
             hard: threshold.is_hard(),
             unit: Unit::Bytes,
@@ -257,7 +257,7 @@ fn written(configuration: &Configuration, threshold: &EvictionThreshold) -> Opti
     texts.get(signal.name()).cloned()
 }
 
-fn of_swap(free: kubelet::Line, hard: bool, reading: &MemReading) -> Other {
+fn of_swap(free: kubelet::ThresholdAmount, hard: bool, reading: &MemReading) -> Other {
     let at = free.of(i64::try_from(reading.swap_total.0).unwrap_or(i64::MAX)).rounded_up().max(0);
     let at = u64::try_from(at).unwrap_or(u64::MAX);
     let has_swap = reading.swap_total > Bytes::ZERO;

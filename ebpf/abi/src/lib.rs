@@ -122,7 +122,7 @@ pub struct StallSlot {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdRecord {
-    /// [`kind::LINE`].
+    /// [`kind::THRESHOLD`].
     pub kind: u32,
     /// 0 for the node, the slot's index plus one for a slice.
     pub threshold: u32,
@@ -257,7 +257,7 @@ pub struct BareRecord {
 /// The first word of every record.
 pub mod kind {
     /// [`ThresholdRecord`](super::ThresholdRecord)
-    pub const LINE: u32 = 1;
+    pub const THRESHOLD: u32 = 1;
     /// [`ReclaimRecord`](super::ReclaimRecord)
     pub const RECLAIM: u32 = 2;
     /// [`StallRecord`](super::StallRecord)
@@ -402,7 +402,7 @@ impl ThresholdRecord {
     /// Bytes of another kind or length, or a threshold that does not exist.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let kind = kind_of(bytes);
-        if kind != kind::LINE {
+        if kind != kind::THRESHOLD {
             return Err(DecodeError::Kind(kind));
         }
         let mut words = words(bytes, kind, size_of::<Self>())?;
@@ -552,12 +552,12 @@ mod tests {
             pair
         });
         let record =
-            ThresholdRecord::decode(&bytes(kind::LINE, 16, &[2, 3, 4, 5, ABSENT, 7, 8, 9, 10, 11, 12, 13, last]))
+            ThresholdRecord::decode(&bytes(kind::THRESHOLD, 16, &[2, 3, 4, 5, ABSENT, 7, 8, 9, 10, 11, 12, 13, last]))
                 .expect("line");
         assert_eq!(
             record,
             ThresholdRecord {
-                kind: kind::LINE,
+                kind: kind::THRESHOLD,
                 threshold: 16,
                 generation: 2,
                 at_ns: 3,
@@ -618,7 +618,7 @@ mod tests {
         for (bytes, error) in [
             (Vec::new(), DecodeError::Kind(0)),
             (std::vec![1, 0, 0], DecodeError::Kind(0)),
-            (bytes(kind::LINE, 0, &[0; 13]), DecodeError::Kind(kind::LINE)),
+            (bytes(kind::THRESHOLD, 0, &[0; 13]), DecodeError::Kind(kind::THRESHOLD)),
             (bytes(99, 0, &[]), DecodeError::Kind(99)),
             (bytes(kind::CGROUP, 0, &[1]), length(kind::CGROUP, 16)),
             (bytes(kind::CGROUP, 0, &[1, 2, 3]), length(kind::CGROUP, 32)),
@@ -628,8 +628,11 @@ mod tests {
         ] {
             assert_eq!(Event::decode(&bytes), Err(error), "{bytes:?}");
         }
-        assert_eq!(ThresholdRecord::decode(&bytes(kind::LINE, 0, &[0; 12])), Err(length(kind::LINE, 104)));
-        assert_eq!(ThresholdRecord::decode(&bytes(kind::LINE, 17, &[0; 13])), Err(discriminant(kind::LINE, 17)));
+        assert_eq!(ThresholdRecord::decode(&bytes(kind::THRESHOLD, 0, &[0; 12])), Err(length(kind::THRESHOLD, 104)));
+        assert_eq!(
+            ThresholdRecord::decode(&bytes(kind::THRESHOLD, 17, &[0; 13])),
+            Err(discriminant(kind::THRESHOLD, 17))
+        );
         assert_eq!(ThresholdRecord::decode(&bytes(kind::STALL, 0, &[0; 3])), Err(DecodeError::Kind(kind::STALL)));
         assert_eq!(BareRecord::decode(&bytes(kind::BARE, 0, &[])), Err(length(kind::BARE, 8)));
     }

@@ -3,7 +3,7 @@
 use crate::api::Stats;
 use plimsoll_pods::{Observed, Pod};
 use plimsoll_policy::kubelet::{Readings, Resource, Signal};
-use plimsoll_policy::message::{Line, Met, NodeLow};
+use plimsoll_policy::message::{Met, NodeLow, ThresholdText};
 use plimsoll_units::Percentage;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ enum Value {
     Percentage { percentage_bits: String },
 }
 
-impl From<&Value> for Line {
+impl From<&Value> for ThresholdText {
     fn from(value: &Value) -> Self {
         match value {
             Value::Quantity { quantity } => Self::Written(quantity.clone()),
@@ -64,10 +64,13 @@ impl crate::Case for Case {
     fn difference(self) -> Option<String> {
         let Self { resource, pod, summary: Stats(summary), thresholds, message, annotations } = self;
         let victim = Observed::of(&pod, Some(&summary)).victim(resource);
-        let lines: Vec<(Signal, Line)> =
-            thresholds.iter().flatten().map(|threshold| (threshold.signal, Line::from(&threshold.value))).collect();
+        let texts: Vec<(Signal, ThresholdText)> = thresholds
+            .iter()
+            .flatten()
+            .map(|threshold| (threshold.signal, ThresholdText::from(&threshold.value)))
+            .collect();
         let readings = Readings::of(&summary.node_stats());
-        let met = Met::first(resource, lines.iter().map(|(signal, line)| (*signal, line)), |it| readings.get(it));
+        let met = Met::first(resource, texts.iter().map(|(signal, text)| (*signal, text)), |it| readings.get(it));
         let low = NodeLow::of(resource, met, &victim);
         let ours_annotations: BTreeMap<String, String> =
             low.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();

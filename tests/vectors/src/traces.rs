@@ -6,7 +6,9 @@ use k8s_openapi::api::core::v1 as api;
 use plimsoll_config::kubelet::{self as configured, EvictionSettings, Kubelet, parse_thresholds};
 use plimsoll_pods::{Observed, Pod};
 use plimsoll_policy::admission::{self, Applicant, Effect, TolerationOperator};
-use plimsoll_policy::kubelet::{Condition, DiskLayout, Limit, Line, Origin, Readings, Resource, StatsTime, Threshold};
+use plimsoll_policy::kubelet::{
+    Condition, DiskLayout, Limit, Origin, Readings, Resource, StatsTime, Threshold, ThresholdAmount,
+};
 use plimsoll_policy::message::{self, Attempting, Message, MessageContext, OverLimit, Victim};
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, Key, Observation, Outcome, Plan, Reclaimed, Stage, State, Uid, Why, Workload,
@@ -140,11 +142,11 @@ impl Drawn {
     /// Whether it is this threshold of ours.
     fn is(&self, ours: &Threshold) -> bool {
         // Every value of them is equal to itself, one that is no number too.
-        let text = |line: Option<Line>| format!("{line:?}");
+        let text = |amount: Option<ThresholdAmount>| format!("{amount:?}");
         ours.signal.name() == self.signal
-            && text(ours.line) == text((self.operator == "LessThan").then(|| self.value.line()))
+            && text(ours.amount) == text((self.operator == "LessThan").then(|| self.value.amount()))
             && ours.grace == Duration::from_nanos(self.grace_period_ns)
-            && text(ours.min_reclaim) == text(self.min_reclaim.as_ref().map(Value::line))
+            && text(ours.min_reclaim) == text(self.min_reclaim.as_ref().map(Value::amount))
             && self.replaced == (ours.origin == Origin::ReplacedInCopy)
     }
 }
@@ -164,17 +166,17 @@ impl Drawings<'_> {
 }
 
 impl Value {
-    fn line(&self) -> Line {
+    fn amount(&self) -> ThresholdAmount {
         match self {
-            Self::Quantity { value, .. } => Line::At(crate::api::decimal_amount(value)),
-            Self::Percentage { percentage_bits } => Line::Share(share(percentage_bits)),
+            Self::Quantity { value, .. } => ThresholdAmount::At(crate::api::decimal_amount(value)),
+            Self::Percentage { percentage_bits } => ThresholdAmount::Share(share(percentage_bits)),
         }
     }
 
-    fn reported(&self) -> message::Line {
+    fn reported(&self) -> message::ThresholdText {
         match self {
-            Self::Quantity { quantity, .. } => message::Line::Written(quantity.clone()),
-            Self::Percentage { percentage_bits } => message::Line::Fraction(share(percentage_bits)),
+            Self::Quantity { quantity, .. } => message::ThresholdText::Written(quantity.clone()),
+            Self::Percentage { percentage_bits } => message::ThresholdText::Fraction(share(percentage_bits)),
         }
     }
 }
@@ -219,7 +221,7 @@ impl Case {
         let drawn = self.thresholds.as_deref().unwrap_or_default();
         let found = Drawings { drawn, of: ours.iter().map(|ours| drawn.iter().position(|it| it.is(ours))).collect() };
         // What is never met need not be in the list, and what was replaced at once need not be in ours.
-        let lacks = |(ours, found): (&Threshold, &Option<usize>)| ours.line.is_some() && found.is_none();
+        let lacks = |(ours, found): (&Threshold, &Option<usize>)| ours.amount.is_some() && found.is_none();
         let is_ours = |index: usize| drawn[index].replaced || found.of.contains(&Some(index));
         if ours.iter().zip(&found.of).any(lacks) || !(0..drawn.len()).all(is_ours) {
             return Err(format!("thresholds:\n{}", crate::both(&ours, &drawn)));
@@ -307,8 +309,8 @@ struct Spoken<'a> {
 }
 
 impl MessageContext for Spoken<'_> {
-    fn line(&self, threshold: u32) -> message::Line {
-        let drawn = self.drawings.of[threshold as usize].expect("one that acts is in the list");
+    fn threshold(&self, index: u32) -> message::ThresholdText {
+        let drawn = self.drawings.of[index as usize].expect("one that acts is in the list");
         self.drawings.drawn[drawn].value.reported()
     }
 
@@ -414,7 +416,7 @@ impl crate::Case for Case {
             let readings = observation.readings.filter(|_| is_read).unwrap_or(last);
             let mut done =
                 Done { stats_calls: u32::from(!is_idle && plan.outcome != Outcome::NoLayout), ..Done::default() };
-            let acting = plan.acting().and_then(|status| match status.line {
+            let acting = plan.acting().and_then(|status| match status.why {
                 Why::Threshold(index) => Some(index),
                 Why::Swap | Why::Limit(_) => None,
             });

@@ -79,7 +79,7 @@ fn picture(area: &Area<'_>, measured: &Measured) -> Drawn {
         })
         .collect();
     let backs = curves.iter().filter_map(|curve| curve.round.crossed_to_memory_back_ns).map(seconds);
-    let threshold = curves.iter().map(|curve| float(curve.round.line_bytes) / MIB).fold(1.0, f64::max);
+    let threshold = curves.iter().map(|curve| float(curve.round.threshold_bytes) / MIB).fold(1.0, f64::max);
     let axes = Axes { end: backs.fold(1.0, f64::max) + 0.5, threshold, top: threshold * 4.0 };
     area.fill(&WHITE)?;
     let (single, together) = area.split_horizontally(SINGLE);

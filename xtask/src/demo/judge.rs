@@ -229,7 +229,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn round(change: &dyn Fn(&mut Value)) -> Value {
-        let mut round = json!({"line_bytes": 100 << 20, "past_threshold_bytes": 3 << 20, "crossed_to_awake_ns": 1_000_000,
+        let mut round = json!({"threshold_bytes": 100 << 20, "past_threshold_bytes": 3 << 20, "crossed_to_awake_ns": 1_000_000,
             "crossed_to_stopped_ns": 20_000_000, "crossed_to_memory_back_ns": 40_000_000, "killed_by": "plimsoll",
             "oom_kills": 0, "wanted_rate_bytes_per_s": 0, "rate_bytes_per_s": 200 << 20, "core_major_faults": 0,
             "filled_minus_fallen_bytes": -(8 << 20)});

@@ -113,7 +113,7 @@ impl Baseline {
 /// Whether a threshold is on memory, and of this kind or harder: hard thresholds go by themselves alone, so that no
 /// soft one beside them changes what they do.
 fn is_relevant(config: &Config, plan: &Plan, status: &ThresholdStatus, kind: ThresholdKind) -> Option<Signal> {
-    let Why::Threshold(index) = status.line else { return None };
+    let Why::Threshold(index) = status.why else { return None };
     let threshold = config.thresholds_in(plan.scope).get(index as usize)?;
     let is_memory = threshold.signal.resource() == Resource::Memory;
     (is_memory && ThresholdKind::of(threshold) <= kind).then_some(threshold.signal)

@@ -126,8 +126,8 @@ fn forget_reclaims(config: &Config, scope: &mut ScopeState, plan: &Plan) {
         for kind in ThresholdKind::BOTH {
             let is_crossed = plan.thresholds.iter().any(|status| {
                 status.since.is_some()
-                    && short(config, plan, status.line) == Some(Short::Signal(signal))
-                    && kind_of(config, plan, status.line) <= kind
+                    && short(config, plan, status.why) == Some(Short::Signal(signal))
+                    && kind_of(config, plan, status.why) <= kind
             });
             if !is_crossed {
                 scope.forget(signal, kind);
@@ -137,8 +137,8 @@ fn forget_reclaims(config: &Config, scope: &mut ScopeState, plan: &Plan) {
 }
 
 /// Whether a threshold has a grace period.
-fn kind_of(config: &Config, plan: &Plan, line: Why) -> ThresholdKind {
-    match line {
+fn kind_of(config: &Config, plan: &Plan, why: Why) -> ThresholdKind {
+    match why {
         Why::Threshold(index) => {
             config.thresholds_in(plan.scope).get(index as usize).map_or(ThresholdKind::Hard, ThresholdKind::of)
         }
@@ -147,8 +147,8 @@ fn kind_of(config: &Config, plan: &Plan, line: Why) -> ThresholdKind {
 }
 
 /// What is short when a threshold is crossed.
-fn short(config: &Config, plan: &Plan, line: Why) -> Option<Short> {
-    match line {
+fn short(config: &Config, plan: &Plan, why: Why) -> Option<Short> {
+    match why {
         Why::Threshold(index) => Some(Short::Signal(config.thresholds_in(plan.scope).get(index as usize)?.signal)),
         Why::Swap => Some(Short::Swap),
         Why::Limit(_) => None,
@@ -228,8 +228,8 @@ impl Turn<'_> {
     fn next_after(&mut self, before: Option<Turns>, plan: &Plan) -> Option<Turns> {
         let mut next: Option<Turns> = None;
         for (index, status) in (0_u32..).zip(&plan.thresholds).filter(|(_, status)| status.is_met) {
-            let Some(short) = short(self.config, plan, status.line) else { continue };
-            let kind = kind_of(self.config, plan, status.line);
+            let Some(short) = short(self.config, plan, status.why) else { continue };
+            let kind = kind_of(self.config, plan, status.why);
             // While pods are evicted for limits of their own, soft thresholds wait and hard ones do not; but not for
             // one whose kill failed.
             if kind == ThresholdKind::Soft && plan.limited.iter().any(|limited| limited.counts) {
@@ -262,7 +262,7 @@ impl Turn<'_> {
         if !self.is_fresh(signal, status.case) {
             return None;
         }
-        let kind = kind_of(self.config, plan, status.line);
+        let kind = kind_of(self.config, plan, status.why);
         let Self { config, observation, readings, layout, now, .. } = *self;
         let scope = self.state.scope(plan.scope)?;
         Some(match step(config, scope, layout, (signal, kind, &status), (readings, observation), now) {
@@ -275,7 +275,7 @@ impl Turn<'_> {
     /// What comes back of what is short by itself.
     fn coming(&self, status: &ThresholdStatus, short: Short, plan: &Plan) -> Amount {
         let Self { config, observation, layout, now, .. } = *self;
-        let waits = match kind_of(config, plan, status.line) {
+        let waits = match kind_of(config, plan, status.why) {
             ThresholdKind::Hard => Waits::ForKilled,
             ThresholdKind::Soft => {
                 let most = u64::try_from(config.max_pod_grace_seconds).unwrap_or(0).max(AT_ONCE);
@@ -309,8 +309,8 @@ impl Turn<'_> {
 
     fn act_on(&mut self, index: u32, plan: &mut Plan) -> Outcome {
         let status = plan.thresholds[index as usize];
-        let Some(short) = short(self.config, plan, status.line) else { return Outcome::NoPressure };
-        let kind = kind_of(self.config, plan, status.line);
+        let Some(short) = short(self.config, plan, status.why) else { return Outcome::NoPressure };
+        let kind = kind_of(self.config, plan, status.why);
         match (self.step(index, short, plan), short) {
             (None, _) => Outcome::Stale,
             (Some(Step::Await), _) => Outcome::Reclaiming,
@@ -325,7 +325,7 @@ impl Turn<'_> {
                     Stage::Containers | Stage::ContainersAndImages => {}
                 }
                 if let Some(scope) = self.state.scope(plan.scope) {
-                    let order = scope.ask(signal, kind, stage, status.line, unused(images), self.now);
+                    let order = scope.ask(signal, kind, stage, status.why, unused(images), self.now);
                     plan.actions.push(crate::Action::Reclaim(order));
                 }
                 plan.recheck_by(self.now.after(self.config.reclaim_pause));
@@ -335,7 +335,7 @@ impl Turn<'_> {
                 let coming = self.coming(&status, short, plan);
                 let grown = self.rank(short, kind, plan);
                 let expected = self.attribute(grown, short, kind, &status, plan);
-                let need = Need { line: status.line, short, missing: status.missing(), expected, coming, kind };
+                let need = Need { why: status.why, short, missing: status.missing(), expected, coming, kind };
                 let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
                 if let Short::Signal(signal) = short {
                     self.after(outcome, signal, kind, plan);

@@ -105,12 +105,12 @@ impl ScopeState {
         signal: Signal,
         kind: ThresholdKind,
         stage: Stage,
-        line: Why,
+        why: Why,
         unused_images: usize,
         at: MonotonicNs,
     ) -> ReclaimOrder {
         self.orders += 1;
-        let order = ReclaimOrder { order: self.orders, stage, line };
+        let order = ReclaimOrder { order: self.orders, stage, why };
         for asked in &mut self.asked[kind as usize..] {
             asked[signal as usize] = Some(Asked { order, at, unused_images, ended: None, in_vain: None });
         }

@@ -89,18 +89,18 @@ pub(super) fn judge(
     for (index, threshold) in (0_u32..).zip(config.thresholds_in(observation.scope)) {
         let Some(watched) = scope.watched.get_mut(index as usize) else { break };
         let available = Available::of(threshold.signal, readings, observation);
-        let (Some(line), Some(available), true) = (threshold.line, available, holds(threshold)) else {
+        let (Some(amount), Some(available), true) = (threshold.amount, available, holds(threshold)) else {
             // What cannot be read is forgotten: its grace starts anew.
             *watched = Watched::default();
             continue;
         };
-        let at = line.of(available.capacity);
-        let target = at + threshold.min_reclaim.map_or(Amount::ZERO, |line| line.of(available.capacity));
+        let at = amount.of(available.capacity);
+        let target = at + threshold.min_reclaim.map_or(Amount::ZERO, |amount| amount.of(available.capacity));
         let case = available.case(if watched.is_latched { target } else { at });
         let (since, is_met) = watch(watched, case != Case::Neither, threshold.grace, now, plan);
-        let line = Why::Threshold(index);
+        let why = Why::Threshold(index);
         plan.thresholds.push(ThresholdStatus {
-            line,
+            why,
             at,
             target,
             available: available.below(case),
@@ -132,18 +132,18 @@ fn judge_swap(
 ) {
     let before = core::mem::replace(&mut scope.refaults, observation.swap.map(|swap| swap.refaults));
     let Some(watched) = scope.watched.last_mut() else { return };
-    let (Some(line), Some(swap)) = (config.swap, observation.swap) else {
+    let (Some(threshold), Some(swap)) = (config.swap, observation.swap) else {
         *watched = Watched::default();
         return;
     };
-    let at = line.free.of(swap.total.0.cast_signed());
+    let at = threshold.free.of(swap.total.0.cast_signed());
     let free = Amount::counted(swap.free.0);
     let is_below = free < at
         && before.is_some_and(|before| swap.refaults > before)
         && observation.stall.is_some_and(|stall| stall.is_at_least(config.stall_percent));
-    let (since, is_met) = watch(watched, is_below, line.grace, now, plan);
+    let (since, is_met) = watch(watched, is_below, threshold.grace, now, plan);
     let case = if is_below { Case::Both } else { Case::Neither };
-    plan.thresholds.push(ThresholdStatus { line: Why::Swap, at, target: at, available: free, case, since, is_met });
+    plan.thresholds.push(ThresholdStatus { why: Why::Swap, at, target: at, available: free, case, since, is_met });
     if since.is_some() {
         scope.last_observed[Condition::MemoryPressure as usize] = Some(now);
     }

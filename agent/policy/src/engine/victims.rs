@@ -14,7 +14,7 @@ use plimsoll_units::{Bytes, MonotonicNs};
 /// What the victims are taken for.
 #[derive(Clone, Copy)]
 pub(super) struct Need {
-    pub(super) line: Why,
+    pub(super) why: Why,
     pub(super) short: Short,
     pub(super) missing: Amount,
     /// Will be allocated until memory is back.
@@ -56,7 +56,7 @@ pub(super) fn take(
         if deficit.asks(ranked) && ranked.frees.is_positive() {
             ranked.verdict = Verdict::EscalatedToKill;
             deficit.taken = deficit.taken + ranked.frees;
-            plan.actions.push(Action::EscalateToKill { workload: ranked.workload, why: need.line });
+            plan.actions.push(Action::EscalateToKill { workload: ranked.workload, why: need.why });
         }
     }
     let mut spared = Spared::default();
@@ -97,7 +97,7 @@ fn escalate_blindly(observation: &Observation<'_>, need: Need, plan: &mut Plan) 
     }
     if let Some(ranked) = plan.ranked.iter_mut().find(|ranked| is_terminating(ranked, true)) {
         ranked.verdict = Verdict::EscalatedToKill;
-        plan.actions.push(Action::EscalateToKill { workload: ranked.workload, why: need.line });
+        plan.actions.push(Action::EscalateToKill { workload: ranked.workload, why: need.why });
     }
 }
 
@@ -188,7 +188,7 @@ fn choose(
             ThresholdKind::Soft => candidate.facts.grace_seconds.map_or(most, |own| own.min(most)),
             ThresholdKind::Hard => AT_ONCE_SECONDS,
         };
-        plan.actions.push(Action::Evict { workload: ranked.workload, why: need.line, grace_seconds });
+        plan.actions.push(Action::Evict { workload: ranked.workload, why: need.why, grace_seconds });
         // What it gives back is not known, or does not help: one at a time.
         if blind || futile.holds {
             break;

@@ -5,7 +5,7 @@
 
 use super::limits::{Limit, over_limit};
 use super::pod::Manages;
-use super::ranking::{DiskLayout, Fate, Ranked, rank};
+use super::ranking::{DiskLayout, Ranked, Verdict, rank};
 use super::reclaim::Reclaim;
 use super::signals::{Condition, Readings, Resource};
 use super::threshold::{Origin, Threshold};
@@ -346,9 +346,9 @@ fn evict<'a>(config: &Config, layout: DiskLayout, pods: &[impl Manages<'a>], pla
     for ranked in &mut plan.ranked {
         let pod = &pods[ranked.pod as usize];
         if let Some(why) = pod.critical() {
-            ranked.fate = Fate::PassedOver(why);
+            ranked.verdict = Verdict::PassedOver(why);
         } else if plan.outcome != Outcome::Evict {
-            ranked.fate = Fate::Evicted;
+            ranked.verdict = Verdict::Evicted;
             let most = config.max_pod_grace_seconds;
             let grace_seconds = if threshold.is_hard() {
                 AT_ONCE_SECONDS
@@ -364,7 +364,7 @@ fn evict<'a>(config: &Config, layout: DiskLayout, pods: &[impl Manages<'a>], pla
 #[cfg(test)]
 mod tests {
     use super::super::signals::{FsStats, MemoryStats, NodeStats, Signal, StatsTime};
-    use super::super::threshold::Line;
+    use super::super::threshold::ThresholdAmount;
     use super::*;
     use crate::kubelet::{Amount, Critical, Pod};
     use plimsoll_units::Percentage;
@@ -372,7 +372,7 @@ mod tests {
     fn threshold(signal: Signal, grace: u64) -> Threshold {
         Threshold {
             signal,
-            line: Some(Line::At(Amount::whole(100))),
+            amount: Some(ThresholdAmount::At(Amount::whole(100))),
             grace: Duration::from_secs(grace),
             min_reclaim: None,
             origin: Origin::Configured,
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn memory_goes_first_then_hard_before_soft_then_the_order_of_the_configuration() {
         use Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree};
-        for (lines, first) in [
+        for (thresholds, first) in [
             (&[(NodeFsAvailable, 10), (NodeFsAvailable, 0)][..], 1),
             (&[(NodeFsAvailable, 0), (NodeFsAvailable, 10)], 0),
             (&[(NodeFsAvailable, 10), (NodeFsInodesFree, 0)], 1),
@@ -420,8 +420,8 @@ mod tests {
             // What the kubelet does not leave to chance: memory, even if only a soft threshold says so.
             (&[(NodeFsAvailable, 0), (MemoryAvailable, 10)], 1),
         ] {
-            let thresholds: Vec<_> = lines.iter().map(|(signal, grace)| threshold(*signal, *grace)).collect();
-            assert_eq!(acting(&thresholds), Some(first), "{lines:?}");
+            let thresholds: Vec<_> = thresholds.iter().map(|(signal, grace)| threshold(*signal, *grace)).collect();
+            assert_eq!(acting(&thresholds), Some(first), "{thresholds:?}");
         }
     }
 
@@ -449,11 +449,11 @@ mod tests {
 
     #[test]
     fn a_threshold_that_is_no_number_is_never_met() {
-        let no_number = Some(Line::Share(Percentage::of_one(f32::NAN)));
+        let no_number = Some(ThresholdAmount::Share(Percentage::of_one(f32::NAN)));
         let low = threshold(Signal::NodeFsAvailable, 0);
         for (thresholds, first) in [
-            (&[Threshold { line: no_number, ..threshold(Signal::MemoryAvailable, 0) }][..], None),
-            (&[Threshold { line: no_number, ..threshold(Signal::MemoryAvailable, 0) }, low], Some(1)),
+            (&[Threshold { amount: no_number, ..threshold(Signal::MemoryAvailable, 0) }][..], None),
+            (&[Threshold { amount: no_number, ..threshold(Signal::MemoryAvailable, 0) }, low], Some(1)),
             // Nor does a minimum reclaim that is none hold one.
             (&[Threshold { min_reclaim: no_number, ..low }], Some(0)),
         ] {
@@ -503,15 +503,15 @@ mod tests {
         let readings = Some(Readings::of(&node(1)));
         let observation = Observation { layout: Some(DiskLayout::Single), readings, pods: &pods };
         decide(&config, &mut state, &observation, MonotonicNs(1), &mut plan);
-        let fates: Vec<_> = plan.ranked.iter().map(|ranked| ranked.fate).collect();
+        let verdicts: Vec<_> = plan.ranked.iter().map(|ranked| ranked.verdict).collect();
         assert_eq!(
-            fates,
+            verdicts,
             [
-                Fate::PassedOver(Critical::Static),
-                Fate::Evicted,
-                Fate::NotNeeded,
-                Fate::PassedOver(Critical::Mirror),
-                Fate::PassedOver(Critical::Priority)
+                Verdict::PassedOver(Critical::Static),
+                Verdict::Evicted,
+                Verdict::NotNeeded,
+                Verdict::PassedOver(Critical::Mirror),
+                Verdict::PassedOver(Critical::Priority)
             ]
         );
     }

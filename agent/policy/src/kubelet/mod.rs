@@ -24,9 +24,9 @@ pub use pod::{
     Requirements, Usage, Volume, VolumeStats,
 };
 pub(crate) use ranking::Measured;
-pub use ranking::{DiskLayout, Fate, Ranked, compare, rank};
+pub use ranking::{DiskLayout, Ranked, Verdict, compare, rank};
 pub use reclaim::Reclaim;
 pub use signals::{
     Condition, FsStats, MemoryStats, NodeStats, PidStats, Reading, Readings, Resource, Signal, StatsTime,
 };
-pub use threshold::{Line, Origin, Threshold};
+pub use threshold::{Origin, Threshold, ThresholdAmount};

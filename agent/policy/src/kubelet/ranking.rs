@@ -85,7 +85,7 @@ impl Measured {
 
 /// What becomes of a ranked pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Verdict {
     /// It is evicted.
     Evicted,
     /// It is never evicted, wherever it ranks.
@@ -111,7 +111,7 @@ pub struct Ranked {
     /// Its processes; absent where they are not known, which ranks as none.
     pub processes: Option<u64>,
     /// What becomes of it.
-    pub fate: Fate,
+    pub verdict: Verdict,
 }
 
 impl Ranked {
@@ -123,7 +123,7 @@ impl Ranked {
             priority: pod.priority,
             over: Amount::ZERO,
             processes: None,
-            fate: Fate::NotNeeded,
+            verdict: Verdict::NotNeeded,
         };
         let Some(stats) = &pod.stats else { return unmeasured };
         let measured = Self { is_measured: true, processes: stats.processes, ..unmeasured };

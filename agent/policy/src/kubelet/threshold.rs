@@ -6,14 +6,14 @@ use plimsoll_units::{Amount, Bytes, Percentage};
 
 /// At how much a threshold is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Line {
+pub enum ThresholdAmount {
     /// At this amount.
     At(Amount),
     /// At this share of the capacity.
     Share(Percentage),
 }
 
-impl Line {
+impl ThresholdAmount {
     /// At so many bytes.
     pub const fn bytes(bytes: Bytes) -> Self {
         Self::At(Amount::nanos(bytes.0 as i128 * 1_000_000_000))
@@ -65,24 +65,24 @@ pub struct Threshold {
     /// What is measured.
     pub signal: Signal,
     /// Met while less than this is available; none is never met (the kubelet derives such ones from nothing).
-    pub line: Option<Line>,
+    pub amount: Option<ThresholdAmount>,
     /// How long it must be met before anything is done. Zero makes it a hard one, wherever it was configured.
     pub grace: Duration,
     /// How much above the threshold is wanted again once it was met.
-    pub min_reclaim: Option<Line>,
+    pub min_reclaim: Option<ThresholdAmount>,
     /// Where it comes from.
     pub origin: Origin,
 }
 
 impl Threshold {
     /// A hard threshold without minimum reclaim.
-    pub const fn hard(signal: Signal, line: Line) -> Self {
-        Self { signal, line: Some(line), grace: Duration::ZERO, min_reclaim: None, origin: Origin::Configured }
+    pub const fn hard(signal: Signal, amount: ThresholdAmount) -> Self {
+        Self { signal, amount: Some(amount), grace: Duration::ZERO, min_reclaim: None, origin: Origin::Configured }
     }
 
     /// How much it is of this capacity, in bytes; nothing where it is never met.
     pub fn bytes(&self, capacity: Bytes) -> Option<Bytes> {
-        self.line.map(|line| line.of_bytes(capacity))
+        self.amount.map(|amount| amount.of_bytes(capacity))
     }
 
     /// Whether it acts at once.
@@ -92,14 +92,14 @@ impl Threshold {
 
     /// Whether it is met (`thresholdsMet`): never without a reading.
     pub(super) fn is_met(&self, readings: &Readings, with_min_reclaim: bool) -> bool {
-        let (Some(line), Some(reading)) = (self.line, readings.get(self.signal)) else { return false };
+        let (Some(amount), Some(reading)) = (self.amount, readings.get(self.signal)) else { return false };
         let wanted =
-            self.min_reclaim.filter(|_| with_min_reclaim).map_or(Amount::ZERO, |line| line.of(reading.capacity));
-        Amount::whole(reading.available) < line.of(reading.capacity) + wanted
+            self.min_reclaim.filter(|_| with_min_reclaim).map_or(Amount::ZERO, |amount| amount.of(reading.capacity));
+        Amount::whole(reading.available) < amount.of(reading.capacity) + wanted
     }
 
     /// `hasThreshold` does not compare minimum reclaims.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        (self.signal, self.grace) == (other.signal, other.grace) && self.line == other.line
+        (self.signal, self.grace) == (other.signal, other.grace) && self.amount == other.amount
     }
 }

@@ -1,6 +1,6 @@
 //! From what an eviction policy decided to what is said of each pod that is evicted.
 
-use super::{Cause, Line, Met, NodeLow, OverLimit, Victim, binary};
+use super::{Cause, Met, NodeLow, OverLimit, ThresholdText, Victim, binary};
 use crate::config::Config;
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{Amount, Limit, Reading, Readings, Resource};
@@ -10,7 +10,7 @@ use core::fmt;
 /// What stands in files and specifications and messages repeat. Decisions go by exact amounts and keep no texts.
 pub trait MessageContext {
     /// Where this threshold of the configuration is.
-    fn line(&self, threshold: u32) -> Line;
+    fn threshold(&self, threshold: u32) -> ThresholdText;
     /// This pod of the observation, with what it asks for of what is short.
     fn victim(&self, pod: u32, resource: Resource) -> Victim;
     /// The limit of its own that this pod of the observation is over.
@@ -46,16 +46,16 @@ impl Message {
             Why::Swap => (Resource::Memory, None),
             Why::Threshold(index) => {
                 let signal = config.thresholds_in(plan.scope).get(index as usize)?.signal;
-                let status = plan.thresholds.iter().find(|status| status.line == why);
+                let status = plan.thresholds.iter().find(|status| status.why == why);
                 let met = |reading| match status.filter(|_| config.eviction_policy != EvictionPolicy::Kubelet) {
-                    None => Met { signal, line: words.line(index), reading },
+                    None => Met { signal, threshold: words.threshold(index), reading },
                     Some(status) => {
-                        let line = match words.line(index) {
+                        let threshold = match words.threshold(index) {
                             // Of what it was really taken of: without the huge page pool.
-                            Line::Fraction(_) => Line::Written(binary(whole(status.at)).to_string()),
-                            written @ Line::Written(_) => written,
+                            ThresholdText::Fraction(_) => ThresholdText::Written(binary(whole(status.at)).to_string()),
+                            written @ ThresholdText::Written(_) => written,
                         };
-                        Met { signal, line, reading: below(status, reading) }
+                        Met { signal, threshold, reading: below(status, reading) }
                     }
                 };
                 (signal.resource(), readings.get(signal).map(met))
@@ -116,10 +116,10 @@ mod tests {
     use plimsoll_units::{Bytes, MonotonicNs, Percentage, Quantity};
 
     /// One pod that asks for 10 of everything in its only container.
-    struct OnePod(Line);
+    struct OnePod(ThresholdText);
 
     impl MessageContext for OnePod {
-        fn line(&self, _threshold: u32) -> Line {
+        fn threshold(&self, _threshold: u32) -> ThresholdText {
             self.0.clone()
         }
 
@@ -144,9 +144,9 @@ mod tests {
         }
     }
 
-    fn threshold(signal: Signal, line: kubelet::Line) -> Threshold {
+    fn threshold(signal: Signal, amount: kubelet::ThresholdAmount) -> Threshold {
         let origin = kubelet::Origin::Configured;
-        Threshold { signal, line: Some(line), grace: Duration::ZERO, min_reclaim: None, origin }
+        Threshold { signal, amount: Some(amount), grace: Duration::ZERO, min_reclaim: None, origin }
     }
 
     /// Less than a tenth of everything is left.
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    fn pod(storage_limit: Option<Amount>, look: impl FnOnce(&Workload<'_>)) {
+    fn pod(storage_limit: Option<Amount>, check: impl FnOnce(&Workload<'_>)) {
         let used = kubelet::Usage { bytes: Some(2048), inodes: Some(2000) };
         let container = kubelet::ContainerStats { name: "c", rootfs: used, logs: used };
         let stats = kubelet::PodStats {
@@ -181,7 +181,7 @@ mod tests {
         };
         let facts =
             kubelet::Pod { stats: Some(stats), ephemeral_storage_limit: storage_limit, ..kubelet::Pod::default() };
-        look(&Workload { facts, ..Workload::default() });
+        check(&Workload { facts, ..Workload::default() });
     }
 
     /// What is said of the only pod, in the first turn that evicts it. Reclaims change nothing.
@@ -213,12 +213,17 @@ mod tests {
 
     #[test]
     fn all_policies_say_the_same_of_every_signal_and_limit() {
-        let written = || (kubelet::Line::At(Amount::whole(5120)), Line::Written("5Ki".into()));
-        let share = || (kubelet::Line::Share(Percentage::of_one(0.125)), Line::Fraction(Percentage::of_one(0.125)));
-        for (line, text) in [written(), share()] {
+        let written = || (kubelet::ThresholdAmount::At(Amount::whole(5120)), ThresholdText::Written("5Ki".into()));
+        let share = || {
+            (
+                kubelet::ThresholdAmount::Share(Percentage::of_one(0.125)),
+                ThresholdText::Fraction(Percentage::of_one(0.125)),
+            )
+        };
+        for (amount, text) in [written(), share()] {
             let words = OnePod(text);
             for signal in Signal::ALL {
-                let threshold = threshold(signal, line);
+                let threshold = threshold(signal, amount);
                 let config =
                     |eviction_policy| Config { eviction_policy, thresholds: vec![threshold], ..Config::default() };
                 for limit in [None, Some(Amount::whole(1024))] {
@@ -240,9 +245,9 @@ mod tests {
 
     #[test]
     fn the_figure_that_is_below_is_named_and_swap_names_no_threshold() {
-        let words = OnePod(Line::Fraction(Percentage::of_one(0.125)));
-        let memory = |line| {
-            let thresholds = vec![threshold(Signal::MemoryAvailable, line)];
+        let words = OnePod(ThresholdText::Fraction(Percentage::of_one(0.125)));
+        let memory = |amount| {
+            let thresholds = vec![threshold(Signal::MemoryAvailable, amount)];
             Config { thresholds, ..Config::default() }
         };
         let reported = |config: &Config, more: &Observation<'_>| {
@@ -255,19 +260,20 @@ mod tests {
         let low = "The node was low on resource: memory. ";
         let mem_available = |bytes| Observation { mem_available: Some(Bytes(bytes)), ..Default::default() };
         // A thirty-second of it is 2Ki, and the kubelet's figure is 4Ki.
-        let config = memory(kubelet::Line::Share(Percentage::of_one(0.031_25)));
+        let config = memory(kubelet::ThresholdAmount::Share(Percentage::of_one(0.031_25)));
         assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 2Ki, available: 1Ki. "));
-        let config = memory(kubelet::Line::Share(Percentage::of_one(0.125)));
+        let config = memory(kubelet::ThresholdAmount::Share(Percentage::of_one(0.125)));
         assert_eq!(reported(&config, &mem_available(1024)), format!("{low}Threshold quantity: 8Ki, available: 4Ki. "));
         // Huge pages are not available.
         let pool = Observation { huge_page_pool: Bytes(3072), ..Default::default() };
-        let config = memory(kubelet::Line::Share(Percentage::of_one(0.031_25)));
+        let config = memory(kubelet::ThresholdAmount::Share(Percentage::of_one(0.031_25)));
         assert_eq!(reported(&config, &pool), format!("{low}Threshold quantity: 1952, available: 1Ki. "));
         let swap = Swap { total: Bytes(100), free: Bytes(1), refaults: 7 };
         let stall = crate::Stall { full: Duration::from_secs(1), window: Duration::from_secs(1) };
         let swapping = Observation { swap: Some(swap), stall: Some(stall), ..Observation::default() };
-        let line = SwapThreshold { free: kubelet::Line::Share(Percentage::of_one(0.5)), grace: Duration::ZERO };
-        let config = Config { swap: Some(line), thresholds: Vec::new(), ..Config::default() };
+        let swap =
+            SwapThreshold { free: kubelet::ThresholdAmount::Share(Percentage::of_one(0.5)), grace: Duration::ZERO };
+        let config = Config { swap: Some(swap), thresholds: Vec::new(), ..Config::default() };
         assert_eq!(reported(&config, &swapping), low);
     }
 }

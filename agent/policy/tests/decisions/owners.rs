@@ -1,7 +1,7 @@
 //! Owners of many workloads.
 
 use crate::rig::{Rig, amount, candidate, mib, of, reading, threshold, unread, victims};
-use plimsoll_policy::kubelet::{Amount, Line};
+use plimsoll_policy::kubelet::{Amount, ThresholdAmount};
 use plimsoll_policy::{Config, EvictionPolicy, Terminating, Verdict, Workload};
 
 /// 200 workloads of one owner, and one of another that is larger than each.
@@ -39,7 +39,7 @@ fn many_workloads_of_one_owner_neither_use_up_the_limit_of_victims_nor_are_prote
     let workloads = many_beside_one(0);
     assert_eq!(victims(rig.sample(1, reading(90, 90), &workloads[..1])), [0]);
     // 3000 MiB are missing.
-    rig.config.thresholds[0].min_reclaim = Some(Line::bytes(mib(3000)));
+    rig.config.thresholds[0].min_reclaim = Some(ThresholdAmount::bytes(mib(3000)));
     let plan = rig.sample(2, reading(90, 90), &workloads[1..]);
     assert_eq!((victims(plan).len(), plan.deficit.expect("reckoned").uncovered()), (51, Amount::ZERO));
     // One more owner may lose a workload, a third may not; and the first one still can.

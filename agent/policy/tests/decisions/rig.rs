@@ -1,7 +1,7 @@
 //! What the tests share: workloads, figures, and a policy that is driven second by second.
 
 use plimsoll_policy::kubelet::{
-    Amount, DiskLayout, Line, MemoryStats, NodeStats, Pod, PodStats, Readings, Signal, StatsTime, Threshold,
+    Amount, DiskLayout, MemoryStats, NodeStats, Pod, PodStats, Readings, Signal, StatsTime, Threshold, ThresholdAmount,
 };
 use plimsoll_policy::{
     Config, Key, MemoryReading, Observation, Owner, Plan, Stage, State, Uid, Verdict, Workload, decide,
@@ -30,8 +30,8 @@ pub(crate) fn stats_time(second: u64) -> StatsTime {
 pub(crate) fn threshold(threshold_mib: u64, grace: u64, min_reclaim_mib: u64) -> Threshold {
     Threshold {
         grace: Duration::from_secs(grace),
-        min_reclaim: Some(Line::bytes(mib(min_reclaim_mib))),
-        ..Threshold::hard(Signal::MemoryAvailable, Line::bytes(mib(threshold_mib)))
+        min_reclaim: Some(ThresholdAmount::bytes(mib(min_reclaim_mib))),
+        ..Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(mib(threshold_mib)))
     }
 }
 

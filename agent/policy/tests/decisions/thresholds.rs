@@ -3,7 +3,7 @@
 use crate::rig::{
     Rig, amount, candidate, mib, observed, of, reading, reclaims, secs, stats_time, threshold, unread, victims,
 };
-use plimsoll_policy::kubelet::{Condition, Line, Signal, Threshold};
+use plimsoll_policy::kubelet::{Condition, Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{
     Action, Case, Config, MemoryReading, NoVictim, Observation, Outcome, Plan, Protected, Reclaimed, Scope, SliceId,
     SliceSet, SliceThresholds, Stall, Terminating, Verdict, Why, Workload, text,
@@ -106,7 +106,7 @@ fn ranking_is_over_reservation_then_priority_then_amount() {
 }
 
 #[test]
-fn equals_are_told_apart_the_same_way_every_time() {
+fn equals_are_ordered_the_same_way_every_time() {
     let young = Workload { started: secs(9), ..candidate(1, 400) };
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
     assert_eq!(victims(rig.sample(1, reading(90, 90), &[candidate(0, 400), young])), [1]);
@@ -362,7 +362,7 @@ fn a_slice_has_its_own_thresholds_and_its_own_workloads() {
 
 #[test]
 fn a_threshold_can_be_a_percentage() {
-    let ten = Line::Share(Percentage::of_one(0.1));
+    let ten = ThresholdAmount::Share(Percentage::of_one(0.1));
     let mut rig = Rig::with(&[Threshold::hard(Signal::MemoryAvailable, ten)]);
     let plan = rig.sample(1, reading(99, 99), &[candidate(0, 800)]);
     assert_eq!((plan.thresholds[0].at.to_bytes(), victims(plan)), (Bytes(104_857_601), vec![0]));

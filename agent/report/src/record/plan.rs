@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
     /// An event of the kernel side: an armed threshold was crossed.
-    Line,
+    Threshold,
     /// Reclaim began.
     Reclaim,
     /// The pressure trigger fired.

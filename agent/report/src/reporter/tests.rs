@@ -44,7 +44,7 @@ fn mib(mib: i64) -> Amount {
 fn begin(shadow: bool) -> PlanRecord<'static> {
     PlanRecord::Begin {
         number: 7,
-        cause: Cause::Line,
+        cause: Cause::Threshold,
         crossed: Some(MonotonicNs(90)),
         awake: MonotonicNs(100),
         shadow,
@@ -91,7 +91,7 @@ fn ranked() -> Ranked {
 /// A plan in parts.
 fn plan(shadow: bool) -> [Record<'static>; 5] {
     let status = ThresholdStatus {
-        line: Why::Threshold(0),
+        why: Why::Threshold(0),
         at: mib(100),
         target: mib(100),
         available: mib(80),
@@ -127,25 +127,25 @@ fn a_plan_is_one_line_with_every_number() {
         ("/awake_ns", 100.into()),
         ("/crossed_ns", 90.into()),
         ("/crossed_to_awake_ns", 10.into()),
-        ("/cause", "line".into()),
+        ("/cause", "threshold".into()),
         ("/outcome", "evict".into()),
         ("/shadow", false.into()),
         ("/readings/mem_available_bytes", (80 << 20).into()),
-        ("/line_bytes", (100 << 20).into()),
+        ("/threshold_bytes", (100 << 20).into()),
         ("/deficit/missing", (20 << 20).into()),
         ("/thresholds/0/case", "both".into()),
         ("/actions/0/cgroup", "work.slice/a\\nb".into()),
         ("/candidates/0/cgroup", "work.slice/a\\nb".into()),
         ("/candidates/0/usage", (300 << 20).into()),
         ("/candidates/0/priority", (-5).into()),
-        ("/candidates/0/fate", "evicted".into()),
+        ("/candidates/0/verdict", "evicted".into()),
     ] {
         assert_eq!(line.pointer(pointer), Some(&expected), "{pointer} of {line}");
     }
     let text = reporter.answers().metrics();
     for line in [
         "plimsoll_decisions_total{outcome=\"evict\"} 1\n",
-        "plimsoll_candidates_total{fate=\"evicted\"} 1\n",
+        "plimsoll_candidates_total{verdict=\"evicted\"} 1\n",
         "plimsoll_memory_pressure 1\n",
         "plimsoll_memory_available_bytes{reading=\"kubelet\"} ",
         "plimsoll_memory_available_bytes{reading=\"kernel\"} ",

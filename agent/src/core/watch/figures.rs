@@ -260,7 +260,7 @@ mod tests {
         scene.uses("slice", SLICE - 1);
         scene.sample();
         let now = monotonic();
-        let mut trigger = Trigger::of(Cause::Line, now);
+        let mut trigger = Trigger::of(Cause::Threshold, now);
         trigger.crossed = Some(now);
         scene.frames();
         scene.watch.sample(&trigger);
@@ -271,7 +271,7 @@ mod tests {
             Some(Record::Plan(PlanRecord::Begin { cause, crossed, .. })) => Some((cause, crossed)),
             _ => None,
         });
-        assert_eq!(begun, Some((Cause::Line, Some(now))));
+        assert_eq!(begun, Some((Cause::Threshold, Some(now))));
     }
 
     #[test]

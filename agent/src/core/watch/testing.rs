@@ -16,7 +16,7 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::MemInfo;
-use plimsoll_policy::kubelet::{Line, Signal, Threshold};
+use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, Key, Scope, SliceId, SliceSet, SliceThresholds};
 use plimsoll_sense::{Polling, Source};
 use plimsoll_state::Record as RunRecord;
@@ -42,7 +42,7 @@ pub(super) struct Scene {
 
 /// A hard threshold on the slice alone.
 pub(super) fn slice_policy(victims_per_minute: u32) -> Policy {
-    let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, Line::bytes(Bytes::mib(THRESHOLD)))];
+    let thresholds = vec![Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(THRESHOLD)))];
     Policy {
         thresholds: Vec::new(),
         slices: vec![SliceThresholds { thresholds }],

@@ -79,14 +79,14 @@ impl Trigger {
 
     /// Adds a cause. A threshold goes before whatever else woke the thread at the same time.
     pub(super) fn because(&mut self, cause: Cause) {
-        if self.cause.is_none() || cause == Cause::Line {
+        if self.cause.is_none() || cause == Cause::Threshold {
             self.cause = Some(cause);
         }
     }
 
     /// Adds what an earlier sample was due for, whose decision was delayed until now.
     pub(super) fn resume(&mut self, delayed: &Self) {
-        if self.cause != Some(Cause::Line) {
+        if self.cause != Some(Cause::Threshold) {
             self.cause = delayed.cause;
         }
         self.crossed = [self.crossed, delayed.crossed].into_iter().flatten().min();
@@ -98,7 +98,7 @@ impl Trigger {
 
     /// Adds a crossing, with the workload whose charge it was.
     fn crossed(&mut self, at: MonotonicNs, grower: Option<Key>) {
-        self.because(Cause::Line);
+        self.because(Cause::Threshold);
         self.crossed = Some(self.crossed.map_or(at, |earlier| earlier.min(at)));
         if grower.is_some()
             && !self.growers.contains(&grower)
@@ -279,7 +279,7 @@ impl Watch {
                 self.enforcement.kernel_brake.stopped(at);
                 reached(KillPoint::KernelStopSeen);
                 self.reporting.send(EnforcementRecord::StoppedInKernel { pid: tgid, slice, at });
-                trigger.because(Cause::Line);
+                trigger.because(Cause::Threshold);
             }
         }
     }

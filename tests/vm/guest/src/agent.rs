@@ -37,7 +37,7 @@ fn program() -> OsString {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The threshold: act below this many bytes available.
-    pub(crate) line_bytes: u64,
+    pub(crate) threshold_bytes: u64,
     /// `auto`, `ebpf`, `psi` or `poll`, which samples every 10 s as the kubelet does.
     pub(crate) source: &'static str,
     /// The threshold of work.slice itself, below its own memory.max.
@@ -62,9 +62,9 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The best source, freeze as the brake, this threshold.
-    pub(crate) fn with_threshold(line_bytes: u64) -> Self {
+    pub(crate) fn with_threshold(threshold_bytes: u64) -> Self {
         Self {
-            line_bytes,
+            threshold_bytes,
             source: "auto",
             slice_threshold_bytes: None,
             kernel_brake: false,
@@ -90,7 +90,7 @@ impl Settings {
 
     fn to_yaml(&self) -> String {
         let Self {
-            line_bytes,
+            threshold_bytes,
             source,
             slice_threshold_bytes,
             kernel_brake,
@@ -100,7 +100,7 @@ impl Settings {
             ..
         } = self;
         let mut yaml = format!(
-            "evictionHard: {{memory.available: \"{line_bytes}\"}}
+            "evictionHard: {{memory.available: \"{threshold_bytes}\"}}
 machine:
   workloads:
     - {{match: work.slice/high, priority: 1000}}

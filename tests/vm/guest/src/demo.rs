@@ -128,7 +128,7 @@ struct Wakes {
 
 #[derive(Serialize)]
 struct Round {
-    line_bytes: u64,
+    threshold_bytes: u64,
     /// How fast it grew in the tenth of a second before the crossing.
     rate_bytes_per_s: Option<u64>,
     /// What it took after the crossing at most: by its own record, and all of the piece that it was at.
@@ -271,11 +271,11 @@ fn round(
     rate: u64,
     phase: Duration,
 ) -> Result<Round> {
-    let line_bytes = arguments.room_mib * MIB;
+    let threshold_bytes = arguments.room_mib * MIB;
     let settings = Settings {
         source: watcher.source(),
         kernel_brake: arguments.kernel_brake && watcher == Watcher::Ebpf,
-        ..Settings::with_threshold(line_bytes)
+        ..Settings::with_threshold(threshold_bytes)
     };
     let work = Cgroup::create("work.slice/hog")?;
     let oom_before = machine::oom_kills()?;
@@ -292,13 +292,13 @@ fn round(
     let available = machine::meminfo("MemAvailable")?;
     let more = 512;
     let mib = usize::try_from(available / MIB + more)?;
-    let rush = available.saturating_sub(line_bytes) / MIB;
+    let rush = available.saturating_sub(threshold_bytes) / MIB;
     let rush = if rate == 0 { 0 } else { rush.saturating_sub(APPROACH_MIB) };
-    let generation = observer.arm(line_bytes)?;
+    let generation = observer.arm(threshold_bytes)?;
     let ended = AtomicBool::new(false);
     let (crossing, samples, mut hog) = thread::scope(|scope| -> Result<_> {
         let sampler = scope.spawn(|| sample(&ended));
-        let played = play(observer, generation, &work, mib, rate, rush, line_bytes);
+        let played = play(observer, generation, &work, mib, rate, rush, threshold_bytes);
         ended.store(true, Ordering::Relaxed);
         let seen = sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))?;
         let (crossing, hog) = played?;
@@ -335,7 +335,7 @@ fn round(
         crossing.map(|seen| woke.and_then(|woke| woke.event_ns).map_or(seen.at_ns, |at| at.min(seen.at_ns)));
     let after = |at: u64| crossed_ns.map(|crossed| at.saturating_sub(crossed));
     Ok(Round {
-        line_bytes,
+        threshold_bytes,
         rate_bytes_per_s: crossed_ns.and_then(|crossed| rate_before(&filled, crossed)),
         past_threshold_bytes: crossed_ns.and_then(|crossed| Some(past(&filled, crossed)? + CHUNK_KIB * 1024)),
         crossed_to_awake_ns: woke.and_then(|woke| after(woke.at_ns)),
@@ -343,7 +343,9 @@ fn round(
         crossed_to_frozen_ns: frozen.and_then(after),
         crossed_to_killed_ns: killed.and_then(after),
         crossed_to_oom_kill_ns: oom_kill.and_then(after),
-        crossed_to_memory_back_ns: crossed_ns.and_then(|crossed| back(&samples, crossed, line_bytes)).and_then(after),
+        crossed_to_memory_back_ns: crossed_ns
+            .and_then(|crossed| back(&samples, crossed, threshold_bytes))
+            .and_then(after),
         killed_by,
         victim: dead.then(|| work.name().to_owned()),
         oom_kills,
@@ -381,7 +383,7 @@ fn play(
     mib: usize,
     rate: u64,
     rush: u64,
-    line_bytes: u64,
+    threshold_bytes: u64,
 ) -> Result<(Option<Crossing>, Hog)> {
     let (rate, rush) = (rate.to_string(), rush.to_string());
     let chunk = CHUNK_KIB.to_string();
@@ -389,7 +391,7 @@ fn play(
     let crossing = observer.wait(generation, ROUND_LIMIT)?;
     let started = Instant::now();
     while started.elapsed() < ROUND_LIMIT {
-        if hog.child.try_wait()?.is_some() && machine::meminfo("MemAvailable")? > line_bytes {
+        if hog.child.try_wait()?.is_some() && machine::meminfo("MemAvailable")? > threshold_bytes {
             // The sampler has to see it, too.
             thread::sleep(Duration::from_millis(50));
             break;
@@ -406,7 +408,7 @@ struct Sample {
     bytes: u64,
 }
 
-/// Looks every few milliseconds, through a descriptor and into a buffer made beforehand.
+/// Samples every few milliseconds, through a descriptor and into a buffer made beforehand.
 fn sample(ended: &AtomicBool) -> Vec<Sample> {
     use std::os::unix::fs::FileExt as _;
     let mut samples = Vec::with_capacity(64 * 1024);
@@ -426,10 +428,10 @@ fn sample(ended: &AtomicBool) -> Vec<Sample> {
 /// The first sample in which memory was above the threshold again, once it had been below it after the crossing.
 ///
 /// Where every sample missed the moment below, the first one after the crossing is the nearest.
-fn back(samples: &[Sample], crossed_ns: u64, line_bytes: u64) -> Option<u64> {
+fn back(samples: &[Sample], crossed_ns: u64, threshold_bytes: u64) -> Option<u64> {
     let later: Vec<&Sample> = samples.iter().filter(|sample| sample.at_ns > crossed_ns).collect();
     let lowest = later.iter().enumerate().min_by_key(|(_, sample)| sample.bytes)?.0;
-    later[lowest..].iter().find(|sample| sample.bytes > line_bytes).map(|sample| sample.at_ns)
+    later[lowest..].iter().find(|sample| sample.bytes > threshold_bytes).map(|sample| sample.at_ns)
 }
 
 /// At most a few hundred points, with time counted from the crossing.

@@ -129,7 +129,7 @@ pub(crate) fn new_among_many() -> Result<()> {
         Cgroup::create(&format!("work.slice/idle-{number}"))?;
     }
     let left = 160 * MIB;
-    let mut scene = Scene::set_with(0, |settings| settings.line_bytes = left)?;
+    let mut scene = Scene::set_with(0, |settings| settings.threshold_bytes = left)?;
     let available = machine::meminfo("MemAvailable")?;
     let room = usize::try_from(available.saturating_sub(left) / MIB)?;
     // What is no workload takes memory up to shortly before the threshold, and the new workload what is left of it.

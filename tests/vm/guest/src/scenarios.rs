@@ -44,7 +44,7 @@ pub(crate) fn every_growth() -> Result<()> {
         let (taken, more) = (hog.taken()? / MIB, more.join(" "));
         figure("met", &[("kind", &kind), ("more", &more), ("taken_mib", &taken), ("room_mib", &CAPACITY_LEFT)]);
         wait_for("memory is back", PATIENCE, || {
-            Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes + CAPACITY_LEFT / 2 * MIB)
+            Ok(machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + CAPACITY_LEFT / 2 * MIB)
         })
         .with_context(|| format!("after {kind} {more}"))?;
     }
@@ -125,7 +125,7 @@ pub(crate) fn under_slice_limit() -> Result<()> {
     // Far below what the node has: only the slice's own threshold can be crossed.
     slice.write("memory.max", &(160 * MIB).to_string())?;
     let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| {
-        settings.line_bytes = 32 * MIB;
+        settings.threshold_bytes = 32 * MIB;
         settings.slice_threshold_bytes = Some(64 * MIB);
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
@@ -164,7 +164,7 @@ pub(crate) fn ten_small_ones() -> Result<()> {
     figure("ten-small", &[("killed", &dead)]);
     ensure!(dead < 10, "all ten were killed where some would have done");
     let available = machine::meminfo("MemAvailable")?;
-    ensure!(available > scene.settings.line_bytes, "{available} bytes are available, below the threshold");
+    ensure!(available > scene.settings.threshold_bytes, "{available} bytes are available, below the threshold");
     scene.end()
 }
 

@@ -95,7 +95,7 @@ pub(crate) fn holds_again() -> Result<()> {
         wait_for("that the kernel stopped it is reported", PATIENCE, || Ok(reported_stop(&scene, pid).is_some()))
             .with_context(|| format!("round {round}"))?;
         wait_for("memory is back above the threshold", PATIENCE, || {
-            Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes + 64 * MIB)
+            Ok(machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + 64 * MIB)
         })?;
         // Marks come back with a sample above all thresholds.
         std::thread::sleep(Duration::from_secs(2));

@@ -121,7 +121,7 @@ impl Deaths<'_> {
         scene.agent.wait_ready(PATIENCE)?;
         // Nearly as much is left as for the first one: processes that joined the victims' cgroups take some.
         wait_for("memory is back above the threshold", PATIENCE, || {
-            Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes + 32 * MIB)
+            Ok(machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + 32 * MIB)
         })?;
         let victim = Cgroup::create(&format!("work.slice/hog-{}", self.newcomers.len()))?;
         let hog = Hog::start("anon", victim.path(), grown()?, &["--hold", "60"])?;

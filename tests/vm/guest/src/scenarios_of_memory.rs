@@ -46,7 +46,7 @@ pub(crate) fn tight() -> Result<()> {
 /// One round. Gives whether the event led to the decision: a sample that was due because the threshold was near may
 /// come first.
 fn before_the_oom_killer(mib: usize) -> Result<bool> {
-    let mut scene = Scene::set_with(0, |settings| settings.line_bytes = 96 * MIB)?;
+    let mut scene = Scene::set_with(0, |settings| settings.threshold_bytes = 96 * MIB)?;
     let victim = Cgroup::create("work.slice/hog")?;
     let available = machine::meminfo("MemAvailable")?;
     let mut hog = Hog::start("anon", victim.path(), mib, &["--hold", "60"])?;
@@ -72,7 +72,7 @@ fn in_order(scene: &Scene, hog: &Hog, victim: &Cgroup, available: u64) -> Result
     ensure!(trigger <= awake && awake <= answered, "event at {trigger}, awake at {awake}, killed at {answered}");
     // What the hog itself had by then. Its own pages and batches of charges lie between this and the kernel's figure.
     let filled = record::read(&hog.record)?;
-    let needed = available.saturating_sub(scene.settings.line_bytes).saturating_sub(16 * MIB);
+    let needed = available.saturating_sub(scene.settings.threshold_bytes).saturating_sub(16 * MIB);
     let most = filled.iter().map(|entry| entry.bytes).max().unwrap_or(0);
     let crossed = filled
         .iter()
@@ -107,7 +107,7 @@ fn swapping() -> Result<()> {
     let names = Cgroup::create("other.slice/names")?;
     let mut remembered = Hog::start("dentries", names.path(), 96, &["--hold", "600"])?;
     remembered.wait_taken(96, LONG)?;
-    let mut scene = Scene::set_with(0, |settings| settings.line_bytes = 40 * MIB)?;
+    let mut scene = Scene::set_with(0, |settings| settings.threshold_bytes = 40 * MIB)?;
     let before = machine::vmstat("pswpout")?;
     let victim = Cgroup::create("work.slice/hog")?;
     let available = machine::meminfo("MemAvailable")? / MIB;
@@ -129,7 +129,7 @@ fn swapping() -> Result<()> {
     let above = above / MIB;
     figure("swapped", &[("first_pages", &swapped), ("pages", &pages), ("available_then_mib", &above)]);
     wait_for("memory is back above the threshold", PATIENCE, || {
-        Ok(machine::meminfo("MemAvailable")? > scene.settings.line_bytes)
+        Ok(machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes)
     })?;
     scene.end()
 }
@@ -169,7 +169,9 @@ fn huge_pages() -> Result<()> {
 /// Whether the kernel's own reading of a decision was below its threshold.
 fn is_below(plan: &Value) -> bool {
     let mem_available = plan["readings"]["mem_available_bytes"].as_u64();
-    mem_available.zip(plan["line_bytes"].as_u64()).is_some_and(|(mem_available, line)| mem_available < line)
+    mem_available
+        .zip(plan["threshold_bytes"].as_u64())
+        .is_some_and(|(mem_available, threshold)| mem_available < threshold)
 }
 
 pub(crate) fn root_cgroup() -> Result<()> {
@@ -229,13 +231,13 @@ fn stays_below(scene: &mut Scene, owner: &Cgroup) -> Result<()> {
 
 fn stays(scene: &Scene, owner: &Cgroup) -> Result<()> {
     let available = machine::meminfo("MemAvailable")?;
-    ensure!(available < scene.settings.line_bytes, "{available} bytes are available: memory came back after all");
+    ensure!(available < scene.settings.threshold_bytes, "{available} bytes are available: memory came back after all");
     let killed = scene.agent.killed();
     ensure!(killed == 1, "{killed} kills where one was all that could be done");
     let plans = scene.agent.plans();
     let reported = plans.iter().any(|plan| {
         let mut candidates = plan["candidates"].as_array().into_iter().flatten();
-        candidates.any(|it| it["cgroup"] == owner.name() && it["fate"] == "nothing-to-free")
+        candidates.any(|it| it["cgroup"] == owner.name() && it["verdict"] == "nothing-to-free")
     });
     ensure!(reported, "no decision names {} as what cannot be freed: {}", owner.name(), Value::from(plans));
     // How much of what it made is charged to it differs from kernel to kernel; what is charged stays.
@@ -271,11 +273,11 @@ fn directories() -> Result<()> {
 /// reclaimed.
 pub(crate) fn slab() -> Result<()> {
     let slice = Cgroup::create("work.slice")?;
-    let (max, line) = (192 * MIB, 96 * MIB);
+    let (max, threshold) = (192 * MIB, 96 * MIB);
     slice.write("memory.max", &max.to_string())?;
     let mut scene = Scene::set_with(0, |settings| {
-        settings.line_bytes = 32 * MIB;
-        settings.slice_threshold_bytes = Some(line);
+        settings.threshold_bytes = 32 * MIB;
+        settings.slice_threshold_bytes = Some(threshold);
         // A slow machine stalls by itself.
         settings.stall_percent = Some(100);
     })?;
@@ -295,7 +297,7 @@ pub(crate) fn slab() -> Result<()> {
     ensure!(scene.agent.lines().iter().any(asked), "nothing was reclaimed from the cgroup that remembers names");
     wait_for("the slice is above its threshold", PATIENCE, || {
         scene.check()?;
-        Ok(slice.current()? <= max - line)
+        Ok(slice.current()? <= max - threshold)
     })?;
     let taken = hog.taken()?;
     let charged = machine::named(&cgroup.read("memory.stat")?, "slab_reclaimable");
@@ -314,9 +316,9 @@ pub(crate) fn page_cache() -> Result<()> {
     let _lists = machine::two_lists()?;
     let mib = machine::meminfo("MemAvailable")? / MIB - 128;
     let device = Slow::create("cache", mib, Duration::from_micros(10))?;
-    let line = threshold_below(0)? / 2;
+    let threshold = threshold_below(0)? / 2;
     let mut scene = Scene::set_with(0, |settings| {
-        settings.line_bytes = line;
+        settings.threshold_bytes = threshold;
         // A slow machine stalls by itself.
         settings.stall_percent = Some(100);
     })?;
