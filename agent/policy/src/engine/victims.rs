@@ -6,10 +6,10 @@ use super::state::{State, Taken, ThresholdKind};
 use crate::config::Config;
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, QosClass, Resource};
-use crate::observation::Observation;
+use crate::observation::{Observation, Workload};
 use crate::plan::{Action, Deficit, NoVictim, Outcome, Plan, Ranked, Verdict, Why};
 use core::time::Duration;
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 /// What the victims are taken for.
 #[derive(Clone, Copy)]
@@ -111,98 +111,156 @@ fn choose(
     deficit: &mut Deficit,
     plan: &mut Plan,
 ) -> Spared {
-    let classes_count =
-        need.short.resource() == Resource::Memory && config.eviction_policy == EvictionPolicy::OpenShift3;
     let for_limits = plan.actions.len();
-    let responsibility = Responsibility::of(config, plan);
-    let blind = !responsibility.is_elsewhere && picks_blindly(observation, need.short, plan);
     let futile = Futile::of(state, need, deficit, now, plan);
-    plan.is_futile = futile.holds;
-    for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.verdict == Verdict::NotNeeded) {
-        if futile.is_too_little(ranked) {
-            ranked.verdict = Verdict::TooLittle;
-        }
-    }
-    let Taken { limit, loops } = state.taken_mut(need.kind);
-    let mut left = limit.left(now);
-    let mut spared = Spared::default();
-    // Its next workloads pay for the rest as one large one would.
-    let mut paying = None;
-    // Of these the limit spared one, and none that ranks lower pays for it.
-    let mut limited_class = None;
-    let (mut one_loops, mut lesser_class_remains, mut all_grew) = (false, false, true);
+    futile.mark(plan);
+    let rules = Rules::of(config, observation, need, futile, now, plan);
+    let taken = state.taken_mut(need.kind);
+    let mut passed = Passed { places: taken.limit.left(now), ..Passed::default() };
     for ranked in &mut plan.ranked {
         if deficit.covers_expected() {
             break;
         }
-        let candidate = workload(observation, ranked.workload);
-        let is_lesser = ranked.qos != QosClass::Guaranteed;
-        if ranked.verdict != Verdict::NotNeeded && !(blind && ranked.verdict == Verdict::NoStatistics) {
-            lesser_class_remains |= is_lesser && ranked.verdict == Verdict::NoStatistics;
+        if !rules.may_take(ranked) {
+            passed.lesser_class_remains |= is_lesser(ranked) && ranked.verdict == Verdict::NoStatistics;
             continue;
         }
         // What is expected is asked in this order of those that grew, and of none beyond the first that did not.
-        all_grew &= ranked.growth.is_large;
-        if deficit.is_covered() && !all_grew {
+        passed.has_ungrown |= !ranked.growth.is_large;
+        if deficit.is_covered() && passed.has_ungrown {
             break;
         }
-        let class = (ranked.exceeds, ranked.priority, ranked.growth.is_large, classes_count.then_some(ranked.qos));
-        let has_place = limit.has_place(candidate.owner, now);
-        let alone_until = loops.left_alone_until(candidate, config).filter(|until| ranked.exceeds && *until > now);
-        let pays = paying.is_some() && paying == ranked.owner || responsibility.covers(ranked, deficit);
-        if pays {
-            paying = ranked.owner;
-        }
-        // One that grows while it is frozen cannot be held, and pays in any case.
-        ranked.verdict = if !pays && !candidate.grows_while_frozen {
-            spared.as_not_responsible = true;
-            Verdict::NotResponsible
-        } else if let Some(until) = alone_until {
-            one_loops = true;
-            plan.recheck_at = Some(plan.recheck_at.map_or(until, |earlier| earlier.min(until)));
-            Verdict::Looping(until)
-        } else if one_loops && !ranked.exceeds {
-            Verdict::SparedByLoop
-        } else if classes_count && !is_lesser && lesser_class_remains {
-            Verdict::ClassRemains
-        } else if futile.waits_until.is_some()
-            || left == 0 && !has_place
-            || limited_class.is_some_and(|limited| limited != class)
-        {
-            limited_class = limited_class.or(Some(class));
-            spared.by_rate_limit = true;
-            Verdict::RateLimited
-        } else {
-            Verdict::Evicted
-        };
+        let candidate = workload(observation, ranked.workload);
+        ranked.verdict = rules.verdict(ranked, candidate, deficit, taken, &mut passed);
         if ranked.verdict != Verdict::Evicted {
-            lesser_class_remains |= is_lesser;
+            passed.lesser_class_remains |= is_lesser(ranked);
             continue;
         }
-        left -= usize::from(!has_place);
-        limit.took(ranked.workload, candidate, now);
-        loops.took(candidate, now);
+        passed.places -= usize::from(!taken.limit.has_place(candidate.owner, now));
+        taken.limit.took(ranked.workload, candidate, now);
+        taken.loops.took(candidate, now);
         deficit.taken = deficit.taken + ranked.frees;
-        let most = config.max_pod_grace_seconds;
-        let grace_seconds = match need.kind {
-            ThresholdKind::Soft => candidate.facts.grace_seconds.map_or(most, |own| own.min(most)),
-            ThresholdKind::Hard => AT_ONCE_SECONDS,
-        };
+        let grace_seconds = grace_seconds(config, need.kind, candidate);
         plan.actions.push(Action::Evict { workload: ranked.workload, why: need.why, grace_seconds });
         // What it gives back is not known, or does not help: one at a time.
-        if blind || futile.holds {
+        if rules.is_blind || futile.holds {
             break;
         }
     }
-    if spared.by_rate_limit
-        && let Some(at) = futile.waits_until.or(limit.next_at())
-    {
+    let limit_ends = || futile.waits_until.or(taken.limit.next_at());
+    for at in [passed.loop_ends, passed.spared.by_rate_limit.then(limit_ends).flatten()].into_iter().flatten() {
         plan.recheck_by(at);
     }
     if futile.holds && plan.actions.len() > for_limits {
         Futile::remember(state, need, now, plan);
     }
-    spared
+    passed.spared
+}
+
+fn is_lesser(ranked: &Ranked) -> bool {
+    ranked.qos != QosClass::Guaranteed
+}
+
+fn grace_seconds(config: &Config, kind: ThresholdKind, victim: &Workload<'_>) -> i64 {
+    let most = config.max_pod_grace_seconds;
+    match kind {
+        ThresholdKind::Soft => victim.facts.grace_seconds.map_or(most, |own| own.min(most)),
+        ThresholdKind::Hard => AT_ONCE_SECONDS,
+    }
+}
+
+/// By what candidates are chosen; the same for all.
+struct Rules<'a> {
+    config: &'a Config,
+    responsibility: Responsibility,
+    futile: Futile,
+    /// No statistics at all: candidates are taken without.
+    is_blind: bool,
+    /// Guaranteed workloads wait until no other class remains.
+    classes_count: bool,
+    now: MonotonicNs,
+}
+
+/// What the candidates that rank higher leave to the next one.
+#[derive(Default)]
+struct Passed {
+    spared: Spared,
+    /// So many owners may still lose workloads within this minute.
+    places: usize,
+    /// Its next workloads pay for the rest as one large one would.
+    paying: Option<CgroupId>,
+    /// Of these the limit spared one, and none that ranks lower pays for it.
+    limited_class: Option<Class>,
+    /// At least one is left alone as a loop; the first of them until then.
+    loop_ends: Option<MonotonicNs>,
+    lesser_class_remains: bool,
+    has_ungrown: bool,
+}
+
+/// The keys that rank before how much a workload is over its request.
+type Class = (bool, i32, bool, Option<QosClass>);
+
+impl<'a> Rules<'a> {
+    fn of(
+        config: &'a Config,
+        observation: &Observation<'_>,
+        need: Need,
+        futile: Futile,
+        now: MonotonicNs,
+        plan: &Plan,
+    ) -> Self {
+        let is_memory = need.short.resource() == Resource::Memory;
+        let responsibility = Responsibility::of(config, plan);
+        let is_blind = !responsibility.is_elsewhere && picks_blindly(observation, need.short, plan);
+        let classes_count = is_memory && config.eviction_policy == EvictionPolicy::OpenShift3;
+        Self { config, responsibility, futile, is_blind, classes_count, now }
+    }
+
+    fn may_take(&self, ranked: &Ranked) -> bool {
+        ranked.verdict == Verdict::NotNeeded || self.is_blind && ranked.verdict == Verdict::NoStatistics
+    }
+
+    /// What becomes of the next candidate.
+    fn verdict(
+        &self,
+        ranked: &Ranked,
+        candidate: &Workload<'_>,
+        deficit: &Deficit,
+        taken: &Taken,
+        passed: &mut Passed,
+    ) -> Verdict {
+        let pays =
+            passed.paying.is_some() && passed.paying == ranked.owner || self.responsibility.covers(ranked, deficit);
+        if pays {
+            passed.paying = ranked.owner;
+        }
+        // One that grows while it is frozen cannot be held, and pays in any case.
+        if !pays && !candidate.grows_while_frozen {
+            passed.spared.as_not_responsible = true;
+            return Verdict::NotResponsible;
+        }
+        let alone_until = taken.loops.left_alone_until(candidate, self.config);
+        if let Some(until) = alone_until.filter(|until| ranked.exceeds && *until > self.now) {
+            passed.loop_ends = Some(passed.loop_ends.map_or(until, |earlier| earlier.min(until)));
+            return Verdict::Looping(until);
+        }
+        if passed.loop_ends.is_some() && !ranked.exceeds {
+            return Verdict::SparedByLoop;
+        }
+        if self.classes_count && !is_lesser(ranked) && passed.lesser_class_remains {
+            return Verdict::ClassRemains;
+        }
+        let class = (ranked.exceeds, ranked.priority, ranked.growth.is_large, self.classes_count.then_some(ranked.qos));
+        if self.futile.waits_until.is_some()
+            || passed.places == 0 && !taken.limit.has_place(candidate.owner, self.now)
+            || passed.limited_class.is_some_and(|limited| limited != class)
+        {
+            passed.limited_class = passed.limited_class.or(Some(class));
+            passed.spared.by_rate_limit = true;
+            return Verdict::RateLimited;
+        }
+        Verdict::Evicted
+    }
 }
 
 /// What growth says of whether workloads pay for what is missing.
@@ -259,8 +317,14 @@ impl Futile {
         Self { holds: true, waits_until, least: Amount::nanos(need.missing.as_nanos() / 100) }
     }
 
-    fn is_too_little(self, ranked: &Ranked) -> bool {
-        self.holds && ranked.frees < self.least
+    /// Passes over candidates that free too little.
+    fn mark(self, plan: &mut Plan) {
+        plan.is_futile = self.holds;
+        for ranked in plan.ranked.iter_mut().filter(|ranked| ranked.verdict == Verdict::NotNeeded) {
+            if self.holds && ranked.frees < self.least {
+                ranked.verdict = Verdict::TooLittle;
+            }
+        }
     }
 
     fn remember(state: &mut State, need: Need, now: MonotonicNs, plan: &Plan) {
