@@ -136,8 +136,6 @@ pub enum Refused {
     ByOther,
     /// There is no room for another.
     Full,
-    /// The rate limit of victims a minute is used up.
-    Bounded,
     /// The kernel refused, with this error number where there is one.
     Kernel(Option<i32>),
 }
@@ -148,7 +146,6 @@ impl fmt::Display for Refused {
             Self::Already => f.write_str("that is under way already"),
             Self::ByOther => f.write_str("another program froze it"),
             Self::Full => f.write_str("there is no room for another"),
-            Self::Bounded => f.write_str("the rate limit of victims a minute is used up"),
             Self::Kernel(None) => f.write_str("the kernel refused"),
             Self::Kernel(Some(errno)) => std::io::Error::from_raw_os_error(*errno).fmt(f),
         }
