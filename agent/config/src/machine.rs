@@ -31,7 +31,7 @@ pub struct Machine {
     pub brake: Brake,
     /// Evict by rank even where most of the growth was in nothing that may be evicted.
     pub evict_for_unattributed: bool,
-    /// At most so many victims of hard thresholds within any minute, and as many of soft ones.
+    /// Hard thresholds evict workloads of at most so many owners within any minute, and soft ones of as many.
     #[serde(with = "As::<Whole<u32, 0, 10_000>>")]
     pub victims_per_minute: u32,
     /// Growth counts from this much of the fall in available memory, in percent: workloads that grew by less together
