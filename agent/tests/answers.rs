@@ -45,7 +45,7 @@ fn text(output: &Output) -> (String, String) {
     (of(&output.stdout), of(&output.stderr))
 }
 
-/// On this very machine, whatever cgroups it has: without version 2 it says so and tells the rest.
+/// On this very machine, whatever cgroups it has: without version 2 it says so and reports the rest.
 #[test]
 fn explain_and_replay_answer_with_the_documented_exit_codes() {
     let directory = directory();
@@ -79,7 +79,7 @@ fn explain_and_replay_answer_with_the_documented_exit_codes() {
     }
 }
 
-/// A pipe that nobody reads any more.
+/// A pipe without a reader.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);

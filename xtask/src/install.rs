@@ -253,10 +253,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_who_installs_it() {
+    fn what_is_missing_is_said_with_what_installs_it() {
         for need in EBPF.iter().chain(&PROGRAMS).chain(&CHECKS).chain(&FUZZING) {
             let text = need.to_string();
-            assert!(["(apt", "(rustup", "(cargo"].iter().any(|who| text.contains(who)), "{text}");
+            assert!(["(apt", "(rustup", "(cargo"].iter().any(|program| text.contains(program)), "{text}");
         }
     }
 

@@ -54,7 +54,7 @@ pub enum Released {
     Yes,
     /// It is gone already, and its memory with it.
     Gone,
-    /// Somebody holds its memory map just now; worth trying again.
+    /// Another task holds the lock of its memory map; worth trying again.
     Busy,
     /// It is not dying, or it shares its memory with a process that is not.
     NotDying,

@@ -2,8 +2,8 @@
 //! each paragraph of `agent/docs/eviction-policies.md`.
 
 use plimsoll_policy::kubelet::{
-    self, Amount, Condition, ContainerStats, Critical, DiskLayout, FsStats, ThresholdAmount, MemoryStats, NodeStats, Origin,
-    PidStats, QosClass, Readings, Signal, StatsTime, Threshold, Usage,
+    self, Amount, Condition, ContainerStats, Critical, DiskLayout, FsStats, MemoryStats, NodeStats, Origin, PidStats,
+    QosClass, Readings, Signal, StatsTime, Threshold, ThresholdAmount, Usage,
 };
 use plimsoll_policy::{
     Action, Case, ConditionCase, Config, EvictionPolicy, Image, NoVictim, Observation, Outcome, OwnerUid, Plan,
@@ -78,7 +78,7 @@ fn pod(uid: u128, used: u64, request: i64) -> Workload<'static> {
     }
 }
 
-fn going(pod: &Workload<'static>, is_stuck: bool, is_graceful: bool) -> Workload<'static> {
+fn terminating(pod: &Workload<'static>, is_stuck: bool, is_graceful: bool) -> Workload<'static> {
     Workload { terminating: Some(Terminating { is_stuck, is_graceful, ..Terminating::default() }), ..*pod }
 }
 
@@ -148,27 +148,27 @@ fn a_soft_threshold_in_its_grace_never_delays_a_hard_one() {
     let plan = rig.memory(61, 400, &[own_grace(1, 200), own_grace(2, 300)]);
     assert_eq!(plan.actions, [Action::Evict { workload: 1, why: Why::Threshold(0), grace_seconds: 30 }]);
     // While it uses its grace it counts as coming back for the soft threshold, and not for the hard one.
-    let pods = [own_grace(1, 200), going(&own_grace(2, 300), false, true)];
+    let pods = [own_grace(1, 200), terminating(&own_grace(2, 300), false, true)];
     assert_eq!(rig.memory(62, 400, &pods).outcome, Outcome::ComingBack);
     let plan = rig.memory(63, 50, &pods);
     assert_eq!(plan.actions, [Action::EscalateToKill { workload: 1, why: Why::Threshold(1) }]);
 
-    // Nor where nobody can be seen: who was chosen already goes at once, one after the other.
+    // Without any statistics, those that are terminating in their grace are killed at once, one after the other.
     let mut rig = Rig::new(Config { thresholds: thresholds.to_vec(), ..Config::default() });
     let unread = |uid| Workload { uid: Uid(uid), ..Workload::default() };
-    let gently = [unread(1), going(&unread(2), false, true), going(&unread(3), false, true)];
-    assert_eq!(rig.memory(1, 50, &gently).actions, [Action::EscalateToKill { workload: 1, why: Why::Threshold(1) }]);
+    let graceful = [unread(1), terminating(&unread(2), false, true), terminating(&unread(3), false, true)];
+    assert_eq!(rig.memory(1, 50, &graceful).actions, [Action::EscalateToKill { workload: 1, why: Why::Threshold(1) }]);
     assert_eq!(rig.verdict(1), Verdict::EscalatedToKill);
-    let pods = [gently[0], going(&gently[1], false, false), gently[2]];
+    let pods = [graceful[0], terminating(&graceful[1], false, false), graceful[2]];
     assert_eq!(rig.memory(2, 50, &pods).actions, []);
-    let pods = [gently[0], going(&gently[1], true, false), gently[2]];
+    let pods = [graceful[0], terminating(&graceful[1], true, false), graceful[2]];
     assert_eq!(rig.memory(3, 50, &pods).actions, [Action::EscalateToKill { workload: 2, why: Why::Threshold(1) }]);
-    // Nobody is hastened blindly where somebody else can be taken who is seen, nor for a soft threshold.
-    let pods = [pod(1, 100, 0), gently[1], gently[2]];
+    // None is escalated blindly where another one with statistics can be evicted, nor for a soft threshold.
+    let pods = [pod(1, 100, 0), graceful[1], graceful[2]];
     let plan = rig.memory(4, 50, &pods);
     assert_eq!((evicted(plan), plan.actions.len()), (vec![0], 1));
-    rig.memory(5, 400, &gently);
-    assert_eq!(rig.memory(65, 400, &gently).actions, []);
+    rig.memory(5, 400, &graceful);
+    assert_eq!(rig.memory(65, 400, &graceful).actions, []);
 
     // A hard threshold on something else goes before a soft one on memory, which the kubelet prefers.
     let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 500, 1, 0), hard(Signal::PidAvailable, 10)]);
@@ -238,30 +238,30 @@ fn soft_victims_do_not_use_up_what_hard_ones_need() {
 
 #[test]
 fn what_terminating_pods_hold_comes_back_unless_they_are_stuck() {
-    // (whether it is critical, stuck, and has time left; the outcome, who goes and who is hastened)
-    for (critical, is_stuck, is_graceful, outcome, victims, hastened) in [
+    // (whether it is critical, stuck, and has time left; the outcome, which are evicted and which are escalated to a kill)
+    for (critical, is_stuck, is_graceful, outcome, victims, escalated) in [
         (None, false, false, Outcome::ComingBack, &[][..], &[][..]),
         (None, true, false, Outcome::Evict, &[1], &[]),
         (None, false, true, Outcome::Evict, &[], &[0]),
-        // Somebody deleted one that is never evicted.
+        // One that is never evicted was deleted.
         (Some(Critical::Priority), false, false, Outcome::ComingBack, &[], &[]),
         (Some(Critical::Static), false, false, Outcome::ComingBack, &[], &[]),
         (Some(Critical::Mirror), true, false, Outcome::Evict, &[1], &[]),
-        // Nobody takes the rest of its time from it, and a hard threshold does not wait for that.
+        // Its grace is not cut short, and a hard threshold does not wait for its end.
         (Some(Critical::Priority), false, true, Outcome::Evict, &[1], &[]),
     ] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-        let mut pods = [going(&pod(1, 60, 0), is_stuck, is_graceful), pod(2, 60, 0)];
+        let mut pods = [terminating(&pod(1, 60, 0), is_stuck, is_graceful), pod(2, 60, 0)];
         pods[0].facts.critical = critical;
         assert_eq!(rig.memory(1, 50, &pods).outcome, outcome, "{critical:?} {is_stuck} {is_graceful}");
-        assert_eq!((&evicted(&rig.plan)[..], &rig.plan.escalated().collect::<Vec<_>>()[..]), (victims, hastened));
+        assert_eq!((&evicted(&rig.plan)[..], &rig.plan.escalated().collect::<Vec<_>>()[..]), (victims, escalated));
         let coming = if is_stuck || is_graceful { 0 } else { 60 };
         assert_eq!(rig.plan.deficit.map(|deficit| deficit.coming), Some(mib(coming)), "{critical:?}");
         assert_eq!(critical.is_some(), matches!(rig.verdict(0), Verdict::Protected(_)));
     }
-    // Without statistics of anybody the next waits for it too.
+    // Without any statistics the next one waits for it too.
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-    let mut unread = going(&Workload { uid: Uid(1), ..Workload::default() }, false, false);
+    let mut unread = terminating(&Workload { uid: Uid(1), ..Workload::default() }, false, false);
     unread.facts.critical = Some(Critical::Priority);
     assert_eq!(evicted(rig.memory(1, 50, &[unread, Workload { uid: Uid(2), ..Workload::default() }])), [] as [u32; 0]);
 }
@@ -350,7 +350,7 @@ fn the_kernels_reading_does_not_wait_for_the_kubelets_statistics() {
     for (kubelet, mem_available, kubelet_time, mem_available_time, outcome) in [
         (200, 50, 1, Some(2), Outcome::Evict),
         (50, 50, 1, Some(2), Outcome::Evict),
-        // Nothing new, or nobody knows.
+        // Nothing new, or its time is not known.
         (200, 50, 1, Some(1), Outcome::Stale),
         (200, 50, 1, None, Outcome::Stale),
         // The kubelet's alone says so, and that is old.
@@ -361,7 +361,7 @@ fn the_kernels_reading_does_not_wait_for_the_kubelets_statistics() {
     ] {
         let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
         let pods = [pod(1, 100, 0)];
-        let mut look = |second, available, read_at, mem_available, mem_available_time: Option<u64>| {
+        let mut sample = |second, available, read_at, mem_available, mem_available_time: Option<u64>| {
             let observation = Observation {
                 readings: Some(Readings::of(&NodeStats {
                     memory: Some(memory(available, read_at)),
@@ -374,9 +374,9 @@ fn the_kernels_reading_does_not_wait_for_the_kubelets_statistics() {
             };
             rig.observe(second, &observation).outcome
         };
-        assert_eq!(look(1, 500, 1, 500, Some(1)), Outcome::NoPressure);
+        assert_eq!(sample(1, 500, 1, 500, Some(1)), Outcome::NoPressure);
         assert_eq!(
-            look(2, kubelet, kubelet_time, mem_available, mem_available_time),
+            sample(2, kubelet, kubelet_time, mem_available, mem_available_time),
             outcome,
             "{kubelet} {mem_available} {mem_available_time:?}"
         );
@@ -392,8 +392,8 @@ fn memory_of_pods_is_judged_by_two_readings_too() {
         (50, Some(200), 500, Some(500), KubeletOnly, Outcome::Reclaiming),
         (50, Some(50), 500, Some(500), Both, Outcome::Evict),
         (200, Some(50), 500, Some(500), MemAvailableOnly, Outcome::Evict),
-        // Nobody read it of the pods: whose the machine's cache is cannot be told, and the kubelet's reading stands
-        // alone.
+        // Of the pods it was not read: how much of the machine's cache is theirs is not known, and the kubelet's
+        // reading counts alone.
         (50, None, 400, Some(500), Both, Outcome::Evict),
         // The machine is below as well.
         (50, None, 20, Some(90), Both, Outcome::Evict),
@@ -462,7 +462,7 @@ fn a_condition_names_its_case() {
 fn cache_in_the_way_is_reclaimed_and_only_a_stall_evicts() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     let pods = [pod(1, 100, 0)];
-    let look = |second, stalled, reclaimed| Observation {
+    let sample = |second, stalled, reclaimed| Observation {
         readings: Some(Readings::of(&NodeStats { memory: Some(memory(50, second)), ..NodeStats::default() })),
         mem_available: Some(Bytes::mib(500)),
         stall: Some(Stall { full: Duration::from_millis(stalled), window: Duration::from_secs(1) }),
@@ -471,10 +471,10 @@ fn cache_in_the_way_is_reclaimed_and_only_a_stall_evicts() {
         ..Observation::default()
     };
     let ended = Some(Reclaimed { order: 1, at: time(2) });
-    assert_eq!(stage(rig.observe(1, &look(1, 0, None))), Some(Stage::Memory(mib(50))));
-    assert_eq!(rig.observe(2, &look(2, 900, None)).outcome, Outcome::Reclaiming);
-    assert_eq!(rig.observe(3, &look(3, 0, ended)).outcome, Outcome::CacheInUse);
-    assert_eq!(evicted(rig.observe(4, &look(4, 900, ended))), [0]);
+    assert_eq!(stage(rig.observe(1, &sample(1, 0, None))), Some(Stage::Memory(mib(50))));
+    assert_eq!(rig.observe(2, &sample(2, 900, None)).outcome, Outcome::Reclaiming);
+    assert_eq!(rig.observe(3, &sample(3, 0, ended)).outcome, Outcome::CacheInUse);
+    assert_eq!(evicted(rig.observe(4, &sample(4, 900, ended))), [0]);
 }
 
 #[test]
@@ -541,13 +541,13 @@ fn none_is_evicted_blindly_while_others_can_be_read() {
     critical.facts.critical = Some(Critical::Priority);
     assert_eq!(rig.memory(2, 95, &[unread(1), critical]).outcome, Outcome::NoVictim(NoVictim::NoStatistics));
     assert_eq!((rig.verdict(0), rig.verdict(1)), (Verdict::NoStatistics, Verdict::Protected(Protected::Critical)));
-    // Where nobody can be seen one goes, and the next not before it is gone.
+    // Without any statistics one is evicted, and the next not before it is gone.
     assert_eq!(evicted(rig.memory(3, 5, &[unread(1), unread(2)])), [0]);
-    assert_eq!(evicted(rig.memory(4, 5, &[going(&unread(1), false, false), unread(2)])), [] as [u32; 0]);
+    assert_eq!(evicted(rig.memory(4, 5, &[terminating(&unread(1), false, false), unread(2)])), [] as [u32; 0]);
 }
 
 #[test]
-fn equals_are_told_apart_the_same_way_every_time() {
+fn equals_are_ordered_the_same_way_every_time() {
     let started = |uid, second| Workload { started: secs(second), ..pod(uid, 100, 0) };
     let (old, young, twin) = (started(1, 5), started(3, 9), started(2, 9));
     for pods in [[old, young, twin], [twin, old, young], [young, twin, old]] {
@@ -586,45 +586,45 @@ const fn container(rootfs: u64, logs: u64, inodes: u64) -> ContainerStats<'stati
 fn a_failed_reading_after_a_clean_up_evicts_none() {
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
     let pods = [on_disk(1, const { &[container(100, 100, 1)] })];
-    let look = |node: Option<NodeStats>, reclaimed| Observation {
+    let sample = |node: Option<NodeStats>, reclaimed| Observation {
         readings: node.as_ref().map(Readings::of),
         reclaimed,
         workloads: &pods,
         ..Observation::default()
     };
     let ended = |order, second| Some(Reclaimed { order, at: time(second) });
-    assert_eq!(stage(rig.observe(1, &look(Some(disks(50, 900, 1)), None))), Some(Stage::Containers));
-    assert_eq!(rig.observe(4, &look(None, ended(1, 4))).outcome, Outcome::NoStatistics);
+    assert_eq!(stage(rig.observe(1, &sample(Some(disks(50, 900, 1)), None))), Some(Stage::Containers));
+    assert_eq!(rig.observe(4, &sample(None, ended(1, 4))).outcome, Outcome::NoStatistics);
     assert!(rig.plan.conditions.has(Condition::DiskPressure));
     // Figures from before it ended, though newer than the last, do not count either.
-    assert_eq!(rig.observe(5, &look(Some(disks(50, 900, 4)), ended(1, 4))).outcome, Outcome::Reclaiming);
-    assert_eq!(evicted(rig.observe(6, &look(Some(disks(50, 900, 6)), ended(1, 4)))), [0]);
+    assert_eq!(rig.observe(5, &sample(Some(disks(50, 900, 4)), ended(1, 4))).outcome, Outcome::Reclaiming);
+    assert_eq!(evicted(rig.observe(6, &sample(Some(disks(50, 900, 6)), ended(1, 4)))), [0]);
     // What the victim left behind is cleaned up before others have to go.
-    assert_eq!(stage(rig.observe(7, &look(Some(disks(50, 900, 7)), ended(1, 4)))), Some(Stage::Containers));
+    assert_eq!(stage(rig.observe(7, &sample(Some(disks(50, 900, 7)), ended(1, 4)))), Some(Stage::Containers));
     // A clean-up that is never heard of again is not waited for for ever.
-    assert_eq!(rig.observe(30, &look(Some(disks(50, 900, 30)), ended(1, 4))).outcome, Outcome::Reclaiming);
-    assert_eq!(evicted(rig.observe(37, &look(Some(disks(50, 900, 37)), ended(1, 4)))), [0]);
-    // One that is known to have ended is: file systems are looked at seldom.
-    assert_eq!(stage(rig.observe(38, &look(Some(disks(50, 900, 38)), ended(1, 4)))), Some(Stage::Containers));
+    assert_eq!(rig.observe(30, &sample(Some(disks(50, 900, 30)), ended(1, 4))).outcome, Outcome::Reclaiming);
+    assert_eq!(evicted(rig.observe(37, &sample(Some(disks(50, 900, 37)), ended(1, 4)))), [0]);
+    // One that is known to have ended is: file systems are sampled seldom.
+    assert_eq!(stage(rig.observe(38, &sample(Some(disks(50, 900, 38)), ended(1, 4)))), Some(Stage::Containers));
     let ended = ended(3, 57);
-    assert_eq!(rig.observe(68, &look(Some(disks(50, 900, 56)), ended)).outcome, Outcome::Reclaiming);
-    assert_eq!(evicted(rig.observe(78, &look(Some(disks(50, 900, 58)), ended))), [0]);
+    assert_eq!(rig.observe(68, &sample(Some(disks(50, 900, 56)), ended)).outcome, Outcome::Reclaiming);
+    assert_eq!(evicted(rig.observe(78, &sample(Some(disks(50, 900, 58)), ended))), [0]);
 }
 
 #[test]
 fn another_signals_minimum_reclaim_evicts_none() {
     let mut rig = Rig::with(&[threshold(Signal::MemoryAvailable, 100, 0, 900), hard(Signal::NodeFsAvailable, 100)]);
     let pods = [on_disk(1, const { &[container(100, 100, 1)] })];
-    let look = |node, reclaimed| Observation {
+    let sample = |node, reclaimed| Observation {
         readings: Some(Readings::of(&node)),
         reclaimed,
         workloads: &pods,
         ..Observation::default()
     };
-    assert_eq!(stage(rig.observe(1, &look(disks(50, 900, 1), None))), Some(Stage::Containers));
+    assert_eq!(stage(rig.observe(1, &sample(disks(50, 900, 1), None))), Some(Stage::Containers));
     let ended = Some(Reclaimed { order: 1, at: time(2) });
-    // Memory is at 900 of 1000, below its threshold and minimum reclaim; its threshold was never crossed.
-    let plan = rig.observe(3, &look(disks(150, 900, 3), ended));
+    // Memory is at 900 of 1000, below its threshold plus minimum reclaim; the threshold itself was never crossed.
+    let plan = rig.observe(3, &sample(disks(150, 900, 3), ended));
     assert_eq!((plan.outcome, plan.actions.len()), (Outcome::NoPressure, 0));
 }
 
@@ -646,7 +646,7 @@ fn where_evicting_does_not_help_a_disk_it_is_done_at_the_kubelets_pace_and_not_f
     };
     let pods = [of(1, half), of(2, whole), of(3, whole), of(4, half)];
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
-    let mut look = |second, pods: &[Workload<'_>]| {
+    let mut sample = |second, pods: &[Workload<'_>]| {
         let readings = Some(Readings::of(&disks(50, 900, second)));
         let observation = Observation { readings, dead_containers: Some(0), workloads: pods, ..Observation::default() };
         rig.observe(second, &observation);
@@ -656,14 +656,14 @@ fn where_evicting_does_not_help_a_disk_it_is_done_at_the_kubelets_pace_and_not_f
         (evicted(&rig.plan), verdicts, rig.plan.recheck_at)
     };
     let too_little = |outcome| (outcome, Verdict::TooLittle);
-    assert_eq!(look(1, &pods), (vec![1], too_little(Outcome::Evict), None));
+    assert_eq!(sample(1, &pods), (vec![1], too_little(Outcome::Evict), None));
     // The first one is gone, and nothing has changed.
     let rest = [pods[0], pods[2], pods[3]];
-    assert_eq!(look(2, &rest), (vec![], too_little(Outcome::RateLimited), Some(secs(11))));
-    assert_eq!(look(11, &rest), (vec![1], too_little(Outcome::Evict), None));
+    assert_eq!(sample(2, &rest), (vec![], too_little(Outcome::RateLimited), Some(secs(11))));
+    assert_eq!(sample(11, &rest), (vec![1], too_little(Outcome::Evict), None));
     let last = [pods[0], pods[3]];
     let nothing = Outcome::NoVictim(NoVictim::TooLittle);
-    assert_eq!(look(30, &last).1, too_little(nothing));
+    assert_eq!(sample(30, &last).1, too_little(nothing));
 }
 
 #[test]
@@ -673,23 +673,23 @@ fn a_disk_signal_without_a_usable_ranking_evicts_none() {
         own_images: Usage { bytes: own, inodes: None },
         ..on_disk(uid, const { &[container(500, 500, 1)] })
     };
-    let look = |pods| Observation {
+    let sample = |pods| Observation {
         layout: Some(DiskLayout::SplitImageFs),
         readings: Some(Readings::of(&disks(900, 50, 1))),
         workloads: pods,
         ..Observation::default()
     };
-    // Writable layers and logs are on the other disk, and nobody knows whose images these are.
+    // Writable layers and logs are on the other disk, and which pod uses these images is not known.
     let unknown = [with_images(1, None), with_images(2, None)];
-    assert_eq!(rig.observe(1, &look(&unknown)).outcome, Outcome::NoVictim(NoVictim::NoUsableRanking));
+    assert_eq!(rig.observe(1, &sample(&unknown)).outcome, Outcome::NoVictim(NoVictim::NoUsableRanking));
     let shared = [with_images(1, Some(0)), with_images(2, Some(0))];
     let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
-    assert_eq!(rig.observe(1, &look(&shared)).outcome, Outcome::NoVictim(NoVictim::NothingToFree));
+    assert_eq!(rig.observe(1, &sample(&shared)).outcome, Outcome::NoVictim(NoVictim::NothingToFree));
     assert_eq!(rig.verdict(1), Verdict::NothingToFree);
     // By bytes of images that only this pod uses.
     let known = [with_images(1, Some(10 * MIB)), with_images(2, Some(70 * MIB)), with_images(3, Some(20 * MIB))];
     let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));
-    assert_eq!(evicted(rig.observe(1, &look(&known))), [1]);
+    assert_eq!(evicted(rig.observe(1, &sample(&known))), [1]);
 }
 
 #[test]
@@ -732,7 +732,7 @@ fn what_is_cleaned_up_by_layout() {
         (Signal::ImageFsAvailable, SplitImageFs, Some(Stage::Images), None),
     ] {
         let mut rig = Rig::with(&[hard(signal, 100)]);
-        let mut look = |second, reclaimed, images: &[Image]| {
+        let mut sample = |second, reclaimed, images: &[Image]| {
             let observation = Observation {
                 layout: Some(layout),
                 readings: Some(Readings::of(&disks(50, 50, second))),
@@ -742,10 +742,10 @@ fn what_is_cleaned_up_by_layout() {
             };
             stage(rig.observe(second, &observation))
         };
-        assert_eq!(look(1, None, &[image]), first, "{signal} {layout:?}");
+        assert_eq!(sample(1, None, &[image]), first, "{signal} {layout:?}");
         // Where it did not help, images that could not be removed are not tried a second time.
         let after = Some(Reclaimed { order: 1, at: time(2) });
-        assert_eq!(look(3, after, &[image]), second, "{signal} {layout:?}");
+        assert_eq!(sample(3, after, &[image]), second, "{signal} {layout:?}");
     }
 }
 
@@ -769,7 +769,7 @@ fn unused_images_go_oldest_first_until_it_is_enough() {
         };
         assert_eq!(rig.observe(1, &observation).images, chosen);
     }
-    // One of unknown size: another look is due after it.
+    // One of unknown size: another sample is due after it.
     let mut rig = Rig::with(&[hard(Signal::ImageFsInodesFree, 100)]);
     let observation = Observation {
         readings: Some(Readings::of(&disks(900, 50, 1))),
@@ -788,7 +788,7 @@ fn what_dies_while_none_can_be_evicted_is_cleaned_up_too() {
     let evictable = on_disk(2, const { &[container(100, 0, 1)] });
     let [one, both] = [&[critical][..], &[critical, evictable]];
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
-    let mut look = |second, dead, images: usize, ended: Option<u64>, pods| {
+    let mut sample = |second, dead, images: usize, ended: Option<u64>, pods| {
         let observation = Observation {
             readings: Some(Readings::of(&disks(50, 900, second))),
             dead_containers: Some(dead),
@@ -801,28 +801,28 @@ fn what_dies_while_none_can_be_evicted_is_cleaned_up_too() {
         let plan = rig.observe(second, &observation);
         (plan.outcome, stage(plan), evicted(plan), plan.recheck_at)
     };
-    let nobody = |again: Option<u64>| (Outcome::NoVictim(NoVictim::AllProtected), None, vec![], again.map(secs));
+    let no_victim = |again: Option<u64>| (Outcome::NoVictim(NoVictim::AllProtected), None, vec![], again.map(secs));
     let cleans = |second: u64, stage| (Outcome::Reclaiming, Some(stage), vec![], Some(secs(second + 10)));
     let evicts = |pod| (Outcome::Evict, None, vec![pod], None);
-    assert_eq!(look(1, 2, 3, None, one), cleans(1, Stage::Containers));
-    assert_eq!(look(3, 0, 3, Some(1), one), cleans(3, Stage::Images));
-    assert_eq!(look(5, 0, 0, Some(2), one), nobody(Some(15)));
-    assert_eq!(look(6, 0, 0, Some(2), one), nobody(Some(15)));
-    // More images than before are left without a user: they go before anybody does.
-    assert_eq!(look(7, 0, 5, Some(2), both), cleans(7, Stage::Images));
-    // They could not be removed, and somebody can go.
-    assert_eq!(look(9, 0, 5, Some(3), both), evicts(1));
+    assert_eq!(sample(1, 2, 3, None, one), cleans(1, Stage::Containers));
+    assert_eq!(sample(3, 0, 3, Some(1), one), cleans(3, Stage::Images));
+    assert_eq!(sample(5, 0, 0, Some(2), one), no_victim(Some(15)));
+    assert_eq!(sample(6, 0, 0, Some(2), one), no_victim(Some(15)));
+    // More images than before are left without a user: they are removed before a pod is evicted.
+    assert_eq!(sample(7, 0, 5, Some(2), both), cleans(7, Stage::Images));
+    // They could not be removed, and a pod can be evicted.
+    assert_eq!(sample(9, 0, 5, Some(3), both), evicts(1));
     // Dead containers likewise.
-    assert_eq!(look(10, 1, 0, Some(3), one), cleans(10, Stage::Containers));
-    assert_eq!(look(12, 1, 0, Some(4), one), nobody(Some(22)));
-    assert_eq!(look(13, 2, 0, Some(4), both), cleans(13, Stage::Containers));
+    assert_eq!(sample(10, 1, 0, Some(3), one), cleans(10, Stage::Containers));
+    assert_eq!(sample(12, 1, 0, Some(4), one), no_victim(Some(22)));
+    assert_eq!(sample(13, 2, 0, Some(4), both), cleans(13, Stage::Containers));
     // As many as before are tried again after a while, and not sooner.
-    assert_eq!(look(15, 2, 1, Some(5), one), cleans(15, Stage::Images));
-    assert_eq!(look(17, 2, 1, Some(6), one), nobody(Some(27)));
-    assert_eq!(look(26, 2, 1, Some(6), one), nobody(Some(27)));
-    assert_eq!(look(27, 2, 1, Some(6), one), cleans(27, Stage::Containers));
-    // Nobody is spared by what could not be removed before.
-    assert_eq!(look(29, 2, 0, Some(7), both), evicts(1));
+    assert_eq!(sample(15, 2, 1, Some(5), one), cleans(15, Stage::Images));
+    assert_eq!(sample(17, 2, 1, Some(6), one), no_victim(Some(27)));
+    assert_eq!(sample(26, 2, 1, Some(6), one), no_victim(Some(27)));
+    assert_eq!(sample(27, 2, 1, Some(6), one), cleans(27, Stage::Containers));
+    // What could not be removed before spares no pod.
+    assert_eq!(sample(29, 2, 0, Some(7), both), evicts(1));
 }
 
 #[test]
@@ -844,7 +844,7 @@ fn derived_thresholds_hold_from_the_first_turn() {
 #[test]
 fn nothing_is_cleaned_up_for_what_comes_back_by_itself() {
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);
-    let pods = [going(&on_disk(1, const { &[container(40, 40, 1)] }), false, false)];
+    let pods = [terminating(&on_disk(1, const { &[container(40, 40, 1)] }), false, false)];
     let observation =
         Observation { readings: Some(Readings::of(&disks(50, 900, 1))), workloads: &pods, ..Observation::default() };
     assert_eq!(rig.observe(1, &observation).outcome, Outcome::ComingBack);
@@ -858,7 +858,7 @@ fn pods_over_limits_of_their_own_go_but_not_twice() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
     assert_eq!(rig.memory(1, 95, &[pod(2, 10, 0), over]).outcome, Outcome::OverLimits);
     assert_eq!(evicted(&rig.plan), [1]);
-    assert_eq!(evicted(rig.memory(2, 80, &[pod(2, 10, 0), going(&over, false, false)])), [0]);
+    assert_eq!(evicted(rig.memory(2, 80, &[pod(2, 10, 0), terminating(&over, false, false)])), [0]);
 }
 
 #[test]
@@ -928,7 +928,7 @@ fn openshift3_evicts_by_class() {
     rig.memory(1, 1, &[of(1, QosClass::Guaranteed, 50, 50, 0), of(2, QosClass::BestEffort, 0, 0, 0)]);
     assert_eq!((rig.verdict(0), rig.verdict(1)), (Verdict::Evicted, Verdict::NothingToFree));
 
-    // Guaranteed ones wait for whoever could not be read.
+    // Guaranteed ones wait for one that could not be read.
     let unread = Workload { uid: Uid(10), qos: QosClass::Burstable, ..Workload::default() };
     let mut rig = Rig::new(config.clone());
     rig.memory(1, 1, &[of(1, QosClass::Guaranteed, 50, 50, 0), unread]);
@@ -981,7 +981,7 @@ fn plans_read_as_words() {
 }
 
 #[test]
-fn words_tell_of_promises_only_where_there_can_be_some() {
+fn promises_are_reported_only_where_there_can_be_some() {
     let mut pod = on_disk(1, const { &[container(50, 0, 100)] });
     pod.facts.ephemeral_storage_request = mib(100);
     pod.facts.stats.as_mut().expect("some").processes = Some(7);

@@ -36,7 +36,8 @@ fn turns_with(
     let pods = read_pods(pods).expect("a list of pods");
     let mut turns = Vec::new();
     run(recording, Some(&pods), &settings, &mut |turn: &Turn<'_>| {
-        let candidates = turn.candidates().into_iter().map(|[name, verdict, keys]| format!("{name}: {verdict}; {keys}"));
+        let candidates =
+            turn.candidates().into_iter().map(|[name, verdict, keys]| format!("{name}: {verdict}; {keys}"));
         turns.push((turn.time(), turn.line(), candidates.collect()));
     });
     turns
@@ -193,7 +194,7 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
             let turns = turns(&recording, &text, policy);
             assert_eq!(evicted(&turns), expected, "{policy:?}, {grace}, {free}, {a_sample}, {stalled}: {turns:#?}");
         }
-        // The kubelet does not look at swap.
+        // The kubelet does not observe swap.
         assert_eq!(evicted(&turns(&recording, &text, Some(EvictionPolicy::Kubelet))), []);
     }
 }
@@ -242,7 +243,7 @@ fn a_slice_of_the_configuration_is_decided_about() {
 }
 
 #[test]
-fn cache_of_pods_is_told_from_what_they_hold_where_statistics_say_so() {
+fn cache_of_pods_is_not_counted_as_held_where_statistics_have_it() {
     // Of 1000 MiB that pods may have 80 are left by the kubelet's figure.
     let of = |web: &str, db: &str| {
         let pod = |name: &str, uid: char, memory: &str| {

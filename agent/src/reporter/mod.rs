@@ -124,7 +124,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bars this thread, and those that it starts, from every file that is not open yet: an attacker who takes it over through
+/// Bars this thread, and those that it starts, from every file that is not open yet: an attacker that takes it over through
 /// the network has a process of root that can write no cgroup's `cgroup.kill`. Where a trace is written, its files can be.
 fn confine(trace: Option<&Path>) -> Result<(), String> {
     let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;

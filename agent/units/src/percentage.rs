@@ -8,7 +8,7 @@ use core::fmt;
 /// included: a kubelet runs with such a threshold.
 ///
 /// The kubelet divides the written number by 100 in 32 bits and multiplies in 64, so that 10 % of 10 GiB is
-/// 1,073,741,840 bytes. Whoever compares our decisions with its own needs the same sixteen bytes.
+/// 1,073,741,840 bytes. A comparison of decisions with its own needs the same sixteen bytes.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Percentage(f32);
 

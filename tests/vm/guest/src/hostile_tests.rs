@@ -68,7 +68,7 @@ pub(crate) fn reporter_spoils_the_queues() -> Result<()> {
     scene.end()
 }
 
-/// The user to whom a subtree is delegated.
+/// The user that a subtree is delegated to.
 const USER: u32 = 1000;
 
 /// A subtree that is delegated as systemd does it, with a cgroup for the user's first process.
