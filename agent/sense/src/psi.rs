@@ -122,7 +122,7 @@ impl Source for PsiTrigger {
         Ok(())
     }
 
-    fn arm(&mut self, _lines: &ArmedThresholds) -> Result<Generation, SenseError> {
+    fn arm(&mut self, _thresholds: &ArmedThresholds) -> Result<Generation, SenseError> {
         self.generation.0 += 1;
         Ok(self.generation)
     }

@@ -553,7 +553,7 @@ mod tests {
         });
         let record =
             ThresholdRecord::decode(&bytes(kind::THRESHOLD, 16, &[2, 3, 4, 5, ABSENT, 7, 8, 9, 10, 11, 12, 13, last]))
-                .expect("line");
+                .expect("a threshold");
         assert_eq!(
             record,
             ThresholdRecord {
