@@ -25,7 +25,9 @@ impl Watch {
         let mut jobs = 0;
         for ranked in &self.engine.plan.ranked {
             let Some(workload) = self.workloads.table.get(ranked.key) else { continue };
-            let amount = ranked.over.to_bytes().saturating_add(workload.facts.inactive_file).min(left);
+            // What is over the request is the owner's; the workload itself may use less.
+            let own = ranked.over.min(ranked.usage).to_bytes();
+            let amount = own.saturating_add(workload.facts.inactive_file).min(left);
             if amount == Bytes::ZERO {
                 continue;
             }
@@ -56,6 +58,41 @@ impl Watch {
             self.scopes.reclaiming = None;
             self.scopes.get_mut(scope).reclaimed = Some(Reclaimed { order, at: stats_time(now) });
             self.workloads.handle.request(Request::Refresh);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{SLICE, SLICE_SCOPE, Scene};
+    use super::*;
+    use plimsoll_inventory::{Facts, Update};
+    use plimsoll_node::clock::monotonic;
+    use plimsoll_policy::kubelet::Amount;
+    use plimsoll_policy::{Owner, Why};
+    use plimsoll_units::CgroupId;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn no_more_is_requested_of_a_workload_than_it_uses_itself() {
+        let mut scene = Scene::new(10);
+        let owner = Some(Owner { id: CgroupId(7), request: Bytes::ZERO });
+        for (slot, name, mib) in [(0, "large", 30), (1, "small", 10)] {
+            scene.cgroup(name, mib);
+            scene.write(name, "memory.reclaim", "");
+            let facts = Facts { owner, ..scene.facts(name) };
+            scene.update(Update::Workload(slot, facts));
+        }
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        let stage = Stage::Memory(Amount::counted(Bytes::mib(SLICE).0));
+        scene.watch.reclaim(SLICE_SCOPE, ReclaimOrder { order: 1, stage, why: Why::Threshold(0) }, monotonic());
+        let until = Instant::now() + Duration::from_secs(30);
+        for (name, mib) in [("large", 30), ("small", 10)] {
+            while scene.text(name, "memory.reclaim").is_empty() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(scene.text(name, "memory.reclaim"), (mib << 20).to_string(), "{name}");
         }
     }
 }

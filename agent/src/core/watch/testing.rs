@@ -136,18 +136,23 @@ impl Scene {
 
     /// Likewise, with so much page cache as the inventory thread last saw it.
     pub(super) fn joins_with_cache(&mut self, slot: u32, name: &str, inactive_file: Bytes) -> Arc<Handle> {
-        let facts = Facts {
-            handle: self.open(name),
-            owner: None,
-            reservation: Bytes::ZERO,
-            inactive_file,
-            priority: 0,
-            started: MonotonicNs(1),
-            slices: SliceSet::NONE.with(SliceId(0)),
-        };
+        let facts = Facts { inactive_file, ..self.facts(name) };
         let handle = Arc::clone(&facts.handle);
         self.update(Update::Workload(slot, facts));
         handle
+    }
+
+    /// Of a workload in the slice, without page cache and its own owner.
+    pub(super) fn facts(&self, name: &str) -> Facts {
+        Facts {
+            handle: self.open(name),
+            owner: None,
+            reservation: Bytes::ZERO,
+            inactive_file: Bytes::ZERO,
+            priority: 0,
+            started: MonotonicNs(1),
+            slices: SliceSet::NONE.with(SliceId(0)),
+        }
     }
 
     pub(super) fn write(&self, name: &str, file: &str, text: &str) {
