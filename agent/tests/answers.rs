@@ -23,7 +23,7 @@ fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = "{\"plimsoll_trace\":3,\"agent\":\"0\"}\n\
                  {\"sample\":{\"at_ns\":1,\"memory\":{\"capacity_bytes\":1000,\"kubelet_bytes\":10,\"mem_available_bytes\":10},\
-                 \"workloads\":[{\"cgroup\":\"a.slice/hog\",\"id\":7,\"usage_bytes\":600}]}}\n";
+                 \"workloads\":[{\"cgroup\":\"a.slice/batch\",\"id\":7,\"usage_bytes\":600}]}}\n";
     for (name, text) in [
         ("good.yaml", "evictionHard: {memory.available: 5%, pid.available: 10%}\nswap: {free: 10%}\n"),
         ("disks.yaml", "evictionHard: {nodefs.available: 5%}\n"),
@@ -62,7 +62,7 @@ fn explain_and_replay_answer_with_the_documented_exit_codes() {
         (&["explain", "--pods", "none.json"], 1, "", "cannot open none.json"),
         (&["explain", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
         (&["explain", "--colour"], 2, "", "--colour"),
-        (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "    a.slice/hog: evicted; ", ""),
+        (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "    a.slice/batch: evicted; ", ""),
         (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "\n1 decision, 1 with an action\n", ""),
         (&["replay", "trace.jsonl", "--config", "good.yaml", "--output", "json"], 0, "\"acted\":1", ""),
         (&["replay", "broken.jsonl"], 1, "", "broken.jsonl:1"),

@@ -56,13 +56,13 @@ fn a_trace_shows_when_each_threshold_would_have_been_acted_on() {
     let trace = read(MACHINE).expect("a trace");
     for (text, expected) in [
         // The plan that was reported has a sample of its own.
-        ("evictionHard: {memory.available: 50Mi}", &[(2, "b/hog")][..]),
-        ("evictionHard: {memory.available: 100Mi}", &[(1, "b/hog")]),
+        ("evictionHard: {memory.available: 50Mi}", &[(2, "b/batch")][..]),
+        ("evictionHard: {memory.available: 100Mi}", &[(1, "b/batch")]),
         // Its grace begins with the second sample.
         (
             "evictionHard: {memory.available: 1Mi}\nevictionSoft: {memory.available: 100Mi}\n\
              evictionSoftGracePeriod: {memory.available: 5s}",
-            &[(3, "b/hog")],
+            &[(3, "b/batch")],
         ),
         ("evictionHard: {memory.available: 10Mi}", &[]),
         (
@@ -81,7 +81,7 @@ fn what_was_evicted_is_absent_from_what_follows_and_its_memory_counts_as_availab
     let turns = turns(&read(MACHINE).expect("a trace"), "evictionHard: {memory.available: 100Mi}", None);
     assert_eq!(turns[0].0, "2026-01-01T00:00:01.000Z");
     assert!(turns[1].1.starts_with("evicting: 130.0 MiB memory.available by the kubelet's formula"), "{turns:?}");
-    // 20 MiB and what the hog has by then.
+    // 20 MiB and what `b/batch` has by then.
     assert!(
         turns[3].1.starts_with("no pressure: 820.0 MiB memory.available by the kubelet's formula, 790.0 MiB"),
         "{turns:?}"
@@ -93,9 +93,9 @@ fn a_trace_goes_through_every_eviction_policy() {
     let trace = read(MACHINE).expect("a trace");
     for (policy, expected) in [
         // It does not see that memory runs out before its own figure says so.
-        (EvictionPolicy::Kubelet, vec![(2, "b/hog".to_owned())]),
-        (EvictionPolicy::Plimsoll, vec![(1, "b/hog".to_owned())]),
-        (EvictionPolicy::OpenShift3, vec![(1, "b/hog".to_owned())]),
+        (EvictionPolicy::Kubelet, vec![(2, "b/batch".to_owned())]),
+        (EvictionPolicy::Plimsoll, vec![(1, "b/batch".to_owned())]),
+        (EvictionPolicy::OpenShift3, vec![(1, "b/batch".to_owned())]),
     ] {
         let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", Some(policy));
         assert_eq!(evicted(&turns), expected, "{policy}: {turns:?}");
@@ -140,7 +140,7 @@ fn a_reclaim_has_ended_by_the_next_sample() {
         line(&format!(
             "{{\"sample\":{{\"at_ns\":{at}000000000,\"memory\":{{\"capacity_bytes\":1048576000,\"kubelet_bytes\":52428800,\
              \"mem_available_bytes\":524288000}},\"stall\":{{\"full_ns\":900000000,\"window_ns\":1000000000}},\"workloads\":\
-             [{{\"cgroup\":\"b/hog\",\"id\":12,\"usage_bytes\":720371712,\"started_ns\":6}}]}}}}"
+             [{{\"cgroup\":\"b/batch\",\"id\":12,\"usage_bytes\":720371712,\"started_ns\":6}}]}}}}"
         ))
     };
     let trace = line("{\"plimsoll_trace\":3,\"agent\":\"x\"}") + &sample(1) + &sample(2) + &sample(3);
@@ -148,7 +148,7 @@ fn a_reclaim_has_ended_by_the_next_sample() {
     for policy in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
         let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", policy);
         // Cache is in the way and tasks stall: it is reclaimed first, which brings nothing.
-        assert_eq!(evicted(&turns), [(1, "b/hog".to_owned())], "{policy:?}: {turns:?}");
+        assert_eq!(evicted(&turns), [(1, "b/batch".to_owned())], "{policy:?}: {turns:?}");
         assert!(policy.is_none() || turns[0].1.ends_with("conditions MemoryPressure (by the kubelet's reading only)"));
     }
 }
@@ -497,12 +497,12 @@ fn json_has_names_verdicts_and_cases() {
         let victim = &plan["candidates"][0];
         assert_eq!(
             (&victim["cgroup"], &victim["verdict"], &victim["measured"]),
-            (&"b/hog".into(), &"evicted".into(), &true.into())
+            (&"b/batch".into(), &"evicted".into(), &true.into())
         );
         assert!(victim["reason"].as_str().is_some_and(|reason| reason.contains("over its request")), "{victim}");
         assert_eq!(plan["candidates"].as_array().map(Vec::len), Some(3));
         let eviction = &plan["evictions"][0];
-        assert_eq!((&eviction["pod"], &eviction["grace_seconds"]), (&"b/hog".into(), &1.into()));
+        assert_eq!((&eviction["pod"], &eviction["grace_seconds"]), (&"b/batch".into(), &1.into()));
     }
 }
 

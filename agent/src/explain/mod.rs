@@ -217,7 +217,7 @@ mod tests {
             ("system.slice", 700 * MIB, 150 * MIB, 0, 600 * MIB, 0),
             ("system.slice/db.service", 400 * MIB, 100 * MIB, 0, 500 * MIB, 600 * MIB),
             ("system.slice/web.service", 200 * MIB, 50 * MIB, 0, 600 * MIB, 600 * MIB),
-            ("system.slice/hog.service", 300 * MIB, 20 * MIB, 10 * MIB, 0, 0),
+            ("system.slice/batch.service", 300 * MIB, 20 * MIB, 10 * MIB, 0, 0),
             ("system.slice/never.service", 350 * MIB, 0, 0, 0, 0),
             ("user.slice", 90 * MIB, 0, 0, 64 * MIB, 100 * MIB),
             ("user.slice/a.scope", 80 * MIB, 0, 0, 0, 0),
@@ -229,8 +229,8 @@ mod tests {
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
         let victim = oom::Victim {
             pid: 7,
-            name: "hog".into(),
-            cgroup: Some("system.slice/hog.service".into()),
+            name: "batch".into(),
+            cgroup: Some("system.slice/batch.service".into()),
             score: 700,
             resident_bytes: Bytes(300 * MIB),
             swapped_bytes: Bytes(5 * MIB),
@@ -241,9 +241,9 @@ mod tests {
         for line in [
             "    system.slice/never.service: never evicted: listed by the owner; uses 350.0 MiB, 350.0 MiB over its \
              request, priority 0, BestEffort",
-            "    system.slice/hog.service: may be evicted; uses 290.0 MiB, 290.0 MiB over its request, priority 0, BestEffort",
+            "    system.slice/batch.service: may be evicted; uses 290.0 MiB, 290.0 MiB over its request, priority 0, BestEffort",
             "    system.slice/db.service: may be evicted; uses 400.0 MiB, within its request, priority 0, Burstable",
-            "    hog (process 7) in /system.slice/hog.service: score 700, 300.0 MiB resident, 5.0 MiB in swap",
+            "    batch (process 7) in /system.slice/batch.service: score 700, 300.0 MiB resident, 5.0 MiB in swap",
             "    system.slice: 150.0 MiB of 700.0 MiB; everything in it together; peak 700.0 MiB",
             "    system.slice/db.service: 100.0 MiB of 400.0 MiB; set its memory.low to its memory.max; peak 400.0 MiB",
             "    system.slice/web.service: 50.0 MiB of 200.0 MiB; its memory.low is its memory.max, as it should be; \
@@ -258,7 +258,7 @@ mod tests {
         }
         let (_, in_slice) = printed.split_once("\neviction order in user.slice, now: ").expect("it has thresholds");
         let (in_slice, _) = in_slice.split_once("\n\n").expect("more follows");
-        assert!(in_slice.contains("user.slice/a.scope") && !in_slice.contains("hog"), "{in_slice}");
+        assert!(in_slice.contains("user.slice/a.scope") && !in_slice.contains("batch"), "{in_slice}");
         let json = answer.json();
         assert_eq!(json["plan"]["candidates"].as_array().map(Vec::len), Some(5));
         assert_eq!(json["slices"][0]["plan"]["candidates"].as_array().map(Vec::len), Some(1));

@@ -379,7 +379,7 @@ fn workloads_without_room_in_the_plan_are_counted() {
 #[test]
 fn a_plan_reads_as_one_line() {
     let mut rig = Rig::with(&[threshold(100, 0, 20)]);
-    let name = |index: u32| ["db", "hog"][index as usize];
+    let name = |index: u32| ["db", "batch"][index as usize];
     let protected = |usage| Workload { protected: Some(Protected::Listed), ..candidate(0, usage) };
     rig.sample(1, reading(500, 500), &[protected(200), candidate(1, 30)]);
     rig.sample(2, reading(95, 90), &[protected(200), candidate(1, 440)]);
@@ -389,20 +389,20 @@ fn a_plan_reads_as_one_line() {
          memory.available 90.0 MiB, below its hard threshold 100.0 MiB, with minimum reclaim 120.0 MiB; missing 30.0 MiB, \
          and 205.0 MiB are expected to be allocated until memory is back; coming back 0 B, taken 440.0 MiB; since memory \
          was plentiful it fell by 410.0 MiB, workloads that may be evicted grew by 410.0 MiB and protected ones by 0 B; \
-         evict hog within 1 s (uses 440.0 MiB, 440.0 MiB over its request, \
+         evict batch within 1 s (uses 440.0 MiB, 440.0 MiB over its request, \
          priority 0, BestEffort, grew 410.0 MiB)"
     );
     assert_eq!(
         text::ranking(&rig.config, &rig.plan, name),
-        "hog: evicted; uses 440.0 MiB, 440.0 MiB over its request, priority 0, BestEffort, grew 410.0 MiB\n\
+        "batch: evicted; uses 440.0 MiB, 440.0 MiB over its request, priority 0, BestEffort, grew 410.0 MiB\n\
          db: never evicted: listed by the owner; uses 200.0 MiB, 200.0 MiB over its request, priority 0, BestEffort, grew \
          0 B\n"
     );
-    let hogs = [of(7, 100, &candidate(0, 300)), of(7, 100, &candidate(1, 200))];
-    rig.sample(3, reading(95, 90), &hogs);
+    let batches = [of(7, 100, &candidate(0, 300)), of(7, 100, &candidate(1, 200))];
+    rig.sample(3, reading(95, 90), &batches);
     assert_eq!(
         text::ranking(&rig.config, &rig.plan, name),
-        "hog: evicted; uses 200.0 MiB, 400.0 MiB over its owner's request, priority 0, Burstable, grew 170.0 MiB, its \
+        "batch: evicted; uses 200.0 MiB, 400.0 MiB over its owner's request, priority 0, Burstable, grew 170.0 MiB, its \
          owner 270.0 MiB\n\
          db: not needed, those before it are enough; uses 300.0 MiB, 400.0 MiB over its owner's request, priority 0, \
          Burstable, grew 100.0 MiB, its owner 270.0 MiB\n"

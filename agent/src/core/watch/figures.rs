@@ -244,11 +244,11 @@ mod tests {
     fn a_workload_that_has_read_much_is_no_victim_for_its_page_cache() {
         let mut scene = Scene::new(10);
         joins(&mut scene, 0, "backup", 50, 0, 49);
-        joins(&mut scene, 1, "hog", 49, 0, 0);
+        joins(&mut scene, 1, "batch", 49, 0, 0);
         scene.uses("slice", SLICE - 1);
         scene.sample();
         assert_eq!(
-            (scene.text("backup", "cgroup.kill"), scene.text("hog", "cgroup.kill")),
+            (scene.text("backup", "cgroup.kill"), scene.text("batch", "cgroup.kill")),
             (String::new(), "1".into())
         );
     }
@@ -292,10 +292,10 @@ mod tests {
     fn a_decision_is_taken_on_older_figures_where_none_come_in_time() {
         let mut scene = Scene::new(10);
         scene.watch.figures.set_patience(Duration::ZERO);
-        joins(&mut scene, 0, "hog", 70, 0, 0);
+        joins(&mut scene, 0, "batch", 70, 0, 0);
         scene.uses("slice", SLICE - 1);
         scene.sample();
-        assert_eq!(scene.text("hog", "cgroup.kill"), "1");
+        assert_eq!(scene.text("batch", "cgroup.kill"), "1");
     }
 
     #[test]

@@ -187,12 +187,12 @@ mod tests {
     #[test]
     fn a_plan_is_reported_again_when_a_victim_has_ended() {
         let mut scene = Scene::new(10);
-        for (name, mib) in [("hog", 90), ("left", 1)] {
+        for (name, mib) in [("batch", 90), ("left", 1)] {
             scene.cgroup(name, mib);
         }
         // So that the outcome is the same before and after: no workload has anything to give back.
         scene.write("left", "cgroup.events", "populated 0\n");
-        scene.joins(0, "hog");
+        scene.joins(0, "batch");
         scene.joins(1, "left");
         scene.uses("slice", SLICE - 1);
         scene.sample();
@@ -205,7 +205,7 @@ mod tests {
         scene.sample();
         assert_eq!(reported(&scene), stuck, "nothing has changed");
         // It ends after all, but memory does not come back by it.
-        scene.write("hog", "cgroup.events", "populated 0\n");
+        scene.write("batch", "cgroup.events", "populated 0\n");
         scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
         scene.sample();
         let ended = reported(&scene);

@@ -31,31 +31,31 @@ fn a_workload_that_cannot_be_killed_uses_up_no_limit_and_the_next_one_is_killed(
 #[test]
 fn an_empty_workload_is_no_victim_and_a_stuck_one_is_again_once_it_grows() {
     let mut scene = Scene::new(10);
-    for (name, mib) in [("left", 60), ("hog", 30)] {
+    for (name, mib) in [("left", 60), ("batch", 30)] {
         scene.cgroup(name, mib);
     }
     scene.write("left", "cgroup.events", "populated 0\n");
-    let (left, hog) = (scene.joins(0, "left"), scene.joins(1, "hog"));
+    let (left, batch) = (scene.joins(0, "left"), scene.joins(1, "batch"));
     scene.uses("slice", SLICE - 1);
     scene.sample();
     assert_eq!(
         (scene.text("left", "cgroup.kill"), scene.termination(0, &left)),
         (String::new(), Some(Termination::Stays))
     );
-    assert_eq!(scene.text("hog", "cgroup.kill"), "1");
+    assert_eq!(scene.text("batch", "cgroup.kill"), "1");
     // It does not end.
-    scene.write("hog", "cgroup.kill", "");
+    scene.write("batch", "cgroup.kill", "");
     scene.end_patience();
     scene.sample();
     assert_eq!(
-        (scene.text("hog", "cgroup.kill"), scene.termination(1, &hog)),
+        (scene.text("batch", "cgroup.kill"), scene.termination(1, &batch)),
         (String::new(), Some(Termination::Stuck(Bytes::mib(30))))
     );
     // A process was started in it.
-    scene.uses("hog", 60);
+    scene.uses("batch", 60);
     scene.sample();
     assert_eq!(
-        (scene.text("hog", "cgroup.kill").as_str(), scene.termination(1, &hog)),
+        (scene.text("batch", "cgroup.kill").as_str(), scene.termination(1, &batch)),
         ("1", Some(Termination::Killed(Bytes::mib(60))))
     );
 }
@@ -63,25 +63,25 @@ fn an_empty_workload_is_no_victim_and_a_stuck_one_is_again_once_it_grows() {
 #[test]
 fn a_victim_that_is_refilled_is_killed_again_and_what_it_took_since_does_not_count() {
     let mut scene = Scene::new(10);
-    scene.cgroup("hog", 90);
-    let hog = scene.joins(0, "hog");
+    scene.cgroup("batch", 90);
+    let batch = scene.joins(0, "batch");
     scene.uses("slice", SLICE - 1);
     scene.sample();
     assert_eq!(
-        (scene.text("hog", "cgroup.kill").as_str(), scene.termination(0, &hog)),
+        (scene.text("batch", "cgroup.kill").as_str(), scene.termination(0, &batch)),
         ("1", Some(Termination::Killed(Bytes::mib(90))))
     );
-    scene.write("hog", "cgroup.kill", "");
-    scene.uses("hog", 10);
+    scene.write("batch", "cgroup.kill", "");
+    scene.uses("batch", 10);
     scene.watch.follow_up(monotonic().after(Duration::from_millis(5)), &mut Trigger::new(monotonic()));
     scene.sample();
-    assert_eq!(scene.termination(0, &hog), Some(Termination::Killed(Bytes::mib(10))));
+    assert_eq!(scene.termination(0, &batch), Some(Termination::Killed(Bytes::mib(10))));
     // Another process is in it now.
     for (mib, killed, held) in [(26, "", 10), (27, "1", 27)] {
-        scene.uses("hog", mib);
+        scene.uses("batch", mib);
         scene.watch.follow_up(monotonic().after(Duration::from_millis(5)), &mut Trigger::new(monotonic()));
         scene.sample();
-        let found = (scene.text("hog", "cgroup.kill"), scene.termination(0, &hog));
+        let found = (scene.text("batch", "cgroup.kill"), scene.termination(0, &batch));
         assert_eq!(found, (killed.to_owned(), Some(Termination::Killed(Bytes::mib(held)))), "{mib} MiB");
     }
 }
@@ -89,53 +89,53 @@ fn a_victim_that_is_refilled_is_killed_again_and_what_it_took_since_does_not_cou
 #[test]
 fn an_agent_that_is_asked_to_end_finishes_the_kill_first_for_a_bounded_time() {
     let mut scene = Scene::new(10);
-    scene.cgroup("hog", 50);
-    let hog = scene.joins(0, "hog");
+    scene.cgroup("batch", 50);
+    let batch = scene.joins(0, "batch");
     assert_eq!(scene.turn(&[Ready::Term], Duration::ZERO), Some(End::Asked), "there is nothing to finish");
 
     for ends in [true, false] {
         let mut scene = Scene::new(10);
-        scene.cgroup("hog", 50);
-        let hog = scene.joins(0, "hog");
-        scene.watch.freeze(&hog, SLICE_SCOPE, Bytes::ZERO);
+        scene.cgroup("batch", 50);
+        let batch = scene.joins(0, "batch");
+        scene.watch.freeze(&batch, SLICE_SCOPE, Bytes::ZERO);
         // The threshold was crossed, and no sample was taken yet.
         scene.uses("slice", SLICE - 1);
         assert_eq!(scene.turn(&[Ready::Term], Duration::ZERO), None, "a workload is frozen and memory is short");
         assert_eq!(
-            (scene.text("hog", "cgroup.kill").as_str(), scene.termination(0, &hog)),
+            (scene.text("batch", "cgroup.kill").as_str(), scene.termination(0, &batch)),
             ("1", Some(Termination::Killed(Bytes::mib(50))))
         );
         assert_eq!(scene.turn(&[], Duration::from_millis(1)), None, "it is dying");
         assert!(scene.watch.timeout().is_some(), "nothing would wake it");
         if ends {
-            scene.write("hog", "cgroup.events", "populated 0\n");
+            scene.write("batch", "cgroup.events", "populated 0\n");
             scene.uses("slice", 1);
             assert_eq!(scene.turn(&[], Duration::from_millis(2)), Some(End::Asked));
         } else {
             // It gives back, so that it never counts as stuck, and it never ends either.
-            scene.uses("hog", 40);
+            scene.uses("batch", 40);
             assert_eq!(scene.turn(&[], END_MOST.saturating_sub(Duration::from_secs(1))), None);
-            scene.uses("hog", 30);
+            scene.uses("batch", 30);
             assert_eq!(scene.turn(&[], END_MOST), Some(End::Asked));
         }
     }
-    drop(hog);
+    drop(batch);
 }
 
 #[test]
 fn a_shadowing_agent_acts_as_soon_as_it_is_its_turn_and_has_used_up_no_limit() {
     let mut scene = Scene::new(1);
     let enforcer = scene.watch.enforcement.enforcer.take().expect("it acted");
-    scene.cgroup("hog", 50);
-    scene.joins(0, "hog");
+    scene.cgroup("batch", 50);
+    scene.joins(0, "batch");
     scene.uses("slice", SLICE - 1);
     for _ in 0..3 {
         scene.sample();
     }
-    assert_eq!(scene.text("hog", "cgroup.kill"), "", "it shadows");
+    assert_eq!(scene.text("batch", "cgroup.kill"), "", "it shadows");
     assert_eq!(scene.turn(&[Ready::Inventory], Duration::ZERO), None);
-    assert_eq!(scene.text("hog", "cgroup.kill"), "", "it is not its turn");
+    assert_eq!(scene.text("batch", "cgroup.kill"), "", "it is not its turn");
     assert!(scene.give_means.push(Means { enforcer, resumer: None }).is_ok());
     assert_eq!(scene.turn(&[Ready::Inventory], Duration::ZERO), None);
-    assert_eq!(scene.text("hog", "cgroup.kill"), "1");
+    assert_eq!(scene.text("batch", "cgroup.kill"), "1");
 }

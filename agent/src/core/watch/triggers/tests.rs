@@ -49,8 +49,8 @@ fn a_record_that_stays_busy_leaves_the_cpu_to_other_threads_and_the_timers_go_on
     let (ready, drains) = (eventfd().expect("a descriptor"), Arc::new(AtomicU32::new(0)));
     ring(&ready);
     let mut scene = Scene::woken_by(Busy { ready, drains: Arc::clone(&drains) }, slice_policy(1));
-    scene.cgroup("hog", 0);
-    scene.joins(0, "hog");
+    scene.cgroup("batch", 0);
+    scene.joins(0, "batch");
     for (tokens, in_a_row) in
         [(&[Ready::Source(0)][..], 1), (&[Ready::Source(0)], 2), (&[], 0), (&[Ready::Source(0)], 1)]
     {
@@ -63,18 +63,18 @@ fn a_record_that_stays_busy_leaves_the_cpu_to_other_threads_and_the_timers_go_on
     let write = move |file: &str, text: &str| fs::write(tree.join(file), text).expect("writable");
     let other = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
-        write("hog/memory.current", &format!("{}\n", (SLICE - 1) << 20));
+        write("batch/memory.current", &format!("{}\n", (SLICE - 1) << 20));
         write("slice/memory.current", &format!("{}\n", (SLICE - 1) << 20));
         std::thread::sleep(Duration::from_millis(200));
         write("slice/memory.current", "0\n");
-        write("hog/cgroup.events", "populated 0\n");
+        write("batch/cgroup.events", "populated 0\n");
         ring(&term);
     });
     let begun = monotonic();
     assert_eq!(scene.watch.run(), End::Asked);
     let (took, drains) = (monotonic().since(begun), drains.load(Ordering::Relaxed));
     other.join().expect("it wrote everything");
-    assert_eq!(scene.text("hog", "cgroup.kill"), "1", "the slow timer took no sample");
+    assert_eq!(scene.text("batch", "cgroup.kill"), "1", "the slow timer took no sample");
     // Twice at once, then once in a millisecond.
     assert!(u128::from(drains) <= 10 + took.as_millis(), "{drains} drains in {took:?}");
 }
