@@ -55,9 +55,6 @@ pub(crate) fn filter() -> anyhow::Result<()> {
         libc::SYS_restart_syscall,
         libc::SYS_getpid,
         libc::SYS_getppid,
-        // The end of the process, where the runtime gives back the stack that it would handle an overflow on.
-        libc::SYS_sigaltstack,
-        libc::SYS_munmap,
         libc::SYS_exit_group,
     ];
     let only = |argument: u8, mask: u64, values: &[u64]| -> anyhow::Result<Vec<SeccompRule>> {

@@ -196,8 +196,9 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     fault_injection::filter()?;
     let end = watch.run();
     let_go(&mut watch, &handle, claim.as_ref(), &inventory_thread);
-    // Nothing is closed one by one: this thread may not, and the kernel does it all.
-    std::process::exit(end.code().into())
+    // Nothing is closed or freed one by one: this thread may not, and the kernel does it all. The runtime's own exit takes
+    // locks that threads which are just ending may hold.
+    signal_hook::low_level::exit(end.code().into())
 }
 
 /// The watching thread's queue to the reporter and the inventory thread's, handed over by `socket`.
