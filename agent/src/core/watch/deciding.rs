@@ -61,13 +61,11 @@ impl Summary {
 impl Watch {
     pub(super) fn sample(&mut self, trigger: &Trigger) {
         self.schedule.sampled();
+        let trigger = &trigger.after(self.figures.waiting.take());
         let Some((sample, memory)) = self.observe(trigger) else {
             self.reporting.send(HealthRecord::Failed { what: "read /proc/meminfo", errno: None });
             return self.schedule.sample_by(trigger.awake.after(BELOW_PACE_MOST));
         };
-        let mut trigger = *trigger;
-        self.figures.take_delayed().inspect(|delayed| trigger.resume(delayed));
-        let trigger = &trigger;
         if self.awaits_figures(&sample, trigger) {
             return;
         }
@@ -84,14 +82,14 @@ impl Watch {
             self.continue_stopped_early();
         }
         if summary.is_quiet {
-            self.schedule.is_quiet(monotonic().since(trigger.awake));
+            self.schedule.is_quiet(monotonic().since(sample.taken));
             self.mark_slices(&memory);
         } else {
             self.schedule.is_below(summary.is_evicting || trigger.crossed.is_some(), now);
         }
         self.rearm(trigger, &memory, summary.is_quiet, now);
         let headroom = self.scopes.headroom(&self.engine.policy);
-        self.workloads.handle.sampled(headroom, monotonic().since(trigger.awake));
+        self.workloads.handle.sampled(headroom, monotonic().since(sample.taken));
     }
 
     /// Reads everything, and freezes what grows before the workloads are read. Absent where the machine's memory cannot

@@ -52,9 +52,9 @@ pub(super) struct Figures {
     event: MonotonicNs,
     /// Since when a decision waits.
     waits: Option<MonotonicNs>,
-    /// What that decision is due for.
-    delayed: Option<Trigger>,
-    /// For how long it waits at most.
+    /// What that decision is due to: the samples until then add to it.
+    pub(super) waiting: Option<Trigger>,
+    /// For how long it does at most.
     patience: Duration,
     /// The worker did not answer in time, and has not answered since: no decision waits for it.
     is_stuck: bool,
@@ -66,7 +66,7 @@ impl Figures {
             read: ArrayVec::new_const(),
             event: MonotonicNs(0),
             waits: None,
-            delayed: None,
+            waiting: None,
             patience: PATIENCE,
             is_stuck: false,
         }
@@ -75,11 +75,6 @@ impl Figures {
     /// Whether a decision waits.
     pub(super) const fn is_awaited(&self) -> bool {
         self.waits.is_some()
-    }
-
-    /// What a decision that waits is due for.
-    pub(super) const fn take_delayed(&mut self) -> Option<Trigger> {
-        self.delayed.take()
     }
 
     /// A threshold was crossed. A decision that waits already waits for no more than the event before.
@@ -171,8 +166,8 @@ impl Watch {
         }
         self.figures.is_stuck |= now.since(since) >= self.figures.patience;
         if self.figures.is_pending() && !self.figures.is_stuck {
-            self.figures.delayed = Some(*trigger);
             self.schedule.sample_by(since.after(self.figures.patience));
+            self.figures.waiting = Some(*trigger);
             return true;
         }
         self.figures.end_wait();
@@ -219,6 +214,40 @@ mod tests {
     use crate::record::{Cause, PlanRecord, Record};
     use plimsoll_node::clock::monotonic;
     use plimsoll_policy::Config as Policy;
+    use plimsoll_sense::{
+        ArmedThresholds, BrakeMark, Descriptor, Generation, Kind, MAX_DESCRIPTORS, SenseError, Source, WakeList,
+    };
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Counts how often it was armed.
+    struct Armed(Arc<AtomicU32>);
+
+    impl Source for Armed {
+        fn kind(&self) -> Kind {
+            Kind::Ebpf
+        }
+
+        fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
+            ArrayVec::new()
+        }
+
+        fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
+            Ok(())
+        }
+
+        fn arm(&mut self, _: &ArmedThresholds) -> Result<Generation, SenseError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(Generation(1))
+        }
+
+        fn disarm(&mut self) -> Result<(), SenseError> {
+            Ok(())
+        }
+
+        fn set_brakes(&mut self, _: &[BrakeMark]) -> Result<(), SenseError> {
+            Ok(())
+        }
+    }
 
     /// A workload of so many MiB, of which the inventory thread last saw so much as page cache, and so much is now.
     fn joins(scene: &mut Scene, slot: u32, name: &str, mib: u64, seen: u64, now: u64) {
@@ -244,34 +273,13 @@ mod tests {
     fn a_workload_that_has_read_much_is_no_victim_for_its_page_cache() {
         let mut scene = Scene::new(10);
         joins(&mut scene, 0, "backup", 50, 0, 49);
-        joins(&mut scene, 1, "batch", 49, 0, 0);
+        joins(&mut scene, 1, "hog", 49, 0, 0);
         scene.uses("slice", SLICE - 1);
         scene.sample();
         assert_eq!(
-            (scene.text("backup", "cgroup.kill"), scene.text("batch", "cgroup.kill")),
+            (scene.text("backup", "cgroup.kill"), scene.text("hog", "cgroup.kill")),
             (String::new(), "1".into())
         );
-    }
-
-    #[test]
-    fn a_decision_that_waited_is_reported_with_its_crossing() {
-        let mut scene = Scene::new(10);
-        joins(&mut scene, 0, "hog", 70, 0, 0);
-        scene.uses("slice", SLICE - 1);
-        scene.sample();
-        let now = monotonic();
-        let mut trigger = Trigger::of(Cause::Threshold, now);
-        trigger.crossed = Some(now);
-        scene.frames();
-        scene.watch.sample(&trigger);
-        assert!(scene.watch.figures.is_awaited(), "it does not wait");
-        scene.sample();
-        let frames = scene.frames();
-        let begun = frames.iter().find_map(|frame| match Record::read(frame) {
-            Some(Record::Plan(PlanRecord::Begin { cause, crossed, .. })) => Some((cause, crossed)),
-            _ => None,
-        });
-        assert_eq!(begun, Some((Cause::Threshold, Some(now))));
     }
 
     #[test]
@@ -289,13 +297,41 @@ mod tests {
     }
 
     #[test]
+    fn a_decision_that_waited_knows_the_crossing_and_arms_the_threshold_again() {
+        for is_below in [true, false] {
+            let arms = Arc::new(AtomicU32::new(0));
+            let mut scene = Scene::woken_by(Armed(Arc::clone(&arms)), slice_policy(10));
+            joins(&mut scene, 0, "hog", 70, 0, 0);
+            scene.uses("slice", SLICE - 1);
+            let at = monotonic();
+            let mut trigger = Trigger::of(Cause::Threshold, at);
+            trigger.crossed = Some(at);
+            scene.watch.sample(&trigger);
+            assert!(scene.watch.figures.is_awaited() && arms.load(Ordering::Relaxed) == 0);
+            if !is_below {
+                scene.uses("slice", 0);
+            }
+            while scene.watch.figures.is_pending() {
+                scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+            }
+            scene.watch.sample(&Trigger::of(Cause::Reclaim, monotonic()));
+            assert_eq!(arms.load(Ordering::Relaxed), 1, "its event was taken, and no other would come");
+            let crossed = scene.frames().iter().find_map(|frame| match Record::read(frame) {
+                Some(Record::Plan(PlanRecord::Begin { cause: Cause::Threshold, crossed, .. })) => crossed,
+                _ => None,
+            });
+            assert_eq!(crossed, is_below.then_some(at));
+        }
+    }
+
+    #[test]
     fn a_decision_is_taken_on_older_figures_where_none_come_in_time() {
         let mut scene = Scene::new(10);
         scene.watch.figures.set_patience(Duration::ZERO);
-        joins(&mut scene, 0, "batch", 70, 0, 0);
+        joins(&mut scene, 0, "hog", 70, 0, 0);
         scene.uses("slice", SLICE - 1);
         scene.sample();
-        assert_eq!(scene.text("batch", "cgroup.kill"), "1");
+        assert_eq!(scene.text("hog", "cgroup.kill"), "1");
     }
 
     #[test]

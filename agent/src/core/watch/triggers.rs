@@ -77,19 +77,22 @@ impl Trigger {
         Self { cause: Some(cause), ..Self::new(awake) }
     }
 
+    /// Added to an earlier one, whose decision was not taken yet.
+    pub(super) fn after(&self, earlier: Option<Self>) -> Self {
+        let Some(mut first) = earlier else { return *self };
+        self.cause.into_iter().for_each(|cause| first.because(cause));
+        if let Some(at) = self.crossed {
+            first.crossed(at, None);
+            self.growers().for_each(|grower| first.crossed(at, Some(grower)));
+        }
+        first
+    }
+
     /// Adds a cause. A threshold goes before whatever else woke the thread at the same time.
     pub(super) fn because(&mut self, cause: Cause) {
         if self.cause.is_none() || cause == Cause::Threshold {
             self.cause = Some(cause);
         }
-    }
-
-    /// Adds what an earlier sample was due for, whose decision was delayed until now.
-    pub(super) fn resume(&mut self, delayed: &Self) {
-        if self.cause != Some(Cause::Threshold) {
-            self.cause = delayed.cause;
-        }
-        self.crossed = [self.crossed, delayed.crossed].into_iter().flatten().min();
     }
 
     pub(super) const fn cause(&self) -> Option<Cause> {
