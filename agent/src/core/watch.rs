@@ -32,7 +32,7 @@ mod triggers;
 use core::time::Duration;
 use std::sync::Arc;
 
-use plimsoll_inventory::{Table, Update};
+use plimsoll_inventory::{Facts, SliceFacts, Table, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Config as Policy;
@@ -266,8 +266,10 @@ impl Watch {
                     self.schedule.sample_by(MonotonicNs(0));
                 }
                 News::Table(update) => {
-                    if let Update::Workload(_, facts) = &update {
-                        self.figures.outdate(facts.handle.id());
+                    if let Update::Workload(_, Facts { handle, .. })
+                    | Update::Slice(_, Some(SliceFacts { handle, .. })) = &update
+                    {
+                        self.figures.outdate(handle.id());
                     }
                     if let Some(old) = self.workloads.table.take(update) {
                         self.workloads.close(old);

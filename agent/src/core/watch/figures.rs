@@ -212,6 +212,7 @@ mod tests {
     use super::super::testing::{SLICE, Scene, slice_policy};
     use super::*;
     use crate::record::{Cause, PlanRecord, Record};
+    use plimsoll_inventory::{SliceFacts, SliceFigures, Update};
     use plimsoll_node::clock::monotonic;
     use plimsoll_policy::Config as Policy;
     use plimsoll_sense::{
@@ -294,6 +295,29 @@ mod tests {
         scene.uses("slice", SLICE - 1);
         scene.sample();
         assert_eq!(scene.text("backup", "cgroup.kill"), "");
+    }
+
+    #[test]
+    fn an_older_figure_of_a_slice_that_comes_late_is_read_again() {
+        let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(10) });
+        scene.write(
+            "slice",
+            "memory.stat",
+            &format!("inactive_file {0}\nactive_file 0\nslab_reclaimable 0\n", 5 << 20),
+        );
+        joins(&mut scene, 0, "hog", 6, 0, 0);
+        joins(&mut scene, 1, "bystander", 5, 0, 0);
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        // As the inventory thread read it before: as if the victim were not enough.
+        let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
+        let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };
+        scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
+        scene.sample();
+        assert_eq!(
+            (scene.text("hog", "cgroup.kill"), scene.text("bystander", "cgroup.kill")),
+            ("1".into(), String::new())
+        );
     }
 
     #[test]
