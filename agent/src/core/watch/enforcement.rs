@@ -28,14 +28,18 @@ use crate::record::{Cause, EnforcementRecord, Killed, Refused, fitting};
 const KILL_PACE: Duration = Duration::from_millis(2);
 /// A workload that could not be killed is left alone for so long, and others have their turn.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+/// One whose grace is over is killed so much later where there is no room to wait for its end.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// What became of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KillOutcome {
     /// The signal is out.
     Yes,
-    /// There was no process, or it was refused.
+    /// There was no process, or it was refused, or is left to the next plan.
     No,
+    /// As many victims are waited for as there is room for: it is left to the plan after one of these has ended.
+    NoRoom,
 }
 
 /// Brakes, kills and the workers, where this agent acts. Without it, plans are only reported.
@@ -64,6 +68,8 @@ pub(in crate::core) struct Enforcement {
     pub(super) enforcer: Option<Enforcer>,
     pub(super) kernel_brake: KernelBrake,
     pub(super) grown: Grown,
+    /// There was no room for the last victim. That was reported.
+    has_no_room: bool,
     /// What an agent that shadows will act with, once that is its turn.
     means: Consumer<Means>,
 }
@@ -74,7 +80,7 @@ impl Enforcement {
         kernel_brake: KernelBrake,
         means: Consumer<Means>,
     ) -> Self {
-        Self { enforcer, kernel_brake, grown: Grown::none(), means }
+        Self { enforcer, kernel_brake, grown: Grown::none(), has_no_room: false, means }
     }
 
     /// Whether plans are carried out.
@@ -220,41 +226,48 @@ impl Watch {
         self.workloads.close(handle);
     }
 
-    /// Does what the plan says.
+    /// Does what the plan says, as far as there is room for its victims.
     pub(super) fn carry_out(&mut self, scope: Scope, now: MonotonicNs) {
         if !self.enforcement.acts() {
             return;
         }
         for index in 0..self.engine.plan.actions.len() {
-            match self.engine.plan.actions[index] {
+            let outcome = match self.engine.plan.actions[index] {
                 Action::Evict { workload, grace_seconds, .. } => {
                     // A second is what the kubelet gives where there is no time.
                     let grace = match u64::try_from(grace_seconds) {
                         Ok(seconds) if grace_seconds > AT_ONCE_SECONDS => Duration::from_secs(seconds),
                         Ok(_) | Err(_) => Duration::ZERO,
                     };
-                    self.evict(workload, grace, now);
+                    self.evict(workload, grace, now)
                 }
                 // The limit of victims counted it when it was asked to end.
                 Action::EscalateToKill { workload, .. } => self.evict(workload, Duration::ZERO, now),
-                Action::Reclaim(order) => self.reclaim(scope, order, now),
+                Action::Reclaim(order) => {
+                    self.reclaim(scope, order, now);
+                    KillOutcome::No
+                }
+            };
+            if outcome == KillOutcome::NoRoom {
+                return;
             }
         }
     }
 
-    fn evict(&mut self, workload: u32, grace: Duration, now: MonotonicNs) {
+    fn evict(&mut self, workload: u32, grace: Duration, now: MonotonicNs) -> KillOutcome {
         let observed = self.workloads.table.observed().get(workload as usize).copied();
-        let Some(workload) = observed else { return };
-        let Some(known) = self.workloads.table.get(workload.key) else { return };
+        let Some(workload) = observed else { return KillOutcome::No };
+        let Some(known) = self.workloads.table.get(workload.key) else { return KillOutcome::No };
         let handle = Arc::clone(&known.facts.handle);
         if !self.has_new_figures(&handle, now) || !grace.is_zero() && self.terminate(&workload, grace, now) {
-            return;
+            return KillOutcome::No;
         }
         // Also where the request to end could not be sent: it is as if it was not followed.
         let outcome = self.kill(self.engine.number, workload.key, workload.working_set(), now);
         if outcome == KillOutcome::Yes {
             self.report_stopped(self.past_acting_threshold(), monotonic());
         }
+        outcome
     }
 
     /// How far memory was below the threshold that the plan is about.
@@ -283,23 +296,35 @@ impl Watch {
         let Some(workload) = self.workloads.table.get(key) else { return KillOutcome::No };
         let handle = Arc::clone(&workload.facts.handle);
         let held = workload.usage().unwrap_or(Bytes(u64::MAX));
+        let waits = match workload.termination {
+            Termination::Asked(_, plan) => Termination::Asked(now.after(NO_ROOM_PAUSE), plan),
+            other => other,
+        };
         let Some(begun) = self.begin_kill(&handle, now) else { return KillOutcome::No };
-        let refused = |why| (Killed::Refused(why), Termination::Refused(now.after(REFUSED_PAUSE)), KillOutcome::No);
         let (what, termination, outcome) = match begun {
             Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Termination::Killed(held), KillOutcome::Yes),
             Ok(Begun::Gone) => (Killed::Gone, Termination::Stays, KillOutcome::No),
             Err(KillRefused::Already) => {
                 (Killed::Refused(Refused::Already), Termination::Killed(held), KillOutcome::No)
             }
-            Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => refused(Refused::Full),
-            Err(KillRefused::Fault(fault)) => refused(Refused::Kernel(errno_of(fault))),
+            // Others must not pay for it meanwhile.
+            Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => {
+                (Killed::Refused(Refused::Full), waits, KillOutcome::NoRoom)
+            }
+            Err(KillRefused::Fault(fault)) => {
+                let refused = Termination::Refused(now.after(REFUSED_PAUSE));
+                (Killed::Refused(Refused::Kernel(errno_of(fault))), refused, KillOutcome::No)
+            }
         };
+        let had_no_room = std::mem::replace(&mut self.enforcement.has_no_room, outcome == KillOutcome::NoRoom);
         self.workloads.table.set_termination(key.id, termination);
         // A killed cgroup is thawed when each of its processes was sent the signal; it dies frozen as well.
-        if !matches!(termination, Termination::Killed(_)) {
+        if !matches!(termination, Termination::Killed(_)) && outcome != KillOutcome::NoRoom {
             self.thaw(key.id, now);
         }
-        self.report_kill(plan, &handle, usage, now, what);
+        if !(had_no_room && self.enforcement.has_no_room) {
+            self.report_kill(plan, &handle, usage, now, what);
+        }
         outcome
     }
 

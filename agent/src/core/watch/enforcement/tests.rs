@@ -1,7 +1,10 @@
-use super::super::testing::{SLICE, SLICE_SCOPE, Scene};
+use super::super::testing::{SLICE, SLICE_SCOPE, Scene, slice_policy};
 use super::super::triggers::Ready;
 use super::super::{END_MOST, End};
 use super::*;
+use crate::record::Record;
+use plimsoll_inventory::{Facts, Update};
+use plimsoll_policy::{Config as Policy, SliceId, SliceSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -26,6 +29,67 @@ fn a_workload_that_cannot_be_killed_uses_up_no_limit_and_the_next_one_is_killed(
     scene.sample();
     assert_eq!(scene.text("small", "cgroup.kill"), "1");
     assert_eq!(scene.termination(1, &small), Some(Termination::Killed(Bytes::mib(30))));
+}
+
+#[test]
+fn a_victim_for_which_there_is_no_room_is_killed_when_an_earlier_one_has_ended_and_no_other_pays_for_it() {
+    // No more than four victims are waited for.
+    let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(100) });
+    let names = ["a", "b", "c", "d", "e"];
+    for (slot, name) in (0..).zip(names) {
+        scene.cgroup(name, 2);
+        scene.joins(slot, name);
+    }
+    scene.cgroup("bystander", 20);
+    let handle = scene.open("bystander");
+    let slices = SliceSet::NONE.with(SliceId(0));
+    let (reservation, inactive_file, started) = (Bytes::ZERO, Bytes::ZERO, MonotonicNs(1));
+    scene.update(Update::Workload(
+        5,
+        Facts { handle, owner: None, reservation, inactive_file, priority: 1, started, slices },
+    ));
+    scene.uses("slice", SLICE - 1);
+    let killed = |scene: &Scene| names.into_iter().filter(|name| scene.text(name, "cgroup.kill") == "1").count();
+    for _ in 0..3 {
+        scene.sample();
+        assert_eq!((killed(&scene), scene.text("bystander", "cgroup.kill").as_str()), (4, ""));
+    }
+    let refusals = scene.frames().iter().filter(|frame| is_refusal(frame)).count();
+    assert_eq!(refusals, 1, "reported once");
+    let ended = names.into_iter().find(|name| scene.text(name, "cgroup.kill") == "1").expect("four were killed");
+    scene.write(ended, "cgroup.events", "populated 0\n");
+    scene.uses(ended, 0);
+    scene.uses("slice", SLICE - 3);
+    scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+    scene.sample();
+    assert_eq!((killed(&scene), scene.text("bystander", "cgroup.kill").as_str()), (5, ""));
+}
+
+#[test]
+fn a_workload_whose_grace_is_over_is_killed_once_there_is_room() {
+    let mut scene = Scene::new(100);
+    for (slot, name) in (0..).zip(["a", "b", "c", "d", "asked"]) {
+        scene.cgroup(name, 2);
+        let handle = scene.joins(slot, name);
+        let (key, now) = (Key { slot, id: handle.id() }, monotonic());
+        if name == "asked" {
+            scene.watch.workloads.table.set_termination(key.id, Termination::Asked(now, 7));
+            scene.watch.follow_up(now, &mut Trigger::new(now));
+            assert!(matches!(scene.termination(slot, &handle), Some(Termination::Asked(until, 7)) if until > now));
+            scene.write("a", "cgroup.events", "populated 0\n");
+            scene.watch.follow_up(now, &mut Trigger::new(now));
+            let later = now.after(Duration::from_secs(1));
+            scene.watch.follow_up(later, &mut Trigger::new(later));
+            assert_eq!(scene.text("asked", "cgroup.kill"), "1");
+        } else {
+            assert_eq!(scene.watch.kill(1, key, None, now), KillOutcome::Yes);
+        }
+    }
+}
+
+fn is_refusal(frame: &[u8]) -> bool {
+    let full = Killed::Refused(Refused::Full);
+    matches!(Record::read(frame), Some(Record::Enforcement(EnforcementRecord::Kill { what, .. })) if what == full)
 }
 
 #[test]
