@@ -265,6 +265,7 @@ impl Watch {
         // Also where the request to end could not be sent: it is as if it was not followed.
         let outcome = self.kill(self.engine.number, workload.key, workload.working_set(), now);
         if outcome == KillOutcome::Yes {
+            self.figures.outdate(workload.key.id);
             self.report_stopped(self.past_acting_threshold(), monotonic());
         }
         outcome

@@ -118,7 +118,7 @@ impl Figures {
         !self.is_pending()
     }
 
-    /// The inventory thread has sent an older figure.
+    /// A cgroup's figure is not needed any more, or the inventory thread has sent an older one.
     pub(super) fn outdate(&mut self, cgroup: CgroupId) {
         self.read.retain(|figure| figure.cgroup != cgroup || !figure.is_answered);
     }
@@ -181,12 +181,17 @@ impl Watch {
         if self.figures.is_stuck || self.figures.is_new(handle.id(), now) {
             return true;
         }
-        let is_requested = self.figures.request(handle, &mut enforcer.figures, now);
-        if is_requested {
+        if self.figures.read.is_full() && !self.figures.is_pending() {
+            // The oldest, and no more than one for each decision: what else was read for victims stays.
+            self.figures.read.remove(0);
+        }
+        // Without room it is requested when what is pending was read.
+        let is_left = self.figures.request(handle, &mut enforcer.figures, now) || self.figures.is_pending();
+        if is_left {
             // The next decision goes on with this one: events between the two make no figure old.
             self.figures.waits.get_or_insert(now);
         }
-        !is_requested
+        !is_left
     }
 }
 
@@ -378,6 +383,57 @@ mod tests {
             scene.cross();
         }
         assert_eq!(scene.text("small", "cgroup.kill"), "1");
+    }
+
+    #[test]
+    fn of_many_small_victims_none_is_killed_for_page_cache() {
+        let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(1000) });
+        for slot in 0..64 {
+            joins(&mut scene, slot, &format!("large{slot}"), 2, 2, 2);
+        }
+        let names: Vec<_> = (64..164).map(|slot| (slot, format!("small{slot}"))).collect();
+        for (slot, name) in &names {
+            joins(&mut scene, *slot, name, 0, 0, 0);
+            // All that it uses is page cache by now.
+            scene.write(name, "memory.current", "65536\n");
+            scene.write(name, "memory.stat", "inactive_file 65536\n");
+        }
+        scene.uses("slice", SLICE - 1);
+        for _ in 0..40 {
+            scene.sample();
+        }
+        for (_, name) in names {
+            assert_eq!(scene.text(&name, "cgroup.kill"), "", "{name}");
+        }
+    }
+
+    #[test]
+    fn many_small_victims_are_killed_as_far_as_there_is_room_for_them() {
+        let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(1000) });
+        for slot in 0..64 {
+            joins(&mut scene, slot, &format!("large{slot}"), 2, 2, 2);
+        }
+        let names: Vec<_> = (64..164).map(|slot| (slot, format!("small{slot}"))).collect();
+        for (slot, name) in &names {
+            joins(&mut scene, *slot, name, 0, 0, 0);
+            scene.write(name, "memory.current", "65536\n");
+        }
+        scene.uses("slice", SLICE - 1);
+        for killed in 1..=25 {
+            for _ in 0..2 {
+                scene.cross();
+            }
+            let dying = |name: &&String| scene.text(name, "cgroup.kill") == "1";
+            let dying: Vec<_> = names.iter().map(|(_, name)| name).filter(dying).collect();
+            assert_eq!(dying.len(), 4, "four at a time, the {killed}th time");
+            for name in dying {
+                scene.write(name, "cgroup.kill", "");
+                scene.write(name, "cgroup.events", "populated 0\n");
+                scene.uses(name, 0);
+            }
+            scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+            while scene.returned.pop().is_ok() {}
+        }
     }
 
     #[test]
