@@ -16,8 +16,16 @@ use plimsoll_node::{capabilities, process};
 use plimsoll_state::ActingLock;
 use rustix::io::Errno;
 
-/// The machine's lock.
-pub(crate) const MACHINE: &str = "/run/plimsoll/lock";
+/// The machine's lock: a file of the root cgroup, so that it is one inode for all mount namespaces of the machine, and
+/// one that only root may open (mode 0200), so that no other user can hold it. It is opened and never written.
+const ROOT_CGROUP: &str = "/sys/fs/cgroup/memory.reclaim";
+/// The machine's lock before Linux 5.19, where the root cgroup has no such file. Containers need a mount of it.
+const RUN: &str = "/run/plimsoll/lock";
+
+/// The machine's lock on this machine.
+pub(crate) fn machine_lock() -> &'static Path {
+    Path::new(if Path::new(ROOT_CGROUP).exists() { ROOT_CGROUP } else { RUN })
+}
 
 /// The two locks, by path.
 #[derive(Clone, Debug)]
@@ -147,7 +155,7 @@ pub(crate) struct Free {
 impl Locks {
     /// Of the agent that keeps its state in `directory`.
     pub(crate) fn of(directory: &Path) -> Self {
-        Self::at(MACHINE.as_ref(), directory)
+        Self::at(machine_lock(), directory)
     }
 
     pub(crate) fn at(machine: &Path, directory: &Path) -> Self {

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use plimsoll_config::SourceChoice;
 use plimsoll_node::capabilities;
+use plimsoll_node::namespaces;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_node::peers::Peer;
 use plimsoll_sense::probe::KernelFacts;
@@ -332,7 +333,14 @@ fn code(rows: &[Row]) -> u8 {
 /// Checks, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
-    let rows = rows(&Facts::gather(&configuration));
+    let entered = namespaces::enter_cgroups().and_then(|mounts| mounts.map_or(Ok(()), namespaces::Mounts::enter));
+    let mut rows = rows(&Facts::gather(&configuration));
+    rows.extend(entered.err().map(|error| Row {
+        name: "namespaces".into(),
+        state: State::Fatal,
+        found: "a container's".into(),
+        advice: error.to_string(),
+    }));
     match arguments.output {
         Output::Text => crate::log::print(&text(&rows)),
         Output::Json => {

@@ -1,20 +1,28 @@
 //! Checks for tests, compiled only with the feature `fault-injection`: the agent dies at a named step, the process is
 //! aborted where the watching thread allocates, and a filter ends it at a system call that this thread must not make.
 
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use plimsoll_act::{KillPoint, on_reached};
+use plimsoll_units::MonotonicNs;
 use rustix::process::{Pid, Signal, kill_process};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
 /// Names the step at which to die and the process that dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or, with
-/// `NAME:pause`, the step at which the core stops itself until it is continued. Before that, a line on standard error says
-/// that the step was reached. Several are separated
-/// by commas, one for each core that is started.
+/// `NAME:pause`, the step at which the core stops itself until it is continued; or, with `NAME:device`, the one at which it
+/// reads from the device that [`DEVICE`] names. Before that, a line on standard error says that the step was reached.
+/// Several are separated by commas, one for each core that is started.
 pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
+/// A device for `NAME:device`, opened at the start.
+const DEVICE: &str = "PLIMSOLL_KILL_DEVICE";
+/// Set to anything: the core may hang, because a test stops it on purpose.
+const NO_WATCHDOG: &str = "PLIMSOLL_NO_WATCHDOG";
 /// Set to anything: events of crossed thresholds are dropped.
 const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
 
@@ -92,18 +100,25 @@ pub(crate) fn leave_kill_point(command: &mut std::process::Command, started: usi
     };
 }
 
+/// Whether no watchdog ends a core that hangs.
+pub(crate) fn may_hang() -> bool {
+    std::env::var_os(NO_WATCHDOG).is_some()
+}
+
 /// Arms the kill point that the environment names.
 pub(crate) fn arm_kill_point() -> anyhow::Result<()> {
+    HANGS.store(may_hang(), Ordering::Relaxed);
     LOSES_EVENTS.store(std::env::var_os(LOSE_EVENTS).is_some(), Ordering::Relaxed);
     let Ok(wanted) = std::env::var(KILL_POINT) else { return Ok(()) };
     let parsed = wanted
         .split_once(':')
         .and_then(|(name, target)| Some((KillPoint::from_name(name)?, Target::from_name(target)?)));
     let (point, target) =
-        parsed.with_context(|| format!("{KILL_POINT}={wanted}: expected NAME:core|supervisor|all|pause"))?;
+        parsed.with_context(|| format!("{KILL_POINT}={wanted}: expected NAME:core|supervisor|all|pause|device"))?;
     let reporter = if target == Target::All { sibling("reporter") } else { None };
+    let device = if target == Target::Device { Some(open_device()?) } else { None };
     let marker = format!("plimsoll: strict: reached {}\n", point.name());
-    WANTED.set(Wanted { point, target, reporter, marker }).ok().context("a kill point is armed already")?;
+    WANTED.set(Wanted { point, target, reporter, device, marker }).ok().context("a kill point is armed already")?;
     on_reached(reached);
     Ok(())
 }
@@ -114,6 +129,7 @@ enum Target {
     Supervisor,
     All,
     Pause,
+    Device,
 }
 
 impl Target {
@@ -123,6 +139,7 @@ impl Target {
             "supervisor" => Some(Self::Supervisor),
             "all" => Some(Self::All),
             "pause" => Some(Self::Pause),
+            "device" => Some(Self::Device),
             _ => None,
         }
     }
@@ -132,13 +149,20 @@ struct Wanted {
     point: KillPoint,
     target: Target,
     reporter: Option<Pid>,
+    device: Option<Device>,
     /// The line on standard error, made beforehand.
     marker: String,
 }
 
 static WANTED: std::sync::OnceLock<Wanted> = std::sync::OnceLock::new();
 static PASSED: AtomicBool = AtomicBool::new(false);
+static HANGS: AtomicBool = AtomicBool::new(false);
 static LOSES_EVENTS: AtomicBool = AtomicBool::new(false);
+
+/// Until when the marks of the in-kernel brake hold, renewed now: for ever, where the core may hang.
+pub(crate) fn lease_from(now: MonotonicNs) -> MonotonicNs {
+    if HANGS.load(Ordering::Relaxed) { MonotonicNs(u64::MAX) } else { now.after(crate::core::BRAKE_LEASE) }
+}
 
 /// Whether this event is dropped as if the kernel had lost it.
 pub(crate) fn loses(wake: &plimsoll_sense::Wake) -> bool {
@@ -163,8 +187,30 @@ fn reached(point: KillPoint) {
     match wanted.target {
         Target::Core | Target::All => drop(kill_process(own, Signal::KILL)),
         Target::Pause => drop(kill_process(own, Signal::STOP)),
+        Target::Device => {
+            if let Some((device, buffer)) = &wanted.device
+                && let Ok(mut buffer) = buffer.lock()
+            {
+                let start = buffer.as_ptr().align_offset(4096);
+                let _ = device.read_at(&mut buffer[start..start + READ], 0);
+            }
+        }
         Target::Supervisor => {}
     }
+}
+
+/// So much is read from the device at once, in several requests.
+const READ: usize = 256 << 10;
+
+/// The device, and what is read into without the page cache: it must be aligned.
+type Device = (File, Mutex<Vec<u8>>);
+
+fn open_device() -> anyhow::Result<Device> {
+    let path = std::env::var_os(DEVICE).with_context(|| format!("{DEVICE} names no device"))?;
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(direct).open(&path);
+    let device = opened.with_context(|| format!("cannot open {}", path.display()))?;
+    Ok((device, Mutex::new(vec![0; READ + 4096])))
 }
 
 /// The supervisor's other child.

@@ -15,6 +15,8 @@ mod core;
 mod explain;
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
+#[cfg(feature = "fault-injection")]
+mod hostile;
 mod inherit;
 mod inherited_config;
 mod log;
@@ -22,8 +24,10 @@ mod observe;
 mod options;
 mod replay;
 mod reporter;
+mod service_manager;
 mod supervisor;
 mod undo;
+mod watchdog;
 
 use std::process::ExitCode;
 

@@ -5,9 +5,10 @@
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +18,10 @@ use anyhow::Context as _;
 use plimsoll_config::{ConfigError, Configuration, Snapshot};
 use plimsoll_inventory::Protected;
 use plimsoll_node::os::CgroupMode;
-use plimsoll_node::{lock, priority};
+use plimsoll_node::{NodeError, lock, namespaces, priority};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, Queues};
+use plimsoll_state::heartbeat;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
@@ -29,7 +31,9 @@ use crate::acting::Locks;
 use crate::core;
 use crate::inherited_config::InheritedConfig;
 use crate::options::{LogLevel, Options};
+use crate::service_manager;
 use crate::undo::undo_all;
+use crate::watchdog::Watchdog;
 
 /// The pause before a process is started again; it doubles,
 const PAUSE: Duration = Duration::from_millis(100);
@@ -53,12 +57,24 @@ pub(crate) fn configuration(options: &Options) -> Result<Configuration, ConfigEr
 
 /// Runs until SIGTERM or SIGINT, and gives the exit code.
 pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
-    let (configuration, read) = options.load_and_keep(core::own_cgroup(&Protected::read()))?;
+    // The files of the configuration may be a container's own.
+    let loaded = in_the_machine(|| options.load_and_keep(core::own_cgroup(&Protected::read())))?;
+    let Some((configuration, read)) = loaded else { return Ok(crate::NOT_HERE) };
     if let Some(sentence) = CgroupMode::detect().refusal() {
         eprintln!("plimsoll: {sentence}");
         return Ok(crate::NOT_HERE);
     }
     Supervisor::start(options, configuration, &read)?.serve()
+}
+
+/// Enters the machine's namespaces, where a container runtime made others, and gives what `load` gives, which still sees
+/// the container's files. `None` where that is not possible; why is printed.
+pub(crate) fn in_the_machine<T>(load: impl FnOnce() -> Result<T, ConfigError>) -> Result<Option<T>, ConfigError> {
+    let refused = |error: NodeError| crate::log::complain(&error.to_string());
+    let Ok(mounts) = namespaces::enter_cgroups().map_err(refused) else { return Ok(None) };
+    let loaded = load()?;
+    let entered = mounts.map_or(Ok(()), namespaces::Mounts::enter).map_err(refused);
+    Ok(entered.is_ok().then_some(loaded))
 }
 
 struct Supervisor {
@@ -77,6 +93,7 @@ struct Supervisor {
     signals: UnixStream,
     asked: Asked,
     log: Log,
+    watchdog: Watchdog,
     core: ChildProcess,
     reporter: ChildProcess,
     /// How many cores were started.
@@ -175,6 +192,7 @@ impl Supervisor {
             signals,
             asked,
             log,
+            watchdog: Watchdog::start(configuration.machine.state_directory.clone())?,
             core: ChildProcess::new("core"),
             reporter: ChildProcess::new("reporter"),
             cores: 0,
@@ -196,6 +214,7 @@ impl Supervisor {
             self.wait()?;
             self.set_log_level();
             if let Some(status) = self.core.ended()? {
+                self.watchdog.forget();
                 self.undo();
                 // Where it died right after it had sent them, its last records are in there.
                 self.take_queues();
@@ -217,6 +236,7 @@ impl Supervisor {
         if let Some(status) = self.core.stop(CORE_GRACE).filter(|status| !status.success()) {
             tracing::warn!(%status, "the core did not end in order");
         }
+        self.watchdog.forget();
         self.undo();
         self.take_queues();
         self.reporter.stop(REPORTER_GRACE);
@@ -227,7 +247,8 @@ impl Supervisor {
     /// Waits for a signal, for the queues of a new core, or for the next start.
     fn wait(&mut self) -> anyhow::Result<()> {
         let due = [self.core.due, self.reporter.due].into_iter().flatten().min();
-        let timeout = due.map(|due| Timespec::try_from(due.saturating_duration_since(Instant::now()))).transpose()?;
+        let due = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let timeout = [due, self.watchdog.report()].into_iter().flatten().min().map(Timespec::try_from).transpose()?;
         let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
         fds.extend(self.from_core.as_ref().map(|core| PollFd::new(core, PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
@@ -298,8 +319,16 @@ impl Supervisor {
     fn start_core(&mut self) -> std::io::Result<()> {
         let mut command = self.command("core");
         command.arg("--reporter-restarted").arg(self.reporter_restarted.as_raw_fd().to_string());
+        let (pulse, heart) = heartbeat::create().map_err(std::io::Error::other)?;
+        fcntl_setfd(&heart, FdFlags::empty())?;
+        command.arg("--heartbeat").arg(heart.as_raw_fd().to_string());
         let from_core = launch(&mut self.core, command, |ends| ends)?;
         self.from_core = Some(from_core);
+        if let Some(core) = &self.core.child
+            && let Err(errno) = self.watchdog.watch(Pid::from_child(core), pulse)
+        {
+            tracing::warn!("the core is not watched: {errno}");
+        }
         Ok(())
     }
 
@@ -328,6 +357,9 @@ impl Supervisor {
         command.arg("--inherited-config").arg(self.inherited_config.number().to_string());
         #[cfg(feature = "fault-injection")]
         crate::fault_injection::leave_kill_point(&mut command, self.cores);
+        for variable in service_manager::VARIABLES {
+            command.env_remove(variable);
+        }
         command.stdin(std::process::Stdio::null());
         command
     }
@@ -342,11 +374,14 @@ impl Supervisor {
     }
 }
 
-/// This program's file; where an upgrade put another in its place, this program as the kernel still has it. The
-/// processes exchange records, so all of them have to be of the same build.
+/// This program's file; where an upgrade put another in its place, or that path is one of a container, this program as the
+/// kernel still has it. The processes exchange records, so all of them have to be of the same build.
 fn own_program() -> PathBuf {
-    let file = std::env::current_exe().ok().filter(|file| file.exists());
-    file.unwrap_or_else(|| "/proc/self/exe".into())
+    const RUNNING: &str = "/proc/self/exe";
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let running = identity(RUNNING.as_ref());
+    let file = std::env::current_exe().ok().filter(|file| running.is_some() && identity(file) == running);
+    file.unwrap_or_else(|| RUNNING.into())
 }
 
 /// Starts it with the one of two sockets that `ends` gives first, and gives the other.

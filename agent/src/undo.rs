@@ -11,14 +11,16 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::os::CGROUP_ROOT;
 use plimsoll_sense::stopped;
-use plimsoll_state::{Found, Record, undo};
+use plimsoll_state::{Found, Record, thaw, undo};
 
 use crate::acting::Locks;
 use crate::options::Options;
+use crate::supervisor::in_the_machine;
 
 /// Exit codes, as `--help` has them.
 const CODES: &str = "Exit codes: 0 nothing is left to undo, or another agent acts and holds what it holds; 1 something \
-could not be undone, and a line says what; 2 wrong arguments or configuration.";
+could not be undone, and a line says what; 2 wrong arguments or configuration; 3 this is a container \
+that may not see the machine.";
 
 /// `plimsoll undo`: the configuration that names the record.
 #[derive(Debug, clap::Args)]
@@ -81,6 +83,17 @@ pub(crate) fn undo_all(configuration: &Configuration) -> anyhow::Result<Summary>
     undo_in(directory, &Locks::of(directory), &plimsoll_sense::Config::default().stopped_pin)
 }
 
+/// Thaws and continues what a core holds that was killed and is not dead yet: it still has its locks, and what it wrote
+/// down stays for [`undo_all`] after its death.
+pub(crate) fn undo_before_death(directory: &Path) -> anyhow::Result<Summary> {
+    let entries = Record::read(&directory.join("record"), BootId::read()?)?;
+    let (thawed, failed) = thaw(&entries, &Root::open(CGROUP_ROOT.as_ref())?);
+    let failed = failed.into_iter().map(|(id, why)| format!("cgroup {}: {why}", id.0)).collect();
+    let mut summary = Summary { thawed, failed, ..Summary::default() };
+    summary.resume(&plimsoll_sense::Config::default().stopped_pin);
+    Ok(summary)
+}
+
 fn undo_in(directory: &Path, locks: &Locks, stopped_pin: &Path) -> anyhow::Result<Summary> {
     let mut summary = Summary::default();
     let free = locks.free()?;
@@ -111,7 +124,8 @@ fn undo_in(directory: &Path, locks: &Locks, stopped_pin: &Path) -> anyhow::Resul
 
 /// Undoes, prints what, and gives the exit code: 1 where something is left.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
-    let summary = undo_all(&arguments.options.load(None)?)?;
+    let Some(configuration) = in_the_machine(|| arguments.options.load(None))? else { return Ok(crate::NOT_HERE) };
+    let summary = undo_all(&configuration)?;
     crate::log::print(&format!("plimsoll: {summary}\n"));
     Ok(u8::from(!summary.failed.is_empty()))
 }

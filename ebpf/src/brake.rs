@@ -20,9 +20,10 @@ const SIGSTOP: u32 = 19;
 const LEVELS: i32 = 8;
 
 /// Stops the running process if it is in a marked slice, memory is below that slice's threshold, and what is charged
-/// belongs to the same slice. Where nothing is charged (reclaim) no process is stopped: the next one to charge is.
+/// belongs to the same slice; not after `until`, in nanoseconds of the monotonic clock. Where nothing is charged (reclaim)
+/// no process is stopped: the next one to charge is.
 #[inline(always)]
-pub fn apply(levels: u64, now: Readings, counter: u64) {
+pub fn apply(levels: u64, until: u64, now: Readings, counter: u64) {
     for level in 1..=LEVELS {
         if levels & (1 << level) == 0 {
             continue;
@@ -38,7 +39,7 @@ pub fn apply(levels: u64, now: Readings, counter: u64) {
             unsafe { (maps::peek(&raw const (*mark).kubelet), maps::peek(&raw const (*mark).mem_available)) };
         if now.kubelet < kubelet || now.mem_available < mem_available {
             if is_charged(counter, slice) {
-                stop(slice);
+                stop(slice, until);
             }
             return;
         }
@@ -62,7 +63,13 @@ fn is_charged(counter: u64, slice: u64) -> bool {
 }
 
 #[inline(never)]
-fn stop(slice: u64) -> i32 {
+fn stop(slice: u64, until: u64) -> i32 {
+    // SAFETY: reads the clock.
+    let at_ns = unsafe { bpf_ktime_get_ns() };
+    if at_ns >= until {
+        // The agent does not run, so nothing that is stopped now would be continued.
+        return 0;
+    }
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: the running task's address.
     let task = unsafe { bpf_get_current_task() };
@@ -79,8 +86,6 @@ fn stop(slice: u64) -> i32 {
             return 0;
         }
     }
-    // SAFETY: reads the clock.
-    let at_ns = unsafe { bpf_ktime_get_ns() };
     if maps::STOPPED.insert(tgid, StoppedSlot { start_ns, slice, at_ns }, 0).is_err() {
         maps::count(counter::BRAKES_REFUSED);
         return 0;

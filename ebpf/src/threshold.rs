@@ -96,7 +96,9 @@ pub fn node(table: *mut ThresholdTable, allocation: Allocation) {
         }
     }
     if braking && let Allocation::Charged(counter) = allocation {
-        brake::apply(brake_levels, now, counter);
+        // SAFETY: as above.
+        let until = maps::peek(unsafe { &raw const (*table).brake_until });
+        brake::apply(brake_levels, until, now, counter);
     }
 }
 

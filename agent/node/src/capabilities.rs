@@ -26,6 +26,12 @@ pub const DAC_READ_SEARCH: Capability = Capability::CAP_DAC_READ_SEARCH;
 pub const IPC_LOCK: Capability = Capability::CAP_IPC_LOCK;
 /// Real-time priority; only at the start.
 pub const SYS_NICE: Capability = Capability::CAP_SYS_NICE;
+/// Becoming another user and group, which the reporter does at its start.
+pub const SETUID: Capability = Capability::CAP_SETUID;
+/// As [`SETUID`].
+pub const SETGID: Capability = Capability::CAP_SETGID;
+/// Giving that user the directory of a trace; where it is missing, the owner of the machine does so.
+pub const CHOWN: Capability = Capability::CAP_CHOWN;
 /// Shrinking the bounding set, which this module does; always dropped last.
 const SETPCAP: Capability = Capability::CAP_SETPCAP;
 

@@ -19,6 +19,7 @@ mod file;
 pub mod limits;
 pub mod lock;
 pub mod meminfo;
+pub mod namespaces;
 pub mod os;
 mod parse;
 pub mod peers;
@@ -26,6 +27,7 @@ pub mod pressure;
 pub mod priority;
 pub mod process;
 mod sys;
+pub mod system_calls;
 pub mod zoneinfo;
 
 use rustix::io::Errno;
@@ -111,4 +113,13 @@ pub enum NodeError {
     /// The capability sets of this thread could not be read or changed.
     #[error("cannot change this thread's capabilities: {0}. Start the agent as root, or with the unit it ships")]
     Capabilities(#[from] caps::errors::CapsError),
+    /// This process is in a container that shows it a part of the machine.
+    #[error(
+        "this process is in a PID namespace of its own, where it sees a part of the machine's processes and cannot find \
+         the machine's cgroups. In a pod, set hostPID: true; with docker, --pid=host"
+    )]
+    Contained,
+    /// A filter of system calls could not be built for this architecture.
+    #[error("cannot build a filter of system calls: {0}")]
+    Filter(#[from] seccompiler::BackendError),
 }

@@ -1,5 +1,5 @@
 //! The few system calls that no library in use wraps, or that musl refuses to make.
-#![expect(unsafe_code, reason = "raw system calls; each has only scalars and one pointer to a live local")]
+#![expect(unsafe_code, reason = "raw system calls; each has only scalars and one pointer to what lives across it")]
 
 use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use rustix::io::Errno;
@@ -55,4 +55,19 @@ pub(crate) fn open_kernfs_by_id(mount: BorrowedFd<'_>, id: u64) -> Result<OwnedF
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
     // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `seccomp(2)` for all threads of this process, which must have no new privileges; the kernel logs what is refused.
+pub(crate) fn filter_all_threads(program: &[seccompiler::sock_filter]) -> Result<(), Errno> {
+    let Ok(len) = u16::try_from(program.len()) else { return Err(Errno::INVAL) };
+    // The kernel only reads what `filter` points to.
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut() };
+    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_LOG;
+    // SAFETY: struct sock_fprog with a pointer to as many instructions as it says; both types of an instruction are the
+    // kernel's struct sock_filter. Both live across the call, which copies them.
+    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) } {
+        // The number of a thread that has a filter of its own.
+        1.. => Err(Errno::BUSY),
+        result => outcome(result),
+    }
 }

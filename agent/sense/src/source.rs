@@ -86,7 +86,8 @@ pub struct Health {
 /// A source of wakes.
 ///
 /// After construction, [`drain`](Self::drain), [`arm`](Self::arm), [`disarm`](Self::disarm),
-/// [`set_brakes`](Self::set_brakes) and [`first_stopped`](Self::first_stopped) do not allocate and open nothing.
+/// [`set_brakes`](Self::set_brakes), [`lease_brakes`](Self::lease_brakes) and [`first_stopped`](Self::first_stopped) do
+/// not allocate and open nothing.
 pub trait Source: Send {
     /// What it is made of.
     fn kind(&self) -> Kind;
@@ -104,8 +105,13 @@ pub trait Source: Send {
     /// Submits no event until armed again.
     fn disarm(&mut self) -> Result<(), SenseError>;
 
-    /// Marks the slices that the kernel itself brakes; an empty slice ends it. Only eBPF can hold any.
+    /// Marks the slices that the kernel itself brakes, for as long as [`Self::lease_brakes`] allows; an empty slice ends
+    /// it. Only eBPF can hold any.
     fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError>;
+
+    /// Lets the marks hold until then. Afterwards the kernel stops nothing more by itself, so that no process is stopped
+    /// for an agent that does not run.
+    fn lease_brakes(&mut self, _until: MonotonicNs) {}
 
     /// When the first of the processes that the in-kernel brake holds was stopped, also of those whose event was lost.
     fn first_stopped(&self) -> Option<MonotonicNs> {

@@ -16,7 +16,7 @@ use plimsoll_units::Bytes;
 use procfs::LockType;
 use rustix::process::{Resource, getrlimit};
 
-use crate::acting::MACHINE;
+use crate::acting::machine_lock;
 
 /// Whether the kernel times its programs.
 const RUN_TIMES: &str = "/proc/sys/kernel/bpf_stats_enabled";
@@ -48,7 +48,7 @@ pub(super) struct Facts {
 }
 
 /// Each capability with what the agent does with it.
-pub(super) const CAPABILITIES: [(Capability, &str); 10] = [
+pub(super) const CAPABILITIES: [(Capability, &str); 12] = [
     (capabilities::BPF, "load programs into the kernel"),
     (capabilities::PERFMON, "attach them"),
     (capabilities::SYSLOG, "see the addresses of the kernel's counters"),
@@ -61,6 +61,8 @@ pub(super) const CAPABILITIES: [(Capability, &str); 10] = [
     (capabilities::DAC_READ_SEARCH, "open a new cgroup by its id, before a walk finds it"),
     (capabilities::IPC_LOCK, "keep its memory from being paged out"),
     (capabilities::SYS_NICE, "run before others when everything waits"),
+    (capabilities::SETUID, "give the reporter a user of its own"),
+    (capabilities::SETGID, "give the reporter a group of its own"),
     (Capability::CAP_SETPCAP, "give up all the others"),
 ];
 
@@ -84,7 +86,7 @@ impl Facts {
                 .and_then(|file| file.read().ok())
                 .map(|reading| (reading.swap_total, reading.swap_free)),
             peers: peers(),
-            other_acts: is_locked(MACHINE.as_ref()),
+            other_acts: is_locked(machine_lock()),
             wish: configuration.machine.source,
             in_kernel: configuration.machine.brake.in_kernel.len(),
         }

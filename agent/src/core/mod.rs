@@ -31,9 +31,10 @@ use plimsoll_node::meminfo::{self, MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
-use plimsoll_node::{capabilities, lock, priority};
+use plimsoll_node::{capabilities, lock, priority, system_calls};
 use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
+use plimsoll_state::heartbeat::Heart;
 use plimsoll_state::queue::{self, Producer};
 use plimsoll_state::{Found, PendingKill, Record as RunRecord, handover, undo};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages, Pattern};
@@ -48,6 +49,7 @@ use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
 use resume::Resumer;
 use thresholds::Machine;
+pub(crate) use watch::BRAKE_LEASE;
 use watch::{Arming, Enforcement, Enforcer, Reporting, Sampler, Signals, Triggers, Watch};
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this.
@@ -83,6 +85,9 @@ pub(crate) struct Arguments {
     /// The socket by which the queues to the reporter are handed over.
     #[arg(long)]
     queues: i32,
+    /// The memory of the heartbeat.
+    #[arg(long)]
+    heartbeat: i32,
     /// Readable when the reporter is new.
     #[arg(long)]
     reporter_restarted: i32,
@@ -103,6 +108,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut troubles = Vec::new();
     let parent = open_parent(arguments.supervisor)?;
     let [socket, reporter_restarted] = [inherit::take(arguments.queues)?, inherit::take(arguments.reporter_restarted)?];
+    let heart = Heart::attach(inherit::take(arguments.heartbeat)?)?;
     let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
     let protected = Protected::read();
@@ -172,6 +178,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let slow = slow_sample(source.kind(), &configuration);
     let kernel_brake = KernelBrake::new(configuration.machine.brake.deadline, resumer);
     let parts = watch::Parts {
+        heart,
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
         workloads: watch::Workloads::new(updates, give_back, handle.clone()),
         sampler: Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), now),
@@ -180,6 +187,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         reporting: Reporting::new(queue, arguments.options.trace.is_some()),
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
+    // Before it waits for what others write. Where it cannot be had, the core does without.
+    if let Err(error) = system_calls::filter_core() {
+        troubles.push(error.to_string());
+    }
     watch.begin();
     start.armed = lap(begun);
     let source = attempts.last().map_or("none", |attempt| attempt.kind.name());

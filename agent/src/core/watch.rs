@@ -36,6 +36,7 @@ use plimsoll_inventory::{Facts, SliceFacts, Table, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Config as Policy;
+use plimsoll_state::heartbeat::{self, Heart};
 use plimsoll_units::MonotonicNs;
 use rtrb::{Consumer, Producer};
 use rustix::event::{Timespec, epoll, poll};
@@ -55,6 +56,8 @@ use scopes::Scopes;
 use triggers::{Ready, Trigger};
 pub(super) use triggers::{Signals, Triggers};
 
+/// How long the marks of the in-kernel brake hold while this thread does not run; it is killed after the same time.
+pub(crate) const BRAKE_LEASE: Duration = Duration::from_secs(5);
 /// An agent that is asked to end finishes what it began, but for no longer than this.
 pub(super) const END_MOST: Duration = Duration::from_secs(10);
 /// After so many drains in a row that found nothing although the source was readable, the thread sleeps
@@ -106,6 +109,8 @@ impl Workloads {
 
 /// The parts of the watching thread.
 pub(super) struct Watch {
+    /// Beats each time the thread wakes.
+    heart: Heart,
     pub(super) triggers: Triggers,
     pub(super) workloads: Workloads,
     pub(super) sampler: Sampler,
@@ -120,6 +125,7 @@ pub(super) struct Watch {
 
 /// The parts that the caller makes.
 pub(super) struct Parts {
+    pub(super) heart: Heart,
     pub(super) triggers: Triggers,
     pub(super) workloads: Workloads,
     pub(super) sampler: Sampler,
@@ -131,8 +137,9 @@ pub(super) struct Parts {
 impl Watch {
     /// `slow`: how often to sample without an event; absent where only the source's own period counts.
     pub(super) fn new(parts: Parts, policy: Policy, slow: Option<Duration>) -> Self {
-        let Parts { triggers, workloads, sampler, arming, enforcement, reporting } = parts;
+        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting } = parts;
         Self {
+            heart,
             triggers,
             workloads,
             sampler,
@@ -150,6 +157,7 @@ impl Watch {
     pub(super) fn begin(&mut self) {
         self.take_updates();
         let now = monotonic();
+        self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
         self.sampler.remember_stall(now);
         self.arming.read_task_limit();
         self.sample(&Trigger::of(Cause::Timer, now));
@@ -171,11 +179,18 @@ impl Watch {
             };
             let awake = monotonic();
             self.workloads.handle.turn();
+            self.show_alive(awake);
             if let Some(end) = super::fault_injection::without_allocation(|| self.turn(&events[..count], awake)) {
                 return end;
             }
             self.yield_cpu();
         }
+    }
+
+    /// Shows the supervisor that this thread runs, and the kernel that what it stops will be continued.
+    fn show_alive(&mut self, now: MonotonicNs) {
+        self.heart.beat();
+        self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
     }
 
     /// Sleeps for a moment where the source stays readable and has nothing to read. A kernel program was interrupted
@@ -191,9 +206,9 @@ impl Watch {
         let now = monotonic();
         let overdue = self.workloads.table.next_overdue().map(|(at, ..)| at);
         let (reclaim, figures) = (self.scopes.next_due(now), self.figures.next_due(now));
-        let due =
-            [self.schedule.due(), overdue, self.enforcement.due(now), reclaim, figures].into_iter().flatten().min();
-        // A time that is too far away for the type is never.
+        let beat = Some(now.after(heartbeat::PERIOD));
+        let others = [self.enforcement.due(now), reclaim, figures, beat];
+        let due = [self.schedule.due(), overdue].into_iter().chain(others).flatten().min();
         due.and_then(|due| due.since(now).try_into().ok())
     }
 

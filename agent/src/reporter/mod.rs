@@ -1,21 +1,16 @@
 //! The reporter: reads the records of the core, has them reported, and serves metrics and health. It may be slow, be
 //! paged out, or die: the core goes on.
 
+mod confine;
 mod server;
 
-use std::fs::{File, OpenOptions};
-use std::io::ErrorKind;
+use std::fs::OpenOptions;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use landlock::{
-    ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus,
-    Scope, path_beneath_rules,
-};
 use plimsoll_inventory::Protected;
 use plimsoll_node::capabilities;
 use plimsoll_node::meminfo::MemInfo;
@@ -64,10 +59,7 @@ pub(crate) struct Arguments {
 /// Runs until SIGTERM.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
-    capabilities::keep_only(&[])?;
-    set_parent_process_death_signal(Some(Signal::TERM))?;
-    // One that died before that sends no signal.
-    arguments.supervisor.map(crate::core::ensure_child_of).transpose()?;
+    capabilities::keep_only(&confine::CAPABILITIES)?;
     let socket = inherit::take(arguments.queues)?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
     let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
@@ -81,11 +73,31 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     };
     // Without it the gauges are absent.
     let memory = MemInfo::open().ok();
-    let trace = arguments.options.trace.as_deref();
-    let files = trace.map(|folder| TraceFiles::open(folder, arguments.options.trace_size.unwrap_or(TRACE_SIZE)));
-    let confined = confine(trace);
-    let entries = files.map(|opened| opened.and_then(TraceFiles::start)).transpose();
-    let metrics = Metrics::new(is_confined());
+    let entered = arguments.options.trace.as_deref().map(confine::enter_directory).transpose();
+    let trace = entered.as_ref().ok().copied().flatten();
+    let size = arguments.options.trace_size.unwrap_or(TRACE_SIZE);
+    #[cfg(feature = "fault-injection")]
+    let hostile = crate::hostile::open()?;
+    let mut unconfined = confine::confine(trace)?;
+    // A process that becomes another user forgets what it asked for.
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // One that died before that sends no signal.
+    arguments.supervisor.map(crate::core::ensure_child_of).transpose()?;
+    let files = entered.and_then(|folder| folder.map(|folder| TraceFiles::open(folder, size)).transpose());
+    let bars_files = confine::is_confined();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut term, mut debug, mut configured) = {
+        let _entered = runtime.enter();
+        let [term, debug, configured] =
+            [SignalKind::terminate(), SignalKind::user_defined1(), SignalKind::user_defined2()].map(signal);
+        (term.context("cannot wait for SIGTERM")?, debug?, configured?)
+    };
+    // From here on it reads what comes from outside.
+    unconfined.extend(confine::filter(trace.is_some()).err());
+    #[cfg(feature = "fault-injection")]
+    crate::hostile::start(hostile)?;
+    let entries = files.and_then(|files| files.map(TraceFiles::start).transpose());
+    let metrics = Metrics::new(bars_files && unconfined.is_empty());
     let level = arguments.options.log_level();
     let log = Log::start(format, level, std::io::stdout(), metrics.count_lost_log_lines())?;
     log.install()?;
@@ -96,16 +108,15 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
             None
         }
         Ok(None) => None,
-        Err(error) => Some(format!("no trace is written: {error}; see --trace")),
+        Err(error) => {
+            let id = confine::ID;
+            Some(format!("no trace is written: {error}; give the directory to user {id} (chown {id}), see --trace"))
+        }
     };
-    for trouble in trouble.into_iter().chain(confined.err()).chain(untraced) {
+    for trouble in trouble.into_iter().chain(unconfined).chain(untraced) {
         tracing::warn!("{trouble}");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-        let (debug, configured) = (SignalKind::user_defined1(), SignalKind::user_defined2());
-        let (mut debug, mut configured) = (signal(debug)?, signal(configured)?);
         let end = async {
             loop {
                 tokio::select! {
@@ -122,31 +133,6 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     // The log may still not be read: then its last lines are lost.
     log.finish(LAST_LINES);
     Ok(())
-}
-
-/// Bars this thread, and those that it starts, from every file that is not open yet: an attacker that takes it over through
-/// the network has a process of root that can write no cgroup's `cgroup.kill`. Where a trace is written, its files can be.
-fn confine(trace: Option<&Path>) -> Result<(), String> {
-    let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
-    let barred = Ruleset::default()
-        .handle_access(AccessFs::from_all(ABI::V5))
-        // From Linux 6.12 on it cannot signal the core or the supervisor either.
-        .and_then(|rules| rules.scope(Scope::Signal))
-        .and_then(Ruleset::create)
-        .and_then(|rules| rules.add_rules(path_beneath_rules(trace, write)))
-        .and_then(RulesetCreated::restrict_self);
-    match barred {
-        Ok(status) if status.ruleset == RulesetStatus::NotEnforced => {
-            Err("the reporter is not barred from files: this kernel has no Landlock, or it is off (lsm=)".to_owned())
-        }
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!("the reporter is not barred from files: {error}")),
-    }
-}
-
-/// Whether this thread is refused a file that every process may read.
-fn is_confined() -> bool {
-    File::open("/proc/self/status").is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 /// Reports the records of the queues that are received from `socket`, and serves, until `end`; then reports what is left.

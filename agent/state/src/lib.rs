@@ -1,5 +1,5 @@
 //! What must survive the death of a process, at any instruction: the run record of what is frozen and being killed, the
-//! lock that lets one agent act, and the queue from the core to the reporter.
+//! lock that lets one agent act, the queue from the core to the reporter, and the heartbeat of the core.
 //!
 //! All shared memory is whole 64-bit words, checked on every read: what another process left behind, or is writing at
 //! the same time, is never trusted. Writing allocates nothing and never waits. Nothing here outlives a reboot, and
@@ -7,6 +7,7 @@
 
 mod error;
 pub mod handover;
+pub mod heartbeat;
 mod lock;
 pub mod queue;
 mod record;
@@ -16,4 +17,4 @@ mod undo;
 pub use error::StateError;
 pub use lock::ActingLock;
 pub use record::{Entry, Found, Record};
-pub use undo::{PendingKill, Undone, undo};
+pub use undo::{PendingKill, Undone, thaw, undo};

@@ -30,7 +30,7 @@ impl ActingLock {
 
     fn lock(path: &Path, how: FlockOperation) -> Result<Option<Self>, StateError> {
         let fail = |what| move |source| StateError::File { what, path: path.to_owned(), source };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR).map_err(fail("open"))?;
         match flock(&fd, how) {
             Ok(()) => Ok(Some(Self { _held: fd })),

@@ -66,7 +66,7 @@ pub fn create(slots: usize) -> Result<(Producer, Descriptors), StateError> {
     Ok((Producer { shared, slots, head: 0, too_long: 0 }, Descriptors { frames, place }))
 }
 
-fn memory(name: &str, words: usize) -> Result<OwnedFd, StateError> {
+pub(crate) fn memory(name: &str, words: usize) -> Result<OwnedFd, StateError> {
     let fail = |what| move |source| StateError::Memory { what, source };
     let memory = plain_memory(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(fail("make memory"))?;
     ftruncate(&memory, 8 * words as u64).map_err(fail("size memory"))?;
@@ -74,7 +74,7 @@ fn memory(name: &str, words: usize) -> Result<OwnedFd, StateError> {
 }
 
 /// Memory that one side truncates would end the other by SIGBUS.
-fn seal(memory: &OwnedFd, more: SealFlags) -> Result<(), StateError> {
+pub(crate) fn seal(memory: &OwnedFd, more: SealFlags) -> Result<(), StateError> {
     fcntl_add_seals(memory, LENGTH | SealFlags::SEAL | more)
         .map_err(|source| StateError::Memory { what: "seal memory", source })
 }

@@ -106,6 +106,22 @@ impl Record {
         Ok((record, found))
     }
 
+    /// The open deeds in the record at `path`, which is left as it is: another process writes it, or cannot any more.
+    /// None where there is no record of this boot.
+    pub fn read(path: &Path, boot: BootId) -> Result<Vec<Entry>, StateError> {
+        let fail = |what| move |source| StateError::File { what, path: path.to_owned(), source };
+        let fd = match openat(CWD, path, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            opened => opened.map_err(fail("open"))?,
+        };
+        if u64::try_from(fstat(&fd).map_err(fail("look at"))?.st_size) != Ok(FILE_BYTES) {
+            return Ok(Vec::new());
+        }
+        let shared = Shared::map(&fd, 2 * SLOT).map_err(fail("map"))?;
+        let newest = newest(shared.words()).ok().flatten().filter(|image| boot_of(image) == boot.0);
+        Ok(newest.map_or_else(Vec::new, |image| entries(&image)))
+    }
+
     /// Whether it is locked in memory.
     pub fn is_locked(&self) -> bool {
         self.locked
@@ -113,7 +129,7 @@ impl Record {
 
     /// All open actions, by when they were first written.
     pub fn entries(&self) -> Vec<Entry> {
-        (0..count(&self.image)).filter_map(|index| entry(row(&self.image, index))).collect()
+        entries(&self.image)
     }
 
     fn position(&self, cgroup: CgroupId, action: Action) -> Option<usize> {
@@ -185,6 +201,10 @@ fn store(slot: &[AtomicU64], image: &[u64]) {
     for (to, from) in slot.iter().zip(image) {
         to.store(*from, Ordering::Relaxed);
     }
+}
+
+fn entries(image: &[u64]) -> Vec<Entry> {
+    (0..count(image)).filter_map(|index| entry(row(image, index))).collect()
 }
 
 /// How many rows are used; never more than there are.

@@ -1,6 +1,6 @@
 //! Undoes what a process left that died: every cgroup that it froze is thawed, no kill is repeated.
 
-use crate::record::Record;
+use crate::record::{Entry, Record};
 use plimsoll_act::{Action, Journal as _, Step};
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::{Fault, NodeError};
@@ -79,6 +79,25 @@ pub fn undo(record: &mut Record, root: &Root) -> Undone {
     undone
 }
 
+/// Thaws everything that these entries say is frozen, or may be, and leaves the record as it is: the process that wrote
+/// it was killed and is not dead yet, and a write that it is in may still end. Gives what was thawed, and what could
+/// not be, with the reason. Safe to call again.
+pub fn thaw(entries: &[Entry], root: &Root) -> (Vec<Vec<u8>>, Vec<(CgroupId, String)>) {
+    let (mut thawed, mut failed) = (Vec::new(), Vec::new());
+    for entry in entries.iter().filter(|entry| entry.step.action() == Action::Brake) {
+        match find(root, entry.cgroup, entry.path.as_deref()) {
+            Ok(Some(handle)) => match handle.freeze(false) {
+                Ok(()) => thawed.push(handle.path().to_vec()),
+                Err(Fault::Gone) => {}
+                Err(fault) => failed.push((entry.cgroup, fault.to_string())),
+            },
+            Ok(None) => {}
+            Err(error) => failed.push((entry.cgroup, error.to_string())),
+        }
+    }
+    (thawed, failed)
+}
+
 /// The cgroup that was meant, by its id: another one at its path is not it.
 fn find(root: &Root, cgroup: CgroupId, path: Option<&[u8]>) -> Result<Option<Handle>, NodeError> {
     let found = match path {
@@ -136,6 +155,13 @@ mod tests {
             record.write(Intent { step, cgroup, path: path.as_bytes(), since }).expect("room");
         }
         let root = Root::open(tree.path()).expect("it is there");
+        // While its writer is not dead yet, nothing in the record changes.
+        let (before, path) = (record.entries(), run.path().join("record"));
+        let read = Record::read(&path, BootId([1; 16])).expect("readable");
+        assert_eq!((&read, Record::read(&path, BootId([2; 16])).expect("readable").len()), (&before, 0));
+        let (thawed, failed) = thaw(&read, &root);
+        assert_eq!((thawed.len(), failed.len()), (3, 0), "{failed:?}");
+        assert_eq!(Record::read(&path, BootId([1; 16])).expect("readable"), before);
         let undone = undo(&mut record, &root);
         assert_eq!(undone.thawed, [b"frozen", deep.as_bytes(), b"dying"]);
         assert_eq!(undone.over, 3);

@@ -78,8 +78,9 @@ pub struct ThresholdTable {
     pub resolved_mask: u64,
     /// A bit for each cgroup level at which a slice is marked for the brake; zero: no brake.
     pub brake_levels: u64,
-    /// Keeps the slots at an even number of words.
-    pub reserved: u64,
+    /// Until when the marks hold, in nanoseconds of the monotonic clock: afterwards the brake stops nothing. The agent
+    /// renews it for as long as it runs.
+    pub brake_until: u64,
     /// The slices' thresholds.
     pub slices: [SliceSlot; SLICES],
 }

@@ -240,6 +240,10 @@ impl Source for EbpfSource {
         Ok(())
     }
 
+    fn lease_brakes(&mut self, until: MonotonicNs) {
+        self.store(std::mem::offset_of!(ThresholdTable, brake_until), until.0);
+    }
+
     fn first_stopped(&self) -> Option<MonotonicNs> {
         // Bounded: entries that are taken away meanwhile may start the walk anew.
         let entries = self.stopped.iter().take(STOPPED_BATCH).filter_map(Result::ok);

@@ -20,6 +20,7 @@ use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, Key, Scope, SliceId, SliceSet, SliceThresholds};
 use plimsoll_sense::{Polling, Source};
 use plimsoll_state::Record as RunRecord;
+use plimsoll_state::heartbeat::{self, Heart};
 use plimsoll_state::queue;
 use plimsoll_units::{Bytes, MonotonicNs};
 use rustix::event::epoll;
@@ -81,7 +82,9 @@ impl Scene {
         let signals = Signals { inventory: fd(), term: fd(), parent: fd() };
         let handle = InventoryHandle::new().expect("a descriptor");
         let kernel_brake = KernelBrake::new(Duration::from_secs(2), None);
+        let (_, memory) = heartbeat::create().expect("memory");
         let parts = Parts {
+            heart: Heart::attach(memory).expect("memory"),
             triggers: Triggers::new(Box::new(source), signals).expect("descriptors"),
             workloads: Workloads::new(take, give_back, handle),
             sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, monotonic()),

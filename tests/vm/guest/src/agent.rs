@@ -25,6 +25,10 @@ pub(crate) const PROGRAM: &str = "/bin/plimsoll";
 /// The variable of the agent's environment by which a build for tests drops every event of a crossed threshold.
 pub(crate) const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
 
+/// The variable of the agent's environment by which a build for tests lets its core hang. Set unless a test takes it
+/// out: many of them stop the core for as long as they need.
+pub(crate) const NO_WATCHDOG: &str = "PLIMSOLL_NO_WATCHDOG";
+
 /// What its supervisor reports of a core that was asked to end and ended otherwise.
 pub(crate) const DISORDER: &str = "the core did not end in order";
 
@@ -54,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) trace: Option<PathBuf>,
     /// Where it listens; each agent of a test has its own.
     pub(crate) port: u16,
+    /// It is in namespaces as a container runtime makes them.
+    pub(crate) container: bool,
     /// The only capabilities that it has; all of them where absent.
     pub(crate) capabilities: Option<Vec<String>>,
     /// Added to its environment.
@@ -73,8 +79,9 @@ impl Settings {
             eviction_policy: None,
             trace: None,
             port: 10_350,
+            container: false,
             capabilities: None,
-            environment: Vec::new(),
+            environment: vec![(NO_WATCHDOG, "1".to_owned())],
         }
     }
 
@@ -156,6 +163,7 @@ impl Agent {
         command
             .arg("within")
             .args(capabilities)
+            .args(settings.container.then_some("--container"))
             .arg("--cgroup")
             .arg(cgroup.path())
             .arg("--")

@@ -118,6 +118,12 @@ pub(crate) struct WithinArguments {
     /// The cgroup to join: its directory.
     #[arg(long)]
     cgroup: PathBuf,
+    /// Have cgroup and mount namespaces of one's own, with other files in /run/plimsoll and /sys/fs/bpf.
+    #[arg(long)]
+    container: bool,
+    /// Have a PID namespace of one's own, too.
+    #[arg(long)]
+    own_pids: bool,
     /// Keep only these capabilities, for good.
     #[arg(long, value_delimiter = ',')]
     capabilities: Option<Vec<String>>,
@@ -190,6 +196,12 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
 /// Joins a cgroup and becomes another program in it.
 pub(crate) fn within(arguments: &WithinArguments) -> Result<()> {
     join(&arguments.cgroup)?;
+    if arguments.container {
+        crate::container::enter()?;
+    }
+    if arguments.own_pids {
+        crate::container::own_pids()?;
+    }
     if let Some(names) = &arguments.capabilities {
         let keep = names.iter().map(|name| capabilities::named(name).with_context(|| format!("no capability {name}")));
         capabilities::keep_only(&keep.collect::<Result<Vec<_>>>()?)?;
@@ -198,6 +210,11 @@ pub(crate) fn within(arguments: &WithinArguments) -> Result<()> {
     let mut command = Command::new(program);
     if let Some(uid) = arguments.uid {
         command.uid(uid).gid(uid);
+    }
+    if arguments.own_pids {
+        // The next process is the first of the namespace.
+        let status = command.args(rest).status().with_context(|| format!("cannot start {program}"))?;
+        std::process::exit(status.code().unwrap_or(255));
     }
     Err(command.args(rest).exec()).with_context(|| format!("cannot become {program}"))
 }

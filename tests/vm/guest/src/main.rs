@@ -10,9 +10,12 @@ mod bad_config_tests;
 mod block;
 mod breathe;
 mod cgroup;
+mod container;
+mod container_tests;
 mod demo;
 mod hog;
 mod hog_tests;
+mod hostile_reporter_tests;
 mod hostile_tests;
 mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
@@ -27,6 +30,7 @@ mod scene;
 mod sense_tests;
 mod suite;
 mod surroundings_tests;
+mod watchdog_tests;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -15,17 +15,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The variable of the agent's environment that names steps, and what dies there.
-const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
+pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
 
 /// What the hog takes, in MiB: more than all that is in use otherwise, by which a new agent knows it; and little enough
 /// to be gone in the time after which a victim counts as stuck, although it grows on while no agent runs.
-fn grown() -> Result<usize> {
+pub(crate) fn grown() -> Result<usize> {
     let used = machine::meminfo("MemTotal")?.saturating_sub(machine::meminfo("MemAvailable")?);
     Ok(usize::try_from(used / MIB)? + 48)
 }
 
 /// Hogs that may be met without a step: a victim that is gone early enough needs no thaw, for one.
-const TRIES: usize = 5;
+pub(crate) const TRIES: usize = 5;
 /// How long after a victim's death a step may still come.
 const LATE: Duration = Duration::from_secs(4);
 /// At how many steps one agent's cores die in turn: the supervisor waits longer before each next start.
@@ -188,7 +188,7 @@ impl Deaths<'_> {
 }
 
 /// Whether the agent wrote that it came to its kill point: nothing else that ends it counts.
-fn has_reached(scene: &Scene, name: &str) -> bool {
+pub(crate) fn has_reached(scene: &Scene, name: &str) -> bool {
     scene.agent.text().contains(&format!("plimsoll: strict: reached {name}\n"))
 }
 

@@ -8,7 +8,7 @@ use plimsoll_sense::{
     ArmedThresholds, BrakeMark, CgroupChange, Config, CrossedThreshold, EbpfSource, HookState, Kind, NodeThreshold,
     OomScope, SliceThreshold, Source, TaskThreshold, Wake, WakeList, ladder, stopped,
 };
-use plimsoll_units::{Bytes, CgroupId, Pages};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::page_size;
 use std::fmt::Display;
@@ -524,6 +524,7 @@ pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
         ..ArmedThresholds::default()
     })?;
     watched.source.set_brakes(&[mark])?;
+    watched.source.lease_brakes(MonotonicNs(u64::MAX));
     // Above the threshold nothing is stopped, and below it nothing outside the marked slice.
     let mut free = Hog::start("anon", other.path(), 96, &[])?;
     free.wait_taken(96, LIMIT)?;
@@ -552,6 +553,28 @@ pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
     held.wait_taken(96, LIMIT)?;
     ensure!(stopped::list(pin)?.is_empty(), "its record stayed");
     Ok(())
+}
+
+/// What is marked for an agent that does not say any more that it runs is not stopped.
+pub(crate) fn kernel_brake_runs_out() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/a/b")?;
+    let slice = Cgroup::create("work.slice")?;
+    let mut watched = Watched::new(&Config { kernel_brake: true, ..Config::default() })?;
+    let threshold = node_threshold(16 * MIB)?;
+    let mark =
+        BrakeMark { slice: CgroupId(slice.id()?), level: 1, kubelet: threshold.kubelet, mem_available: Bytes::ZERO };
+    watched.source.set_brakes(&[mark])?;
+    watched.source.lease_brakes(MonotonicNs(machine::now_ns()));
+    let mut free = Hog::start("anon", leaf.path(), 48, &[])?;
+    free.wait_taken(48, LIMIT).context("it was stopped although the marks had run out")?;
+    ensure!(watched.source.first_stopped().is_none(), "the kernel wrote down that it stopped it");
+    watched.source.lease_brakes(MonotonicNs(u64::MAX));
+    let mut held = Hog::start("anon", leaf.path(), 48, &[])?;
+    let pid = held.child.id();
+    machine::wait_for("the brake stops the process", LIMIT, || Ok(machine::process_state(pid) == Some('T')))?;
+    drop(watched);
+    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"))?;
+    held.wait_taken(48, LIMIT)
 }
 
 pub(crate) fn psi_trigger_fires() -> Result<()> {

@@ -5,8 +5,9 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, cgroup, hog_tests, hostile_tests, machine, scenarios, scenarios_of_brakes,
-    scenarios_of_death, scenarios_of_memory, sense_tests, surroundings_tests,
+    act_tests, bad_config_tests, block, cgroup, container_tests, hog_tests, hostile_reporter_tests, hostile_tests,
+    machine, scenarios, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, surroundings_tests,
+    watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -155,6 +156,11 @@ const TESTS: &[Test] = &[
     test("hostile-reporter-spoils-the-queues", hostile_tests::reporter_spoils_the_queues, 240, &[]),
     test("hostile-owner-of-a-subtree", hostile_tests::owner_of_a_subtree, 180, &[]),
     test("meets-a-new-workload-among-many", hostile_tests::new_among_many, 180, &[]),
+    test("hostile-reporter-tries-to-become-root", hostile_reporter_tests::reporter_tries_to_become_root, 180, &[]),
+    test("agents-in-containers-see-the-machine", container_tests::agents_in_containers, 240, &[]),
+    test("containers-that-hide-the-machine-are-refused", container_tests::refused, 60, &[]),
+    test("core-that-is-stopped-is-replaced", watchdog_tests::stopped, 180, &[]),
+    test("core-that-cannot-die-holds-nothing", watchdog_tests::uninterruptible, 240, &[NULL_BLOCK]),
     test("threshold-events-lost", scenarios::threshold_events_lost, 120, &[]),
     test("kill-points-core", scenarios_of_death::core, 1200, &[]),
     test("kill-points-supervisor", scenarios_of_death::supervisor, 1200, &[]),
@@ -184,6 +190,7 @@ const TESTS: &[Test] = &[
     test("sense-task-threshold-submits-an-event", sense_tests::tasks_threshold_submits_an_event, 120, &[]),
     test("sense-cgroups-come-and-go", sense_tests::cgroups_come_and_go, 180, &[]),
     test("sense-kernel-brake-is-undone", sense_tests::kernel_brake_stops_and_is_undone, 180, &[]),
+    test("sense-kernel-brake-runs-out", sense_tests::kernel_brake_runs_out, 120, &[]),
     test("sense-psi-trigger-fires", sense_tests::psi_trigger_fires, 180, &[]),
     test("sense-root-cgroup-is-seen", sense_tests::root_cgroup_is_seen, 180, &[]),
     on(Machine::WithoutPressure, "without-pressure-polls", surroundings_tests::without_pressure, 180),

@@ -1,0 +1,322 @@
+//! Filters of system calls (seccomp) for processes whose start is over.
+//!
+//! A refused call answers `EPERM`, so that a library that can do without goes on. The kernel logs each refusal with
+//! the process and the number of the call (`type=1326`; seccomp(2), `SECCOMP_FILTER_FLAG_LOG`), where it has audit
+//! and `kernel.seccomp.actions_logged` names `errno`, as it does unless changed.
+
+use crate::{NodeError, sys};
+use libc::c_long;
+use rustix::io::Errno;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+use std::collections::BTreeMap;
+
+/// All that a process needs that writes its log and its trace and answers HTTP requests. Everything it reads is open:
+/// it opens nothing, and connects and signals to nothing.
+const REPORTER: &[c_long] = &[
+    // Open descriptors.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_close,
+    libc::SYS_dup,
+    // Waiting.
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_eventfd2,
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+    // Clients, and the queues of a new core. No `sendmsg`: the address that it names cannot be seen here.
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept4,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_shutdown,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    // Threads and signals of its own. The other filter refuses `clone3`.
+    libc::SYS_clone3,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_set_tid_address,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // What the vDSO answers where it can.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+];
+
+/// What x86-64 has besides, and newer architectures do not.
+#[cfg(target_arch = "x86_64")]
+const REPORTER_HERE: &[c_long] = &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_time];
+#[cfg(not(target_arch = "x86_64"))]
+const REPORTER_HERE: &[c_long] = &[];
+
+/// To begin the next file of a trace; Landlock names the one directory.
+const TRACE: &[c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    libc::SYS_statx,
+    libc::SYS_newfstatat,
+];
+#[cfg(target_arch = "x86_64")]
+const TRACE_HERE: &[c_long] = &[libc::SYS_open, libc::SYS_rename, libc::SYS_unlink, libc::SYS_stat, libc::SYS_lstat];
+#[cfg(not(target_arch = "x86_64"))]
+const TRACE_HERE: &[c_long] = &[];
+
+/// What the core never does after its start. It is a list of what is refused because its workers, which open files,
+/// signal processes and take over from other agents, need most of what a program needs.
+const CORE: &[c_long] = &[
+    // Other programs.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    // Sockets, whatever they reach.
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    // Memory and descriptors of other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // Mounts and namespaces.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    // Parts of the kernel that have often been ways into it.
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+];
+
+/// Commands of `bpf(2)` that read and change maps that are open or pinned: `BPF_MAP_LOOKUP_ELEM`, `_UPDATE_ELEM`,
+/// `_DELETE_ELEM`, `_GET_NEXT_KEY`, `BPF_OBJ_GET`, `BPF_OBJ_GET_INFO_BY_FD`. None makes, loads or attaches anything.
+const MAPS: [u64; 6] = [1, 2, 3, 4, 7, 15];
+
+/// Refuses every thread of this process, for good, all that the reporter does not need. `traces`: it writes a trace.
+pub fn filter_reporter(traces: bool) -> Result<(), NodeError> {
+    // A library that does not get clone3 uses clone, whose flags can be seen; only this answer makes it do so.
+    let no_clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    install(no_clone3, SeccompAction::Allow, refusal(Errno::NOSYS))?;
+    install(reporter(traces)?, refusal(Errno::PERM), SeccompAction::Allow)
+}
+
+/// Refuses every thread of this process, for good, what the core does not do after its start.
+pub fn filter_core() -> Result<(), NodeError> {
+    install(core()?, SeccompAction::Allow, refusal(Errno::PERM))
+}
+
+type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
+
+fn reporter(traces: bool) -> Result<Rules, BackendError> {
+    let trace = [TRACE, TRACE_HERE].into_iter().flatten().filter(|_| traces);
+    let mut rules: Rules = [REPORTER, REPORTER_HERE]
+        .into_iter()
+        .flatten()
+        .chain(trace)
+        .chain(traces.then_some(&libc::SYS_ftruncate))
+        .map(|call| (*call, Vec::new()))
+        .collect();
+    let word = |value: i32| u64::from(value.cast_unsigned());
+    let inet = |family| {
+        let stream = is(1, 0xf, word(libc::SOCK_STREAM))?;
+        SeccompRule::new(vec![is(0, u64::MAX, word(family))?, stream])
+    };
+    let executable = word(libc::PROT_EXEC);
+    let thread = word(libc::CLONE_THREAD);
+    let commands =
+        [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC, libc::F_GET_SEALS];
+    rules.extend([
+        (libc::SYS_socket, vec![inet(libc::AF_INET)?, inet(libc::AF_INET6)?]),
+        // To the other end of a socket that is connected, and to no address.
+        (libc::SYS_sendto, any(4, u64::MAX, &[0])?),
+        (libc::SYS_mmap, any(2, executable, &[0])?),
+        (libc::SYS_mprotect, any(2, executable, &[0])?),
+        (libc::SYS_clone, any(0, thread, &[thread])?),
+        (libc::SYS_fcntl, any(1, u64::MAX, &commands.map(word))?),
+        (libc::SYS_ioctl, any(1, u64::from(u32::MAX), &[FIONBIO])?),
+        (libc::SYS_prctl, any(0, u64::MAX, &[word(libc::PR_SET_NAME)])?),
+    ]);
+    Ok(rules)
+}
+
+/// `FIONBIO`, asm-generic/ioctls.h; the type of libc's constant differs with the C library.
+const FIONBIO: u64 = 0x5421;
+
+fn core() -> Result<Rules, BackendError> {
+    let mut rules: Rules = CORE.iter().map(|call| (*call, Vec::new())).collect();
+    rules.insert(libc::SYS_bpf, none(0, &MAPS)?);
+    // Limits of other processes.
+    rules.insert(libc::SYS_prlimit64, none(0, &[0])?);
+    Ok(rules)
+}
+
+/// An argument that is `value` in the bits of `mask`.
+fn is(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), value)
+}
+
+/// An argument that is any of `values` in the bits of `mask`.
+fn any(argument: u8, mask: u64, values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
+    values.iter().map(|value| SeccompRule::new(vec![is(argument, mask, *value)?])).collect()
+}
+
+/// An argument of 32 bits that is none of `values`.
+fn none(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
+    let differs = |value: &u64| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *value);
+    Ok(vec![SeccompRule::new(values.iter().map(differs).collect::<Result<_, _>>()?)?])
+}
+
+const fn refusal(errno: Errno) -> SeccompAction {
+    SeccompAction::Errno(errno.raw_os_error().cast_unsigned())
+}
+
+fn install(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<(), NodeError> {
+    let filter = SeccompFilter::new(rules, otherwise, matched, std::env::consts::ARCH.try_into()?)?;
+    let program: BpfProgram = filter.try_into()?;
+    sys::filter_all_threads(&program).map_err(|source| NodeError::Refused {
+        what: "filter this process's system calls",
+        source,
+        advice: "This needs a kernel with CONFIG_SECCOMP_FILTER",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::ErrorKind;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    /// Runs a test of this file in a process of its own: a filter stays.
+    fn alone(name: &str, test: impl FnOnce()) {
+        if std::env::var("FILTERED").as_deref() == Ok(name) {
+            return test();
+        }
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        command.env("FILTERED", name).args(["--exact", &format!("system_calls::tests::{name}"), "--nocapture"]);
+        let output = command.output().expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+    }
+
+    fn is_refused<T>(result: std::io::Result<T>) -> bool {
+        result.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+    }
+
+    #[test]
+    fn a_reporter_serves_and_opens_and_connects_to_nothing() {
+        alone("a_reporter_serves_and_opens_and_connects_to_nothing", || {
+            let place = tempfile::tempdir().expect("a directory");
+            let path = place.path().join("socket");
+            let _listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+            rustix::thread::set_no_new_privs(true).expect("always allowed");
+            let (ready, wait) = std::sync::mpsc::channel::<()>();
+            let other = std::thread::spawn(move || {
+                wait.recv().expect("it begins");
+                is_refused(File::open("/proc/self/status"))
+            });
+            filter_reporter(false).expect("a filter");
+            ready.send(()).expect("it waits");
+            assert!(other.join().expect("it ends"), "a thread that was there before is filtered, too");
+            let server = TcpListener::bind("127.0.0.1:0").expect("it may listen");
+            let address = server.local_addr().expect("an address");
+            assert!(is_refused(TcpStream::connect(address)) && is_refused(UnixStream::connect(&path)));
+            assert!(is_refused(UnixStream::pair()) && is_refused(Command::new("/bin/true").spawn()));
+            assert!(rustix::process::kill_current_process_group(rustix::process::Signal::URG).is_err());
+            assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
+        });
+    }
+
+    #[test]
+    fn one_that_traces_opens_files() {
+        alone("one_that_traces_opens_files", || {
+            let place = tempfile::tempdir().expect("a directory");
+            rustix::thread::set_no_new_privs(true).expect("always allowed");
+            filter_reporter(true).expect("a filter");
+            let [old, new] = ["old", "new"].map(|name| place.path().join(name));
+            File::options().write(true).create(true).truncate(true).open(&old).expect("writable");
+            std::fs::rename(&old, &new).expect("it moves");
+            assert_eq!(std::fs::metadata(&new).expect("it is there").len(), 0);
+            std::fs::remove_file(&new).expect("it goes");
+        });
+    }
+
+    #[test]
+    fn a_core_opens_files_and_signals_but_starts_and_connects_nothing() {
+        alone("a_core_opens_files_and_signals_but_starts_and_connects_nothing", || {
+            rustix::thread::set_no_new_privs(true).expect("always allowed");
+            filter_core().expect("a filter");
+            assert!(File::open("/proc/self/status").is_ok());
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::URG).expect("allowed");
+            assert!(is_refused(UnixStream::pair()) && is_refused(Command::new("/bin/true").spawn()));
+            let (own, parent) = (None, rustix::process::getppid());
+            let limits = |process| {
+                use rustix::process::{Resource, Rlimit, prlimit};
+                prlimit(process, Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+            };
+            assert!(limits(own).is_ok());
+            assert_eq!(limits(parent).err(), Some(Errno::PERM));
+        });
+    }
+}

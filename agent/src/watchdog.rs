@@ -1,0 +1,213 @@
+//! The watch over the core: a thread of the supervisor with the priority of the core's watching thread. Where this one
+//! runs in time and that one does not run, the core hangs, and not the machine: it is killed, and the supervisor undoes
+//! what it held and starts another. One that cannot die yet, because it is in an uninterruptible system call, holds
+//! nothing any more either.
+//!
+//! To the service manager the supervisor reports (sd_notify) when the core has begun to watch, and from then on that
+//! its own threads run.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use plimsoll_node::priority;
+use plimsoll_node::process;
+use plimsoll_state::heartbeat::Pulse;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
+
+use crate::service_manager::ServiceManager;
+use crate::undo::undo_before_death;
+
+/// How often the thread compares.
+const PERIOD: Duration = Duration::from_millis(250);
+/// A thread that slept so long could not run itself: that time says nothing of the core.
+const LATE: Duration = PERIOD.saturating_mul(2);
+/// A core whose watching thread did not run for so long is killed; by then the marks of its in-kernel brake have run out.
+/// A write to a cgroup's file may wait for others that hold the same lock, at worst fractions of a second as measured.
+const HANGS: Duration = crate::core::BRAKE_LEASE;
+/// The same before the thread has begun: programs are loaded and all cgroups walked until then.
+const START: Duration = Duration::from_mins(2);
+/// How long a killed core may take to die before what it holds is undone all the same.
+const DEATH: Duration = Duration::from_secs(1);
+
+/// What the thread and the supervisor's own thread share.
+#[derive(Debug)]
+struct Shared {
+    service_manager: Option<ServiceManager>,
+    core: Mutex<Option<Core>>,
+    /// How often the thread compared.
+    rounds: AtomicU64,
+    /// A core has begun to watch.
+    ready: AtomicBool,
+    over: AtomicBool,
+}
+
+/// The core that is watched.
+#[derive(Debug)]
+struct Core {
+    process: OwnedFd,
+    pulse: Pulse,
+    judge: Judge,
+}
+
+/// The thread, and how the supervisor reports.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    shared: Arc<Shared>,
+    thread: Thread,
+    reported: Instant,
+    rounds: u64,
+}
+
+impl Watchdog {
+    /// Starts the thread. The run record is in `directory`.
+    pub(crate) fn start(directory: PathBuf) -> anyhow::Result<Self> {
+        let service_manager = ServiceManager::from_environment().context("cannot report to the service manager")?;
+        let shared = Arc::new(Shared {
+            service_manager,
+            core: Mutex::new(None),
+            rounds: AtomicU64::new(0),
+            ready: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        });
+        let seen = Arc::clone(&shared);
+        let serve = move || {
+            // Refused alike for both threads: then both are ordinary ones.
+            let _ = priority::raise_this_thread();
+            while !seen.over.load(Ordering::Relaxed) {
+                let before = Instant::now();
+                thread::park_timeout(PERIOD);
+                seen.compare(before.elapsed(), &directory);
+            }
+        };
+        let thread = thread::Builder::new().name("watchdog".into()).spawn(serve);
+        let thread = thread.context("cannot start the watchdog's thread")?.thread().clone();
+        Ok(Self { shared, thread, reported: Instant::now(), rounds: 0 })
+    }
+
+    /// Watches this core from now on.
+    pub(crate) fn watch(&self, core: Pid, pulse: Pulse) -> Result<(), rustix::io::Errno> {
+        #[cfg(feature = "fault-injection")]
+        let judge = Judge { is_off: crate::fault_injection::may_hang(), ..Judge::default() };
+        #[cfg(not(feature = "fault-injection"))]
+        let judge = Judge::default();
+        *self.shared.core() = Some(Core { process: process::open(core)?, pulse, judge });
+        Ok(())
+    }
+
+    /// The core is gone. Waits for the end of what the thread is undoing.
+    pub(crate) fn forget(&self) {
+        *self.shared.core() = None;
+    }
+
+    /// Reports to the service manager that both threads run, where it is time; gives when it is time again.
+    pub(crate) fn report(&mut self) -> Option<Duration> {
+        let service_manager = self.shared.service_manager.as_ref()?;
+        // Some times in each interval: one report may be lost.
+        let every = service_manager.watchdog? / 4;
+        let rounds = self.shared.rounds.load(Ordering::Relaxed);
+        if self.reported.elapsed() >= every && rounds != self.rounds && service_manager.report("WATCHDOG=1") {
+            (self.reported, self.rounds) = (Instant::now(), rounds);
+        }
+        Some(every)
+    }
+}
+
+impl Drop for Watchdog {
+    /// Ends the thread.
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Relaxed);
+        self.thread.unpark();
+    }
+}
+
+impl Shared {
+    fn core(&self) -> MutexGuard<'_, Option<Core>> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compares what the core did with what this thread did, which `slept`.
+    fn compare(&self, slept: Duration, directory: &Path) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        let mut core = self.core();
+        let Some(Core { process, pulse, judge }) = &mut *core else { return };
+        let count = pulse.count();
+        if count > 0
+            && !self.ready.load(Ordering::Relaxed)
+            && let Some(service_manager) = &self.service_manager
+        {
+            self.ready.store(service_manager.report("READY=1"), Ordering::Relaxed);
+        }
+        let Some(silent) = judge.hangs(count, slept) else { return };
+        let seconds = silent.as_secs_f64();
+        tracing::warn!(seconds, "the core does not run although this machine does, and is killed");
+        let _ = pidfd_send_signal(&*process, Signal::KILL);
+        let patience = Timespec::try_from(DEATH).ok();
+        if poll(&mut [PollFd::new(&*process, PollFlags::IN)], patience.as_ref()) != Ok(1) {
+            match undo_before_death(directory) {
+                Ok(summary) => tracing::warn!("undone before the core could die: {summary}"),
+                Err(error) => tracing::warn!("cannot undo what the core holds that cannot die yet: {error:#}"),
+            }
+        }
+    }
+}
+
+/// Tells a core that hangs from a machine that does.
+#[derive(Debug, Default)]
+struct Judge {
+    count: u64,
+    /// For how long this thread ran in time while the core did not.
+    silent: Duration,
+    was_judged: bool,
+    is_off: bool,
+}
+
+impl Judge {
+    /// For how long the core did not run, once where that is too long.
+    fn hangs(&mut self, count: u64, slept: Duration) -> Option<Duration> {
+        if count != self.count {
+            (self.count, self.silent) = (count, Duration::ZERO);
+        } else if slept < LATE {
+            self.silent += slept;
+        }
+        let most = if count == 0 { START } else { HANGS };
+        let hangs = self.silent >= most && !self.was_judged && !self.is_off;
+        self.was_judged |= hangs;
+        hangs.then_some(self.silent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many rounds a core is killed that beats in the first `beats` of them.
+    fn killed_after(beats: u64, slept: impl Fn(u64) -> Duration) -> Option<u64> {
+        let mut judge = Judge::default();
+        (0..10_000).find(|round| judge.hangs((round + 1).min(beats), slept(*round)).is_some())
+    }
+
+    #[test]
+    fn a_core_that_does_not_run_is_killed_in_time_and_once() {
+        let rounds = |time: Duration| u64::try_from(time.as_nanos() / PERIOD.as_nanos()).expect("few");
+        assert_eq!(killed_after(10, |_| PERIOD), Some(9 + rounds(HANGS)));
+        assert_eq!(killed_after(0, |_| PERIOD), Some(rounds(START) - 1), "one that never began has longer");
+        let mut judge = Judge::default();
+        let times = (0..10_000).filter(|_| judge.hangs(1, PERIOD).is_some()).count();
+        assert_eq!(times, 1);
+    }
+
+    #[test]
+    fn a_core_is_not_blamed_for_what_the_machine_does() {
+        assert_eq!(killed_after(u64::MAX, |_| PERIOD), None, "it runs");
+        assert_eq!(killed_after(10, |_| Duration::from_secs(30)), None, "this thread did not run either");
+        // Every other time late: only the rest counts.
+        let slept = |round: u64| if round.is_multiple_of(2) { PERIOD } else { LATE };
+        assert_eq!(killed_after(10, slept), killed_after(10, |_| PERIOD).map(|round| 2 * (round - 9) + 8));
+    }
+}

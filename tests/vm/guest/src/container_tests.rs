@@ -1,0 +1,53 @@
+//! Agents in namespaces as container runtimes make them.
+
+use crate::agent::{Agent, PROGRAM, Settings, tail};
+use crate::cgroup::Cgroup;
+use crate::hog_tests::{Hog, guest};
+use crate::scene::{PATIENCE, Scene};
+use anyhow::{Result, ensure};
+use rustix::process::{Signal, kill_process};
+use std::path::Path;
+
+/// Each sees all workloads of the machine, knows its own cgroup, and one of the two acts; the other one takes over.
+pub(crate) fn agents_in_containers() -> Result<()> {
+    let mut scene = Scene::set_with(192, |settings| {
+        settings.container = true;
+        settings.kernel_brake = true;
+    })?;
+    let other = Settings { port: scene.settings.port + 1, ..scene.settings.clone() };
+    let mut second = Agent::launch(&other)?;
+    second.wait_shadowing(PATIENCE)?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("anon", victim.path(), 512, &[])?;
+    scene.expect_killed(&mut hog, &victim)?;
+    ensure!(second.killed() == 0 && second.running()?, "the second agent acted, or ended: {}", tail(&second.text()));
+    // What outlives the container is the machine's.
+    for path in ["/run/plimsoll/record", "/sys/fs/bpf/plimsoll/stopped"] {
+        ensure!(Path::new(path).exists(), "{path} is the container's own");
+    }
+    kill_process(scene.agent.supervisor(), Signal::TERM)?;
+    second.wait_ready(PATIENCE)?;
+    scene.agent.wait_end(PATIENCE)?;
+    std::mem::swap(&mut scene.agent, &mut second);
+    let victim = Cgroup::create("work.slice/next")?;
+    let mut hog = Hog::start("anon", victim.path(), 512, &["--rate", "80"])?;
+    scene.expect_killed(&mut hog, &victim)?;
+    scene.end()
+}
+
+/// Where the machine cannot be seen, the agent ends and names what to set.
+pub(crate) fn refused() -> Result<()> {
+    let settings = Settings::with_threshold(64 << 20);
+    let cgroup = settings.cgroup()?;
+    for (arguments, expected) in [
+        (&["--container", "--own-pids"][..], "hostPID: true"),
+        (&["--container", "--capabilities", "CAP_BPF,CAP_KILL,CAP_DAC_OVERRIDE"], "privileged: true"),
+    ] {
+        let mut command = guest();
+        command.arg("within").args(arguments).arg("--cgroup").arg(cgroup.path()).args(["--", PROGRAM, "run"]);
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        ensure!(output.status.code() == Some(3) && said.contains(expected), "{}: {said}", output.status);
+    }
+    Ok(())
+}
