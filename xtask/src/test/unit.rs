@@ -25,9 +25,14 @@ pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     let no_linux = ["check", "--locked", "--target", install::OTHER_SYSTEM, "-p", "plimsoll"];
     report.run("the agent compiles for another system, where it reports that it needs Linux", &mut cargo(&no_linux));
     report.run("licences and sources", &mut dependencies::deny()?);
-    match service::verify() {
-        Some(result) => report.step("systemd accepts the shipped unit", result),
-        None => report.not_run("systemd accepts the shipped unit", "there is no systemd-analyze on this machine"),
+    for (what, result) in [
+        ("systemd accepts the shipped unit", service::verify()),
+        ("the shipped unit is no more exposed than it was", service::exposure()),
+    ] {
+        match result {
+            Some(result) => report.step(what, result),
+            None => report.not_run(what, "there is no systemd-analyze on this machine"),
+        }
     }
     report.tests(&mut cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]))
 }
