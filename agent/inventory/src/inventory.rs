@@ -181,8 +181,19 @@ impl Inventory {
                 return false;
             }
         };
+        self.sight_at(&path, sink)
+    }
+
+    fn sight_at(&mut self, path: &[u8], sink: &mut impl Sink) -> bool {
+        let is_below = |path: &[u8], above: &[u8]| path.strip_prefix(above).is_some_and(|rest| rest.starts_with(b"/"));
         let Config { root, patterns, protected, .. } = &self.config;
-        let Some(found) = workload_of(root, patterns, protected, &path) else { return true };
+        let Some(found) = workload_of(root, patterns, protected, path) else {
+            if patterns.is_never(path) {
+                // What holds it is no workload any more.
+                self.close(|known| is_below(path, known.handle.path()), sink);
+            }
+            return true;
+        };
         let of_owner = self.known.values().filter(|known| known.standing.owner.is_some_and(|it| is_owner(&found, it)));
         if of_owner.count() >= Bounds::default().of_owner {
             return false;
@@ -190,8 +201,7 @@ impl Inventory {
         let is_merged = found.owner.is_some_and(|owner| self.known.contains_key(&owner.id));
         if !is_merged {
             // What was a leaf is none any more where a cgroup was made in it.
-            let is_below = |path: &[u8]| found.path.strip_prefix(path).is_some_and(|rest| rest.first() == Some(&b'/'));
-            self.close(|known| is_below(known.handle.path()), sink);
+            self.close(|known| is_below(&found.path, known.handle.path()), sink);
             self.meet(&found, sink);
             self.send(sink);
         }

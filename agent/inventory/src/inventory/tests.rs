@@ -114,6 +114,25 @@ fn what_there_is_no_room_for_is_counted_and_displaces_nothing() {
 }
 
 #[test]
+fn a_workload_is_closed_when_a_cgroup_that_is_never_touched_is_made_in_it() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    for name in ["work.slice", "work.slice/a", "work.slice/b"] {
+        cgroup(tree.path(), name, 0);
+    }
+    let mut inventory = inventory(tree.path(), 10);
+    inventory.config.patterns = Patterns::of(&["work.slice/*"], &["work.slice/*/keep"]);
+    let mut sent = Sent::default();
+    inventory.discover(&mut sent);
+    assert_eq!(sent.take(), (vec!["work.slice/a".into(), "work.slice/b".into()], 0));
+    for (path, gone) in [("work.slice/b/other", 0), ("work.slice/a/keep", 1)] {
+        cgroup(tree.path(), path, 0);
+        assert!(inventory.sight_at(path.as_bytes(), &mut sent));
+        assert_eq!(sent.take().1, gone, "{path}");
+    }
+    assert_eq!(inventory.workloads(), 1);
+}
+
+#[test]
 fn slices_that_are_not_braked_are_reported() {
     let found = |path: &str| Found { path: path.into(), ..Found::default() };
     let discovery = |workloads: &[&str], refused: &[&str]| Discovery {
