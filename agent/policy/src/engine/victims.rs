@@ -211,7 +211,9 @@ impl<'a> Rules<'a> {
     ) -> Self {
         let is_memory = need.short.resource() == Resource::Memory;
         let responsibility = Responsibility::of(config, plan);
-        let is_blind = !responsibility.is_elsewhere && picks_blindly(observation, need.short, plan);
+        // Without statistics no workload is known to have grown, also where memory fell by nothing.
+        let needs_growth = plan.attribution.is_some() && !config.evict_for_unattributed;
+        let is_blind = !needs_growth && picks_blindly(observation, need.short, plan);
         let classes_count = is_memory && config.eviction_policy == EvictionPolicy::OpenShift3;
         Self { config, responsibility, futile, is_blind, classes_count, now }
     }
