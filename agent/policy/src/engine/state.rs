@@ -218,9 +218,15 @@ impl RateLimit {
             let Some(place) = taken.as_mut().filter(|place| !place.is_killed) else { continue };
             place.is_killed = true;
             let (before, after) = workloads.split_at(workloads.len().min(place.index as usize + 1));
+            let is_dying =
+                |workload: &Workload<'_>| workload.terminating.is_some_and(|terminating| !terminating.is_refused);
+            // Another victim of the same owner has its place, too.
+            let is_of_owner =
+                |workload: &&Workload<'_>| place.owner.is_some() && workload.owner.map(|owner| owner.id) == place.owner;
             if let Some(victim) = before.iter().rev().chain(after).find(|workload| workload.uid == place.victim)
                 && !victim.is_empty
-                && victim.terminating.is_none_or(|terminating| terminating.is_refused)
+                && !is_dying(victim)
+                && !workloads.iter().filter(is_of_owner).any(is_dying)
             {
                 *taken = None;
             }
@@ -346,6 +352,20 @@ mod tests {
             // Once it was seen to be killed, another one at its place is not.
             limit.settle(&[workload(1, None)]);
             assert_eq!(limit.left(at(1)), left, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn the_place_of_an_owner_is_kept_where_one_of_its_victims_was_killed() {
+        let killed = Some(Terminating::default());
+        for (second, left) in [(killed, 1), (None, 2)] {
+            let mut limit = RateLimit::new(2);
+            for (index, uid) in [(0, 1), (1, 2)] {
+                limit.took(index, &workload(uid, Some(7)), at(1));
+            }
+            let second = Workload { terminating: second, ..workload(2, Some(7)) };
+            limit.settle(&[workload(1, Some(7)), second]);
+            assert_eq!(limit.left(at(1)), left);
         }
     }
 
