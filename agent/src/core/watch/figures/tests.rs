@@ -1,0 +1,231 @@
+use super::super::testing::{SLICE, Scene, slice_policy};
+use super::*;
+use crate::record::{Cause, PlanRecord, Record};
+use plimsoll_inventory::{SliceFacts, SliceFigures, Update};
+use plimsoll_node::clock::monotonic;
+use plimsoll_policy::Config as Policy;
+use plimsoll_sense::{
+    ArmedThresholds, BrakeMark, Descriptor, Generation, Kind, MAX_DESCRIPTORS, SenseError, Source, WakeList,
+};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Counts how often it was armed.
+struct Armed(Arc<AtomicU32>);
+
+impl Source for Armed {
+    fn kind(&self) -> Kind {
+        Kind::Ebpf
+    }
+
+    fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
+        ArrayVec::new()
+    }
+
+    fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
+        Ok(())
+    }
+
+    fn arm(&mut self, _: &ArmedThresholds) -> Result<Generation, SenseError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Generation(1))
+    }
+
+    fn disarm(&mut self) -> Result<(), SenseError> {
+        Ok(())
+    }
+
+    fn set_brakes(&mut self, _: &[BrakeMark]) -> Result<(), SenseError> {
+        Ok(())
+    }
+}
+
+/// A workload of so many MiB, of which the inventory thread last saw so much as page cache, and so much is now.
+fn joins(scene: &mut Scene, slot: u32, name: &str, mib: u64, seen: u64, now: u64) {
+    scene.cgroup(name, mib);
+    scene.write(name, "memory.stat", &format!("inactive_file {}\n", now << 20));
+    scene.joins_with_cache(slot, name, Bytes::mib(seen));
+}
+
+#[test]
+fn a_process_that_replaced_page_cache_by_anonymous_memory_is_the_victim() {
+    let mut scene = Scene::new(10);
+    joins(&mut scene, 0, "replaced", 70, 70, 0);
+    joins(&mut scene, 1, "bystander", 20, 0, 0);
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(
+        (scene.text("replaced", "cgroup.kill"), scene.text("bystander", "cgroup.kill")),
+        ("1".into(), String::new())
+    );
+}
+
+#[test]
+fn a_workload_that_has_read_much_is_no_victim_for_its_page_cache() {
+    let mut scene = Scene::new(10);
+    joins(&mut scene, 0, "backup", 50, 0, 49);
+    joins(&mut scene, 1, "hog", 49, 0, 0);
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!((scene.text("backup", "cgroup.kill"), scene.text("hog", "cgroup.kill")), (String::new(), "1".into()));
+}
+
+#[test]
+fn page_cache_of_the_slice_itself_is_no_reason_to_evict() {
+    let mut scene = Scene::new(10);
+    scene.write("slice", "memory.stat", &format!("inactive_file {0}\nactive_file 0\nslab_reclaimable 0\n", 60 << 20));
+    joins(&mut scene, 0, "backup", 70, 0, 60);
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(scene.text("backup", "cgroup.kill"), "");
+}
+
+#[test]
+fn an_older_figure_of_a_slice_that_comes_late_is_read_again() {
+    let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(10) });
+    scene.write("slice", "memory.stat", &format!("inactive_file {0}\nactive_file 0\nslab_reclaimable 0\n", 5 << 20));
+    joins(&mut scene, 0, "hog", 6, 0, 0);
+    joins(&mut scene, 1, "bystander", 5, 0, 0);
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    // As the inventory thread read it before: as if the victim were not enough.
+    let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
+    let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };
+    scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
+    scene.sample();
+    assert_eq!((scene.text("hog", "cgroup.kill"), scene.text("bystander", "cgroup.kill")), ("1".into(), String::new()));
+}
+
+#[test]
+fn a_decision_that_waited_knows_the_crossing_and_arms_the_threshold_again() {
+    for is_below in [true, false] {
+        let arms = Arc::new(AtomicU32::new(0));
+        let mut scene = Scene::woken_by(Armed(Arc::clone(&arms)), slice_policy(10));
+        joins(&mut scene, 0, "hog", 70, 0, 0);
+        scene.uses("slice", SLICE - 1);
+        let at = monotonic();
+        let mut trigger = Trigger::of(Cause::Threshold, at);
+        trigger.crossed = Some(at);
+        scene.watch.sample(&trigger);
+        assert!(scene.watch.figures.is_awaited() && arms.load(Ordering::Relaxed) == 0);
+        if !is_below {
+            scene.uses("slice", 0);
+        }
+        while scene.watch.figures.is_pending() {
+            scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+        }
+        scene.watch.sample(&Trigger::of(Cause::Reclaim, monotonic()));
+        assert_eq!(arms.load(Ordering::Relaxed), 1, "its event was taken, and no other would come");
+        let crossed = scene.frames().iter().find_map(|frame| match Record::read(frame) {
+            Some(Record::Plan(PlanRecord::Begin { cause: Cause::Threshold, crossed, .. })) => crossed,
+            _ => None,
+        });
+        assert_eq!(crossed, is_below.then_some(at));
+    }
+}
+
+#[test]
+fn a_decision_is_taken_on_older_figures_where_none_come_in_time() {
+    let mut scene = Scene::new(10);
+    scene.watch.figures.set_patience(Duration::ZERO);
+    joins(&mut scene, 0, "hog", 70, 0, 0);
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(scene.text("hog", "cgroup.kill"), "1");
+}
+
+#[test]
+fn a_victim_that_is_not_among_the_largest_is_read_before_it_is_killed() {
+    let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(1000) });
+    for slot in 0..64 {
+        joins(&mut scene, slot, &format!("large{slot}"), 2, 2, 2);
+    }
+    // All that it uses is page cache by now.
+    joins(&mut scene, 64, "small", 1, 0, 1);
+    scene.uses("slice", SLICE - 1);
+    for _ in 0..3 {
+        scene.sample();
+    }
+    assert_eq!(scene.text("small", "cgroup.kill"), "");
+    // And now it is not, which the inventory thread has seen.
+    joins(&mut scene, 64, "small", 1, 0, 0);
+    // A threshold is crossed each time, so that all figures are old again.
+    for _ in 0..3 {
+        scene.cross();
+    }
+    assert_eq!(scene.text("small", "cgroup.kill"), "1");
+}
+
+#[test]
+fn of_many_small_victims_none_is_killed_for_page_cache() {
+    let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(1000) });
+    for slot in 0..64 {
+        joins(&mut scene, slot, &format!("large{slot}"), 2, 2, 2);
+    }
+    let names: Vec<_> = (64..164).map(|slot| (slot, format!("small{slot}"))).collect();
+    for (slot, name) in &names {
+        joins(&mut scene, *slot, name, 0, 0, 0);
+        // All that it uses is page cache by now.
+        scene.write(name, "memory.current", "65536\n");
+        scene.write(name, "memory.stat", "inactive_file 65536\n");
+    }
+    scene.uses("slice", SLICE - 1);
+    for _ in 0..40 {
+        scene.sample();
+    }
+    for (_, name) in names {
+        assert_eq!(scene.text(&name, "cgroup.kill"), "", "{name}");
+    }
+}
+
+#[test]
+fn many_small_victims_are_killed_as_far_as_there_is_room_for_them() {
+    let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(1000) });
+    for slot in 0..64 {
+        joins(&mut scene, slot, &format!("large{slot}"), 2, 2, 2);
+    }
+    let names: Vec<_> = (64..164).map(|slot| (slot, format!("small{slot}"))).collect();
+    for (slot, name) in &names {
+        joins(&mut scene, *slot, name, 0, 0, 0);
+        scene.write(name, "memory.current", "65536\n");
+    }
+    scene.uses("slice", SLICE - 1);
+    for killed in 1..=25 {
+        for _ in 0..2 {
+            scene.cross();
+        }
+        let dying = |name: &&String| scene.text(name, "cgroup.kill") == "1";
+        let dying: Vec<_> = names.iter().map(|(_, name)| name).filter(dying).collect();
+        assert_eq!(dying.len(), 4, "four at a time, the {killed}th time");
+        for name in dying {
+            scene.write(name, "cgroup.kill", "");
+            scene.write(name, "cgroup.events", "populated 0\n");
+            scene.uses(name, 0);
+        }
+        scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+        while scene.returned.pop().is_ok() {}
+    }
+}
+
+#[test]
+fn figures_are_read_again_after_an_event_and_after_an_older_one_came() {
+    let at = |ms: u64| MonotonicNs(0).after(Duration::from_millis(ms));
+    let cgroup = CgroupId(7);
+    let mut figures = Figures::new();
+    figures.crossed(at(1000));
+    figures.read.push(Figure { cgroup, requested: at(1001), is_answered: false });
+    assert!(!figures.is_new(cgroup, at(1002)) && figures.is_pending());
+    assert!(figures.answered(cgroup));
+    for (now, is_new) in [(1002, true), (2001, true), (2002, false)] {
+        assert_eq!(figures.is_new(cgroup, at(now)), is_new, "{now}");
+    }
+    // A decision that waits does not wait again for later events.
+    figures.waits = Some(at(1002));
+    figures.crossed(at(1003));
+    assert!(figures.is_new(cgroup, at(2200)));
+    figures.end_wait();
+    figures.crossed(at(1004));
+    assert!(!figures.is_new(cgroup, at(1005)));
+    figures.event = at(1000);
+    figures.outdate(cgroup);
+    assert!(!figures.is_new(cgroup, at(1002)));
+}
