@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::ptr::null;
 
 use anyhow::Context as _;
@@ -33,11 +33,17 @@ pub(crate) fn start(fifo: Option<File>) -> anyhow::Result<()> {
         let Some((pid, path)) = read.ok().and_then(|_| line.trim_end().split_once(' ')) else { return };
         let (Ok(core), Ok(path)) = (pid.parse(), CString::new(path)) else { return };
         for (name, attempt) in ATTEMPTS {
-            eprintln!("plimsoll: hostile: {name}: {}", attempt(core, &path));
+            print(&format!("{name}: {}", attempt(core, &path)));
         }
-        eprintln!("plimsoll: hostile: done");
+        print("done");
     };
     std::thread::Builder::new().name("hostile".into()).spawn(serve).map(drop).context("cannot start a thread")
+}
+
+/// In one write, so that the log of another process does not come in between.
+fn print(outcome: &str) {
+    // Nothing is left to do where standard error is closed: the test waits for `done` in vain.
+    let _ = std::io::stderr().write_all(format!("plimsoll: hostile: {outcome}\n").as_bytes());
 }
 
 /// By name; each gives the error, or 0.

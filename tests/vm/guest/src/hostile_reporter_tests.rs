@@ -20,6 +20,15 @@ const HOSTILE: &str = "PLIMSOLL_HOSTILE_REPORTER";
 /// does not need, on its own word and as seen from outside, and serves on.
 pub(crate) fn reporter_tries_to_become_root() -> Result<()> {
     let (fifo, socket) = ("/run/hostile.fifo", "/run/hostile.socket");
+    // A repetition of the test finds those of the time before.
+    for path in [fifo, socket] {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).context(format!("cannot remove {path}"));
+            }
+            _ => {}
+        }
+    }
     mknodat(CWD, fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).context("cannot make a FIFO")?;
     let listener = UnixListener::bind(socket)?;
     listener.set_nonblocking(true)?;
