@@ -1,6 +1,7 @@
 //! The brake in the kernel: how much it lets past, that it comes back after every hold, and that every process that it
 //! stopped goes on or is killed.
 
+use crate::agent::tail;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
 use crate::machine::{self, short_lists, wait_for};
@@ -96,6 +97,11 @@ pub(crate) fn holds_again() -> Result<()> {
             .with_context(|| format!("round {round}"))?;
         wait_for("memory is back above the threshold", PATIENCE, || {
             Ok(machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + 64 * MIB)
+        })
+        .with_context(|| {
+            let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default().replace('\n', ", ");
+            let threshold = scene.settings.threshold_bytes;
+            format!("round {round}, threshold {threshold}: {meminfo}; the log ends with {}", tail(&scene.agent.text()))
         })?;
         // Marks come back with a sample above all thresholds.
         std::thread::sleep(Duration::from_secs(2));
