@@ -30,7 +30,8 @@ pub(crate) struct Options {
     /// back.
     #[arg(long, env = "PLIMSOLL_LOG_LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
-    /// For `run`: write traces for `plimsoll replay` into this directory. None are written without it.
+    /// For `run`: write traces for `plimsoll replay` into this directory, which is made where it is missing; one that
+    /// is there has to belong to user 65526. None are written without it.
     #[arg(long, env = "PLIMSOLL_TRACE", value_name = "DIRECTORY")]
     pub(crate) trace: Option<PathBuf>,
     /// The size of all files of the trace together, as in `64Mi`, which is the default; the oldest are removed first.

@@ -8,7 +8,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -30,8 +30,12 @@ const LATE: Duration = PERIOD.saturating_mul(2);
 /// A core whose watching thread did not run for so long is killed; by then the marks of its in-kernel brake have run out.
 /// A write to a cgroup's file may wait for others that hold the same lock, at worst fractions of a second as measured.
 const HANGS: Duration = crate::core::BRAKE_LEASE;
-/// The same before the thread has begun: programs are loaded and all cgroups walked until then.
+/// The same before the thread has begun: programs are loaded and all cgroups walked until then, without real-time
+/// priority and locked memory. A machine that thrashes may need longer than this thread shows: the time is doubled for
+/// each core that was killed before it began.
 const START: Duration = Duration::from_mins(2);
+/// How often it is doubled at most.
+const DOUBLINGS: u32 = 5;
 /// How long a killed core may take to die before what it holds is undone all the same.
 const DEATH: Duration = Duration::from_secs(1);
 
@@ -44,6 +48,8 @@ struct Shared {
     rounds: AtomicU64,
     /// A core has begun to watch.
     ready: AtomicBool,
+    /// How many cores, one after another, were killed before they began.
+    unbegun: AtomicU32,
     over: AtomicBool,
 }
 
@@ -73,6 +79,7 @@ impl Watchdog {
             core: Mutex::new(None),
             rounds: AtomicU64::new(0),
             ready: AtomicBool::new(false),
+            unbegun: AtomicU32::new(0),
             over: AtomicBool::new(false),
         });
         let seen = Arc::clone(&shared);
@@ -92,10 +99,11 @@ impl Watchdog {
 
     /// Watches this core from now on.
     pub(crate) fn watch(&self, core: Pid, pulse: Pulse) -> Result<(), rustix::io::Errno> {
-        #[cfg(feature = "fault-injection")]
-        let judge = Judge { is_off: crate::fault_injection::may_hang(), ..Judge::default() };
-        #[cfg(not(feature = "fault-injection"))]
-        let judge = Judge::default();
+        let judge = Judge {
+            #[cfg(feature = "fault-injection")]
+            is_off: crate::fault_injection::may_hang(),
+            ..Judge::after(self.shared.unbegun.load(Ordering::Relaxed))
+        };
         *self.shared.core() = Some(Core { process: process::open(core)?, pulse, judge });
         Ok(())
     }
@@ -143,7 +151,13 @@ impl Shared {
         {
             self.ready.store(service_manager.report("READY=1"), Ordering::Relaxed);
         }
+        if count > 0 {
+            self.unbegun.store(0, Ordering::Relaxed);
+        }
         let Some(silent) = judge.hangs(count, slept) else { return };
+        if count == 0 {
+            self.unbegun.fetch_add(1, Ordering::Relaxed);
+        }
         let seconds = silent.as_secs_f64();
         tracing::warn!(seconds, "the core does not run although this machine does, and is killed");
         let _ = pidfd_send_signal(&*process, Signal::KILL);
@@ -157,9 +171,11 @@ impl Shared {
     }
 }
 
-/// Tells a core that hangs from a machine that does.
-#[derive(Debug, Default)]
+/// Distinguishes a core that hangs from a machine that does.
+#[derive(Debug)]
 struct Judge {
+    /// How long it may take to begin.
+    start: Duration,
     count: u64,
     /// For how long this thread ran in time while the core did not.
     silent: Duration,
@@ -168,6 +184,12 @@ struct Judge {
 }
 
 impl Judge {
+    /// Of a core that is started after so many that were killed before they began.
+    fn after(unbegun: u32) -> Self {
+        let start = START * 2_u32.pow(unbegun.min(DOUBLINGS));
+        Self { start, count: 0, silent: Duration::ZERO, was_judged: false, is_off: false }
+    }
+
     /// For how long the core did not run, once where that is too long.
     fn hangs(&mut self, count: u64, slept: Duration) -> Option<Duration> {
         if count != self.count {
@@ -175,7 +197,7 @@ impl Judge {
         } else if slept < LATE {
             self.silent += slept;
         }
-        let most = if count == 0 { START } else { HANGS };
+        let most = if count == 0 { self.start } else { HANGS };
         let hangs = self.silent >= most && !self.was_judged && !self.is_off;
         self.was_judged |= hangs;
         hangs.then_some(self.silent)
@@ -188,8 +210,11 @@ mod tests {
 
     /// After how many rounds a core is killed that beats in the first `beats` of them.
     fn killed_after(beats: u64, slept: impl Fn(u64) -> Duration) -> Option<u64> {
-        let mut judge = Judge::default();
-        (0..10_000).find(|round| judge.hangs((round + 1).min(beats), slept(*round)).is_some())
+        killed_by(Judge::after(0), beats, slept)
+    }
+
+    fn killed_by(mut judge: Judge, beats: u64, slept: impl Fn(u64) -> Duration) -> Option<u64> {
+        (0..100_000).find(|round| judge.hangs((round + 1).min(beats), slept(*round)).is_some())
     }
 
     #[test]
@@ -197,7 +222,11 @@ mod tests {
         let rounds = |time: Duration| u64::try_from(time.as_nanos() / PERIOD.as_nanos()).expect("few");
         assert_eq!(killed_after(10, |_| PERIOD), Some(9 + rounds(HANGS)));
         assert_eq!(killed_after(0, |_| PERIOD), Some(rounds(START) - 1), "one that never began has longer");
-        let mut judge = Judge::default();
+        for (unbegun, times) in [(1, 2), (2, 4), (100, 32)] {
+            let after = killed_by(Judge::after(unbegun), 0, |_| PERIOD);
+            assert_eq!(after, Some(times * rounds(START) - 1), "after {unbegun} that never began");
+        }
+        let mut judge = Judge::after(0);
         let times = (0..10_000).filter(|_| judge.hangs(1, PERIOD).is_some()).count();
         assert_eq!(times, 1);
     }

@@ -287,12 +287,10 @@ mod tests {
         let (id, events) = (one.handle.id(), tree.path().join("one/cgroup.events"));
         table.take(Update::Workload(0, one));
         fs::write(&events, "populated 0\n").expect("writable");
-        assert!(table.observe(0, NOW)[0].is_empty);
         table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
         let observed = table.observe(0, NOW)[0];
-        assert!(observed.terminating.is_some_and(|terminating| terminating.is_graceful));
         assert!(observed.is_empty, "what stays charged is not coming back");
-        table.set_termination(id, Termination::Stays);
+        assert_eq!(observed.terminating, None, "it has ended");
         fs::write(&events, "populated 1\n").expect("writable");
         assert!(!table.observe(0, NOW)[0].is_empty, "it was started again");
     }

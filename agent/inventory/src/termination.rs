@@ -25,7 +25,8 @@ impl Termination {
     pub(crate) fn seen(self, usage: Option<Bytes>, empty: bool, now: MonotonicNs) -> Self {
         match self {
             Self::Killed(least) => Self::Killed(usage.map_or(least, |usage| usage.min(least))),
-            Self::Stuck(_) if empty => Self::Stays,
+            // It ended: what is started in it later was not asked.
+            Self::Asked(..) | Self::Stuck(_) if empty => Self::Stays,
             Self::Stuck(least) => match usage {
                 Some(usage) if usage > least.saturating_add(REGROWN) => Self::Stays,
                 usage => Self::Stuck(usage.map_or(least, |usage| usage.min(least))),
@@ -56,6 +57,7 @@ mod tests {
     fn a_workload_that_could_not_be_ended_is_left_alone_until_that_changed() {
         let stuck = |mib| Termination::Stuck(Bytes::mib(mib));
         let killed = |mib| Termination::Killed(Bytes::mib(mib));
+        let asked = Termination::Asked(NOW, 4);
         let later = Termination::Refused(MonotonicNs(NOW.0 + 1));
         for (before, usage, empty, after) in [
             (stuck(100), Some(110), false, stuck(100)),
@@ -64,6 +66,8 @@ mod tests {
             (stuck(60), Some(76), false, stuck(60)),
             (stuck(60), Some(77), false, Termination::Stays),
             (stuck(60), Some(60), true, Termination::Stays),
+            (asked, Some(60), false, asked),
+            (asked, Some(60), true, Termination::Stays),
             (later, Some(1), false, later),
             (Termination::Refused(NOW), Some(1), false, Termination::Stays),
             (killed(60), Some(1000), false, killed(60)),

@@ -25,12 +25,17 @@ pub(super) const ID: u32 = 65526;
 /// What the reporter needs until it has its own user: to take it, and to give it the directory of a trace.
 pub(super) const CAPABILITIES: [Capability; 3] = [capabilities::SETUID, capabilities::SETGID, capabilities::CHOWN];
 
-/// Gives the reporter the directory that its trace is written in, and makes it the current one: its user may not enter
-/// those above. Where giving it is not allowed, the machine's owner has to do so.
+/// Enters the directory that the trace is written in: the reporter's user may not enter those above. One that is not
+/// there is made, and given to that user; where giving it is not allowed, and where it was there before, which may be
+/// for others' files, the machine's owner has to give it.
 pub(super) fn enter_directory(trace: &Path) -> std::io::Result<&'static Path> {
-    fs::create_dir_all(trace)?;
-    match std::os::unix::fs::chown(trace, Some(ID), Some(ID)) {
-        Err(error) if error.kind() != ErrorKind::PermissionDenied => return Err(error),
+    if let Some(parent) = trace.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::create_dir(trace).and_then(|()| std::os::unix::fs::chown(trace, Some(ID), Some(ID))) {
+        Err(error) if !matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::PermissionDenied) => {
+            return Err(error);
+        }
         Ok(()) | Err(_) => {}
     }
     std::env::set_current_dir(trace)?;

@@ -56,7 +56,6 @@ pub(crate) fn every_growth() -> Result<()> {
 pub(crate) fn replayed() -> Result<()> {
     for policy in ["plimsoll", "openshift3", "kubelet"] {
         let folder = PathBuf::from(format!("/run/trace-{policy}"));
-        fs::create_dir_all(&folder)?;
         let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| {
             settings.eviction_policy = Some(policy);
             settings.trace = Some(folder.clone());
