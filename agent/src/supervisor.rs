@@ -233,10 +233,11 @@ impl Supervisor {
                 self.reporter.again();
             }
         }
+        // Its watching thread has ended before the core has: the grace bounds that time.
+        self.watchdog.forget();
         if let Some(status) = self.core.stop(CORE_GRACE).filter(|status| !status.success()) {
             tracing::warn!(%status, "the core did not end in order");
         }
-        self.watchdog.forget();
         self.undo();
         self.take_queues();
         self.reporter.stop(REPORTER_GRACE);

@@ -160,7 +160,7 @@ impl Inventory {
                 }
                 sink.trouble("count", self.uncounted(&discovery));
             }
-            Err(error) => sink.trouble("walk", Some(format!("cannot look for workloads: {error}"))),
+            Err(error) => sink.trouble("walk", Some(format!("cannot find workloads: {error}"))),
         }
         self.find_slices(sink);
         self.find_marks(sink);
@@ -339,7 +339,7 @@ impl Inventory {
         let Some(patterns) = &self.config.brakes else { return };
         let discovery = match self.find(patterns, Bounds { depth: MARK_DEPTH, ..Bounds::default() }) {
             Ok(discovery) => discovery,
-            Err(error) => return sink.trouble("mark", Some(format!("cannot look for slices to mark: {error}"))),
+            Err(error) => return sink.trouble("mark", Some(format!("cannot find slices to mark: {error}"))),
         };
         sink.trouble("mark", unmarked(&discovery, self.marks.len()));
         let depth = |path: &[u8]| u8::try_from(path.split(|byte| *byte == b'/').count()).unwrap_or(u8::MAX);

@@ -17,7 +17,7 @@ impl Patterns {
     pub(crate) fn find(&self, path: &[u8]) -> (Match, usize) {
         let mut prefix = (Match::Not, 0);
         for (index, pattern) in self.workloads.iter().enumerate() {
-            match pattern.look(path) {
+            match pattern.match_of(path) {
                 Match::Not => {}
                 Match::Prefix => prefix = (Match::Prefix, index),
                 found @ (Match::Whole | Match::Below) => return (found, index),
@@ -33,7 +33,7 @@ impl Patterns {
 
     /// Whether something below `path` might be one that is never touched.
     pub(crate) fn never_may_be_below(&self, path: &[u8]) -> bool {
-        self.never.iter().any(|pattern| pattern.look(path) == Match::Prefix)
+        self.never.iter().any(|pattern| pattern.match_of(path) == Match::Prefix)
     }
 }
 

@@ -249,11 +249,13 @@ fn verdicts() -> impl Iterator<Item = Verdict> {
     let others = [
         Verdict::Evicted,
         Verdict::EscalatedToKill,
+        Verdict::OverLimit,
         Verdict::NotNeeded,
         Verdict::Terminating,
         Verdict::Stuck,
         Verdict::NoStatistics,
         Verdict::NothingToFree,
+        Verdict::SparedByLoop,
         Verdict::ClassRemains,
         Verdict::TooLittle,
         Verdict::RateLimited,

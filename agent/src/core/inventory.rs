@@ -21,7 +21,7 @@ use super::suspects;
 use super::thresholds::Machine;
 use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord};
 
-pub(super) use handle::{InventoryHandle, Request, clear, eventfd, ring};
+pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
 pub(super) use outgoing::{News, Outgoing};
 use schedule::Schedule;
 

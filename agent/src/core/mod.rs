@@ -138,7 +138,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let now = monotonic();
     let brakes_in_kernel = unified && !configuration.machine.brake.in_kernel.is_empty();
-    let ((give_means, means), (tell_taken_over, taken_over)) = (RingBuffer::new(1), std::sync::mpsc::channel());
+    let ((give_means, means), (report_taken_over, taken_over)) = (RingBuffer::new(1), std::sync::mpsc::channel());
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(UPDATES));
     let machine = machine()?;
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
@@ -201,7 +201,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         .spawn(move || inventory.serve(startup_report))
         .context("cannot start the inventory thread")?;
     if let Some(turn) = turn {
-        let ways = succession::Ways { means: give_means, news, taken_over: tell_taken_over };
+        let ways = succession::Ways { means: give_means, news, taken_over: report_taken_over };
         succession::start(turn, configuration, root, brakes_in_kernel, ways)?;
     }
     fault_injection::filter()?;

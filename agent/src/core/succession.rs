@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use plimsoll_config::Configuration;
 use plimsoll_node::cgroup::Root;
 
-use super::inventory::{TakenOver, ring};
+use super::inventory::{TakenOver, wake};
 use super::watch::Means;
 use super::{Past, enforcer, resumer};
 use crate::acting::Turn;
@@ -57,6 +57,6 @@ fn take_over(configuration: &Configuration, root: &Root, brakes_in_kernel: bool,
     // The receiver is gone where this process is just ending.
     let _ = taken_over.send(TakenOver { undone, troubles });
     let _ = means.push(Means { enforcer, resumer });
-    ring(&news);
+    wake(&news);
     Ok(())
 }

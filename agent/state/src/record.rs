@@ -106,7 +106,7 @@ impl Record {
         Ok((record, found))
     }
 
-    /// The open deeds in the record at `path`, which is left as it is: another process writes it, or cannot any more.
+    /// What is open in the record at `path`, which is left as it is: another process writes it, or cannot any more.
     /// None where there is no record of this boot.
     pub fn read(path: &Path, boot: BootId) -> Result<Vec<Entry>, StateError> {
         let fail = |what| move |source| StateError::File { what, path: path.to_owned(), source };
@@ -114,7 +114,7 @@ impl Record {
             Err(Errno::NOENT) => return Ok(Vec::new()),
             opened => opened.map_err(fail("open"))?,
         };
-        if u64::try_from(fstat(&fd).map_err(fail("look at"))?.st_size) != Ok(FILE_BYTES) {
+        if u64::try_from(fstat(&fd).map_err(fail("stat"))?.st_size) != Ok(FILE_BYTES) {
             return Ok(Vec::new());
         }
         let shared = Shared::map(&fd, 2 * SLOT).map_err(fail("map"))?;

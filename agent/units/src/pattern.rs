@@ -92,7 +92,7 @@ impl Pattern {
     }
 
     /// How the cgroup at `path`, below the cgroup root, stands to it.
-    pub fn look(&self, path: impl AsRef<[u8]>) -> Match {
+    pub fn match_of(&self, path: impl AsRef<[u8]>) -> Match {
         let mut names = path.as_ref().split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         for wanted in self.0.split('/') {
             match (wanted, names.next()) {
@@ -107,13 +107,13 @@ impl Pattern {
 
     /// Whether the cgroup at `path` is meant itself, not merely something in it or around it.
     pub fn matches(&self, path: impl AsRef<[u8]>) -> bool {
-        matches!(self.look(path), Match::Whole | Match::Below)
+        matches!(self.match_of(path), Match::Whole | Match::Below)
     }
 
     /// Whether it means a cgroup that `path` lies in, all of it. What `**` means is leaves, which hold nothing.
     pub fn holds(&self, path: impl AsRef<[u8]>) -> bool {
         let path = path.as_ref();
-        (0..path.len()).any(|end| path[end] == b'/' && self.look(&path[..end]) == Match::Whole)
+        (0..path.len()).any(|end| path[end] == b'/' && self.match_of(&path[..end]) == Match::Whole)
     }
 
     /// Whether the cgroup at `path` is meant, or lies in one that is.
@@ -214,7 +214,7 @@ mod tests {
             ("a*a", "a", Match::Not, false),
         ] {
             let found = Pattern::parse(pattern).expect(pattern);
-            assert_eq!((found.look(path), found.holds(path)), (expected, holds), "{pattern} {path}");
+            assert_eq!((found.match_of(path), found.holds(path)), (expected, holds), "{pattern} {path}");
             let is_meant = matches!(expected, Match::Whole | Match::Below);
             assert_eq!((found.matches(path), found.covers(path)), (is_meant, is_meant || holds), "{pattern} {path}");
         }

@@ -148,7 +148,7 @@ pub enum Outcome {
     /// Pods over limits of their own are evicted; pressure waits for the next turn.
     OverLimits,
     /// No threshold is met.
-    Calm,
+    NoPressure,
     /// Thresholds are met, and none for as long as its grace period.
     InGrace,
     /// Thresholds are met with their grace over, and their statistics are no newer than those of the last turn.
@@ -253,7 +253,7 @@ pub fn decide<'a, P: Manages<'a>>(
         } else if is_any(&|watched| watched.since.is_some()) {
             Outcome::InGrace
         } else {
-            Outcome::Calm
+            Outcome::NoPressure
         };
         return;
     };
@@ -430,13 +430,13 @@ mod tests {
         let config = Config { thresholds: vec![threshold(Signal::MemoryAvailable, 10)], ..Config::default() };
         let (mut state, mut plan) = (State::new(&config), Plan::with_capacity(0));
         for (available, read, second, outcome) in [
-            (100, 1, 1, Outcome::Calm),
+            (100, 1, 1, Outcome::NoPressure),
             (99, 2, 2, Outcome::InGrace),
             (99, 3, 11, Outcome::InGrace),
             (99, 3, 12, Outcome::Stale),
             (99, 4, 13, Outcome::NoPods),
             (99, 4, 14, Outcome::Stale),
-            (100, 5, 15, Outcome::Calm),
+            (100, 5, 15, Outcome::NoPressure),
         ] {
             let time = Some(StatsTime(read));
             let memory = MemoryStats { available: Some(available), working_set: Some(900), time };

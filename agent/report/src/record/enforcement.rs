@@ -29,7 +29,7 @@ pub enum EnforcementRecord<'a> {
     },
     /// A cgroup was killed; or that was refused.
     Kill {
-        /// The plan that named it, or zero where a brake did not hold.
+        /// The plan that named it, or zero for what became of an earlier kill.
         plan: u64,
         /// Its path.
         path: &'a [u8],
@@ -69,7 +69,7 @@ pub enum Braked {
     Frozen,
     /// It was thawed after so long.
     Thawed(Duration),
-    /// It grew by so much although it was frozen; it is killed.
+    /// It grew by so much although it was frozen; it stays frozen, and the next plan ranks it as growing.
     StillGrows(Bytes),
     /// It was removed meanwhile.
     Gone,

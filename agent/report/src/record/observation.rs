@@ -13,7 +13,7 @@ pub enum ObservationRecord<'a> {
         taken: MonotonicNs,
         /// When it is decided on.
         made: MonotonicNs,
-        /// Memory of the machine, without the huge page pool.
+        /// Memory of the machine, the huge page pool included.
         memory: MemoryReading,
         /// The huge page pool.
         huge_page_pool: Bytes,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(in crate::core) enum Request {
-    /// Look for workloads that came or went.
+    /// Find workloads that came or went.
     Discover = 1,
     /// Read the slow figures now.
     Refresh = 2,
@@ -85,7 +85,7 @@ impl InventoryHandle {
     /// Asks; a second request before the first is taken changes nothing and wakes no thread.
     pub(in crate::core) fn request(&self, what: Request) {
         if self.0.asked.fetch_or(what as u32, Ordering::AcqRel) & what as u32 == 0 {
-            ring(&self.0.wake);
+            wake(&self.0.wake);
         }
     }
 
@@ -166,7 +166,7 @@ pub(in crate::core) fn eventfd() -> Result<OwnedFd, Errno> {
 }
 
 /// Makes an eventfd readable.
-pub(in crate::core) fn ring(fd: &OwnedFd) {
+pub(in crate::core) fn wake(fd: &OwnedFd) {
     // A full counter is readable already.
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }

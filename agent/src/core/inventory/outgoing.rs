@@ -9,7 +9,7 @@ use plimsoll_inventory::{Sink, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_state::queue::Producer;
 
-use super::ring;
+use super::wake;
 use crate::core::thresholds::Machine;
 use crate::record::{HealthRecord, Record};
 
@@ -48,7 +48,7 @@ impl Outgoing {
     /// Wakes the watching thread if there is something for it.
     pub(super) fn publish(&mut self) {
         if std::mem::take(&mut self.is_unpublished) {
-            ring(&self.wake);
+            wake(&self.wake);
         }
     }
 
@@ -61,7 +61,7 @@ impl Outgoing {
                 return;
             }
             news = back;
-            ring(&self.wake);
+            wake(&self.wake);
             self.close_returned();
             std::thread::sleep(Duration::from_millis(1));
         }

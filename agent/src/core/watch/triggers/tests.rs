@@ -1,4 +1,4 @@
-use super::super::super::inventory::{eventfd, ring};
+use super::super::super::inventory::{eventfd, wake};
 use super::super::End;
 use super::super::testing::{SLICE, Scene, slice_policy};
 use super::*;
@@ -47,7 +47,7 @@ impl Source for Busy {
 #[test]
 fn a_record_that_stays_busy_leaves_the_cpu_to_other_threads_and_the_timers_go_on() {
     let (ready, drains) = (eventfd().expect("a descriptor"), Arc::new(AtomicU32::new(0)));
-    ring(&ready);
+    wake(&ready);
     let mut scene = Scene::woken_by(Busy { ready, drains: Arc::clone(&drains) }, slice_policy(1));
     scene.cgroup("batch", 0);
     scene.joins(0, "batch");
@@ -68,7 +68,7 @@ fn a_record_that_stays_busy_leaves_the_cpu_to_other_threads_and_the_timers_go_on
         std::thread::sleep(Duration::from_millis(200));
         write("slice/memory.current", "0\n");
         write("batch/cgroup.events", "populated 0\n");
-        ring(&term);
+        wake(&term);
     });
     let begun = monotonic();
     assert_eq!(scene.watch.run(), End::Asked);
