@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::progress::Progress;
+use crate::qemu::Processor;
 use crate::{install, run, vm};
 
 /// What is compared, in this order, and what each stands for.
@@ -140,7 +141,7 @@ impl Boot {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let begun = Instant::now();
     install::all(&arguments.needs()?)?;
-    vm::Build::Plain.run()?;
+    vm::Build::Plain.run(Processor::of(&arguments.kernel))?;
     println!("built and ready after {} s", begun.elapsed().as_secs());
     let first = measure(arguments, &shown())?;
     let measured: Measured = serde_json::from_value(first.clone()).context("the guest measured something else")?;
@@ -251,7 +252,7 @@ fn measure(arguments: &Arguments, boot: &Boot) -> anyhow::Result<Value> {
 
 /// On this machine's own kernel.
 fn native(more: &[&str], seed: &str, out: &Path) -> anyhow::Result<()> {
-    let place = vm::Build::Plain.place();
+    let place = vm::Build::Plain.place(Processor::X86_64);
     let mut command = std::process::Command::new(place.join("plimsoll-guest"));
     command.env("PLIMSOLL_PROGRAM", place.join("plimsoll"));
     command.args(["demo", "--seed", seed, "--out"]).arg(out.join("demo.json")).args(more);

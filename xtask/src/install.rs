@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
+use crate::qemu::Processor;
 use crate::{kernels, run};
 
 /// The last bpf-linker that reads the bitcode of rustc's own LLVM; later ones need LLVM's libraries.
@@ -16,7 +17,7 @@ const NEWEST_LLVM: u32 = 22;
 const CARGO_DENY: &str = "0.20.2";
 /// What machines run: static programs.
 pub(crate) const GUEST: &str = "x86_64-unknown-linux-musl";
-/// The other processor that the agent is built for, and not run on here.
+/// The other processor that the agent is built for.
 pub(crate) const AARCH64: &str = "aarch64-unknown-linux-musl";
 /// A system that is not Linux, for which the agent is checked and not linked.
 pub(crate) const OTHER_SYSTEM: &str = "x86_64-unknown-freebsd";
@@ -34,7 +35,7 @@ pub(crate) enum Need {
     Target(&'static str),
     /// A program that cargo installs, kept in the cache.
     Tool { name: &'static str, version: &'static str, options: &'static [&'static str] },
-    /// The kernel of a Debian suite, kept in the cache.
+    /// Debian's kernel of this version, kept in the cache.
     Kernel(&'static str),
 }
 
@@ -62,14 +63,20 @@ pub(crate) const CHECKS: [Need; 6] = [
     DENY,
 ];
 /// For virtual machines, beside their kernels.
-const MACHINES: [Need; 6] = [
-    package("qemu-system-x86", "/usr/bin/qemu-system-x86_64"),
-    package("busybox-static", "/bin/busybox"),
+const MACHINES: [Need; 3] = [
     package("xz-utils", "/usr/bin/xz"),
     package("e2fsprogs", "/sbin/mke2fs"),
     package("debian-archive-keyring", kernels::KEYRING),
+];
+/// For machines with the processor of this project's machines.
+const USUAL_MACHINES: [Need; 3] = [
+    package("qemu-system-x86", "/usr/bin/qemu-system-x86_64"),
+    package("busybox-static", "/bin/busybox"),
     Need::Target(GUEST),
 ];
+/// For machines with the other processor, whose busybox comes with the kernel.
+const AARCH64_MACHINES: [Need; 2] =
+    [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), Need::Target(AARCH64)];
 /// For fuzzing: libFuzzer is C++.
 pub(crate) const FUZZING: [Need; 1] = [package("g++", "/usr/bin/c++")];
 
@@ -77,11 +84,17 @@ pub(crate) const FUZZING: [Need; 1] = [package("g++", "/usr/bin/c++")];
 pub(crate) fn machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
     let mut needs = EBPF.to_vec();
     needs.extend(MACHINES);
-    let suites = wanted.iter().map(|wanted| kernels::suite(wanted)).collect::<anyhow::Result<Vec<_>>>()?;
-    if suites.iter().any(|suite| !kernels::is_there(suite).unwrap_or(false)) && !kernels::apt_names_a_mirror() {
+    let versions = wanted.iter().map(|wanted| kernels::version(wanted)).collect::<anyhow::Result<Vec<_>>>()?;
+    for version in &versions {
+        needs.extend(match Processor::of(version) {
+            Processor::X86_64 => &USUAL_MACHINES[..],
+            Processor::Aarch64 => &AARCH64_MACHINES,
+        });
+    }
+    if versions.iter().any(|version| !kernels::is_there(version).unwrap_or(false)) && !kernels::apt_names_a_mirror() {
         needs.push(DEBOOTSTRAP);
     }
-    needs.extend(suites.into_iter().map(Need::Kernel));
+    needs.extend(versions.into_iter().map(Need::Kernel));
     Ok(needs)
 }
 
@@ -151,7 +164,7 @@ impl Need {
             Self::Component { file, .. } => sysroot()?.join(file).is_file(),
             Self::Target(target) => sysroot()?.join("lib/rustlib").join(target).join("lib").is_dir(),
             Self::Tool { name, version, .. } => tool(name, version)?.is_file(),
-            Self::Kernel(suite) => kernels::is_there(suite)?,
+            Self::Kernel(version) => kernels::is_there(version)?,
         })
     }
 
@@ -170,7 +183,7 @@ impl Need {
                     .arg("--root")
                     .arg(run::cache()?.join(format!("{name}-{version}"))),
             ),
-            Self::Kernel(suite) => kernels::get(suite).map(drop),
+            Self::Kernel(version) => kernels::get(version).map(drop),
         }
     }
 }
@@ -183,7 +196,10 @@ impl fmt::Display for Need {
             Self::Component { name, .. } => write!(f, "{name} of this toolchain (rustup)"),
             Self::Target(target) => write!(f, "the target {target} (rustup)"),
             Self::Tool { name, version, .. } => write!(f, "{name} {version} (cargo, some minutes, into the cache)"),
-            Self::Kernel(suite) => write!(f, "the kernel of Debian {suite} (apt download, into the cache)"),
+            Self::Kernel(version) => {
+                let suite = kernels::suite(version);
+                write!(f, "the kernel {version} of Debian {suite} (apt download, into the cache)")
+            }
         }
     }
 }
@@ -230,7 +246,7 @@ fn llvm_fits(version: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHECKS, EBPF, FUZZING, Need, PROGRAMS, check, llvm_fits, machines, missing};
+    use super::{AARCH64, CHECKS, EBPF, FUZZING, GUEST, Need, PROGRAMS, check, llvm_fits, machines, missing};
 
     const ABSENT: [Need; 2] =
         [Need::Package { name: "one", file: "/nowhere/one" }, Need::Component { name: "two", file: "nowhere/two" }];
@@ -248,8 +264,11 @@ mod tests {
     fn machines_need_their_kernels_and_no_kernel_is_made_up() {
         let needs = machines(&["6.1", "forky"]).expect("both are known");
         let kernels: Vec<&Need> = needs.iter().filter(|need| matches!(need, Need::Kernel(_))).collect();
-        assert_eq!(kernels, [&Need::Kernel("bookworm"), &Need::Kernel("forky")]);
-        assert!(machines(&["5.10"]).is_err());
+        assert_eq!(kernels, [&Need::Kernel("6.1"), &Need::Kernel("7.2")]);
+        assert!(!needs.iter().any(|need| need.package() == Some("qemu-system-arm")));
+        assert!(machines(&["4.19"]).is_err());
+        let needs = machines(&["6.12-arm64"]).expect("it is known");
+        assert!(needs.contains(&Need::Target(AARCH64)) && !needs.contains(&Need::Target(GUEST)), "{needs:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
+use crate::qemu::Processor;
 use crate::run;
 
 /// The keys of Debian's archive; Ubuntu's package of the same name has them at the same place.
@@ -14,8 +15,11 @@ pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg
 const PARTS: [&str; 4] = ["linux-image", "linux-binary", "linux-modules", "linux-base"];
 /// Debian's own program to install Debian, which names a mirror.
 pub(crate) const DEBOOTSTRAP: &str = "/usr/sbin/debootstrap";
-/// A suite and the version of its kernel.
+/// A suite and the version of its kernel: those that every change is tested on.
 pub(crate) const SUITES: [(&str, &str); 3] = [("bookworm", "6.1"), ("trixie", "6.12"), ("forky", "7.2")];
+/// Those that long runs boot besides. What follows the version is Debian's name of the flavour, amd64 where none does.
+pub(crate) const MORE: [(&str, &str); 3] =
+    [("bullseye", "5.10"), ("trixie", "6.12-arm64"), ("trixie", "6.12-arm64-16k")];
 
 /// An unpacked kernel.
 pub(crate) struct Kernel {
@@ -23,40 +27,67 @@ pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
     /// Its unpacked packages.
     pub(crate) unpacked: PathBuf,
+    /// What it runs on.
+    pub(crate) processor: Processor,
 }
 
-/// The suite with this name, or whose kernel has this version.
-pub(crate) fn suite(wanted: &str) -> anyhow::Result<&'static str> {
-    let found = SUITES.into_iter().find(|(suite, version)| *suite == wanted || *version == wanted);
-    found
-        .map(|(suite, _)| suite)
-        .with_context(|| format!("no kernel {wanted}: choose a suite or a version of {SUITES:?}"))
+impl Kernel {
+    /// A static busybox for its processor.
+    pub(crate) fn busybox(&self) -> PathBuf {
+        match self.processor {
+            Processor::X86_64 => "/bin/busybox".into(),
+            Processor::Aarch64 => self.unpacked.join("usr/bin/busybox"),
+        }
+    }
 }
 
-/// Whether the kernel of a suite is in the cache, whole.
-pub(crate) fn is_there(suite: &str) -> anyhow::Result<bool> {
-    Ok(place(suite)?.join("complete").is_file())
+/// The version, as above, of the kernel that is named by it or by the suite whose default kernel it is.
+pub(crate) fn version(wanted: &str) -> anyhow::Result<&'static str> {
+    let mut all = SUITES.into_iter().chain(MORE);
+    let found = all.find(|(suite, version)| *suite == wanted || *version == wanted);
+    found.map(|(_, version)| version).with_context(|| {
+        format!("no kernel {wanted}: choose a suite or a version of {SUITES:?}, or a version of {MORE:?}")
+    })
 }
 
-fn place(suite: &str) -> anyhow::Result<PathBuf> {
-    Ok(run::cache()?.join("kernels").join(suite))
+/// The suite that packages the kernel of this version.
+pub(crate) fn suite(version: &str) -> &'static str {
+    let found = SUITES.iter().chain(&MORE).find(|(_, known)| *known == version);
+    found.expect("a version that was looked up before").0
 }
 
-/// The kernel of a suite, named by the suite or by its version.
+/// The flavour of the kernel of this version.
+fn flavour(version: &str) -> &str {
+    version.split_once('-').map_or("amd64", |(_, flavour)| flavour)
+}
+
+/// Whether the kernel of this version is in the cache, whole.
+pub(crate) fn is_there(version: &str) -> anyhow::Result<bool> {
+    Ok(place(version)?.join("complete").is_file())
+}
+
+fn place(version: &str) -> anyhow::Result<PathBuf> {
+    let (suite, flavour) = (suite(version), flavour(version));
+    let folder = if flavour == "amd64" { suite.to_owned() } else { format!("{suite}-{flavour}") };
+    Ok(run::cache()?.join("kernels").join(folder))
+}
+
+/// The kernel that is named by its version or its suite.
 pub(crate) fn get(wanted: &str) -> anyhow::Result<Kernel> {
-    let suite = suite(wanted)?;
-    let place = place(suite)?;
+    let version = version(wanted)?;
+    let place = place(version)?;
     let unpacked = place.join("unpacked");
-    if !is_there(suite)? {
-        download(suite, &place, &unpacked)?;
+    if !is_there(version)? {
+        download(version, &place, &unpacked)?;
         fs::write(place.join("complete"), "")?;
     }
     let image = find(&unpacked, "vmlinuz").with_context(|| format!("no vmlinuz below {}", unpacked.display()))?;
-    Ok(Kernel { image, unpacked })
+    Ok(Kernel { image, unpacked, processor: Processor::of(version) })
 }
 
-fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
-    println!("getting the kernel of {suite}");
+fn download(version: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
+    let (suite, flavour, processor) = (suite(version), flavour(version), Processor::of(version));
+    println!("getting the kernel of {suite} for {flavour}");
     ensure!(Path::new(KEYRING).is_file(), "{KEYRING} is missing: install debian-archive-keyring");
     // Of a download that was stopped, another version of the kernel may be there.
     for folder in ["packages", "unpacked"] {
@@ -80,6 +111,8 @@ fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
             ("Dir::State::lists", place.join("lists")),
             ("Dir::Cache", place.into()),
             ("Acquire::Languages", "none".into()),
+            ("APT::Architecture", processor.debian().into()),
+            ("APT::Architectures", processor.debian().into()),
             ("APT::Sandbox::User", "root".into()),
         ] {
             command.arg("-o").arg(format!("{key}={}", value.display()));
@@ -88,18 +121,19 @@ fn download(suite: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> {
         command
     };
     run::shown(apt("apt-get").args(["update", "-q"]))?;
-    let about = run::text(apt("apt-cache").args(["show", "linux-image-amd64"]))?;
-    let version = about
+    let newest = format!("linux-image-{flavour}");
+    let about = run::text(apt("apt-cache").args(["show", &newest]))?;
+    let release = about
         .lines()
         .filter(|line| line.starts_with("Depends:"))
         .find_map(|line| line.split("linux-image-").nth(1)?.split([' ', ',', '(']).next())
-        .with_context(|| format!("linux-image-amd64 of {suite} names no kernel"))?;
-    for part in PARTS {
-        let package = format!("{part}-{version}");
-        if run::text(apt("apt-cache").args(["show", &package])).is_ok() {
-            run::shown(apt("apt-get").args(["download", "-q", &package]))?;
-        }
+        .with_context(|| format!("{newest} of {suite} names no kernel"))?;
+    let mut packages = PARTS.map(|part| format!("{part}-{release}")).to_vec();
+    packages.retain(|package| run::text(apt("apt-cache").args(["show", package])).is_ok());
+    if processor == Processor::Aarch64 {
+        packages.push("busybox-static".into());
     }
+    run::shown(apt("apt-get").args(["download", "-q"]).args(&packages))?;
     for package in fs::read_dir(place.join("packages"))? {
         run::shown(Command::new("dpkg").arg("-x").arg(package?.path()).arg(unpacked))?;
     }
@@ -225,7 +259,26 @@ fn find(folder: &Path, prefix: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{mirror_in, mirror_of_debootstrap};
+    use super::{MORE, Processor, SUITES, flavour, mirror_in, mirror_of_debootstrap, place, version};
+
+    #[test]
+    fn each_kernel_has_a_name_and_a_place_of_its_own() {
+        for (suite, kernel) in SUITES {
+            assert_eq!((version(suite).expect("a suite"), flavour(kernel)), (kernel, "amd64"));
+        }
+        let all: Vec<_> = SUITES.into_iter().chain(MORE).map(|(_, kernel)| kernel).collect();
+        let places: std::collections::BTreeSet<_> = all.iter().map(|kernel| place(kernel).expect("a cache")).collect();
+        assert_eq!(places.len(), all.len());
+        assert!(version("5.15").is_err());
+        for (kernel, processor, debians) in [
+            ("5.10", Processor::X86_64, "amd64"),
+            ("6.12-arm64", Processor::Aarch64, "arm64"),
+            ("6.12-arm64-16k", Processor::Aarch64, "arm64-16k"),
+        ] {
+            assert_eq!(version(kernel).expect("one of them"), kernel);
+            assert_eq!((Processor::of(kernel), flavour(kernel)), (processor, debians));
+        }
+    }
 
     #[test]
     fn only_a_whole_debian_archive_is_a_mirror() {

@@ -10,6 +10,7 @@ mod image;
 mod install;
 mod kernels;
 mod progress;
+mod qemu;
 mod run;
 mod service;
 mod test;

@@ -11,6 +11,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::image::{Files, sent};
 use crate::kernels::Kernel;
+use crate::qemu::{self, Processor};
 use crate::{build_ebpf, install, kernels, run};
 
 /// How long a machine may take to boot and end where it is only tried whether hardware virtualisation works.
@@ -30,7 +31,8 @@ const PLACE: &str = "target/vm";
 #[derive(Clone, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Arguments {
-    /// Which kernel: a Debian suite (bookworm, trixie, forky) or its version (6.1, 6.12, 7.2).
+    /// Which kernel: a Debian suite (bookworm, trixie, forky) or its version (6.1, 6.12, 7.2), or one that only long runs
+    /// boot (5.10, 6.12-arm64, 6.12-arm64-16k).
     #[arg(long, default_value = "6.12")]
     pub(crate) kernel: String,
     /// Memory of the machine, as QEMU writes it.
@@ -109,7 +111,7 @@ impl Arguments {
 /// Builds what goes into the machine, boots it and returns the command's exit code.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
     install::all(&arguments.needs()?)?;
-    Build::of(arguments).run()?;
+    Build::of(arguments).run(Processor::of(&arguments.kernel))?;
     Ok(boot(arguments, &mut |line| println!("{line}"))?.code)
 }
 
@@ -134,26 +136,28 @@ impl Build {
         }
     }
 
-    /// Where its programs are left.
-    pub(crate) fn place(self) -> PathBuf {
-        run::root().join(PLACE).join(match self {
+    /// Where its programs for a processor are left.
+    pub(crate) fn place(self, processor: Processor) -> PathBuf {
+        let build = match self {
             Self::Plain => "plain",
             Self::Strict => "strict",
-        })
+        };
+        let folder = run::root().join(PLACE);
+        folder.join(if processor == Processor::X86_64 { build.into() } else { format!("{build}-{}", processor.name()) })
     }
 
     /// Builds the kernel side for this processor, and the static programs.
-    pub(crate) fn run(self) -> anyhow::Result<()> {
-        build_ebpf::run(&build_ebpf::PROCESSORS[..1])?;
+    pub(crate) fn run(self, processor: Processor) -> anyhow::Result<()> {
+        build_ebpf::run(&[processor.name()])?;
         run::shown(
             Command::new("cargo")
-                .args(["build", "--profile", "vm", "--locked", "--target", install::GUEST])
+                .args(["build", "--profile", "vm", "--locked", "--target", processor.target()])
                 .args(["-p", "plimsoll-init", "-p", "plimsoll-guest", "-p", "plimsoll"])
                 .args(self.features())
                 .current_dir(run::root()),
         )?;
-        let built = run::root().join("target").join(install::GUEST).join("vm");
-        let place = self.place();
+        let built = run::root().join("target").join(processor.target()).join("vm");
+        let place = self.place(processor);
         fs::create_dir_all(&place)?;
         for program in ["plimsoll-init", "plimsoll-guest", "plimsoll"] {
             fs::copy(built.join(program), place.join(program)).with_context(|| format!("cannot copy {program}"))?;
@@ -220,14 +224,12 @@ fn start(
     let mut qemu = machine(arguments, kernel, place, accelerated)?;
     let result = place.join("result");
     let out = place.join("out");
-    for file in [&result, &out] {
-        qemu.arg("-serial").arg(format!("file:{}", file.display()));
-    }
+    qemu::ports(&mut qemu, kernel.processor, &[&result, &out]);
     // A shell has the terminal to itself.
     if !arguments.shell {
         qemu.stdin(Stdio::null()).stdout(Stdio::piped());
     }
-    let mut child = qemu.spawn().context("cannot start qemu-system-x86_64: install qemu-system-x86")?;
+    let mut child = qemu.spawn().with_context(|| format!("cannot start {}", qemu.get_program().display()))?;
     let (send, receive) = std::sync::mpsc::channel();
     let reader = child.stdout.take().map(|stdout| {
         std::thread::spawn(move || {
@@ -321,38 +323,14 @@ fn wait(
     }
 }
 
-/// The kernel patches its own text while it boots (`sched_clock_stable` at its end, lock prefixes). QEMU's processors
-/// run in threads of their own, and one may keep the breakpoint that stood there meanwhile: "Oops: int3". So it boots
-/// on one processor, the first process brings up the others, and nothing is patched for that or because the TSC is
-/// measured anew.
-const ONE_PROCESSOR_PATCHES: &str = " maxcpus=1 noreplace-smp tsc=reliable";
-
-/// QEMU's command line, but for the ports that results come through.
+/// QEMU's command line, but for the ports.
 fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bool) -> anyhow::Result<Command> {
     let files = files(arguments, kernel)?;
     let initramfs = place.join("initramfs");
     fs::write(&initramfs, files.archive())?;
-    let mut qemu = Command::new("qemu-system-x86_64");
-    qemu.args(["-nographic", "-no-reboot", "-monitor", "none", "-net", "none", "-m", &arguments.memory]);
-    if accelerated {
-        qemu.args(["-cpu", "host", "-accel", "kvm", "-smp", &arguments.cpus.to_string()]);
-    } else {
-        // Without ERMS and FSRM the kernel clears pages with plain stores, which the emulator does 16 times faster.
-        qemu.args(["-cpu", "max,la57=off,erms=off,fsrm=off"]);
-        if arguments.icount {
-            qemu.args(["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-smp", "1"]);
-        } else {
-            qemu.args(["-accel", "tcg,thread=multi", "-smp", &arguments.cpus.to_string()]);
-        }
-    }
-    if arguments.numa {
-        qemu.args(nodes(&arguments.memory, arguments.cpus)?);
-    }
+    let mut qemu = qemu::machine(arguments, kernel.processor, accelerated)?;
     qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
-    let mut append = "console=ttyS0 psi=1 panic=-1 quiet mitigations=off".to_owned();
-    if !accelerated {
-        append.push_str(ONE_PROCESSOR_PATCHES);
-    }
+    let mut append = qemu::parameters(kernel.processor, accelerated);
     if arguments.ext4 {
         let image = files.ext4(place)?;
         qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw,cache=unsafe", image.display()));
@@ -362,37 +340,17 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
         append.push(' ');
         append.push_str(more);
     }
-    qemu.args(["-append", &append, "-serial", "stdio"]);
+    qemu.args(["-append", &append]);
     Ok(qemu)
 }
 
-/// QEMU's arguments for two nodes, each with one half of the memory and of the processors.
-fn nodes(memory: &str, cpus: u32) -> anyhow::Result<Vec<String>> {
-    let half = mebibytes(memory).filter(|all| all % 2 == 0).map(|all| all / 2);
-    let half = half.with_context(|| format!("two nodes need an even number of MiB, such as 1G, not {memory}"))?;
-    ensure!(cpus > 1, "two nodes need two processors, not {cpus}");
-    let mut words = Vec::new();
-    for (node, first, last) in [(0, 0, cpus / 2 - 1), (1, cpus / 2, cpus - 1)] {
-        words.extend(["-object".into(), format!("memory-backend-ram,id=memory{node},size={half}M")]);
-        words.extend(["-numa".into(), format!("node,nodeid={node},cpus={first}-{last},memdev=memory{node}")]);
-    }
-    Ok(words)
-}
-
-/// QEMU's way to write an amount of memory: MiB unless the unit is named.
-fn mebibytes(memory: &str) -> Option<u64> {
-    let gibibytes = memory.strip_suffix(['G', 'g']);
-    let number = gibibytes.or_else(|| memory.strip_suffix(['M', 'm'])).unwrap_or(memory);
-    number.parse::<u64>().ok()?.checked_mul(if gibibytes.is_some() { 1024 } else { 1 })
-}
-
 fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
-    let place = Build::of(arguments).place();
+    let place = Build::of(arguments).place(kernel.processor);
     let mut files = Files::new();
     files.host("init", &place.join("plimsoll-init"))?;
     files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;
     files.host("bin/plimsoll", &place.join("plimsoll"))?;
-    files.host("bin/busybox", Path::new("/bin/busybox"))?;
+    files.host("bin/busybox", &kernel.busybox())?;
     files.modules(kernel, arguments.ext4)?;
     for pair in &arguments.file {
         let (host, guest) = pair.split_once(':').with_context(|| format!("--file {pair}: HOST:GUEST is expected"))?;
@@ -440,21 +398,7 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::{Arguments, nodes};
-
-    #[test]
-    fn two_nodes_have_one_half_each() {
-        let words = nodes("1G", 2).expect("halves").join(" ");
-        assert_eq!(
-            words,
-            "-object memory-backend-ram,id=memory0,size=512M -numa node,nodeid=0,cpus=0-0,memdev=memory0 \
-             -object memory-backend-ram,id=memory1,size=512M -numa node,nodeid=1,cpus=1-1,memdev=memory1"
-        );
-        assert_eq!(nodes("768", 3).expect("halves")[3], "node,nodeid=0,cpus=0-0,memdev=memory0");
-        for (memory, cpus) in [("1G", 1), ("3", 2), ("1T", 2), ("G", 2)] {
-            assert!(nodes(memory, cpus).is_err(), "{memory} {cpus}");
-        }
-    }
+    use super::Arguments;
 
     #[test]
     fn only_a_shell_has_no_limit_unless_one_is_given() {

@@ -6,6 +6,7 @@ use anyhow::ensure;
 use super::report::Report;
 use super::suite;
 use crate::demo;
+use crate::qemu::Processor;
 use crate::vm::{self, Build};
 
 /// How often each kernel is booted in a long run.
@@ -15,14 +16,14 @@ const BOOT_SECONDS: u64 = 240;
 
 /// What every change has to pass: all on one kernel but what is left to long runs, a few on the others.
 pub(super) fn gate(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
-    Build::Strict.run()?;
+    Build::Strict.run(Processor::X86_64)?;
     suite::run_side_by_side(kernels.iter().flat_map(|kernel| suite::gate(kernel)).collect(), report)
 }
 
 /// The whole suite on one kernel, in every machine that it needs.
 pub(super) fn whole(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
-    Build::Strict.run()?;
     for kernel in kernels {
+        Build::Strict.run(Processor::of(kernel))?;
         for boot in suite::whole(kernel) {
             suite::run(&boot, report)?;
         }
@@ -32,8 +33,8 @@ pub(super) fn whole(kernels: &[&'static str], report: &mut Report) -> anyhow::Re
 
 /// What the demo claims, measured.
 pub(super) fn demo(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
-    Build::Plain.run()?;
     for kernel in kernels {
+        Build::Plain.run(Processor::of(kernel))?;
         let all = "all that the demo claims holds";
         if report.passed_before(all) {
             continue;
@@ -56,8 +57,8 @@ pub(super) fn demo(kernels: &[&'static str], report: &mut Report) -> anyhow::Res
 
 /// How many of a hundred boots come to their first process; none that does not is booted again.
 pub(super) fn boots(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
-    Build::Strict.run()?;
     for kernel in kernels {
+        Build::Strict.run(Processor::of(kernel))?;
         let machine = vm::Arguments::of(kernel, BOOT_SECONDS, &["/bin/busybox", "true"]);
         let name = format!("{BOOTS} boots");
         if report.passed_before(&name) {
