@@ -1,17 +1,16 @@
 //! `cargo xtask build-ebpf`: the kernel programs, built with the stable toolchain.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
-use sha2::{Digest, Sha256};
 
+use crate::release::{remapped, sha256};
 use crate::{install, run};
 
-const TARGET: &str = "bpfel-unknown-none";
+pub(crate) const TARGET: &str = "bpfel-unknown-none";
 /// Bytes of one BPF instruction.
 const INSTRUCTION: u64 = 8;
 
@@ -42,9 +41,15 @@ pub(crate) fn run(processors: &[&str]) -> anyhow::Result<()> {
     objects(processors, &[])
 }
 
+/// Builds both objects for each processor in the checkout at `root`.
+pub(crate) fn release(root: &Path) -> anyhow::Result<()> {
+    let linker = linker()?;
+    PROCESSORS.iter().try_for_each(|processor| build(&linker, root, processor, &[]))
+}
+
 fn objects(processors: &[&str], features: &[&str]) -> anyhow::Result<()> {
     let linker = linker()?;
-    processors.iter().try_for_each(|processor| build(&linker, processor, features))
+    processors.iter().try_for_each(|processor| build(&linker, run::root(), processor, features))
 }
 
 fn linker() -> anyhow::Result<PathBuf> {
@@ -67,55 +72,14 @@ pub(crate) fn lints() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same sources built from nothing in another folder give the objects that [`run`] left here.
-pub(crate) fn reproducible() -> anyhow::Result<()> {
-    let linker = linker()?;
-    let place = tempfile::tempdir()?;
-    let root = place.path().join("another");
-    copy(run::root(), &root)?;
-    let target = root.join("ebpf/target");
-    run::shown(cargo(&linker, &root, &target, PROCESSORS[0])?.arg("build").args(OPTIONS))?;
-    for name in NAMES {
-        let [here, there] = [object(PROCESSORS[0], name), target.join(TARGET).join("release").join(name)]
-            .map(|path| fs::read(&path).with_context(|| format!("cannot read {}", path.display())));
-        let (here, there) = (hex(&Sha256::digest(here?)), hex(&Sha256::digest(there?)));
-        ensure!(here == there, "{name} has sha256 {here} here and {there} when built in {}", root.display());
-    }
-    Ok(())
-}
-
-/// Copies a checkout, without what was built in it and its history.
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::create_dir(to).with_context(|| format!("cannot make {}", to.display()))?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (name, kind) = (entry.file_name(), entry.file_type()?);
-        if kind.is_dir() && name != "target" && name != ".git" {
-            copy(&entry.path(), &to.join(name))?;
-        } else if kind.is_file() {
-            fs::copy(entry.path(), to.join(&name)).with_context(|| format!("cannot copy {}", name.display()))?;
-        }
-    }
-    Ok(())
-}
-
-/// Where the object of a program for a processor is left.
-fn object(processor: &str, name: &str) -> PathBuf {
-    run::root().join("ebpf/target").join(format!("{name}.{processor}.bpf.o"))
+/// Where the object of a program for a processor is left in the checkout at `root`.
+fn object(root: &Path, processor: &str, name: &str) -> PathBuf {
+    root.join("ebpf/target").join(format!("{name}.{processor}.bpf.o"))
 }
 
 /// Cargo for the kernel side of the checkout at `root`; its command and [`OPTIONS`] are still to be added.
 fn cargo(linker: &Path, root: &Path, target: &Path, processor: &str) -> anyhow::Result<Command> {
-    let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    // Paths of this machine stay out of the debug information, so that two checkouts give the same object.
-    let mut flags = format!("-Ctarget-cpu=v3 -Clinker={} -Clink-arg=--btf", linker.display());
-    let paths = [(Some(root.to_owned()), "plimsoll"), (home, "cargo"), (Some(sysroot.trim().into()), "rust")];
-    for (path, name) in paths {
-        let Some(path) = path else { continue };
-        write!(flags, " --remap-path-prefix={}={name}", path.display())?;
-    }
+    let flags = format!("-Ctarget-cpu=v3 -Clinker={} -Clink-arg=--btf {}", linker.display(), remapped(root)?.join(" "));
     let mut command = Command::new("cargo");
     command
         .current_dir(root.join("ebpf"))
@@ -127,14 +91,14 @@ fn cargo(linker: &Path, root: &Path, target: &Path, processor: &str) -> anyhow::
     Ok(command)
 }
 
-fn build(linker: &Path, processor: &str, features: &[&str]) -> anyhow::Result<()> {
-    let target = run::root().join("ebpf/target").join(processor);
-    run::shown(cargo(linker, run::root(), &target, processor)?.arg("build").args(OPTIONS).args(features))?;
+fn build(linker: &Path, root: &Path, processor: &str, features: &[&str]) -> anyhow::Result<()> {
+    let target = root.join("ebpf/target").join(processor);
+    run::shown(cargo(linker, root, &target, processor)?.arg("build").args(OPTIONS).args(features))?;
     for name in NAMES {
         let built = target.join(TARGET).join("release").join(name);
         let data = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-        write_if_changed(&object(processor, name), &data)?;
-        println!("{name}.{processor}.bpf.o  sha256 {}", hex(&Sha256::digest(&data)));
+        write_if_changed(&object(root, processor, name), &data)?;
+        println!("{name}.{processor}.bpf.o  sha256 {}", sha256(&data));
         for (program, instructions) in programs(&data)? {
             println!("  {instructions:>6} instructions  {program}");
         }
@@ -166,11 +130,4 @@ fn programs(data: &[u8]) -> anyhow::Result<Vec<(String, u64)>> {
     }
     found.sort();
     Ok(found)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes all");
-        text
-    })
 }

@@ -36,11 +36,26 @@ pub(crate) fn core_is_small() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What checks licences, sources and bans.
-///
-/// Advisories are left out: their database is fetched from a git host, which is not reachable everywhere.
-pub(crate) fn deny() -> anyhow::Result<Command> {
+/// The workspaces whose packages are published, and what each is.
+pub(crate) const PUBLISHED: [(&str, &str); 2] = [(".", "the workspace"), ("ebpf", "the kernel side")];
+
+/// What checks licences, sources and bans of the workspace in this folder.
+pub(crate) fn deny(folder: &str) -> anyhow::Result<Command> {
+    cargo_deny(folder, &["check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
+}
+
+/// Gets the database of advisories (RustSec's, from its git host). An error where it cannot be reached.
+pub(crate) fn fetch_advisories() -> anyhow::Result<()> {
+    run::text(&mut cargo_deny(".", &["fetch", "db"])?).map(drop)
+}
+
+/// What checks the workspace in this folder by the database that was got before.
+pub(crate) fn advisories(folder: &str) -> anyhow::Result<Command> {
+    cargo_deny(folder, &["--offline", "check", "--hide-inclusion-graph", "advisories"])
+}
+
+fn cargo_deny(folder: &str, arguments: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new(install::cargo_deny()?);
-    command.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]).current_dir(run::root());
+    command.args(arguments).current_dir(run::root().join(folder));
     Ok(command)
 }

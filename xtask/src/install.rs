@@ -15,6 +15,7 @@ const BPF_LINKER: &str = "0.10.3";
 /// The newest LLVM whose bitcode that bpf-linker reads.
 const NEWEST_LLVM: u32 = 22;
 const CARGO_DENY: &str = "0.20.2";
+const CARGO_CYCLONEDX: &str = "0.5.9";
 /// What machines run: static programs.
 pub(crate) const GUEST: &str = "x86_64-unknown-linux-musl";
 /// The other processor that the agent is built for.
@@ -45,6 +46,7 @@ const fn package(name: &'static str, file: &'static str) -> Need {
 
 const LINKER: Need = Need::Tool { name: "bpf-linker", version: BPF_LINKER, options: &[] };
 const DENY: Need = Need::Tool { name: "cargo-deny", version: CARGO_DENY, options: &["--no-default-features"] };
+const CYCLONEDX: Need = Need::Tool { name: "cargo-cyclonedx", version: CARGO_CYCLONEDX, options: &[] };
 /// What names a Debian mirror where apt itself does not.
 const DEBOOTSTRAP: Need = package("debootstrap", kernels::DEBOOTSTRAP);
 
@@ -62,6 +64,8 @@ pub(crate) const CHECKS: [Need; 6] = [
     Need::Target(OTHER_SYSTEM),
     DENY,
 ];
+/// For a release, beside the kernel side.
+pub(crate) const RELEASE: [Need; 3] = [Need::Target(GUEST), Need::Target(AARCH64), CYCLONEDX];
 /// For virtual machines, beside their kernels.
 const MACHINES: [Need; 3] = [
     package("xz-utils", "/usr/bin/xz"),
@@ -75,10 +79,14 @@ const USUAL_MACHINES: [Need; 3] = [
     Need::Target(GUEST),
 ];
 /// For machines with the other processor, whose busybox comes with the kernel.
-const AARCH64_MACHINES: [Need; 2] =
-    [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), Need::Target(AARCH64)];
+const AARCH64_MACHINES: [Need; 2] = [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), Need::Target(AARCH64)];
 /// For fuzzing: libFuzzer is C++.
 pub(crate) const FUZZING: [Need; 1] = [package("g++", "/usr/bin/c++")];
+
+/// What formatting, lints and tests without a machine need.
+pub(crate) fn checks() -> Vec<Need> {
+    [&EBPF[..], &CHECKS].concat()
+}
 
 /// What machines with these kernels need, the kernel side included.
 pub(crate) fn machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
@@ -133,6 +141,11 @@ pub(crate) fn bpf_linker() -> anyhow::Result<PathBuf> {
 /// Where cargo-deny is once [`CHECKS`] is there.
 pub(crate) fn cargo_deny() -> anyhow::Result<PathBuf> {
     tool("cargo-deny", CARGO_DENY)
+}
+
+/// Where cargo-cyclonedx is once [`RELEASE`] is there.
+pub(crate) fn cargo_cyclonedx() -> anyhow::Result<PathBuf> {
+    tool("cargo-cyclonedx", CARGO_CYCLONEDX)
 }
 
 fn tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
@@ -246,7 +259,7 @@ fn llvm_fits(version: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AARCH64, CHECKS, EBPF, FUZZING, GUEST, Need, PROGRAMS, check, llvm_fits, machines, missing};
+    use super::{AARCH64, CHECKS, EBPF, FUZZING, GUEST, Need, PROGRAMS, RELEASE, check, llvm_fits, machines, missing};
 
     const ABSENT: [Need; 2] =
         [Need::Package { name: "one", file: "/nowhere/one" }, Need::Component { name: "two", file: "nowhere/two" }];
@@ -273,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said_with_what_installs_it() {
-        for need in EBPF.iter().chain(&PROGRAMS).chain(&CHECKS).chain(&FUZZING) {
+        for need in EBPF.iter().chain(&PROGRAMS).chain(&CHECKS).chain(&FUZZING).chain(&RELEASE) {
             let text = need.to_string();
             assert!(["(apt", "(rustup", "(cargo"].iter().any(|program| text.contains(program)), "{text}");
         }

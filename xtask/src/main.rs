@@ -11,7 +11,9 @@ mod install;
 mod kernels;
 mod progress;
 mod qemu;
+mod release;
 mod run;
+mod sbom;
 mod service;
 mod test;
 mod vectors;
@@ -40,6 +42,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Run every parser against broken input, made by libFuzzer with the stable toolchain.
     Fuzz(fuzz::Arguments),
+    /// Build what is published into target/release-files: the agent for each processor, its SBOMs and all checksums.
+    Release,
     /// Run the tests: formatting, lints, every test of the workspace, and those on real kernels in virtual machines.
     Test(test::Arguments),
     /// Run saved decisions of the kubelet against our code: per file how many cases passed and the first differences.
@@ -55,6 +59,7 @@ impl Command {
             Self::BuildEbpf(_) => Ok(install::EBPF.to_vec()),
             Self::Demo(arguments) => arguments.needs(),
             Self::Fuzz(_) => Ok([&install::FUZZING[..], &install::EBPF].concat()),
+            Self::Release => Ok(release::needs()),
             Self::Test(arguments) => arguments.needs(),
             Self::Vectors(_) => Ok(Vec::new()),
             Self::Vm(machine) => machine.needs(),
@@ -79,6 +84,7 @@ fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::BuildEbpf(arguments) => build_ebpf::command(&arguments)?,
         Command::Demo(arguments) => demo::run(&arguments)?,
         Command::Fuzz(arguments) => fuzz::run(&arguments)?,
+        Command::Release => release::command()?,
         Command::Test(arguments) => return test::command(&arguments),
         Command::Vectors(arguments) => vectors::run(&arguments)?,
         // A command's code is a byte, as this program's own is.

@@ -155,7 +155,10 @@ mod tests {
             let words: Vec<_> = qemu.get_args().map(|word| word.to_string_lossy()).collect();
             let words = words.join(" ");
             assert!(words.starts_with(&format!("-chardev stdio,id=port0 {first} ")), "{words}");
-            assert!(words.contains("-chardev file,path=/a,id=port1 ") && words.contains("file,path=/b,id=port2 "), "{words}");
+            assert!(
+                words.contains("-chardev file,path=/a,id=port1 ") && words.contains("file,path=/b,id=port2 "),
+                "{words}"
+            );
         }
     }
 }

@@ -12,10 +12,10 @@ mod unit;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::builder::PossibleValuesParser;
 
-use crate::kernels::SUITES;
+use crate::kernels::{MORE, SUITES};
 use crate::{install, run};
 use report::Report;
 
@@ -38,9 +38,19 @@ pub(crate) struct Arguments {
     /// Print the groups and their budgets, and run nothing.
     #[arg(long)]
     list: bool,
-    /// Boot only this kernel. Can be given more than once; all of them unless given.
-    #[arg(long = "kernel", value_name = "VERSION", value_parser = PossibleValuesParser::new(SUITES.map(|(_, kernel)| kernel)))]
+    /// Boot only this kernel. Can be given more than once; all of them unless given, and some only with --long.
+    #[arg(long = "kernel", value_name = "VERSION", value_parser = PossibleValuesParser::new(every_kernel()))]
     kernels: Vec<String>,
+}
+
+/// The kernels that every change is tested on.
+fn gate_kernels() -> Vec<&'static str> {
+    SUITES.map(|(_, kernel)| kernel).to_vec()
+}
+
+/// The kernels that are booted in some group.
+fn every_kernel() -> Vec<&'static str> {
+    SUITES.into_iter().chain(MORE).map(|(_, kernel)| kernel).collect()
 }
 
 /// What `cargo xtask test NAME` runs. Another group is another row of [`gate`] or of [`long::groups`].
@@ -50,26 +60,32 @@ struct Group {
     minutes: u64,
     /// The kernels of its machines; none where it needs no machine.
     kernels: Vec<&'static str>,
+    /// What has to be there before.
+    needs: fn(&[&str]) -> anyhow::Result<Vec<install::Need>>,
     run: fn(&[&'static str], &mut Report) -> anyhow::Result<()>,
 }
 
 /// What every change has to pass.
 fn gate(kernels: &[&'static str]) -> Vec<Group> {
     vec![
-        Group { name: "unit".into(), minutes: 4, kernels: Vec::new(), run: unit::run },
-        Group { name: "vm".into(), minutes: 9, kernels: kernels.to_vec(), run: machines::gate },
+        Group {
+            name: "unit".into(),
+            minutes: 4,
+            kernels: Vec::new(),
+            needs: |_| Ok(install::checks()),
+            run: unit::run,
+        },
+        Group {
+            name: "vm".into(),
+            minutes: 9,
+            kernels: kernels.to_vec(),
+            needs: install::machines,
+            run: machines::gate,
+        },
     ]
 }
 
 impl Group {
-    fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
-        if self.kernels.is_empty() {
-            Ok([&install::EBPF[..], &install::CHECKS].concat())
-        } else {
-            install::machines(&self.kernels)
-        }
-    }
-
     const fn budget(&self) -> Duration {
         Duration::from_mins(self.minutes)
     }
@@ -80,29 +96,32 @@ impl Arguments {
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
         let mut needs = Vec::new();
         for group in self.all().iter().filter(|group| self.asks_for(group)) {
-            needs.extend(group.needs()?);
+            needs.extend((group.needs)(&group.kernels)?);
         }
         Ok(needs)
     }
 
     fn all(&self) -> Vec<Group> {
-        if self.long { long::groups(&self.kernels()) } else { gate(&self.kernels()) }
+        if self.long { long::groups(&self.asked(&every_kernel())) } else { gate(&self.asked(&gate_kernels())) }
     }
 
     fn asks_for(&self, group: &Group) -> bool {
         self.groups.is_empty() || self.groups.contains(&group.name)
     }
 
-    /// The kernels to boot.
-    fn kernels(&self) -> Vec<&'static str> {
-        let all = SUITES.map(|(_, kernel)| kernel);
-        all.into_iter().filter(|all| self.kernels.is_empty() || self.kernels.iter().any(|one| one == all)).collect()
+    /// Those of these kernels that are to be booted.
+    fn asked(&self, all: &[&'static str]) -> Vec<&'static str> {
+        let asks = |kernel: &&&str| self.kernels.is_empty() || self.kernels.iter().any(|one| one == *kernel);
+        all.iter().filter(asks).copied().collect()
     }
 }
 
 /// Runs the groups and closes with a line of counts.
 pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let groups = arguments.all();
+    let kernels = if arguments.long { every_kernel() } else { gate_kernels() };
+    let booted = arguments.asked(&kernels);
+    ensure!(!booted.is_empty(), "of these kernels, none is booted without --long: {}", arguments.kernels.join(", "));
     if arguments.list {
         for group in &groups {
             println!("{:<12} {} min", group.name, group.minutes);
@@ -115,10 +134,8 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         bail!("there is no group {unknown}; there are {}{long}", names.join(", "));
     }
     let mut report = Report::new(run::root().join("target/test"))?;
-    for (_, kernel) in SUITES {
-        if !arguments.kernels().contains(&kernel) {
-            report.not_run(&format!("kernel {kernel}"), "it was not asked for");
-        }
+    for kernel in kernels.iter().filter(|kernel| !booted.contains(kernel)) {
+        report.not_run(&format!("kernel {kernel}"), "it was not asked for");
     }
     for group in &groups {
         if arguments.asks_for(group) {
@@ -128,7 +145,7 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     if !arguments.long {
-        for group in long::groups(&arguments.kernels()) {
+        for group in long::groups(&arguments.asked(&every_kernel())) {
             let with = format!("cargo xtask test --long {}", group.name);
             report.not_run(&format!("group {}", group.name), &format!("it is for `{with}`"));
         }
@@ -139,7 +156,8 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 /// Runs one group, and reports how long it took.
 fn timed(group: &Group, long: bool, report: &mut Report) -> anyhow::Result<()> {
-    let installed = install::all(&group.needs()?).with_context(|| format!("group {} needs something", group.name))?;
+    let needs = (group.needs)(&group.kernels)?;
+    let installed = install::all(&needs).with_context(|| format!("group {} needs something", group.name))?;
     if installed > 0 {
         println!("{installed} things were installed; no budget counts the time for that");
     }
@@ -162,8 +180,7 @@ mod tests {
 
     #[test]
     fn groups_have_names_of_their_own_and_no_long_one_more_than_an_hour() {
-        let kernels = SUITES.map(|(_, kernel)| kernel);
-        let (gate, long) = (gate(&kernels), long::groups(&kernels));
+        let (gate, long) = (gate(&gate_kernels()), long::groups(&every_kernel()));
         assert!(gate.iter().map(|group| group.minutes).sum::<u64>() <= 13);
         assert!(long.iter().all(|group| group.minutes <= 60));
         let names: std::collections::BTreeSet<&str> = gate.iter().chain(&long).map(|group| &group.name[..]).collect();
@@ -171,10 +188,26 @@ mod tests {
     }
 
     #[test]
-    fn a_group_needs_what_it_runs() {
-        let kernels = vec!["6.1"];
-        let group = |kernels| Group { name: "any".into(), minutes: 1, kernels, run: |_, _| Ok(()) };
-        assert!(group(kernels).needs().expect("known").contains(&install::Need::Kernel("bookworm")));
-        assert!(!group(Vec::new()).needs().expect("known").iter().any(|need| matches!(need, install::Need::Kernel(_))));
+    fn a_group_needs_its_own_kernels() {
+        for group in gate(&gate_kernels()).iter().chain(&long::groups(&every_kernel())) {
+            let needs = (group.needs)(&group.kernels).expect("known");
+            let kernels: Vec<_> = needs.into_iter().filter(|need| matches!(need, install::Need::Kernel(_))).collect();
+            assert_eq!(kernels, group.kernels.iter().map(|kernel| install::Need::Kernel(kernel)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn kernels_of_long_runs_are_in_no_gate() {
+        let asked = |long, kernels: &[&str]| Arguments {
+            groups: Vec::new(),
+            long,
+            list: false,
+            kernels: kernels.iter().map(|&kernel| kernel.into()).collect(),
+        };
+        for (_, kernel) in MORE {
+            assert!(asked(false, &[kernel]).asked(&gate_kernels()).is_empty());
+            assert_eq!(asked(true, &[kernel]).asked(&every_kernel()), [kernel]);
+        }
+        assert_eq!(asked(false, &[]).asked(&gate_kernels()).len(), SUITES.len());
     }
 }

@@ -1,16 +1,26 @@
 //! The long group `checks`: what needs no virtual machine, and builds more than a gate has time for.
 
 use super::report::Report;
-use super::unit::{cargo, lints};
-use crate::{build_ebpf, install};
+use super::unit::lints;
+use crate::install::{self, Need};
+use crate::{build_ebpf, dependencies, release, sbom};
+
+pub(super) fn needs() -> Vec<Need> {
+    [install::checks(), release::needs()].concat()
+}
 
 pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     build_ebpf::run(&build_ebpf::PROCESSORS)?;
     report.run("lints without features", &mut lints(&[]));
-    report.step("another folder gives the same kernel objects", build_ebpf::reproducible());
-    for (name, target) in [("this processor", install::GUEST), ("aarch64", install::AARCH64)] {
-        let build = ["build", "--release", "--locked", "--target", target, "-p", "plimsoll"];
-        report.run(&format!("a release of the agent builds for {name}"), &mut cargo(&build));
+    let database = dependencies::fetch_advisories();
+    for (folder, what) in dependencies::PUBLISHED {
+        let name = format!("no dependency of {what} has an advisory");
+        match &database {
+            Ok(()) => report.run(&name, &mut dependencies::advisories(folder)?),
+            Err(error) => report.not_run(&name, &format!("the database cannot be reached: {error:#}")),
+        }
     }
+    report.step("the SBOMs name what is built, and no folder of this machine", sbom::name_what_is_built());
+    report.step("another folder gives the same release", release::reproducible());
     Ok(())
 }

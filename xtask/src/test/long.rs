@@ -7,7 +7,8 @@ use std::process::Command;
 use anyhow::Context;
 
 use super::{Group, checks, machines};
-use crate::run;
+use crate::kernels::SUITES;
+use crate::{install, run};
 
 /// Where the tables are kept, a file for each group.
 const RESULTS: &str = "tests/results";
@@ -16,12 +17,26 @@ const REVISION: &str = ", revision ";
 
 /// Every long group, those of these kernels only.
 pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
-    let mut groups = vec![Group { name: "checks".into(), minutes: 30, kernels: Vec::new(), run: checks::run }];
+    let mut groups = vec![Group {
+        name: "checks".into(),
+        minutes: 60,
+        kernels: Vec::new(),
+        needs: |_| Ok(checks::needs()),
+        run: checks::run,
+    }];
     for kernel in kernels {
-        let of = |what, minutes, run| Group { name: format!("{what}-{kernel}"), minutes, kernels: vec![kernel], run };
+        let of = |what, minutes, run| Group {
+            name: format!("{what}-{kernel}"),
+            minutes,
+            kernels: vec![kernel],
+            needs: install::machines,
+            run,
+        };
         groups.push(of("suite", 45, machines::whole));
-        groups.push(of("demo", 45, machines::demo));
-        groups.push(of("boots", 30, machines::boots));
+        if SUITES.iter().any(|(_, usual)| usual == kernel) {
+            groups.push(of("demo", 45, machines::demo));
+            groups.push(of("boots", 30, machines::boots));
+        }
     }
     groups
 }

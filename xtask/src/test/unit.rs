@@ -20,11 +20,13 @@ pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     report.run("lints", &mut lints(&["--all-features"]));
     report.step("lints of the kernel side", build_ebpf::lints());
     report.step("the core knows no runtime and no network", dependencies::core_is_small());
-    let other = ["check", "--locked", "--target", install::AARCH64, "-p", "plimsoll"];
+    let other = ["check", "--locked", "--all-features", "--target", install::AARCH64, "-p", "plimsoll"];
     report.run("the agent compiles for aarch64", &mut cargo(&other));
     let no_linux = ["check", "--locked", "--target", install::OTHER_SYSTEM, "-p", "plimsoll"];
     report.run("the agent compiles for another system, where it reports that it needs Linux", &mut cargo(&no_linux));
-    report.run("licences and sources", &mut dependencies::deny()?);
+    for (folder, what) in dependencies::PUBLISHED {
+        report.run(&format!("licences and sources of {what}"), &mut dependencies::deny(folder)?);
+    }
     for (what, result) in [
         ("systemd accepts the shipped unit", service::verify()),
         ("the shipped unit is no more exposed than it was", service::exposure()),

@@ -1,0 +1,128 @@
+//! `cargo xtask release`: the agent for each processor with its SBOMs and all their checksums. The same sources give the
+//! same bytes in any folder, with the same toolchain.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::qemu::Processor;
+use crate::{build_ebpf, install, run, sbom};
+
+/// Where a release is left, in the checkout that it was built from.
+const PLACE: &str = "target/release-files";
+/// The file with the checksum of each other one, as `sha256sum --check` reads it.
+const CHECKSUMS: &str = "SHA256SUMS";
+
+/// What it needs.
+pub(crate) fn needs() -> Vec<install::Need> {
+    [&install::EBPF[..], &install::RELEASE].concat()
+}
+
+/// Builds the release of this checkout.
+pub(crate) fn command() -> anyhow::Result<()> {
+    install::all(&needs())?;
+    print!("{}", build(run::root(), &epoch()?)?);
+    println!("in {PLACE}");
+    Ok(())
+}
+
+/// The same sources built from nothing in another folder give the release that they give here.
+pub(crate) fn reproducible() -> anyhow::Result<()> {
+    let epoch = epoch()?;
+    let here = build(run::root(), &epoch)?;
+    let place = tempfile::tempdir()?;
+    let another = place.path().join("another");
+    copy(run::root(), &another)?;
+    let there = build(&another, &epoch)?;
+    let differ: Vec<_> = here.lines().filter(|line| !there.lines().any(|other| other == *line)).collect();
+    ensure!(here == there, "built in {}, these are others: {}", another.display(), differ.join(", "));
+    Ok(())
+}
+
+/// Builds the release of the checkout at `root`; gives the content of [`CHECKSUMS`].
+fn build(root: &Path, epoch: &str) -> anyhow::Result<String> {
+    build_ebpf::release(root)?;
+    let place = root.join(PLACE);
+    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+    let mut files = vec![("plimsoll-ebpf.cdx.json".to_owned(), sbom::kernel_side(root, epoch)?.into_bytes())];
+    for processor in [Processor::X86_64, Processor::Aarch64] {
+        let name = format!("plimsoll-{}", processor.target());
+        files.push((name.clone(), agent(root, processor)?));
+        files.push((name + ".cdx.json", sbom::agent(root, processor, epoch)?.into_bytes()));
+    }
+    files.sort();
+    let mut checksums = String::new();
+    for (name, data) in &files {
+        writeln!(checksums, "{}  {name}", sha256(data))?;
+    }
+    files.push((CHECKSUMS.to_owned(), checksums.clone().into_bytes()));
+    for (name, data) in files {
+        fs::write(place.join(&name), data).with_context(|| format!("cannot write {name}"))?;
+    }
+    Ok(checksums)
+}
+
+/// The agent of the checkout at `root`.
+fn agent(root: &Path, processor: Processor) -> anyhow::Result<Vec<u8>> {
+    let (target, folder) = (processor.target(), root.join("target"));
+    // Added to what the checkout's configuration has for the target.
+    let flags = serde_json::to_string(&remapped(root)?)?;
+    run::shown(
+        Command::new("cargo")
+            .args(["build", "--release", "--locked", "-p", "plimsoll", "--target", target, "--target-dir"])
+            .arg(&folder)
+            .args(["--config", &format!("target.{target}.rustflags={flags}")])
+            .env_remove("RUSTFLAGS")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .current_dir(root),
+    )?;
+    let built = folder.join(target).join("release/plimsoll");
+    fs::read(&built).with_context(|| format!("cannot read {}", built.display()))
+}
+
+/// Flags of rustc that keep the folders of this machine out of what it builds from the checkout at `root`.
+pub(crate) fn remapped(root: &Path) -> anyhow::Result<Vec<String>> {
+    let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let paths = [(Some(root.to_owned()), "plimsoll"), (home, "cargo"), (Some(sysroot.trim().into()), "rust")];
+    let known = paths.into_iter().filter_map(|(path, name)| Some((path?, name)));
+    Ok(known.map(|(path, name)| format!("--remap-path-prefix={}={name}", path.display())).collect())
+}
+
+/// The time that SBOMs bear, in seconds since 1970: `SOURCE_DATE_EPOCH`, else that of the last commit.
+fn epoch() -> anyhow::Result<String> {
+    if let Ok(set) = std::env::var("SOURCE_DATE_EPOCH") {
+        return Ok(set);
+    }
+    let time = run::text(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(run::root()));
+    let time = time.context("set SOURCE_DATE_EPOCH where there is no git history")?;
+    Ok(time.trim().to_owned())
+}
+
+/// Copies a checkout, without what was built in it and its history.
+pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir(to).with_context(|| format!("cannot make {}", to.display()))?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        if kind.is_dir() && name != "target" && name != ".git" {
+            copy(&entry.path(), &to.join(name))?;
+        } else if kind.is_file() {
+            fs::copy(entry.path(), to.join(&name)).with_context(|| format!("cannot copy {}", name.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// In hexadecimal digits.
+pub(crate) fn sha256(data: &[u8]) -> String {
+    Sha256::digest(data).iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a String takes all");
+        text
+    })
+}
