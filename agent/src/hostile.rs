@@ -136,7 +136,7 @@ fn address(path: &CStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     let family = libc::AF_UNIX.try_into().ok()?;
     let mut address = libc::sockaddr_un { sun_family: family, sun_path: [0; 108] };
     for (index, byte) in path.to_bytes_with_nul().iter().enumerate() {
-        *address.sun_path.get_mut(index)? = byte.cast_signed();
+        *address.sun_path.get_mut(index)? = libc::c_char::from_ne_bytes([*byte]);
     }
     Some((address, size_of::<libc::sockaddr_un>().try_into().ok()?))
 }

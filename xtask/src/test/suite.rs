@@ -12,6 +12,7 @@ use anyhow::{Context, ensure};
 
 use super::report::Report;
 use crate::progress::Progress;
+use crate::qemu::Processor;
 use crate::vm;
 
 /// The kernel on which everything runs.
@@ -45,6 +46,53 @@ const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (Some("psi=0"), false, &["without-pressure-polls"]),
     (Some("cgroup_disable=memory"), false, &["without-memory-controller"]),
     (None, true, &["sense-oom-in-a-cpuset-is-named"]),
+];
+/// What runs on arm64: all that senses, what runs on every kernel, and what depends on that processor's system calls.
+const ON_ARM64: [&str; 26] = [
+    "sense-kernel-facts",
+    "sense-every-hook-attaches",
+    "sense-bare-wake-arrives",
+    "sense-kprobe-carries-the-threshold",
+    "sense-full-ring-is-counted",
+    "sense-node-threshold-submits-one-event",
+    "sense-readings-agree-with-proc",
+    "sense-slice-threshold-submits-an-event",
+    "sense-received-data-names-its-receiver",
+    "sense-oom-in-a-cgroup-is-named",
+    "sense-stall-bursts",
+    "sense-task-threshold-submits-an-event",
+    "sense-cgroups-come-and-go",
+    "sense-kernel-brake-is-undone",
+    "sense-kernel-brake-runs-out",
+    "sense-psi-trigger-fires",
+    "sense-root-cgroup-is-seen",
+    "act-frozen-victim-dies",
+    "act-process-without-its-first-thread",
+    "meets-every-kind-of-growth",
+    "meets-a-slice-at-its-own-limit",
+    "core-or-reporter-dies",
+    "hostile-reporter-spoils-the-queues",
+    "hostile-reporter-tries-to-become-root",
+    "least-privilege",
+    "check-finds-all",
+];
+/// A kernel from before what the agent works best with, and what holds there all the same; the others need what it lacks.
+const OLDER: &str = "5.10";
+const ON_OLDER: [&str; 14] = [
+    "sense-kernel-facts",
+    "sense-psi-trigger-fires",
+    "act-reads-this-kernel",
+    "act-brake-holds-and-is-undone",
+    "act-removed-cgroup-is-gone",
+    "act-reclaim",
+    "act-next-one-undoes",
+    "bad-configuration-is-refused",
+    "meets-every-kind-of-growth",
+    "names-a-hog-in-the-root-cgroup",
+    "meets-a-file-that-stays",
+    "meets-a-nested-cgroup",
+    "cgroup-version-1-is-refused",
+    "hybrid-cgroups-are-watched-only",
 ];
 /// The parts that a gate divides the suite into, as the guest names them. The halves run on two machines at a time; the
 /// races, in which the agent has to be faster than what grows, on a machine beside which no other one runs.
@@ -84,9 +132,14 @@ pub(super) fn gate(kernel: &'static str) -> Vec<Boot> {
     }
 }
 
-/// The machines in which the whole suite runs with this kernel.
+/// The machines in which the whole suite runs with this kernel, or what of it holds there.
 pub(super) fn whole(kernel: &'static str) -> Vec<Boot> {
-    let mut boots = vec![usual(kernel)];
+    let names: &[&str] = match Processor::of(kernel) {
+        Processor::Aarch64 => &ON_ARM64,
+        Processor::X86_64 if kernel == OLDER => &ON_OLDER,
+        Processor::X86_64 => &[],
+    };
+    let mut boots = vec![Boot { names, ..usual(kernel) }];
     if kernel == WHOLE {
         boots.extend(special(kernel));
     }
@@ -256,7 +309,11 @@ impl Heard {
         }
         let left = self.known.saturating_sub(self.planned);
         if boot.kernel != WHOLE && !boot.names.is_empty() && left > 0 {
-            let with = format!("`cargo xtask test --long suite-{}` runs them", boot.kernel);
+            let with = match boot.kernel {
+                OLDER => "they need what it lacks: agent/docs/kernels.md".into(),
+                kernel if Processor::of(kernel) == Processor::Aarch64 => "they run on x86-64 alone".into(),
+                kernel => format!("`cargo xtask test --long suite-{kernel}` runs them"),
+            };
             report.not_run_many(left, &format!("{left} of {} tests on {on}", self.known), &with);
         }
         let name = format!("the suite came to its end on {on}");
@@ -357,6 +414,13 @@ mod tests {
         assert!(machines[2].ext4 && machines[5].numa);
         assert_eq!(machines[3].append.as_deref(), Some("psi=0"));
         assert!(machines[0].command.ends_with(&["--skip", "x", "--part", "first"].map(str::to_owned)));
+    }
+
+    #[test]
+    fn what_runs_on_every_kernel_runs_on_arm64_in_long_runs() {
+        let boots = ["6.12-arm64", "6.12-arm64-16k"].map(whole);
+        assert!(boots.iter().all(|boots| boots.len() == 1 && boots[0].names == ON_ARM64));
+        assert!(EVERYWHERE.iter().all(|name| ON_ARM64.contains(name)));
     }
 
     #[test]
