@@ -3,8 +3,8 @@
 //! What a cgroup uses is read at each sample; its page cache is not: that file makes the kernel add up the parts of all
 //! CPUs, so the inventory thread reads it every few seconds. In that time a process can replace page cache by anonymous
 //! memory and seem to use nothing, or read a large file and seem to have grown. So below a threshold the decision waits
-//! until the page cache of the slices and of the [`LARGEST`] workloads was read after the event that led to it; what grew
-//! is frozen meanwhile. Those are the victims and the growers, as a rule. A victim that is smaller is read before it is
+//! until the page cache of the slices and of the [`LARGEST`] workloads of the scopes that are below was read after the
+//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule. A victim that is smaller is read before it is
 //! killed, and killed by the next plan.
 //!
 //! The cost is bounded: no cgroup is read more often than every [`NEW_FOR_NS`] without an event, a worker reads them, and
@@ -15,16 +15,16 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use plimsoll_act::{Job, Worker};
-use plimsoll_inventory::{Observed, Table};
+use plimsoll_inventory::Table;
 use plimsoll_node::cgroup::Handle;
-use plimsoll_policy::Key;
+use plimsoll_policy::{Key, Scope};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
 use super::Watch;
 use super::sampling::Sample;
 use super::triggers::Trigger;
 
-/// Workloads that are read for one decision, those that are charged most.
+/// Workloads that are read for one decision: those that are charged most in each scope that is below, as many of each.
 const LARGEST: usize = 64;
 /// Cgroups whose figures are known to be new, and room for what the worker is to read.
 pub(in crate::core) const FIGURES: usize = 2 * LARGEST;
@@ -156,8 +156,13 @@ impl Watch {
         };
         let since = *self.figures.waits.get_or_insert(now);
         let table = &self.workloads.table;
-        let workloads = largest(table.observed(), table);
-        let workloads = workloads.iter().filter_map(|(_, key)| Some(&table.get(*key)?.facts.handle));
+        let mut below = self.scopes.below(&self.engine.policy);
+        if below.is_empty() {
+            below.push(Scope::Node);
+        }
+        let of_each = LARGEST / below.len();
+        let workloads = below.iter().flat_map(|scope| largest(table, *scope, of_each));
+        let workloads = workloads.filter_map(|(_, key)| Some(&table.get(key)?.facts.handle));
         let slices = table.slices();
         for handle in slices.iter().map(|(_, slice)| &slice.handle).chain(workloads) {
             if !self.figures.request(handle, &mut enforcer.figures, now) {
@@ -195,15 +200,15 @@ impl Watch {
     }
 }
 
-/// The workloads that are charged most, page cache included.
-fn largest(observed: &[Observed], table: &Table) -> ArrayVec<(Bytes, Key), LARGEST> {
+/// The `most` workloads of a scope that are charged most, page cache included.
+fn largest(table: &Table, scope: Scope, most: usize) -> ArrayVec<(Bytes, Key), LARGEST> {
     let mut largest = ArrayVec::<(Bytes, Key), LARGEST>::new();
-    for workload in observed {
+    for workload in table.observed().iter().filter(|workload| workload.is_in(scope)) {
         let cache = table.get(workload.key).map_or(Bytes::ZERO, |workload| workload.facts.inactive_file);
         let charged = workload.working_set().unwrap_or(Bytes::ZERO).saturating_add(cache);
         let place = largest.partition_point(|(other, _)| *other >= charged);
-        if place < LARGEST {
-            if largest.is_full() {
+        if place < most {
+            if largest.len() == most {
                 largest.pop();
             }
             largest.insert(place, (charged, workload.key));

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use arrayvec::ArrayVec;
 use plimsoll_act::Owner;
 use plimsoll_policy::kubelet::Threshold;
 use plimsoll_policy::{Config as Policy, MemoryReading, Reclaimed, Scope, SliceId, SliceSet};
@@ -86,6 +87,12 @@ impl Scopes {
             depth[index_of(scope)] = u8::try_from(below).unwrap_or(u8::MAX);
         }
         depth
+    }
+
+    /// The scopes whose memory is below any of their thresholds.
+    pub(super) fn below(&self, policy: &Policy) -> ArrayVec<Scope, SCOPES> {
+        let depth = self.depth(policy);
+        self.all().filter(|scope| depth[index_of(*scope)] > 0).collect()
     }
 
     /// How much memory is available, in percent of the highest threshold, in the scope where that is least.

@@ -1,9 +1,9 @@
 use super::super::testing::{SLICE, Scene, slice_policy};
 use super::*;
 use crate::record::{Cause, PlanRecord, Record};
-use plimsoll_inventory::{SliceFacts, SliceFigures, Update};
+use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Update};
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::Config as Policy;
+use plimsoll_policy::{Config as Policy, SliceSet};
 use plimsoll_sense::{
     ArmedThresholds, BrakeMark, Descriptor, Generation, Kind, MAX_DESCRIPTORS, SenseError, Source, WakeList,
 };
@@ -51,6 +51,25 @@ fn a_process_that_replaced_page_cache_by_anonymous_memory_is_the_victim() {
     let mut scene = Scene::new(10);
     joins(&mut scene, 0, "replaced", 70, 70, 0);
     joins(&mut scene, 1, "bystander", 20, 0, 0);
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(
+        (scene.text("replaced", "cgroup.kill"), scene.text("bystander", "cgroup.kill")),
+        ("1".into(), String::new())
+    );
+}
+
+#[test]
+fn the_workloads_of_a_slice_are_read_anew_however_many_are_larger_outside_it() {
+    let mut scene = Scene::new(10);
+    for slot in 0..64 {
+        let name = format!("outside{slot}");
+        scene.cgroup(&name, 200);
+        let facts = Facts { slices: SliceSet::NONE, ..scene.facts(&name) };
+        scene.update(Update::Workload(slot, facts));
+    }
+    joins(&mut scene, 64, "replaced", 70, 70, 0);
+    joins(&mut scene, 65, "bystander", 20, 0, 0);
     scene.uses("slice", SLICE - 1);
     scene.sample();
     assert_eq!(
