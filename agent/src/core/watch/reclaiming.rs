@@ -13,9 +13,14 @@ use super::scopes::Reclaiming;
 
 impl Watch {
     /// Requests page cache of workloads over their reservation, in the order in which they would be evicted. One reclaim
-    /// runs at a time: what another plan asks for meanwhile is asked for again after its pause.
+    /// runs at a time. A later order for its scope ends with it: a reclaim that lasts longer than the pause between two
+    /// orders would never be seen to end otherwise. What a plan for another scope asks for meanwhile is asked for again
+    /// after its pause.
     pub(super) fn reclaim(&mut self, scope: Scope, order: ReclaimOrder, now: MonotonicNs) {
-        if self.scopes.reclaiming.is_some() {
+        if let Some(under_way) = &mut self.scopes.reclaiming {
+            if under_way.scope == scope {
+                under_way.order = order.order;
+            }
             return;
         }
         // On disks nothing is reclaimed here.
@@ -65,13 +70,53 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{SLICE, SLICE_SCOPE, Scene};
+    use super::super::triggers::Trigger;
     use super::*;
     use plimsoll_inventory::{Facts, Update};
     use plimsoll_node::clock::monotonic;
     use plimsoll_policy::kubelet::Amount;
     use plimsoll_policy::{Owner, Why};
     use plimsoll_units::CgroupId;
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
     use std::time::{Duration, Instant};
+
+    fn order(order: u64, mib: u64) -> ReclaimOrder {
+        let stage = Stage::Memory(Amount::counted(Bytes::mib(mib).0));
+        ReclaimOrder { order, stage, why: Why::Threshold(0) }
+    }
+
+    #[test]
+    fn a_reclaim_that_lasts_longer_than_the_pause_ends_the_orders_that_came_meanwhile() {
+        let mut scene = Scene::new(10);
+        scene.cgroup("a", 50);
+        // A writer of it waits for a reader: the kernel that is busy reclaiming.
+        let reclaim = scene.tree.path().join("a/memory.reclaim");
+        mknodat(CWD, &reclaim, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("writable");
+        scene.joins(0, "a");
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        for number in [1, 2] {
+            scene.watch.reclaim(SLICE_SCOPE, order(number, 10), monotonic());
+        }
+        scene.watch.reclaim(Scope::Node, order(3, 10), monotonic());
+        assert_eq!(scene.watch.scopes.get(SLICE_SCOPE).reclaimed, None, "it is under way");
+        let until = Instant::now() + Duration::from_secs(30);
+        let _reader = openat(CWD, &reclaim, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).expect("readable");
+        while scene.watch.scopes.reclaiming.is_some() && Instant::now() < until {
+            scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+        }
+        let ended = |scope| scene.watch.scopes.get(scope).reclaimed.map(|reclaimed| reclaimed.order);
+        assert_eq!((ended(SLICE_SCOPE), ended(Scope::Node)), (Some(2), None));
+    }
+
+    /// Waits until so many MiB are requested of it.
+    fn await_reclaim(scene: &Scene, name: &str, mib: u64) {
+        let until = Instant::now() + Duration::from_secs(30);
+        while scene.text(name, "memory.reclaim").is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(scene.text(name, "memory.reclaim"), (mib << 20).to_string(), "{name}");
+    }
 
     #[test]
     fn no_more_is_requested_of_a_workload_than_it_uses_itself() {
@@ -85,14 +130,9 @@ mod tests {
         }
         scene.uses("slice", SLICE - 1);
         scene.sample();
-        let stage = Stage::Memory(Amount::counted(Bytes::mib(SLICE).0));
-        scene.watch.reclaim(SLICE_SCOPE, ReclaimOrder { order: 1, stage, why: Why::Threshold(0) }, monotonic());
-        let until = Instant::now() + Duration::from_secs(30);
+        scene.watch.reclaim(SLICE_SCOPE, order(1, SLICE), monotonic());
         for (name, mib) in [("large", 30), ("small", 10)] {
-            while scene.text(name, "memory.reclaim").is_empty() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            assert_eq!(scene.text(name, "memory.reclaim"), (mib << 20).to_string(), "{name}");
+            await_reclaim(&scene, name, mib);
         }
     }
 }
