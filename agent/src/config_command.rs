@@ -213,7 +213,7 @@ fn pods_use() -> Option<Bytes> {
     let root = Root::open(Path::new(CGROUP_ROOT)).ok()?;
     let pods = [&b"kubepods.slice"[..], b"kubepods"];
     let pods = pods.into_iter().find_map(|path| Handle::open(&root, path).ok().flatten())?;
-    Some(pods.usage().ok()?.saturating_sub(pods.inactive_file().ok()?))
+    Some(pods.usage().ok()?.saturating_sub(pods.page_cache().ok()?.inactive_file))
 }
 
 /// The names in `/proc/swaps`, below its head.

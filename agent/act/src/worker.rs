@@ -6,7 +6,7 @@
 use crate::point::{KillPoint, reached};
 use core::time::Duration;
 use plimsoll_node::Fault;
-use plimsoll_node::cgroup::{Activity, Handle, TaskList};
+use plimsoll_node::cgroup::{Activity, Handle, PageCache, TaskList};
 use plimsoll_node::process::{self, OpenedProcesses, Released};
 use plimsoll_units::{Bytes, CgroupId};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -77,10 +77,8 @@ pub enum Done {
     CacheRead {
         /// The cgroup.
         cgroup: CgroupId,
-        /// Its page cache that reclaim takes first, in bytes; absent where that could not be read.
-        inactive_file: Option<Bytes>,
-        /// What reclaim could take of it without ending or swapping a process, in bytes; likewise.
-        reclaimable: Option<Bytes>,
+        /// What was read; absent where that could not be done.
+        cache: Option<PageCache>,
     },
     /// A victim's memory was taken.
     Released {
@@ -191,11 +189,7 @@ fn perform(job: Job) -> Option<Done> {
         }
         Job::Release(handle) => Some(release(&handle)),
         Job::Measure(handle) => Some(Done::Measured { cgroup: handle.id(), activity: handle.activity().ok() }),
-        Job::ReadCache(handle) => Some(Done::CacheRead {
-            cgroup: handle.id(),
-            inactive_file: handle.inactive_file().ok(),
-            reclaimable: handle.reclaimable().ok(),
-        }),
+        Job::ReadCache(handle) => Some(Done::CacheRead { cgroup: handle.id(), cache: handle.page_cache().ok() }),
         Job::Reclaim { handle, amount } => Some(Done::Reclaimed {
             cgroup: handle.id(),
             asked: amount,

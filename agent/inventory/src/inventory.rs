@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use plimsoll_node::NodeError;
-use plimsoll_node::cgroup::{Handle, Root, children};
+use plimsoll_node::cgroup::{Handle, PageCache, Root, children};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Owner, SliceId, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
@@ -71,7 +71,7 @@ struct Known {
     started: MonotonicNs,
     slices: SliceSet,
     standing: Standing,
-    inactive_file: Bytes,
+    cache: PageCache,
     /// It has to be sent.
     is_changed: bool,
     seen: u64,
@@ -250,7 +250,7 @@ impl Inventory {
         Ok(Some(Known {
             slot,
             // Without a figure nothing is subtracted from its usage.
-            inactive_file: handle.inactive_file().unwrap_or(Bytes::ZERO),
+            cache: handle.page_cache().unwrap_or_default(),
             handle: Arc::new(handle),
             priority: self.config.priorities.get(found.pattern).copied().unwrap_or(0),
             started: monotonic(),
@@ -289,9 +289,9 @@ impl Inventory {
     /// Reads the page cache of all workloads, and sends what changed.
     pub fn refresh(&mut self, sink: &mut impl Sink) {
         for known in self.known.values_mut() {
-            let inactive_file = known.handle.inactive_file().unwrap_or(Bytes::ZERO);
-            known.is_changed |= inactive_file != known.inactive_file;
-            known.inactive_file = inactive_file;
+            let cache = known.handle.page_cache().unwrap_or_default();
+            known.is_changed |= cache != known.cache;
+            known.cache = cache;
         }
         self.send(sink);
     }
@@ -303,7 +303,7 @@ impl Inventory {
                 handle: Arc::clone(&known.handle),
                 owner: known.standing.owner,
                 reservation: known.standing.reservation,
-                inactive_file: known.inactive_file,
+                cache: known.cache,
                 priority: known.priority,
                 started: known.started,
                 slices: known.slices,
@@ -322,9 +322,8 @@ impl Inventory {
             // A slice without a limit of its own has no threshold below it.
             let now = handle.and_then(|handle| {
                 let max = handle.max().ok()??;
-                let inactive_file = handle.inactive_file().unwrap_or(Bytes::ZERO);
-                let reclaimable = handle.reclaimable().ok();
-                Some((handle, SliceFigures { max, inactive_file, reclaimable }))
+                let cache = handle.page_cache().unwrap_or_default();
+                Some((handle, SliceFigures { max, cache }))
             });
             let facts = |(handle, figures): &(Arc<Handle>, _)| (handle.id(), *figures);
             if known.as_ref().map(facts) != now.as_ref().map(facts) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use plimsoll_node::cgroup::Handle;
+use plimsoll_node::cgroup::{Handle, PageCache};
 use plimsoll_policy::kubelet::{Amount, Pod, PodStats, QosClass};
 use plimsoll_policy::{Key, MemoryReading, SliceSet, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -39,7 +39,7 @@ pub struct Table {
 impl Workload {
     /// What it uses now, without the page cache that reclaim takes first; absent where that cannot be read.
     pub fn usage(&self) -> Option<Bytes> {
-        self.facts.handle.usage().ok().map(|usage| usage.saturating_sub(self.facts.inactive_file))
+        self.facts.handle.usage().ok().map(|usage| usage.saturating_sub(self.facts.cache.inactive_file))
     }
 }
 
@@ -143,14 +143,13 @@ impl Table {
         &self.observed
     }
 
-    /// Takes a cgroup's page cache in as it was just read: a workload's, and a slice's. What could not be read stays.
-    pub fn set_cache(&mut self, id: CgroupId, inactive_file: Option<Bytes>, reclaimable: Option<Bytes>) {
-        let Some(inactive_file) = inactive_file else { return };
+    /// Takes a cgroup's page cache in as it was just read: a workload's, and a slice's.
+    pub fn set_cache(&mut self, id: CgroupId, cache: PageCache) {
         if let Some((_, workload)) = self.iter_mut().find(|(_, workload)| workload.facts.handle.id() == id) {
-            workload.facts.inactive_file = inactive_file;
+            workload.facts.cache = cache;
         }
         for slice in self.slices.iter_mut().flatten().filter(|slice| slice.handle.id() == id) {
-            slice.figures = SliceFigures { inactive_file, reclaimable, ..slice.figures };
+            slice.figures.cache = cache;
         }
     }
 
@@ -169,7 +168,7 @@ impl Table {
     /// A slice's reading now; `None` where it has no limit or cannot be read.
     pub fn slice_reading(&self, index: usize) -> Option<MemoryReading> {
         let slice = self.slices.get(index)?.as_ref()?;
-        let SliceFigures { max, inactive_file, reclaimable } = slice.figures;
+        let SliceFigures { max, cache: PageCache { inactive_file, reclaimable } } = slice.figures;
         let usage = slice.handle.usage().ok()?;
         let without = |part: Bytes| max.saturating_sub(usage.saturating_sub(part));
         Some(MemoryReading {
@@ -218,7 +217,7 @@ mod tests {
             handle: Arc::new(handle),
             owner: None,
             reservation: Bytes::ZERO,
-            inactive_file: Bytes(inactive_file),
+            cache: PageCache { inactive_file: Bytes(inactive_file), reclaimable: None },
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE,

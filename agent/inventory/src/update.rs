@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_node::cgroup::Handle;
+use plimsoll_node::cgroup::{Handle, PageCache};
 use plimsoll_policy::{Owner, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
@@ -15,8 +15,8 @@ pub struct Facts {
     pub owner: Option<Owner>,
     /// Its effective protection, as far as its owner cannot write it.
     pub reservation: Bytes,
-    /// Its page cache that reclaim takes first.
-    pub inactive_file: Bytes,
+    /// Its page cache; none where that could not be read.
+    pub cache: PageCache,
     /// Lower is evicted first.
     pub priority: i32,
     /// When it was first seen.
@@ -39,10 +39,8 @@ pub struct SliceFacts {
 pub struct SliceFigures {
     /// Its `memory.max`.
     pub max: Bytes,
-    /// Its page cache that reclaim takes first.
-    pub inactive_file: Bytes,
-    /// What reclaim could take of it without ending or swapping a process; absent where that could not be read.
-    pub reclaimable: Option<Bytes>,
+    /// Its page cache; none where that could not be read.
+    pub cache: PageCache,
 }
 
 /// One change for the table.

@@ -38,6 +38,16 @@ impl fmt::Debug for Handle {
     }
 }
 
+/// What `memory.stat` says of a cgroup's page cache, by one reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageCache {
+    /// What reclaim takes first, in bytes.
+    pub inactive_file: Bytes,
+    /// What reclaim could take without ending or swapping a process, in bytes: page cache on either list, tmpfs not
+    /// included, and slab that can shrink. Absent where that could not be read.
+    pub reclaimable: Option<Bytes>,
+}
+
 /// What `cgroup.events` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Events {
@@ -166,33 +176,31 @@ impl Handle {
         number(have(self.current.as_ref(), "memory.current")?)
     }
 
-    /// Its page cache that reclaim takes first. Up to two seconds old, and reading it makes the kernel add up its
-    /// per-processor figures. Opens a file: for a helper thread.
-    pub fn inactive_file(&self) -> Result<Bytes, Fault> {
-        self.stat(&["inactive_file"])
-    }
-
-    /// The sum of fields of `memory.stat`.
-    fn stat(&self, names: &[&'static str]) -> Result<Bytes, Fault> {
-        let file = self.open_file("memory.stat", OFlags::RDONLY)?;
-        let mut buffer = [0; 8192];
-        let text = file.read(&mut buffer)?;
-        names.iter().try_fold(Bytes::ZERO, |sum, name| {
-            let field = parse::field(text, name.as_bytes()).map(Bytes).ok_or(file.malformed(name))?;
-            Ok(sum.saturating_add(field))
-        })
+    /// Its page cache. Up to two seconds old, and reading it makes the kernel add up its per-processor figures. Opens a file:
+    /// for a helper thread.
+    pub fn page_cache(&self) -> Result<PageCache, Fault> {
+        let [inactive_file, active_file, slab] = self.stat(["inactive_file", "active_file", "slab_reclaimable"])?;
+        let inactive_file = inactive_file?;
+        let others = active_file.ok().zip(slab.ok()).map(|(active_file, slab)| active_file.saturating_add(slab));
+        Ok(PageCache { inactive_file, reclaimable: others.map(|others| inactive_file.saturating_add(others)) })
     }
 
     /// Memory of the kernel's own that is charged to it (`kernel` of `memory.stat`, Linux 5.18 and later). As old and as
-    /// costly as [`Self::inactive_file`].
+    /// costly as [`Self::page_cache`].
     pub fn kernel_memory(&self) -> Result<Bytes, Fault> {
-        self.stat(&["kernel"])
+        let [kernel] = self.stat(["kernel"])?;
+        kernel
     }
 
-    /// What reclaim could take of it without ending or swapping a process: page cache on either list, tmpfs not included,
-    /// and slab that can shrink. As old and as costly as [`Self::inactive_file`].
-    pub fn reclaimable(&self) -> Result<Bytes, Fault> {
-        self.stat(&["active_file", "inactive_file", "slab_reclaimable"])
+    /// Fields of one reading of `memory.stat`.
+    fn stat<const FIELDS: usize>(
+        &self,
+        names: [&'static str; FIELDS],
+    ) -> Result<[Result<Bytes, Fault>; FIELDS], Fault> {
+        let file = self.open_file("memory.stat", OFlags::RDONLY)?;
+        let mut buffer = [0; 8192];
+        let text = file.read(&mut buffer)?;
+        Ok(names.map(|name| parse::field(text, name.as_bytes()).map(Bytes).ok_or(file.malformed(name))))
     }
 
     /// What it may use at most; `None` for no limit of its own. Opens a file: for a helper thread.

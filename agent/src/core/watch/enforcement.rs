@@ -178,8 +178,10 @@ impl Watch {
                     enforcer.kills.measured(cgroup, activity, now);
                 }
             }
-            Done::CacheRead { cgroup, inactive_file, reclaimable } => {
-                self.workloads.table.set_cache(cgroup, inactive_file, reclaimable);
+            Done::CacheRead { cgroup, cache } => {
+                if let Some(cache) = cache {
+                    self.workloads.table.set_cache(cgroup, cache);
+                }
                 if self.figures.answered(cgroup) {
                     trigger.because(Cause::FollowUp);
                 }

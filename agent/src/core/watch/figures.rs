@@ -204,7 +204,7 @@ impl Watch {
 fn largest(table: &Table, scope: Scope, most: usize) -> ArrayVec<(Bytes, Key), LARGEST> {
     let mut largest = ArrayVec::<(Bytes, Key), LARGEST>::new();
     for workload in table.observed().iter().filter(|workload| workload.is_in(scope)) {
-        let cache = table.get(workload.key).map_or(Bytes::ZERO, |workload| workload.facts.inactive_file);
+        let cache = table.get(workload.key).map_or(Bytes::ZERO, |workload| workload.facts.cache.inactive_file);
         let charged = workload.working_set().unwrap_or(Bytes::ZERO).saturating_add(cache);
         let place = largest.partition_point(|(other, _)| *other >= charged);
         if place < most {

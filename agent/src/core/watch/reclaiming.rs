@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_act::Job;
+use plimsoll_node::cgroup::PageCache;
 use plimsoll_policy::{ReclaimOrder, Reclaimed, Scope, Stage};
 use plimsoll_units::{Bytes, MonotonicNs};
 
@@ -30,9 +31,10 @@ impl Watch {
         let mut jobs = 0;
         for ranked in &self.engine.plan.ranked {
             let Some(workload) = self.workloads.table.get(ranked.key) else { continue };
-            // What is over the request is the owner's; the workload itself may use less.
-            let own = ranked.over.min(ranked.usage).to_bytes();
-            let amount = own.saturating_add(workload.facts.inactive_file).min(left);
+            // Page cache alone, and no more than its owner is over what is reserved for it.
+            let PageCache { inactive_file, reclaimable } = workload.facts.cache;
+            let over = ranked.over.to_bytes().saturating_add(inactive_file);
+            let amount = reclaimable.unwrap_or(inactive_file).min(over).min(left);
             if amount == Bytes::ZERO {
                 continue;
             }
@@ -78,6 +80,7 @@ mod tests {
     use plimsoll_policy::{Owner, Why};
     use plimsoll_units::CgroupId;
     use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
+    use std::fs;
     use std::time::{Duration, Instant};
 
     fn order(order: u64, mib: u64) -> ReclaimOrder {
@@ -88,9 +91,10 @@ mod tests {
     #[test]
     fn a_reclaim_that_lasts_longer_than_the_pause_ends_the_orders_that_came_meanwhile() {
         let mut scene = Scene::new(10);
-        scene.cgroup("a", 50);
+        holds(&scene, "a", 50, 30);
         // A writer of it waits for a reader: the kernel that is busy reclaiming.
         let reclaim = scene.tree.path().join("a/memory.reclaim");
+        fs::remove_file(&reclaim).expect("it is there");
         mknodat(CWD, &reclaim, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("writable");
         scene.joins(0, "a");
         scene.uses("slice", SLICE - 1);
@@ -109,6 +113,28 @@ mod tests {
         assert_eq!((ended(SLICE_SCOPE), ended(Scope::Node)), (Some(2), None));
     }
 
+    #[test]
+    fn page_cache_is_requested_of_the_workload_that_holds_it() {
+        let mut scene = Scene::new(10);
+        for (slot, name, mib, active) in [(0, "anon", 60, 0), (1, "cache", 40, 30)] {
+            holds(&scene, name, mib, active);
+            scene.joins(slot, name);
+        }
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        scene.watch.reclaim(SLICE_SCOPE, order(1, 10), monotonic());
+        await_reclaim(&scene, "cache", 10);
+        assert_eq!(scene.text("anon", "memory.reclaim"), "");
+    }
+
+    /// A cgroup that uses so many MiB, of which so many are active page cache.
+    fn holds(scene: &Scene, name: &str, mib: u64, active: u64) {
+        scene.cgroup(name, mib);
+        scene.write(name, "memory.reclaim", "");
+        let stat = format!("inactive_file 0\nactive_file {}\nslab_reclaimable 0\n", active << 20);
+        scene.write(name, "memory.stat", &stat);
+    }
+
     /// Waits until so many MiB are requested of it.
     fn await_reclaim(scene: &Scene, name: &str, mib: u64) {
         let until = Instant::now() + Duration::from_secs(30);
@@ -119,12 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_requested_of_a_workload_than_it_uses_itself() {
+    fn no_more_is_requested_of_a_workload_than_the_page_cache_that_it_holds_itself() {
         let mut scene = Scene::new(10);
         let owner = Some(Owner { id: CgroupId(7), request: Bytes::ZERO });
         for (slot, name, mib) in [(0, "large", 30), (1, "small", 10)] {
-            scene.cgroup(name, mib);
-            scene.write(name, "memory.reclaim", "");
+            holds(&scene, name, mib + 1, mib);
             let facts = Facts { owner, ..scene.facts(name) };
             scene.update(Update::Workload(slot, facts));
         }
@@ -134,5 +159,17 @@ mod tests {
         for (name, mib) in [("large", 30), ("small", 10)] {
             await_reclaim(&scene, name, mib);
         }
+    }
+
+    #[test]
+    fn page_cache_that_a_reservation_covers_is_not_requested() {
+        let mut scene = Scene::new(10);
+        holds(&scene, "reserved", 50, 40);
+        let facts = Facts { reservation: Bytes::mib(45), ..scene.facts("reserved") };
+        scene.update(Update::Workload(0, facts));
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        scene.watch.reclaim(SLICE_SCOPE, order(1, SLICE), monotonic());
+        await_reclaim(&scene, "reserved", 5);
     }
 }

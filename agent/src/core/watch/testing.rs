@@ -13,7 +13,7 @@ use core::time::Duration;
 use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker, Workers};
 use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Termination, Update};
 use plimsoll_node::boot::BootId;
-use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
@@ -103,7 +103,7 @@ impl Scene {
         scene.watch.figures.set_patience(Duration::from_mins(1));
         scene.cgroup("slice", 0);
         let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
-        let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };
+        let figures = SliceFigures { max, cache: PageCache { reclaimable: Some(Bytes::ZERO), ..PageCache::default() } };
         scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
         scene
     }
@@ -139,7 +139,7 @@ impl Scene {
 
     /// Likewise, with so much page cache as the inventory thread last saw it.
     pub(super) fn joins_with_cache(&mut self, slot: u32, name: &str, inactive_file: Bytes) -> Arc<Handle> {
-        let facts = Facts { inactive_file, ..self.facts(name) };
+        let facts = Facts { cache: PageCache { inactive_file, reclaimable: None }, ..self.facts(name) };
         let handle = Arc::clone(&facts.handle);
         self.update(Update::Workload(slot, facts));
         handle
@@ -151,7 +151,7 @@ impl Scene {
             handle: self.open(name),
             owner: None,
             reservation: Bytes::ZERO,
-            inactive_file: Bytes::ZERO,
+            cache: PageCache::default(),
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE.with(SliceId(0)),

@@ -169,7 +169,7 @@ pub(crate) fn discovers() -> Result<()> {
         ensure!(root.find(one.id)?.as_ref() == Some(&one.path), "not found by its id: {one:?}");
         ensure!(root.path_of(one.id)?.as_ref() == Some(&one.path), "not opened by its id: {one:?}");
         handle.usage()?;
-        handle.inactive_file()?;
+        handle.page_cache()?;
         ensure!(handle.max()?.is_none() && !handle.populated()?, "{one:?} has a limit or a process");
     }
     Ok(())

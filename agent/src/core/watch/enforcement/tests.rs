@@ -4,6 +4,7 @@ use super::super::{END_MOST, End};
 use super::*;
 use crate::record::Record;
 use plimsoll_inventory::{Facts, Update};
+use plimsoll_node::cgroup::PageCache;
 use plimsoll_policy::{Config as Policy, SliceId, SliceSet};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -43,11 +44,8 @@ fn a_victim_for_which_there_is_no_room_is_killed_when_an_earlier_one_has_ended_a
     scene.cgroup("bystander", 20);
     let handle = scene.open("bystander");
     let slices = SliceSet::NONE.with(SliceId(0));
-    let (reservation, inactive_file, started) = (Bytes::ZERO, Bytes::ZERO, MonotonicNs(1));
-    scene.update(Update::Workload(
-        5,
-        Facts { handle, owner: None, reservation, inactive_file, priority: 1, started, slices },
-    ));
+    let (reservation, cache, started) = (Bytes::ZERO, PageCache::default(), MonotonicNs(1));
+    scene.update(Update::Workload(5, Facts { handle, owner: None, reservation, cache, priority: 1, started, slices }));
     scene.uses("slice", SLICE - 1);
     let killed = |scene: &Scene| names.into_iter().filter(|name| scene.text(name, "cgroup.kill") == "1").count();
     for _ in 0..3 {

@@ -2,6 +2,7 @@ use super::super::testing::{SLICE, Scene, slice_policy};
 use super::*;
 use crate::record::{Cause, PlanRecord, Record};
 use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Update};
+use plimsoll_node::cgroup::PageCache;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Config as Policy, SliceSet};
 use plimsoll_sense::{
@@ -108,7 +109,7 @@ fn an_older_figure_of_a_slice_that_comes_late_is_read_again() {
     scene.sample();
     // As the inventory thread read it before: as if the victim were not enough.
     let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
-    let figures = SliceFigures { max, inactive_file: Bytes::ZERO, reclaimable: Some(Bytes::ZERO) };
+    let figures = SliceFigures { max, cache: PageCache { reclaimable: Some(Bytes::ZERO), ..PageCache::default() } };
     scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
     scene.sample();
     assert_eq!((scene.text("hog", "cgroup.kill"), scene.text("bystander", "cgroup.kill")), ("1".into(), String::new()));
