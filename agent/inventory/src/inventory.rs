@@ -162,7 +162,7 @@ impl Inventory {
             }
             Err(error) => sink.trouble("walk", Some(format!("cannot find workloads: {error}"))),
         }
-        self.find_slices(sink);
+        self.find_slices(false, sink);
         self.find_marks(sink);
         self.send(sink);
     }
@@ -286,11 +286,12 @@ impl Inventory {
         })
     }
 
-    /// Reads the page cache of all workloads, and sends what changed.
-    pub fn refresh(&mut self, sink: &mut impl Sink) {
+    /// Reads the page cache of all workloads, and sends what changed; or `all`, where the table has figures that another
+    /// thread read meanwhile.
+    pub fn refresh(&mut self, all: bool, sink: &mut impl Sink) {
         for known in self.known.values_mut() {
             let cache = known.handle.page_cache().unwrap_or_default();
-            known.is_changed |= cache != known.cache;
+            known.is_changed |= all || cache != known.cache;
             known.cache = cache;
         }
         self.send(sink);
@@ -312,8 +313,9 @@ impl Inventory {
         }
     }
 
-    /// Reads the limits and slow figures of slices with thresholds of their own, and sends those that changed.
-    pub fn find_slices(&mut self, sink: &mut impl Sink) {
+    /// Reads the limits and slow figures of slices with thresholds of their own, and sends those that changed, or `all`,
+    /// as [`Self::refresh`] does.
+    pub fn find_slices(&mut self, all: bool, sink: &mut impl Sink) {
         for (index, (known, path)) in (0..).zip(self.slices.iter_mut().zip(&self.config.slices)) {
             let handle = match &known {
                 Some((handle, ..)) if handle.usage().is_ok() => Some(Arc::clone(handle)),
@@ -326,7 +328,7 @@ impl Inventory {
                 Some((handle, SliceFigures { max, cache }))
             });
             let facts = |(handle, figures): &(Arc<Handle>, _)| (handle.id(), *figures);
-            if known.as_ref().map(facts) != now.as_ref().map(facts) {
+            if all || known.as_ref().map(facts) != now.as_ref().map(facts) {
                 known.clone_from(&now);
                 sink.update(Update::Slice(index, now.map(|(handle, figures)| SliceFacts { handle, figures })));
             }

@@ -157,9 +157,10 @@ impl Thread {
             schedule.events.done(begun, monotonic(), Duration::MAX);
         }
         let begun = monotonic();
-        if asked & Request::Refresh as u32 != 0 || schedule.refresh.is_overdue(begun) {
-            self.inventory.find_slices(&mut self.outgoing);
-            self.inventory.refresh(&mut self.outgoing);
+        let all = asked & Request::RefreshAll as u32 != 0;
+        if all || asked & Request::Refresh as u32 != 0 || schedule.refresh.is_overdue(begun) {
+            self.inventory.find_slices(all, &mut self.outgoing);
+            self.inventory.refresh(all, &mut self.outgoing);
             schedule.refresh.done(begun, monotonic(), schedule::refresh_pace(self.handle.headroom()));
         }
         self.outgoing.publish();

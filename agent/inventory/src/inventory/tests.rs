@@ -1,6 +1,7 @@
 //! An inventory of a tree of plain files.
 
 use super::*;
+use crate::Table;
 use std::fs;
 use std::path::Path;
 
@@ -75,7 +76,7 @@ fn what_a_walk_finds_is_sent_once_and_again_when_it_changed() {
     inventory.discover(&mut sent);
     assert_eq!(sent.take(), (vec![], 0));
     fs::write(tree.path().join("work.slice/b/memory.stat"), "inactive_file 4096\n").expect("writable");
-    inventory.refresh(&mut sent);
+    inventory.refresh(false, &mut sent);
     assert_eq!(sent.take(), (vec!["work.slice/b".into()], 0));
     // A reservation that changes is read at the next walk.
     for name in ["work.slice", "work.slice/a"] {
@@ -87,6 +88,38 @@ fn what_a_walk_finds_is_sent_once_and_again_when_it_changed() {
     fs::remove_dir_all(tree.path().join("work.slice/b")).expect("writable");
     inventory.discover(&mut sent);
     assert_eq!((sent.take(), inventory.workloads()), ((vec![], 1), 1));
+}
+
+#[test]
+fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_before_that() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    for name in ["work.slice", "work.slice/a"] {
+        cgroup(tree.path(), name, 1000);
+    }
+    for (file, text) in [("memory.max", "4000\n"), ("memory.stat", "inactive_file 0\n")] {
+        fs::write(tree.path().join("work.slice").join(file), text).expect("writable");
+    }
+    let (mut inventory, mut sent, mut table) = (inventory(tree.path(), 9), Sent::default(), Table::new());
+    inventory.config.slices = vec!["work.slice".parse().expect("a pattern")];
+    inventory.slices = vec![None];
+    inventory.discover(&mut sent);
+    sent.updates.drain(..).for_each(|update| drop(table.take(update)));
+    let figures = |table: &mut Table| {
+        let slice = table.slice_reading(0).map(|reading| reading.kubelet_available);
+        (table.observe(0, MonotonicNs(1))[0].working_set(), slice)
+    };
+    assert_eq!(figures(&mut table), (Some(Bytes(1000)), Some(Bytes(3000))));
+    // A large file, which is gone again.
+    let cache = PageCache { inactive_file: Bytes(900), reclaimable: None };
+    let ids: Vec<_> = inventory.known.keys().copied().chain([table.slices()[0].1.handle.id()]).collect();
+    for id in ids {
+        table.set_cache(id, cache);
+    }
+    assert_eq!(figures(&mut table), (Some(Bytes(100)), Some(Bytes(3900))));
+    inventory.find_slices(true, &mut sent);
+    inventory.refresh(true, &mut sent);
+    sent.updates.drain(..).for_each(|update| drop(table.take(update)));
+    assert_eq!(figures(&mut table), (Some(Bytes(1000)), Some(Bytes(3000))));
 }
 
 #[test]

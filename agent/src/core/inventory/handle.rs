@@ -27,6 +27,8 @@ pub(in crate::core) enum Request {
     Crossing = 32,
     /// Open or close the cgroups of events.
     Events = 64,
+    /// Read the slow figures now, and send those that have not changed as well.
+    RefreshAll = 128,
 }
 
 /// Ids on their way: no more than it has places for.
@@ -137,7 +139,7 @@ impl InventoryHandle {
         self.0.asked.fetch_and(!due, Ordering::AcqRel) & due
     }
 
-    pub(super) fn is_asked(&self, what: Request) -> bool {
+    pub(in crate::core) fn is_asked(&self, what: Request) -> bool {
         self.0.asked.load(Ordering::Acquire) & what as u32 != 0
     }
 

@@ -89,11 +89,13 @@ impl Schedule {
         }
     }
 
-    /// The requests that may be taken at `now`. Those for a walk and for events wait for their pace; the slow figures are
-    /// read as soon as that is asked.
+    /// The requests that may be taken at `now`. Those for a walk, for events and for figures after a shortage wait for
+    /// their pace; on the way to one the slow figures are read as soon as that is asked.
     pub(super) fn due(&self, now: MonotonicNs) -> u32 {
         let mut due = u32::MAX;
-        for (duty, request) in [(&self.walk, Request::Discover), (&self.events, Request::Events)] {
+        for (duty, request) in
+            [(&self.walk, Request::Discover), (&self.events, Request::Events), (&self.refresh, Request::RefreshAll)]
+        {
             if now < duty.not_before {
                 due &= !(request as u32);
             }
@@ -105,7 +107,8 @@ impl Schedule {
     pub(super) fn next(&self, is_asked: impl Fn(Request) -> bool) -> MonotonicNs {
         let walk = self.walk.next(is_asked(Request::Discover));
         let events = self.events.next(is_asked(Request::Events));
-        walk.min(events).min(self.refresh.by).min(self.beat)
+        let refresh = self.refresh.next(is_asked(Request::RefreshAll));
+        walk.min(events).min(refresh).min(self.beat)
     }
 }
 
@@ -137,6 +140,11 @@ mod tests {
         assert_eq!(schedule.next(|_| false), at(5000), "the slow figures and the heartbeat");
         schedule.events.done(at(0), at(2), Duration::MAX);
         assert_eq!(schedule.next(|what| what == Request::Events), at(102));
+        schedule.refresh.done(at(0), at(4), REFRESH_PACE);
+        assert_eq!(schedule.next(|what| what == Request::RefreshAll), at(204));
+        let requests = Request::Refresh as u32 | Request::RefreshAll as u32;
+        assert_eq!(schedule.due(at(203)) & requests, Request::Refresh as u32, "it never waits");
+        assert_eq!(schedule.due(at(204)) & requests, requests);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::{Key, Scope};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
+use super::super::inventory::Request;
 use super::Watch;
 use super::sampling::Sample;
 use super::triggers::Trigger;
@@ -56,6 +57,8 @@ pub(super) struct Figures {
     pub(super) waiting: Option<Trigger>,
     /// For how long it does at most.
     patience: Duration,
+    /// The table has figures of the worker's that the inventory thread does not know of.
+    is_ahead: bool,
     /// The worker did not answer in time, and has not answered since: no decision waits for it.
     is_stuck: bool,
 }
@@ -68,6 +71,7 @@ impl Figures {
             waits: None,
             waiting: None,
             patience: PATIENCE,
+            is_ahead: false,
             is_stuck: false,
         }
     }
@@ -112,6 +116,7 @@ impl Figures {
     /// The worker has read a cgroup. Gives whether that was the last one that is waited for.
     pub(super) fn answered(&mut self, cgroup: CgroupId) -> bool {
         self.is_stuck = false;
+        self.is_ahead = true;
         if let Some(figure) = self.read.iter_mut().find(|figure| figure.cgroup == cgroup) {
             figure.is_answered = true;
         }
@@ -152,6 +157,10 @@ impl Watch {
         let is_needed = sample.is_below || trigger.crossed.is_some();
         let Some(enforcer) = self.enforcement.enforcer.as_mut().filter(|_| is_needed) else {
             self.figures.end_wait();
+            // That thread sends what differs from what it read itself: a figure that has come back to that would stay wrong.
+            if std::mem::take(&mut self.figures.is_ahead) {
+                self.workloads.handle.request(Request::RefreshAll);
+            }
             return false;
         };
         let since = *self.figures.waits.get_or_insert(now);

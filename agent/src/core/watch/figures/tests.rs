@@ -116,6 +116,19 @@ fn an_older_figure_of_a_slice_that_comes_late_is_read_again() {
 }
 
 #[test]
+fn after_a_shortage_the_inventory_thread_sends_all_figures_again_once() {
+    let mut scene = Scene::new(10);
+    joins(&mut scene, 0, "hog", 70, 0, 0);
+    let is_requested = |scene: &Scene| scene.watch.workloads.handle.is_asked(Request::RefreshAll);
+    for (mib, expected) in [(0, false), (SLICE - 1, false), (0, true)] {
+        scene.uses("slice", mib);
+        scene.sample();
+        assert_eq!(is_requested(&scene), expected, "{mib}");
+    }
+    assert!(!scene.watch.figures.is_ahead);
+}
+
+#[test]
 fn a_decision_that_waited_knows_the_crossing_and_arms_the_threshold_again() {
     for is_below in [true, false] {
         let arms = Arc::new(AtomicU32::new(0));
