@@ -212,7 +212,7 @@ impl Handle {
     /// Whether it has live processes, and whether all of them are frozen.
     pub fn events(&self) -> Result<Events, Fault> {
         let mut buffer = [0; 128];
-        let text = self.events.read(&mut buffer)?;
+        let text = self.events.read_piece(&mut buffer, 0)?;
         let populated = parse::field(text, b"populated").ok_or(self.events.malformed("populated"))?;
         // Before 5.2 nothing can be frozen.
         Ok(Events { populated: populated != 0, frozen: parse::field(text, b"frozen") == Some(1) })
@@ -342,14 +342,15 @@ fn have<'f>(file: Option<&'f KeptFile>, name: &'static str) -> Result<&'f KeptFi
     file.ok_or(Fault::Absent { file: name })
 }
 
+/// The kernel gives a file of one value, and `cgroup.events`, whole: a second read would only find the end.
 fn number(file: &KeptFile) -> Result<Bytes, Fault> {
     let mut buffer = [0; 32];
-    parse::u64_after_blanks(file.read(&mut buffer)?).map(Bytes).ok_or(file.malformed("number"))
+    parse::u64_after_blanks(file.read_piece(&mut buffer, 0)?).map(Bytes).ok_or(file.malformed("number"))
 }
 
 fn limit(file: &KeptFile) -> Result<Bytes, Fault> {
     let mut buffer = [0; 32];
-    parse::limit(file.read(&mut buffer)?).map(Bytes).ok_or(file.malformed("limit"))
+    parse::limit(file.read_piece(&mut buffer, 0)?).map(Bytes).ok_or(file.malformed("limit"))
 }
 
 /// The larger of `memory.low` and `memory.min` of the cgroup whose directory is open, counting only files that `is_trusted`;

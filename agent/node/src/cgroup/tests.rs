@@ -94,6 +94,22 @@ fn figures_come_out_of_their_files() {
 }
 
 #[test]
+fn a_sample_reads_each_of_its_files_once() {
+    let tree = Tree::new();
+    tree.cgroup(b"w", &[]);
+    let handle = tree.open(b"w").expect("it is there");
+    // Of this thread (`syscr`, Documentation/filesystems/proc.rst).
+    let calls = || -> u64 {
+        let text = fs::read_to_string("/proc/thread-self/io").expect("this is Linux");
+        let count = text.lines().find_map(|line| line.strip_prefix("syscr: "));
+        count.and_then(|count| count.parse().ok()).expect("a number")
+    };
+    let (first, second) = (calls(), calls());
+    assert_eq!((handle.usage(), handle.populated()), (Ok(Bytes(4096)), Ok(true)));
+    assert_eq!(calls() - second, second - first + 2);
+}
+
+#[test]
 fn what_is_written_arrives_as_text() {
     let tree = Tree::new();
     tree.cgroup(b"w", &[("cgroup.kill", ""), ("memory.reclaim", "")]);
