@@ -1,5 +1,6 @@
 //! Sums by owner: all workloads of one owner are ranked by what they use, request, and grew by together.
 
+use super::attribution::Baseline;
 use super::rank::By;
 use crate::kubelet::{Amount, Resource};
 use crate::observation::{Observation, Workload};
@@ -60,13 +61,7 @@ fn grows(ranked: &Ranked, workload: &Workload<'_>) -> bool {
 /// Gives what grew together; by how much memory fell is not known here.
 pub(super) fn account(observation: &Observation<'_>, by: &By<'_>, plan: &mut Plan) -> Attribution {
     let Plan { ranked, owned, .. } = plan;
-    owned.clear();
-    let others = (0_u32..).zip(&*ranked).filter_map(|(row, ranked)| Some((ranked.owner?, row)));
-    owned.extend(others.map(|(owner, row)| Owned { owner, row, before: Bytes::ZERO }));
-    owned.sort_unstable_by_key(|it| (it.owner, it.row));
-    if let Some(baseline) = by.baseline {
-        baseline.sum_up(owned);
-    }
+    collect(ranked, by.baseline, owned);
     let mut attribution = Attribution::default();
     for row in ranked.iter_mut() {
         let workload = &observation.workloads[row.workload as usize];
@@ -102,6 +97,27 @@ pub(super) fn account(observation: &Observation<'_>, by: &By<'_>, plan: &mut Pla
     }
     mark_grown(observation, by, ranked);
     attribution
+}
+
+/// Collects the workloads of others, by owner, each first one with what the owner's used when memory was plentiful. An
+/// owner that is one workload now and was several then grew by what it uses beyond that sum.
+fn collect(ranked: &mut [Ranked], baseline: Option<&Baseline>, owned: &mut Vec<Owned>) {
+    let is_new = |ranked: &Ranked| baseline.is_some_and(|baseline| baseline.used(ranked.key).is_none());
+    let counts_for = |ranked: &Ranked| ranked.owner.or_else(|| is_new(ranked).then_some(ranked.key.id));
+    let rows = (0_u32..).zip(&*ranked).filter_map(|(row, ranked)| Some((counts_for(ranked)?, row)));
+    owned.clear();
+    owned.extend(rows.map(|(owner, row)| Owned { owner, row, before: Bytes::ZERO }));
+    owned.sort_unstable_by_key(|it| (it.owner, it.row));
+    if let Some(baseline) = baseline {
+        baseline.sum_up(owned);
+    }
+    owned.retain(|it| {
+        let ranked = &mut ranked[it.row as usize];
+        if ranked.owner.is_none() {
+            ranked.growth.own = ranked.growth.own.map(|own| own.saturating_sub(it.before));
+        }
+        ranked.owner.is_some()
+    });
 }
 
 /// Marks owners that grew by a large enough share of what the owner grew by that grew most, and among their workloads

@@ -85,14 +85,14 @@ impl Baseline {
         self.used(key).map_or(usage, |used| usage.saturating_sub(used.usage.unwrap_or(usage)))
     }
 
-    /// Adds up by owner what workloads used then, those that are gone too, in the first row of each owner. The rows are
-    /// sorted by owner.
+    /// Adds up by owner what workloads used then, those that are gone too, in the first row of each owner. An owner that
+    /// was one workload then used that itself. The rows are sorted by owner.
     pub(super) fn sum_up(&self, rows: &mut [Owned]) {
         if rows.is_empty() {
             return;
         }
         for used in self.used.iter().flatten() {
-            let Some((owner, usage)) = used.owner.zip(used.usage) else { continue };
+            let (owner, Some(usage)) = (used.owner.unwrap_or(used.id), used.usage) else { continue };
             let first = rows.partition_point(|it| it.owner < owner);
             if let Some(first) = rows.get_mut(first).filter(|first| first.owner == owner) {
                 first.before = first.before.saturating_add(usage);

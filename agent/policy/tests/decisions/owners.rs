@@ -2,7 +2,8 @@
 
 use crate::rig::{Rig, amount, candidate, mib, of, reading, threshold, unread, victims};
 use plimsoll_policy::kubelet::{Amount, ThresholdAmount};
-use plimsoll_policy::{Config, EvictionPolicy, Terminating, Verdict, Workload};
+use plimsoll_policy::{Config, EvictionPolicy, Terminating, Uid, Verdict, Workload};
+use plimsoll_units::CgroupId;
 
 /// 200 workloads of one owner, and one of another that is larger than each.
 fn many_beside_one(request_mib: u64) -> Vec<Workload<'static>> {
@@ -120,6 +121,24 @@ fn what_an_owner_moves_between_its_workloads_is_no_growth() {
     let now = [of(7, 0, &candidate(0, 400)), unread(1), of(7, 0, &candidate(2, 100))];
     let plan = rig.sample(5, reading(95, 95), &now);
     assert_eq!(plan.attribution.expect("reckoned").evictable_grew, mib(90));
+}
+
+#[test]
+fn an_owner_whose_workloads_become_one_or_several_has_not_grown_by_that() {
+    let several = vec![of(7, 0, &candidate(3, 300)), of(7, 0, &candidate(4, 100)), candidate(2, 10)];
+    let mut one = candidate(5, 400);
+    (one.key.id, one.uid) = (CgroupId(7), Uid(7));
+    let one = vec![one, candidate(2, 10)];
+    for (before, mut now) in [(several.clone(), one.clone()), (one, several)] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        rig.sample(1, reading(200, 200), &before);
+        *now.last_mut().expect("it is there") = candidate(2, 100);
+        let plan = rig.sample(2, reading(95, 95), &now);
+        assert_eq!(plan.attribution.expect("reckoned").evictable_grew, mib(90));
+        assert_eq!(plan.ranked.iter().map(|it| it.growth.owner).max(), Some(Some(mib(90))));
+        let grew = plan.ranked.iter().filter(|it| it.grew).map(|it| it.key.slot);
+        assert_eq!(grew.collect::<Vec<_>>(), [2]);
+    }
 }
 
 #[test]
