@@ -13,6 +13,7 @@ mod cgroup;
 mod kernel;
 mod maps;
 mod oom;
+mod packet_rings;
 mod reclaim;
 mod stall;
 mod tasks;

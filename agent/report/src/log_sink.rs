@@ -180,14 +180,31 @@ fn machine(record: &MachineRecord<'_>) {
         MachineRecord::Tasks { count, at, pid } => {
             tracing::warn!(tasks = count, at_ns = at.0, pid, "{count} tasks exist, close to the limit of tasks");
         }
-        MachineRecord::Suspect { pid, name, resident, huge_pages } => {
-            let name = escaped(name);
-            let message = if huge_pages == Bytes::ZERO {
+        MachineRecord::Suspect { pid, name, cgroup, resident, huge_pages, packet_rings } => {
+            let (name, cgroup) = (escaped(name), escaped(cgroup));
+            let charged_to_none = [(huge_pages, "huge pages"), (packet_rings, "rings of packet sockets")];
+            let held: Vec<String> = charged_to_none
+                .iter()
+                .filter(|(bytes, _)| *bytes > Bytes::ZERO)
+                .map(|(bytes, what)| format!("{bytes} in {what}, "))
+                .collect();
+            let message = if held.is_empty() {
                 format!("process {pid} ({name}), outside all workloads, holds {resident}")
             } else {
-                format!("process {pid} ({name}) holds {huge_pages} in huge pages, and {resident} beside them")
+                let held = held.concat();
+                format!(
+                    "process {pid} ({name}) in /{cgroup} holds {held}charged to no cgroup, and {resident} beside that"
+                )
             };
-            tracing::warn!(pid, name, resident_bytes = resident.0, huge_pages_bytes = huge_pages.0, "{message}");
+            tracing::warn!(
+                pid,
+                name,
+                cgroup,
+                resident_bytes = resident.0,
+                huge_pages_bytes = huge_pages.0,
+                packet_rings_bytes = packet_rings.0,
+                "{message}"
+            );
         }
     }
 }

@@ -8,6 +8,7 @@ use plimsoll_units::MonotonicNs;
 use crate::{
     error::SenseError,
     kind::Kind,
+    packet_rings::PacketRings,
     thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::WakeList,
 };
@@ -121,6 +122,11 @@ pub trait Source: Send {
     /// Its health, read on another thread: reading it allocates and opens files.
     fn health_reader(&self) -> HealthReader {
         HealthReader::default()
+    }
+
+    /// Finds ring buffers of packet sockets, likewise on another thread. Only eBPF can.
+    fn packet_rings(&self) -> PacketRings {
+        PacketRings::default()
     }
 
     /// Its health now.

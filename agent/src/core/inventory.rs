@@ -13,13 +13,12 @@ use std::time::Duration;
 
 use plimsoll_inventory::{Coverage, Inventory, Sink as _};
 use plimsoll_node::clock::monotonic;
-use plimsoll_node::process::Memory;
-use plimsoll_sense::{HealthReader, Hook, HookState, SourceAttempt};
+use plimsoll_sense::{HealthReader, Hook, HookState, PacketRings, SourceAttempt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::suspects;
+use super::suspects::{self, Suspect};
 use super::thresholds::Machine;
-use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord};
+use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord, fitting};
 
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
 pub(super) use outgoing::{News, Outgoing};
@@ -29,7 +28,7 @@ use schedule::Schedule;
 const PACE: Duration = Duration::from_secs(5);
 /// A watching thread that has not woken for so long is stuck, and no heartbeat is reported any more.
 const STUCK: Duration = Duration::from_mins(1);
-/// Suspects are named at most so often.
+/// Suspects are named at most so often, and less often where that takes long.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(5);
 
 /// What the inventory thread reports of the core whenever the reporter was restarted, and when this agent takes over.
@@ -55,6 +54,7 @@ pub(super) struct Thread {
     pub(super) inventory: Inventory,
     pub(super) outgoing: Outgoing,
     pub(super) health: HealthReader,
+    pub(super) packet_rings: PacketRings,
     /// As it was read at the start.
     pub(super) machine: Machine,
     pub(super) handle: InventoryHandle,
@@ -91,9 +91,9 @@ impl Thread {
             }
             self.take_inventory(asked, &mut schedule);
             let now = monotonic();
-            if is_asked(Request::Suspects) && schedule.suspects <= now {
-                schedule.suspects = now.after(SUSPECTS_PAUSE);
+            if is_asked(Request::Suspects) && schedule.suspects.is_overdue(now) {
                 self.name_suspects();
+                schedule.suspects.done(now, monotonic(), SUSPECTS_PAUSE);
             }
             if is_asked(Request::TakeOver)
                 && let Ok(TakenOver { undone, troubles }) = self.taken_over.try_recv()
@@ -183,12 +183,18 @@ impl Thread {
     }
 
     fn name_suspects(&mut self) {
-        for Memory { pid, name, resident, huge_pages, .. } in suspects::largest(self.inventory.config()) {
+        let rings = self.packet_rings.read();
+        let why = rings.as_ref().err().map(|error| format!("rings of packet sockets cannot be found: {error}"));
+        self.outgoing.trouble("packet rings", why);
+        for suspect in suspects::largest(self.inventory.config(), &rings.unwrap_or_default()) {
+            let Suspect { memory, packet_rings, cgroup } = suspect;
             self.outgoing.report(MachineRecord::Suspect {
-                pid: pid.cast_unsigned(),
-                name: name.as_bytes(),
-                resident,
-                huge_pages,
+                pid: memory.pid.cast_unsigned(),
+                name: memory.name.as_bytes(),
+                cgroup: fitting(&cgroup),
+                resident: memory.resident,
+                huge_pages: memory.huge_pages,
+                packet_rings,
             });
         }
     }

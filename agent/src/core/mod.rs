@@ -158,6 +158,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         }),
         outgoing: Outgoing::new(give, returned, news.try_clone()?, slow_queue),
         health: source.health_reader(),
+        packet_rings: source.packet_rings(),
         machine,
         handle: handle.clone(),
         reporter_restarted,

@@ -255,6 +255,20 @@ pub struct BareRecord {
     pub at_ns: u64,
 }
 
+/// A packet socket with ring buffers, which are charged to no cgroup, and a process that has it open.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketRingRecord {
+    /// [`kind::PACKET_RING`].
+    pub kind: u32,
+    /// The process.
+    pub tgid: u32,
+    /// What distinguishes the socket: several descriptors may be of the same one.
+    pub socket: u64,
+    /// Both rings, in pages.
+    pub pages: u64,
+}
+
 /// The first word of every record.
 pub mod kind {
     /// [`ThresholdRecord`](super::ThresholdRecord)
@@ -273,6 +287,8 @@ pub mod kind {
     pub const STOPPED: u32 = 7;
     /// [`BareRecord`](super::BareRecord)
     pub const BARE: u32 = 8;
+    /// [`PacketRingRecord`](super::PacketRingRecord)
+    pub const PACKET_RING: u32 = 9;
 }
 
 /// The context that reclaims.
@@ -328,6 +344,7 @@ const _: () = {
     assert!(size_of::<CgroupRecord>() == 24);
     assert!(size_of::<StoppedRecord>() == 24);
     assert!(size_of::<BareRecord>() == 16);
+    assert!(size_of::<PacketRingRecord>() == 24);
 };
 
 /// Why bytes are no record.
@@ -436,6 +453,21 @@ impl BareRecord {
         }
         let mut words = words(bytes, kind, size_of::<Self>())?;
         Ok(Self { kind: words.u32(), reserved: words.u32(), at_ns: words.u64() })
+    }
+}
+
+impl PacketRingRecord {
+    /// Reads a record that the iterator has written.
+    ///
+    /// # Errors
+    /// Bytes of another kind or length.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let kind = kind_of(bytes);
+        if kind != kind::PACKET_RING {
+            return Err(DecodeError::Kind(kind));
+        }
+        let mut words = words(bytes, kind, size_of::<Self>())?;
+        Ok(Self { kind: words.u32(), tgid: words.u32(), socket: words.u64(), pages: words.u64() })
     }
 }
 
@@ -636,5 +668,9 @@ mod tests {
         );
         assert_eq!(ThresholdRecord::decode(&bytes(kind::STALL, 0, &[0; 3])), Err(DecodeError::Kind(kind::STALL)));
         assert_eq!(BareRecord::decode(&bytes(kind::BARE, 0, &[])), Err(length(kind::BARE, 8)));
+        assert_eq!(PacketRingRecord::decode(&bytes(kind::BARE, 0, &[1, 2])), Err(DecodeError::Kind(kind::BARE)));
+        assert_eq!(PacketRingRecord::decode(&bytes(kind::PACKET_RING, 7, &[8, 9])), {
+            Ok(PacketRingRecord { kind: kind::PACKET_RING, tgid: 7, socket: 8, pages: 9 })
+        });
     }
 }

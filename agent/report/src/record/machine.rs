@@ -53,16 +53,20 @@ pub enum MachineRecord<'a> {
         /// The process that forked.
         pid: u32,
     },
-    /// A process that holds much memory outside all workloads, or in huge pages, named because no workload that may be
-    /// evicted grew.
+    /// A process that holds much memory outside all workloads, or in huge pages or rings of packet sockets, named because
+    /// no workload that may be evicted grew.
     Suspect {
         /// The process.
         pid: u32,
         /// Its command name.
         name: &'a [u8],
+        /// Its cgroup.
+        cgroup: &'a [u8],
         /// What it has resident.
         resident: Bytes,
         /// What it holds of the huge page pool, which is in no cgroup's usage.
         huge_pages: Bytes,
+        /// What it holds in rings of packet sockets, likewise.
+        packet_rings: Bytes,
     },
 }

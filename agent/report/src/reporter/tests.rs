@@ -340,7 +340,11 @@ proptest! {
                 6 => kill(Killed::Begun),
                 7 => kill(Killed::Refused(Refused::Kernel(Some(-1)))),
                 8 => EnforcementRecord::Brake { path, at, what: Braked::StillGrows(Bytes(1)) }.into(),
-                9 => MachineRecord::Suspect { pid: 1, name: path, resident: Bytes(u64::MAX), huge_pages: Bytes(1) }.into(),
+                9 => {
+                    let (resident, held) = (Bytes(u64::MAX), Bytes(1));
+                    let cgroup = path;
+                    MachineRecord::Suspect { pid: 1, name: path, cgroup, resident, huge_pages: held, packet_rings: held }.into()
+                }
                 10 => armed("psi", None),
                 11 => {
                     let past_threshold = Bytes(u64::MAX);

@@ -27,6 +27,7 @@ use crate::{
     error::SenseError,
     hooks::{AttachType, Attachment, THRESHOLD},
     mapped::MappedWords,
+    packet_rings::PacketRings,
     probe::{self, Found, with_sources},
     rules::{self, Planned},
     source::{Hook, HookState},
@@ -93,7 +94,13 @@ impl EbpfSource {
             };
             hooks.push(Hook { name: "brake", state: brake });
         }
-        Self::assemble(ebpf, stats, hooks, can_brake)
+        let directory = config.stopped_pin.parent().unwrap_or(Path::new("/sys/fs/bpf"));
+        let rings = PacketRings::load(&mut ebpf, &layout, &types, directory);
+        let state = rings
+            .as_ref()
+            .map_or_else(|why| HookState::Missing(why.clone()), |_| HookState::Attached("iterator task_file".into()));
+        hooks.push(Hook { name: "packet rings", state });
+        Self::assemble(ebpf, stats, hooks, can_brake, rings.unwrap_or_default())
     }
 
     fn assemble(
@@ -101,6 +108,7 @@ impl EbpfSource {
         stats: Option<OwnedFd>,
         hooks: Vec<Hook>,
         can_brake: Result<(), String>,
+        packet_rings: PacketRings,
     ) -> Result<Self, SenseError> {
         // The programs may have been built without logging: then there is nothing to forward.
         #[cfg(feature = "log")]
@@ -124,6 +132,7 @@ impl EbpfSource {
                 programs: loaded_programs(&ebpf),
                 stats,
             }),
+            packet_rings,
             slices: ArrayVec::new(),
             epoch: 0,
             brakes: ArrayVec::new(),

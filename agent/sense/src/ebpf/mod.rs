@@ -29,6 +29,7 @@ use crate::{
     error::SenseError,
     kind::Kind,
     mapped::MappedWords,
+    packet_rings::PacketRings,
     source::{Descriptor, HealthReader, Interest, MAX_DESCRIPTORS, Source},
     thresholds::{ArmedThresholds, BrakeMark, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold, SliceThreshold},
     wake::WakeList,
@@ -62,6 +63,7 @@ pub struct EbpfSource {
     generation: Generation,
     page_bytes: u64,
     counts: Arc<Counts>,
+    packet_rings: PacketRings,
     /// What the programs log, where they were built to.
     #[cfg(feature = "log")]
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
@@ -252,6 +254,10 @@ impl Source for EbpfSource {
 
     fn health_reader(&self) -> HealthReader {
         HealthReader(Some(Arc::clone(&self.counts) as _))
+    }
+
+    fn packet_rings(&self) -> PacketRings {
+        self.packet_rings.clone()
     }
 }
 

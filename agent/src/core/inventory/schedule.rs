@@ -68,7 +68,7 @@ pub(super) struct Schedule {
     /// Reading what the inventory leaves out and costs.
     pub(super) coverage: Duty,
     pub(super) beat: MonotonicNs,
-    pub(super) suspects: MonotonicNs,
+    pub(super) suspects: Duty,
     /// How often the watching thread had woken, and when that was seen to change.
     pub(super) turned: (u32, MonotonicNs),
 }
@@ -84,7 +84,7 @@ impl Schedule {
             refresh: Duty::new(now, REFRESH_PACE),
             coverage: Duty::new(now, Duration::ZERO),
             beat: now.after(PACE),
-            suspects: now,
+            suspects: Duty::new(now, Duration::ZERO),
             turned: (0, now),
         }
     }

@@ -26,6 +26,11 @@ pub(crate) fn own_pids() -> Result<()> {
     unshare(UnshareFlags::NEWPID)
 }
 
+/// Gives this thread, and those that it starts, a network namespace of their own.
+pub(crate) fn own_network() -> Result<()> {
+    unshare(UnshareFlags::NEWNET)
+}
+
 #[expect(unsafe_code, reason = "only with files it could take descriptors from another thread")]
 fn unshare(what: UnshareFlags) -> Result<()> {
     // SAFETY: the table of files stays shared.

@@ -4,7 +4,7 @@
 //! A hog never gives back on its own: it holds until it is killed or `--hold` is over. All kinds are bounded, the fork
 //! bomb by the pids.max of its cgroup, without which it refuses to start.
 
-use crate::map::{Mapping, end_this_thread};
+use crate::map::{Mapping, end_this_thread, packet_ring};
 use crate::record::{Filled, Writer};
 use crate::{cgroup, machine};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,6 +12,7 @@ use plimsoll_node::capabilities;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
+use rustix::net::{AddressFamily, SocketType};
 use rustix::param::page_size;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -50,6 +51,8 @@ pub(crate) enum Kind {
     Dirs,
     /// Buffers of pipes, which belong to no address space.
     Pipes,
+    /// Rings of packet sockets in a network namespace of their own, which are charged to no cgroup.
+    PacketRings,
     /// Page tables, by mapping one small file of tmpfs again and again: `--mib` is what is mapped, one part in 512 of it is
     /// taken.
     PageTables,
@@ -146,6 +149,7 @@ fn chunk_bytes(arguments: &Arguments, share: usize) -> usize {
         (0, Kind::Populate | Kind::Mlock | Kind::Fallocate) => share,
         (0, Kind::Hugetlb | Kind::Thp) => HUGE_BYTES,
         (0, Kind::Pipes) => PIPE_BYTES,
+        (0, Kind::PacketRings) => RING_BYTES,
         (0, Kind::PageTables) => MAPPED_BYTES,
         (0, _) => 256 << 10,
         (kib, _) => kib << 10,
@@ -159,6 +163,7 @@ pub(crate) fn entries(mib: usize, chunk_kib: usize, threads: usize) -> usize {
 
 const HUGE_BYTES: usize = 2 << 20;
 const PIPE_BYTES: usize = 1 << 20;
+const RING_BYTES: usize = 4 << 20;
 const MAPPED_BYTES: usize = 8 << 20;
 /// What one remembered name costs: a dentry, and the name itself, which is too long to lie within it.
 const DENTRY_BYTES: usize = 192 + 256;
@@ -307,6 +312,7 @@ enum Filler {
     Made { below: PathBuf, next: usize },
     Piped { pipes: Vec<(OwnedFd, OwnedFd)>, zeros: Vec<u8> },
     MappedAgain { file: File, pieces: Vec<Mapping> },
+    Received { sockets: Vec<OwnedFd> },
 }
 
 impl Filler {
@@ -342,6 +348,10 @@ impl Filler {
                 let file = nameless(&name)?;
                 file.write_all_at(&vec![0; chunk], 0).context("cannot write to tmpfs")?;
                 Self::MappedAgain { file, pieces: Vec::with_capacity(share.div_ceil(chunk)) }
+            }
+            Kind::PacketRings => {
+                crate::container::own_network()?;
+                Self::Received { sockets: Vec::with_capacity(share.div_ceil(chunk)) }
             }
             Kind::Churn | Kind::Fork | Kind::Stuck => bail!("this kind does not grow"),
         })
@@ -388,6 +398,12 @@ impl Filler {
             }
             Self::MappedAgain { file, pieces } => {
                 pieces.push(Mapping::populated(&*file, to - from).context("cannot map")?);
+            }
+            Self::Received { sockets } => {
+                let socket = rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, None);
+                let socket = socket.context("cannot make a packet socket")?;
+                packet_ring(&socket, to - from).context("cannot give a packet socket a ring")?;
+                sockets.push(socket);
             }
             Self::Piped { pipes, zeros } => {
                 while pipes.len() * PIPE_BYTES < to {

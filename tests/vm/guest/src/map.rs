@@ -1,9 +1,10 @@
 //! Memory mapped on purpose in every way that takes pages: private, huge, populated, locked, shared with a file.
 //!
-//! The only module here with unsafe code, so what else needs it is here too: swap, and the end of one thread. A mapping owns its range, is unmapped when dropped, and is only touched
-//! through volatile bytes or atomics, so no reference to its contents ever exists.
+//! The only module here with unsafe code, so what else needs it is here too: swap, rings of packet sockets, and the end of one
+//! thread. A mapping owns its range, is unmapped when dropped, and is only touched through volatile bytes or atomics, so no
+//! reference to its contents ever exists.
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd as _};
 use rustix::io::Result;
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munmap};
 use std::ffi::{CStr, c_void};
@@ -124,6 +125,24 @@ pub(crate) fn swap_on(path: &CStr) -> std::io::Result<()> {
 pub(crate) fn swap_off(path: &CStr) -> std::io::Result<()> {
     // SAFETY: `path` is a terminated string that outlives the call.
     if unsafe { libc::swapoff(path.as_ptr()) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Gives a packet socket a ring for received packets of `bytes` in blocks of 64 KiB (packet(7), `PACKET_RX_RING`).
+pub(crate) fn packet_ring(socket: &impl AsFd, bytes: usize) -> std::io::Result<()> {
+    const BLOCK: u32 = 64 << 10;
+    const FRAME: u32 = 2 << 10;
+    let blocks = u32::try_from(bytes).unwrap_or(u32::MAX) / BLOCK;
+    let ring = libc::tpacket_req {
+        tp_block_size: BLOCK,
+        tp_block_nr: blocks,
+        tp_frame_size: FRAME,
+        tp_frame_nr: blocks * (BLOCK / FRAME),
+    };
+    let (fd, pointer, length) = (socket.as_fd().as_raw_fd(), (&raw const ring).cast(), size_of_val(&ring));
+    let length = libc::socklen_t::try_from(length).map_err(std::io::Error::other)?;
+    // SAFETY: the kernel reads one struct tpacket_req, which lives across the call.
+    let outcome = unsafe { libc::setsockopt(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, pointer, length) };
+    if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// Ends the calling thread and no other, the first one of a process as well.

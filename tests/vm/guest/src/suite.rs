@@ -135,6 +135,7 @@ const TESTS: &[Test] = &[
     test("bad-configuration-is-refused", bad_config_tests::refused, 60, &[]),
     race("meets-every-kind-of-growth", scenarios::every_growth, 300, &[]),
     test("what-is-traced-replays-alike", scenarios::replayed, 300, &[]),
+    test("names-what-holds-packet-rings", scenarios_of_memory::packet_rings, 120, &[]),
     test("names-a-hog-in-the-root-cgroup", scenarios_of_memory::root_cgroup, 120, &[]),
     test("reclaims-slab", scenarios_of_memory::slab, 300, &[]),
     test("names-pinned-slab", scenarios_of_memory::pinned_slab, 300, &[]),

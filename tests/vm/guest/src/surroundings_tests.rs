@@ -17,7 +17,7 @@ use std::time::Duration;
 const UNIT: &str = include_str!("../../../../agent/deploy/plimsoll.service");
 
 /// The capabilities that the shipped unit leaves the agent.
-fn unit_capabilities() -> Option<Vec<String>> {
+pub(crate) fn unit_capabilities() -> Option<Vec<String>> {
     let line = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="))?;
     Some(line.split(' ').map(str::to_owned).collect())
 }
