@@ -95,6 +95,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
         }
     };
     rows.push(row("swap", facts.swap.is_some(), swap, "what is swapped out is not counted: give it /proc/meminfo"));
+    rows.push(counters_row(facts));
     for Peer { name, pid } in &facts.peers {
         let advice = "it kills for the same reason by other rules: run one of the two";
         rows.push(row("other OOM daemon", false, format!("{name} runs as process {}", pid.as_raw_nonzero()), advice));
@@ -151,6 +152,25 @@ fn own_rows(facts: &Facts) -> Vec<Row> {
                   on, which the agent does not ask for; sysctl kernel.bpf_stats_enabled=1 does so for all";
     rows.push(row("program run times", facts.run_times, found, advice));
     rows
+}
+
+/// What the CPUs keep back of the kernel's counters, against the thresholds that are compared with them.
+fn counters_row(facts: &Facts) -> Row {
+    let name = "memory counters";
+    let Some((own, kubelet)) = facts.drift else {
+        return row(name, false, "cannot be read", "how far they may be off is not known: give it /proc/zoneinfo");
+    };
+    let most = own.max(kubelet);
+    let good = facts.lowest_threshold.is_none_or(|threshold| threshold > most);
+    let found = format!("off by at most {} MiB, by the kubelet's reading {} MiB", mib_up(own), mib_up(kubelet));
+    let advice = "the lowest threshold is not above that: near it each decision waits until every CPU has folded in what it \
+                  keeps back; raise evictionHard.memory.available above it";
+    row(name, good, found, advice)
+}
+
+/// In MiB, rounded up.
+fn mib_up(bytes: Bytes) -> u64 {
+    bytes.0.div_ceil(1 << 20)
 }
 
 /// Off is in order too: the configuration has to name what may be stopped.

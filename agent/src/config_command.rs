@@ -12,8 +12,9 @@ use plimsoll_config::{
 };
 use plimsoll_inventory::Protected;
 use plimsoll_node::cgroup::{Handle, Root};
-use plimsoll_node::meminfo::MemInfo;
+use plimsoll_node::meminfo::{MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
+use plimsoll_node::zoneinfo::{Drift, Zones};
 use plimsoll_pods::{ReadError, read_pods};
 use plimsoll_units::{Bytes, Quantity};
 use serde_json::{Value, json};
@@ -196,6 +197,10 @@ fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> 
         node.system_uses = system_uses.or_else(|| {
             let reading = reading?;
             Some(reading.total.saturating_sub(reading.kubelet_available()).saturating_sub(pods?))
+        });
+        node.uncertainty = Zones::read().ok().map(|zones| {
+            let Drift { kubelet, mem_available } = zones.drift();
+            mem_available.max(kubelet).to_bytes(page_bytes())
         });
         node.cgroup_v2 = Some(CgroupMode::detect() == CgroupMode::Unified);
         node.swaps = std::fs::read_to_string("/proc/swaps").map(|text| swaps(&text)).unwrap_or_default();

@@ -8,6 +8,7 @@ use core::time::Duration;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::{Activity, Handle, PageCache, TaskList};
 use plimsoll_node::process::{self, OpenedProcesses, Released};
+use plimsoll_node::vmstat;
 use plimsoll_units::{Bytes, CgroupId};
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::HashSet;
@@ -38,6 +39,8 @@ pub enum Job {
     Measure(Arc<Handle>),
     /// Read a cgroup's page cache anew.
     ReadCache(Arc<Handle>),
+    /// Have every CPU fold what it keeps back into the kernel's counters of pages.
+    FoldCounters,
     /// Ask each of a cgroup's processes to end by itself: SIGTERM.
     Terminate(Arc<Handle>),
     /// Ask the kernel to take back some of a cgroup's memory.
@@ -80,6 +83,8 @@ pub enum Done {
         /// What was read; absent where that could not be done.
         cache: Option<PageCache>,
     },
+    /// Every CPU has folded what it kept back into the kernel's counters, or could not be made to.
+    CountersFolded(Result<(), Fault>),
     /// A victim's memory was taken.
     Released {
         /// The victim.
@@ -190,6 +195,7 @@ fn perform(job: Job) -> Option<Done> {
         Job::Release(handle) => Some(release(&handle)),
         Job::Measure(handle) => Some(Done::Measured { cgroup: handle.id(), activity: handle.activity().ok() }),
         Job::ReadCache(handle) => Some(Done::CacheRead { cgroup: handle.id(), cache: handle.page_cache().ok() }),
+        Job::FoldCounters => Some(Done::CountersFolded(vmstat::fold())),
         Job::Reclaim { handle, amount } => Some(Done::Reclaimed {
             cgroup: handle.id(),
             asked: amount,

@@ -24,6 +24,8 @@ pub struct Node {
     pub huge_pages: Bytes,
     /// What it uses of that outside of pods.
     pub system_uses: Option<Bytes>,
+    /// By how much its available memory may be off at most, by what its CPUs keep back of the kernel's counters.
+    pub uncertainty: Option<Bytes>,
     /// Whether cgroups are version 2.
     pub cgroup_v2: Option<bool>,
     /// Its swap areas, by their names in `/proc/swaps`.
@@ -174,6 +176,7 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
     let mut reported = Reported { kubelet, errors: Vec::new(), warnings: Vec::new() };
     reported.soft_thresholds(node);
     reported.soft_thresholds_of_slices(configuration);
+    reported.uncertain_thresholds(node);
     let headroom = if node.has_kubelet { Headroom::of(kubelet, node) } else { None };
     if let Some(headroom) = &headroom {
         reported.headroom(headroom);
@@ -242,7 +245,32 @@ impl Reported<'_> {
         }
     }
 
-    /// The same for slices. Their limits are not known here, so that a percentage and an amount are not compared.
+    /// A threshold that is not above what the kernel's counters may be off by.
+    fn uncertain_thresholds(&mut self, node: &Node) {
+        let (Some(capacity), Some(uncertainty)) = (node.memory, node.uncertainty) else { return };
+        let memory = |threshold: &&EvictionThreshold| threshold.signal == EvictionSignal::MemoryAvailable;
+        for threshold in self.kubelet.thresholds.iter().filter(memory) {
+            let at = amount(threshold, capacity);
+            if at == Bytes::ZERO || at > uncertainty {
+                continue;
+            }
+            let (key, map) = if threshold.is_hard() {
+                ("evictionHard", &self.kubelet.eviction.hard)
+            } else {
+                ("evictionSoft", &self.kubelet.eviction.soft)
+            };
+            let name = threshold.signal.name();
+            let value = map.get(name).cloned().unwrap_or_default();
+            let why = format!(
+                "the CPUs of this machine keep back parts of the kernel's counters, so that available memory may be off by \
+                 {} until they fold them in; expected more",
+                shown(uncertainty)
+            );
+            self.warn(key, Some(name), &value, &why);
+        }
+    }
+
+    /// The same as [`Self::soft_thresholds`] for slices. Their limits are not known here, so that a percentage and an amount are not compared.
     fn soft_thresholds_of_slices(&mut self, configuration: &Configuration) {
         let (file, line) = configuration.origin("machine.slices").place();
         let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices);

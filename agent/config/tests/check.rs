@@ -251,6 +251,30 @@ fn a_soft_threshold_of_a_slice_belongs_above_its_hard_one() {
 }
 
 #[test]
+fn a_threshold_belongs_above_what_the_kernels_counters_may_be_off_by() {
+    let grace = "evictionSoftGracePeriod: {memory.available: 1m}";
+    let hard = "f:1: evictionHard.memory.available: \"100Mi\"";
+    let why = "the CPUs of this machine keep back parts of the kernel's counters, so that available memory may be off by 751Mi \
+               until they fold them in; expected more";
+    for (body, memory, uncertainty, reported) in [
+        ("evictionHard: {memory.available: 100Mi}".to_owned(), "1Ti", Some("751Mi"), vec![format!("{hard}: {why}")]),
+        ("evictionHard: {memory.available: 752Mi}".to_owned(), "1Ti", Some("751Mi"), vec![]),
+        ("evictionHard: {memory.available: 0%, nodefs.available: 1Mi}".to_owned(), "1Ti", Some("751Mi"), vec![]),
+        ("evictionHard: {memory.available: 1%}".to_owned(), "1Ti", Some("751Mi"), vec![]),
+        (
+            format!("evictionHard: {{}}\nevictionSoft: {{memory.available: 1%}}\n{grace}"),
+            "64Gi",
+            Some("751Mi"),
+            vec![format!("f:2: evictionSoft.memory.available: \"1%\": {why}")],
+        ),
+        ("evictionHard: {memory.available: 100Mi}".to_owned(), "1Ti", None, vec![]),
+    ] {
+        let node = Node { memory: Some(bytes(memory)), uncertainty: uncertainty.map(bytes), ..Node::default() };
+        assert_eq!(warnings(&own(&body), &node), reported, "{body}");
+    }
+}
+
+#[test]
 fn settings_without_effect_on_the_node_are_reported() {
     let file = |body: &str| Texts { kubelet_config: Some(text("k", &format!("{HEAD}{body}"))), ..Texts::default() };
     let swap = Node { has_kubelet: true, swaps: vec!["/dev/sda2".to_owned()], ..Node::default() };

@@ -28,6 +28,7 @@ pub mod priority;
 pub mod process;
 mod sys;
 pub mod system_calls;
+pub mod vmstat;
 pub mod zoneinfo;
 
 use rustix::io::Errno;

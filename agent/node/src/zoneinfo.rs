@@ -148,6 +148,37 @@ mod tests {
         assert_eq!(zones.min_watermark, Pages(3));
     }
 
+    /// The zones of a machine whose first node has 16 MiB in zone DMA and 3 GiB in DMA32, with the thresholds that the kernel
+    /// computes at its start (mm/vmstat.c, `calculate_normal_threshold`): the more CPUs and memory, the higher, 125 at most.
+    fn zoneinfo(cpus: u32, nodes: u64, node_gib: u64) -> String {
+        let magnitude = |number: u64| u64::from(u64::BITS - number.leading_zeros());
+        let zone = |node: u64, name: &str, mib: u64| {
+            let threshold = (2 * magnitude(cpus.into()) * (1 + magnitude(mib / 128))).min(125);
+            let each: String =
+                (0..cpus).map(|cpu| format!("    cpu: {cpu}\n  vm stats threshold: {threshold}\n")).collect();
+            format!("Node {node}, zone {name:>8}\n        min      1\n        low      2\n  pagesets\n{each}")
+        };
+        let low = [zone(0, "DMA", 15), zone(0, "DMA32", 3 << 10)].concat();
+        (0..nodes).fold(low, |text, node| text + &zone(node, "Normal", node_gib << 10))
+    }
+
+    #[test]
+    fn many_cpus_and_nodes_let_available_memory_be_off_by_gigabytes() {
+        for (cpus, nodes, node_gib, mem_available, kubelet) in [
+            (2, 1, 1, 1, 0),
+            (8, 1, 28, 13, 6),
+            (64, 2, 256, 337, 187),
+            (256, 1, 1024, 751, 375),
+            (256, 2, 512, 1376, 750),
+            (256, 8, 128, 5126, 3000),
+        ] {
+            let zones = Zones::parse(zoneinfo(cpus, nodes, node_gib).as_bytes()).expect("a whole file");
+            let mib = |pages: Pages| pages.to_bytes(4096).0 >> 20;
+            let Drift { kubelet: found_kubelet, mem_available: found } = zones.drift();
+            assert_eq!((mib(found), mib(found_kubelet)), (mem_available, kubelet), "{cpus} CPUs, {nodes} nodes");
+        }
+    }
+
     #[test]
     fn the_reserve_is_what_is_left_of_the_sum() {
         let zones = Zones { low_watermark: Pages(10), ..Zones::default() };

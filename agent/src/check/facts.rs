@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_config::{Configuration, SourceChoice};
 use plimsoll_node::capabilities::{self, Capability};
-use plimsoll_node::meminfo::MemInfo;
+use plimsoll_node::meminfo::{MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::peers::{Peer, peers};
 use plimsoll_node::process::{self, Released};
+use plimsoll_node::zoneinfo::{Drift, Zones};
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_units::Bytes;
 use procfs::LockType;
@@ -39,6 +40,10 @@ pub(super) struct Facts {
     pub(super) run_times: bool,
     /// All swap, and how much of it is free; `None` where it cannot be read.
     pub(super) swap: Option<(Bytes, Bytes)>,
+    /// By how much the kernel's counters let available memory be off: by its own reading and by the kubelet's.
+    pub(super) drift: Option<(Bytes, Bytes)>,
+    /// The lowest threshold of the machine.
+    pub(super) lowest_threshold: Option<Bytes>,
     pub(super) peers: Vec<Peer>,
     pub(super) other_acts: Option<bool>,
     /// What the configuration asks for.
@@ -70,6 +75,7 @@ impl Facts {
     pub(super) fn gather(configuration: &Configuration) -> Self {
         let held = capabilities::held().unwrap_or_default();
         let mode = CgroupMode::detect();
+        let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
         let cgroup = some_cgroup(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()));
         Self {
             kernel: KernelFacts::gather(),
@@ -81,10 +87,15 @@ impl Facts {
             real_time: getrlimit(Resource::Rtprio).current,
             run_times: held.contains(&Capability::CAP_SYS_ADMIN)
                 || std::fs::read_to_string(RUN_TIMES).is_ok_and(|text| text.trim() == "1"),
-            swap: MemInfo::open()
-                .ok()
-                .and_then(|file| file.read().ok())
-                .map(|reading| (reading.swap_total, reading.swap_free)),
+            swap: memory.map(|reading| (reading.swap_total, reading.swap_free)),
+            drift: Zones::read().ok().map(|zones| {
+                let Drift { kubelet, mem_available } = zones.drift();
+                (mem_available.to_bytes(page_bytes()), kubelet.to_bytes(page_bytes()))
+            }),
+            lowest_threshold: memory.and_then(|reading| {
+                let thresholds = configuration.policy.thresholds.iter();
+                thresholds.filter_map(|threshold| threshold.bytes(reading.total)).filter(|at| *at > Bytes::ZERO).min()
+            }),
             peers: peers(),
             other_acts: is_locked(machine_lock()),
             wish: configuration.machine.source,

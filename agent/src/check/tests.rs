@@ -42,6 +42,8 @@ fn good() -> Facts {
         real_time: Some(0),
         run_times: true,
         swap: Some((Bytes::ZERO, Bytes::ZERO)),
+        drift: Some((Bytes::mib(99), Bytes::mib(50))),
+        lowest_threshold: Some(Bytes::mib(100)),
         peers: Vec::new(),
         other_acts: Some(false),
         wish: SourceChoice::Auto,
@@ -72,7 +74,7 @@ fn a_machine_in_order_has_no_advice() {
 fn each_thing_that_is_missing_is_a_row_with_advice() {
     type Break = fn(&mut Facts);
     let lower: &[&str] = &["in-kernel brake", "source"];
-    let table: [(&[&str], Break); 23] = [
+    let table: [(&[&str], Break); 26] = [
         (&["memory controller"], |facts| facts.kernel.memory_controller = false),
         (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
         (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
@@ -95,6 +97,9 @@ fn each_thing_that_is_missing_is_a_row_with_advice() {
         (&["CAP_SYS_NICE", "real-time priority"], |facts| without(facts, capabilities::SYS_NICE)),
         (&["program run times"], |facts| facts.run_times = false),
         (&["swap"], |facts| facts.swap = None),
+        (&["memory counters"], |facts| facts.drift = None),
+        (&["memory counters"], |facts| facts.drift = Some((Bytes::mib(751), Bytes::mib(50)))),
+        (&["memory counters"], |facts| facts.drift = Some((Bytes::mib(50), Bytes::mib(100)))),
         (&["other OOM daemon"], |facts| {
             let pid = process::Pid::from_raw(7).expect("not zero");
             facts.peers = vec![Peer { name: "earlyoom", pid }];

@@ -435,6 +435,7 @@ fn enforcer(
         workers: Workers::start(JOBS).context("cannot start the worker threads")?,
         reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
         figures: Worker::start("figures", watch::FIGURES).context("cannot start a worker thread")?,
+        fold: Worker::start("fold", 1).context("cannot start a worker thread")?,
         freeze: configuration.machine.brake.mode == BrakeMode::Freeze,
     })
 }

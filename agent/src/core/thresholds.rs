@@ -78,6 +78,20 @@ pub(super) fn node(
     Some((threshold, is_near))
 }
 
+/// A drift of less than one in so many of a threshold is not worth waiting for.
+const NARROW: u64 = 16;
+
+/// Whether a reading may be on the wrong side of a threshold by the drift alone, and that is a good part of the threshold.
+pub(super) fn is_uncertain(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> bool {
+    let is_within = |reading: Bytes, drift: Pages| {
+        let drift = drift.to_bytes(machine.page_bytes).0;
+        let configured = thresholds.iter().filter_map(|threshold| threshold.bytes(memory.capacity));
+        configured.into_iter().any(|at| reading.0.abs_diff(at.0) < drift && drift >= at.0 / NARROW)
+    };
+    is_within(memory.kubelet_available, machine.drift.kubelet)
+        || memory.mem_available.is_some_and(|reading| is_within(reading, machine.drift.mem_available))
+}
+
 /// A slice's threshold. The kernel compares what is charged, which holds `inactive_file` that is not counted as used.
 pub(super) fn slice(
     cgroup: CgroupId,
@@ -175,6 +189,32 @@ mod tests {
                 "{mem_available}"
             );
         }
+    }
+
+    #[test]
+    fn a_reading_is_uncertain_where_the_drift_is_much_of_a_threshold_and_reaches_it() {
+        let large = |mib: u64| Machine {
+            drift: Drift { kubelet: Pages(0), mem_available: Pages::from_bytes(Bytes::mib(mib), 4096) },
+            ..MACHINE
+        };
+        for (drift, mem_available, expected) in [
+            (40, 161, true),
+            (40, 239, true),
+            (40, 240, false),
+            (40, 60, false),
+            (40, 61, true),
+            (751, 900, true),
+            (751, 951, false),
+            // A sixteenth of a hundred, and of two hundred.
+            (7, 94, true),
+            (7, 194, false),
+            (6, 99, false),
+        ] {
+            let memory = memory(500, mem_available);
+            assert_eq!(is_uncertain(&thresholds(), &memory, &large(drift)), expected, "{drift} {mem_available}");
+        }
+        let by_kubelet = Machine { drift: Drift { kubelet: Pages(1 << 13), ..Drift::default() }, ..MACHINE };
+        assert!(is_uncertain(&thresholds(), &memory(190, 500), &by_kubelet));
     }
 
     #[test]

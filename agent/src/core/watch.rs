@@ -12,6 +12,7 @@
 //! - [`scopes`]: what is kept of the node and of each slice.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
 //! - [`figures`]: figures that a decision rests on, read again before it is taken.
+//! - [`folding`]: the kernel's own counters, made exact near a threshold.
 //! - [`enforcement`], [`freezing`], [`reclaiming`]: what is done to cgroups, and the results that come back.
 //! - [`reporting`]: the records, and which plan is reported.
 
@@ -19,6 +20,7 @@ mod arming;
 mod deciding;
 mod enforcement;
 mod figures;
+mod folding;
 mod freezing;
 mod reclaiming;
 mod reporting;
@@ -49,6 +51,7 @@ use deciding::Engine;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
 pub(super) use figures::FIGURES;
 use figures::Figures;
+use folding::Folding;
 pub(super) use reporting::Reporting;
 pub(super) use sampling::Sampler;
 use schedule::Schedule;
@@ -121,6 +124,7 @@ pub(super) struct Watch {
     engine: Engine,
     scopes: Scopes,
     figures: Figures,
+    folding: Folding,
 }
 
 /// The parts that the caller makes.
@@ -149,6 +153,7 @@ impl Watch {
             schedule: Schedule::new(slow, monotonic()),
             scopes: Scopes::new(&policy),
             figures: Figures::new(),
+            folding: Folding::default(),
             engine: Engine::new(policy),
         }
     }

@@ -22,7 +22,7 @@ use super::freezing::Grown;
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::past;
 use super::triggers::Trigger;
-use crate::record::{Cause, EnforcementRecord, Killed, Refused, fitting};
+use crate::record::{Cause, EnforcementRecord, HealthRecord, Killed, Refused, fitting};
 
 /// While a victim is dying, how often it is polled.
 const KILL_PACE: Duration = Duration::from_millis(2);
@@ -53,6 +53,8 @@ pub(in crate::core) struct Enforcer {
     pub(in crate::core) reclaim: Worker,
     /// Reads figures that a plan rests on.
     pub(in crate::core) figures: Worker,
+    /// Has the kernel's counters folded in.
+    pub(in crate::core) fold: Worker,
     /// Whether what grows is frozen while deciding.
     pub(in crate::core) freeze: bool,
 }
@@ -128,7 +130,12 @@ impl Enforcement {
 
     fn job_done(&mut self) -> Option<Done> {
         let enforcer = self.enforcer.as_mut()?;
-        enforcer.workers.poll().or_else(|| enforcer.reclaim.poll()).or_else(|| enforcer.figures.poll())
+        enforcer
+            .workers
+            .poll()
+            .or_else(|| enforcer.reclaim.poll())
+            .or_else(|| enforcer.figures.poll())
+            .or_else(|| enforcer.fold.poll())
     }
 
     /// Whether a kill that an earlier process had perhaps not done is to be decided about again. It is not waited for any
@@ -184,6 +191,18 @@ impl Watch {
                 }
                 if self.figures.answered(cgroup) {
                     trigger.because(Cause::FollowUp);
+                }
+            }
+            Done::CountersFolded(folded) => {
+                let was_stuck = self.folding.is_stuck;
+                self.folding.answered(folded.is_ok(), now);
+                match folded {
+                    Ok(()) => trigger.because(Cause::FollowUp),
+                    Err(fault) if !was_stuck => {
+                        let what = "fold what CPUs keep back into the kernel's counters";
+                        self.reporting.send(HealthRecord::Failed { what, errno: errno_of(fault) });
+                    }
+                    Err(_) => {}
                 }
             }
             Done::Released { cgroup, released, gone, kept } => {

@@ -4,8 +4,9 @@
 //! CPUs, so the inventory thread reads it every few seconds. In that time a process can replace page cache by anonymous
 //! memory and seem to use nothing, or read a large file and seem to have grown. So below a threshold the decision waits
 //! until the page cache of the slices and of the [`LARGEST`] workloads of the scopes that are below was read after the
-//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule. A victim that is smaller is read before it is
-//! killed, and killed by the next plan.
+//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule. A victim that
+//! is smaller is read before it is killed, and killed by the next plan. Counters of the machine that may be off by too
+//! much are waited for likewise ([`folding`](super::folding)).
 //!
 //! The cost is bounded: no cgroup is read more often than every [`NEW_FOR_NS`] without an event, a worker reads them, and
 //! no decision waits for longer than [`PATIENCE`]. Where that worker does not answer within it, older figures count.
@@ -24,6 +25,7 @@ use super::super::inventory::Request;
 use super::Watch;
 use super::sampling::Sample;
 use super::triggers::Trigger;
+use crate::core::thresholds::is_uncertain;
 
 /// Workloads that are read for one decision: those that are charged most in each scope that is below, as many of each.
 const LARGEST: usize = 64;
@@ -155,6 +157,7 @@ impl Watch {
     pub(super) fn awaits_figures(&mut self, sample: &Sample, trigger: &Trigger) -> bool {
         let now = sample.completed;
         let is_needed = sample.is_below || trigger.crossed.is_some();
+        self.fold_counters(sample, is_needed);
         let Some(enforcer) = self.enforcement.enforcer.as_mut().filter(|_| is_needed) else {
             self.figures.end_wait();
             // That thread sends what differs from what it read itself: a figure that has come back to that would stay wrong.
@@ -178,14 +181,28 @@ impl Watch {
                 break;
             }
         }
-        self.figures.is_stuck |= now.since(since) >= self.figures.patience;
-        if self.figures.is_pending() && !self.figures.is_stuck {
+        if now.since(since) >= self.figures.patience {
+            self.figures.is_stuck = true;
+            self.folding.give_up();
+        }
+        if self.figures.is_pending() && !self.figures.is_stuck || self.folding.is_awaited() {
             self.schedule.sample_by(since.after(self.figures.patience));
             self.figures.waiting = Some(*trigger);
             return true;
         }
         self.figures.end_wait();
         false
+    }
+
+    /// Requests that the kernel's counters are folded in, where they may be off by so much that the sample rests on it.
+    fn fold_counters(&mut self, sample: &Sample, is_needed: bool) {
+        let policy = &self.engine.policy;
+        let memory = sample.machine.decided_by(policy.eviction_policy);
+        if let Some(enforcer) = &mut self.enforcement.enforcer
+            && is_uncertain(&policy.thresholds, &memory, self.arming.machine())
+        {
+            self.folding.request(self.figures.event, is_needed, &mut enforcer.fold, sample.completed);
+        }
     }
 
     /// Whether a victim's figures are as new as the others'. Otherwise they are requested, where the worker answers, and

@@ -72,6 +72,7 @@ impl Scene {
             workers: Workers::start(16).expect("threads start"),
             reclaim: Worker::start("reclaim", 16).expect("a thread starts"),
             figures: Worker::start("figures", super::FIGURES).expect("a thread starts"),
+            fold: Worker::start("fold", 1).expect("a thread starts"),
             freeze: true,
         };
         let (queue, reader) = queue::create(1024).expect("memory");
@@ -191,7 +192,7 @@ impl Scene {
 
     /// Whether a decision waits for figures, which are read then.
     fn awaits_figures(&mut self) -> bool {
-        while self.watch.figures.is_pending() {
+        while self.watch.figures.is_pending() || self.watch.folding.is_pending() {
             self.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
         }
         self.watch.figures.is_awaited()
