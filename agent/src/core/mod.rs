@@ -1,4 +1,4 @@
-//! The core: senses, decides, acts. One thread that watches, one for the inventory, four workers for what blocks, one that
+//! The core: senses, decides, acts. One thread that watches, one for the inventory, five workers for what blocks, one that
 //! holds the right to act, and with the in-kernel brake one that continues what it stopped; no async runtime.
 //!
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up

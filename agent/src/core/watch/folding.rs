@@ -4,8 +4,6 @@
 //! On a machine with hundreds of CPUs they can add up to more than a threshold. A worker of its own has them folded in: it
 //! waits for every CPU, and one that is taken by a real-time task must not delay the other figures.
 
-use core::time::Duration;
-
 use plimsoll_act::{Job, Worker};
 use plimsoll_units::MonotonicNs;
 
@@ -70,6 +68,7 @@ mod tests {
     use super::super::triggers::Trigger;
     use super::*;
     use crate::core::thresholds::Machine;
+    use core::time::Duration;
     use plimsoll_node::clock::monotonic;
     use plimsoll_node::zoneinfo::Drift;
     use plimsoll_policy::Config as Policy;

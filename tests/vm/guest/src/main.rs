@@ -12,6 +12,7 @@ mod breathe;
 mod cgroup;
 mod container;
 mod container_tests;
+mod counter_tests;
 mod demo;
 mod hog;
 mod hog_tests;

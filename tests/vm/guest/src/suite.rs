@@ -5,9 +5,9 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, cgroup, container_tests, hog_tests, hostile_reporter_tests, hostile_tests,
-    machine, scenarios, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, surroundings_tests,
-    watchdog_tests,
+    act_tests, bad_config_tests, block, cgroup, container_tests, counter_tests, hog_tests, hostile_reporter_tests,
+    hostile_tests, machine, scenarios, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests,
+    surroundings_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -196,6 +196,7 @@ const TESTS: &[Test] = &[
     test("sense-root-cgroup-is-seen", sense_tests::root_cgroup_is_seen, 180, &[]),
     on(Machine::WithoutPressure, "without-pressure-polls", surroundings_tests::without_pressure, 180),
     on(Machine::WithoutMemoryController, "without-memory-controller", surroundings_tests::without_controller, 180),
+    on(Machine::TwoNodes, "act-folds-counters", counter_tests::folds_counters, 60),
     on(Machine::TwoNodes, "sense-oom-in-a-cpuset-is-named", sense_tests::oom_in_a_cpuset_is_named, 240),
 ];
 
