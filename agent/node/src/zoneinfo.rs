@@ -154,8 +154,8 @@ mod tests {
         let magnitude = |number: u64| u64::from(u64::BITS - number.leading_zeros());
         let zone = |node: u64, name: &str, mib: u64| {
             let threshold = (2 * magnitude(cpus.into()) * (1 + magnitude(mib / 128))).min(125);
-            let each: String =
-                (0..cpus).map(|cpu| format!("    cpu: {cpu}\n  vm stats threshold: {threshold}\n")).collect();
+            let of_cpu = |cpu| format!("    cpu: {cpu}\n  vm stats threshold: {threshold}\n");
+            let each = (0..cpus).map(of_cpu).collect::<Vec<_>>().concat();
             format!("Node {node}, zone {name:>8}\n        min      1\n        low      2\n  pagesets\n{each}")
         };
         let low = [zone(0, "DMA", 15), zone(0, "DMA32", 3 << 10)].concat();

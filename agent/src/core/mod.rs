@@ -143,19 +143,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let machine = machine()?;
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
     let mut inventory = inventory::Thread {
-        inventory: Inventory::new(plimsoll_inventory::Config {
-            root: Root::open(root.path())?,
-            patterns: patterns(
-                configuration.machine.workloads.iter().map(|workload| &workload.pattern),
-                &configuration,
-            ),
-            priorities: configuration.machine.workloads.iter().map(|workload| workload.priority).collect(),
-            protected,
-            slices: configuration.machine.slices.iter().map(|slice| slice.path.clone()).collect(),
-            brakes: brakes_in_kernel.then(|| patterns(configuration.machine.brake.in_kernel.iter(), &configuration)),
-            max_brakes: MAX_BRAKES,
-            max_workloads: most_workloads(),
-        }),
+        inventory: Inventory::new(inventory_config(&configuration, &root, protected, brakes_in_kernel)?),
         outgoing: Outgoing::new(give, returned, news.try_clone()?, slow_queue),
         health: source.health_reader(),
         packet_rings: source.packet_rings(),
@@ -286,6 +274,26 @@ fn stopped_pin() -> std::path::PathBuf {
 /// The patterns that are meant, without what is never touched.
 fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Configuration) -> Patterns {
     Patterns { workloads: meant.cloned().collect(), never: configuration.machine.never.clone() }
+}
+
+/// Which cgroups are workloads, slices and slices that the kernel brakes.
+fn inventory_config(
+    configuration: &Configuration,
+    root: &Root,
+    protected: Protected,
+    brakes_in_kernel: bool,
+) -> anyhow::Result<plimsoll_inventory::Config> {
+    let machine = &configuration.machine;
+    Ok(plimsoll_inventory::Config {
+        root: Root::open(root.path())?,
+        patterns: patterns(machine.workloads.iter().map(|workload| &workload.pattern), configuration),
+        priorities: machine.workloads.iter().map(|workload| workload.priority).collect(),
+        protected,
+        slices: machine.slices.iter().map(|slice| slice.path.clone()).collect(),
+        brakes: brakes_in_kernel.then(|| patterns(machine.brake.in_kernel.iter(), configuration)),
+        max_brakes: MAX_BRAKES,
+        max_workloads: most_workloads(),
+    })
 }
 
 /// Continues what the kernel stops for this agent; absent where the kernel side could not be loaded.

@@ -96,10 +96,13 @@ impl EbpfSource {
         }
         let directory = config.stopped_pin.parent().unwrap_or(Path::new("/sys/fs/bpf"));
         let rings = PacketRings::load(&mut ebpf, &layout, &types, directory);
-        let attached = rings
-            .as_ref()
-            .map_or_else(|why| HookState::Missing(why.clone()), |_| HookState::Attached("iterator task_file".into()));
-        hooks.push(Hook { name: "packet rings", state: attached });
+        hooks.push(Hook {
+            name: "packet rings",
+            state: match &rings {
+                Ok(_) => HookState::Attached("iterator task_file".into()),
+                Err(why) => HookState::Missing(why.clone()),
+            },
+        });
         Self::assemble(ebpf, stats, hooks, can_brake, rings.unwrap_or_default())
     }
 

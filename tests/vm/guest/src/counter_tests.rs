@@ -63,7 +63,7 @@ fn by_formula(zoneinfo: &str) -> Result<u64> {
     let sizes = zoneinfo.lines().filter_map(|line| line.trim_start().strip_prefix("managed "));
     let mut sum = 0;
     for pages in sizes {
-        let units = pages.trim().parse::<u64>()? * page_size() as u64 >> 27;
+        let units = (pages.trim().parse::<u64>()? * page_size() as u64) >> 27;
         let threshold = (2 * magnitude(cpus) * (1 + magnitude(units))).min(125);
         sum += if pages.trim() == "0" { 0 } else { threshold * cpus };
     }
