@@ -16,7 +16,7 @@ use crate::kernel;
 /// `AF_PACKET`, include/linux/socket.h.
 const AF_PACKET: u32 = 17;
 
-/// The arguments of `bpf_iter_task_file`, kernel/bpf/task_iter.c; task and file are null at the end.
+/// The arguments of `bpf_iter_task_file` (`kernel/bpf/task_iter.c`); task and file are null at the end.
 #[repr(C)]
 struct Arguments {
     meta: *const Meta,
@@ -55,10 +55,7 @@ extern "C" fn packet_rings(arguments: *const Arguments) -> i32 {
     if pages == 0 {
         return 0;
     }
-    let tgid = match kernel::half_member(task as u64, &kernel::TASK_TGID) {
-        Some(tgid) => tgid,
-        None => return 0,
-    };
+    let Some(tgid) = kernel::half_member(task as u64, &kernel::TASK_TGID) else { return 0 };
     let record = PacketRingRecord { kind: kind::PACKET_RING, tgid, socket: sock, pages };
     // SAFETY: the file that the agent reads, and a record of this length. Where it has no room left, the kernel calls this
     // again for the same file.
