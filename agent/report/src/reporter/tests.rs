@@ -229,6 +229,21 @@ fn totals_of_the_kernel_are_set_and_losses_of_a_queue_are_added() {
 }
 
 #[test]
+fn what_holds_memory_that_is_charged_to_no_cgroup_is_named_with_its_cgroup() {
+    let suspect = |huge_pages, packet_rings| {
+        let (resident, cgroup) = (Bytes::mib(3), &b"work.slice/\xff"[..]);
+        MachineRecord::Suspect { pid: 7, name: b"sniff", cgroup, resident, huge_pages, packet_rings }.into()
+    };
+    let records = [suspect(Bytes::ZERO, Bytes::ZERO), suspect(Bytes::mib(2), Bytes::mib(64))];
+    let lines = lines(&mut reporter("", None), &records);
+    assert_eq!(text_of(&lines[0]), "process 7 (sniff), outside all workloads, holds 3.0 MiB");
+    let text = "process 7 (sniff) in /work.slice/\\xff holds 2.0 MiB in huge pages, 64.0 MiB in rings of packet sockets, \
+                charged to no cgroup, and 3.0 MiB beside that";
+    assert_eq!(text_of(&lines[1]), text);
+    assert_eq!((&lines[1]["pid"], &lines[1]["packet_rings_bytes"]), (&Value::from(7), &Value::from(64 << 20)));
+}
+
+#[test]
 fn only_a_shortage_of_the_whole_machine_is_a_lost_race() {
     let mut reporter = reporter("", None);
     for scope in [OomScope::Global, OomScope::Cgroup, OomScope::Cpuset, OomScope::NumaNode] {
