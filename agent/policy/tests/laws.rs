@@ -5,7 +5,7 @@ use plimsoll_policy::kubelet::{
     Threshold, ThresholdAmount,
 };
 use plimsoll_policy::{
-    Action, Case, Config, EvictionPolicy, Key, Observation, Owner, Plan, Protected, Reclaimed, Stall, State,
+    Action, Case, Config, EvictionPolicy, Key, Observation, Owner, Plan, Protected, Ranked, Reclaimed, Stall, State,
     Terminating, Uid, Verdict, Why, Workload, decide,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -254,12 +254,13 @@ laws! {
         config.evict_for_unattributed = false;
         play(&config, &steps, |step, plan| {
             let Some(attribution) = plan.attribution else { return };
-            let grew: u64 = plan
-                .ranked
-                .iter()
-                .filter(|ranked| !step.candidates[ranked.workload as usize].is_empty)
-                .filter(|ranked| !matches!(ranked.verdict, Verdict::Protected(_)))
-                .filter_map(|ranked| Some(ranked.growth.own?.0))
+            let is_empty = |ranked: &Ranked| step.candidates[ranked.workload as usize].is_empty;
+            let may_go = || plan.ranked.iter().filter(|it| !matches!(it.verdict, Verdict::Protected(_)));
+            // A process that was moved left its memory in a cgroup of the same owner.
+            let lives: BTreeSet<_> = may_go().filter(|it| !is_empty(it)).filter_map(|it| it.owner).collect();
+            let grew: u64 = may_go()
+                .filter(|it| !is_empty(it) || it.owner.is_some_and(|owner| lives.contains(&owner)))
+                .filter_map(|it| Some(it.growth.own?.0))
                 .sum();
             if grew * 100 < attribution.fallen.0 * u64::from(percent) {
                 // But for those that cannot be held.

@@ -20,7 +20,8 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, ranked: &Ranked, workload: &Workload<'_>, by: &By<'_>) {
+    /// `lives`: a process is left in one of the owner's workloads that may be evicted.
+    fn add(&mut self, ranked: &Ranked, workload: &Workload<'_>, by: &By<'_>, lives: bool) {
         // What a terminating workload holds comes back.
         if ranked.verdict != Verdict::Terminating {
             self.usage = self.usage + ranked.usage;
@@ -34,13 +35,16 @@ impl Sum {
         let before = baseline.used(workload.key);
         // What of it is in the owner's sum.
         let counted = before.filter(|before| before.owner == ranked.owner).and_then(|before| before.usage);
-        match workload.working_set().filter(|_| grows(ranked, workload)) {
+        let counts = grows(ranked, workload) || lives && workload.is_empty && !is_protected(ranked);
+        match workload.working_set().filter(|_| counts) {
             Some(now) => {
                 self.now = self.now.saturating_add(now);
                 // One that could not be read then has not grown, and one that belonged to another grew by its own growth.
                 let uncounted = before.filter(|_| counted.is_none()).map(|before| before.usage.unwrap_or(now));
                 self.before = self.before.saturating_add(uncounted.unwrap_or(Bytes::ZERO));
-                self.most = self.most.max(ranked.growth.own.unwrap_or(Bytes::ZERO));
+                if !workload.is_empty {
+                    self.most = self.most.max(ranked.growth.own.unwrap_or(Bytes::ZERO));
+                }
             }
             None => self.before = self.before.saturating_sub(counted.unwrap_or(Bytes::ZERO)),
         }
@@ -54,7 +58,11 @@ impl Sum {
 /// Whether a workload's growth counts for its owner: that of a protected one is its own, and of one without a process
 /// nothing grows any more.
 fn grows(ranked: &Ranked, workload: &Workload<'_>) -> bool {
-    !matches!(ranked.verdict, Verdict::Protected(_)) && !workload.is_empty
+    !is_protected(ranked) && !workload.is_empty
+}
+
+const fn is_protected(ranked: &Ranked) -> bool {
+    matches!(ranked.verdict, Verdict::Protected(_))
 }
 
 /// Puts the sums of each owner into the rows of its workloads, and says which of them grew. The rows are not sorted yet.
@@ -79,11 +87,12 @@ pub(super) fn account(observation: &Observation<'_>, by: &By<'_>, plan: &mut Pla
         *sum = sum.saturating_add(growth);
     }
     for of_owner in owned.chunk_by(|one, other| one.owner == other.owner) {
+        let rows = || of_owner.iter().map(|it| &ranked[it.row as usize]);
+        let workload = |row: &Ranked| &observation.workloads[row.workload as usize];
+        // A process that is moved leaves its memory charged to the cgroup that it was in.
+        let lives = rows().any(|row| grows(row, workload(row)));
         let mut sum = Sum { before: of_owner[0].before, ..Sum::default() };
-        for it in of_owner {
-            let ranked = &ranked[it.row as usize];
-            sum.add(ranked, &observation.workloads[ranked.workload as usize], by);
-        }
+        rows().for_each(|row| sum.add(row, workload(row), by, lives));
         attribution.evictable_grew = attribution.evictable_grew.saturating_add(sum.growth());
         for it in of_owner {
             let ranked = &mut ranked[it.row as usize];

@@ -142,6 +142,18 @@ fn an_owner_whose_workloads_become_one_or_several_has_not_grown_by_that() {
 }
 
 #[test]
+fn memory_of_a_process_that_was_moved_is_its_owners_growth_while_one_of_its_processes_lives() {
+    for (lives, others, expected) in [(true, 12, vec![1]), (true, 9, vec![1]), (false, 12, vec![])] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        rig.sample(1, reading(200, 200), &[of(7, 0, &candidate(0, 0)), candidate(1, 5)]);
+        let left = Workload { is_empty: true, ..of(7, 0, &candidate(0, 95)) };
+        let entered = Workload { is_empty: !lives, ..of(7, 0, &candidate(2, 3)) };
+        let plan = rig.sample(2, reading(95, 95), &[left, entered, candidate(1, others)]);
+        assert_eq!(victims(plan), expected, "{lives} {others}");
+    }
+}
+
+#[test]
 fn what_a_terminating_workload_holds_is_no_more_above_its_owners_request() {
     let first = |is_stuck| Workload {
         terminating: Some(Terminating { is_stuck, ..Terminating::default() }),
