@@ -131,7 +131,7 @@ machine:
             let _ = writeln!(yaml, "  stallPercent: {percent}");
         }
         if *kernel_brake {
-            yaml.push_str("  brake: {inKernel: [work.slice]}\n");
+            yaml.push_str("  brake: {inKernel: [work.slice, user.slice]}\n");
         }
         yaml
     }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(read.machine.metrics_address.port(), 10_350);
         assert_eq!(read.machine.source, plimsoll_config::SourceChoice::Psi);
         assert_eq!(read.machine.slices[0].path.as_str(), "work.slice");
-        assert_eq!(read.machine.brake.in_kernel.len(), 1);
+        assert_eq!(read.machine.brake.in_kernel.len(), 2);
         assert!(read.machine.workloads[2].pattern.matches("work.slice/hog"));
     }
 

@@ -179,9 +179,9 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     if arguments.pthread_exit {
         // Read while /proc/self has an address space, which older kernels take from the first thread.
         page_size();
-        let rest = Arguments { pthread_exit: false, cgroup: None, ..arguments.clone() };
+        let arguments = arguments.clone();
         thread::spawn(move || {
-            let outcome = main(&rest);
+            let outcome = take(&arguments);
             if let Err(error) = &outcome {
                 eprintln!("{error:#}");
             }
@@ -189,6 +189,10 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         });
         end_this_thread();
     }
+    take(arguments)
+}
+
+fn take(arguments: &Arguments) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(arguments.hold);
     match arguments.kind {
         Kind::Churn => churn(arguments, until),

@@ -1,17 +1,16 @@
-//! What the owners of monitored workloads could do to others, and what code that runs in the reporter could do to the other
-//! processes of the agent: the latter is done here by root with every capability, which may do more than the reporter.
+//! What code that runs in the reporter could do to the other processes of the agent, done here by root with every
+//! capability, which may do more than the reporter; and a workload that is new among many.
 
 use crate::cgroup::Cgroup;
-use crate::hog_tests::{Hog, guest};
+use crate::hog_tests::Hog;
 use crate::machine::{self, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
-use rustix::fs::{FallocateFlags, Gid, Uid, chown, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::process::Child;
 
 /// Memory of the queues between the core and the reporter, opened to read and write; by name.
 fn queues(supervisor: u32) -> Result<Vec<(String, File)>> {
@@ -65,60 +64,6 @@ pub(crate) fn reporter_spoils_the_queues() -> Result<()> {
         scene.expect_killed(&mut hog, &victim).with_context(|| format!("by the core after {word:#x}"))?;
     }
     ensure!(!changed.iter().any(|name| name == "queue"), "a queue's frames can be changed: {changed:?}");
-    scene.end()
-}
-
-/// The user that a subtree is delegated to.
-const USER: u32 = 1000;
-
-/// A subtree that is delegated as systemd does it, with a cgroup for the user's first process.
-fn delegated(name: &str) -> Result<Cgroup> {
-    let first = Cgroup::create(&format!("{name}/init"))?;
-    let user = Cgroup::create(name)?;
-    for file in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
-        chown(user.path().join(file), Some(Uid::from_raw(USER)), Some(Gid::from_raw(USER)))?;
-    }
-    ensure!(first.read("memory.low")?.trim() == "0", "the memory controller is on below {name}");
-    Ok(user)
-}
-
-/// Has the user run a shell script in its subtree.
-fn as_user(user: &Cgroup, script: &str) -> Result<Child> {
-    let mut command = guest();
-    command.args(["within", "--uid", &USER.to_string(), "--cgroup"]).arg(user.path().join("init"));
-    command.args(["--", "/bin/busybox", "sh", "-ec"]).arg(format!("cd {}; {script}", user.path().display()));
-    command.spawn().context("cannot start a shell as the user")
-}
-
-/// What an unprivileged user writes into its own cgroups, and how many it makes, protects its growth as little as it costs
-/// others.
-pub(crate) fn owner_of_a_subtree() -> Result<()> {
-    let slice = Cgroup::create("user.slice")?;
-    slice.write("memory.low", "512M")?;
-    let [user, many] = [delegated("user.slice/user")?, delegated("user.slice/many")?];
-    let made = as_user(&many, "mkdir $(seq 300) last")?.wait()?;
-    ensure!(made.success(), "the user cannot make cgroups: {made}");
-    let bystander = Cgroup::create("user.slice/bystander")?;
-    let mut idle = guest().args(["idle", "--mib", "64", "--cgroup"]).arg(bystander.path()).spawn()?;
-    wait_for("the bystander is in place", PATIENCE, || Ok(bystander.current()? >= 64 * MIB))?;
-    let mut scene = Scene::set(96)?;
-    let grows = "exec /bin/plimsoll-guest hog anon --mib 256";
-    let mut hog =
-        as_user(&user, &format!("mkdir leaf; echo max > leaf/memory.low; echo 0 > leaf/cgroup.procs; {grows}"))?;
-    wait_for("the leaf is there", PATIENCE, || Ok(user.path().join("leaf").exists()))?;
-    let leaf = Cgroup::create("user.slice/user/leaf")?;
-    scene.expect_dead(&mut hog, &leaf)?;
-    scene.expect_reported(&leaf)?;
-    ensure!(leaf.read("memory.low")?.trim() == "max", "its owner did not raise its protection");
-    ensure!(idle.try_wait()?.is_none(), "a bystander was evicted for what an owner promised itself");
-
-    // It has more workloads than an owner may have, so that all of it is one.
-    let mut hog = as_user(&many, &format!("echo 0 > last/cgroup.procs; {grows}"))?;
-    scene.expect_dead(&mut hog, &many)?;
-    scene.expect_reported(&many)?;
-    ensure!(idle.try_wait()?.is_none(), "a bystander was evicted for an owner with many workloads");
-    idle.kill()?;
-    idle.wait()?;
     scene.end()
 }
 

@@ -6,6 +6,7 @@
 
 mod act_tests;
 mod agent;
+mod attacker;
 mod bad_config_tests;
 mod block;
 mod breathe;
@@ -16,12 +17,14 @@ mod counter_tests;
 mod demo;
 mod hog;
 mod hog_tests;
+mod hostile_owner_tests;
 mod hostile_reporter_tests;
 mod hostile_tests;
 mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
 mod observer;
+mod reach;
 mod record;
 mod scenarios;
 mod scenarios_of_brakes;
@@ -55,6 +58,10 @@ enum Command {
     Breathe(breathe::Arguments),
     /// Join a cgroup and become another program in it.
     Within(hog::WithinArguments),
+    /// Be root in a container that is not privileged.
+    Contained(container::Arguments),
+    /// Try to reach the agent and other workloads.
+    Reach(reach::Arguments),
     /// Hold a little memory and do nothing: a bystander that must survive.
     Idle(hog::IdleArguments),
 }
@@ -66,6 +73,8 @@ fn main() -> ExitCode {
         Command::Hog(arguments) => hog::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Breathe(arguments) => breathe::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Within(arguments) => hog::within(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Contained(arguments) => container::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Reach(arguments) => reach::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -90,6 +90,14 @@ impl Scene {
         Ok(())
     }
 
+    /// Takes note that the OOM killer fired once, as it had to.
+    pub(crate) fn expect_oom_kill(&mut self) -> Result<()> {
+        let kills = machine::oom_kills()? - self.oom_kills;
+        ensure!(kills == 1, "the OOM killer fired {kills} times where it had to once");
+        self.oom_kills += kills;
+        Ok(())
+    }
+
     /// Waits until the hog was killed, and by the agent: its own log reports it.
     pub(crate) fn expect_killed(&mut self, hog: &mut Hog, victim: &Cgroup) -> Result<()> {
         self.expect_dead(&mut hog.child, victim)?;

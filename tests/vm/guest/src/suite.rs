@@ -5,9 +5,9 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, cgroup, container_tests, counter_tests, hog_tests, hostile_reporter_tests,
-    hostile_tests, machine, scenarios, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests,
-    surroundings_tests, watchdog_tests,
+    act_tests, bad_config_tests, block, cgroup, container_tests, counter_tests, hog_tests, hostile_owner_tests,
+    hostile_reporter_tests, hostile_tests, machine, scenarios, scenarios_of_brakes, scenarios_of_death,
+    scenarios_of_memory, sense_tests, surroundings_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -155,7 +155,10 @@ const TESTS: &[Test] = &[
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
     test("hostile-reporter-spoils-the-queues", hostile_tests::reporter_spoils_the_queues, 240, &[]),
-    test("hostile-owner-of-a-subtree", hostile_tests::owner_of_a_subtree, 180, &[]),
+    test("hostile-owner-of-a-subtree", hostile_owner_tests::user, 180, &[]),
+    test("hostile-owner-of-a-subtree-at-length", hostile_owner_tests::user_at_length, 400, &[]),
+    test("hostile-container", hostile_owner_tests::container, 180, &[]),
+    test("hostile-container-at-length", hostile_owner_tests::container_at_length, 300, &[]),
     test("meets-a-new-workload-among-many", hostile_tests::new_among_many, 180, &[]),
     test("hostile-reporter-tries-to-become-root", hostile_reporter_tests::reporter_tries_to_become_root, 180, &[]),
     test("agents-in-containers-see-the-machine", container_tests::agents_in_containers, 240, &[]),
