@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use super::{Group, checks, machines};
+use super::{Group, checks, machines, suite};
 use crate::kernels::SUITES;
 use crate::{install, run};
 
@@ -36,6 +36,9 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
         if SUITES.iter().any(|(_, usual)| usual == kernel) {
             groups.push(of("demo", 45, machines::demo));
             groups.push(of("boots", 30, machines::boots));
+        }
+        if *kernel == suite::WHOLE {
+            groups.push(of("soak", 60, machines::soak));
         }
     }
     groups

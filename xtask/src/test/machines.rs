@@ -1,5 +1,5 @@
 //! The groups that boot virtual machines: the gate's suite on all kernels, and in long runs, for one kernel each, the
-//! whole suite, the demo's full measurement and a hundred boots.
+//! whole suite, the demo's full measurement, a hundred boots, and many pressure cycles in one boot.
 
 use anyhow::ensure;
 
@@ -13,6 +13,11 @@ use crate::vm::{self, Build};
 const BOOTS: u32 = 100;
 /// How long one of these boots may take.
 const BOOT_SECONDS: u64 = 240;
+/// How many pressure cycles there are in one boot, and how long that may take.
+const CYCLES: &str = "10000";
+const SOAK_SECONDS: u64 = 3600;
+/// What a line with a figure of them begins with.
+const SOAK_FIGURE: &str = "FIGURE soak ";
 
 /// What every change has to pass: all on one kernel but what is left to long runs, a few on the others.
 pub(super) fn gate(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
@@ -76,6 +81,33 @@ pub(super) fn boots(kernels: &[&'static str], report: &mut Report) -> anyhow::Re
             report.passed(&name, &found);
         } else {
             report.failed(&name, &found, &failures, None);
+        }
+    }
+    Ok(())
+}
+
+/// Many pressure cycles in one boot: what the agent holds in the last hundred of them beside what it held in the first.
+pub(super) fn soak(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    Build::Strict.run()?;
+    for kernel in kernels {
+        let name = format!("{CYCLES} pressure cycles");
+        if report.passed_before(&name) {
+            continue;
+        }
+        let command = ["/bin/plimsoll-guest", "soak", "--cycles", CYCLES];
+        let mut machine = vm::Arguments::of(kernel, SOAK_SECONDS, &command);
+        machine.memory = "512M".into();
+        let mut lines = Vec::new();
+        let ended = vm::boot(&machine, &mut |line| {
+            println!("{line}");
+            lines.push(line.to_owned());
+        });
+        let figures: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix(SOAK_FIGURE)).collect();
+        let found = figures.join("; ");
+        match ended {
+            Ok(vm::Ended { code: 0, .. }) => report.passed(&name, &found),
+            Ok(vm::Ended { code, .. }) => report.failed(&name, &format!("ended with {code}; {found}"), &lines, None),
+            Err(error) => report.failed(&name, &format!("{error:#}; {found}"), &lines, None),
         }
     }
     Ok(())

@@ -180,7 +180,9 @@ impl Agent {
         let config = settings.file();
         fs::write(&config, settings.to_yaml())?;
         let log = PathBuf::from(format!("/run/agent-{}.log", settings.port));
-        let out = File::create(&log)?;
+        // Appended to, so that it can be emptied meanwhile.
+        let out = File::options().create(true).append(true).open(&log)?;
+        out.set_len(0)?;
         let kernel_log = KernelLog::from_now()?;
         let child = command.stdout(out.try_clone()?).stderr(out).spawn().context("cannot start the agent")?;
         let address = SocketAddr::from(([127, 0, 0, 1], settings.port));
@@ -251,6 +253,11 @@ impl Agent {
     /// All of its log so far.
     pub(crate) fn text(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Drops all of its log so far.
+    pub(crate) fn empty_log(&self) -> Result<()> {
+        Ok(File::options().write(true).open(&self.log)?.set_len(0)?)
     }
 
     /// The lines of its log that are JSON.

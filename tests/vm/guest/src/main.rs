@@ -32,6 +32,7 @@ mod scenarios_of_death;
 mod scenarios_of_memory;
 mod scene;
 mod sense_tests;
+mod soak;
 mod suite;
 mod surroundings_tests;
 mod watchdog_tests;
@@ -52,6 +53,8 @@ enum Command {
     Suite(suite::Arguments),
     /// Measure: the same growing process met by one watcher after another.
     Demo(demo::Arguments),
+    /// Cross a slice's threshold again and again, and compare what the agent holds at the beginning and at the end.
+    Soak(soak::Arguments),
     /// Grow in one way, to a size, at a rate.
     Hog(hog::Arguments),
     /// Fill and give back, one step for each byte on standard input.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Suite(arguments) => suite::main(&arguments),
         Command::Demo(arguments) => demo::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Soak(arguments) => soak::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Hog(arguments) => hog::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Breathe(arguments) => breathe::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Within(arguments) => hog::within(&arguments).map(|()| ExitCode::SUCCESS),

@@ -7,7 +7,7 @@
 use crate::{
     act_tests, bad_config_tests, block, cgroup, container_tests, counter_tests, hog_tests, hostile_owner_tests,
     hostile_reporter_tests, hostile_tests, machine, scenarios, scenarios_of_brakes, scenarios_of_death,
-    scenarios_of_memory, sense_tests, surroundings_tests, watchdog_tests,
+    scenarios_of_memory, sense_tests, soak, surroundings_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -171,6 +171,7 @@ const TESTS: &[Test] = &[
     test("kill-points-all", scenarios_of_death::all, 1200, &[]),
     test("asked-to-end-finishes-first", scenarios_of_death::asked_to_end, 120, &[]),
     test("all-killed-and-undone", scenarios_of_death::undone_by_command, 240, &[]),
+    test("three-hundred-cycles", soak::three_hundred, 600, &[]),
     test("least-privilege", surroundings_tests::least_privilege, 180, &[]),
     test("check-finds-all", surroundings_tests::check_finds_all, 60, &[]),
     test("an-upgrade-takes-its-program-away", surroundings_tests::replaced, 120, &[]),
