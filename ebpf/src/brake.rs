@@ -7,59 +7,57 @@ use aya_ebpf::helpers::{
     bpf_get_current_ancestor_cgroup_id, bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns,
     bpf_send_signal,
 };
-use plimsoll_abi::{StoppedRecord, StoppedSlot, counter, kind};
+use plimsoll_abi::{BRAKES as MARKS, BrakeSlot, StoppedRecord, StoppedSlot, ThresholdTable, counter, kind};
 
-use crate::{
-    kernel, maps,
-    threshold::{DEPTH, Readings},
-};
+use crate::{kernel, maps, threshold::Readings};
 
 const SIGSTOP: u32 = 19;
 
-/// Marked slices are found at these levels below the root cgroup.
-const LEVELS: i32 = 8;
-
 /// Stops the running process if it is in a marked slice, memory is below that slice's threshold, and what is charged
-/// belongs to the same slice; not after `until`, in nanoseconds of the monotonic clock. Where nothing is charged (reclaim)
-/// no process is stopped: the next one to charge is.
+/// belongs to the same slice; not after the time in the table. Where nothing is charged (reclaim) no process is stopped:
+/// the next one to charge is.
 #[inline(always)]
-pub fn apply(levels: u64, until: u64, now: Readings, counter: u64) {
-    for level in 1..=LEVELS {
-        if levels & (1 << level) == 0 {
+pub fn apply(table: *const ThresholdTable, now: Readings, counter: u64) {
+    // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
+    let (count, until) =
+        unsafe { (maps::peek(&raw const (*table).brake_count), maps::peek(&raw const (*table).brake_until)) };
+    // The running task's ancestor at the level of the last mark: most marked slices are siblings.
+    let (mut level, mut id) = (0, 0);
+    for slot in 0..MARKS {
+        if slot as u64 >= count {
+            return;
+        }
+        // SAFETY: `table` is the value of a map and the index is within the marks; only addresses of fields are taken.
+        let (slice, own_level, kubelet, mem_available) = unsafe {
+            let mark = (&raw const (*table).brakes).cast::<BrakeSlot>().add(slot);
+            (
+                maps::peek(&raw const (*mark).cgroup),
+                maps::peek(&raw const (*mark).level),
+                maps::peek(&raw const (*mark).kubelet),
+                maps::peek(&raw const (*mark).mem_available),
+            )
+        };
+        if own_level != level {
+            level = own_level;
+            // SAFETY: reads the running task's cgroup; zero where it has no ancestor at that level.
+            id = unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) };
+        }
+        if id == 0 || id != slice {
             continue;
         }
-        // SAFETY: reads the running task's cgroup; zero where it has no ancestor at that level.
-        let slice = unsafe { bpf_get_current_ancestor_cgroup_id(level) };
-        if slice == 0 {
-            return;
+        if (now.kubelet < kubelet || now.mem_available < mem_available) && is_charged(counter, slice, level) {
+            stop(slice, until);
         }
-        let Some(mark) = maps::BRAKES.get_ptr(slice) else { continue };
-        // SAFETY: the value of a map.
-        let (kubelet, mem_available) =
-            unsafe { (maps::peek(&raw const (*mark).kubelet), maps::peek(&raw const (*mark).mem_available)) };
-        if now.kubelet < kubelet || now.mem_available < mem_available {
-            if is_charged(counter, slice) {
-                stop(slice, until);
-            }
-            return;
-        }
+        return;
     }
 }
 
-/// Whether the page counter belongs to the slice or to something in it.
+/// Whether the page counter belongs to the slice at this level, or to something in it.
 #[inline(always)]
-fn is_charged(counter: u64, slice: u64) -> bool {
-    let mut at = counter;
-    for _ in 0..DEPTH {
-        if kernel::counter_cgroup(at) == Some(slice) {
-            return true;
-        }
-        at = match kernel::member(at, &kernel::COUNTER_PARENT) {
-            Some(parent) if parent != 0 => parent,
-            _ => return false,
-        };
-    }
-    false
+fn is_charged(counter: u64, slice: u64, level: u64) -> bool {
+    let charged = kernel::or_zero(kernel::cgroup_of(counter));
+    let ancestor = kernel::or_zero(kernel::ancestor(charged, level));
+    kernel::or_zero(kernel::cgroup_id(ancestor)) == slice
 }
 
 #[inline(never)]
@@ -96,11 +94,7 @@ fn stop(slice: u64, until: u64) -> i32 {
         maps::count(counter::BRAKES_REFUSED);
         return 0;
     }
-    // User space may have continued it and removed the record just before the signal: no process stays stopped without a
-    // record. Should it run already, the next undo finds a process that needs nothing.
-    if maps::STOPPED.get_ptr(tgid).is_none() {
-        let _ = maps::STOPPED.insert(tgid, StoppedSlot { start_ns, slice, at_ns }, 0);
-    }
+    keep(tgid, StoppedSlot { start_ns, slice, at_ns });
     maps::count(counter::BRAKES_APPLIED);
     if let Some(mut entry) = maps::EVENT_RING.reserve::<StoppedRecord>(0) {
         entry.write(StoppedRecord { kind: kind::STOPPED, tgid, at_ns, slice });
@@ -109,4 +103,13 @@ fn stop(slice: u64, until: u64) -> i32 {
         maps::count(counter::LOST_EVENTS);
     }
     0
+}
+
+/// User space may have continued the process and removed its record just before the signal: no process stays stopped
+/// without a record. Should it run already, the next undo finds a process that needs nothing.
+#[inline(always)]
+fn keep(tgid: u32, slot: StoppedSlot) {
+    if maps::STOPPED.get_ptr(tgid).is_none() {
+        let _ = maps::STOPPED.insert(tgid, slot, 0);
+    }
 }

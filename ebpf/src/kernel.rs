@@ -20,7 +20,8 @@ addresses! {
 }
 
 offsets! {
-    COUNTER_USAGE, COUNTER_PARENT, MEMCG_COUNTER, MEMCG_CGROUP, MEMCG_SUBSYS, CGROUP_KN, KN_ID,
+    COUNTER_USAGE, COUNTER_PARENT, MEMCG_COUNTER, MEMCG_CSS, MEMCG_CGROUP, MEMCG_SUBSYS,
+    CGROUP_KN, KN_ID, CGROUP_LEVEL, CGROUP_ANCESTORS, CGROUP_MEMORY,
     TASK_LEADER, TASK_START, TASK_TGID, TASK_CSS_SET, CSS_SET_CGROUP, TASK_MM, MM_TOTAL_VM, MM_RSS, MM_RSS_STRIDE,
     TASK_SIGNAL, SIGNAL_FLAGS, SIGNAL_CORE,
     SOCKET_SK, SOCK_FAMILY, RX_RING_LENGTH, RX_RING_ORDER, TX_RING_LENGTH, TX_RING_ORDER,
@@ -87,6 +88,12 @@ pub fn cgroup_id(cgroup: u64) -> Option<u64> {
 /// The id of the cgroup that a memory cgroup's page counter belongs to; `None` for counters of anything else.
 #[inline(always)]
 pub fn counter_cgroup(counter: u64) -> Option<u64> {
+    cgroup_id(cgroup_of(counter)?)
+}
+
+/// The address of that cgroup.
+#[inline(always)]
+pub fn cgroup_of(counter: u64) -> Option<u64> {
     let inside = MEMCG_COUNTER.load();
     if counter == 0 || inside == NO_OFFSET {
         return None;
@@ -97,7 +104,28 @@ pub fn counter_cgroup(counter: u64) -> Option<u64> {
     if subsystem != 0 && member(memcg, &MEMCG_SUBSYS)? != subsystem {
         return None;
     }
-    cgroup_id(member(memcg, &MEMCG_CGROUP)?)
+    member(memcg, &MEMCG_CGROUP)
+}
+
+/// The address of the ancestor `level` levels below the root cgroup, or of the cgroup itself if that is its own level.
+/// However deep it is, this takes two reads: each cgroup has all of its ancestors in an array.
+#[inline(always)]
+pub fn ancestor(cgroup: u64, level: u64) -> Option<u64> {
+    let (ancestors, own) = (CGROUP_ANCESTORS.load(), half_member(cgroup, &CGROUP_LEVEL)?);
+    if ancestors == NO_OFFSET || level > u64::from(own) {
+        return None;
+    }
+    word(cgroup + u64::from(ancestors) + 8 * level)
+}
+
+/// The pages that are charged to the memory cgroup of the cgroup at this address.
+#[inline(always)]
+pub fn usage(cgroup: u64) -> Option<u64> {
+    let (state, memcg, inside) = (member(cgroup, &CGROUP_MEMORY)?, MEMCG_CSS.load(), MEMCG_COUNTER.load());
+    if state == 0 || memcg == NO_OFFSET || inside == NO_OFFSET {
+        return None;
+    }
+    member(state - u64::from(memcg) + u64::from(inside), &COUNTER_USAGE)
 }
 
 /// `None` in the wire format.

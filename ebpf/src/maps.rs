@@ -1,13 +1,13 @@
 //! The maps, and the counters of what went wrong.
 
-use core::intrinsics::{AtomicOrdering, atomic_or, atomic_xadd, atomic_xchg};
+use core::intrinsics::{AtomicOrdering, atomic_xadd, atomic_xchg};
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
-use plimsoll_abi::{BrakeSlot, StallSlot, StoppedSlot, ThresholdTable, counter};
+use plimsoll_abi::{StallSlot, StoppedSlot, ThresholdTable, counter};
 
 /// Wakes the reader with this very record, however full the ring buffer is.
 pub const WAKE: u64 = BPF_RB_FORCE_WAKEUP as u64;
@@ -31,21 +31,9 @@ pub static EVENT_RING: RingBuf = RingBuf::with_byte_size(1 << 17, 0);
 #[map(name = "counts")]
 pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(counter::COUNT, 0);
 
-/// A slice's slot and the epoch that it was written in, by cgroup id.
-#[map(name = "slices")]
-pub static SLICES: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(64, 0);
-
-/// The same by the address of the slice's page counter, filled in here as charges pass.
-#[map(name = "counters")]
-pub static COUNTERS: LruHashMap<u64, [u64; 2]> = LruHashMap::with_max_entries(256, 0);
-
 /// When a change of a cgroup last woke the reader.
 #[map(name = "cgroup_wake")]
 pub static CGROUP_WAKE: Array<u64> = Array::with_max_entries(1, 0);
-
-/// Slices marked for the brake, by cgroup id.
-#[map(name = "brakes")]
-pub static BRAKES: HashMap<u64, BrakeSlot> = HashMap::with_max_entries(64, 0);
 
 /// What the brake stopped, by process id. The agent pins it, so that its supervisor or successor can undo it.
 #[map(name = "stopped")]
@@ -88,14 +76,5 @@ pub fn add(word: *mut u64, amount: u64) {
     // SAFETY: as for `peek`.
     unsafe {
         atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(word, amount);
-    }
-}
-
-/// Sets bits in a shared word.
-#[inline(always)]
-pub fn set_bits(word: *mut u64, bits: u64) {
-    // SAFETY: as for `peek`.
-    unsafe {
-        atomic_or::<u64, u64, { AtomicOrdering::Relaxed }>(word, bits);
     }
 }

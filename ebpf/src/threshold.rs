@@ -13,9 +13,6 @@ use plimsoll_abi::{ABSENT, LINEAGE, SLICES as SLOTS, ThresholdRecord, ThresholdT
 
 use crate::{brake, kernel, maps};
 
-/// How many levels up from the charged cgroup slices are compared.
-pub const DEPTH: usize = 8;
-
 /// Where the memory goes that crosses a threshold.
 #[derive(Clone, Copy)]
 pub enum Allocation {
@@ -71,6 +68,13 @@ pub fn charge_kprobe(ctx: ProbeContext) -> u32 {
 #[inline(always)]
 fn charge(counter: u64, pages: u64) {
     let Some(table) = maps::TABLE.get_ptr_mut(0) else { return };
+    // SAFETY: `table` is the value of a map; only the address of a field is taken.
+    let ran = unsafe { &raw mut (*table).charge_ran };
+    // Written once for each time that the agent clears it: the other words beside it are read by all CPUs.
+    if maps::peek(ran) == 0 {
+        // SAFETY: a word of a map's value, aligned and alive as long as the program runs.
+        unsafe { ran.write_volatile(1) };
+    }
     node(table, Allocation::Charged(counter));
     slices(table, counter, pages);
 }
@@ -79,9 +83,9 @@ fn charge(counter: u64, pages: u64) {
 #[inline(always)]
 pub fn node(table: *mut ThresholdTable, allocation: Allocation) {
     // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
-    let (generation, brake_levels) =
-        unsafe { (maps::peek(&raw const (*table).node_generation), maps::peek(&raw const (*table).brake_levels)) };
-    let braking = kernel::KERNEL_BRAKE.load() != 0 && brake_levels != 0;
+    let (generation, marks) =
+        unsafe { (maps::peek(&raw const (*table).node_generation), maps::peek(&raw const (*table).brake_count)) };
+    let braking = kernel::KERNEL_BRAKE.load() != 0 && marks != 0;
     if generation == 0 && !braking {
         return;
     }
@@ -96,9 +100,7 @@ pub fn node(table: *mut ThresholdTable, allocation: Allocation) {
         }
     }
     if braking && let Allocation::Charged(counter) = allocation {
-        // SAFETY: as above.
-        let until = maps::peek(unsafe { &raw const (*table).brake_until });
-        brake::apply(brake_levels, until, now, counter);
+        brake::apply(table, now, counter);
     }
 }
 
@@ -124,88 +126,51 @@ fn readings(table: *const ThresholdTable) -> Readings {
     Readings { kubelet: total.saturating_sub(working_set), mem_available: mem_available.saturating_sub(reserve) }
 }
 
+/// Compares what is charged to each slice above the charged cgroup, at the slice's own level: it does not matter how deep
+/// below the slice the charged cgroup is.
 #[inline(always)]
 fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
-    // SAFETY: `table` is the value of a map; only addresses of its fields are taken.
-    let (mask, resolved, epoch) = unsafe {
-        (
-            maps::peek(&raw const (*table).slice_mask),
-            maps::peek(&raw const (*table).resolved_mask),
-            maps::peek(&raw const (*table).slice_epoch),
-        )
-    };
-    if mask == 0 {
+    // SAFETY: `table` is the value of a map; only the address of a field is taken.
+    let count = maps::peek(unsafe { &raw const (*table).slice_count });
+    if count == 0 {
         return;
     }
-    let unresolved = mask & !resolved;
-    let mut at = counter;
-    for _ in 0..DEPTH {
-        if at == 0 {
+    let charged = kernel::or_zero(kernel::cgroup_of(counter));
+    if charged == 0 {
+        return;
+    }
+    // The ancestor at the level of the last slot: most slices are siblings. No slice is the root cgroup, at level 0.
+    let (mut level, mut ancestor, mut id) = (0, 0, 0);
+    for slot in 0..SLOTS {
+        if slot as u64 >= count {
             return;
         }
-        if let Some(slot) = slot_of(table, at, epoch, unresolved) {
-            compare(table, slot, at, counter, pages);
-        }
-        at = match kernel::member(at, &kernel::COUNTER_PARENT) {
-            Some(parent) => parent,
-            None => return,
+        // SAFETY: `table` is the value of a map and the index is within the slots; only addresses of fields are taken.
+        let (generation, usage, cgroup, own_level) = unsafe {
+            let slice = (&raw const (*table).slices).cast::<plimsoll_abi::SliceSlot>().add(slot);
+            (
+                maps::peek(&raw const (*slice).generation),
+                maps::peek(&raw const (*slice).usage),
+                maps::peek(&raw const (*slice).cgroup),
+                maps::peek(&raw const (*slice).level),
+            )
         };
-    }
-}
-
-/// The slot of the slice that owns the page counter at `at`. Known by address once it was found by id; `unresolved` are
-/// the slots that were not found since the thresholds were armed.
-#[inline(always)]
-fn slot_of(table: *mut ThresholdTable, at: u64, epoch: u64, unresolved: u64) -> Option<u64> {
-    if let Some(known) = maps::COUNTERS.get_ptr(at) {
-        // SAFETY: the value of a map.
-        let [slot, in_epoch] = unsafe { *known };
-        if in_epoch == epoch {
-            if unresolved & bit(slot) != 0 {
-                // SAFETY: `table` is the value of a map; only the address of a field is taken.
-                maps::set_bits(unsafe { &raw mut (*table).resolved_mask }, bit(slot));
-            }
-            return Some(slot);
+        if generation == 0 {
+            continue;
         }
-    }
-    if unresolved == 0 {
-        return None;
-    }
-    let id = kernel::counter_cgroup(at)?;
-    // SAFETY: the value of a map.
-    let [slot, in_epoch] = unsafe { *maps::SLICES.get_ptr(id)? };
-    if in_epoch != epoch || slot >= SLOTS as u64 {
-        return None;
-    }
-    if maps::COUNTERS.insert(at, [slot, epoch], 0).is_ok() {
-        // SAFETY: `table` is the value of a map; only the address of a field is taken.
-        maps::set_bits(unsafe { &raw mut (*table).resolved_mask }, bit(slot));
-    }
-    Some(slot)
-}
-
-#[inline(always)]
-fn bit(slot: u64) -> u64 {
-    1 << (slot & (SLOTS as u64 - 1))
-}
-
-#[inline(always)]
-fn compare(table: *mut ThresholdTable, slot: u64, at: u64, counter: u64, pages: u64) {
-    if slot >= SLOTS as u64 {
-        return;
-    }
-    // SAFETY: `table` is the value of a map and the index was just checked; only addresses of fields are taken.
-    let (generation, level) = unsafe {
-        let threshold = (&raw mut (*table).slices).cast::<plimsoll_abi::SliceSlot>().add(slot as usize);
-        (maps::peek(&raw const (*threshold).generation), maps::peek(&raw const (*threshold).usage))
-    };
-    if generation == 0 {
-        return;
-    }
-    if let Some(usage) = kernel::member(at, &kernel::COUNTER_USAGE)
-        && usage + pages >= level
-    {
-        submit(table, slot + 1, counter, usage + pages);
+        if own_level != level {
+            level = own_level;
+            ancestor = kernel::or_zero(kernel::ancestor(charged, level));
+            id = kernel::or_zero(kernel::cgroup_id(ancestor));
+        }
+        if id == 0 || id != cgroup {
+            continue;
+        }
+        if let Some(charged_pages) = kernel::usage(ancestor)
+            && charged_pages + pages >= usage
+        {
+            submit(table, slot as u64 + 1, counter, charged_pages + pages);
+        }
     }
 }
 

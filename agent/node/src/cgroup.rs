@@ -145,6 +145,11 @@ impl Handle {
         &self.path
     }
 
+    /// How many levels it is below the root, 1 for a child of the root.
+    pub fn level(&self) -> u16 {
+        u16::try_from(self.path.split(|byte| *byte == b'/').count()).unwrap_or(u16::MAX)
+    }
+
     /// Whether the memory controller is on for it, so that it has a usage of its own.
     pub fn has_memory(&self) -> bool {
         self.current.is_some()

@@ -414,6 +414,10 @@ mod tests {
             ("cgroup", "kn", [Some(248), Some(256), None]),
             ("psi_group", "total", [Some(248), Some(248), None]),
             ("page_counter", "usage", [Some(0), Some(0), Some(0)]),
+            ("cgroup", "ancestors", [None; 3]),
+            ("cgroup", "level", [None; 3]),
+            ("cgroup", "subsys", [None; 3]),
+            ("mem_cgroup", "css", [Some(0), Some(0), None]),
             // The first pointer of a list head, and the second through an array's element.
             ("list_head", "next", [Some(0); 3]),
             ("list_head", "prev", [Some(8); 3]),

@@ -47,21 +47,11 @@ pub enum SenseError {
         /// Why it failed.
         why: String,
     },
-    /// A map of the kernel programs refused an entry.
-    #[error("cannot store {what} in the kernel: {error}")]
-    Map {
-        /// What was stored.
-        what: &'static str,
-        /// What the kernel answered.
-        error: io::Error,
-    },
-    /// More slices than the brake can hold, or one too deep below the root.
-    #[error("the in-kernel brake holds at most {most} slices, from 1 to {deepest} levels below the root")]
-    BrakeLevel {
+    /// More slices than the brake can hold, or the root cgroup.
+    #[error("the in-kernel brake holds at most {most} slices, all of them below the root cgroup")]
+    BrakeMarks {
         /// How many.
         most: usize,
-        /// How deep.
-        deepest: u8,
     },
     /// The in-kernel brake was requested of a source that has none.
     #[error("source `{0}` cannot brake in the kernel; run with source `ebpf` or leave the in-kernel brake off")]

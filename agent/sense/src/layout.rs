@@ -43,10 +43,14 @@ const MEMBERS: &[Member] = &[
     ("COUNTER_USAGE", &[("page_counter", "usage")]),
     ("COUNTER_PARENT", &[("page_counter", "parent")]),
     ("MEMCG_COUNTER", &[("mem_cgroup", "memory")]),
+    ("MEMCG_CSS", &[("mem_cgroup", "css")]),
     ("MEMCG_CGROUP", &[("mem_cgroup", "css.cgroup")]),
     ("MEMCG_SUBSYS", &[("mem_cgroup", "css.ss")]),
     ("CGROUP_KN", &[("cgroup", "kn")]),
     ("KN_ID", &[("kernfs_node", "id")]),
+    ("CGROUP_LEVEL", &[("cgroup", "level")]),
+    // Since Linux 6.1.
+    (ANCESTORS, &[("cgroup", "ancestors")]),
     ("TASK_LEADER", &[("task_struct", "group_leader")]),
     ("TASK_START", &[("task_struct", "start_boottime")]),
     ("TASK_TGID", &[("task_struct", "tgid")]),
@@ -71,6 +75,9 @@ const MEMBERS: &[Member] = &[
 /// The first two of a process's resident counters: an array of counters, or of structs with one.
 const RESIDENT: &[(&str, &str)] =
     &[("rss_stat[0].count", "rss_stat[1].count"), ("rss_stat.count[0]", "rss_stat.count[1]")];
+
+/// The programs' name for the array of a cgroup's ancestors. Without it, what is charged is not attributed to slices.
+pub(crate) const ANCESTORS: &str = "CGROUP_ANCESTORS";
 
 const CONSTRAINTS: &[&str] = &["CONSTRAINT_CPUSET", "CONSTRAINT_MEMORY_POLICY", "CONSTRAINT_MEMCG"];
 
@@ -105,6 +112,11 @@ impl Layout {
             let found = paths.iter().find_map(|(structure, path)| btf.offset(structure, path).ok());
             layout.offsets.push((global, found.unwrap_or(NO_OFFSET)));
         }
+        // A cgroup's state for each controller, by the controller's number on this kernel.
+        let memory = btf
+            .offset("cgroup", "subsys")
+            .and_then(|states| Ok(states + 8 * btf.enumerator("cgroup_subsys_id", "memory_cgrp_id")?));
+        layout.offsets.push(("CGROUP_MEMORY", memory.unwrap_or(NO_OFFSET)));
         let resident = RESIDENT.iter().find_map(|(first, second)| {
             let (first, second) = (btf.offset("mm_struct", first).ok()?, btf.offset("mm_struct", second).ok()?);
             Some((first, second.checked_sub(first)?))

@@ -1,9 +1,10 @@
-//! An array map of the kernel, mapped: the agent arms a threshold with a store instead of a system call.
+//! Memory maps: an array map of the kernel, so that the agent arms a threshold with a store instead of a system call, and
+//! pages that are charged.
 #![expect(unsafe_code, reason = "a memory map shared with the kernel is reached through a raw pointer")]
 
 use std::{io, os::fd::BorrowedFd, ptr::NonNull, sync::atomic::AtomicU64};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// The words of a mapped array map's only value.
 #[derive(Debug)]
@@ -15,6 +16,18 @@ pub(crate) struct MappedWords {
 
 // SAFETY: the mapping belongs to this value alone, and its words are only reached as atomics.
 unsafe impl Send for MappedWords {}
+// SAFETY: as above.
+unsafe impl Sync for MappedWords {}
+
+/// Has so many pages charged to the calling thread's cgroup, and gives them back at once.
+pub(crate) fn charge(pages: usize) -> io::Result<()> {
+    let length = pages * rustix::param::page_size();
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs no other memory.
+    let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, flags) }?;
+    // SAFETY: exactly the mapping just made, and nothing refers to it.
+    Ok(unsafe { munmap(start, length) }?)
+}
 
 impl MappedWords {
     /// Maps `words` words of the map behind `fd`, which was made mappable and has at least as many.

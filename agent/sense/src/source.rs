@@ -87,8 +87,8 @@ pub struct Health {
 /// A source of wakes.
 ///
 /// After construction, [`drain`](Self::drain), [`arm`](Self::arm), [`disarm`](Self::disarm),
-/// [`set_brakes`](Self::set_brakes), [`lease_brakes`](Self::lease_brakes) and [`first_stopped`](Self::first_stopped) do
-/// not allocate and open nothing.
+/// [`set_brakes`](Self::set_brakes), [`lease_brakes`](Self::lease_brakes), [`restore`](Self::restore) and
+/// [`first_stopped`](Self::first_stopped) do not allocate and open nothing.
 pub trait Source: Send {
     /// What it is made of.
     fn kind(&self) -> Kind;
@@ -113,6 +113,11 @@ pub trait Source: Send {
     /// Lets the marks hold until then. Afterwards the kernel stops nothing more by itself, so that no process is stopped
     /// for an agent that does not run.
     fn lease_brakes(&mut self, _until: MonotonicNs) {}
+
+    /// Writes the thresholds and marks anew where another program changed them in the kernel, and gives whether any was.
+    fn restore(&mut self) -> bool {
+        false
+    }
 
     /// When the first of the processes that the in-kernel brake holds was stopped, also of those whose event was lost.
     fn first_stopped(&self) -> Option<MonotonicNs> {
@@ -139,6 +144,9 @@ pub trait Source: Send {
 pub(crate) trait ReadHealth: fmt::Debug + Send + Sync {
     /// Losses, programs and hooks now.
     fn health(&self) -> Health;
+
+    /// Whether the program runs that compares with the thresholds.
+    fn runs(&self) -> bool;
 }
 
 /// Reads a source's health on any thread while its owner goes on. A source without programs has nothing to report.
@@ -149,5 +157,11 @@ impl HealthReader {
     /// The source's health now.
     pub fn read(&self) -> Health {
         self.0.as_deref().map_or_else(Health::default, ReadHealth::health)
+    }
+
+    /// Whether the source's programs in the kernel run. Where none ran since this was last asked, memory is charged to the
+    /// calling thread's cgroup, at which one has to run.
+    pub fn runs(&self) -> bool {
+        self.0.as_deref().is_none_or(ReadHealth::runs)
     }
 }

@@ -37,6 +37,8 @@ pub struct NodeThreshold {
 pub struct SliceThreshold {
     /// The slice.
     pub cgroup: CgroupId,
+    /// Its depth below the root cgroup, 1 for a child of the root.
+    pub level: u16,
     /// An event at or above this.
     pub usage: Bytes,
 }

@@ -93,8 +93,10 @@ pub(super) fn is_uncertain(thresholds: &[Threshold], memory: &MemoryReading, mac
 }
 
 /// A slice's threshold. The kernel compares what is charged, which holds `inactive_file` that is not counted as used.
+///
+/// `cgroup`: the slice, and its depth below the root cgroup.
 pub(super) fn slice(
-    cgroup: CgroupId,
+    (cgroup, level): (CgroupId, u16),
     thresholds: &[Threshold],
     memory: &MemoryReading,
     inactive_file: Bytes,
@@ -105,7 +107,7 @@ pub(super) fn slice(
     let at = next(thresholds, memory.capacity, memory.kubelet_available);
     let usage = memory.capacity.saturating_sub(at).saturating_add(inactive_file);
     // At its limit nothing is charged any more: there would be no event for a threshold there.
-    Some(SliceThreshold { cgroup, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
+    Some(SliceThreshold { cgroup, level, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
 }
 
 #[cfg(test)]
@@ -220,7 +222,7 @@ mod tests {
     #[test]
     fn a_slice_has_its_event_at_what_is_charged_and_always_below_its_limit() {
         let at = |available: u64, cache: u64| {
-            let armed = slice(CgroupId(7), &thresholds(), &memory(available, available), Bytes::mib(cache));
+            let armed = slice((CgroupId(7), 1), &thresholds(), &memory(available, available), Bytes::mib(cache));
             armed.expect("there are some").usage.0 >> 20
         };
         assert_eq!(at(500, 0), 800);

@@ -18,6 +18,9 @@ pub const NO_OFFSET: u32 = u32::MAX;
 /// Slots for slices in the table of thresholds.
 pub const SLICES: usize = 16;
 
+/// Slots for marks of the in-kernel brake in the table of thresholds.
+pub const BRAKES: usize = 16;
+
 /// The largest [`ThresholdRecord::threshold`]: the last slot's index plus one.
 pub const LAST_THRESHOLD: u32 = 16;
 
@@ -46,6 +49,10 @@ pub struct SliceSlot {
     pub generation: u64,
     /// Submit an event at or above this many charged pages.
     pub usage: u64,
+    /// The slice's cgroup id.
+    pub cgroup: u64,
+    /// How many levels the slice is below the root cgroup.
+    pub level: u64,
 }
 
 /// Everything the threshold programs compare with: one mapped page that the agent writes word by word.
@@ -70,25 +77,29 @@ pub struct ThresholdTable {
     pub task_generation: u64,
     /// Submit an event at or above this many tasks.
     pub task_count: u64,
-    /// Which set of slices is meant; a counter resolved under an older one is resolved anew.
-    pub slice_epoch: u64,
-    /// A bit for each slot in use.
-    pub slice_mask: u64,
-    /// A bit for each slot whose counter's address is known. The kernel side sets them.
-    pub resolved_mask: u64,
-    /// A bit for each cgroup level at which a slice is marked for the brake; zero: no brake.
-    pub brake_levels: u64,
+    /// How many of the slots are in use, from the first on.
+    pub slice_count: u64,
+    /// How many of the marks are in use, from the first on; zero: no brake.
+    pub brake_count: u64,
     /// Until when the marks hold, in nanoseconds of the monotonic clock: afterwards the brake stops nothing. The agent
     /// renews it for as long as it runs.
     pub brake_until: u64,
+    /// Not zero once the program at the charge hook ran. The agent clears it to see whether it still runs.
+    pub charge_ran: u64,
     /// The slices' thresholds.
     pub slices: [SliceSlot; SLICES],
+    /// The slices that are marked for the brake.
+    pub brakes: [BrakeSlot; BRAKES],
 }
 
-/// A slice marked for the brake, by its cgroup id.
+/// A slice marked for the brake.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BrakeSlot {
+    /// The slice's cgroup id.
+    pub cgroup: u64,
+    /// How many levels the slice is below the root cgroup.
+    pub level: u64,
     /// Stop below this many pages by the kubelet's reading; zero: not by this one.
     pub kubelet: u64,
     /// Stop below this many pages by `MemAvailable`; zero: not by this one.
@@ -325,13 +336,13 @@ pub mod change {
 
 const _: () = {
     assert!(LAST_THRESHOLD as usize == SLICES);
-    assert!(size_of::<SliceSlot>() == 16);
-    assert!(size_of::<ThresholdTable>() == 8 * 14 + 16 * SLICES);
+    assert!(size_of::<SliceSlot>() == 32);
+    assert!(size_of::<ThresholdTable>() == 8 * 13 + 32 * SLICES + 32 * BRAKES);
     assert!(size_of::<ThresholdTable>() <= 4096, "the table is mapped as one page");
     assert!(offset_of!(ThresholdTable, reclaim_generation) == 48);
-    assert!(offset_of!(ThresholdTable, brake_levels) == 96);
-    assert!(offset_of!(ThresholdTable, slices) == 112);
-    assert!(size_of::<BrakeSlot>() == 16);
+    assert!(offset_of!(ThresholdTable, brake_count) == 80);
+    assert!(offset_of!(ThresholdTable, slices) == 104);
+    assert!(size_of::<BrakeSlot>() == 32);
     assert!(size_of::<StoppedSlot>() == 24);
     assert!(size_of::<StallSlot>() == 24);
     assert!(size_of::<ThresholdRecord>() == 112);

@@ -3,7 +3,11 @@
 use std::{
     fs,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
-    sync::atomic::{AtomicU64, Ordering},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use aya::{
@@ -13,10 +17,19 @@ use aya::{
 };
 use plimsoll_abi::counter;
 
+use super::table::CHARGE_RAN;
 use crate::{
     hooks::FAMILIES,
+    mapped::{self, MappedWords},
     source::{Health, Hook, ProgramStats, ReadHealth},
 };
+
+/// Pages to be charged so that the charge hook runs: the kernel charges 64 at a time for each processor
+/// (`MEMCG_CHARGE_BATCH`, `include/linux/memcontrol.h`), and what is left of those is taken first.
+const PROBE_PAGES: usize = 80;
+
+/// The thread may move to another processor each time.
+const PROBES: usize = 3;
 
 /// What the kernel counts for the programs, and what became of the hooks.
 pub(super) struct Counts {
@@ -24,6 +37,8 @@ pub(super) struct Counts {
     pub(super) malformed: AtomicU64,
     pub(super) hooks: Vec<Hook>,
     pub(super) programs: Vec<(&'static str, ProgramFd)>,
+    /// The table of thresholds, in which the charge hook shows that it runs.
+    pub(super) table: Arc<MappedWords>,
     /// As long as it is open the kernel counts run time and runs.
     pub(super) stats: Option<OwnedFd>,
 }
@@ -55,6 +70,20 @@ impl ReadHealth for Counts {
             brakes_refused: sum(counter::BRAKES_REFUSED),
         }
     }
+
+    fn runs(&self) -> bool {
+        let ran = || self.table.at(CHARGE_RAN).swap(0, Ordering::Relaxed) != 0;
+        ran() || (0..PROBES).any(|_| mapped::charge(PROBE_PAGES).is_err() || ran()) || !is_charged(Path::new("/"))
+    }
+}
+
+/// Whether this process's memory is charged to a cgroup: the root cgroup has no charges, nor has any for which the memory
+/// controller is off up to there. The file system's root is `root`.
+fn is_charged(root: &Path) -> bool {
+    let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let Some(own) = text.lines().find_map(|line| line.strip_prefix("0::/")) else { return false };
+    let cgroups = Path::new(own).ancestors().filter(|path| !path.as_os_str().is_empty());
+    cgroups.into_iter().any(|path| root.join("sys/fs/cgroup").join(path).join("memory.current").exists())
 }
 
 /// The programs that are loaded, by the names in [`FAMILIES`].
@@ -93,6 +122,21 @@ fn stats_from(name: &'static str, fdinfo: &str, counted: bool) -> ProgramStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_charged_below_the_root_cgroup_where_the_memory_controller_is_on() {
+        for (own, charged) in
+            [("0::/", false), ("0::/a/b/c", true), ("0::/other/b", false), ("1:name=x:/a", false), ("", false)]
+        {
+            let root = tempfile::tempdir().expect("tempdir");
+            for place in ["proc/self", "sys/fs/cgroup/a/b/c", "sys/fs/cgroup/other/b"] {
+                fs::create_dir_all(root.path().join(place)).expect("writable");
+            }
+            fs::write(root.path().join("sys/fs/cgroup/a/memory.current"), "0").expect("writable");
+            fs::write(root.path().join("proc/self/cgroup"), own).expect("writable");
+            assert_eq!(is_charged(root.path()), charged, "{own}");
+        }
+    }
 
     #[test]
     fn program_statistics_are_read_by_name() {

@@ -9,28 +9,28 @@ use std::{
     thread,
 };
 
-use arrayvec::ArrayVec;
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{HashMap, Map, PerCpuArray, RingBuf},
     programs::{Program, ProgramError},
     sys::{Stats, enable_stats},
 };
-use plimsoll_abi::ThresholdTable;
 
 use super::{
     EbpfSource,
     counts::{Counts, loaded_programs},
+    table::{Table, WORDS},
 };
 use crate::{
     config::Config,
     error::SenseError,
     hooks::{AttachType, Attachment, THRESHOLD},
+    layout::{ANCESTORS, Layout},
     mapped::MappedWords,
     packet_rings::PacketRings,
     probe::{self, Found, with_sources},
     rules::{self, Planned},
-    source::{Hook, HookState},
+    source::{Hook, HookState, ReadHealth as _},
     thresholds::Generation,
 };
 
@@ -66,7 +66,8 @@ impl EbpfSource {
             return Err(SenseError::Ebpf { what: "the threshold hook", why });
         };
 
-        let can_brake = brake_possible(config, facts.bpffs);
+        let slices = slices_possible(&layout);
+        let can_brake = brake_possible(config, facts.bpffs).and(slices.clone());
         let braking = u32::from(can_brake.is_ok());
         let burst = u64::try_from(config.stall_burst.as_nanos()).unwrap_or(u64::MAX);
         for (name, address) in &layout.addresses {
@@ -85,6 +86,8 @@ impl EbpfSource {
         let stats = enable_stats(Stats::RunTime).ok();
         let types = types.map_err(|error| failed("the kernel's type information")(&error))?;
         let mut hooks = attach_all(&mut ebpf, &plan, &types)?;
+        let by_level = |()| HookState::Attached("with the threshold hook, by the slice's level".into());
+        hooks.push(Hook { name: "slices", state: slices.map_or_else(HookState::Missing, by_level) });
         if config.kernel_brake {
             let brake = match &can_brake {
                 Ok(()) => {
@@ -103,7 +106,13 @@ impl EbpfSource {
                 Err(why) => HookState::Missing(why.clone()),
             },
         });
-        Self::assemble(ebpf, stats, hooks, can_brake, rings.unwrap_or_default())
+        let source = Self::assemble(ebpf, stats, hooks, can_brake, rings.unwrap_or_default())?;
+        if !source.counts.runs() {
+            let why = "it is attached and does not run; the kernel runs no program at a function while \
+                       kernel.ftrace_enabled is 0";
+            return Err(SenseError::Ebpf { what: "the threshold hook", why: why.into() });
+        }
+        Ok(source)
     }
 
     fn assemble(
@@ -119,26 +128,23 @@ impl EbpfSource {
         let mut take = |name: &'static str| ebpf.take_map(name).ok_or_else(|| no_map(name));
         let map_failed = failed("a map of the kernel programs");
         let Map::Array(table) = take("thresholds")? else { return Err(no_map("thresholds")) };
-        let words = MappedWords::new(table.fd().as_fd(), size_of::<ThresholdTable>() / 8)
+        let words = MappedWords::new(table.fd().as_fd(), WORDS)
             .map_err(|error| SenseError::System { action: "map the table of thresholds", error })?;
+        let words = Arc::new(words);
         let source = Self {
             thresholds: RingBuf::try_from(take("threshold_ring")?).map_err(|error| map_failed(&error))?,
             events: RingBuf::try_from(take("event_ring")?).map_err(|error| map_failed(&error))?,
-            table: words,
-            slice_slots: HashMap::try_from(take("slices")?).map_err(|error| map_failed(&error))?,
-            brake_slots: HashMap::try_from(take("brakes")?).map_err(|error| map_failed(&error))?,
+            table: Table::new(Arc::clone(&words)),
             stopped: HashMap::try_from(take("stopped")?).map_err(|error| map_failed(&error))?,
             counts: Arc::new(Counts {
                 sums: PerCpuArray::try_from(take("counts")?).map_err(|error| map_failed(&error))?,
                 malformed: AtomicU64::new(0),
                 hooks,
                 programs: loaded_programs(&ebpf),
+                table: words,
                 stats,
             }),
             packet_rings,
-            slices: ArrayVec::new(),
-            epoch: 0,
-            brakes: ArrayVec::new(),
             can_brake,
             generation: Generation(0),
             page_bytes: rustix::param::page_size() as u64,
@@ -158,6 +164,15 @@ fn no_map(name: &'static str) -> SenseError {
 /// interface (`PROC_PID_INIT_INO`).
 fn is_initial_pid_namespace(link: &Path) -> bool {
     fs::read_link(link).is_ok_and(|to| to.as_os_str() == "pid:[4026531836]")
+}
+
+/// A slice's charges are found by the array of a cgroup's ancestors.
+fn slices_possible(layout: &Layout) -> Result<(), String> {
+    let needed = [ANCESTORS, "CGROUP_LEVEL", "CGROUP_MEMORY"];
+    match needed.into_iter().find(|name| layout.offset(name).is_none()) {
+        None => Ok(()),
+        Some(name) => Err(format!("this kernel has no member for {name}; Linux 6.1 and later have")),
+    }
 }
 
 /// The brake needs its record on bpffs; without one it must not stop anything.
@@ -258,7 +273,7 @@ mod tests {
         for attachment in hooks::attachments() {
             assert!(object.contains(attachment.program), "{}", attachment.program);
         }
-        for map in ["thresholds", "threshold_ring", "event_ring", "counts", "slices", "brakes", "stalls", "stopped"] {
+        for map in ["thresholds", "threshold_ring", "event_ring", "counts", "stalls", "stopped"] {
             assert!(object.contains(map), "{map}");
         }
     }

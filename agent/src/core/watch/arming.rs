@@ -75,7 +75,8 @@ impl Arming {
         for (index, slice) in table.slices() {
             let Some(own) = policy.slices.get(index) else { continue };
             let Some(reading) = table.slice_reading(index) else { continue };
-            match thresholds::slice(slice.handle.id(), &own.thresholds, &reading, slice.figures.cache.inactive_file) {
+            let place = (slice.handle.id(), slice.handle.level());
+            match thresholds::slice(place, &own.thresholds, &reading, slice.figures.cache.inactive_file) {
                 Some(next) if slice.handle.usage().is_ok_and(|usage| usage < next.usage) => armed.slices.push(next),
                 Some(_) => is_near = true,
                 None => {}

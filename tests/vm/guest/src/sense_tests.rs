@@ -149,6 +149,7 @@ pub(crate) fn kprobe_carries_the_threshold() -> Result<()> {
         let attach_type = match hook.name {
             "threshold" | "oom" => "kprobe ",
             "stall" => "",
+            "slices" => "with ",
             _ => "tp_btf ",
         };
         let expected = match &hook.state {
@@ -294,8 +295,9 @@ pub(crate) fn slice_threshold_submits_an_event() -> Result<()> {
     let slice = Cgroup::create("work.slice")?;
     let mut watched = Watched::new(&Config::default())?;
     let mut thresholds = ArmedThresholds::default();
-    thresholds.slices.push(SliceThreshold { cgroup: CgroupId(other.id()?), usage: Bytes::mib(16) });
-    thresholds.slices.push(SliceThreshold { cgroup: CgroupId(slice.id()?), usage: Bytes(slice.current()? + 32 * MIB) });
+    thresholds.slices.push(SliceThreshold { cgroup: CgroupId(other.id()?), level: 1, usage: Bytes::mib(16) });
+    let usage = Bytes(slice.current()? + 32 * MIB);
+    thresholds.slices.push(SliceThreshold { cgroup: CgroupId(slice.id()?), level: 1, usage });
     let level = pages(thresholds.slices[1].usage.0);
     let generation = watched.source.arm(&thresholds)?;
     let mut hog = Hog::start("anon", leaf.path(), 64, &[])?;
@@ -349,7 +351,7 @@ pub(crate) fn received_data_names_its_receiver() -> Result<()> {
     let mut watched = Watched::new(&Config::default())?;
     let mut armed = ArmedThresholds::default();
     let before = receiver.current()?;
-    armed.slices.push(SliceThreshold { cgroup: CgroupId(receiver.id()?), usage: Bytes(before + MIB) });
+    armed.slices.push(SliceThreshold { cgroup: CgroupId(receiver.id()?), level: 2, usage: Bytes(before + MIB) });
     watched.source.arm(&armed)?;
     for (sending, _) in &mut connections {
         while let Ok(written) = sending.write(&[7; 1 << 14])
@@ -575,6 +577,37 @@ pub(crate) fn kernel_brake_runs_out() -> Result<()> {
     drop(watched);
     stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"))?;
     held.wait_taken(48, LIMIT)
+}
+
+/// However deep below a slice memory is charged, the slice's threshold submits its event, and the brake stops the process.
+pub(crate) fn deep_cgroups() -> Result<()> {
+    let leaf = Cgroup::create(&format!("work.slice/inner.slice{}", "/deep".repeat(16)))?;
+    let slice = Cgroup::create("work.slice/inner.slice")?;
+    let mut watched = Watched::new(&Config { kernel_brake: true, ..Config::default() })?;
+    let mut thresholds = ArmedThresholds::default();
+    let usage = Bytes(slice.current()? + 16 * MIB);
+    thresholds.slices.push(SliceThreshold { cgroup: CgroupId(slice.id()?), level: 2, usage });
+    // From which the programs know the machine's memory; no level is armed.
+    let NodeThreshold { kubelet, total, .. } = node_threshold(40 * MIB)?;
+    thresholds.node = Some(NodeThreshold { total, ..NodeThreshold::default() });
+    watched.source.arm(&thresholds)?;
+    let mark = BrakeMark { slice: CgroupId(slice.id()?), level: 2, kubelet, mem_available: Bytes::ZERO };
+    watched.source.set_brakes(&[mark])?;
+    watched.source.lease_brakes(MonotonicNs(u64::MAX));
+    let held = Hog::start("anon", leaf.path(), 96, &[])?;
+    let pid = held.child.id();
+    let crossed = watched.wait("the slice's threshold", |wake| match wake {
+        Wake::ThresholdCrossed { threshold, lineage, .. } => Some((*threshold, lineage[0])),
+        _ => None,
+    })?;
+    ensure!(crossed == (CrossedThreshold::Slice(0), Some(CgroupId(leaf.id()?))), "{crossed:?}");
+    let stopped = machine::wait_for("the brake stops the process", LIMIT, || {
+        ensure!(held.taken()? < 96 * MIB, "it took all that it wanted");
+        Ok(machine::process_state(pid) == Some('T'))
+    });
+    drop(watched);
+    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"))?;
+    stopped
 }
 
 pub(crate) fn psi_trigger_fires() -> Result<()> {
