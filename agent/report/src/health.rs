@@ -112,6 +112,7 @@ impl HealthSink {
                 HealthRecord::Inventory { .. }
                 | HealthRecord::Lost { .. }
                 | HealthRecord::Program { .. }
+                | HealthRecord::Tampered(_)
                 | HealthRecord::Failed { .. }
                 | HealthRecord::Trouble { .. },
             )

@@ -73,6 +73,7 @@ impl KernelLog {
                 HealthRecord::Inventory { .. }
                 | HealthRecord::Lost { .. }
                 | HealthRecord::Program { .. }
+                | HealthRecord::Tampered(_)
                 | HealthRecord::Failed { .. }
                 | HealthRecord::Trouble { .. },
             )

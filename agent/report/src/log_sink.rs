@@ -10,7 +10,7 @@ use crate::fields::nanoseconds;
 use crate::plan::Draft;
 use crate::record::{
     Braked, EnforcementRecord, HealthRecord, Killed, MachineRecord, Record, Refused, StartParts, StartupRecord,
-    ThresholdRecord,
+    Tampered, ThresholdRecord,
 };
 use crate::text::escaped;
 
@@ -216,6 +216,13 @@ fn health(record: &HealthRecord<'_>) {
         | HealthRecord::Inventory { .. }
         | HealthRecord::Lost { .. }
         | HealthRecord::Program { .. } => {}
+        HealthRecord::Tampered(what) => {
+            let message = match what {
+                Tampered::Thresholds => "another program changed the armed thresholds; they were written anew",
+                Tampered::Programs => "the kernel programs do not run any more; the core is started again",
+            };
+            tracing::error!(tampered = what.name(), "{message}");
+        }
         HealthRecord::Failed { what, errno } => {
             let why = Refused::Kernel(errno);
             tracing::warn!(errno, "failed to {what}: {why}");

@@ -43,6 +43,7 @@ pub struct Metrics {
     pub(crate) malformed_records: Family<Label, Counter>,
     pub(crate) broken_plans: Counter,
     pub(crate) failures: Family<Label, Counter>,
+    pub(crate) tampered: Family<Label, Counter>,
     pub(crate) program_run_time: Family<Label, FloatCounter>,
     pub(crate) program_runs: Family<Label, Counter>,
     pub(crate) program_recursion_misses: Family<Label, Counter>,
@@ -156,6 +157,7 @@ impl Metrics {
             malformed_records: registered!("malformed_records", "Records that could not be decoded"),
             broken_plans: registered!("broken_plans", "Plans of which a part was lost on the way to the reporter"),
             failures: registered!("failures", "Calls that should not fail and did"),
+            tampered: registered!("tampered", "Changes of the agent's thresholds or programs by another program"),
             program_run_time: registered!(
                 "program_run_time",
                 "How long each kernel program ran, over all CPUs",
@@ -200,10 +202,11 @@ impl Metrics {
 
     /// Makes the series that an alert is on before there is a first event.
     fn begin(&self) {
-        let known: [(&Family<Label, Counter>, _, &[&str]); 5] = [
+        let known: [(&Family<Label, Counter>, _, &[&str]); 6] = [
             (&self.oom_kills, "scope", &["global", "cgroup", "cpuset", "numa-node"]),
             (&self.brakes, "outcome", &["frozen", "thawed", "still-grows", "gone", "refused", "thaw-failed"]),
             (&self.kernel_brakes, "outcome", &["applied", "refused"]),
+            (&self.tampered, "what", &["thresholds", "programs"]),
             (&self.lost_records, "ring", &["watch-queue", "inventory-queue"]),
             (&self.malformed_records, "side", &["agent", "kernel"]),
         ];
@@ -330,6 +333,7 @@ mod tests {
             ("malformed_records", "counter"),
             ("broken_plans", "counter"),
             ("failures", "counter"),
+            ("tampered", "counter"),
             ("program_run_time_seconds", "counter"),
             ("program_runs", "counter"),
             ("program_recursion_misses", "counter"),

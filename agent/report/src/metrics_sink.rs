@@ -161,6 +161,7 @@ impl MetricsSink {
                     store(&metrics.program_recursion_misses, label, misses);
                 }
             }
+            HealthRecord::Tampered(what) => count(&metrics.tampered, ("what", what.name())),
             HealthRecord::Failed { what, errno: _ } => count(&metrics.failures, ("what", what)),
             HealthRecord::Trouble { .. } => {}
         }

@@ -13,7 +13,7 @@ mod startup;
 mod threshold;
 
 pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
-pub use health::HealthRecord;
+pub use health::{HealthRecord, Tampered};
 pub use machine::{MachineRecord, OomScope};
 pub use observation::ObservationRecord;
 pub use plan::{Cause, PlanRecord};

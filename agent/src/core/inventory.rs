@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::suspects::{self, Suspect};
 use super::thresholds::Machine;
-use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord, fitting};
+use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord, Tampered, fitting};
 
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
 pub(super) use outgoing::{News, Outgoing};
@@ -91,6 +91,12 @@ impl Thread {
             }
             self.take_inventory(asked, &mut schedule);
             let now = monotonic();
+            if schedule.take_source(now) && !self.health.runs() {
+                schedule.forget_source();
+                self.outgoing.report(HealthRecord::Tampered(Tampered::Programs));
+                self.outgoing.send(News::SourceLost);
+                self.outgoing.publish();
+            }
             if is_asked(Request::Suspects) && schedule.suspects.is_overdue(now) {
                 self.name_suspects();
                 schedule.suspects.done(now, monotonic(), SUSPECTS_PAUSE);

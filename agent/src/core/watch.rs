@@ -45,7 +45,7 @@ use rustix::event::{Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::inventory::{InventoryHandle, News, Request};
-use crate::record::{Cause, HealthRecord};
+use crate::record::{Cause, HealthRecord, Tampered};
 pub(super) use arming::Arming;
 use deciding::Engine;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
@@ -75,6 +75,8 @@ pub(super) enum End {
     Asked,
     /// The supervisor is gone.
     Orphaned,
+    /// The source's programs in the kernel do not run any more: the next core attaches them again, or takes another source.
+    SourceLost,
 }
 
 impl End {
@@ -83,6 +85,7 @@ impl End {
         match self {
             Self::Asked => 0,
             Self::Orphaned => 1,
+            Self::SourceLost => 4,
         }
     }
 }
@@ -224,7 +227,7 @@ impl Watch {
             match Ready::of(event.data.u64()) {
                 Ready::Term => {
                     self.triggers.clear_term();
-                    self.schedule.end_by(awake.after(END_MOST));
+                    self.schedule.end_by(awake.after(END_MOST), End::Asked);
                     // A threshold may have been crossed just now.
                     trigger.because(Cause::FollowUp);
                 }
@@ -258,12 +261,15 @@ impl Watch {
         }
         let is_under_way = self.enforcement.is_under_way() || self.figures.is_awaited();
         let is_over = |by: MonotonicNs| by <= awake || !is_under_way;
-        self.schedule.ends_by().is_some_and(is_over).then_some(End::Asked)
+        self.schedule.end().filter(|(by, _)| is_over(*by)).map(|(_, end)| end)
     }
 
     /// What is read from time to time alone.
     fn slow_turn(&mut self, now: MonotonicNs) {
         self.sampler.remember_stall(now);
+        if self.triggers.source_mut().restore() {
+            self.reporting.send(HealthRecord::Tampered(Tampered::Thresholds));
+        }
         self.enforcement.kernel_brake.find_stopped(self.triggers.source());
         if self.enforcement.kernel_brake.has_failed() {
             // The thread keeps in its record what it could not continue, for the next time.
@@ -285,6 +291,7 @@ impl Watch {
                     // The threshold is armed by the old figures until the next sample.
                     self.schedule.sample_by(MonotonicNs(0));
                 }
+                News::SourceLost => self.schedule.end_by(monotonic().after(END_MOST), End::SourceLost),
                 News::Table(update) => {
                     if let Update::Workload(_, Facts { handle, .. })
                     | Update::Slice(_, Some(SliceFacts { handle, .. })) = &update

@@ -51,6 +51,8 @@ pub enum HealthRecord<'a> {
         /// How often it was left out because it was running already.
         recursion_misses: Option<u64>,
     },
+    /// Another program changed what this agent has in the kernel.
+    Tampered(Tampered),
     /// A call of the watching thread that should not fail did.
     Failed {
         /// What was tried.
@@ -63,4 +65,23 @@ pub enum HealthRecord<'a> {
         /// What, as a sentence.
         text: &'a str,
     },
+}
+
+/// What of the agent's was changed in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tampered {
+    /// Armed thresholds or marks of the in-kernel brake. They are written anew.
+    Thresholds,
+    /// The programs are attached and do not run, or were detached. The core is started again.
+    Programs,
+}
+
+impl Tampered {
+    /// In the log's field `tampered` and the metric's label `what`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Thresholds => "thresholds",
+            Self::Programs => "programs",
+        }
+    }
 }

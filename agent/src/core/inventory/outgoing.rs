@@ -20,6 +20,8 @@ pub(in crate::core) enum News {
     Table(Update),
     /// The figures that thresholds are computed with have changed.
     Machine(Machine),
+    /// The source's programs in the kernel do not run any more.
+    SourceLost,
 }
 
 /// Its ways out.

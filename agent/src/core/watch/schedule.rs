@@ -4,6 +4,8 @@ use core::time::Duration;
 
 use plimsoll_units::MonotonicNs;
 
+use super::End;
+
 /// The shortest time between two samples because tasks stall: each cgroup may submit that event once a second, and
 /// there are many.
 const STALL_PACE: Duration = Duration::from_millis(20);
@@ -30,8 +32,8 @@ pub(super) struct Schedule {
     stall_sampled: Option<MonotonicNs>,
     /// What the last sample without pressure cost.
     cost: Duration,
-    /// The agent was asked to end, and does so by then at the latest.
-    ends_by: Option<MonotonicNs>,
+    /// The core is to end, by then at the latest, and why.
+    end: Option<(MonotonicNs, End)>,
 }
 
 impl Schedule {
@@ -43,7 +45,7 @@ impl Schedule {
             below_pace: BELOW_PACE,
             stall_sampled: None,
             cost: Duration::ZERO,
-            ends_by: None,
+            end: None,
         }
     }
 
@@ -106,18 +108,18 @@ impl Schedule {
         self.below_pace = (self.below_pace * 2).min(BELOW_PACE_MOST);
     }
 
-    /// The agent was asked to end.
-    pub(super) fn end_by(&mut self, at: MonotonicNs) {
-        self.ends_by.get_or_insert(at);
+    /// The core is to end, by `at` at the latest.
+    pub(super) fn end_by(&mut self, at: MonotonicNs, end: End) {
+        self.end.get_or_insert((at, end));
     }
 
-    pub(super) const fn ends_by(&self) -> Option<MonotonicNs> {
-        self.ends_by
+    pub(super) const fn end(&self) -> Option<(MonotonicNs, End)> {
+        self.end
     }
 
     /// The earliest of the times that were set.
     pub(super) fn due(&self) -> Option<MonotonicNs> {
-        [self.next_sample, self.next_slow, self.ends_by].into_iter().flatten().min()
+        [self.next_sample, self.next_slow, self.end.map(|(by, _)| by)].into_iter().flatten().min()
     }
 
     #[cfg(test)]

@@ -17,6 +17,7 @@ mod counter_tests;
 mod demo;
 mod hog;
 mod hog_tests;
+mod hostile_bpf_tests;
 mod hostile_owner_tests;
 mod hostile_reporter_tests;
 mod hostile_tests;

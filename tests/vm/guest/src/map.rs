@@ -1,13 +1,14 @@
 //! Memory mapped on purpose in every way that takes pages: private, huge, populated, locked, shared with a file.
 //!
-//! The only module here with unsafe code, so what else needs it is here too: swap, rings of packet sockets, and the end of one
-//! thread. A mapping owns its range, is unmapped when dropped, and is only touched through volatile bytes or atomics, so no
-//! reference to its contents ever exists.
+//! The only module here with unsafe code, so what else needs it is here too: swap, rings of packet sockets, bpf(2), and the
+//! end of one thread. A mapping owns its range, is unmapped when dropped, and is only touched through volatile bytes or
+//! atomics, so no reference to its contents ever exists.
 
 use rustix::fd::{AsFd, AsRawFd as _};
 use rustix::io::Result;
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munmap};
 use std::ffi::{CStr, c_void};
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -119,6 +120,22 @@ impl Drop for Mapping {
 pub(crate) fn swap_on(path: &CStr) -> std::io::Result<()> {
     // SAFETY: `path` is a terminated string that outlives the call.
     if unsafe { libc::swapon(path.as_ptr(), 0) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// A command of bpf(2) whose first argument is a number: an id or a descriptor. Gives the answer, and the second argument,
+/// into which the commands that enumerate ids write.
+pub(crate) fn bpf(command: u32, number: u32) -> std::io::Result<(i64, u32)> {
+    let mut arguments = [number, 0, 0, 0];
+    // SAFETY: the kernel reads and writes no more than the size that it is given, which is the array's.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, arguments.as_mut_ptr(), size_of_val(&arguments)) };
+    if answer < 0 { Err(std::io::Error::last_os_error()) } else { Ok((answer, arguments[1])) }
+}
+
+/// Takes the descriptor that a command of bpf(2) gave.
+pub(crate) fn own(descriptor: i64) -> std::io::Result<OwnedFd> {
+    let descriptor = i32::try_from(descriptor).map_err(std::io::Error::other)?;
+    // SAFETY: the kernel just made it for the caller, and no other value owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// Stops swapping to `path`, reading everything back first.

@@ -135,6 +135,8 @@ impl Scene {
     /// Stops the agent and checks that it leaves nothing behind.
     pub(crate) fn end(mut self) -> Result<()> {
         self.check()?;
+        let tampered: Vec<_> = self.agent.lines().into_iter().filter(|line| line["tampered"].is_string()).collect();
+        ensure!(tampered.is_empty(), "the agent reports changes that no program made: {tampered:?}");
         self.agent.stop()?;
         ensure!(held().is_empty(), "after the agent's end are held: {}", held().join(", "));
         for (_, child) in &mut self.bystanders {

@@ -5,9 +5,9 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, cgroup, container_tests, counter_tests, hog_tests, hostile_owner_tests,
-    hostile_reporter_tests, hostile_tests, machine, scenarios, scenarios_of_brakes, scenarios_of_death,
-    scenarios_of_memory, sense_tests, soak, surroundings_tests, watchdog_tests,
+    act_tests, bad_config_tests, block, cgroup, container_tests, counter_tests, hog_tests, hostile_bpf_tests,
+    hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, scenarios, scenarios_of_brakes,
+    scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -155,6 +155,7 @@ const TESTS: &[Test] = &[
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
     test("hostile-reporter-spoils-the-queues", hostile_tests::reporter_spoils_the_queues, 240, &[]),
+    test("hostile-holder-of-bpf-detaches-and-edits", hostile_bpf_tests::detaches_and_edits, 120, &[]),
     test("hostile-owner-of-a-subtree", hostile_owner_tests::user, 180, &[]),
     test("hostile-owner-of-a-subtree-at-length", hostile_owner_tests::user_at_length, 400, &[]),
     test("hostile-container", hostile_owner_tests::container, 180, &[]),
