@@ -13,6 +13,9 @@ use crate::{kernel, maps, threshold::Readings};
 
 const SIGSTOP: u32 = 19;
 
+/// A process that still charges so long after it was written down was continued by another process.
+const AGAIN_NS: u64 = 5_000_000;
+
 /// Stops the running process if it is in a marked slice, memory is below that slice's threshold, and what is charged
 /// belongs to the same slice; not after the time in the table. Where nothing is charged (reclaim) no process is stopped:
 /// the next one to charge is.
@@ -79,8 +82,17 @@ fn stop(slice: u64, until: u64) -> i32 {
     };
     if let Some(known) = maps::STOPPED.get_ptr(tgid) {
         // SAFETY: the value of a map.
-        if unsafe { (*known).start_ns } == start_ns {
-            // On its way to stop: the signal takes effect only as the task returns to user space.
+        let (known_start, stopped_at) = unsafe { ((*known).start_ns, (*known).at_ns) };
+        if known_start == start_ns {
+            // On its way to stop: the signal takes effect only as the task returns to user space. Later, it is on a long
+            // way through the kernel, and the signal is pending already, or it was continued. The record stays as it is:
+            // the hold ends by the time of the first signal.
+            if at_ns.saturating_sub(stopped_at) >= AGAIN_NS {
+                // SAFETY: signals the running process, which the record names.
+                unsafe { bpf_send_signal(SIGSTOP) };
+                maps::count(counter::BRAKES_REPEATED);
+                keep(tgid, StoppedSlot { start_ns, slice, at_ns: stopped_at });
+            }
             return 0;
         }
     }

@@ -131,11 +131,12 @@ impl MetricsSink {
     fn health(&self, record: &HealthRecord<'_>) {
         let metrics = &self.metrics;
         match *record {
-            HealthRecord::Beat { at: _, workloads, malformed, brakes_applied, brakes_refused } => {
+            HealthRecord::Beat { at: _, workloads, malformed, brakes_applied, brakes_refused, brakes_repeated } => {
                 metrics.workloads.set(workloads.into());
                 store(&metrics.malformed_records, ("side", "kernel"), malformed);
                 store(&metrics.kernel_brakes, ("outcome", "applied"), brakes_applied);
                 store(&metrics.kernel_brakes, ("outcome", "refused"), brakes_refused);
+                store(&metrics.kernel_brakes, ("outcome", "repeated"), brakes_repeated);
             }
             HealthRecord::Inventory { without_row, outside, descriptors, kernel_memory, sample_cost } => {
                 let signed = |bytes: Bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX);

@@ -82,6 +82,8 @@ pub struct Health {
     pub brakes_applied: u64,
     /// Brakes not applied because the record that undoes them could not be written.
     pub brakes_refused: u64,
+    /// Signals to processes that went on although the brake had stopped them.
+    pub brakes_repeated: u64,
 }
 
 /// A source of wakes.

@@ -266,6 +266,7 @@ impl Thread {
                 malformed: health.malformed,
                 brakes_applied: health.brakes_applied,
                 brakes_refused: health.brakes_refused,
+                brakes_repeated: health.brakes_repeated,
             });
         }
         for (ring, count) in health.lost {

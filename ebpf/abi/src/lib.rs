@@ -37,8 +37,10 @@ pub mod counter {
     pub const BRAKES_APPLIED: u32 = 2;
     /// Brakes left out because their undo record could not be written.
     pub const BRAKES_REFUSED: u32 = 3;
+    /// Signals to processes that went on although the brake had stopped them.
+    pub const BRAKES_REPEATED: u32 = 4;
     /// How many slots there are.
-    pub const COUNT: u32 = 4;
+    pub const COUNT: u32 = 5;
 }
 
 /// A slice's threshold. Levels are pages.

@@ -19,6 +19,8 @@ pub enum HealthRecord<'a> {
         brakes_applied: u64,
         /// In-kernel brakes refused because their undo could not be written.
         brakes_refused: u64,
+        /// Signals to processes that went on although the in-kernel brake had stopped them.
+        brakes_repeated: u64,
     },
     /// What the inventory leaves out, and what it costs. With each heartbeat.
     Inventory {

@@ -304,7 +304,14 @@ fn readiness_ends_with_the_beats() {
     assert!(reporter.answers().readiness().0);
     reporter.clock = later;
     assert!(!reporter.answers().readiness().0);
-    let beat = HealthRecord::Beat { at: later(), workloads: 5, malformed: 6, brakes_applied: 7, brakes_refused: 8 };
+    let beat = HealthRecord::Beat {
+        at: later(),
+        workloads: 5,
+        malformed: 6,
+        brakes_applied: 7,
+        brakes_refused: 8,
+        brakes_repeated: 9,
+    };
     reporter.report(&beat.into());
     assert!(reporter.answers().readiness().0);
     let inventory = HealthRecord::Inventory {
@@ -326,6 +333,7 @@ fn readiness_ends_with_the_beats() {
         "plimsoll_malformed_records_total{side=\"kernel\"} 6\n",
         "plimsoll_kernel_brakes_total{outcome=\"applied\"} 7\n",
         "plimsoll_kernel_brakes_total{outcome=\"refused\"} 8\n",
+        "plimsoll_kernel_brakes_total{outcome=\"repeated\"} 9\n",
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }

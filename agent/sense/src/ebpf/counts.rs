@@ -68,6 +68,7 @@ impl ReadHealth for Counts {
             hooks: self.hooks.clone(),
             brakes_applied: sum(counter::BRAKES_APPLIED),
             brakes_refused: sum(counter::BRAKES_REFUSED),
+            brakes_repeated: sum(counter::BRAKES_REPEATED),
         }
     }
 

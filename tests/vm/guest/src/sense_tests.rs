@@ -21,6 +21,8 @@ const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_mins(1);
 /// Together they buffer several MiB that are not read.
 const CONNECTIONS: usize = 64;
+/// What a process with a companion wants, in MiB.
+const COMPANION_MIB: usize = 192;
 
 /// A source under test and what it has reported so far.
 struct Watched {
@@ -608,6 +610,67 @@ pub(crate) fn deep_cgroups() -> Result<()> {
     drop(watched);
     stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"))?;
     stopped
+}
+
+/// A process that another one continues is stopped again as it goes on charging.
+pub(crate) fn kernel_brake_stops_again() -> Result<()> {
+    let leaf = Cgroup::create("work.slice/companion")?;
+    let slice = Cgroup::create("work.slice")?;
+    let mut watched = Watched::new(&Config { kernel_brake: true, ..Config::default() })?;
+    let threshold = node_threshold(32 * MIB)?;
+    watched.source.arm(&ArmedThresholds {
+        node: Some(NodeThreshold { kubelet: Bytes::ZERO, ..threshold }),
+        ..ArmedThresholds::default()
+    })?;
+    let mark =
+        BrakeMark { slice: CgroupId(slice.id()?), level: 1, kubelet: threshold.kubelet, mem_available: Bytes::ZERO };
+    watched.source.lease_brakes(MonotonicNs(u64::MAX));
+    let is_stopped = |hog: &Hog| machine::process_state(hog.child.id()) == Some('T');
+
+    // Each one for as long as the agent needs at most to freeze it: unhindered, once it was continued, as it was while the
+    // record of the first stop was enough; and with a companion that continues it all the time, or each millisecond.
+    for (companion, pause) in [("alone", None), ("loop", Some(0)), ("1ms", Some(1))] {
+        watched.source.set_brakes(&[mark])?;
+        let hog = Hog::start("anon", leaf.path(), COMPANION_MIB, &["--chunk", "64"])?;
+        machine::wait_for("the brake stops the process", LIMIT, || Ok(is_stopped(&hog)))?;
+        std::thread::sleep(Duration::from_millis(20));
+        let before = hog.taken()?;
+        if pause.is_none() {
+            watched.source.set_brakes(&[])?;
+        }
+        let pid = rustix::process::Pid::from_child(&hog.child);
+        let begun = Instant::now();
+        let mut signals = 0_u64;
+        while begun.elapsed() < Duration::from_millis(200) {
+            if pause.is_some() || signals == 0 {
+                rustix::process::kill_process(pid, rustix::process::Signal::CONT)?;
+                signals += 1;
+            }
+            if let Some(pause @ 1..) = pause {
+                std::thread::sleep(Duration::from_millis(pause));
+            }
+        }
+        let taken_kib = (hog.taken()? - before) >> 10;
+        suite::figure("companion", &[("signals", &companion), ("taken_kib", &taken_kib), ("sent", &signals)]);
+    }
+
+    // Continued once, it is stopped again before it has taken all that it wants.
+    watched.source.set_brakes(&[mark])?;
+    let hog = Hog::start("anon", leaf.path(), COMPANION_MIB, &["--chunk", "64"])?;
+    machine::wait_for("the brake stops the process", LIMIT, || Ok(is_stopped(&hog)))?;
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(20));
+        let before = hog.taken()?;
+        rustix::process::kill_process(rustix::process::Pid::from_child(&hog.child), rustix::process::Signal::CONT)?;
+        machine::wait_for("it is stopped again", LIMIT, || Ok(is_stopped(&hog)))?;
+        let taken = hog.taken()?;
+        ensure!(taken < COMPANION_MIB as u64 * MIB, "it took all that it wanted");
+        ensure!(taken - before <= 2 * MIB, "{} bytes before it was stopped again", taken - before);
+    }
+    ensure!(watched.source.health().brakes_repeated >= 3, "{:?}", watched.source.health());
+    drop(watched);
+    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"))?;
+    Ok(())
 }
 
 pub(crate) fn psi_trigger_fires() -> Result<()> {

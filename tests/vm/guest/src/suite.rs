@@ -198,6 +198,7 @@ const TESTS: &[Test] = &[
     test("sense-kernel-brake-is-undone", sense_tests::kernel_brake_stops_and_is_undone, 180, &[]),
     test("sense-kernel-brake-runs-out", sense_tests::kernel_brake_runs_out, 120, &[]),
     test("sense-deep-cgroups-are-compared-and-stopped", sense_tests::deep_cgroups, 120, &[]),
+    test("sense-kernel-brake-stops-again", sense_tests::kernel_brake_stops_again, 120, &[]),
     test("sense-psi-trigger-fires", sense_tests::psi_trigger_fires, 180, &[]),
     test("sense-root-cgroup-is-seen", sense_tests::root_cgroup_is_seen, 180, &[]),
     on(Machine::WithoutPressure, "without-pressure-polls", surroundings_tests::without_pressure, 180),
