@@ -88,8 +88,8 @@ pub(super) fn boots(kernels: &[&'static str], report: &mut Report) -> anyhow::Re
 
 /// Many pressure cycles in one boot: what the agent holds in the last hundred of them beside what it held in the first.
 pub(super) fn soak(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
-    Build::Strict.run()?;
     for kernel in kernels {
+        Build::Strict.run(Processor::of(kernel))?;
         let name = format!("{CYCLES} pressure cycles");
         if report.passed_before(&name) {
             continue;
