@@ -15,7 +15,6 @@ use crate::{
     error::SenseError,
     kind::Kind,
     source::{Descriptor, Interest, MAX_DESCRIPTORS, Source},
-    thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::{Wake, WakeList},
 };
 
@@ -23,7 +22,6 @@ use crate::{
 #[derive(Debug)]
 pub struct Polling {
     timer: OwnedFd,
-    generation: Generation,
 }
 
 impl Polling {
@@ -38,7 +36,7 @@ impl Polling {
         let first = if phase.is_zero() { period } else { phase };
         let setting = Itimerspec { it_interval: timespec(period)?, it_value: timespec(first)? };
         timerfd_settime(&timer, TimerfdTimerFlags::empty(), &setting).map_err(failed("set the poll timer"))?;
-        Ok(Self { timer, generation: Generation(0) })
+        Ok(Self { timer })
     }
 }
 
@@ -70,19 +68,6 @@ impl Source for Polling {
         }
         Ok(())
     }
-
-    fn arm(&mut self, _thresholds: &ArmedThresholds) -> Result<Generation, SenseError> {
-        self.generation.0 += 1;
-        Ok(self.generation)
-    }
-
-    fn disarm(&mut self) -> Result<(), SenseError> {
-        Ok(())
-    }
-
-    fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError> {
-        if marks.is_empty() { Ok(()) } else { Err(SenseError::NoKernelBrake(self.kind())) }
-    }
 }
 
 #[cfg(test)]
@@ -90,6 +75,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
+    use crate::BrakeMark;
 
     #[test]
     fn a_tick_counts_the_periods_that_passed_and_is_taken_once() {

@@ -17,7 +17,6 @@ use crate::{
     error::SenseError,
     kind::Kind,
     source::{Descriptor, Interest, MAX_DESCRIPTORS, Source},
-    thresholds::{ArmedThresholds, BrakeMark, Generation},
     wake::{Wake, WakeList},
 };
 
@@ -57,7 +56,6 @@ impl TriggerSpec {
 pub struct PsiTrigger {
     file: File,
     granted: TriggerSpec,
-    generation: Generation,
 }
 
 impl PsiTrigger {
@@ -86,7 +84,7 @@ impl PsiTrigger {
             error,
         })?;
         file.write_all(spec.text().as_bytes()).map_err(|error| refused(path, spec, error))?;
-        Ok(Self { file, granted: spec, generation: Generation(0) })
+        Ok(Self { file, granted: spec })
     }
 }
 
@@ -120,19 +118,6 @@ impl Source for PsiTrigger {
             wakes.push(Wake::Psi { window_us, stall_us });
         }
         Ok(())
-    }
-
-    fn arm(&mut self, _thresholds: &ArmedThresholds) -> Result<Generation, SenseError> {
-        self.generation.0 += 1;
-        Ok(self.generation)
-    }
-
-    fn disarm(&mut self) -> Result<(), SenseError> {
-        Ok(())
-    }
-
-    fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError> {
-        if marks.is_empty() { Ok(()) } else { Err(SenseError::NoKernelBrake(self.kind())) }
     }
 }
 

@@ -102,15 +102,22 @@ pub trait Source: Send {
     fn drain(&mut self, token: u32, wakes: &mut WakeList) -> Result<(), SenseError>;
 
     /// Arms these thresholds: writes the levels, then the generation. Each submits one event and then none until the next
-    /// arming. Memory may have passed a threshold before it was armed: the caller takes another sample afterwards.
-    fn arm(&mut self, thresholds: &ArmedThresholds) -> Result<Generation, SenseError>;
+    /// arming. Memory may have passed a threshold before it was armed: the caller takes another sample afterwards. Only
+    /// eBPF has any; the others submit their events regardless.
+    fn arm(&mut self, _thresholds: &ArmedThresholds) -> Result<Generation, SenseError> {
+        Ok(Generation(0))
+    }
 
-    /// Submits no event until armed again.
-    fn disarm(&mut self) -> Result<(), SenseError>;
+    /// Submits no event of a threshold until armed again.
+    fn disarm(&mut self) -> Result<(), SenseError> {
+        Ok(())
+    }
 
     /// Marks the slices that the kernel itself brakes, for as long as [`Self::lease_brakes`] allows; an empty slice ends
     /// it. Only eBPF can hold any.
-    fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError>;
+    fn set_brakes(&mut self, marks: &[BrakeMark]) -> Result<(), SenseError> {
+        if marks.is_empty() { Ok(()) } else { Err(SenseError::NoKernelBrake(self.kind())) }
+    }
 
     /// Lets the marks hold until then. Afterwards the kernel stops nothing more by itself, so that no process is stopped
     /// for an agent that does not run.

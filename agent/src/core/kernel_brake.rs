@@ -123,7 +123,7 @@ impl KernelBrake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_sense::{ArmedThresholds, Descriptor, Generation, Kind, MAX_DESCRIPTORS, WakeList};
+    use plimsoll_sense::{Descriptor, Kind, MAX_DESCRIPTORS, WakeList};
 
     /// Remembers what was marked.
     #[derive(Default)]
@@ -139,14 +139,6 @@ mod tests {
         }
 
         fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
-            Ok(())
-        }
-
-        fn arm(&mut self, _: &ArmedThresholds) -> Result<Generation, SenseError> {
-            Ok(Generation(1))
-        }
-
-        fn disarm(&mut self) -> Result<(), SenseError> {
             Ok(())
         }
 

@@ -5,9 +5,7 @@ use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Update};
 use plimsoll_node::cgroup::PageCache;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Config as Policy, SliceSet};
-use plimsoll_sense::{
-    ArmedThresholds, BrakeMark, Descriptor, Generation, Kind, MAX_DESCRIPTORS, SenseError, Source, WakeList,
-};
+use plimsoll_sense::{ArmedThresholds, Descriptor, Generation, Kind, MAX_DESCRIPTORS, SenseError, Source, WakeList};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Counts how often it was armed.
@@ -29,14 +27,6 @@ impl Source for Armed {
     fn arm(&mut self, _: &ArmedThresholds) -> Result<Generation, SenseError> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(Generation(1))
-    }
-
-    fn disarm(&mut self) -> Result<(), SenseError> {
-        Ok(())
-    }
-
-    fn set_brakes(&mut self, _: &[BrakeMark]) -> Result<(), SenseError> {
-        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use super::*;
 use arrayvec::ArrayVec;
 use core::time::Duration;
 use plimsoll_node::clock::monotonic;
-use plimsoll_sense::{ArmedThresholds, BrakeMark, Descriptor, Generation, Kind, MAX_DESCRIPTORS};
+use plimsoll_sense::{Descriptor, Kind, MAX_DESCRIPTORS};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,18 +28,6 @@ impl Source for Busy {
 
     fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
         self.drains.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn arm(&mut self, _: &ArmedThresholds) -> Result<Generation, SenseError> {
-        Ok(Generation(1))
-    }
-
-    fn disarm(&mut self) -> Result<(), SenseError> {
-        Ok(())
-    }
-
-    fn set_brakes(&mut self, _: &[BrakeMark]) -> Result<(), SenseError> {
         Ok(())
     }
 }
