@@ -106,7 +106,7 @@ impl Record {
         Ok((record, found))
     }
 
-    /// What is open in the record at `path`, which is left as it is: another process writes it, or cannot any more.
+    /// The open actions in the record at `path`, which is left as it is: another process writes it, or cannot any more.
     /// None where there is no record of this boot.
     pub fn read(path: &Path, boot: BootId) -> Result<Vec<Entry>, StateError> {
         let fail = |what| move |source| StateError::File { what, path: path.to_owned(), source };

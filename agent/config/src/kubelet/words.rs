@@ -235,7 +235,8 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
 }
 
 /// Words between blanks. Quotes around blanks make one word and are removed; a backslash removes the meaning of the
-/// character behind it. A quotation without an end is an error.
+/// character behind it. A quotation without an end is an error. Unlike for a shell, `#` within a line begins no comment
+/// (systemd.syntax(7)).
 fn words(file: &str, line: Option<u64>, text: &str, problems: &mut Problems) -> Vec<Word> {
     let mut found = Vec::new();
     let mut word: Option<String> = None;

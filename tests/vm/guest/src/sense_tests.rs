@@ -288,7 +288,7 @@ pub(crate) fn readings_agree() -> Result<()> {
     })?;
     let after = here()?;
     near("kubelet-reading", kubelet, [before.0, after.0], 16 * MIB)?;
-    near("honest-reading", mem_available, [before.1, after.1], 16 * MIB)
+    near("mem-available", mem_available, [before.1, after.1], 16 * MIB)
 }
 
 pub(crate) fn slice_threshold_submits_an_event() -> Result<()> {
