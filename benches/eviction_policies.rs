@@ -61,7 +61,7 @@ fn numbers(count: usize) -> impl Iterator<Item = u64> {
 }
 
 /// One container a pod, up to 64 MiB of its own on the disk.
-fn containers(count: usize) -> Vec<kubelet::ContainerStats<'static>> {
+fn containers(count: usize) -> Vec<kubelet::ContainerStats> {
     let layer = |number: u64| Usage { bytes: Some((number >> 20) % (64 << 20)), inodes: Some(number % 1000) };
     numbers(count)
         .map(|number| kubelet::ContainerStats { rootfs: layer(number), ..kubelet::ContainerStats::default() })
@@ -69,7 +69,7 @@ fn containers(count: usize) -> Vec<kubelet::ContainerStats<'static>> {
 }
 
 /// Pods of all three classes, some of them within their requests.
-fn pods<'a>(containers: &'a [kubelet::ContainerStats<'a>]) -> Vec<Workload<'a>> {
+fn pods(containers: &[kubelet::ContainerStats]) -> Vec<Workload<'_>> {
     (0_u32..)
         .zip(numbers(containers.len()))
         .zip(containers.chunks(1))

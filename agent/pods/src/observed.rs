@@ -3,7 +3,7 @@
 use crate::pod::{Pod, bits, full_name, key};
 use crate::spec::{Container, Resources, STORAGE, Spec, Volume};
 use crate::stats::{self, PodStats, Summary, Time};
-use plimsoll_policy::kubelet::{self, Limit, Resource, Usage};
+use plimsoll_policy::kubelet::{self, Limit, Number, Resource, Usage};
 use plimsoll_policy::message::{Asked, MemoryUsage, OverLimit, Used, Victim, VictimUsage};
 use plimsoll_policy::{Uid, Workload};
 use plimsoll_units::{Bytes, MonotonicNs, Quantity};
@@ -13,10 +13,25 @@ pub struct Observed<'a> {
     pod: Option<&'a Pod>,
     stats: Option<&'a PodStats>,
     /// For the lists of [`kubelet::Pod`] and [`kubelet::PodStats`] to be borrowed from.
-    limits: Vec<kubelet::ContainerLimit<'a>>,
-    volumes: Vec<kubelet::Volume<'a>>,
-    containers: Vec<kubelet::ContainerStats<'a>>,
-    volume_stats: Vec<kubelet::VolumeStats<'a>>,
+    limits: Vec<kubelet::ContainerLimit>,
+    volumes: Vec<kubelet::Volume>,
+    containers: Vec<kubelet::ContainerStats>,
+    volume_stats: Vec<kubelet::VolumeStats>,
+}
+
+/// The names of a pod's containers, or of its volumes, by number.
+#[derive(Default)]
+struct Names<'a>(Vec<&'a str>);
+
+impl<'a> Names<'a> {
+    fn number(&mut self, name: &'a str) -> Number {
+        let known = self.0.iter().position(|other| *other == name);
+        let number = known.unwrap_or_else(|| {
+            self.0.push(name);
+            self.0.len() - 1
+        });
+        Number(u32::try_from(number).unwrap_or(u32::MAX))
+    }
 }
 
 /// The pods of the list that run on the summary's node; without a list, those that the summary has.
@@ -47,30 +62,31 @@ impl<'a> Observed<'a> {
 
     fn new(pod: Option<&'a Pod>, stats: Option<&'a PodStats>) -> Self {
         let spec = || pod.into_iter().map(|pod| &pod.spec);
+        let stats_of = || stats.into_iter();
+        let (mut containers, mut volumes) = (Names::default(), Names::default());
         let limit = |container: &'a Container| kubelet::ContainerLimit {
-            name: &container.name,
+            number: containers.number(&container.name),
             ephemeral_storage: container.resources.limits.get(STORAGE).map(Quantity::amount),
         };
-        let volume = |volume: &'a Volume| kubelet::Volume {
-            name: &volume.name,
-            is_local: volume.is_local,
-            size_limit: volume.size_limit.as_ref().map(Quantity::amount),
-        };
+        let limits = spec().flat_map(|spec| &spec.containers).map(limit).collect();
         let of_container = |container: &'a stats::ContainerStats| kubelet::ContainerStats {
-            name: &container.name,
+            number: containers.number(&container.name),
             rootfs: usage(container.rootfs),
             logs: usage(container.logs),
         };
-        let of_volume =
-            |volume: &'a stats::VolumeStats| kubelet::VolumeStats { name: &volume.name, usage: volume.used.into() };
-        Self {
-            pod,
-            stats,
-            limits: spec().flat_map(|spec| &spec.containers).map(limit).collect(),
-            volumes: spec().flat_map(|spec| &spec.volumes).map(volume).collect(),
-            containers: stats.into_iter().flat_map(|stats| &stats.containers).map(of_container).collect(),
-            volume_stats: stats.into_iter().flat_map(|stats| &stats.volumes).map(of_volume).collect(),
-        }
+        let container_stats = stats_of().flat_map(|stats| &stats.containers).map(of_container).collect();
+        let volume = |volume: &'a Volume| kubelet::Volume {
+            number: volumes.number(&volume.name),
+            is_local: volume.is_local,
+            size_limit: volume.size_limit.as_ref().map(Quantity::amount),
+        };
+        let of_spec = spec().flat_map(|spec| &spec.volumes).map(volume).collect();
+        let of_volume = |volume: &'a stats::VolumeStats| kubelet::VolumeStats {
+            number: volumes.number(&volume.name),
+            usage: volume.used.into(),
+        };
+        let volume_stats = stats_of().flat_map(|stats| &stats.volumes).map(of_volume).collect();
+        Self { pod, stats, limits, volumes: of_spec, containers: container_stats, volume_stats }
     }
 
     /// `namespace/name`.

@@ -62,7 +62,7 @@ macro_rules! laws {
 #[derive(Clone, Debug)]
 struct Owned {
     pod: Workload<'static>,
-    containers: Vec<ContainerStats<'static>>,
+    containers: Vec<ContainerStats>,
 }
 
 impl Owned {
@@ -75,7 +75,7 @@ impl Owned {
     }
 }
 
-fn stats() -> impl Strategy<Value = (kubelet::PodStats<'static>, ContainerStats<'static>)> {
+fn stats() -> impl Strategy<Value = (kubelet::PodStats<'static>, ContainerStats)> {
     (0_u64..400, 0_u64..50, 0_u64..200, 0_u64..200, 0_u64..100).prop_map(
         |(working_set, processes, rootfs, logs, inodes)| {
             let stats = kubelet::PodStats {
@@ -85,7 +85,7 @@ fn stats() -> impl Strategy<Value = (kubelet::PodStats<'static>, ContainerStats<
                 ..kubelet::PodStats::default()
             };
             let container = ContainerStats {
-                name: "c",
+                number: kubelet::Number(0),
                 rootfs: Usage { bytes: Some(rootfs), inodes: Some(inodes) },
                 logs: Usage { bytes: Some(logs), inodes: Some(0) },
             };

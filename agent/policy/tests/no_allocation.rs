@@ -63,13 +63,15 @@ fn workload(index: u32) -> Workload<'static> {
     Workload {
         daemon_set: Some(OwnerUid(u128::from(index % 500))),
         facts: kubelet::Pod {
-            volumes: const { &[kubelet::Volume { name: "v", is_local: true, size_limit: None }] },
+            volumes: const { &[kubelet::Volume { number: kubelet::Number(0), is_local: true, size_limit: None }] },
             ephemeral_storage_limit: is_every(10).then_some(Amount::whole(100)),
             stats: Some(kubelet::PodStats {
                 working_set,
                 ephemeral_storage: Some(3000),
-                containers: const { &[kubelet::ContainerStats { name: "c", rootfs: USAGE, logs: USAGE }; 2] },
-                volumes: const { &[kubelet::VolumeStats { name: "v", usage: USAGE }] },
+                containers: const {
+                    &[kubelet::ContainerStats { number: kubelet::Number(0), rootfs: USAGE, logs: USAGE }; 2]
+                },
+                volumes: const { &[kubelet::VolumeStats { number: kubelet::Number(0), usage: USAGE }] },
                 ..kubelet::PodStats::default()
             }),
             ..cgroup.facts

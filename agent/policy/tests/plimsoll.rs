@@ -569,14 +569,14 @@ fn disks(node: u64, images: u64, second: u64) -> NodeStats {
     }
 }
 
-fn on_disk(uid: u128, containers: &'static [ContainerStats<'static>]) -> Workload<'static> {
+fn on_disk(uid: u128, containers: &'static [ContainerStats]) -> Workload<'static> {
     let stats = Some(kubelet::PodStats { containers, ..kubelet::PodStats::default() });
     Workload { uid: Uid(uid), facts: kubelet::Pod { stats, ..kubelet::Pod::default() }, ..Workload::default() }
 }
 
-const fn container(rootfs: u64, logs: u64, inodes: u64) -> ContainerStats<'static> {
+const fn container(rootfs: u64, logs: u64, inodes: u64) -> ContainerStats {
     ContainerStats {
-        name: "c",
+        number: kubelet::Number(0),
         rootfs: Usage { bytes: Some(rootfs * MIB), inodes: Some(inodes) },
         logs: Usage { bytes: Some(logs * MIB), inodes: Some(0) },
     }
@@ -639,10 +639,10 @@ fn where_evicting_does_not_help_a_disk_it_is_done_at_the_kubelets_pace_and_not_f
         },
         ..Workload::default()
     };
-    let whole: &'static [ContainerStats<'static>] = const { &[container(1, 0, 1)] };
-    let half: &'static [ContainerStats<'static>] = const {
+    let whole: &'static [ContainerStats] = const { &[container(1, 0, 1)] };
+    let half: &'static [ContainerStats] = const {
         let usage = Usage { bytes: Some(12 << 10), inodes: Some(1) };
-        &[ContainerStats { name: "c", rootfs: usage, logs: Usage { bytes: Some(0), inodes: Some(0) } }]
+        &[ContainerStats { number: kubelet::Number(0), rootfs: usage, logs: Usage { bytes: Some(0), inodes: Some(0) } }]
     };
     let pods = [of(1, half), of(2, whole), of(3, whole), of(4, half)];
     let mut rig = Rig::with(&[hard(Signal::NodeFsAvailable, 100)]);

@@ -320,7 +320,7 @@ fn give_back(node: &mut NodeStats, workload: &Workload<'_>, layout: DiskLayout) 
     let layers = sum(containers.iter().map(|container| container.rootfs));
     let local = volumes
         .iter()
-        .filter(|stats| workload.facts.volumes.iter().any(|volume| volume.is_local && volume.name == stats.name));
+        .filter(|stats| workload.facts.volumes.iter().any(|volume| volume.is_local && volume.number == stats.number));
     let rest = sum(containers.iter().map(|container| container.logs).chain(local.map(|stats| stats.usage)));
     let all = sum([layers, rest].into_iter());
     let [on_node, on_images, on_containers] = match layout {

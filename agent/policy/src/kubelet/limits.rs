@@ -25,7 +25,7 @@ pub(crate) fn over_limit(pod: &Pod<'_>, layout: DiskLayout) -> Option<Limit> {
         volume.size_limit.is_some_and(|limit| {
             // Of two entries for a volume the last counts here.
             let used =
-                stats.volumes.iter().rfind(|stats| stats.name == volume.name).and_then(|stats| stats.usage.bytes);
+                stats.volumes.iter().rfind(|stats| stats.number == volume.number).and_then(|stats| stats.usage.bytes);
             limit.is_positive() && used.is_some_and(|used| Amount::counted(used) > limit)
         })
     });
@@ -34,7 +34,7 @@ pub(crate) fn over_limit(pod: &Pod<'_>, layout: DiskLayout) -> Option<Limit> {
             let counted = |bytes: Option<u64>| bytes.map_or(Amount::ZERO, Amount::counted);
             // With images on a disk of their own only logs count.
             let layer = if layout.has_image_fs() { Amount::ZERO } else { counted(stats.rootfs.bytes) };
-            let limits = pod.containers.iter().filter(|container| container.name == stats.name);
+            let limits = pod.containers.iter().filter(|container| container.number == stats.number);
             let limit =
                 limits.filter_map(|container| container.ephemeral_storage.filter(|limit| !limit.is_zero())).next_back();
             limit.is_some_and(|limit| limit < counted(stats.logs.bytes) + layer)
@@ -68,8 +68,8 @@ mod tests {
             (50, [100, 51], Some(Limit::EmptyDir(0))),
             (0, [1, 1], None),
         ] {
-            let volumes = entries.map(|used| VolumeStats { name: "v", usage: bytes(used) });
-            let volume = Volume { name: "v", is_local: true, size_limit: Some(Amount::whole(limit)) };
+            let volumes = entries.map(|used| VolumeStats { usage: bytes(used), ..VolumeStats::default() });
+            let volume = Volume { is_local: true, size_limit: Some(Amount::whole(limit)), ..Volume::default() };
             let stats = Some(PodStats { volumes: &volumes, ..PodStats::default() });
             let pod = Pod { volumes: &[volume], stats, ..Pod::default() };
             assert_eq!(over_limit(&pod, DiskLayout::Single), over, "{limit} {entries:?}");
@@ -87,9 +87,12 @@ mod tests {
             (&[Some(9), Some(0)], Some(Limit::Container(0))),
             (&[Some(9), Some(10)], None),
         ] {
-            let limit = |limit: &Option<i64>| ContainerLimit { name: "c", ephemeral_storage: limit.map(Amount::whole) };
+            let limit = |limit: &Option<i64>| ContainerLimit {
+                ephemeral_storage: limit.map(Amount::whole),
+                ..ContainerLimit::default()
+            };
             let containers: Vec<_> = limits.iter().map(limit).collect();
-            let used = [ContainerStats { name: "c", rootfs: bytes(4), logs: bytes(6) }];
+            let used = [ContainerStats { rootfs: bytes(4), logs: bytes(6), ..ContainerStats::default() }];
             let stats = Some(PodStats { containers: &used, ..PodStats::default() });
             let pod = Pod { containers: &containers, stats, ..Pod::default() };
             assert_eq!(over_limit(&pod, DiskLayout::Single), over, "{limits:?}");

@@ -20,8 +20,8 @@ pub use manager::AT_ONCE_SECONDS;
 pub use manager::{Conditions, Config, Eviction, Observation, Outcome, Plan, State, Why, after_reclaim, decide};
 pub use plimsoll_units::Amount;
 pub use pod::{
-    Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Manages, Pod, PodSpec, PodStats, QosClass,
-    Requirements, Usage, Volume, VolumeStats,
+    Amounts, ContainerLimit, ContainerStats, Critical, InitContainer, Manages, Number, Pod, PodSpec, PodStats,
+    QosClass, Requirements, Usage, Volume, VolumeStats,
 };
 pub(crate) use ranking::Measured;
 pub use ranking::{DiskLayout, Ranked, Verdict, compare, rank};

@@ -231,11 +231,16 @@ pub struct Usage {
     pub inodes: Option<u64>,
 }
 
+/// Stands for a name within one pod: of its containers, or of its volumes. What has the same name has the same number, in
+/// the specification as in the statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Number(pub u32);
+
 /// What a container uses of disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ContainerStats<'a> {
-    /// Its name.
-    pub name: &'a str,
+pub struct ContainerStats {
+    /// Its number within the pod.
+    pub number: Number,
     /// Its writable layer.
     pub rootfs: Usage,
     /// Its logs.
@@ -244,9 +249,9 @@ pub struct ContainerStats<'a> {
 
 /// What a volume takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VolumeStats<'a> {
-    /// Its name.
-    pub name: &'a str,
+pub struct VolumeStats {
+    /// Its number within the pod.
+    pub number: Number,
     /// What it takes.
     pub usage: Usage,
 }
@@ -261,16 +266,16 @@ pub struct PodStats<'a> {
     /// Bytes of local storage, by the statistics' own sum.
     pub ephemeral_storage: Option<u64>,
     /// Its containers.
-    pub containers: &'a [ContainerStats<'a>],
+    pub containers: &'a [ContainerStats],
     /// Its volumes.
-    pub volumes: &'a [VolumeStats<'a>],
+    pub volumes: &'a [VolumeStats],
 }
 
 /// A volume of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Volume<'a> {
-    /// Its name.
-    pub name: &'a str,
+pub struct Volume {
+    /// Its number within the pod.
+    pub number: Number,
     /// It lies on a disk of this node and belongs to the pod's usage: a host path, an `emptyDir` that is not in memory,
     /// a `configMap` or a `gitRepo` (`localVolumeNames`). Secrets, projections and the downward API are not counted.
     pub is_local: bool,
@@ -280,9 +285,9 @@ pub struct Volume<'a> {
 
 /// The limit of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ContainerLimit<'a> {
-    /// Its name.
-    pub name: &'a str,
+pub struct ContainerLimit {
+    /// Its number within the pod.
+    pub number: Number,
     /// Bytes of local storage that it may use.
     pub ephemeral_storage: Option<Amount>,
 }
@@ -303,9 +308,9 @@ pub struct Pod<'a> {
     /// The time it wants for an orderly end.
     pub grace_seconds: Option<i64>,
     /// Its containers, init containers left out.
-    pub containers: &'a [ContainerLimit<'a>],
+    pub containers: &'a [ContainerLimit],
     /// Its volumes.
-    pub volumes: &'a [Volume<'a>],
+    pub volumes: &'a [Volume],
     /// What it uses; absent if there are no statistics of it. Where there are two by its UID, the last
     /// (`cachedStatsFunc` puts them into a map).
     pub stats: Option<PodStats<'a>>,

@@ -74,7 +74,7 @@ impl Measured {
         if self.volumes {
             for volume in pod.volumes.iter().filter(|volume| volume.is_local) {
                 // Of two entries for a volume the first counts (`podLocalVolumeUsage` stops there).
-                if let Some(stats) = stats.volumes.iter().find(|stats| stats.name == volume.name) {
+                if let Some(stats) = stats.volumes.iter().find(|stats| stats.number == volume.number) {
                     sum = sum + counted(&stats.usage);
                 }
             }
@@ -210,11 +210,15 @@ mod tests {
     #[test]
     fn of_two_entries_for_a_volume_the_first_is_counted() {
         let entries = |used: [u64; 2]| {
-            used.map(|used| VolumeStats { name: "v", usage: Usage { bytes: Some(used), inodes: Some(used + 1) } })
+            used.map(|used| VolumeStats {
+                usage: Usage { bytes: Some(used), inodes: Some(used + 1) },
+                ..VolumeStats::default()
+            })
         };
         let (small, large) = (entries([7, 900]), entries([8, 1]));
+        let volume = [Volume { is_local: true, ..Volume::default() }];
         let pod = |volumes| Pod {
-            volumes: &[Volume { name: "v", is_local: true, size_limit: None }],
+            volumes: &volume,
             stats: Some(PodStats { volumes, ..PodStats::default() }),
             ..Pod::default()
         };

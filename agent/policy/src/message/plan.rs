@@ -171,7 +171,7 @@ mod tests {
 
     fn pod(storage_limit: Option<Amount>, check: impl FnOnce(&Workload<'_>)) {
         let used = kubelet::Usage { bytes: Some(2048), inodes: Some(2000) };
-        let container = kubelet::ContainerStats { name: "c", rootfs: used, logs: used };
+        let container = kubelet::ContainerStats { number: kubelet::Number(0), rootfs: used, logs: used };
         let stats = kubelet::PodStats {
             working_set: Some(2048),
             processes: Some(20),
