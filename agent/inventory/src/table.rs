@@ -167,7 +167,7 @@ impl Table {
 
     /// A slice's reading now; `None` where it has no limit or cannot be read.
     pub fn slice_reading(&self, index: usize) -> Option<MemoryReading> {
-        let slice = self.slices.get(index)?.as_ref()?;
+        let slice = self.slice(index)?;
         let SliceFigures { max, cache: PageCache { inactive_file, reclaimable } } = slice.figures;
         let usage = slice.handle.usage().ok()?;
         let without = |part: Bytes| max.saturating_sub(usage.saturating_sub(part));
@@ -176,6 +176,11 @@ impl Table {
             kubelet_available: without(inactive_file),
             mem_available: reclaimable.map(without),
         })
+    }
+
+    /// A slice that exists and has a limit.
+    pub fn slice(&self, index: usize) -> Option<&SliceFacts> {
+        self.slices.get(index)?.as_ref()
     }
 
     /// Slices that exist and have a limit, by index.

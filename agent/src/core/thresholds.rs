@@ -37,13 +37,20 @@ impl Machine {
     }
 }
 
+fn configured(thresholds: &[Threshold], capacity: Bytes) -> impl Iterator<Item = Bytes> {
+    thresholds.iter().filter_map(move |threshold| threshold.bytes(capacity))
+}
+
+/// The highest threshold that `reading` is not below.
+fn ahead(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Option<Bytes> {
+    configured(thresholds, capacity).filter(|at| reading >= *at).max()
+}
+
 /// The highest threshold that `reading` is not below; below all of them, a step further down.
 fn next(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Bytes {
-    let configured = || thresholds.iter().filter_map(|threshold| threshold.bytes(capacity));
-    let ahead = configured().filter(|at| reading >= *at).max();
-    ahead.unwrap_or_else(|| {
-        let step = STEP.max(Bytes(configured().min().unwrap_or(Bytes::ZERO).0 / 16));
-        reading.saturating_sub(step)
+    ahead(thresholds, capacity, reading).unwrap_or_else(|| {
+        let lowest = configured(thresholds, capacity).min().unwrap_or(Bytes::ZERO);
+        reading.saturating_sub(STEP.max(Bytes(lowest.0 / 16)))
     })
 }
 
@@ -108,6 +115,19 @@ pub(super) fn slice(
     let usage = memory.capacity.saturating_sub(at).saturating_add(inactive_file);
     // At its limit nothing is charged any more: there would be no event for a threshold there.
     Some(SliceThreshold { cgroup, level, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
+}
+
+/// How much of a slice's memory can be taken without an event until it is below the next threshold: what replaces page
+/// cache adds nothing to what is charged, and where no threshold is armed no charge submits an event. `None`: none can.
+pub(super) fn unseen(
+    thresholds: &[Threshold],
+    memory: &MemoryReading,
+    inactive_file: Bytes,
+    is_armed: bool,
+) -> Option<Bytes> {
+    let ahead = ahead(thresholds, memory.capacity, memory.kubelet_available);
+    let room = ahead.map(|at| memory.kubelet_available.saturating_sub(at));
+    if is_armed { room.filter(|_| inactive_file > Bytes::ZERO) } else { Some(room.unwrap_or(Bytes::ZERO)) }
 }
 
 #[cfg(test)]
@@ -229,5 +249,21 @@ mod tests {
         assert_eq!(at(500, 50), 850);
         assert_eq!(at(150, 0), 900);
         assert_eq!(at(150, 400), 996);
+    }
+    #[test]
+    fn page_cache_and_a_limit_that_is_reached_hide_what_is_taken() {
+        for (kubelet, inactive_file, is_armed, room) in [
+            (500, 0, true, None),
+            (500, 1, true, Some(300)),
+            (150, 1, true, Some(50)),
+            (150, 0, false, Some(50)),
+            // Below all thresholds, samples are due anyway where an event can come.
+            (50, 1, true, None),
+            (50, 1, false, Some(0)),
+        ] {
+            let memory = MemoryReading { mem_available: None, ..memory(kubelet, 0) };
+            let unseen = unseen(&thresholds(), &memory, Bytes::mib(inactive_file), is_armed);
+            assert_eq!(unseen, room.map(Bytes::mib), "{kubelet} {inactive_file} {is_armed}");
+        }
     }
 }

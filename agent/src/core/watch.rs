@@ -248,6 +248,7 @@ impl Watch {
         }
         self.triggers.turned(empty_drains);
         self.follow_up(awake, &mut trigger);
+        self.reread_slices(awake, &mut trigger);
         if self.schedule.take_slow(awake) {
             self.slow_turn(awake);
             trigger.because(Cause::Timer);

@@ -2,9 +2,8 @@
 
 use core::time::Duration;
 
-use plimsoll_inventory::Table;
 use plimsoll_node::limits::TaskLimits;
-use plimsoll_policy::{Config as Policy, MemoryReading, Scope};
+use plimsoll_policy::{MemoryReading, Scope, SliceThresholds};
 use plimsoll_sense::{ArmedThresholds, Kind, NodeThreshold, TaskThreshold};
 use plimsoll_units::MonotonicNs;
 
@@ -59,31 +58,6 @@ impl Arming {
         self.tasks_quiet = None;
         self.task
     }
-
-    /// The next thresholds. `true` beside them: memory is so near to one that it has to be sampled.
-    fn next(
-        &mut self,
-        policy: &Policy,
-        memory: &MemoryReading,
-        table: &Table,
-        now: MonotonicNs,
-    ) -> (ArmedThresholds, bool) {
-        let configured = &policy.thresholds;
-        let (node, is_near) = thresholds::node(configured, memory, &self.machine).unzip();
-        let mut is_near = is_near.unwrap_or(false);
-        let mut armed = ArmedThresholds { node, tasks: self.tasks_now(now), ..ArmedThresholds::default() };
-        for (index, slice) in table.slices() {
-            let Some(own) = policy.slices.get(index) else { continue };
-            let Some(reading) = table.slice_reading(index) else { continue };
-            let place = (slice.handle.id(), slice.handle.level());
-            match thresholds::slice(place, &own.thresholds, &reading, slice.figures.cache.inactive_file) {
-                Some(next) if slice.handle.usage().is_ok_and(|usage| usage < next.usage) => armed.slices.push(next),
-                Some(_) => is_near = true,
-                None => {}
-            }
-        }
-        (armed, is_near)
-    }
 }
 
 impl Watch {
@@ -92,12 +66,12 @@ impl Watch {
         if self.triggers.source().kind() != Kind::Ebpf {
             return;
         }
-        let policy = &self.engine.policy;
-        let (armed, is_near) = self.arming.next(policy, memory, &self.workloads.table, now);
-        let node = armed.node;
-        if is_near {
+        let (node, is_near) = thresholds::node(&self.engine.policy.thresholds, memory, self.arming.machine()).unzip();
+        if is_near == Some(true) {
             self.schedule.is_near(now);
         }
+        let mut armed = ArmedThresholds { node, tasks: self.arming.tasks_now(now), ..ArmedThresholds::default() };
+        self.arm_slices(&mut armed, now);
         // The event of reclaim comes once for each arming: arming for its sake alone would make it come without end.
         let is_reclaim_alone = matches!(trigger.cause(), Some(Cause::Reclaim | Cause::Psi)) && node == self.arming.node;
         if is_reclaim_alone && is_quiet {
@@ -107,12 +81,34 @@ impl Watch {
         if self.triggers.source_mut().arm(&armed).is_err() {
             self.reporting.send(HealthRecord::Failed { what: "arm the thresholds", errno: None });
         }
-        let after = self.sampler.reading(Scope::Node, policy.eviction_policy, &self.workloads.table);
+        let after = self.sampler.reading(Scope::Node, self.engine.policy.eviction_policy, &self.workloads.table);
         if let (Some(after), Some(node)) = (after, node)
             && (after.kubelet_available < node.kubelet
                 || after.mem_available.is_some_and(|own| own < node.mem_available))
         {
             self.schedule.sample_by(now);
+        }
+    }
+
+    /// Adds the slices' thresholds, as far as a charge can cross them, and says when page cache is read anew for those that
+    /// can be crossed without an event.
+    fn arm_slices(&mut self, armed: &mut ArmedThresholds, now: MonotonicNs) {
+        let table = &self.workloads.table;
+        for (index, slice) in table.slices() {
+            let Some(SliceThresholds { thresholds }) = self.engine.policy.slices.get(index) else { continue };
+            let Some(reading) = table.slice_reading(index) else { continue };
+            let inactive_file = slice.figures.cache.inactive_file;
+            let place = (slice.handle.id(), slice.handle.level());
+            let Some(next) = thresholds::slice(place, thresholds, &reading, inactive_file) else {
+                continue;
+            };
+            let is_armed = slice.handle.usage().is_ok_and(|usage| usage < next.usage);
+            if is_armed {
+                armed.slices.push(next);
+            }
+            let unseen = thresholds::unseen(thresholds, &reading, inactive_file, is_armed);
+            let due = unseen.map(|room| now.after(self.schedule.reread_pace(room)));
+            self.scopes.reread_by(index, due);
         }
     }
 }

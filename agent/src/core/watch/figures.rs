@@ -8,8 +8,11 @@
 //! is smaller is read before it is killed, and killed by the next plan. Counters of the machine that may be off by too
 //! much are waited for likewise ([`folding`](super::folding)).
 //!
-//! The cost is bounded: no cgroup is read more often than every [`NEW_FOR_NS`] without an event, a worker reads them, and
-//! no decision waits for longer than [`PATIENCE`]. Where that worker does not answer within it, older figures count.
+//! Page cache of a slice is read anew without an event, too, where anonymous memory can replace it and so cross the
+//! slice's threshold without one: the sooner, the less memory is left until then.
+//!
+//! The cost is bounded: for decisions no cgroup is read more often than every [`NEW_FOR_NS`] without an event, a worker
+//! reads them, and no decision waits for longer than [`PATIENCE`]. Where that worker does not answer within it, older figures count.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -26,6 +29,7 @@ use super::Watch;
 use super::sampling::Sample;
 use super::triggers::Trigger;
 use crate::core::thresholds::is_uncertain;
+use crate::record::Cause;
 
 /// Workloads that are read for one decision: those that are charged most in each scope that is below, as many of each.
 const LARGEST: usize = 64;
@@ -135,9 +139,10 @@ impl Figures {
         self.read.iter().any(|figure| !figure.is_answered)
     }
 
-    /// When answers are polled for.
+    /// When answers are polled for. A worker that does not answer is polled whenever the thread wakes.
     pub(super) fn next_due(&self, now: MonotonicNs) -> Option<MonotonicNs> {
-        self.waits.map(|_| now.after(PACE))
+        let is_soon = |figure: &Figure| !figure.is_answered && now.since(figure.requested) < self.patience;
+        self.read.iter().any(is_soon).then(|| now.after(PACE))
     }
 
     /// No decision waits any more. What was read stays known for as long as it is new.
@@ -202,6 +207,21 @@ impl Watch {
             && is_uncertain(&policy.thresholds, &memory, self.arming.machine())
         {
             self.folding.request(self.figures.event, is_needed, &mut enforcer.fold, sample.completed);
+        }
+    }
+
+    /// Reads the page cache of slices anew where that is due. While the worker reads something already, or there is none,
+    /// they are sampled by the figures there are.
+    pub(super) fn reread_slices(&mut self, now: MonotonicNs, trigger: &mut Trigger) {
+        let is_idle = !self.figures.is_pending();
+        while let Some(index) = self.scopes.take_reread(now) {
+            let slice = self.workloads.table.slice(index);
+            if let (Some(slice), Some(enforcer), true) = (slice, &mut self.enforcement.enforcer, is_idle) {
+                self.figures.outdate(slice.handle.id());
+                self.figures.request(&slice.handle, &mut enforcer.figures, now);
+            } else {
+                trigger.because(Cause::FollowUp);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use plimsoll_units::MonotonicNs;
+use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::End;
 
@@ -15,6 +15,10 @@ const NEAR_PACE: Duration = Duration::from_millis(20);
 const SHARE: u32 = 50;
 /// and while tasks stall or memory is near a threshold, one part in so many.
 const NEAR_SHARE: u32 = 5;
+/// No slice's page cache is replaced by anonymous memory faster than so many bytes a second,
+const REPLACED_A_SECOND: u64 = 4 << 30;
+/// and it is read anew this often at least where that can cross a threshold.
+const REREAD_PACE: Duration = Duration::from_secs(5);
 /// Below a threshold with nothing left to do, the pace of samples begins here and doubles,
 const BELOW_PACE: Duration = Duration::from_millis(4);
 /// up to this.
@@ -97,6 +101,12 @@ impl Schedule {
         self.sample_by(now.after(NEAR_PACE.max(self.cost * NEAR_SHARE)));
     }
 
+    /// How soon the page cache of a slice is read anew, of which so much can be taken without an event.
+    pub(super) fn reread_pace(&self, room: Bytes) -> Duration {
+        let taken = Duration::from_millis(room.0 / (REPLACED_A_SECOND / 1000));
+        taken.clamp(NEAR_PACE, REREAD_PACE).max(self.cost * NEAR_SHARE)
+    }
+
     /// A threshold is crossed: the next sample is due even without an event. `is_new`: something is under way, or a
     /// threshold was just crossed.
     pub(super) fn is_below(&mut self, is_new: bool, now: MonotonicNs) {
@@ -175,6 +185,16 @@ mod tests {
         assert!(schedule.take_slow(at(1000)) && !schedule.take_slow(at(5999)) && schedule.take_slow(at(6000)));
         schedule.is_below(true, at(6000));
         assert!(schedule.stalls(at(6020)), "below a threshold nothing is spared");
+    }
+
+    #[test]
+    fn page_cache_is_read_the_less_often_the_more_memory_can_be_taken_unseen() {
+        let mut schedule = Schedule::new(None, at(0));
+        for (mib, ms) in [(0, 20), (64, 20), (1024, 250), (16 << 10, 4000), (1 << 20, 5000)] {
+            assert_eq!(schedule.reread_pace(Bytes::mib(mib)), Duration::from_millis(ms), "{mib}");
+        }
+        schedule.is_quiet(Duration::from_millis(100));
+        assert_eq!(schedule.reread_pace(Bytes::ZERO), Duration::from_millis(500), "samples cost much");
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(super) struct ScopeState {
     pub(super) reported: Option<Reported>,
     /// Its last reclaim that ended.
     pub(super) reclaimed: Option<Reclaimed>,
+    /// When its page cache is read anew without an event.
+    reread_at: Option<MonotonicNs>,
 }
 
 /// The states of all scopes, and what concerns them together.
@@ -128,9 +130,22 @@ impl Scopes {
         self.states.iter_mut().filter_map(|state| state.reported.as_mut()).for_each(|last| last.is_outdated = true);
     }
 
-    /// When the reclaim under way is polled.
+    /// A slice's page cache is read anew at `due`, or at the time before that which was set. `None`: it need not be.
+    pub(super) fn reread_by(&mut self, slice: usize, due: Option<MonotonicNs>) {
+        let Some(state) = self.states.get_mut(1 + slice) else { return };
+        state.reread_at = due.map(|due| state.reread_at.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    /// The next slice whose page cache is to be read anew.
+    pub(super) fn take_reread(&mut self, now: MonotonicNs) -> Option<usize> {
+        let is_due = |state: &mut ScopeState| state.reread_at.take_if(|at| *at <= now).is_some();
+        self.states.iter_mut().skip(1).position(is_due)
+    }
+
+    /// When the reclaim under way is polled, or page cache read anew.
     pub(super) fn next_due(&self, now: MonotonicNs) -> Option<MonotonicNs> {
-        self.reclaiming.map(|_| now.after(RECLAIM_PACE))
+        let reclaim = self.reclaiming.map(|_| now.after(RECLAIM_PACE));
+        self.states.iter().filter_map(|state| state.reread_at).chain(reclaim).min()
     }
 }
 

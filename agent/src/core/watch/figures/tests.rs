@@ -89,6 +89,37 @@ fn page_cache_of_the_slice_itself_is_no_reason_to_evict() {
     assert_eq!(scene.text("backup", "cgroup.kill"), "");
 }
 
+/// A slice that is charged as much as it may be, so much of it as page cache, and a workload with all of that.
+fn full_of_page_cache(mib: u64) -> Scene {
+    let mut scene = Scene::woken_by(Armed(Arc::default()), slice_policy(10));
+    joins(&mut scene, 0, "replaces", SLICE, mib, mib);
+    scene.uses("slice", SLICE);
+    let (handle, max, cache) = (scene.open("slice"), Bytes::mib(SLICE), Bytes::mib(mib));
+    let figures = SliceFigures { max, inactive_file: cache, reclaimable: Some(cache) };
+    scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
+    has_page_cache(&scene, mib);
+    scene.sample();
+    scene
+}
+
+fn has_page_cache(scene: &Scene, mib: u64) {
+    scene.write("slice", "memory.stat", &format!("inactive_file {0}\nactive_file 0\nslab_reclaimable 0\n", mib << 20));
+    scene.write("replaces", "memory.stat", &format!("inactive_file {}\n", mib << 20));
+}
+
+#[test]
+fn page_cache_that_is_replaced_crosses_a_slices_threshold_without_an_event() {
+    let mut scene = full_of_page_cache(60);
+    // What is charged is as before, so that no event comes.
+    has_page_cache(&scene, 0);
+    let begun = monotonic();
+    while scene.text("replaces", "cgroup.kill").is_empty() && monotonic().since(begun) < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(1));
+        scene.watch.turn(&[], monotonic());
+    }
+    assert_eq!(scene.text("replaces", "cgroup.kill"), "1");
+}
+
 #[test]
 fn an_older_figure_of_a_slice_that_comes_late_is_read_again() {
     let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(10) });
