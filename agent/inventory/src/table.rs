@@ -23,6 +23,10 @@ pub struct Workload {
     pub facts: Facts,
     /// Whether and how it is ending.
     pub termination: Termination,
+    /// What was charged to it when its page cache was taken in.
+    charged: Bytes,
+    /// By how much that had changed at the last observation: some of it may be page cache.
+    pub moved: Bytes,
 }
 
 /// All workloads and slices.
@@ -59,11 +63,13 @@ impl Table {
                 let slot = slot as usize;
                 self.end = self.end.max(slot + 1);
                 let place = self.workloads.get_mut(slot)?;
-                let termination = match place {
-                    Some(old) if old.facts.handle.id() == facts.handle.id() => old.termination,
-                    _ => Termination::Stays,
+                let (termination, charged) = match place {
+                    // Its page cache was read a while ago: what has changed until now is not known to be in it.
+                    Some(old) if old.facts.handle.id() == facts.handle.id() => (old.termination, old.charged),
+                    _ => (Termination::Stays, facts.handle.usage().unwrap_or(Bytes::ZERO)),
                 };
-                place.replace(Workload { facts, termination }).map(|old| old.facts.handle)
+                let workload = Workload { facts, termination, charged, moved: Bytes::ZERO };
+                place.replace(workload).map(|old| old.facts.handle)
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
             // Not of this table.
@@ -110,8 +116,10 @@ impl Table {
         self.observed.clear();
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
             let Some(workload) = place else { continue };
-            let usage = workload.usage();
-            let Workload { facts, termination } = workload;
+            let Workload { facts, termination, charged, moved } = workload;
+            let now_charged = facts.handle.usage().ok();
+            *moved = Bytes(now_charged.map_or(0, |now| now.0.abs_diff(charged.0)));
+            let usage = now_charged.map(|now| now.saturating_sub(facts.cache.inactive_file));
             let is_empty = facts.handle.populated() == Ok(false);
             *termination = termination.seen(usage, is_empty, now);
             let id = facts.handle.id();
@@ -147,6 +155,7 @@ impl Table {
     pub fn set_cache(&mut self, id: CgroupId, cache: PageCache) {
         if let Some((_, workload)) = self.iter_mut().find(|(_, workload)| workload.facts.handle.id() == id) {
             workload.facts.cache = cache;
+            workload.charged = workload.facts.handle.usage().unwrap_or(workload.charged);
         }
         for slice in self.slices.iter_mut().flatten().filter(|slice| slice.handle.id() == id) {
             slice.figures.cache = cache;

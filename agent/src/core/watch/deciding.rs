@@ -13,7 +13,7 @@ use super::sampling::Sample;
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::hard_threshold;
 use super::triggers::Trigger;
-use crate::record::{HealthRecord, ThresholdRecord};
+use crate::record::{Cause, HealthRecord, ThresholdRecord};
 
 /// The decisions, in storage made beforehand.
 pub(super) struct Engine {
@@ -84,6 +84,9 @@ impl Watch {
         if summary.is_quiet {
             self.schedule.is_quiet(monotonic().since(sample.taken));
             self.mark_slices(&memory);
+            if matches!(trigger.cause(), Some(Cause::Timer | Cause::Poll)) {
+                self.reread_moved(now);
+            }
         } else {
             self.schedule.is_below(summary.is_evicting || trigger.crossed.is_some(), now);
         }

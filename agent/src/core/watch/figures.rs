@@ -11,15 +11,19 @@
 //! Page cache of a slice is read anew without an event, too, where anonymous memory can replace it and so cross the
 //! slice's threshold without one: the sooner, the less memory is left until then.
 //!
+//! While memory is plentiful, workloads whose charges have changed much are read anew from time to time: growth is counted
+//! from what they used then, and page cache that was taken for that would hide as much growth, or make for some.
+//!
 //! The cost is bounded: for decisions no cgroup is read more often than every [`NEW_FOR_NS`] without an event, a worker
-//! reads them, and no decision waits for longer than [`PATIENCE`]. Where that worker does not answer within it, older figures count.
+//! reads them, and no decision waits for longer than [`PATIENCE`]. Where that worker does not answer within it, older
+//! figures count.
 
 use core::time::Duration;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use plimsoll_act::{Job, Worker};
-use plimsoll_inventory::Table;
+use plimsoll_inventory::Observed;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::{Key, Scope};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -35,6 +39,10 @@ use crate::record::Cause;
 const LARGEST: usize = 64;
 /// Cgroups whose figures are known to be new, and room for what the worker is to read.
 pub(in crate::core) const FIGURES: usize = 2 * LARGEST;
+/// From here on, a change of what is charged to a workload has its page cache read.
+const MOVED: Bytes = Bytes::mib(4);
+/// So many of these at a time, those that changed most.
+const MOVED_MOST: usize = 16;
 /// A decision waits for no longer than this.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// While the worker reads, how often its answers are polled for.
@@ -122,7 +130,8 @@ impl Figures {
     /// The worker has read a cgroup. Gives whether that was the last one that is waited for.
     pub(super) fn answered(&mut self, cgroup: CgroupId) -> bool {
         self.is_stuck = false;
-        self.is_ahead = true;
+        // Outside of a shortage, what is charged shows when a cgroup is to be read again.
+        self.is_ahead |= self.waits.is_some();
         if let Some(figure) = self.read.iter_mut().find(|figure| figure.cgroup == cgroup) {
             figure.is_answered = true;
         }
@@ -148,7 +157,9 @@ impl Figures {
     /// No decision waits any more. What was read stays known for as long as it is new.
     fn end_wait(&mut self) {
         self.waits = None;
-        self.read.retain(|figure| figure.is_answered);
+        if self.is_stuck {
+            self.read.retain(|figure| figure.is_answered);
+        }
     }
 
     #[cfg(test)]
@@ -173,12 +184,18 @@ impl Watch {
         };
         let since = *self.figures.waits.get_or_insert(now);
         let table = &self.workloads.table;
+        let charged = |workload: &Observed| {
+            let cache = table.get(workload.key).map_or(Bytes::ZERO, |workload| workload.facts.cache.inactive_file);
+            workload.working_set().unwrap_or(Bytes::ZERO).saturating_add(cache)
+        };
         let mut below = self.scopes.below(&self.engine.policy);
         if below.is_empty() {
             below.push(Scope::Node);
         }
         let of_each = LARGEST / below.len();
-        let workloads = below.iter().flat_map(|scope| largest(table, *scope, of_each));
+        let workloads = below.iter().flat_map(|scope| {
+            largest(table.observed().iter().filter(|workload| workload.is_in(*scope)), of_each, charged)
+        });
         let workloads = workloads.filter_map(|(_, key)| Some(&table.get(key)?.facts.handle));
         let slices = table.slices();
         for handle in slices.iter().map(|(_, slice)| &slice.handle).chain(workloads) {
@@ -225,6 +242,18 @@ impl Watch {
         }
     }
 
+    /// Reads the page cache of workloads anew whose charges have changed much since it was read.
+    pub(super) fn reread_moved(&mut self, now: MonotonicNs) {
+        let Some(enforcer) = &mut self.enforcement.enforcer else { return };
+        let table = &self.workloads.table;
+        let moved = |workload: &Observed| table.get(workload.key).map_or(Bytes::ZERO, |workload| workload.moved);
+        let most = largest(table.observed().iter(), MOVED_MOST, moved);
+        for (_, key) in most.into_iter().take_while(|(moved, _)| *moved >= MOVED) {
+            let Some(workload) = table.get(key) else { continue };
+            self.figures.request(&workload.facts.handle, &mut enforcer.figures, now);
+        }
+    }
+
     /// Whether a victim's figures are as new as the others'. Otherwise they are requested, where the worker answers, and
     /// the victim is left to the next plan.
     pub(super) fn has_new_figures(&mut self, handle: &Arc<Handle>, now: MonotonicNs) -> bool {
@@ -246,18 +275,21 @@ impl Watch {
     }
 }
 
-/// The `most` workloads of a scope that are charged most, page cache included.
-fn largest(table: &Table, scope: Scope, most: usize) -> ArrayVec<(Bytes, Key), LARGEST> {
+/// The `most` workloads that have most of something.
+fn largest<'a>(
+    workloads: impl Iterator<Item = &'a Observed>,
+    most: usize,
+    of: impl Fn(&Observed) -> Bytes,
+) -> ArrayVec<(Bytes, Key), LARGEST> {
     let mut largest = ArrayVec::<(Bytes, Key), LARGEST>::new();
-    for workload in table.observed().iter().filter(|workload| workload.is_in(scope)) {
-        let cache = table.get(workload.key).map_or(Bytes::ZERO, |workload| workload.facts.cache.inactive_file);
-        let charged = workload.working_set().unwrap_or(Bytes::ZERO).saturating_add(cache);
-        let place = largest.partition_point(|(other, _)| *other >= charged);
+    for workload in workloads {
+        let amount = of(workload);
+        let place = largest.partition_point(|(other, _)| *other >= amount);
         if place < most {
             if largest.len() == most {
                 largest.pop();
             }
-            largest.insert(place, (charged, workload.key));
+            largest.insert(place, (amount, workload.key));
         }
     }
     largest

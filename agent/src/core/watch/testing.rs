@@ -191,7 +191,7 @@ impl Scene {
     }
 
     /// Whether a decision waits for figures, which are read then.
-    fn awaits_figures(&mut self) -> bool {
+    pub(super) fn awaits_figures(&mut self) -> bool {
         while self.watch.figures.is_pending() || self.watch.folding.is_pending() {
             self.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
         }

@@ -121,6 +121,27 @@ fn page_cache_that_is_replaced_crosses_a_slices_threshold_without_an_event() {
 }
 
 #[test]
+fn page_cache_that_was_read_lately_hides_no_growth_that_replaces_it() {
+    let mut scene = Scene::new(10);
+    joins(&mut scene, 0, "replaces", 0, 0, 0);
+    joins(&mut scene, 1, "bystander", 20, 0, 0);
+    scene.sample();
+    // Read while memory is plentiful, and not known to the inventory thread.
+    scene.uses("replaces", 60);
+    scene.write("replaces", "memory.stat", &format!("inactive_file {}\n", 60 << 20));
+    scene.watch.sample(&Trigger::of(Cause::Timer, monotonic()));
+    scene.awaits_figures();
+    scene.sample();
+    scene.write("replaces", "memory.stat", "inactive_file 0\n");
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(
+        (scene.text("replaces", "cgroup.kill"), scene.text("bystander", "cgroup.kill")),
+        ("1".into(), String::new())
+    );
+}
+
+#[test]
 fn an_older_figure_of_a_slice_that_comes_late_is_read_again() {
     let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(10) });
     scene.write("slice", "memory.stat", &format!("inactive_file {0}\nactive_file 0\nslab_reclaimable 0\n", 5 << 20));
