@@ -9,7 +9,7 @@ use crate::record::{Filled, Writer};
 use crate::{cgroup, machine};
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_node::capabilities;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
 use rustix::net::{AddressFamily, SocketType};
@@ -18,6 +18,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -58,6 +59,10 @@ pub(crate) enum Kind {
     PageTables,
     /// Reads and rewrites one file (or block device, which it only reads) round and round: page cache, not growth.
     Churn,
+    /// Reads a file or device once: page cache, not growth.
+    Cache,
+    /// Does the same first, and then replaces that page cache by private memory: what is charged stays the same.
+    Replace,
     /// Starts copies of itself, each of which does the same: needs a pids.max.
     Fork,
     /// Waits in the kernel, uninterruptibly, for one direct read after another from a slow device.
@@ -317,6 +322,8 @@ enum Filler {
     Piped { pipes: Vec<(OwnedFd, OwnedFd)>, zeros: Vec<u8> },
     MappedAgain { file: File, pieces: Vec<Mapping> },
     Received { sockets: Vec<OwnedFd> },
+    Read { file: File, buffer: Vec<u8> },
+    Replaced { file: File, memory: Mapping },
 }
 
 impl Filler {
@@ -356,6 +363,13 @@ impl Filler {
             Kind::PacketRings => {
                 crate::container::own_network()?;
                 Self::Received { sockets: Vec::with_capacity(share.div_ceil(chunk)) }
+            }
+            Kind::Cache => Self::Read { file: File::open(&arguments.path)?, buffer: vec![0; chunk] },
+            Kind::Replace => {
+                let mut cache = Self::Read { file: File::open(&arguments.path)?, buffer: vec![0; chunk] };
+                (0..share).step_by(chunk).try_for_each(|at| cache.fill(at, (at + chunk).min(share)))?;
+                let memory = Mapping::anonymous(share, MapFlags::empty()).context("cannot map")?;
+                Self::Replaced { file: File::open(&arguments.path)?, memory }
             }
             Kind::Churn | Kind::Fork | Kind::Stuck => bail!("this kind does not grow"),
         })
@@ -408,6 +422,14 @@ impl Filler {
                 let socket = socket.context("cannot make a packet socket")?;
                 packet_ring(&socket, to - from).context("cannot give a packet socket a ring")?;
                 sockets.push(socket);
+            }
+            Self::Read { file, buffer } => {
+                file.read_exact_at(&mut buffer[..to - from], from as u64).context("cannot read")?;
+            }
+            Self::Replaced { file, memory } => {
+                let length = NonZeroU64::new((to - from) as u64);
+                fadvise(file, from as u64, length, Advice::DontNeed).context("cannot drop page cache")?;
+                memory.touch(from, to, page_size());
             }
             Self::Piped { pipes, zeros } => {
                 while pipes.len() * PIPE_BYTES < to {

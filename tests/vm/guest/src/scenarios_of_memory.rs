@@ -381,3 +381,39 @@ pub(crate) fn page_cache() -> Result<()> {
     reader.wait()?;
     scene.end()
 }
+
+/// What replaces its page cache by anonymous memory is the victim, in a slice whose charges stay the same meanwhile as on
+/// the node; a process that has read a larger file is not.
+pub(crate) fn replaced_page_cache() -> Result<()> {
+    Cgroup::create("work.slice")?.write("memory.max", &(240 * MIB).to_string())?;
+    let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| {
+        settings.slice_threshold_bytes = Some(176 * MIB);
+        // A slow machine stalls by itself.
+        settings.stall_percent = Some(100);
+    })?;
+    // Past the threshold of the slice, then past the node's.
+    replaced_in(&mut scene, "work.slice", 80)?;
+    replaced_in(&mut scene, "user.slice", 128)?;
+    scene.end()
+}
+
+fn replaced_in(scene: &mut Scene, slice: &str, mib: usize) -> Result<()> {
+    let larger = mib + 8;
+    let device = |name: &str| Slow::create(&format!("{name}-{mib}"), larger as u64, Duration::from_micros(10));
+    let (of_backup, of_hog) = (device("backup")?, device("hog")?);
+    let start = |kind, cgroup: &Cgroup, mib, rate, device: &Slow| {
+        let device = device.device.to_str().context("a device has a name")?;
+        Hog::start(kind, cgroup.path(), mib, &["--path", device, "--rate", rate, "--hold", "60"])
+    };
+    let cgroup = Cgroup::create(&format!("{slice}/backup"))?;
+    let mut backup = start("cache", &cgroup, larger, "0", &of_backup)?;
+    backup.wait_taken(larger, PATIENCE)?;
+    let victim = Cgroup::create(&format!("{slice}/replaces"))?;
+    let mut hog = start("replace", &victim, mib, "60", &of_hog)?;
+    scene.expect_killed(&mut hog, &victim).with_context(|| format!("in {slice}"))?;
+    ensure!(backup.child.try_wait()?.is_none(), "{slice}: a process was killed for page cache that can be dropped");
+    let taken = usize::try_from(hog.taken()? / MIB)?;
+    figure("replaced", &[("in", &slice), ("taken_mib", &taken), ("page_cache_mib", &mib)]);
+    ensure!(taken < mib, "{slice}: all of its page cache was replaced before it was stopped");
+    Ok(())
+}

@@ -147,6 +147,7 @@ const TESTS: &[Test] = &[
     test("meets-ten-small-ones", scenarios::ten_small_ones, 180, &[]),
     test("spares-the-disk-bound", scenarios::disk_bound, 180, &[NULL_BLOCK]),
     test("spares-page-cache", scenarios_of_memory::page_cache, 400, &[NULL_BLOCK]),
+    race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("clock-stepped", scenarios::clock_stepped, 240, &[]),
     test("uninterruptible-victim", scenarios::uninterruptible, 240, &[NULL_BLOCK]),

@@ -95,7 +95,7 @@ fn full_of_page_cache(mib: u64) -> Scene {
     joins(&mut scene, 0, "replaces", SLICE, mib, mib);
     scene.uses("slice", SLICE);
     let (handle, max, cache) = (scene.open("slice"), Bytes::mib(SLICE), Bytes::mib(mib));
-    let figures = SliceFigures { max, inactive_file: cache, reclaimable: Some(cache) };
+    let figures = SliceFigures { max, cache: PageCache { inactive_file: cache, reclaimable: Some(cache) } };
     scene.update(Update::Slice(0, Some(SliceFacts { handle, figures })));
     has_page_cache(&scene, mib);
     scene.sample();
