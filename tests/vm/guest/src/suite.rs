@@ -149,6 +149,7 @@ const TESTS: &[Test] = &[
     test("spares-page-cache", scenarios_of_memory::page_cache, 400, &[NULL_BLOCK]),
     race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
+    test("costs-little-at-rest", scenarios::at_rest, 400, &[]),
     test("clock-stepped", scenarios::clock_stepped, 240, &[]),
     test("uninterruptible-victim", scenarios::uninterruptible, 240, &[NULL_BLOCK]),
     test("fork-bomb-as-victim", scenarios::fork_bomb, 180, &[]),
