@@ -1,4 +1,4 @@
-//! Undoes what a core left that died: thaws what it froze, continues what the kernel side stopped for it.
+//! Undoes what a core left that died: thaws what it froze, continues what it and the kernel side stopped.
 //!
 //! The supervisor does this as soon as the core has ended; `plimsoll undo` does it where all processes were killed.
 
@@ -11,9 +11,10 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::os::CGROUP_ROOT;
 use plimsoll_sense::stopped;
-use plimsoll_state::{Found, Record, thaw, undo};
+use plimsoll_state::{Found, Record, continue_stopped, thaw, undo};
 
 use crate::acting::Locks;
+use crate::core::STOPPED;
 use crate::options::Options;
 use crate::supervisor::in_the_machine;
 
@@ -49,13 +50,23 @@ impl Summary {
     /// Continues what the kernel side stopped. That is recorded in a place of its own.
     fn resume(&mut self, stopped_pin: &Path) {
         match stopped::undo(stopped_pin) {
-            Ok(undone) => {
-                self.continued = undone.continued;
-                if undone.failed > 0 {
-                    self.failed.push(format!("{} stopped processes could not be continued", undone.failed));
-                }
-            }
+            Ok(undone) => self.add(undone.continued, undone.failed),
             Err(error) => self.failed.push(error.to_string()),
+        }
+    }
+
+    /// Continues what was stopped one by one, as the file in `directory` has it.
+    fn resume_one_by_one(&mut self, directory: &Path, boot: BootId) {
+        match continue_stopped(&directory.join(STOPPED), boot) {
+            Ok(undone) => self.add(undone.continued, undone.failed),
+            Err(error) => self.failed.push(error.to_string()),
+        }
+    }
+
+    fn add(&mut self, continued: usize, failed: usize) {
+        self.continued += continued;
+        if failed > 0 {
+            self.failed.push(format!("{failed} stopped processes could not be continued"));
         }
     }
 }
@@ -86,11 +97,13 @@ pub(crate) fn undo_all(configuration: &Configuration) -> anyhow::Result<Summary>
 /// Thaws and continues what a core holds that was killed and is not dead yet: it still has its locks, and what it wrote
 /// down stays for [`undo_all`] after its death.
 pub(crate) fn undo_before_death(directory: &Path) -> anyhow::Result<Summary> {
-    let entries = Record::read(&directory.join("record"), BootId::read()?)?;
+    let boot = BootId::read()?;
+    let entries = Record::read(&directory.join("record"), boot)?;
     let (thawed, failed) = thaw(&entries, &Root::open(CGROUP_ROOT.as_ref())?);
     let failed = failed.into_iter().map(|(id, why)| format!("cgroup {}: {why}", id.0)).collect();
     let mut summary = Summary { thawed, failed, ..Summary::default() };
     summary.resume(&plimsoll_sense::Config::default().stopped_pin);
+    summary.resume_one_by_one(directory, boot);
     Ok(summary)
 }
 
@@ -106,11 +119,13 @@ fn undo_in(directory: &Path, locks: &Locks, stopped_pin: &Path) -> anyhow::Resul
     if free.stopped {
         summary.resume(stopped_pin);
     }
+    let boot = BootId::read()?;
+    summary.resume_one_by_one(directory, boot);
     let path = directory.join("record");
     if !std::fs::exists(&path).with_context(|| format!("cannot access {}", path.display()))? {
         return Ok(summary);
     }
-    let (mut record, found) = Record::open(&path, BootId::read()?)?;
+    let (mut record, found) = Record::open(&path, boot)?;
     if let Found::Broken { aside, why } = found {
         // What it held cannot be known any more: a person has to check.
         summary.failed.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));

@@ -85,7 +85,7 @@ impl Watchdog {
         let seen = Arc::clone(&shared);
         let serve = move || {
             // Refused alike for both threads: then both are ordinary ones.
-            let _ = priority::raise_this_thread();
+            let _ = priority::raise_this_thread(priority::Level::Watching);
             while !seen.over.load(Ordering::Relaxed) {
                 let before = Instant::now();
                 thread::park_timeout(PERIOD);

@@ -1,7 +1,11 @@
 //! Frozen cgroups: each with an owner and a deadline, each undone.
+//!
+//! A freeze and a thaw are written by a worker, because both wait for a lock of all cgroups. Where the freeze waits for
+//! longer than that, the cgroup's processes are stopped one by one, and continued once it is written.
 
-use crate::journal::{Action, Intent, Journal, JournalFull, Step};
+use crate::journal::{Action, Intent, Journal, JournalFull, Step, StopJournal};
 use crate::point::{KillPoint, reached};
+use crate::worker::{Done, Job, Workers};
 use core::time::Duration;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
@@ -10,6 +14,8 @@ use std::sync::Arc;
 
 /// How long a thaw that the kernel refused is left before it is tried again.
 const AGAIN: Duration = Duration::from_millis(10);
+/// A freeze that is not written after this long waits for other writers: the processes are stopped one by one.
+const WRITES_WITHIN: Duration = Duration::from_millis(3);
 
 /// How brakes behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +73,10 @@ pub enum BrakeRefused {
     /// The journal is full.
     #[error(transparent)]
     Journal(#[from] JournalFull),
-    /// The kernel refused, or the cgroup is gone.
+    /// The worker has no room for the job.
+    #[error("the worker that would freeze it is busy")]
+    WorkerFull,
+    /// What it is cannot be read, or the cgroup is gone.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
@@ -75,6 +84,29 @@ pub enum BrakeRefused {
 /// What became of a brake. Each gives the handle back, so that the caller chooses where its descriptors are closed.
 #[derive(Clone, Debug)]
 pub enum BrakeEvent {
+    /// It is frozen.
+    Frozen {
+        /// The cgroup.
+        handle: Arc<Handle>,
+        /// When that was written.
+        at: MonotonicNs,
+    },
+    /// Its freeze waits, and its processes are stopped. [`Self::Frozen`] follows, unless it is thawed first.
+    Stopped {
+        /// The cgroup.
+        handle: Arc<Handle>,
+        /// How many processes.
+        processes: u32,
+        /// When the last of them was stopped.
+        at: MonotonicNs,
+    },
+    /// The kernel refused to freeze it. Nothing was left behind.
+    Refused {
+        /// The cgroup.
+        handle: Arc<Handle>,
+        /// What the kernel answered.
+        fault: Fault,
+    },
     /// Its time was over and it goes on.
     Thawed {
         /// The cgroup.
@@ -114,8 +146,8 @@ pub enum BrakeEvent {
 
 #[derive(Clone, Copy, Debug)]
 enum Growth {
-    /// Its usage was not read since it was frozen.
-    Unread,
+    /// Its usage was not read since it was frozen, which was then.
+    Unread(MonotonicNs),
     /// Read at this time, with the first reading.
     Judged(MonotonicNs, Bytes),
     /// Likewise, and it had grown too much by then, to this.
@@ -126,12 +158,26 @@ enum Growth {
     Unknown,
 }
 
+/// How far a brake has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The freeze is not written yet.
+    Freezing,
+    /// It is.
+    Frozen,
+    /// The thaw is not written yet; where it was refused, until it is tried again at the deadline.
+    Thawing { is_refused: bool },
+}
+
 #[derive(Debug)]
 struct Brake {
     handle: Arc<Handle>,
     owner: Owner,
     since: MonotonicNs,
     deadline: MonotonicNs,
+    stage: Stage,
+    /// Its processes are stopped one by one, and not continued yet.
+    is_stopped: bool,
     growth: Growth,
 }
 
@@ -140,21 +186,23 @@ struct Brake {
 pub struct Brakes {
     limits: BrakeLimits,
     table: Vec<Brake>,
+    stopped: Arc<dyn StopJournal>,
 }
 
 impl Brakes {
-    /// Room for `count` at a time.
-    pub fn with_capacity(limits: BrakeLimits, count: usize) -> Self {
-        Self { limits, table: Vec::with_capacity(count) }
+    /// Room for `count` at a time. `stopped`: where processes are written down that are stopped one by one.
+    pub fn with_capacity(limits: BrakeLimits, count: usize, stopped: Arc<dyn StopJournal>) -> Self {
+        Self { limits, table: Vec::with_capacity(count), stopped }
     }
 
-    /// Freezes a cgroup until it is thawed or its time is over.
+    /// Has a cgroup frozen until it is thawed or its time is over. What came of that is an event of [`Self::done`].
     pub fn brake(
         &mut self,
         handle: &Arc<Handle>,
         owner: Owner,
         now: MonotonicNs,
         journal: &mut impl Journal,
+        workers: &mut Workers,
     ) -> Result<(), BrakeRefused> {
         if self.holds(handle.id()) {
             return Err(BrakeRefused::Already);
@@ -162,42 +210,41 @@ impl Brakes {
         if self.table.len() == self.table.capacity() {
             return Err(BrakeRefused::Full);
         }
+        // Never while a write to it waits: that would be waited for, too.
         if handle.freeze_asked()? {
             return Err(BrakeRefused::ByOther);
         }
-        let intent = |step| Intent { step, cgroup: handle.id(), path: handle.path(), since: now };
-        journal.write(intent(Step::Freezing))?;
+        journal.write(Intent { step: Step::Freezing, cgroup: handle.id(), path: handle.path(), since: now })?;
         reached(KillPoint::BrakeIntentWritten);
-        if let Err(fault) = handle.freeze(true) {
+        if workers.write.submit(Job::Freeze(Arc::clone(handle), true)).is_err() {
             journal.clear(handle.id(), Action::Brake);
-            return Err(fault.into());
+            return Err(BrakeRefused::WorkerFull);
         }
-        reached(KillPoint::FreezeWritten);
-        // The entry is there, so there is room for its next step.
-        journal.write(intent(Step::Frozen))?;
-        reached(KillPoint::FreezeRecorded);
         self.table.push(Brake {
             handle: Arc::clone(handle),
             owner,
             since: now,
             deadline: now.after(self.limits.hold),
-            growth: Growth::Unread,
+            stage: Stage::Freezing,
+            is_stopped: false,
+            growth: Growth::Unread(now),
         });
         Ok(())
     }
 
-    /// Lets a cgroup go on before its time is over. `None` where it is not held.
-    pub fn thaw(&mut self, cgroup: CgroupId, now: MonotonicNs, journal: &mut impl Journal) -> Option<BrakeEvent> {
-        let index = self.table.iter().position(|brake| brake.handle.id() == cgroup)?;
-        Some(self.thaw_at(index, now, journal))
+    /// Has a cgroup thawed before its time is over. One that is not held is fine.
+    pub fn thaw(&mut self, cgroup: CgroupId, now: MonotonicNs, workers: &mut Workers) {
+        if let Some(brake) = self.table.iter_mut().find(|brake| brake.handle.id() == cgroup) {
+            brake.thaw(now, workers, &self.stopped);
+        }
     }
 
-    /// Lets one of them go on; call until `None` to let all go. One that the kernel refuses to thaw ends it too.
-    pub fn thaw_any(&mut self, now: MonotonicNs, journal: &mut impl Journal) -> Option<BrakeEvent> {
-        (!self.table.is_empty()).then(|| self.thaw_at(self.table.len() - 1, now, journal))
+    /// Has all of them thawed.
+    pub fn thaw_all(&mut self, now: MonotonicNs, workers: &mut Workers) {
+        self.table.iter_mut().for_each(|brake| brake.thaw(now, workers, &self.stopped));
     }
 
-    /// Whether this process holds it.
+    /// Whether this process holds it, or is about to, or has not thawed it yet.
     pub fn holds(&self, cgroup: CgroupId) -> bool {
         self.table.iter().any(|brake| brake.handle.id() == cgroup)
     }
@@ -212,22 +259,65 @@ impl Brakes {
         self.table.len()
     }
 
+    /// Whether a freeze or a thaw is not written yet: while there are any, poll the worker every few milliseconds.
+    pub fn awaits_write(&self) -> bool {
+        self.table.iter().any(|brake| matches!(brake.stage, Stage::Freezing | Stage::Thawing { is_refused: false }))
+    }
+
     /// When the next thing is due.
     pub fn next_due(&self) -> Option<MonotonicNs> {
-        self.table.iter().map(|brake| brake.due(&self.limits)).min()
+        self.table.iter().filter_map(|brake| brake.due(&self.limits)).min()
     }
 
     /// The next thing that happened up to `now`; call until `None`.
-    pub fn poll(&mut self, now: MonotonicNs, journal: &mut impl Journal) -> Option<BrakeEvent> {
+    pub fn poll(&mut self, now: MonotonicNs, journal: &mut impl Journal, workers: &mut Workers) -> Option<BrakeEvent> {
         for index in 0..self.table.len() {
-            if self.table[index].deadline <= now {
-                return Some(self.thaw_at(index, now, journal));
+            let brake = &mut self.table[index];
+            if brake.due(&self.limits).is_none_or(|due| now < due) {
+                continue;
             }
-            if let Some(event) = self.judge(index, now, journal) {
+            if brake.deadline <= now {
+                brake.thaw(now, workers, &self.stopped);
+            } else if brake.stage == Stage::Freezing {
+                let stop = Job::Stop(Arc::clone(&brake.handle), Arc::clone(&self.stopped));
+                // Without room for the job it is the freeze alone that will hold it.
+                let _ = workers.kill.submit(stop);
+                brake.is_stopped = true;
+            } else if let Some(event) = self.judge(index, now, journal) {
                 return Some(event);
             }
         }
         None
+    }
+
+    /// Takes a worker's result in. One that is about no brake is passed over.
+    pub fn done(
+        &mut self,
+        done: Done,
+        now: MonotonicNs,
+        journal: &mut impl Journal,
+        workers: &mut Workers,
+    ) -> Option<BrakeEvent> {
+        let index_of = |cgroup| self.table.iter().position(|brake| brake.handle.id() == cgroup);
+        match done {
+            Done::FreezeWritten { cgroup, is_freeze: true, outcome, at } => {
+                let index = index_of(cgroup)?;
+                // The freezer holds the processes from here on, also those that are continued.
+                self.table[index].resume(workers, &self.stopped);
+                let is_frozen = self.frozen(index, outcome, now, journal)?;
+                Some(is_frozen.map_or_else(|event| event, |handle| BrakeEvent::Frozen { handle, at }))
+            }
+            Done::FreezeWritten { cgroup, is_freeze: false, outcome, at: _ } => {
+                self.thawed(index_of(cgroup)?, outcome, now, journal)
+            }
+            Done::Stopped { cgroup, processes, at } if processes > 0 => {
+                let brake = &self.table[index_of(cgroup)?];
+                // Otherwise they are continued by now.
+                let waits = brake.stage == Stage::Freezing;
+                waits.then(|| BrakeEvent::Stopped { handle: Arc::clone(&brake.handle), processes, at })
+            }
+            _ => None,
+        }
     }
 
     /// The cgroups that grow although they are frozen.
@@ -236,19 +326,82 @@ impl Brakes {
         growing.map(|brake| brake.handle.id())
     }
 
-    /// Reads the usage of the cgroup at `index` where that is due.
-    fn judge(&mut self, index: usize, now: MonotonicNs, journal: &mut impl Journal) -> Option<BrakeEvent> {
+    /// The freeze at `index` was written, or refused, while no thaw was requested: gives the cgroup, or why it is not
+    /// frozen.
+    fn frozen(
+        &mut self,
+        index: usize,
+        outcome: Result<(), Fault>,
+        now: MonotonicNs,
+        journal: &mut impl Journal,
+    ) -> Option<Result<Arc<Handle>, BrakeEvent>> {
         let brake = &mut self.table[index];
-        if now < brake.due(&self.limits) {
+        if outcome.is_ok() {
+            let intent =
+                Intent { step: Step::Frozen, cgroup: brake.handle.id(), path: brake.handle.path(), since: brake.since };
+            // The entry is there, so there is room for its next step.
+            let _ = journal.write(intent);
+            reached(KillPoint::FreezeRecorded);
+        }
+        if brake.stage != Stage::Freezing {
             return None;
         }
+        Some(match outcome {
+            Ok(()) => {
+                (brake.stage, brake.growth) = (Stage::Frozen, Growth::Unread(now));
+                Ok(Arc::clone(&brake.handle))
+            }
+            Err(fault) => {
+                let Brake { handle, owner, .. } = self.take(index, journal);
+                Err(match fault {
+                    Fault::Gone => BrakeEvent::Gone { handle, owner },
+                    fault => BrakeEvent::Refused { handle, fault },
+                })
+            }
+        })
+    }
+
+    /// The thaw at `index` was written, or refused.
+    fn thawed(
+        &mut self,
+        index: usize,
+        outcome: Result<(), Fault>,
+        now: MonotonicNs,
+        journal: &mut impl Journal,
+    ) -> Option<BrakeEvent> {
+        let brake = &mut self.table[index];
+        let Stage::Thawing { is_refused } = &mut brake.stage else { return None };
+        if let Err(fault) = outcome
+            && fault != Fault::Gone
+        {
+            *is_refused = true;
+            brake.deadline = now.after(AGAIN);
+            return Some(BrakeEvent::ThawFailed { handle: Arc::clone(&brake.handle), owner: brake.owner, fault });
+        }
+        let Brake { handle, owner, since, .. } = self.take(index, journal);
+        reached(KillPoint::ThawRecorded);
+        Some(match outcome {
+            Ok(()) => BrakeEvent::Thawed { handle, owner, held: now.since(since) },
+            Err(_) => BrakeEvent::Gone { handle, owner },
+        })
+    }
+
+    /// Forgets the brake at `index`, which is over.
+    fn take(&mut self, index: usize, journal: &mut impl Journal) -> Brake {
+        let brake = self.table.swap_remove(index);
+        journal.clear(brake.handle.id(), Action::Brake);
+        brake
+    }
+
+    /// Reads the usage of the cgroup at `index`, which is due.
+    fn judge(&mut self, index: usize, now: MonotonicNs, journal: &mut impl Journal) -> Option<BrakeEvent> {
+        let brake = &mut self.table[index];
         let before = brake.growth;
         let usage = match brake.handle.usage() {
             Ok(usage) => usage,
             Err(Fault::Gone) => {
-                let brake = self.table.swap_remove(index);
-                journal.clear(brake.handle.id(), Action::Brake);
-                return Some(BrakeEvent::Gone { handle: brake.handle, owner: brake.owner });
+                let Brake { handle, owner, .. } = self.take(index, journal);
+                return Some(BrakeEvent::Gone { handle, owner });
             }
             // Growth cannot be seen; the deadline stays.
             Err(_) => {
@@ -261,35 +414,39 @@ impl Brakes {
         let grown = usage.saturating_sub(first);
         Some(BrakeEvent::StillGrows { handle: Arc::clone(&brake.handle), owner: brake.owner, grown })
     }
-
-    fn thaw_at(&mut self, index: usize, now: MonotonicNs, journal: &mut impl Journal) -> BrakeEvent {
-        let outcome = self.table[index].handle.freeze(false);
-        if let Err(fault) = outcome
-            && fault != Fault::Gone
-        {
-            let brake = &mut self.table[index];
-            brake.deadline = now.after(AGAIN);
-            return BrakeEvent::ThawFailed { handle: Arc::clone(&brake.handle), owner: brake.owner, fault };
-        }
-        reached(KillPoint::ThawWritten);
-        let Brake { handle, owner, since, .. } = self.table.swap_remove(index);
-        journal.clear(handle.id(), Action::Brake);
-        reached(KillPoint::ThawRecorded);
-        match outcome {
-            Ok(()) => BrakeEvent::Thawed { handle, owner, held: now.since(since) },
-            Err(_) => BrakeEvent::Gone { handle, owner },
-        }
-    }
 }
 
 impl Brake {
-    fn due(&self, limits: &BrakeLimits) -> MonotonicNs {
-        let reading = match self.growth {
-            Growth::Unread => self.since.after(limits.settle),
-            Growth::Judged(read, _) | Growth::Suspected(read, ..) => read.after(limits.watch),
-            Growth::Confirmed | Growth::Unknown => return self.deadline,
+    /// When the next thing is due; `None` while a thaw is being written.
+    fn due(&self, limits: &BrakeLimits) -> Option<MonotonicNs> {
+        let next = match (self.stage, self.growth) {
+            (Stage::Thawing { is_refused: false }, _) => return None,
+            (Stage::Freezing, _) if self.is_stopped => self.deadline,
+            (Stage::Freezing, _) => self.since.after(WRITES_WITHIN),
+            (Stage::Frozen, Growth::Unread(frozen)) => frozen.after(limits.settle),
+            (Stage::Frozen, Growth::Judged(read, _) | Growth::Suspected(read, ..)) => read.after(limits.watch),
+            (Stage::Thawing { .. }, _) | (Stage::Frozen, Growth::Confirmed | Growth::Unknown) => self.deadline,
         };
-        reading.min(self.deadline)
+        Some(next.min(self.deadline))
+    }
+
+    /// Has it thawed, after the freeze where that is not written yet. Without room for the jobs that is tried again.
+    fn thaw(&mut self, now: MonotonicNs, workers: &mut Workers, stopped: &Arc<dyn StopJournal>) {
+        if self.stage == (Stage::Thawing { is_refused: false }) {
+            return;
+        }
+        self.resume(workers, stopped);
+        let is_submitted = workers.write.submit(Job::Freeze(Arc::clone(&self.handle), false)).is_ok();
+        self.stage = Stage::Thawing { is_refused: !is_submitted };
+        self.deadline = now.after(AGAIN);
+    }
+
+    /// Has the processes continued that were stopped one by one.
+    fn resume(&mut self, workers: &mut Workers, stopped: &Arc<dyn StopJournal>) {
+        if self.is_stopped {
+            // The queue has room for all brakes and kills many times over; else they are continued with the next ones.
+            self.is_stopped = workers.kill.submit(Job::Continue(self.handle.id(), Arc::clone(stopped))).is_err();
+        }
     }
 }
 
@@ -297,7 +454,7 @@ impl Growth {
     /// What another reading makes of it.
     fn with(self, usage: Bytes, now: MonotonicNs, limits: &BrakeLimits) -> Self {
         let (first, suspected) = match self {
-            Self::Unread => return Self::Judged(now, usage),
+            Self::Unread(_) => return Self::Judged(now, usage),
             Self::Judged(_, first) => (first, None),
             Self::Suspected(_, first, last) => (first, Some(last)),
             Self::Confirmed | Self::Unknown => return self,
@@ -313,127 +470,4 @@ impl Growth {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Book, Fake, ms};
-
-    const MIB: u64 = 1 << 20;
-
-    /// Two CPUs: 4.5 MiB can be in flight.
-    fn limits() -> BrakeLimits {
-        BrakeLimits::of(2, Bytes(4096), Bytes::mib(2))
-    }
-
-    fn brakes() -> Brakes {
-        Brakes::with_capacity(limits(), 2)
-    }
-
-    #[test]
-    fn a_brake_is_undone_at_its_deadline() {
-        let fake = Fake::new("w");
-        let (mut brakes, mut book) = (brakes(), Book::default());
-        brakes.brake(&fake.handle, Owner(7), ms(100), &mut book).expect("it fits");
-        assert_eq!(fake.text("cgroup.freeze"), "1");
-        assert_eq!(book.steps(), [Step::Freezing, Step::Frozen]);
-        for at in [100, 105, 120, 2099] {
-            assert!(brakes.poll(ms(at), &mut book).is_none(), "{at}");
-        }
-        let event = brakes.poll(ms(2100), &mut book);
-        assert!(
-            matches!(&event, Some(BrakeEvent::Thawed { owner: Owner(7), held, .. }) if *held == Duration::from_secs(2)),
-            "{event:?}"
-        );
-        assert_eq!(fake.text("cgroup.freeze"), "0");
-        assert!(book.is_clear());
-        assert!(brakes.poll(ms(9000), &mut book).is_none());
-    }
-
-    #[test]
-    fn what_can_be_in_flight_is_a_huge_page_and_a_batch_for_each_cpu() {
-        assert_eq!(limits().in_flight, Bytes(2 * (2 * MIB + 64 * 4096)));
-        let of_64_kib = BrakeLimits::of(1, Bytes(65_536), Bytes::mib(512));
-        assert_eq!((of_64_kib.in_flight, of_64_kib.batch), (Bytes::mib(516), Bytes::mib(4)));
-    }
-
-    /// Freezes a cgroup of 100 MiB and reads it at these times with these usages in KiB more. Gives when growth was
-    /// reported, and by how much.
-    fn judged(readings: &[(u64, u64)]) -> Vec<(u64, Bytes)> {
-        let fake = Fake::new("w");
-        let (mut brakes, mut book) = (brakes(), Book::default());
-        brakes.brake(&fake.handle, Owner(0), ms(0), &mut book).expect("it fits");
-        let mut reported = Vec::new();
-        for (at, kib) in readings {
-            fake.write("memory.current", &format!("{}\n", 100 * MIB + (kib << 10)));
-            if let Some(BrakeEvent::StillGrows { grown, .. }) = brakes.poll(ms(*at), &mut book) {
-                reported.push((*at, grown));
-                assert!(brakes.growing().eq([fake.handle.id()]));
-            }
-            assert_eq!(fake.text("cgroup.freeze"), "1");
-        }
-        assert_eq!(brakes.growing().count(), reported.len());
-        reported
-    }
-
-    #[test]
-    fn growth_while_frozen_is_reported_once_beyond_what_was_in_flight_and_at_two_readings() {
-        let in_flight = 4608;
-        // Growth before the first reading was in flight as well.
-        assert_eq!(judged(&[(5, 90_000), (20, 90_000 + in_flight), (35, 90_000 + in_flight)]), []);
-        // It grows on, and is read no more once that is known.
-        let grows = [(5, 0), (20, in_flight + 1), (35, in_flight + 258), (50, 90_000), (65, 180_000)];
-        assert_eq!(judged(&grows), [(35, Bytes((in_flight + 258) << 10))]);
-        // One leap, and no more than one batch after it.
-        assert_eq!(judged(&[(5, 0), (20, 9000), (35, 9256), (50, 9256), (65, 9256)]), []);
-        // Slow growth adds up.
-        assert_eq!(judged(&[(5, 0), (20, 3000), (35, 6000), (50, 9000)]), [(50, Bytes(9000 << 10))]);
-        // One that is read early is judged at the same distance.
-        assert_eq!(judged(&[(5, 0), (19, 90_000), (20, 90_000), (34, 180_000)]), []);
-    }
-
-    #[test]
-    fn a_late_reading_is_judged_by_its_own_time() {
-        let fake = Fake::new("w");
-        let (mut brakes, mut book) = (brakes(), Book::default());
-        brakes.brake(&fake.handle, Owner(0), ms(0), &mut book).expect("it fits");
-        fake.write("memory.current", "900000000\n");
-        assert_eq!(brakes.next_due(), Some(ms(5)));
-        assert!(brakes.poll(ms(300), &mut book).is_none());
-        assert_eq!(brakes.next_due(), Some(ms(315)));
-    }
-
-    #[test]
-    fn a_freeze_by_another_program_is_left_alone() {
-        let fake = Fake::new("w");
-        fake.write("cgroup.freeze", "1\n");
-        let (mut brakes, mut book) = (brakes(), Book::default());
-        assert_eq!(brakes.brake(&fake.handle, Owner(0), ms(0), &mut book), Err(BrakeRefused::ByOther));
-        assert!(book.is_clear());
-        assert!(brakes.thaw(fake.handle.id(), ms(1), &mut book).is_none());
-        assert_eq!(fake.text("cgroup.freeze"), "1");
-    }
-
-    #[test]
-    fn nothing_is_frozen_that_is_not_written_down() {
-        let fake = Fake::new("w");
-        let (mut brakes, mut book) = (brakes(), Book::with_room(0));
-        let refused = brakes.brake(&fake.handle, Owner(0), ms(0), &mut book);
-        assert_eq!(refused, Err(BrakeRefused::Journal(JournalFull)));
-        assert_eq!(fake.text("cgroup.freeze"), "0");
-    }
-
-    #[test]
-    fn room_is_bounded_and_comes_back() {
-        let fakes = ["a", "b", "c"].map(Fake::new);
-        let (mut brakes, mut book) = (brakes(), Book::default());
-        for fake in &fakes[..2] {
-            brakes.brake(&fake.handle, Owner(0), ms(0), &mut book).expect("it fits");
-        }
-        assert_eq!(brakes.brake(&fakes[0].handle, Owner(0), ms(0), &mut book), Err(BrakeRefused::Already));
-        assert_eq!(brakes.brake(&fakes[2].handle, Owner(0), ms(0), &mut book), Err(BrakeRefused::Full));
-        assert!(brakes.thaw(fakes[0].handle.id(), ms(1), &mut book).is_some());
-        brakes.brake(&fakes[2].handle, Owner(0), ms(1), &mut book).expect("it fits again");
-        while brakes.thaw_any(ms(2), &mut book).is_some() {}
-        assert!(book.is_clear());
-        assert_eq!(brakes.count(), 0);
-    }
-}
+mod tests;

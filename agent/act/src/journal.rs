@@ -1,5 +1,6 @@
 //! Actions that are about to be taken, written where they outlive this process.
 
+use plimsoll_node::process::Pid;
 use plimsoll_units::{CgroupId, MonotonicNs};
 
 /// How far an action has come.
@@ -59,4 +60,24 @@ pub trait Journal {
     fn write(&mut self, intent: Intent<'_>) -> Result<(), JournalFull>;
     /// Forgets an action that is over. One that was never written is fine.
     fn clear(&mut self, cgroup: CgroupId, action: Action);
+}
+
+/// A process that is sent SIGSTOP because the freeze of its cgroup waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoppedProcess {
+    /// Its number.
+    pub pid: Pid,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The cgroup that it was found in.
+    pub cgroup: CgroupId,
+}
+
+/// Where stopped processes are written down before the signal, by a worker. Must outlive the death of this process at
+/// any instruction.
+pub trait StopJournal: core::fmt::Debug + Send + Sync {
+    /// Writes a process down that is about to be stopped.
+    fn write(&self, process: StoppedProcess) -> Result<(), JournalFull>;
+    /// Continues all processes that were found in a cgroup and are still the same, and clears them.
+    fn continue_in(&self, cgroup: CgroupId);
 }

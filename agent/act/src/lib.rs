@@ -1,8 +1,8 @@
 //! What is done about a plan: brake a cgroup, kill it, take its memory back, and see that it is gone.
 //!
-//! State machines that the core's thread drives with its own clock: each call writes or reads a few descriptors that
-//! are open already and returns. Nothing here decides, allocates after it was made, formats, logs, or waits; what
-//! blocks is handed to a [`Worker`].
+//! State machines that the core's thread drives with its own clock: each call reads a few descriptors that are open
+//! already and returns. Nothing here decides, allocates after it was made, formats, logs, or waits; what blocks is handed
+//! to a [`Worker`]. Freezing and killing a cgroup block: both wait for one lock of all cgroups.
 //!
 //! Every action is written into a [`Journal`] before it is done, so that the next process can undo it.
 
@@ -17,7 +17,7 @@ mod testing;
 mod worker;
 
 pub use brake::{BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Owner};
-pub use journal::{Action, Intent, Journal, JournalFull, Step};
+pub use journal::{Action, Intent, Journal, JournalFull, Step, StopJournal, StoppedProcess};
 pub use kill::{Begun, KillEvent, KillLimits, KillRefused, Kills, REGROWN};
 #[cfg(feature = "kill-points")]
 pub use point::on_reached;

@@ -1,11 +1,15 @@
-//! What the tests of this crate share: a cgroup made of plain files, and a journal in memory.
+//! What the tests of this crate share: a cgroup made of plain files, journals in memory, and a worker whose writes wait.
 
-use crate::journal::{Action, Intent, Journal, JournalFull, Step};
+use crate::journal::{Action, Intent, Journal, JournalFull, Step, StopJournal, StoppedProcess};
+use crate::worker::Worker;
 use core::time::Duration;
 use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::process::{Stat, resume};
 use plimsoll_units::{CgroupId, MonotonicNs};
 use std::fs;
-use std::sync::Arc;
+use std::os::unix::fs::symlink;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 
 pub(crate) fn ms(at: u64) -> MonotonicNs {
     MonotonicNs(0).after(Duration::from_millis(at))
@@ -36,6 +40,19 @@ impl Fake {
         {
             fs::write(below.join(file), text).expect("writable");
         }
+        Self::of(dir, name)
+    }
+
+    /// Whose file of this name takes no write.
+    pub(crate) fn that_refuses(name: &str, file: &str) -> Self {
+        let made = Self::new(name);
+        let path = made.file(file);
+        fs::remove_file(&path).expect("it is there");
+        symlink("/dev/full", &path).expect("writable");
+        Self::of(made.dir, name)
+    }
+
+    fn of(dir: tempfile::TempDir, name: &str) -> Self {
         let root = Root::open(dir.path()).expect("it is there");
         let handle = Handle::open(&root, name.as_bytes()).expect("readable").expect("it is there");
         Self { dir, handle: Arc::new(handle) }
@@ -97,5 +114,49 @@ impl Journal for Book {
 
     fn clear(&mut self, cgroup: CgroupId, action: Action) {
         self.open.retain(|entry| *entry != (cgroup, action));
+    }
+}
+
+/// Stopped processes, in memory, with room for two.
+#[derive(Debug, Default)]
+pub(crate) struct StopList(Mutex<Vec<StoppedProcess>>);
+
+impl StopList {
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().expect("no test panics with it").len()
+    }
+}
+
+impl StopJournal for StopList {
+    fn write(&self, process: StoppedProcess) -> Result<(), JournalFull> {
+        let mut all = self.0.lock().expect("no test panics with it");
+        assert!(Stat::read(process.pid).is_some_and(|stat| !stat.is_stopped), "it is written down before");
+        if all.len() == 2 {
+            return Err(JournalFull);
+        }
+        all.push(process);
+        Ok(())
+    }
+
+    fn continue_in(&self, cgroup: CgroupId) {
+        for process in self.0.lock().expect("no test panics with it").drain(..) {
+            assert_eq!((process.cgroup, resume(process.pid, process.start_ticks)), (cgroup, Ok(true)));
+        }
+    }
+}
+
+/// A worker that does no job until [`Self::end_wait`], as where another writer has the lock.
+pub(crate) struct WriterThatWaits(Sender<()>);
+
+impl WriterThatWaits {
+    pub(crate) fn start() -> (Worker, Self) {
+        let (release, waits) = channel();
+        // An error is the end of the test.
+        let wait = move || waits.recv().unwrap_or_default();
+        (Worker::start_with("write", 8, wait).expect("a thread starts"), Self(release))
+    }
+
+    pub(crate) fn end_wait(&self) {
+        self.0.send(()).expect("it waits");
     }
 }

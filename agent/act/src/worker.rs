@@ -1,15 +1,17 @@
-//! Threads for what opens files or blocks: signals to single processes, taking a dying process's memory, reclaim, figures
-//! that a decision needs anew.
+//! Threads for what opens files or blocks: freezes, thaws and kills of cgroups, signals to single processes, taking a
+//! dying process's memory, reclaim, figures that a decision needs anew.
 //!
 //! Jobs go in and results come out through bounded queues; neither side ever waits for the other.
 
+use crate::journal::{StopJournal, StoppedProcess};
 use crate::point::{KillPoint, reached};
 use core::time::Duration;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::{Activity, Handle, PageCache, TaskList};
-use plimsoll_node::process::{self, OpenedProcesses, Released};
+use plimsoll_node::clock::monotonic;
+use plimsoll_node::process::{self, OpenedProcesses, Released, Stat};
 use plimsoll_node::vmstat;
-use plimsoll_units::{Bytes, CgroupId};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::HashSet;
 use std::io;
@@ -30,6 +32,14 @@ const STACK: usize = 256 << 10;
 /// Something to do.
 #[derive(Debug)]
 pub enum Job {
+    /// Freeze a cgroup (true) or thaw it: a write that waits for a lock of all cgroups.
+    Freeze(Arc<Handle>, bool),
+    /// Write cgroup.kill, which waits likewise.
+    WriteKill(Arc<Handle>),
+    /// Send SIGSTOP to the processes of a cgroup whose freeze waits, the largest first, each written down before.
+    Stop(Arc<Handle>, Arc<dyn StopJournal>),
+    /// Continue what was stopped like this.
+    Continue(CgroupId, Arc<dyn StopJournal>),
     /// Send SIGKILL to each process of a cgroup by its descriptor: to those that cgroup.kill does not end, and where there
     /// is no cgroup.kill to all.
     Kill(Arc<Handle>),
@@ -64,10 +74,43 @@ pub enum Reclaimed {
 /// Something done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
+    /// The freeze or thaw of a cgroup was written, or refused.
+    FreezeWritten {
+        /// The cgroup.
+        cgroup: CgroupId,
+        /// Whether it was frozen or thawed.
+        is_freeze: bool,
+        /// What the kernel answered.
+        outcome: Result<(), Fault>,
+        /// When it did.
+        at: MonotonicNs,
+    },
+    /// cgroup.kill was written, or that was refused.
+    KillWritten {
+        /// The cgroup.
+        cgroup: CgroupId,
+        /// What the kernel answered.
+        outcome: Result<(), Fault>,
+        /// When it did.
+        at: MonotonicNs,
+    },
+    /// Processes of a cgroup were stopped one by one.
+    Stopped {
+        /// The cgroup.
+        cgroup: CgroupId,
+        /// How many.
+        processes: u32,
+        /// When the last of them was.
+        at: MonotonicNs,
+    },
     /// Every process of a cgroup was sent SIGKILL by its descriptor, as far as they could be found and opened.
     Killed {
         /// The cgroup.
         cgroup: CgroupId,
+        /// How many were sent it.
+        sent: u32,
+        /// When the last of them was.
+        at: MonotonicNs,
     },
     /// A cgroup's tasks were measured.
     Measured {
@@ -120,12 +163,20 @@ impl Worker {
     /// Starts a thread of this name with room for `capacity` jobs. Whatever the calling thread has locked, dropped or
     /// raised for itself holds for the new one as threads inherit it.
     pub fn start(name: &str, capacity: usize) -> io::Result<Self> {
+        Self::start_with(name, capacity, || {})
+    }
+
+    /// Likewise; the new thread does `prepare` first.
+    pub fn start_with(name: &str, capacity: usize, prepare: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let (jobs, take) = RingBuffer::new(capacity);
         let (give, done) = RingBuffer::new(capacity);
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
-        let thread =
-            thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(move || work(take, give, &seen))?;
+        let serve = move || {
+            prepare();
+            work(take, give, &seen);
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(serve)?;
         Ok(Self { jobs, done, thread: thread.thread().clone(), stop })
     }
 
@@ -142,10 +193,12 @@ impl Worker {
     }
 }
 
-/// The two workers that a kill needs. What one does must not wait for the other: a signal is sent in no time, and taking
-/// the memory of a large process can take long.
+/// The workers that brakes and kills need. What one does must not wait for the others: a write to a cgroup's files waits
+/// for a lock that all cgroups share, a signal is sent in no time, and taking the memory of a large process can take long.
 #[derive(Debug)]
 pub struct Workers {
+    /// Writes cgroup.freeze and cgroup.kill, in the order of the requests.
+    pub write: Worker,
     /// Sends signals, and measures what comes of them.
     pub kill: Worker,
     /// Takes the memory of the dying.
@@ -153,14 +206,19 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts both, each with room for `capacity` jobs.
+    /// Starts all, each with room for `capacity` jobs.
     pub fn start(capacity: usize) -> io::Result<Self> {
-        Ok(Self { kill: Worker::start("kill", capacity)?, release: Worker::start("release", capacity)? })
+        Self::beside(Worker::start("write", capacity)?, capacity)
     }
 
-    /// The next result of either, if there is one.
+    /// Starts the others beside one that writes.
+    pub fn beside(write: Worker, capacity: usize) -> io::Result<Self> {
+        Ok(Self { write, kill: Worker::start("kill", capacity)?, release: Worker::start("release", capacity)? })
+    }
+
+    /// The next result of any, if there is one.
     pub fn poll(&mut self) -> Option<Done> {
-        self.kill.poll().or_else(|| self.release.poll())
+        self.write.poll().or_else(|| self.kill.poll()).or_else(|| self.release.poll())
     }
 }
 
@@ -188,9 +246,29 @@ fn work(mut jobs: Consumer<Job>, mut done: Producer<Done>, stop: &AtomicBool) {
 
 fn perform(job: Job) -> Option<Done> {
     match job {
+        Job::Freeze(handle, is_freeze) => {
+            let outcome = handle.freeze(is_freeze);
+            let at = monotonic();
+            reached(if is_freeze { KillPoint::FreezeWritten } else { KillPoint::ThawWritten });
+            Some(Done::FreezeWritten { cgroup: handle.id(), is_freeze, outcome, at })
+        }
+        Job::WriteKill(handle) => {
+            let outcome = handle.kill();
+            let at = monotonic();
+            reached(KillPoint::KillWritten);
+            Some(Done::KillWritten { cgroup: handle.id(), outcome, at })
+        }
+        Job::Stop(handle, journal) => {
+            let processes = stop(&handle, &*journal);
+            Some(Done::Stopped { cgroup: handle.id(), processes, at: monotonic() })
+        }
+        Job::Continue(cgroup, journal) => {
+            journal.continue_in(cgroup);
+            None
+        }
         Job::Kill(handle) => {
-            kill(&handle);
-            Some(Done::Killed { cgroup: handle.id() })
+            let sent = kill(&handle);
+            Some(Done::Killed { cgroup: handle.id(), sent, at: monotonic() })
         }
         Job::Release(handle) => Some(release(&handle)),
         Job::Measure(handle) => Some(Done::Measured { cgroup: handle.id(), activity: handle.activity().ok() }),
@@ -219,23 +297,26 @@ fn terminate(handle: &Handle) {
 /// Sends SIGKILL to each process of a cgroup until no task is listed whose process was not sent it. A process that was sent
 /// it forks no more (`copy_process` fails where a fatal signal is pending), so what one round missed the next one finds.
 ///
-/// This is needed after cgroup.kill, too. That directs the signal at the first thread of each process alone (`send_sig` in
+/// This is needed beside cgroup.kill: that may have to wait, and directs the signal at the first thread of each process alone (`send_sig` in
 /// `__cgroup_kill`, kernel/cgroup/cgroup.c, which is `PIDTYPE_PID` to `complete_signal`, kernel/signal.c). A first thread
 /// that has exited (`PF_EXITING`) wants no signal, and one that is meant for it alone is passed on to no other thread of its
 /// process: those run on. A signal to the process (`PIDTYPE_TGID`) goes to any thread that wants it, and SIGKILL from there
 /// to all. The list of threads finds processes that the list of processes has lost.
-fn kill(handle: &Handle) {
+///
+/// Gives how many took it.
+fn kill(handle: &Handle) -> u32 {
     let mut sent = HashSet::new();
+    let mut taken = 0;
     for list in [TaskList::Processes, TaskList::Threads] {
         for _ in 0..ROUNDS {
             if !matches!(handle.populated(), Ok(true)) {
-                return;
+                return taken;
             }
             match handle.open_processes(list, AT_A_TIME, &sent) {
                 Ok(opened) if !opened.processes.is_empty() => {
                     for one in opened.processes {
                         // A zombie takes no signal, and a process that does not end is reported as stuck.
-                        let _ = process::kill(&one.fd);
+                        taken += u32::from(process::kill(&one.fd).is_ok());
                         sent.insert(one.pid);
                     }
                 }
@@ -243,6 +324,32 @@ fn kill(handle: &Handle) {
             }
         }
     }
+    taken
+}
+
+/// Stops the processes of a cgroup, the largest first, until no other one is listed or there is no room to write one
+/// down. Gives how many. A stopped process forks no more, so what one round missed the next one finds. One that is stopped
+/// already is left alone: it is not this agent's to continue.
+fn stop(handle: &Handle, journal: &dyn StopJournal) -> u32 {
+    let mut seen = HashSet::new();
+    let mut stopped = 0;
+    for _ in 0..ROUNDS {
+        let opened = handle.open_largest(AT_A_TIME, &seen).unwrap_or_default();
+        if opened.is_empty() {
+            break;
+        }
+        for one in opened {
+            seen.insert(one.pid);
+            let Some(stat) = Stat::read(one.pid).filter(|stat| !stat.is_stopped) else { continue };
+            let process = StoppedProcess { pid: one.pid, start_ticks: stat.start_ticks, cgroup: handle.id() };
+            if journal.write(process).is_err() {
+                return stopped;
+            }
+            // One that is gone keeps its row until the others are continued.
+            stopped += u32::from(process::stop(&one.fd).is_ok());
+        }
+    }
+    stopped
 }
 
 /// What was done to each process so far.
@@ -308,7 +415,7 @@ fn release(handle: &Handle) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::{Fake, StopList};
     use std::process::{Child, Command};
 
     fn wait(worker: &mut Worker) -> Done {
@@ -354,7 +461,36 @@ mod tests {
             let status = child.wait().expect("it is ours");
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
         }
-        assert_eq!(wait(&mut worker), Done::Killed { cgroup: fake.handle.id() });
+        assert!(matches!(wait(&mut worker), Done::Killed { cgroup, .. } if cgroup == fake.handle.id()));
+    }
+
+    #[test]
+    fn processes_are_stopped_as_far_as_they_can_be_written_down_and_others_stay_stopped() {
+        let fake = Fake::new("w");
+        let mut children = [sleeper(), sleeper(), sleeper(), sleeper()];
+        let pids = children.each_ref().map(process::Pid::from_child);
+        let stopped = || pids.map(|pid| Stat::read(pid).is_some_and(|stat| stat.is_stopped));
+        let wait_for = |expected: usize| {
+            while stopped().iter().filter(|is_stopped| **is_stopped).count() != expected {
+                thread::yield_now();
+            }
+        };
+        process::stop(process::open(pids[0]).expect("it runs")).expect("it is ours");
+        wait_for(1);
+        fake.write("cgroup.procs", &pids.map(|pid| pid.as_raw_nonzero().to_string() + "\n").concat());
+        let mut worker = Worker::start("test", 4).expect("a thread starts");
+        let list: Arc<dyn StopJournal> = Arc::new(StopList::default());
+        worker.submit(Job::Stop(Arc::clone(&fake.handle), Arc::clone(&list))).expect("there is room");
+        let Done::Stopped { processes, .. } = wait(&mut worker) else { panic!("another result") };
+        assert_eq!(processes, 2);
+        wait_for(3);
+        worker.submit(Job::Continue(fake.handle.id(), list)).expect("there is room");
+        wait_for(1);
+        assert!(stopped()[0], "the one that another program stopped");
+        for child in &mut children {
+            child.kill().expect("it is ours");
+            child.wait().expect("it is ours");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::file::{self, KeptFile};
 use crate::process::{self, Opened, OpenedProcesses, Pid};
 use crate::{Fault, NodeError, parse};
+use core::cmp::Reverse;
 use core::fmt;
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId};
@@ -240,11 +241,16 @@ impl Handle {
     }
 
     /// Freezes all processes in it and below it, or thaws them. Returns before they are.
+    ///
+    /// Waits for `cgroup_mutex`, one lock for all cgroups: writers in other subtrees hold it for as long as their
+    /// writes take (`cgroup_freeze_write`, kernel/cgroup/cgroup.c). Meanwhile the kernel holds the open file, too, and
+    /// [`Self::freeze_asked`] would wait for it (`kernfs_fop_write_iter`, fs/kernfs/file.c). For a helper thread.
     pub fn freeze(&self, is_frozen: bool) -> Result<(), Fault> {
         have(self.freeze.as_ref(), "cgroup.freeze")?.write(if is_frozen { b"1" } else { b"0" })
     }
 
-    /// Kills every process in it and below it, forks in flight included. Returns before they have exited.
+    /// Kills every process in it and below it, forks in flight included. Returns before they have exited. Waits for
+    /// `cgroup_mutex` as [`Self::freeze`] does: for a helper thread.
     pub fn kill(&self) -> Result<(), Fault> {
         have(self.kill.as_ref(), "cgroup.kill")?.write(b"1")
     }
@@ -300,20 +306,41 @@ impl Handle {
     /// the task was still in the cgroup after it was opened, so that no number used again leads astray. Allocates and
     /// opens: for a helper thread.
     pub fn open_processes(&self, list: TaskList, most: usize, except: &HashSet<Pid>) -> Result<OpenedProcesses, Fault> {
-        let mut opened = Vec::new();
+        let mut listed = Vec::new();
         let mut more = false;
         self.each_task(list, &mut |pid| {
             if except.contains(&pid) {
                 return true;
             }
-            if opened.len() == most {
-                more = true;
-                return false;
+            more = listed.len() == most;
+            if !more {
+                listed.push(pid);
             }
-            // One that ended meanwhile is not missed.
-            opened.extend(list.open(pid).ok().map(|fd| Opened { pid, fd }));
+            !more
+        })?;
+        Ok(OpenedProcesses { cgroup: self.id, processes: self.open_listed(list, listed)?, more })
+    }
+
+    /// Opens up to `most` of its processes that are not in `except`, those with the most resident memory and in that
+    /// order; otherwise as [`Self::open_processes`].
+    pub fn open_largest(&self, most: usize, except: &HashSet<Pid>) -> Result<Vec<Opened>, Fault> {
+        let mut sizes = Vec::new();
+        self.each_task(TaskList::Processes, &mut |pid| {
+            if !except.contains(&pid) {
+                sizes.push((process::Stat::read(pid).map_or(0, |stat| stat.resident), pid));
+            }
             true
         })?;
+        sizes.sort_unstable_by_key(|(resident, _)| Reverse(*resident));
+        sizes.truncate(most);
+        self.open_listed(TaskList::Processes, sizes.into_iter().map(|(_, pid)| pid).collect())
+    }
+
+    /// Opens these tasks of a list, as far as they are on it after that.
+    fn open_listed(&self, list: TaskList, tasks: Vec<Pid>) -> Result<Vec<Opened>, Fault> {
+        // One that ended meanwhile is not missed.
+        let open = |pid| list.open(pid).ok().map(|fd| Opened { pid, fd });
+        let mut opened: Vec<Opened> = tasks.into_iter().filter_map(open).collect();
         if !opened.is_empty() {
             let all: HashSet<Pid> = opened.iter().map(|one| one.pid).collect();
             let mut still = HashSet::with_capacity(all.len());
@@ -323,7 +350,7 @@ impl Handle {
             })?;
             opened.retain(|one| still.contains(&one.pid));
         }
-        Ok(OpenedProcesses { cgroup: self.id, processes: opened, more })
+        Ok(opened)
     }
 
     /// Whether its tasks run or end. Opens files, and makes the kernel add up its per-processor figures: for a helper

@@ -8,7 +8,7 @@ use std::path::Path;
 /// What the calling thread got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Real time, round robin, at its lowest level: before every ordinary task, behind every other real-time one.
+    /// Real time, round robin: before every ordinary task.
     RoundRobin,
     /// Ordinary, with the best nice value. Real time was refused for this reason.
     Nice(Errno),
@@ -16,9 +16,22 @@ pub enum Priority {
     Unchanged(Errno),
 }
 
+/// Levels of real-time priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The lowest one: behind every other real-time task.
+    Watching,
+    /// The next one: before what watches, which it runs for.
+    Writing,
+}
+
 /// Raises the calling thread, as far as the kernel allows. Never an error: an ordinary thread is slower, not wrong.
-pub fn raise_this_thread() -> Priority {
-    match sys::set_round_robin(1) {
+pub fn raise_this_thread(level: Level) -> Priority {
+    let level = match level {
+        Level::Watching => 1,
+        Level::Writing => 2,
+    };
+    match sys::set_round_robin(level) {
         Ok(()) => Priority::RoundRobin,
         // No process named means the calling thread.
         Err(refused) => match setpriority_process(None, -20) {

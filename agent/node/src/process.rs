@@ -2,8 +2,8 @@
 
 use crate::{file, sys};
 use plimsoll_units::{Bytes, CgroupId};
-use procfs::FromBufRead as _;
 use procfs::process::{Process, Status};
+use procfs::{FromBufRead as _, FromRead as _};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -38,6 +38,48 @@ pub fn kill(pidfd: impl AsFd) -> Result<(), Errno> {
 /// Asks the process to end by itself. One that is gone already is fine.
 pub fn terminate(pidfd: impl AsFd) -> Result<(), Errno> {
     signal(pidfd, Signal::TERM)
+}
+
+/// Stops all threads of the process until it is continued. One that is gone already is fine.
+pub fn stop(pidfd: impl AsFd) -> Result<(), Errno> {
+    signal(pidfd, Signal::STOP)
+}
+
+/// Continues the process with this number, if it is still the one that started then ([`Stat::start_ticks`]). Gives
+/// whether it was. Opens files: for a helper thread.
+pub fn resume(pid: Pid, start_ticks: u64) -> Result<bool, Errno> {
+    let process = match open(pid) {
+        Ok(process) => process,
+        Err(Errno::SRCH) => return Ok(false),
+        Err(errno) => return Err(errno),
+    };
+    // Where the number was given to another process since it was opened, the signal goes to none.
+    let is_same = Stat::read(pid).is_some_and(|stat| stat.start_ticks == start_ticks);
+    if is_same {
+        signal(&process, Signal::CONT)?;
+    }
+    Ok(is_same)
+}
+
+/// What `/proc/PID/stat` says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// When it started, in clock ticks since boot: with its number, that names one process.
+    pub start_ticks: u64,
+    /// A signal or a tracer has stopped it.
+    pub is_stopped: bool,
+    /// Its resident memory, in pages.
+    pub resident: u64,
+}
+
+impl Stat {
+    /// Reads it; `None` where there is no such process. Opens a file: for a helper thread.
+    pub fn read(pid: Pid) -> Option<Self> {
+        let text = file::read_all(&PathBuf::from(format!("/proc/{}/stat", pid.as_raw_nonzero()))).ok()?;
+        let stat = procfs::process::Stat::from_read(text.as_slice()).ok()?;
+        let is_stopped = matches!(stat.state, 'T' | 't');
+        Some(Self { start_ticks: stat.starttime, is_stopped, resident: stat.rss })
+    }
 }
 
 fn signal(pidfd: impl AsFd, signal: Signal) -> Result<(), Errno> {
@@ -212,6 +254,28 @@ mod tests {
         // Still the same file.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", shared.as_raw_fd())).expect("it is open");
         assert_eq!(link, path("shared"));
+    }
+
+    #[test]
+    fn a_process_is_stopped_and_continued_only_where_it_is_still_the_same() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let pid = Pid::from_child(&child);
+        let stat = || Stat::read(pid).expect("it runs");
+        let start_ticks = stat().start_ticks;
+        let wait_until_stopped = |is_stopped: bool| {
+            while stat().is_stopped != is_stopped {
+                std::thread::yield_now();
+            }
+        };
+        stop(open(pid).expect("it runs")).expect("it is ours");
+        wait_until_stopped(true);
+        assert_eq!(resume(pid, start_ticks + 1), Ok(false));
+        assert!(stat().is_stopped, "another process is meant");
+        assert_eq!(resume(pid, start_ticks), Ok(true));
+        wait_until_stopped(false);
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+        assert_eq!((Stat::read(pid), resume(pid, start_ticks)), (None, Ok(false)));
     }
 
     #[test]

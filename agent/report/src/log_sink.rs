@@ -101,7 +101,7 @@ fn enforcement(record: &EnforcementRecord<'_>) {
         EnforcementRecord::Brake { path, at, what } => {
             let path = escaped(path);
             let message = braked(&path, what);
-            let warns = matches!(what, Braked::ThawFailed | Braked::Refused(_));
+            let warns = matches!(what, Braked::Stopped(_) | Braked::ThawFailed | Braked::Refused(_));
             event!(warns, cgroup = path, brake = what.name(), at_ns = at.0, "{message}");
         }
         EnforcementRecord::StoppedInKernel { pid, slice, at } => tracing::info!(
@@ -138,6 +138,9 @@ fn enforcement(record: &EnforcementRecord<'_>) {
 fn braked(path: &str, what: Braked) -> String {
     match what {
         Braked::Frozen => format!("{path} is frozen"),
+        Braked::Stopped(processes) => format!(
+            "{processes} processes of {path} are stopped one by one, because its freeze waits for writes to other cgroups"
+        ),
         Braked::Thawed(held) => format!("{path} is thawed after {held:?}"),
         Braked::StillGrows(grown) => format!("{path} was frozen and grew {grown}"),
         Braked::Gone => format!("{path} was removed while it was frozen"),

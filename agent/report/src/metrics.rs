@@ -204,7 +204,11 @@ impl Metrics {
     fn begin(&self) {
         let known: [(&Family<Label, Counter>, _, &[&str]); 6] = [
             (&self.oom_kills, "scope", &["global", "cgroup", "cpuset", "numa-node"]),
-            (&self.brakes, "outcome", &["frozen", "thawed", "still-grows", "gone", "refused", "thaw-failed"]),
+            (
+                &self.brakes,
+                "outcome",
+                &["frozen", "stopped", "thawed", "still-grows", "gone", "refused", "thaw-failed"],
+            ),
             (&self.kernel_brakes, "outcome", &["applied", "refused", "repeated"]),
             (&self.tampered, "what", &["thresholds", "programs"]),
             (&self.lost_records, "ring", &["watch-queue", "inventory-queue"]),

@@ -26,8 +26,24 @@ struct Episode {
     seen: MonotonicNs,
     crossed: Option<MonotonicNs>,
     past_threshold: Bytes,
+    /// How far memory was below the threshold when what grew was first to be stopped, until that is done.
+    stopping: Option<Bytes>,
     stopped: bool,
     acted: bool,
+}
+
+impl Episode {
+    const fn new(seen: MonotonicNs) -> Self {
+        Self {
+            depth: [0; SCOPES],
+            seen,
+            crossed: None,
+            past_threshold: Bytes::ZERO,
+            stopping: None,
+            stopped: false,
+            acted: false,
+        }
+    }
 }
 
 /// What is remembered of it: one at a time. A deeper threshold that is crossed begins it anew.
@@ -55,9 +71,7 @@ impl Episodes {
             }
             open if is_deeper(&[0; SCOPES]) => {
                 let acted = open.is_some_and(|open| open.acted);
-                let new =
-                    Episode { depth, seen: now, crossed: trigger, past_threshold: Bytes::ZERO, stopped: false, acted };
-                *open = Some(new);
+                *open = Some(Episode { depth, crossed: trigger, acted, ..Episode::new(now) });
                 true
             }
             _ => false,
@@ -71,18 +85,17 @@ impl Episodes {
         }
     }
 
-    /// What grew was stopped at `now`, this far below a threshold. Gives what is to be reported: the first time after a
-    /// crossing.
-    pub(super) fn stopped(&mut self, past_threshold: Bytes, now: MonotonicNs) -> Option<Reported> {
-        let open = self.open.get_or_insert(Episode {
-            depth: [0; SCOPES],
-            seen: now,
-            crossed: None,
-            past_threshold,
-            stopped: false,
-            acted: false,
-        });
+    /// What grew is to be stopped, this far below a threshold.
+    pub(super) fn stopping(&mut self, past_threshold: Bytes, now: MonotonicNs) {
+        let open = self.open.get_or_insert(Episode { past_threshold, ..Episode::new(now) });
         open.acted = true;
+        open.stopping.get_or_insert(past_threshold);
+    }
+
+    /// That is done. Gives what is to be reported: the first time after a crossing.
+    pub(super) fn stopped(&mut self) -> Option<Reported> {
+        let open = self.open.as_mut()?;
+        let past_threshold = open.stopping?;
         let crossed = open.crossed;
         (!std::mem::replace(&mut open.stopped, true)).then_some(Reported { crossed, past_threshold })
     }
@@ -116,24 +129,30 @@ mod tests {
 
     const MIB: Bytes = Bytes::mib(1);
 
+    /// What is reported where what grew is stopped at once.
+    fn stop(episodes: &mut Episodes, now: MonotonicNs) -> Option<Reported> {
+        episodes.stopping(MIB, now);
+        episodes.stopped()
+    }
+
     #[test]
     fn a_hard_threshold_is_reported_from_its_own_crossing_while_a_soft_one_stays_crossed() {
         let mut episodes = Episodes::default();
         episodes.sample(node(1), Some(at(10)), at(11));
         assert_eq!(episodes.over(false), None, "nothing was done yet");
         episodes.sample(node(2), Some(at(9000)), at(9001));
-        assert_eq!(episodes.stopped(MIB, at(9002)), Some(Reported { crossed: Some(at(9000)), past_threshold: MIB }));
-        assert_eq!(episodes.stopped(MIB, at(9003)), None, "once after a crossing");
+        assert_eq!(stop(&mut episodes, at(9002)), Some(Reported { crossed: Some(at(9000)), past_threshold: MIB }));
+        assert_eq!(stop(&mut episodes, at(9003)), None, "once after a crossing");
         // The event of the next step down is no crossing of a threshold.
         episodes.sample(node(2), Some(at(9010)), at(9011));
-        assert_eq!(episodes.stopped(MIB, at(9012)), None);
+        assert_eq!(stop(&mut episodes, at(9012)), None);
         episodes.past(Bytes::mib(3));
         episodes.sample(node(1), None, at(9100));
         assert_eq!(episodes.over(false), Some(Reported { crossed: Some(at(9000)), past_threshold: Bytes::mib(3) }));
         assert_eq!(episodes.over(false), None);
         // The hard threshold again.
         episodes.sample(node(2), Some(at(20_000)), at(20_001));
-        let reported = episodes.stopped(MIB, at(20_002)).expect("another crossing");
+        let reported = stop(&mut episodes, at(20_002)).expect("another crossing");
         assert_eq!(reported.crossed, Some(at(20_000)));
         assert_eq!(episodes.over(true).map(|reported| reported.crossed), Some(Some(at(20_000))));
         assert!(!episodes.is_open());
@@ -145,7 +164,7 @@ mod tests {
             let mut episodes = Episodes::default();
             episodes.sample(node(1), None, at(6));
             episodes.sample(node(1), Some(trigger), at(10));
-            assert_eq!(episodes.stopped(MIB, at(10)).expect("the first").crossed, expected);
+            assert_eq!(stop(&mut episodes, at(10)).expect("the first").crossed, expected);
         }
     }
 
@@ -156,9 +175,23 @@ mod tests {
         assert!(!episodes.is_open(), "an event without a crossing is none");
         let mut slice = node(1);
         episodes.sample(slice, Some(at(10)), at(11));
-        assert!(episodes.stopped(MIB, at(12)).is_some());
+        assert!(stop(&mut episodes, at(12)).is_some());
         slice[3] = 1;
         episodes.sample(slice, Some(at(20)), at(21));
-        assert_eq!(episodes.stopped(MIB, at(22)), Some(Reported { crossed: Some(at(20)), past_threshold: MIB }));
+        assert_eq!(stop(&mut episodes, at(22)), Some(Reported { crossed: Some(at(20)), past_threshold: MIB }));
+    }
+
+    #[test]
+    fn what_is_done_late_is_of_the_crossing_that_it_was_requested_for() {
+        let mut episodes = Episodes::default();
+        episodes.sample(node(1), Some(at(10)), at(11));
+        episodes.stopping(MIB, at(12));
+        episodes.stopping(Bytes::mib(9), at(13));
+        assert_eq!(episodes.stopped(), Some(Reported { crossed: Some(at(10)), past_threshold: MIB }));
+        episodes.stopping(MIB, at(14));
+        assert!(episodes.over(true).is_some());
+        assert_eq!(episodes.stopped(), None, "it is over");
+        episodes.sample(node(1), Some(at(20)), at(21));
+        assert_eq!(episodes.stopped(), None, "nothing was requested since");
     }
 }

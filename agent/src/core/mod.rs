@@ -31,12 +31,12 @@ use plimsoll_node::meminfo::{self, MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
-use plimsoll_node::{capabilities, lock, priority, system_calls};
+use plimsoll_node::{NodeError, capabilities, lock, priority, system_calls};
 use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
 use plimsoll_state::heartbeat::Heart;
 use plimsoll_state::queue::{self, Producer};
-use plimsoll_state::{Found, PendingKill, Record as RunRecord, handover, undo};
+use plimsoll_state::{Found, PendingKill, Record as RunRecord, StoppedProcesses, handover, undo};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages, Pattern};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
@@ -66,6 +66,8 @@ const UPDATES: usize = 2 * SLOTS;
 const QUEUE: usize = 2048;
 /// Frames in the inventory thread's.
 const SLOW_QUEUE: usize = 512;
+/// The file of processes that were stopped one by one, in the state directory.
+pub(crate) const STOPPED: &str = "stopped";
 /// Jobs that a worker may have waiting.
 const JOBS: usize = 1024;
 /// Brakes and kills at a time: as many as the run record has room for.
@@ -158,11 +160,15 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.workloads = lap(now);
 
     let now = monotonic();
-    settle(&mut troubles)?;
+    let writer = settle(&mut troubles)?;
     start.lock = lap(now);
 
     let undone = past.as_ref().and_then(|past| past.counts);
-    let enforcer = past.map(|past| enforcer(&configuration, past, &root, &mut troubles)).transpose()?;
+    // One that shadows hands it to the thread that takes over.
+    let (writer, enforcer) = match past {
+        Some(past) => (None, Some(enforcer(&configuration, past, &root, writer, &mut troubles)?)),
+        None => (Some(writer), None),
+    };
     let resumer = if acting && brakes_in_kernel { resumer()? } else { None };
     let slow = slow_sample(source.kind(), &configuration);
     let kernel_brake = KernelBrake::new(configuration.machine.brake.deadline, resumer);
@@ -184,13 +190,9 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.armed = lap(begun);
     let source = attempts.last().map_or("none", |attempt| attempt.kind.name());
     let startup_report = StartupReport { source, shadow, attempts, start, undone, troubles };
-    let inventory_thread = std::thread::Builder::new()
-        .name("inventory".into())
-        .stack_size(INVENTORY_STACK)
-        .spawn(move || inventory.serve(startup_report))
-        .context("cannot start the inventory thread")?;
-    if let Some(turn) = turn {
-        let ways = succession::Ways { means: give_means, news, taken_over: report_taken_over };
+    let inventory_thread = start_inventory(inventory, startup_report)?;
+    if let Some((turn, writer)) = turn.zip(writer) {
+        let ways = succession::Ways { means: give_means, writer, news, taken_over: report_taken_over };
         succession::start(turn, configuration, root, brakes_in_kernel, ways)?;
     }
     fault_injection::filter()?;
@@ -199,6 +201,14 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     // Nothing is closed or freed one by one: this thread may not, and the kernel does it all. The runtime's own exit takes
     // locks that threads which are just ending may hold.
     signal_hook::low_level::exit(end.code().into())
+}
+
+fn start_inventory(inventory: inventory::Thread, startup_report: StartupReport) -> anyhow::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name("inventory".into())
+        .stack_size(INVENTORY_STACK)
+        .spawn(move || inventory.serve(startup_report))
+        .context("cannot start the inventory thread")
 }
 
 /// The watching thread's queue to the reporter and the inventory thread's, handed over by `socket`.
@@ -226,7 +236,7 @@ fn let_go(watch: &mut Watch, handle: &InventoryHandle, claim: Option<&Claim>, in
 }
 
 /// Waits for another thread, but not for long.
-fn wait_for(done: impl Fn() -> bool) {
+fn wait_for(mut done: impl FnMut() -> bool) {
     let begun = monotonic();
     while !done() && monotonic().since(begun) < LAST_WORDS {
         let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
@@ -236,6 +246,8 @@ fn wait_for(done: impl Fn() -> bool) {
 /// What an earlier process left, undone.
 struct Past {
     record: RunRecord,
+    /// Processes that were stopped one by one.
+    stopped: StoppedProcesses,
     /// Kills that are waited for.
     kills: Vec<PendingKill>,
     /// Thawed, continued, failed, kills; absent where there was nothing.
@@ -245,8 +257,9 @@ struct Past {
 impl Past {
     /// Before anything else is done: what is frozen since an earlier process died goes on.
     fn undo(configuration: &Configuration, root: &Root, troubles: &mut Vec<String>) -> anyhow::Result<Self> {
-        let path = configuration.machine.state_directory.join("record");
-        let (mut record, found) = RunRecord::open(&path, BootId::read()?)?;
+        let (directory, boot) = (&configuration.machine.state_directory, BootId::read()?);
+        let (mut record, found) = RunRecord::open(&directory.join("record"), boot)?;
+        let stopped = StoppedProcesses::open(&directory.join(STOPPED), boot)?;
         if let Found::Broken { aside, why } = found {
             troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
         }
@@ -254,15 +267,17 @@ impl Past {
             troubles.push("the run record is not locked in memory: writing to it may have to wait for a disk".into());
         }
         let before = undo(&mut record, root);
+        let one_by_one = stopped.continue_all();
         let continued = stopped::undo(&stopped_pin()).unwrap_or_else(|error| {
             troubles.push(format!("cannot continue what the in-kernel brake stopped: {error}"));
             stopped::Undone::default()
         });
-        let failed = before.failed.len() + continued.failed;
-        let [thawed, continued, failed, kills] = [before.thawed.len(), continued.continued, failed, before.kills.len()]
+        let failed = before.failed.len() + continued.failed + one_by_one.failed;
+        let continued = continued.continued + one_by_one.continued;
+        let [thawed, continued, failed, kills] = [before.thawed.len(), continued, failed, before.kills.len()]
             .map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         let counts = (thawed, continued, failed, kills);
-        Ok(Self { record, kills: before.kills, counts: (counts != (0, 0, 0, 0)).then_some(counts) })
+        Ok(Self { record, stopped, kills: before.kills, counts: (counts != (0, 0, 0, 0)).then_some(counts) })
     }
 }
 
@@ -311,19 +326,32 @@ fn slow_sample(kind: Kind, configuration: &Configuration) -> Option<Duration> {
     }
 }
 
-/// Locks memory, raises this thread, and gives up what was needed for the start only.
-fn settle(troubles: &mut Vec<String>) -> anyhow::Result<()> {
+/// Locks memory, raises this thread, and gives up what was needed for the start only. Gives the worker that writes to
+/// cgroups' files, which has a higher priority than this thread, so that a freeze is written as soon as it is requested.
+fn settle(troubles: &mut Vec<String>) -> anyhow::Result<Worker> {
     if let Err(error) = lock::all() {
         troubles.push(error.to_string());
     }
     lock::touch_stack();
-    if let priority::Priority::Unchanged(errno) = priority::raise_this_thread() {
+    let prepare = || {
+        // What is not granted to it is not granted to the watching thread, which reports that.
+        let _ = priority::raise_this_thread(priority::Level::Writing);
+        if let Err(error) = keep_capabilities() {
+            crate::log::complain(&format!("the worker that writes keeps capabilities: {error}"));
+        }
+    };
+    let writer = Worker::start_with("write", JOBS, prepare).context("cannot start a worker thread")?;
+    if let priority::Priority::Unchanged(errno) = priority::raise_this_thread(priority::Level::Watching) {
         troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
     }
-    // What is needed from here on: files that belong to users, signals to their processes, and cgroups by their ids.
-    // Threads inherit it.
-    capabilities::keep_only(&[capabilities::KILL, capabilities::DAC_OVERRIDE, capabilities::DAC_READ_SEARCH])?;
-    Ok(())
+    keep_capabilities()?;
+    Ok(writer)
+}
+
+/// Drops what is not needed any more on the calling thread; threads that it starts inherit what is left: for files that
+/// belong to users, signals to their processes, and cgroups by their ids.
+fn keep_capabilities() -> Result<(), NodeError> {
+    capabilities::keep_only(&[capabilities::KILL, capabilities::DAC_OVERRIDE, capabilities::DAC_READ_SEARCH]).map(drop)
 }
 
 /// The time since `from`.
@@ -429,6 +457,7 @@ fn enforcer(
     configuration: &Configuration,
     mut past: Past,
     root: &Root,
+    writer: Worker,
     troubles: &mut Vec<String>,
 ) -> anyhow::Result<Enforcer> {
     let of_machine = BrakeLimits::of(meminfo::cpus(), Bytes(page_bytes()), Bytes(meminfo::huge_page_bytes()));
@@ -437,10 +466,10 @@ fn enforcer(
     let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
     Ok(Enforcer {
         record: past.record,
-        brakes: Brakes::with_capacity(limits, MAX_ACTIONS),
+        brakes: Brakes::with_capacity(limits, MAX_ACTIONS, Arc::new(past.stopped)),
         kills,
         doubtful,
-        workers: Workers::start(JOBS).context("cannot start the worker threads")?,
+        workers: Workers::beside(writer, JOBS).context("cannot start the worker threads")?,
         reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
         figures: Worker::start("figures", watch::FIGURES).context("cannot start a worker thread")?,
         fold: Worker::start("fold", 1).context("cannot start a worker thread")?,

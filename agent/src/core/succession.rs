@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use anyhow::Context as _;
+use plimsoll_act::Worker;
 use plimsoll_config::Configuration;
 use plimsoll_node::cgroup::Root;
 
@@ -20,6 +21,8 @@ const STACK: usize = 512 << 10;
 /// Its ways to the other threads.
 pub(super) struct Ways {
     pub(super) means: rtrb::Producer<Means>,
+    /// The worker that writes to cgroups' files, with its priority.
+    pub(super) writer: Worker,
     /// Written when they are there.
     pub(super) news: OwnedFd,
     /// What the inventory thread says of it.
@@ -48,11 +51,11 @@ pub(super) fn start(
 }
 
 fn take_over(configuration: &Configuration, root: &Root, brakes_in_kernel: bool, ways: Ways) -> anyhow::Result<()> {
-    let Ways { mut means, news, taken_over } = ways;
+    let Ways { mut means, writer, news, taken_over } = ways;
     let mut troubles = Vec::new();
     let past = Past::undo(configuration, root, &mut troubles)?;
     let undone = past.counts;
-    let enforcer = enforcer(configuration, past, root, &mut troubles)?;
+    let enforcer = enforcer(configuration, past, root, writer, &mut troubles)?;
     let resumer = if brakes_in_kernel { resumer()? } else { None };
     // The receiver is gone where this process is just ending.
     let _ = taken_over.send(TakenOver { undone, troubles });

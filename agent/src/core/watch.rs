@@ -317,9 +317,11 @@ impl Watch {
         self.enforcement.kernel_brake.end();
     }
 
-    /// Whether every stopped process goes on, after [`Self::release`].
-    pub(super) fn has_released(&self) -> bool {
-        self.enforcement.kernel_brake.has_ended()
+    /// Whether everything goes on that was stopped or frozen, after [`Self::release`].
+    pub(super) fn has_released(&mut self) -> bool {
+        let now = monotonic();
+        self.take_results(now, &mut Trigger::new(now));
+        self.enforcement.kernel_brake.has_ended() && !self.enforcement.holds()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What must survive the death of a process, at any instruction: the run record of what is frozen and being killed, the
-//! lock that lets one agent act, the queue from the core to the reporter, and the heartbeat of the core.
+//! processes that were stopped one by one, the lock that lets one agent act, the queue from the core to the reporter,
+//! and the heartbeat of the core.
 //!
 //! All shared memory is whole 64-bit words, checked on every read: what another process left behind, or is writing at
 //! the same time, is never trusted. Writing allocates nothing and never waits. Nothing here outlives a reboot, and
@@ -12,9 +13,11 @@ mod lock;
 pub mod queue;
 mod record;
 mod shared;
+mod stopped;
 mod undo;
 
 pub use error::StateError;
 pub use lock::ActingLock;
 pub use record::{Entry, Found, Record};
+pub use stopped::{Continued, StoppedProcesses, continue_stopped};
 pub use undo::{PendingKill, Undone, thaw, undo};

@@ -6,8 +6,8 @@ use plimsoll_act::{Begun, BrakeEvent, BrakeLimits, Brakes, KillEvent, KillLimits
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::{clock, limits, meminfo};
-use plimsoll_state::Record;
 use plimsoll_state::queue;
+use plimsoll_state::{Record, StoppedProcesses};
 use plimsoll_units::Bytes;
 use std::fs;
 use std::sync::Arc;
@@ -35,9 +35,11 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
     let boot = BootId::read().expect("a boot id");
     let (mut record, _) = Record::open(&run.path().join("record"), boot).expect("writable");
     let (mut queue, _descriptors) = queue::create(4).expect("memory");
-    let mut brakes = Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 2);
+    let stopped = StoppedProcesses::open(&run.path().join("stopped"), boot).expect("writable");
+    let brake_limits = BrakeLimits::of(2, Bytes(4096), Bytes::mib(2));
+    let mut brakes = Brakes::with_capacity(brake_limits, 2, Arc::new(stopped));
     let mut kills = Kills::with_capacity(KillLimits::default(), 2);
-    let mut workers = Workers::start(4).expect("threads start");
+    let mut workers = Workers::start(8).expect("threads start");
     let memory = meminfo::MemInfo::open().expect("there is a /proc");
     let tasks = limits::TaskLimits::open().expect("there is a /proc");
 
@@ -50,17 +52,23 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         tasks.read().expect("readable");
         handle.usage().expect("readable");
         assert!(handle.populated().expect("readable"));
-        brakes.brake(&handle, Owner(1), now, &mut record).expect("room");
-        assert!(brakes.poll(now.after(Duration::from_millis(5)), &mut record).is_none());
+        brakes.brake(&handle, Owner(1), now, &mut record, &mut workers).expect("room");
+        // As where the freeze waits, so that its processes are stopped one by one.
+        assert!(brakes.poll(now.after(Duration::from_millis(5)), &mut record, &mut workers).is_none());
         let begun = kills.begin(&handle, now, &mut record, &mut workers);
-        assert_eq!(begun, Ok(Begun::Written));
-        let thawed = brakes.thaw(handle.id(), now, &mut record);
-        assert!(matches!(thawed, Some(BrakeEvent::Thawed { .. })));
+        assert_eq!(begun, Ok(Begun::Requested));
+        brakes.thaw(handle.id(), now, &mut workers);
         assert!(kills.poll(now, &mut record, &mut workers).is_none());
+        let mut is_thawed = false;
+        while !is_thawed || kills.awaits_signal() {
+            let Some(done) = workers.poll() else { continue };
+            let event = brakes.done(done, now, &mut record, &mut workers);
+            is_thawed |= matches!(event, Some(BrakeEvent::Thawed { .. }));
+            kills.done(done, now, &mut record);
+        }
         for _ in 0..5 {
             queue.push(b"a record of what was done");
         }
-        while workers.poll().is_some() {}
     });
     assert_eq!((counted.count_total, counted.count_current), (0, 0));
 

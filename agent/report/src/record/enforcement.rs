@@ -67,6 +67,8 @@ pub enum EnforcementRecord<'a> {
 pub enum Braked {
     /// It is frozen.
     Frozen,
+    /// Its freeze waits for other writers, and so many of its processes were stopped one by one meanwhile.
+    Stopped(u32),
     /// It was thawed after so long.
     Thawed(Duration),
     /// It grew by so much although it was frozen; it stays frozen, and the next plan ranks it as growing.
@@ -84,6 +86,7 @@ impl Braked {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Frozen => "frozen",
+            Self::Stopped(_) => "stopped",
             Self::Thawed(_) => "thawed",
             Self::StillGrows(_) => "still-grows",
             Self::Gone => "gone",

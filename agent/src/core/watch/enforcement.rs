@@ -7,7 +7,6 @@ use plimsoll_act::{Begun, BrakeEvent, Brakes, Done, Job, KillEvent, KillRefused,
 use plimsoll_inventory::{Observed, Termination};
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
-use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::AT_ONCE_SECONDS;
 use plimsoll_policy::{Action, Key, Scope};
 use plimsoll_state::Record as RunRecord;
@@ -26,6 +25,8 @@ use crate::record::{Cause, EnforcementRecord, HealthRecord, Killed, Refused, fit
 
 /// While a victim is dying, how often it is polled.
 const KILL_PACE: Duration = Duration::from_millis(2);
+/// While something is not written that was requested, how often the workers are polled.
+const WRITE_PACE: Duration = Duration::from_millis(2);
 /// A workload that could not be killed is left alone for so long, and others have their turn.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 /// One whose grace is over is killed so much later where there is no room to wait for its end.
@@ -34,7 +35,7 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// What became of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KillOutcome {
-    /// The signal is out.
+    /// The signal is on its way.
     Yes,
     /// There was no process, or it was refused, or is left to the next plan.
     No,
@@ -105,8 +106,19 @@ impl Enforcement {
 
     /// Whether a victim is dying or something is held: an end now would leave an eviction half done.
     pub(super) fn is_under_way(&self) -> bool {
-        let acts = |enforcer: &Enforcer| enforcer.kills.hopeful() > 0 || enforcer.brakes.count() > 0;
-        self.kernel_brake.holds() || self.enforcer.as_ref().is_some_and(acts)
+        let kills = |enforcer: &Enforcer| enforcer.kills.hopeful() > 0;
+        self.kernel_brake.holds() || self.holds() || self.enforcer.as_ref().is_some_and(kills)
+    }
+
+    /// Whether a cgroup is frozen, or not thawed yet.
+    pub(super) fn holds(&self) -> bool {
+        self.enforcer.as_ref().is_some_and(|enforcer| enforcer.brakes.count() > 0)
+    }
+
+    /// Whether the workers have not done yet what was requested of them.
+    pub(super) fn awaits_writes(&self) -> bool {
+        let awaits = |enforcer: &Enforcer| enforcer.brakes.awaits_write() || enforcer.kills.awaits_signal();
+        self.enforcer.as_ref().is_some_and(awaits)
     }
 
     /// When something of it is due.
@@ -115,12 +127,23 @@ impl Enforcement {
         let brakes = enforcer.and_then(|enforcer| enforcer.brakes.next_due());
         let kills = enforcer.map(|enforcer| &enforcer.kills).filter(|kills| kills.count() > 0);
         let kills = kills.map(|kills| now.after(if kills.hopeful() > 0 { KILL_PACE } else { BELOW_PACE_MOST }));
-        [brakes, kills, self.kernel_brake.due()].into_iter().flatten().min()
+        let writes = self.awaits_writes().then(|| now.after(WRITE_PACE));
+        [brakes, kills, writes, self.kernel_brake.due()].into_iter().flatten().min()
     }
 
     fn brake_event(&mut self, now: MonotonicNs) -> Option<BrakeEvent> {
         let enforcer = self.enforcer.as_mut()?;
-        enforcer.brakes.poll(now, &mut enforcer.record)
+        enforcer.brakes.poll(now, &mut enforcer.record, &mut enforcer.workers)
+    }
+
+    fn brake_done(&mut self, done: Done, now: MonotonicNs) -> Option<BrakeEvent> {
+        let enforcer = self.enforcer.as_mut()?;
+        enforcer.brakes.done(done, now, &mut enforcer.record, &mut enforcer.workers)
+    }
+
+    fn kill_done(&mut self, done: Done, now: MonotonicNs) -> Option<KillEvent> {
+        let enforcer = self.enforcer.as_mut()?;
+        enforcer.kills.done(done, now, &mut enforcer.record)
     }
 
     fn kill_event(&mut self, now: MonotonicNs) -> Option<KillEvent> {
@@ -161,15 +184,12 @@ impl Watch {
         {
             self.kill(plan, key, None, now);
         }
+        self.take_results(now, trigger);
         while let Some(event) = self.enforcement.brake_event(now) {
             self.braked(event, now, trigger);
         }
         while let Some(event) = self.enforcement.kill_event(now) {
-            trigger.because(Cause::FollowUp);
-            self.killed(event, now);
-        }
-        while let Some(done) = self.enforcement.job_done() {
-            self.done(done, now, trigger);
+            self.killed(event, now, trigger);
         }
         if self.enforcement.kernel_brake.due().is_some_and(|due| due <= now) {
             // Whether or not memory is back; the marks come back when it is.
@@ -177,12 +197,27 @@ impl Watch {
         }
     }
 
+    /// Takes the workers' results in.
+    pub(super) fn take_results(&mut self, now: MonotonicNs, trigger: &mut Trigger) {
+        while let Some(done) = self.enforcement.job_done() {
+            self.done(done, now, trigger);
+        }
+    }
+
     fn done(&mut self, done: Done, now: MonotonicNs, trigger: &mut Trigger) {
         match done {
-            Done::Killed { cgroup } => self.thaw(cgroup, now),
-            Done::Measured { cgroup, activity } => {
-                if let Some(enforcer) = &mut self.enforcement.enforcer {
-                    enforcer.kills.measured(cgroup, activity, now);
+            Done::FreezeWritten { .. } | Done::Stopped { .. } => {
+                if let Some(event) = self.enforcement.brake_done(done, now) {
+                    self.braked(event, now, trigger);
+                }
+            }
+            Done::KillWritten { .. } | Done::Killed { .. } | Done::Measured { .. } => {
+                if let Some(event) = self.enforcement.kill_done(done, now) {
+                    self.killed(event, now, trigger);
+                }
+                // Each of its processes was sent the signal.
+                if let Done::Killed { cgroup, .. } = done {
+                    self.thaw(cgroup, now);
                 }
             }
             Done::CacheRead { cgroup, cache } => {
@@ -216,9 +251,18 @@ impl Watch {
         }
     }
 
-    fn killed(&mut self, event: KillEvent, now: MonotonicNs) {
+    fn killed(&mut self, event: KillEvent, now: MonotonicNs, trigger: &mut Trigger) {
         let (handle, what, termination) = match event {
+            KillEvent::Signalled { handle, at } => {
+                self.report_stopped(at);
+                return self.workloads.close(handle);
+            }
+            KillEvent::Refused { handle, fault } => {
+                let refused = Killed::Refused(Refused::Kernel(errno_of(fault)));
+                (handle, refused, Termination::Refused(now.after(REFUSED_PAUSE)))
+            }
             KillEvent::Again { handle, grown, left } => {
+                trigger.because(Cause::FollowUp);
                 self.workloads.table.set_termination(handle.id(), Termination::Killed(left));
                 self.report_kill(0, &handle, Some(left), now, Killed::Again(grown));
                 return self.workloads.close(handle);
@@ -232,7 +276,8 @@ impl Watch {
                 (handle, Killed::Stuck(left), Termination::Stuck(left.unwrap_or(Bytes(u64::MAX))))
             }
         };
-        let (id, is_stuck) = (handle.id(), termination != Termination::Stays);
+        trigger.because(Cause::FollowUp);
+        let (id, is_stuck) = (handle.id(), matches!(termination, Termination::Stuck(_)));
         // The worker may not have reported that it is done: no process is left for it, or it does not come to it.
         self.thaw(id, now);
         self.workloads.table.set_termination(id, termination);
@@ -241,7 +286,7 @@ impl Watch {
             // An earlier process may have died before it wrote the kill: it is as if it was never decided.
             self.workloads.table.set_termination(id, Termination::Stays);
         }
-        if !is_stuck {
+        if termination == Termination::Stays {
             self.workloads.handle.request(Request::Discover);
         }
         self.workloads.close(handle);
@@ -287,7 +332,7 @@ impl Watch {
         let outcome = self.kill(self.engine.number, workload.key, workload.working_set(), now);
         if outcome == KillOutcome::Yes {
             self.figures.outdate(workload.key.id);
-            self.report_stopped(self.past_acting_threshold(), monotonic());
+            self.scopes.episodes.stopping(self.past_acting_threshold(), now);
         }
         outcome
     }
@@ -324,7 +369,7 @@ impl Watch {
         };
         let Some(begun) = self.begin_kill(&handle, now) else { return KillOutcome::No };
         let (what, termination, outcome) = match begun {
-            Ok(Begun::Written | Begun::OneByOne) => (Killed::Begun, Termination::Killed(held), KillOutcome::Yes),
+            Ok(Begun::Requested) => (Killed::Begun, Termination::Killed(held), KillOutcome::Yes),
             Ok(Begun::Gone) => (Killed::Gone, Termination::Stays, KillOutcome::No),
             Err(KillRefused::Already) => {
                 (Killed::Refused(Refused::Already), Termination::Killed(held), KillOutcome::No)
@@ -332,10 +377,6 @@ impl Watch {
             // Others must not pay for it meanwhile.
             Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => {
                 (Killed::Refused(Refused::Full), waits, KillOutcome::NoRoom)
-            }
-            Err(KillRefused::Fault(fault)) => {
-                let refused = Termination::Refused(now.after(REFUSED_PAUSE));
-                (Killed::Refused(Refused::Kernel(errno_of(fault))), refused, KillOutcome::No)
             }
         };
         let had_no_room = std::mem::replace(&mut self.enforcement.has_no_room, outcome == KillOutcome::NoRoom);

@@ -98,72 +98,80 @@ impl Watch {
     pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: Scope, past_threshold: Bytes) {
         let now = monotonic();
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
-        let what = match enforcer.brakes.brake(handle, owner_of(scope), now, &mut enforcer.record) {
-            Ok(()) => Braked::Frozen,
+        let brakes = &mut enforcer.brakes;
+        let what = match brakes.brake(handle, owner_of(scope), now, &mut enforcer.record, &mut enforcer.workers) {
+            // Reported when it is written.
+            Ok(()) => return self.scopes.episodes.stopping(past_threshold, now),
             Err(BrakeRefused::Already) => return,
             Err(BrakeRefused::ByOther) => Braked::Refused(Refused::ByOther),
-            Err(BrakeRefused::Full | BrakeRefused::Journal(_)) => Braked::Refused(Refused::Full),
+            Err(BrakeRefused::Full | BrakeRefused::Journal(_) | BrakeRefused::WorkerFull) => {
+                Braked::Refused(Refused::Full)
+            }
             Err(BrakeRefused::Fault(Fault::Gone)) => Braked::Gone,
             Err(BrakeRefused::Fault(fault)) => Braked::Refused(Refused::Kernel(errno_of(fault))),
         };
-        if what == Braked::Frozen {
-            self.report_stopped(past_threshold, now);
-        } else if !self.enforcement.grown.refuse(handle.id()) {
-            return;
-        }
-        self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at: now, what });
+        self.refused_brake(handle, what, now);
     }
 
-    /// Reports that what grew was stopped, the first time after a crossing.
-    pub(super) fn report_stopped(&mut self, past_threshold: Bytes, now: MonotonicNs) {
-        let stopped = self.scopes.episodes.stopped(past_threshold, now);
-        if let Some(episode::Reported { crossed, past_threshold }) = stopped {
-            self.reporting.send(ThresholdRecord::Stopped { crossed, at: now, past_threshold });
+    /// Reports, once for each cgroup, that it could not be frozen.
+    fn refused_brake(&mut self, handle: &Handle, what: Braked, at: MonotonicNs) {
+        if self.enforcement.grown.refuse(handle.id()) {
+            self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at, what });
+        }
+    }
+
+    /// Reports that what grew was stopped at `at`, the first time after a crossing.
+    pub(super) fn report_stopped(&mut self, at: MonotonicNs) {
+        if let Some(episode::Reported { crossed, past_threshold }) = self.scopes.episodes.stopped() {
+            self.reporting.send(ThresholdRecord::Stopped { crossed, at, past_threshold });
         }
     }
 
     /// Takes the result of a brake in.
     pub(super) fn braked(&mut self, event: BrakeEvent, now: MonotonicNs, trigger: &mut Trigger) {
-        // What grows although it is frozen stays so, and is marked in the observation that is decided on next.
-        trigger.because(Cause::FollowUp);
-        self.report_brake(event, now);
+        let (handle, what, at) = match event {
+            BrakeEvent::Frozen { handle, at } => {
+                self.report_stopped(at);
+                (handle, Braked::Frozen, at)
+            }
+            BrakeEvent::Stopped { handle, processes, at } => {
+                self.report_stopped(at);
+                (handle, Braked::Stopped(processes), at)
+            }
+            BrakeEvent::Refused { handle, fault } => {
+                self.refused_brake(&handle, Braked::Refused(Refused::Kernel(errno_of(fault))), now);
+                return self.workloads.close(handle);
+            }
+            BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held), now),
+            BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed, now),
+            BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone, now),
+            BrakeEvent::StillGrows { handle, grown, .. } => {
+                // It stays frozen, and is marked in the observation that is decided on next.
+                trigger.because(Cause::FollowUp);
+                (handle, Braked::StillGrows(grown), now)
+            }
+        };
+        self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at, what });
+        self.workloads.close(handle);
     }
 
     pub(super) fn thaw(&mut self, id: CgroupId, now: MonotonicNs) {
-        let Some(enforcer) = &mut self.enforcement.enforcer else { return };
-        if let Some(event) = enforcer.brakes.thaw(id, now, &mut enforcer.record) {
-            self.report_brake(event, now);
+        if let Some(enforcer) = &mut self.enforcement.enforcer {
+            enforcer.brakes.thaw(id, now, &mut enforcer.workers);
         }
     }
 
     pub(super) fn thaw_all(&mut self, now: MonotonicNs) {
         self.enforcement.grown = Grown::none();
-        while let Some(enforcer) = &mut self.enforcement.enforcer
-            && let Some(event) = enforcer.brakes.thaw_any(now, &mut enforcer.record)
-        {
-            let is_refused = matches!(event, BrakeEvent::ThawFailed { .. });
-            self.report_brake(event, now);
-            if is_refused {
-                return;
-            }
+        if let Some(enforcer) = &mut self.enforcement.enforcer {
+            enforcer.brakes.thaw_all(now, &mut enforcer.workers);
         }
-    }
-
-    fn report_brake(&mut self, event: BrakeEvent, now: MonotonicNs) {
-        let (handle, what) = match event {
-            BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held)),
-            BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed),
-            BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone),
-            BrakeEvent::StillGrows { handle, grown, .. } => (handle, Braked::StillGrows(grown)),
-        };
-        self.reporting.send(EnforcementRecord::Brake { path: fitting(handle.path()), at: now, what });
-        self.workloads.close(handle);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{SLICE, SLICE_SCOPE, Scene, THRESHOLD};
+    use super::super::testing::{SLICE, Scene, THRESHOLD};
     use super::*;
     use core::time::Duration;
     use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
@@ -173,8 +181,7 @@ mod tests {
     fn read(scene: &mut Scene, begun: MonotonicNs, name: &str, readings: &[(u64, u64)]) {
         for (after, mib) in readings {
             scene.uses(name, *mib);
-            let now = begun.after(Duration::from_millis(*after));
-            scene.watch.follow_up(now, &mut Trigger::new(now));
+            scene.follow_up(begun.after(Duration::from_millis(*after)));
         }
     }
 
@@ -186,8 +193,8 @@ mod tests {
         }
         let (frozen, large) = (scene.joins(0, "frozen"), scene.joins(1, "large"));
         scene.uses("slice", SLICE - THRESHOLD + 1);
+        scene.freeze(&frozen);
         let begun = monotonic();
-        scene.watch.freeze(&frozen, SLICE_SCOPE, Bytes::ZERO);
         read(&mut scene, begun, "frozen", &[(6, 20), (22, 26), (38, 27)]);
         assert_eq!(
             (scene.text("frozen", "cgroup.kill"), scene.text("frozen", "cgroup.freeze")),
@@ -208,8 +215,8 @@ mod tests {
         let mut scene = Scene::new(1);
         scene.cgroup("a", 50);
         let handle = scene.joins(0, "a");
+        scene.freeze(&handle);
         let begun = monotonic();
-        scene.watch.freeze(&handle, SLICE_SCOPE, Bytes::ZERO);
         scene.uses("slice", SLICE - THRESHOLD);
         read(&mut scene, begun, "a", &[(6, 50), (22, 60), (38, 70)]);
         scene.sample();
@@ -225,7 +232,7 @@ mod tests {
         fs::remove_file(&procs).expect("it is there");
         mknodat(CWD, &procs, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("writable");
         let handle = scene.joins(3, "a");
-        scene.watch.freeze(&handle, SLICE_SCOPE, Bytes::ZERO);
+        scene.freeze(&handle);
         scene.uses("slice", SLICE - THRESHOLD + 1);
         scene.sample();
         assert_eq!((scene.text("a", "cgroup.kill"), scene.text("a", "cgroup.freeze")), ("1".into(), "1".into()));
@@ -234,7 +241,7 @@ mod tests {
             assert!(monotonic().since(since) < Duration::from_secs(10), "it is never thawed");
             // Ends the wait of the worker, if it waits just now.
             drop(openat(CWD, &procs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()));
-            scene.watch.follow_up(since, &mut Trigger::new(since));
+            scene.follow_up(since);
         }
     }
 
@@ -264,7 +271,7 @@ mod tests {
         assert_eq!(refused(&mut scene), 0, "reported once");
         // Their time is over, and they are not frozen again for the same shortage.
         let later = monotonic().after(Duration::from_secs(3));
-        scene.watch.follow_up(later, &mut Trigger::new(later));
+        scene.follow_up(later);
         assert_eq!(with(&scene, "cgroup.freeze"), 0);
     }
 }

@@ -19,9 +19,9 @@ use plimsoll_node::meminfo::MemInfo;
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, Key, Scope, SliceId, SliceSet, SliceThresholds};
 use plimsoll_sense::{Polling, Source};
-use plimsoll_state::Record as RunRecord;
 use plimsoll_state::heartbeat::{self, Heart};
 use plimsoll_state::queue;
+use plimsoll_state::{Record as RunRecord, StoppedProcesses};
 use plimsoll_units::{Bytes, MonotonicNs};
 use rustix::event::epoll;
 use std::fs;
@@ -64,9 +64,10 @@ impl Scene {
     pub(super) fn woken_by(source: impl Source + 'static, policy: Policy) -> Self {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
+        let stopped = StoppedProcesses::open(&tree.path().join("stopped"), BootId([1; 16])).expect("writable");
         let enforcer = Enforcer {
             record,
-            brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4),
+            brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, Arc::new(stopped)),
             kills: Kills::with_capacity(KillLimits::default(), 4),
             doubtful: Vec::new(),
             workers: Workers::start(16).expect("threads start"),
@@ -177,6 +178,27 @@ impl Scene {
         while self.awaits_figures() {
             self.watch.sample(&Trigger::new(monotonic()));
         }
+        self.settle();
+    }
+
+    /// Waits until what was requested is written, and takes the results in.
+    pub(super) fn settle(&mut self) {
+        while self.watch.enforcement.awaits_writes() {
+            let now = monotonic();
+            self.watch.take_results(now, &mut Trigger::new(now));
+        }
+    }
+
+    /// Freezes a cgroup for the slice, and waits until that is written.
+    pub(super) fn freeze(&mut self, handle: &Arc<Handle>) {
+        self.watch.freeze(handle, SLICE_SCOPE, Bytes::ZERO);
+        self.settle();
+    }
+
+    /// Follows up what was requested, at `now`.
+    pub(super) fn follow_up(&mut self, now: MonotonicNs) {
+        self.watch.follow_up(now, &mut Trigger::new(now));
+        self.settle();
     }
 
     /// Samples because a threshold was crossed just now, and once more when the figures are read.
@@ -187,6 +209,7 @@ impl Scene {
             trigger.crossed = Some(now);
             self.watch.sample(&trigger);
             self.awaits_figures();
+            self.settle();
         }
     }
 
@@ -234,6 +257,7 @@ impl Scene {
             self.watch.sample(&Trigger::new(monotonic()));
             end = self.watch.turn(&[], monotonic().after(after));
         }
+        self.settle();
         end
     }
 

@@ -9,73 +9,96 @@ use crate::suite;
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_act::{
     Begun, BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Done, Job, KillEvent, KillLimits, Kills, Owner, Reclaimed,
-    Workers,
+    Worker, Workers,
 };
 use plimsoll_inventory::{Bounds, Patterns, Protected, discover};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root, TaskList};
+use plimsoll_node::priority::{Level, raise_this_thread};
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{Fault, clock, limits, meminfo, pressure};
-use plimsoll_state::{Found, Record, undo};
+use plimsoll_state::{Found, Record, StoppedProcesses, undo};
 use plimsoll_units::{Bytes, CgroupId};
 use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const OWNER: Owner = Owner(1);
 
 /// Everything that acts, with its record.
-struct Hand {
+pub(crate) struct Hand {
     root: Root,
     record: Record,
-    brakes: Brakes,
+    pub(crate) brakes: Brakes,
     kills: Kills,
-    workers: Workers,
+    pub(crate) workers: Workers,
 }
 
 impl Hand {
-    fn new(record: &str) -> Result<Self> {
+    pub(crate) fn new(record: &str) -> Result<Self> {
+        let stopped = StoppedProcesses::open(Path::new(&format!("{record}-stopped")), BootId::read()?)?;
         let (record, _) = Record::open(Path::new(record), BootId::read()?)?;
         ensure!(record.is_locked(), "the record is not locked in memory");
         Ok(Self {
             root: Root::open(Path::new(ROOT))?,
             record,
-            brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4),
+            brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, Arc::new(stopped)),
             kills: Kills::with_capacity(KillLimits::default(), 4),
-            workers: Workers::start(16)?,
+            workers: Workers::beside(Worker::start_with("write", 16, raise)?, 16)?,
         })
     }
 
-    fn handle(&self, cgroup: &Cgroup) -> Result<Arc<Handle>> {
+    pub(crate) fn handle(&self, cgroup: &Cgroup) -> Result<Arc<Handle>> {
         let handle = Handle::open(&self.root, cgroup.name().as_bytes())?.context("it was just made")?;
         ensure!(handle.id() == CgroupId(cgroup.id()?), "another cgroup was opened");
         Ok(Arc::new(handle))
     }
 
-    fn brake(&mut self, handle: &Arc<Handle>) -> Result<()> {
-        Ok(self.brakes.brake(handle, OWNER, clock::monotonic(), &mut self.record)?)
+    /// Requests a freeze.
+    pub(crate) fn request_brake(&mut self, handle: &Arc<Handle>) -> Result<(), BrakeRefused> {
+        self.brakes.brake(handle, OWNER, clock::monotonic(), &mut self.record, &mut self.workers)
     }
 
-    /// Kills as the agent does. What is braked is for the caller to thaw.
-    fn kill(&mut self, handle: &Arc<Handle>) -> Result<Begun> {
+    /// Freezes, and waits until that is written.
+    fn brake(&mut self, handle: &Arc<Handle>) -> Result<()> {
+        self.request_brake(handle)?;
+        let mut event = self.braked()?;
+        // On a slow machine the write takes longer than it may.
+        while let BrakeEvent::Stopped { .. } = event {
+            event = self.braked()?;
+        }
+        ensure!(matches!(event, BrakeEvent::Frozen { .. }), "not frozen: {event:?}");
+        Ok(())
+    }
+
+    /// Kills as the agent does.
+    pub(crate) fn kill(&mut self, handle: &Arc<Handle>) -> Result<Begun> {
         Ok(self.kills.begin(handle, clock::monotonic(), &mut self.record, &mut self.workers)?)
     }
 
-    /// The next result of a worker. As the agent does, thaws where each process was sent the signal.
-    fn poll(&mut self) -> Result<Option<Done>> {
-        let done = self.workers.poll();
-        if let Some(Done::Killed { cgroup }) = done
-            && self.brakes.holds(cgroup)
-        {
-            let thawed = self.brakes.thaw(cgroup, clock::monotonic(), &mut self.record);
-            ensure!(matches!(thawed, Some(BrakeEvent::Thawed { .. })), "not thawed: {thawed:?}");
+    /// The next result of a worker, taken in as the agent does, and the event that it led to.
+    pub(crate) fn take(&mut self) -> (Option<Done>, Option<BrakeEvent>, Option<KillEvent>) {
+        let (done, now) = (self.workers.poll(), clock::monotonic());
+        if let Some(Done::Killed { cgroup, .. }) = done {
+            self.brakes.thaw(cgroup, now, &mut self.workers);
         }
-        if let Some(Done::Measured { cgroup, activity }) = done {
-            self.kills.measured(cgroup, activity, clock::monotonic());
-        }
-        Ok(done)
+        let brake = done.and_then(|done| self.brakes.done(done, now, &mut self.record, &mut self.workers));
+        let kill = done.and_then(|done| self.kills.done(done, now, &mut self.record));
+        (done, brake, kill)
+    }
+
+    /// The next result of a worker.
+    fn poll(&mut self) -> Option<Done> {
+        self.take().0
+    }
+
+    /// The end of a victim, if there is one that has ended.
+    pub(crate) fn end_of_kill(&mut self) -> Option<KillEvent> {
+        self.take();
+        let event = self.kills.poll(clock::monotonic(), &mut self.record, &mut self.workers);
+        event.filter(|event| matches!(event, KillEvent::Emptied { .. }))
     }
 
     fn killed(&mut self) -> Result<KillEvent> {
@@ -87,10 +110,22 @@ impl Hand {
         event.context("there was an event")
     }
 
+    /// Has what is due done, and gives the next event of a brake, if there is one.
+    pub(crate) fn poll_brakes(&mut self) -> Option<BrakeEvent> {
+        // Results first, as in the agent: what is written is not waited for.
+        while let (Some(_), event, _) = self.take() {
+            if event.is_some() {
+                return event;
+            }
+        }
+        self.brakes.poll(clock::monotonic(), &mut self.record, &mut self.workers)
+    }
+
+    /// The next event of a brake.
     fn braked(&mut self) -> Result<BrakeEvent> {
         let mut event = None;
-        wait_for("the brake's end is reported", PATIENCE, || {
-            event = self.brakes.poll(clock::monotonic(), &mut self.record);
+        wait_for("what became of the brake is reported", PATIENCE, || {
+            event = self.poll_brakes();
             Ok(event.is_some())
         })?;
         event.context("there was an event")
@@ -100,11 +135,16 @@ impl Hand {
     fn done(&mut self) -> Result<Done> {
         let mut done = None;
         wait_for("the worker is done", PATIENCE, || {
-            done = self.poll()?.filter(|done| matches!(done, Done::Released { .. } | Done::Reclaimed { .. }));
+            done = self.poll().filter(|done| matches!(done, Done::Released { .. } | Done::Reclaimed { .. }));
             Ok(done.is_some())
         })?;
         done.context("there was a result")
     }
+}
+
+/// Gives the calling thread the priority of the worker that writes.
+fn raise() {
+    let _ = raise_this_thread(Level::Writing);
 }
 
 /// Kills and waits for it; most are dead before.
@@ -184,7 +224,7 @@ pub(crate) fn brake_holds_and_is_undone() -> Result<()> {
     hand.brake(&handle)?;
     wait_for("all of it is frozen", PATIENCE, || Ok(handle.frozen()?))?;
     let before = hog.taken()?;
-    ensure!(hand.brakes.brake(&handle, OWNER, clock::monotonic(), &mut hand.record) == Err(BrakeRefused::Already));
+    ensure!(hand.request_brake(&handle) == Err(BrakeRefused::Already));
     let event = hand.braked()?;
     ensure!(matches!(event, BrakeEvent::Thawed { held, .. } if held >= Duration::from_secs(2)), "{event:?}");
     // Nothing but the deadline was reported, so it had not grown.
@@ -220,7 +260,7 @@ fn still_grows(hand: &mut Hand, round: u32) -> Result<bool> {
         BrakeEvent::Thawed { .. } => false,
         _ => bail!("instead: {event:?}"),
     };
-    ensure!(hand.kill(&handle)? == Begun::Written);
+    ensure!(hand.kill(&handle)? == Begun::Requested);
     while let KillEvent::Stuck { .. } = hand.killed()? {}
     wait_for("it dies", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))?;
     Ok(grew)
@@ -236,13 +276,13 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     ensure!(handle.usage()? >= Bytes::mib(90), "charged: {:?}", handle.usage());
     hand.brake(&handle)?;
     wait_for("all of it is frozen", PATIENCE, || Ok(handle.frozen()?))?;
-    ensure!(hand.kill(&handle)? == Begun::Written);
+    ensure!(hand.kill(&handle)? == Begun::Requested);
     // On a slow machine it counts as stuck before it is empty, and the worker, which checks a bounded number of times,
     // may be through by then.
     let (mut done, mut emptied, mut early) = (None, None, false);
     wait_for("the victim is empty and its memory taken", PATIENCE, || {
         if done.is_none() {
-            done = hand.poll()?.filter(|done| matches!(done, Done::Released { .. }));
+            done = hand.poll().filter(|done| matches!(done, Done::Released { .. }));
             early = done.is_some() && handle.populated()?;
         }
         if let Some(KillEvent::Emptied { took, left, .. }) =
@@ -262,11 +302,11 @@ pub(crate) fn frozen_victim_dies_and_its_memory_comes_back() -> Result<()> {
     ensure!(early || kept == 0, "released {released}, gone {gone}, kept {kept}, before it was empty: {early}");
     suite::figure("kill", &[("emptied_us", &took.as_micros()), ("left_bytes", &left.0), ("released", &released)]);
     // It may have died before each process was sent the signal.
-    wait_for("it is not frozen any more", PATIENCE, || {
-        hand.poll()?;
-        Ok(!handle.freeze_asked()?)
+    wait_for("its thaw is recorded", PATIENCE, || {
+        hand.poll();
+        Ok(hand.record.entries().is_empty())
     })?;
-    ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
+    ensure!(!handle.freeze_asked()?, "it is frozen");
     wait_for("it is dead", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))
 }
 
@@ -337,11 +377,11 @@ fn without_first_thread(cgroup: &Cgroup) -> Result<Hog> {
 
 /// Kills as the agent does, and waits for the end.
 fn dies(hand: &mut Hand, case: &str, handle: &Arc<Handle>, hog: &mut Hog) -> Result<()> {
-    ensure!(hand.kill(handle)? == Begun::Written);
+    ensure!(hand.kill(handle)? == Begun::Requested);
     let begun = clock::monotonic();
     let mut sent = None;
     wait_for("it dies", PATIENCE, || {
-        if hand.poll()? == Some(Done::Killed { cgroup: handle.id() }) {
+        if matches!(hand.poll(), Some(Done::Killed { cgroup, .. }) if cgroup == handle.id()) {
             sent = Some(clock::monotonic().since(begun));
         }
         Ok(matches!(
@@ -371,7 +411,7 @@ pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
     ensure!(handle.usage() == Err(Fault::Gone), "{:?}", handle.usage());
     ensure!(handle.populated() == Err(Fault::Gone), "{:?}", handle.populated());
     ensure!(handle.freeze(true) == Err(Fault::Gone));
-    let braked = hand.brakes.brake(&handle, OWNER, clock::monotonic(), &mut hand.record);
+    let braked = hand.request_brake(&handle);
     ensure!(braked == Err(BrakeRefused::Fault(Fault::Gone)), "{braked:?}");
     let begun = hand.kills.begin(&handle, clock::monotonic(), &mut hand.record, &mut hand.workers);
     ensure!(begun == Ok(Begun::Gone), "{begun:?}");
@@ -392,7 +432,7 @@ pub(crate) fn uninterruptible_is_stuck_then_empty() -> Result<()> {
         .spawn()?;
     waits_in_the_kernel(&waiting)?;
     let handle = hand.handle(&cgroup)?;
-    ensure!(hand.kill(&handle)? == Begun::Written);
+    ensure!(hand.kill(&handle)? == Begun::Requested);
     let event = hand.killed()?;
     ensure!(matches!(event, KillEvent::Stuck { .. }), "{event:?}");
     ensure!(hand.record.entries().len() == 1, "the next agent must find it: {:?}", hand.record.entries());
@@ -415,9 +455,9 @@ pub(crate) fn refilled_victim_is_killed_again() -> Result<()> {
         .spawn()?;
     waits_in_the_kernel(&waiting)?;
     let handle = hand.handle(&cgroup)?;
-    ensure!(hand.kill(&handle)? == Begun::Written);
+    ensure!(hand.kill(&handle)? == Begun::Requested);
     // What the kill does by itself is over, so that it is not met by that.
-    wait_for("each process was sent the signal", PATIENCE, || Ok(matches!(hand.poll()?, Some(Done::Killed { .. }))))?;
+    wait_for("each process was sent the signal", PATIENCE, || Ok(matches!(hand.poll(), Some(Done::Killed { .. }))))?;
     let mut hog = Hog::start("anon", cgroup.path(), 128, &["--hold", "60"])?;
     let event = hand.killed()?;
     let KillEvent::Again { grown, .. } = event else { bail!("instead: {event:?}") };
@@ -438,14 +478,14 @@ pub(crate) fn exit_on_a_cpu_is_not_stuck() -> Result<()> {
         let mut hog = Hog::start("page-tables", cgroup.path(), gib << 10, &["--hold", "60"])?;
         hog.wait_taken(gib << 10, PATIENCE)?;
         let handle = hand.handle(&cgroup)?;
-        ensure!(hand.kill(&handle)? == Begun::Written);
+        ensure!(hand.kill(&handle)? == Begun::Requested);
         // Goes by memory alone: its worker's results are not taken.
         let mut unmeasured = (Kills::with_capacity(KillLimits::default(), 1), Workers::start(4)?);
         let now = clock::monotonic();
         ensure!(unmeasured.0.adopt(&handle, now, now), "there is room");
         let (mut stuck, mut event) = (false, None);
         wait_for("the victim's end is reported", PATIENCE, || {
-            hand.poll()?;
+            hand.poll();
             let now = clock::monotonic();
             stuck |=
                 matches!(unmeasured.0.poll(now, &mut hand.record, &mut unmeasured.1), Some(KillEvent::Stuck { .. }));
@@ -468,7 +508,7 @@ pub(crate) fn fork_bomb_dies_at_once() -> Result<()> {
     let mut bomb = guest().args(["hog", "fork", "--mib", "1", "--cgroup"]).arg(cgroup.path()).spawn()?;
     wait_for("the bomb fills its cgroup", PATIENCE, || Ok(cgroup.read("pids.current")?.trim() == "48"))?;
     let handle = hand.handle(&cgroup)?;
-    ensure!(hand.kill(&handle)? == Begun::Written);
+    ensure!(hand.kill(&handle)? == Begun::Requested);
     // So many need longer to die on a slow machine; nothing is sent to them again.
     while let KillEvent::Stuck { .. } = hand.killed()? {}
     let Done::Released { released, gone, kept, .. } = hand.done()? else { bail!("not a release") };
@@ -511,6 +551,7 @@ pub(crate) fn next_one_undoes() -> Result<()> {
         hand.brake(&held)?;
         wait_for("all of it is frozen", PATIENCE, || Ok(held.frozen()?))?;
         hand.kill(&dying)?;
+        wait_for("the kill is recorded", PATIENCE, || Ok(matches!(hand.take().2, Some(KillEvent::Signalled { .. }))))?;
         // Dies here: nothing is undone when it is dropped.
     }
     let (mut record, found) = Record::open(Path::new("/run/act-undo"), BootId::read()?)?;

@@ -13,7 +13,7 @@ use crate::observer::{Crossing, Observer};
 use crate::record::{self, Filled};
 use crate::scene::MIB;
 use anyhow::{Context as _, Result, bail, ensure};
-use plimsoll_node::priority::{Priority, raise_this_thread};
+use plimsoll_node::priority::{Level, Priority, raise_this_thread};
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_sense::bare::Bare;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -598,7 +598,7 @@ fn wakes(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             // As the agent's own thread waits; both kinds of wake are waited for by this one.
-            let got = raise_this_thread();
+            let got = raise_this_thread(Level::Watching);
             ensure!(got == Priority::RoundRobin, "the observer's thread cannot wait as the agent's does: {got:?}");
             breathe(observer, wanted)
         });
@@ -662,7 +662,7 @@ fn bare_wake(bare: &mut Bare) -> Result<u64> {
 }
 
 /// The smallest value that at least `percent` of 100 are not above.
-fn percentile(values: &mut [u64], percent: usize) -> u64 {
+pub(crate) fn percentile(values: &mut [u64], percent: usize) -> u64 {
     values.sort_unstable();
     let rank = (values.len() * percent).div_ceil(100).max(1);
     values.get(rank - 1).copied().unwrap_or(0)

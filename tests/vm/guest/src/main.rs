@@ -9,6 +9,7 @@ mod agent;
 mod attacker;
 mod bad_config_tests;
 mod block;
+mod blocked_tests;
 mod breathe;
 mod cgroup;
 mod container;

@@ -5,9 +5,9 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, cgroup, container_tests, counter_tests, hog_tests, hostile_bpf_tests,
-    hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, scenarios, scenarios_of_brakes,
-    scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, watchdog_tests,
+    act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, counter_tests, hog_tests,
+    hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, scenarios,
+    scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -130,6 +130,7 @@ const TESTS: &[Test] = &[
     test("act-refilled-victim-is-killed-again", act_tests::refilled_victim_is_killed_again, 120, &[NULL_BLOCK]),
     test("act-fork-bomb-dies", act_tests::fork_bomb_dies_at_once, 120, &[]),
     test("act-reclaim", act_tests::reclaim_takes_what_it_can, 60, &[]),
+    test("hostile-writes-to-many-cgroups", blocked_tests::many_cgroups, 600, &[]),
     test("act-next-one-undoes", act_tests::next_one_undoes, 120, &[NULL_BLOCK]),
     // First of the agent's: it also asserts that nothing was made yet.
     test("bad-configuration-is-refused", bad_config_tests::refused, 60, &[]),

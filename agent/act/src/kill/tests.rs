@@ -1,0 +1,307 @@
+use super::*;
+use crate::testing::{Book, Fake, WriterThatWaits, ms};
+use plimsoll_node::clock::monotonic;
+use std::process::Command;
+
+fn kills() -> (Kills, Workers) {
+    let workers = Workers::start(8).expect("threads start");
+    (Kills::with_capacity(KillLimits::default(), 2), workers)
+}
+
+/// Kills a cgroup, and waits until that is written.
+fn kill(kills: &mut Kills, workers: &mut Workers, book: &mut Book, fake: &Fake, at: u64) {
+    assert_eq!(kills.begin(&fake.handle, ms(at), book, workers), Ok(Begun::Requested));
+    let event = results(kills, workers, book, at);
+    assert!(matches!(event, Some(KillEvent::Signalled { .. })), "{event:?}");
+}
+
+/// Waits for the next result that is an event.
+fn results(kills: &mut Kills, workers: &mut Workers, book: &mut Book, at: u64) -> Option<KillEvent> {
+    let since = monotonic();
+    while monotonic().since(since) < Duration::from_secs(20) {
+        if let Some(event) = workers.poll().and_then(|done| kills.done(done, ms(at), book)) {
+            return Some(event);
+        }
+        std::thread::yield_now();
+    }
+    None
+}
+
+/// Waits until cgroup.kill is written.
+fn is_written(fake: &Fake) {
+    while fake.text("cgroup.kill") != "1" {
+        std::thread::yield_now();
+    }
+}
+
+/// What happened up to `at`, after whatever is being measured was measured.
+fn poll_measured(kills: &mut Kills, workers: &mut Workers, book: &mut Book, at: u64) -> Option<KillEvent> {
+    let event = kills.poll(ms(at), book, workers);
+    let asked =
+        |kills: &Kills| kills.table.iter().filter(|kill| kill.wait == Wait::Measured(ms(at).after(ANSWER))).count();
+    if event.is_some() || asked(kills) == 0 {
+        return event;
+    }
+    while asked(kills) > 0 {
+        let done = workers.poll();
+        done.and_then(|done| kills.done(done, ms(at), book));
+    }
+    kills.poll(ms(at), book, workers)
+}
+
+#[test]
+fn a_victim_is_written_down_killed_and_seen_to_be_empty() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    kill(&mut kills, &mut workers, &mut book, &fake, 0);
+    assert_eq!(fake.text("cgroup.kill"), "1");
+    assert_eq!(book.steps(), [Step::Killing, Step::KillWritten]);
+    assert!(kills.poll(ms(499), &mut book, &mut workers).is_none());
+    let again = kills.begin(&fake.handle, ms(1), &mut book, &mut workers);
+    assert_eq!(again, Err(KillRefused::Already));
+    fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+    fake.write("memory.current", "4096\n");
+    let event = kills.poll(ms(499), &mut book, &mut workers);
+    let Some(KillEvent::Emptied { took, left, .. }) = event else { panic!("{event:?}") };
+    assert_eq!((took, left), (Duration::from_millis(499), Some(Bytes(4096))));
+    assert!(book.is_clear());
+    assert!(kills.poll(ms(600), &mut book, &mut workers).is_none());
+}
+
+#[test]
+fn what_does_not_empty_is_stuck_once_and_not_killed_again_by_itself() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    kill(&mut kills, &mut workers, &mut book, &fake, 0);
+    fake.write("cgroup.kill", "");
+    let event = poll_measured(&mut kills, &mut workers, &mut book, 500);
+    assert!(matches!(event, Some(KillEvent::Stuck { left: Some(_), .. })), "{event:?}");
+    assert_eq!((kills.hopeful(), kills.count()), (0, 1));
+    assert!(kills.poll(ms(501), &mut book, &mut workers).is_none());
+    assert!(kills.poll(ms(60_000), &mut book, &mut workers).is_none());
+    assert_eq!(fake.text("cgroup.kill"), "");
+    assert!(!book.is_clear(), "the next process must know");
+    fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+    assert!(matches!(kills.poll(ms(60_001), &mut book, &mut workers), Some(KillEvent::Emptied { .. })));
+    assert!(book.is_clear());
+}
+
+#[test]
+fn a_victim_that_gives_back_is_not_stuck_and_one_that_hardly_does_is() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    fake.write("memory.current", "800000\n");
+    kill(&mut kills, &mut workers, &mut book, &fake, 0);
+    for (at, left) in [(500, "699999\n"), (1000, "600000\n")] {
+        fake.write("memory.current", left);
+        assert!(kills.poll(ms(at), &mut book, &mut workers).is_none(), "{at}");
+        assert!(kills.poll(ms(at + 499), &mut book, &mut workers).is_none(), "{at}");
+        assert_eq!(kills.hopeful(), 1);
+    }
+    // Exactly an eighth is too little.
+    fake.write("memory.current", "525000\n");
+    let event = poll_measured(&mut kills, &mut workers, &mut book, 1500);
+    assert!(matches!(event, Some(KillEvent::Stuck { left: Some(Bytes(525_000)), .. })), "{event:?}");
+    assert_eq!(kills.hopeful(), 0);
+}
+
+#[test]
+fn a_victim_whose_threads_run_or_end_is_not_stuck_yet() {
+    let page_tables = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    let does = |used_us: u64, threads: usize| {
+        page_tables.write("cpu.stat", &format!("usage_usec {used_us}\n"));
+        page_tables.write("cgroup.threads", &"7\n".repeat(threads));
+    };
+    does(1_000_000, 3);
+    kill(&mut kills, &mut workers, &mut book, &page_tables, 0);
+    // What it did by the time of the kill.
+    while kills.table[0].activity.is_none() {
+        let done = workers.poll();
+        done.and_then(|done| kills.done(done, ms(1), &mut book));
+    }
+    let mut at = 500;
+    // A hundredth of the time on a CPU, then one thread less; without either it is stuck.
+    for (used_us, threads, goes_on) in [(1_005_000, 3, true), (1_009_999, 2, true), (1_014_998, 2, false)] {
+        does(used_us, threads);
+        let event = poll_measured(&mut kills, &mut workers, &mut book, at);
+        assert_eq!(event.is_none(), goes_on, "{used_us} us, {threads} threads: {event:?}");
+        at += 500;
+    }
+    assert_eq!(kills.hopeful(), 0);
+}
+
+#[test]
+fn threads_that_run_for_ever_are_not_waited_for_without_end() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    let mut used = 0;
+    let mut runs = || {
+        used += 500_000;
+        fake.write("cpu.stat", &format!("usage_usec {used}\n"));
+    };
+    runs();
+    kill(&mut kills, &mut workers, &mut book, &fake, 0);
+    while kills.table[0].activity.is_none() {
+        let done = workers.poll();
+        done.and_then(|done| kills.done(done, ms(1), &mut book));
+    }
+    for round in 1..=u64::from(KillLimits::default().extensions) {
+        runs();
+        assert!(poll_measured(&mut kills, &mut workers, &mut book, round * 500).is_none(), "{round}");
+    }
+    runs();
+    let event = poll_measured(&mut kills, &mut workers, &mut book, 5500);
+    assert!(matches!(event, Some(KillEvent::Stuck { .. })), "{event:?}");
+}
+
+#[test]
+fn a_victim_that_is_refilled_is_killed_again_and_in_the_end_stuck() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    let uses = |mib: u64| fake.write("memory.current", &format!("{}\n", mib << 20));
+    uses(100);
+    kill(&mut kills, &mut workers, &mut book, &fake, 0);
+    // What was on its way arrives, then it dies to 40 MiB; up to 16 MiB more is nothing yet.
+    for (at, mib) in [(4, 200), (5, 200), (6, 40), (7, 56)] {
+        fake.write("cgroup.kill", "");
+        uses(mib);
+        assert!(kills.poll(ms(at), &mut book, &mut workers).is_none(), "{mib} MiB");
+    }
+    for (at, mib) in [(8, 57), (108, 74), (208, 91)] {
+        uses(mib);
+        let event = kills.poll(ms(at), &mut book, &mut workers);
+        let Some(KillEvent::Again { grown, left, .. }) = event else { panic!("{mib} MiB: {event:?}") };
+        assert_eq!((grown, left), (Bytes::mib(17), Bytes::mib(mib)));
+        is_written(&fake);
+        fake.write("cgroup.kill", "");
+        assert!(kills.poll(ms(at), &mut book, &mut workers).is_none());
+        assert!(kills.poll(ms(at + 5), &mut book, &mut workers).is_none());
+    }
+    // Its time began anew with the last of them.
+    assert!(kills.poll(ms(707), &mut book, &mut workers).is_none());
+    assert_eq!(kills.table[0].again, KillLimits::default().again);
+    uses(108);
+    let event = kills.poll(ms(707), &mut book, &mut workers);
+    assert!(matches!(event, Some(KillEvent::Stuck { left: Some(left), .. }) if left == Bytes::mib(108)), "{event:?}");
+    assert_eq!(fake.text("cgroup.kill"), "");
+}
+
+#[test]
+fn what_is_stuck_can_be_killed_anew_and_makes_room() {
+    let fakes = ["a", "b", "c"].map(Fake::new);
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    for (fake, at) in fakes.iter().zip([0, 1]) {
+        kill(&mut kills, &mut workers, &mut book, fake, at);
+    }
+    assert!(kills.give_up(&mut book).is_none(), "both are hopeful");
+    while poll_measured(&mut kills, &mut workers, &mut book, 501).is_some() {}
+    assert_eq!(kills.hopeful(), 0);
+    // A process was started in it meanwhile.
+    fakes[0].write("cgroup.kill", "");
+    let again = kills.begin(&fakes[0].handle, ms(600), &mut book, &mut workers);
+    assert_eq!(again, Ok(Begun::Requested));
+    is_written(&fakes[0]);
+    assert_eq!((kills.count(), kills.hopeful()), (2, 1));
+    let again = kills.begin(&fakes[0].handle, ms(601), &mut book, &mut workers);
+    assert_eq!(again, Err(KillRefused::Already));
+    assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut workers), Err(KillRefused::Full));
+    assert_eq!(kills.give_up(&mut book).map(|handle| handle.id()), Some(fakes[1].handle.id()));
+    assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut workers), Ok(Begun::Requested));
+}
+
+#[test]
+fn an_adopted_victim_is_waited_for_but_not_written_to() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    assert!(kills.adopt(&fake.handle, ms(0), ms(10_000)));
+    assert_eq!(fake.text("cgroup.kill"), "");
+    let begun = kills.begin(&fake.handle, ms(10_001), &mut book, &mut workers);
+    assert_eq!(begun, Err(KillRefused::Already));
+    assert!(kills.poll(ms(10_499), &mut book, &mut workers).is_none());
+    assert!(kills.poll(ms(10_500), &mut book, &mut workers).is_none());
+    // No word from the worker.
+    assert!(matches!(kills.poll(ms(10_600), &mut book, &mut workers), Some(KillEvent::Stuck { .. })));
+    assert!(kills.forget(fake.handle.id(), &mut book).is_some());
+    assert_eq!(kills.count(), 0);
+    // It may not have been killed at all: that is not done unasked.
+    assert!(kills.adopt(&fake.handle, ms(0), ms(20_000)));
+    assert!(kills.poll(ms(20_005), &mut book, &mut workers).is_none());
+    fake.write("memory.current", "1000000000\n");
+    assert!(matches!(kills.poll(ms(20_006), &mut book, &mut workers), Some(KillEvent::Stuck { .. })));
+    assert_eq!(fake.text("cgroup.kill"), "");
+}
+
+#[test]
+fn nothing_is_killed_that_is_not_written_down() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::with_room(0));
+    let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut workers);
+    assert_eq!(begun, Err(KillRefused::Journal(JournalFull)));
+    assert_eq!(fake.text("cgroup.kill"), "");
+}
+
+#[test]
+fn an_empty_cgroup_is_not_killed() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+    let begun = kills.begin(&fake.handle, ms(0), &mut book, &mut workers);
+    assert_eq!(begun, Ok(Begun::Gone));
+    assert_eq!((fake.text("cgroup.kill").as_str(), kills.count(), book.steps().len()), ("", 0, 0));
+}
+
+#[test]
+fn room_is_bounded_and_each_victim_is_looked_at() {
+    let fakes = ["a", "b", "c"].map(Fake::new);
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    for fake in &fakes[..2] {
+        kill(&mut kills, &mut workers, &mut book, fake, 0);
+        fake.write("cgroup.events", "populated 0\nfrozen 0\n");
+    }
+    let begun = kills.begin(&fakes[2].handle, ms(0), &mut book, &mut workers);
+    assert_eq!(begun, Err(KillRefused::Full));
+    for _ in 0..2 {
+        assert!(matches!(kills.poll(ms(1), &mut book, &mut workers), Some(KillEvent::Emptied { .. })));
+    }
+    assert!(kills.poll(ms(1), &mut book, &mut workers).is_none());
+    assert!(book.is_clear());
+}
+
+#[test]
+fn a_victim_is_signalled_though_its_cgroup_kill_waits() {
+    let fake = Fake::new("w");
+    let mut child = Command::new("sleep").arg("600").spawn().expect("sleep starts");
+    fake.write("cgroup.procs", &format!("{}\n", child.id()));
+    let (writer, release) = WriterThatWaits::start();
+    let mut workers = Workers::beside(writer, 8).expect("threads start");
+    let (mut kills, mut book) = (Kills::with_capacity(KillLimits::default(), 2), Book::default());
+    kill(&mut kills, &mut workers, &mut book, &fake, 0);
+    child.wait().expect("it is ours");
+    assert_eq!((fake.text("cgroup.kill").as_str(), book.steps()), ("", &[Step::Killing, Step::KillWritten][..]));
+    release.end_wait();
+    is_written(&fake);
+}
+
+#[test]
+fn a_cgroup_kill_that_is_refused_is_a_refusal_only_where_no_process_can_be_signalled() {
+    for has_process in [false, true] {
+        let fake = Fake::that_refuses("w", "cgroup.kill");
+        let mut child = Command::new("sleep").arg("600").spawn().expect("sleep starts");
+        if has_process {
+            fake.write("cgroup.procs", &format!("{}\n", child.id()));
+        }
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+        assert_eq!(kills.begin(&fake.handle, ms(0), &mut book, &mut workers), Ok(Begun::Requested));
+        let event = results(&mut kills, &mut workers, &mut book, 0);
+        if has_process {
+            assert!(matches!(event, Some(KillEvent::Signalled { .. })), "{event:?}");
+            assert_eq!((kills.count(), book.is_clear()), (1, false));
+        } else {
+            assert!(matches!(event, Some(KillEvent::Refused { fault: Fault::Write { .. }, .. })), "{event:?}");
+            assert_eq!((kills.count(), book.is_clear()), (0, true));
+            child.kill().expect("it is ours");
+        }
+        child.wait().expect("it is ours");
+    }
+}
