@@ -9,6 +9,7 @@ use crate::worker::{Done, Job, Workers};
 use core::time::Duration;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::{Activity, Handle};
+use plimsoll_node::clock::monotonic;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::sync::Arc;
 
@@ -200,8 +201,9 @@ impl Kill {
         let before = std::mem::replace(&mut self.activity, activity);
         let Some(now) = activity else { return false };
         let fewest = self.fewest;
-        self.fewest = fewest.min(now.threads);
-        before.is_some_and(|before| now.threads < fewest || now.cpu.saturating_sub(before.cpu) >= limits.patience / 100)
+        self.fewest = now.threads.map_or(fewest, |threads| threads.min(fewest));
+        let used = |before: Activity| now.cpu.saturating_sub(before.cpu) >= limits.patience / 100;
+        before.is_some_and(|before| self.fewest < fewest || used(before))
     }
 }
 
@@ -243,7 +245,7 @@ impl Kills {
         }
         journal.write(Intent { step: Step::Killing, cgroup: handle.id(), path: handle.path(), since: now })?;
         reached(KillPoint::KillIntentWritten);
-        if !strike(handle, workers) {
+        if !strike(handle, self.limits.patience, workers) {
             journal.clear(handle.id(), Action::Kill);
             return Err(KillRefused::WorkerFull);
         }
@@ -360,12 +362,14 @@ impl Kills {
     fn measured(&mut self, cgroup: CgroupId, activity: Option<Activity>, now: MonotonicNs) {
         let limits = self.limits;
         let Some(kill) = self.find(cgroup) else { return };
+        // The answer to the kill itself, which a busy worker gives late: the one that is waited for follows.
+        let is_first = kill.activity.is_none();
         let goes_on = kill.goes_on(activity, &limits);
         if let Wait::Measured(_) = kill.wait {
             if goes_on && kill.extended < limits.extensions {
                 kill.extended += 1;
                 kill.begin(now, limits.patience);
-            } else {
+            } else if !is_first {
                 kill.wait = Wait::Measured(now);
             }
         }
@@ -393,7 +397,7 @@ impl Kills {
                 continue;
             }
             if let Some((grown, left)) = kill.regrown(now) {
-                if kill.again < self.limits.again && strike(&kill.handle, workers) {
+                if kill.again < self.limits.again && strike(&kill.handle, self.limits.patience, workers) {
                     kill.again += 1;
                     (kill.signalled, kill.least) = (now, None);
                     kill.begin(now, self.limits.patience);
@@ -426,12 +430,14 @@ impl Kills {
 }
 
 /// Has the workers kill a cgroup. False: they have no room.
-fn strike(handle: &Arc<Handle>, workers: &mut Workers) -> bool {
+fn strike(handle: &Arc<Handle>, patience: Duration, workers: &mut Workers) -> bool {
     // Clones only: whatever is dropped here, the caller still holds, so nothing is closed on this thread.
     let [written, victim, measured, dying] = [(); 4].map(|()| Arc::clone(handle));
     // First, because it reaches all at once.
     let is_written = handle.has_kill() && workers.write.submit(Job::WriteKill(written)).is_ok();
-    let is_sent = workers.kill.submit(Job::Kill(victim)).is_ok();
+    // Where the cgroup is killed as a whole, too, it may be empty and used again when the worker comes to this job.
+    let by = if is_written { monotonic().after(patience) } else { MonotonicNs(u64::MAX) };
+    let is_sent = workers.kill.submit(Job::Kill(victim, by)).is_ok();
     if !is_written && !is_sent {
         return false;
     }

@@ -41,8 +41,8 @@ pub enum Job {
     /// Continue what was stopped like this.
     Continue(CgroupId, Arc<dyn StopJournal>),
     /// Send SIGKILL to each process of a cgroup by its descriptor: to those that cgroup.kill does not end, and where there
-    /// is no cgroup.kill to all.
-    Kill(Arc<Handle>),
+    /// is no cgroup.kill to all. After that time none is sent: what is in the cgroup then may not be what was killed.
+    Kill(Arc<Handle>, MonotonicNs),
     /// The cgroup was killed: take the memory of its processes while they die.
     Release(Arc<Handle>),
     /// Measure whether tasks of a cgroup run or end.
@@ -266,8 +266,8 @@ fn perform(job: Job) -> Option<Done> {
             journal.continue_in(cgroup);
             None
         }
-        Job::Kill(handle) => {
-            let sent = kill(&handle);
+        Job::Kill(handle, by) => {
+            let sent = if monotonic() <= by { kill(&handle) } else { 0 };
             Some(Done::Killed { cgroup: handle.id(), sent, at: monotonic() })
         }
         Job::Release(handle) => Some(release(&handle)),
@@ -456,7 +456,9 @@ mod tests {
         fake.write("cgroup.procs", &(list[..2].join("\n") + "\n"));
         fake.write("cgroup.threads", &(list[1..].join("\n") + "\n"));
         let mut worker = Worker::start("test", 4).expect("a thread starts");
-        worker.submit(Job::Kill(Arc::clone(&fake.handle))).expect("there is room");
+        worker.submit(Job::Kill(Arc::clone(&fake.handle), monotonic())).expect("there is room");
+        assert!(matches!(wait(&mut worker), Done::Killed { sent: 0, .. }), "the worker comes to it too late");
+        worker.submit(Job::Kill(Arc::clone(&fake.handle), MonotonicNs(u64::MAX))).expect("there is room");
         for child in &mut children {
             let status = child.wait().expect("it is ours");
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
@@ -497,7 +499,7 @@ mod tests {
     fn activity_is_measured_or_absent() {
         let mut worker = Worker::start("test", 4).expect("a thread starts");
         for (files, activity) in [
-            (&[("cpu.stat", "usage_usec 7\n")][..], Some(Activity { cpu: Duration::from_micros(7), threads: 0 })),
+            (&[("cpu.stat", "usage_usec 7\n")][..], Some(Activity { cpu: Duration::from_micros(7), threads: Some(0) })),
             (&[], None),
         ] {
             let fake = Fake::with_files("w", files);

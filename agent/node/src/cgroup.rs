@@ -91,14 +91,17 @@ impl TaskList {
     }
 }
 
+/// Threads are counted in so many cgroups of a tree: the answer is waited for, and the tree is its owner's to make.
+const COUNTED_IN: usize = 256;
+
 /// What shows that tasks of a cgroup run or end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// CPU time that was used in it and below it since it was made, by tasks that are gone as well; to about a timer
     /// tick for those that run.
     pub cpu: Duration,
-    /// Threads in it and below it that have not exited.
-    pub threads: usize,
+    /// Threads in it and below it that have not exited; absent where the tree is too large to count them in time.
+    pub threads: Option<usize>,
 }
 
 impl Handle {
@@ -276,10 +279,20 @@ impl Handle {
     /// Calls `each` with the tasks in it and below it, at any depth, until `each` says no, or there are no more. Opens
     /// and allocates: for a helper thread.
     pub fn each_task(&self, list: TaskList, each: &mut dyn FnMut(Pid) -> bool) -> Result<(), Fault> {
+        self.each_task_in(usize::MAX, list, each).map(drop)
+    }
+
+    /// The same in `most` cgroups. Gives whether those were all.
+    fn each_task_in(&self, most: usize, list: TaskList, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool, Fault> {
         let fault = |errno| Fault::Read { file: "a directory below", errno };
         // Depth first, without recursion: a tree may be deep.
         let mut left = vec![Vec::new()];
+        let mut read = 0;
         while let Some(path) = left.pop() {
+            if read == most {
+                return Ok(false);
+            }
+            read += 1;
             let below = if path.is_empty() { Ok(None) } else { open_below(self.dir.as_fd(), &path).map(Some) };
             // What is removed meanwhile has no tasks.
             let Ok(below) = below else { continue };
@@ -287,7 +300,7 @@ impl Handle {
             match KeptFile::open_below(dir, list.file(), OFlags::RDONLY) {
                 Ok(Some(tasks)) => match each_pid(&tasks, each) {
                     Ok(true) | Err(Fault::Gone) => {}
-                    Ok(false) => return Ok(()),
+                    Ok(false) => return Ok(true),
                     Err(fault) => return Err(fault),
                 },
                 Ok(None) | Err(Errno::NODEV) => {}
@@ -299,7 +312,7 @@ impl Handle {
                 Err(errno) => return Err(fault(errno)),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Opens up to `most` of the processes that a list names by tasks which are not in `except`. Each is given only if
@@ -362,11 +375,11 @@ impl Handle {
         let mut buffer = [0; 1024];
         let used = parse::field(stat.read(&mut buffer)?, b"usage_usec").ok_or(stat.malformed("usage_usec"))?;
         let mut threads = 0;
-        self.each_task(TaskList::Threads, &mut |_| {
+        let is_all = self.each_task_in(COUNTED_IN, TaskList::Threads, &mut |_| {
             threads += 1;
             true
         })?;
-        Ok(Activity { cpu: Duration::from_micros(used), threads })
+        Ok(Activity { cpu: Duration::from_micros(used), threads: is_all.then_some(threads) })
     }
 }
 

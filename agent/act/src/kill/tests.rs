@@ -305,3 +305,19 @@ fn a_cgroup_kill_that_is_refused_is_a_refusal_only_where_no_process_can_be_signa
         child.wait().expect("it is ours");
     }
 }
+
+#[test]
+fn a_victim_is_not_judged_by_a_late_answer_to_its_kill() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    kill(&mut kills, &mut workers, &mut book, &fake, 0);
+    // A busy worker has not measured it yet when it has given back nothing in time.
+    kills.table[0].activity = None;
+    assert!(kills.poll(ms(500), &mut book, &mut workers).is_none());
+    for (used_ms, at) in [(1000, 510), (1010, 520)] {
+        let activity = Some(Activity { cpu: Duration::from_millis(used_ms), threads: None });
+        kills.done(Done::Measured { cgroup: fake.handle.id(), activity }, ms(at), &mut book);
+        assert!(kills.poll(ms(at), &mut book, &mut workers).is_none(), "{at}");
+    }
+    assert_eq!((kills.hopeful(), kills.table[0].extended), (1, 1));
+}

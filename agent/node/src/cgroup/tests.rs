@@ -166,7 +166,7 @@ fn activity_is_cpu_time_and_threads_of_all_below() {
     tree.cgroup(b"w", &[("cpu.stat", "usage_usec 1500\nuser_usec 500\n"), ("cgroup.threads", "7\n8\n")]);
     tree.cgroup(b"w/a", &[("cgroup.threads", "9\n")]);
     let handle = tree.open(b"w").expect("it is there");
-    assert_eq!(handle.activity(), Ok(Activity { cpu: Duration::from_micros(1500), threads: 3 }));
+    assert_eq!(handle.activity(), Ok(Activity { cpu: Duration::from_micros(1500), threads: Some(3) }));
     let without = tree.open(b"w/a").expect("it is there");
     assert_eq!(without.activity(), Err(Fault::Absent { file: "cpu.stat" }));
 }

@@ -29,7 +29,8 @@ impl Toggling {
     fn start(cgroups: usize) -> Result<Self> {
         let user = Attacker::User.home("user")?;
         let toggle = "while :; do echo 1 > cgroup.freeze; echo 0 > cgroup.freeze; done";
-        let child = Attacker::User.run(&user, &format!("mkdir tree; cd tree; mkdir $(seq {cgroups}) last; {toggle}"))?;
+        let child =
+            Attacker::User.run(&user, &format!("mkdir tree; cd tree; mkdir $(seq {cgroups}) last; {toggle}"))?;
         let last = user.path().join("tree/last");
         let begun = Instant::now();
         wait_for("the user has its cgroups", 10 * PATIENCE, || Ok(last.exists()))?;

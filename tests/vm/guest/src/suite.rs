@@ -7,7 +7,8 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, counter_tests, hog_tests,
     hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, scenarios,
-    scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, watchdog_tests,
+    scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests,
+    watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
