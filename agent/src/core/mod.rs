@@ -8,6 +8,7 @@ mod episode;
 mod fault_injection;
 mod inventory;
 mod kernel_brake;
+mod past;
 mod resume;
 mod succession;
 mod suspects;
@@ -20,24 +21,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
-use plimsoll_config::{BrakeMode, Configuration, SourceChoice};
+use plimsoll_act::Worker;
+use plimsoll_config::{Configuration, SourceChoice};
 use plimsoll_inventory::{Inventory, Patterns, Protected, SLOTS};
-use plimsoll_node::boot::BootId;
-use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
-use plimsoll_node::meminfo::{self, MemInfo, page_bytes};
+use plimsoll_node::meminfo::{MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{NodeError, capabilities, lock, priority, system_calls};
-use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
+use plimsoll_state::handover;
 use plimsoll_state::heartbeat::Heart;
 use plimsoll_state::queue::{self, Producer};
-use plimsoll_state::{Found, PendingKill, Record as RunRecord, StoppedProcesses, handover, undo};
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages, Pattern};
+use plimsoll_units::{MonotonicNs, Pages, Pattern};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
@@ -47,10 +46,10 @@ use crate::record::StartParts;
 use crate::{inherit, inherited_config};
 use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
-use resume::Resumer;
+use past::{Past, enforcer, resumer};
 use thresholds::Machine;
 pub(crate) use watch::BRAKE_LEASE;
-use watch::{Arming, Enforcement, Enforcer, Reporting, Sampler, Signals, Triggers, Watch};
+use watch::{Arming, Enforcement, Reporting, Sampler, Signals, Triggers, Watch};
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this.
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
@@ -70,8 +69,6 @@ const SLOW_QUEUE: usize = 512;
 pub(crate) const STOPPED: &str = "stopped";
 /// Jobs that a worker may have waiting.
 const JOBS: usize = 1024;
-/// Brakes and kills at a time: as many as the run record has room for.
-const MAX_ACTIONS: usize = 32;
 /// The inventory thread's stack, locked like all memory of this process.
 const INVENTORY_STACK: usize = 512 << 10;
 /// How long the end waits for the other threads, twice.
@@ -243,49 +240,6 @@ fn wait_for(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What an earlier process left, undone.
-struct Past {
-    record: RunRecord,
-    /// Processes that were stopped one by one.
-    stopped: StoppedProcesses,
-    /// Kills that are waited for.
-    kills: Vec<PendingKill>,
-    /// Thawed, continued, failed, kills; absent where there was nothing.
-    counts: Option<(u32, u32, u32, u32)>,
-}
-
-impl Past {
-    /// Before anything else is done: what is frozen since an earlier process died goes on.
-    fn undo(configuration: &Configuration, root: &Root, troubles: &mut Vec<String>) -> anyhow::Result<Self> {
-        let (directory, boot) = (&configuration.machine.state_directory, BootId::read()?);
-        let (mut record, found) = RunRecord::open(&directory.join("record"), boot)?;
-        let stopped = StoppedProcesses::open(&directory.join(STOPPED), boot)?;
-        if let Found::Broken { aside, why } = found {
-            troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
-        }
-        if !record.is_locked() {
-            troubles.push("the run record is not locked in memory: writing to it may have to wait for a disk".into());
-        }
-        let before = undo(&mut record, root);
-        let one_by_one = stopped.continue_all();
-        let continued = stopped::undo(&stopped_pin()).unwrap_or_else(|error| {
-            troubles.push(format!("cannot continue what the in-kernel brake stopped: {error}"));
-            stopped::Undone::default()
-        });
-        let failed = before.failed.len() + continued.failed + one_by_one.failed;
-        let continued = continued.continued + one_by_one.continued;
-        let [thawed, continued, failed, kills] = [before.thawed.len(), continued, failed, before.kills.len()]
-            .map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-        let counts = (thawed, continued, failed, kills);
-        Ok(Self { record, stopped, kills: before.kills, counts: (counts != (0, 0, 0, 0)).then_some(counts) })
-    }
-}
-
-/// Where the kernel side writes down what it stops.
-fn stopped_pin() -> std::path::PathBuf {
-    plimsoll_sense::Config::default().stopped_pin
-}
-
 /// The patterns that are meant, without what is never touched.
 fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Configuration) -> Patterns {
     Patterns { workloads: meant.cloned().collect(), never: configuration.machine.never.clone() }
@@ -309,12 +263,6 @@ fn inventory_config(
         max_brakes: MAX_BRAKES,
         max_workloads: most_workloads(),
     })
-}
-
-/// Continues what the kernel stops for this agent; absent where the kernel side could not be loaded.
-fn resumer() -> anyhow::Result<Option<Resumer>> {
-    let Some(record) = StoppedRecord::open(&stopped_pin())? else { return Ok(None) };
-    Ok(Some(Resumer::start(record).context("cannot start the thread that continues what was stopped")?))
 }
 
 /// How often to sample where no event comes.
@@ -450,100 +398,4 @@ fn most_workloads() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let room = limit.saturating_sub(OTHER_FILES) / FILES_A_WORKLOAD;
     usize::try_from(room).unwrap_or(usize::MAX).min(SLOTS)
-}
-
-/// Brakes, kills and workers, with the kills of an earlier process taken over.
-fn enforcer(
-    configuration: &Configuration,
-    mut past: Past,
-    root: &Root,
-    writer: Worker,
-    troubles: &mut Vec<String>,
-) -> anyhow::Result<Enforcer> {
-    let of_machine = BrakeLimits::of(meminfo::cpus(), Bytes(page_bytes()), Bytes(meminfo::huge_page_bytes()));
-    let limits = BrakeLimits { hold: configuration.machine.brake.deadline, ..of_machine };
-    let mut kills = Kills::with_capacity(KillLimits::default(), MAX_ACTIONS);
-    let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
-    Ok(Enforcer {
-        record: past.record,
-        brakes: Brakes::with_capacity(limits, MAX_ACTIONS, Arc::new(past.stopped)),
-        kills,
-        doubtful,
-        workers: Workers::beside(writer, JOBS).context("cannot start the worker threads")?,
-        reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
-        figures: Worker::start("figures", watch::FIGURES).context("cannot start a worker thread")?,
-        fold: Worker::start("fold", 1).context("cannot start a worker thread")?,
-        freeze: configuration.machine.brake.mode == BrakeMode::Freeze,
-    })
-}
-
-/// Waits for the victims of an earlier process, and returns those that it had perhaps not killed. One that cannot be
-/// waited for is forgotten, and decided about again where it still matters.
-fn take_over(
-    past: &[PendingKill],
-    root: &Root,
-    kills: &mut Kills,
-    record: &mut RunRecord,
-    troubles: &mut Vec<String>,
-) -> Vec<CgroupId> {
-    let mut doubtful = Vec::with_capacity(MAX_ACTIONS);
-    let now = monotonic();
-    for kill in past {
-        let taken = match Handle::open(root, &kill.path) {
-            Ok(Some(handle)) if handle.id() == kill.cgroup => kills.adopt(&Arc::new(handle), kill.since, now),
-            Ok(_) => false,
-            Err(error) => {
-                troubles.push(format!("cannot wait for the end of a victim: {error}"));
-                false
-            }
-        };
-        if !taken {
-            record.clear(kill.cgroup, Action::Kill);
-        } else if !kill.written {
-            doubtful.push(kill.cgroup);
-        }
-    }
-    doubtful
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use plimsoll_act::{Intent, Step};
-    use std::fs;
-    use std::os::unix::fs::MetadataExt as _;
-
-    #[test]
-    fn victims_of_an_earlier_process_are_waited_for_or_forgotten() {
-        let tree = tempfile::tempdir().expect("a temporary directory");
-        let (mut record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
-        let mut kills = Kills::with_capacity(KillLimits::default(), 2);
-        let mut past = Vec::new();
-        for (name, whole, written) in
-            [("dying", true, true), ("broken", false, true), ("perhaps", true, false), ("too-many", true, true)]
-        {
-            let folder = tree.path().join(name);
-            fs::create_dir(&folder).expect("writable");
-            // A link to itself cannot be opened.
-            let freeze = folder.join("cgroup.freeze");
-            if whole { fs::write(freeze, "0\n") } else { std::os::unix::fs::symlink(&freeze, &freeze) }
-                .expect("writable");
-            fs::write(folder.join("cgroup.events"), "populated 1\n").expect("writable");
-            let cgroup = CgroupId(fs::metadata(&folder).expect("it is there").ino());
-            past.push(PendingKill { cgroup, path: name.into(), since: MonotonicNs(1), written });
-        }
-        past.push(PendingKill { cgroup: CgroupId(3), path: b"gone".into(), since: MonotonicNs(1), written: true });
-        for kill in &past {
-            let (step, since) = (if kill.written { Step::KillWritten } else { Step::Killing }, kill.since);
-            record.write(Intent { step, cgroup: kill.cgroup, path: &kill.path, since }).expect("room");
-        }
-        let root = Root::open(tree.path()).expect("it is there");
-        let mut troubles = Vec::new();
-        let doubtful = take_over(&past, &root, &mut kills, &mut record, &mut troubles);
-        assert_eq!(doubtful, [past[2].cgroup]);
-        assert_eq!(troubles.len(), 1, "{troubles:?}");
-        let left: Vec<CgroupId> = record.entries().iter().map(|entry| entry.cgroup).collect();
-        assert_eq!(left, [past[0].cgroup, past[2].cgroup]);
-        assert!(kills.waits_for(past[0].cgroup) && kills.waits_for(past[2].cgroup));
-    }
 }

@@ -11,8 +11,8 @@ use plimsoll_config::Configuration;
 use plimsoll_node::cgroup::Root;
 
 use super::inventory::{TakenOver, wake};
+use super::past::{Past, enforcer, resumer};
 use super::watch::Means;
-use super::{Past, enforcer, resumer};
 use crate::acting::Turn;
 
 /// The thread's stack, locked like all memory of this process until it has done its duty.

@@ -1,0 +1,168 @@
+//! What an earlier process of the agent left behind: undone, and its kills taken over by the enforcer of this one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
+use plimsoll_config::{BrakeMode, Configuration};
+use plimsoll_node::boot::BootId;
+use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::clock::monotonic;
+use plimsoll_node::meminfo::{self, page_bytes};
+use plimsoll_sense::stopped::{self, StoppedRecord};
+use plimsoll_state::{Found, PendingKill, Record as RunRecord, StoppedProcesses, undo};
+use plimsoll_units::{Bytes, CgroupId};
+
+use super::resume::Resumer;
+use super::watch::{Enforcer, FIGURES};
+use super::{JOBS, STOPPED};
+
+/// Brakes and kills at a time: as many as the run record has room for.
+const MAX_ACTIONS: usize = 32;
+
+/// What an earlier process left, undone.
+pub(super) struct Past {
+    record: RunRecord,
+    /// Processes that were stopped one by one.
+    stopped: StoppedProcesses,
+    /// Kills that are waited for.
+    kills: Vec<PendingKill>,
+    /// Thawed, continued, failed, kills; absent where there was nothing.
+    pub(super) counts: Option<(u32, u32, u32, u32)>,
+}
+
+impl Past {
+    /// Before anything else is done: what is frozen since an earlier process died goes on.
+    pub(super) fn undo(configuration: &Configuration, root: &Root, troubles: &mut Vec<String>) -> anyhow::Result<Self> {
+        let (directory, boot) = (&configuration.machine.state_directory, BootId::read()?);
+        let (mut record, found) = RunRecord::open(&directory.join("record"), boot)?;
+        let stopped = StoppedProcesses::open(&directory.join(STOPPED), boot)?;
+        if let Found::Broken { aside, why } = found {
+            troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
+        }
+        if !record.is_locked() {
+            troubles.push("the run record is not locked in memory: writing to it may have to wait for a disk".into());
+        }
+        let before = undo(&mut record, root);
+        let one_by_one = stopped.continue_all();
+        let continued = stopped::undo(&stopped_pin()).unwrap_or_else(|error| {
+            troubles.push(format!("cannot continue what the in-kernel brake stopped: {error}"));
+            stopped::Undone::default()
+        });
+        let failed = before.failed.len() + continued.failed + one_by_one.failed;
+        let continued = continued.continued + one_by_one.continued;
+        let [thawed, continued, failed, kills] = [before.thawed.len(), continued, failed, before.kills.len()]
+            .map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        let counts = (thawed, continued, failed, kills);
+        Ok(Self { record, stopped, kills: before.kills, counts: (counts != (0, 0, 0, 0)).then_some(counts) })
+    }
+}
+
+/// Where the kernel side writes down what it stops.
+fn stopped_pin() -> PathBuf {
+    plimsoll_sense::Config::default().stopped_pin
+}
+
+/// Continues what the kernel stops for this agent; absent where the kernel side could not be loaded.
+pub(super) fn resumer() -> anyhow::Result<Option<Resumer>> {
+    let Some(record) = StoppedRecord::open(&stopped_pin())? else { return Ok(None) };
+    Ok(Some(Resumer::start(record).context("cannot start the thread that continues what was stopped")?))
+}
+
+/// Brakes, kills and workers, with the kills of an earlier process taken over.
+pub(super) fn enforcer(
+    configuration: &Configuration,
+    mut past: Past,
+    root: &Root,
+    writer: Worker,
+    troubles: &mut Vec<String>,
+) -> anyhow::Result<Enforcer> {
+    let of_machine = BrakeLimits::of(meminfo::cpus(), Bytes(page_bytes()), Bytes(meminfo::huge_page_bytes()));
+    let limits = BrakeLimits { hold: configuration.machine.brake.deadline, ..of_machine };
+    let mut kills = Kills::with_capacity(KillLimits::default(), MAX_ACTIONS);
+    let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
+    Ok(Enforcer {
+        record: past.record,
+        brakes: Brakes::with_capacity(limits, MAX_ACTIONS, Arc::new(past.stopped)),
+        kills,
+        doubtful,
+        workers: Workers::beside(writer, JOBS).context("cannot start the worker threads")?,
+        reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
+        figures: Worker::start("figures", FIGURES).context("cannot start a worker thread")?,
+        fold: Worker::start("fold", 1).context("cannot start a worker thread")?,
+        freeze: configuration.machine.brake.mode == BrakeMode::Freeze,
+    })
+}
+
+/// Waits for the victims of an earlier process, and returns those that it had perhaps not killed. One that cannot be
+/// waited for is forgotten, and decided about again where it still matters.
+fn take_over(
+    past: &[PendingKill],
+    root: &Root,
+    kills: &mut Kills,
+    record: &mut RunRecord,
+    troubles: &mut Vec<String>,
+) -> Vec<CgroupId> {
+    let mut doubtful = Vec::with_capacity(MAX_ACTIONS);
+    let now = monotonic();
+    for kill in past {
+        let taken = match Handle::open(root, &kill.path) {
+            Ok(Some(handle)) if handle.id() == kill.cgroup => kills.adopt(&Arc::new(handle), kill.since, now),
+            Ok(_) => false,
+            Err(error) => {
+                troubles.push(format!("cannot wait for the end of a victim: {error}"));
+                false
+            }
+        };
+        if !taken {
+            record.clear(kill.cgroup, Action::Kill);
+        } else if !kill.written {
+            doubtful.push(kill.cgroup);
+        }
+    }
+    doubtful
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_act::{Intent, Step};
+    use plimsoll_units::MonotonicNs;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    #[test]
+    fn victims_of_an_earlier_process_are_waited_for_or_forgotten() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let (mut record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
+        let mut kills = Kills::with_capacity(KillLimits::default(), 2);
+        let mut past = Vec::new();
+        for (name, whole, written) in
+            [("dying", true, true), ("broken", false, true), ("perhaps", true, false), ("too-many", true, true)]
+        {
+            let folder = tree.path().join(name);
+            fs::create_dir(&folder).expect("writable");
+            // A link to itself cannot be opened.
+            let freeze = folder.join("cgroup.freeze");
+            if whole { fs::write(freeze, "0\n") } else { std::os::unix::fs::symlink(&freeze, &freeze) }
+                .expect("writable");
+            fs::write(folder.join("cgroup.events"), "populated 1\n").expect("writable");
+            let cgroup = CgroupId(fs::metadata(&folder).expect("it is there").ino());
+            past.push(PendingKill { cgroup, path: name.into(), since: MonotonicNs(1), written });
+        }
+        past.push(PendingKill { cgroup: CgroupId(3), path: b"gone".into(), since: MonotonicNs(1), written: true });
+        for kill in &past {
+            let (step, since) = (if kill.written { Step::KillWritten } else { Step::Killing }, kill.since);
+            record.write(Intent { step, cgroup: kill.cgroup, path: &kill.path, since }).expect("room");
+        }
+        let root = Root::open(tree.path()).expect("it is there");
+        let mut troubles = Vec::new();
+        let doubtful = take_over(&past, &root, &mut kills, &mut record, &mut troubles);
+        assert_eq!(doubtful, [past[2].cgroup]);
+        assert_eq!(troubles.len(), 1, "{troubles:?}");
+        let left: Vec<CgroupId> = record.entries().iter().map(|entry| entry.cgroup).collect();
+        assert_eq!(left, [past[0].cgroup, past[2].cgroup]);
+        assert!(kills.waits_for(past[0].cgroup) && kills.waits_for(past[2].cgroup));
+    }
+}
