@@ -136,6 +136,8 @@ struct Kill {
     wait: Wait,
     /// What was charged to it when its patience began; absent where that cannot be read.
     had: Option<Bytes>,
+    /// The worker has answered to the kill itself what its threads did.
+    is_measured: bool,
     /// What its threads had done when they were measured last.
     activity: Option<Activity>,
     /// The fewest threads it had at any measurement.
@@ -162,6 +164,7 @@ impl Kill {
             reached_none: false,
             wait: Wait::Until(now.after(limits.patience)),
             had,
+            is_measured: false,
             activity: None,
             fewest: usize::MAX,
             extended: 0,
@@ -270,7 +273,8 @@ impl Kills {
             return false;
         }
         let new = Kill::new(Arc::clone(handle), since, now, &self.limits);
-        self.table.push(Kill { again: self.limits.again, is_signalled: true, ..new });
+        // Nothing is measured when it is adopted.
+        self.table.push(Kill { again: self.limits.again, is_signalled: true, is_measured: true, ..new });
         true
     }
 
@@ -363,7 +367,7 @@ impl Kills {
         let limits = self.limits;
         let Some(kill) = self.find(cgroup) else { return };
         // The answer to the kill itself, which a busy worker gives late: the one that is waited for follows.
-        let is_first = kill.activity.is_none();
+        let is_first = !std::mem::replace(&mut kill.is_measured, true);
         let goes_on = kill.goes_on(activity, &limits);
         if let Wait::Measured(_) = kill.wait {
             if goes_on && kill.extended < limits.extensions {

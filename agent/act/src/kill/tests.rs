@@ -312,7 +312,7 @@ fn a_victim_is_not_judged_by_a_late_answer_to_its_kill() {
     let ((mut kills, mut workers), mut book) = (kills(), Book::default());
     kill(&mut kills, &mut workers, &mut book, &fake, 0);
     // A busy worker has not measured it yet when it has given back nothing in time.
-    kills.table[0].activity = None;
+    (kills.table[0].is_measured, kills.table[0].activity) = (false, None);
     assert!(kills.poll(ms(500), &mut book, &mut workers).is_none());
     for (used_ms, at) in [(1000, 510), (1010, 520)] {
         let activity = Some(Activity { cpu: Duration::from_millis(used_ms), threads: None });

@@ -4,6 +4,7 @@
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
 use crate::machine::{self, wait_for};
+use crate::scenarios::counted;
 use crate::scene::{MIB, PATIENCE, Scene};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
@@ -73,7 +74,8 @@ pub(crate) fn new_among_many() -> Result<()> {
     for number in 0..MANY {
         Cgroup::create(&format!("work.slice/idle-{number}"))?;
     }
-    let left = 160 * MIB;
+    const LEFT_MIB: u32 = 160;
+    let left = u64::from(LEFT_MIB) * MIB;
     let mut scene = Scene::set_with(0, |settings| settings.threshold_bytes = left)?;
     let available = machine::meminfo("MemAvailable")?;
     let room = usize::try_from(available.saturating_sub(left) / MIB)?;
@@ -81,6 +83,11 @@ pub(crate) fn new_among_many() -> Result<()> {
     let outside = Cgroup::create("other.slice/outside")?;
     let mut ballast = Hog::start("anon", outside.path(), room - 32, &["--hold", "120"])?;
     ballast.wait_taken(room - 32, PATIENCE)?;
+    // Growth is counted from a sample that has that in it.
+    wait_for("the agent has seen what is left", PATIENCE, || {
+        let seen = counted(&scene, "plimsoll_memory_available_bytes{reading=\"kernel\"}")?;
+        Ok(seen < f64::from((LEFT_MIB + 64) << 20))
+    })?;
     let victim = Cgroup::create("work.slice/new")?;
     let mut hog = Hog::start("anon", victim.path(), room, &["--hold", "120"])?;
     scene.expect_killed(&mut hog, &victim)?;

@@ -152,6 +152,7 @@ pub(crate) fn kprobe_carries_the_threshold() -> Result<()> {
             "threshold" | "oom" => "kprobe ",
             "stall" => "",
             "slices" => "with ",
+            "packet rings" => "iterator ",
             _ => "tp_btf ",
         };
         let expected = match &hook.state {
