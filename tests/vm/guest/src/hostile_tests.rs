@@ -71,10 +71,10 @@ pub(crate) fn reporter_spoils_the_queues() -> Result<()> {
 /// A process that is started among many workloads while memory falls is found before a walk would.
 pub(crate) fn new_among_many() -> Result<()> {
     const MANY: usize = 600;
+    const LEFT_MIB: u32 = 160;
     for number in 0..MANY {
         Cgroup::create(&format!("work.slice/idle-{number}"))?;
     }
-    const LEFT_MIB: u32 = 160;
     let left = u64::from(LEFT_MIB) * MIB;
     let mut scene = Scene::set_with(0, |settings| settings.threshold_bytes = left)?;
     let available = machine::meminfo("MemAvailable")?;
