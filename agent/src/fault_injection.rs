@@ -14,10 +14,10 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// Names the step at which to die and the process that dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or, with
-/// `NAME:pause`, the step at which the core stops itself until it is continued; or, with `NAME:device`, the one at which it
-/// reads from the device that [`DEVICE`] names. Before that, a line on standard error says that the step was reached.
-/// Several are separated by commas, one for each core that is started.
+/// Names the step at which to die and the process that dies there: `NAME:core`, `NAME:supervisor` or `NAME:all`; or,
+/// with `NAME:pause`, the step at which the core stops itself until it is continued; or, with `NAME:device`, the one at
+/// which it reads from the device that [`DEVICE`] names. Before that, a line on standard error says that the step was
+/// reached. Several are separated by commas, one for each core that is started.
 pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
 /// A device for `NAME:device`, opened at the start.
 const DEVICE: &str = "PLIMSOLL_KILL_DEVICE";

@@ -1,5 +1,5 @@
-//! The barest wake there is on the same hook: armed by exchange, one record, forced wake-up. What the real threshold's latency
-//! is measured against.
+//! The barest wake there is on the same hook: armed by exchange, one record, forced wake-up. What the real threshold's
+//! latency is measured against.
 
 #![no_std]
 #![no_main]

@@ -1,4 +1,5 @@
-//! The kernel side of Plimsoll: small programs that compare, count and submit events. What an event means is decided by the agent.
+//! The kernel side of Plimsoll: small programs that compare, count and submit events. What an event means is decided by
+//! the agent.
 //!
 //! One module a hook family. Nothing here walks more than a fixed number of steps, and nothing is written outside these
 //! maps; the one thing that acts on a task is [`brake`], which is off unless configured.

@@ -10,8 +10,8 @@ use crate::{
     threshold::{self, Allocation},
 };
 
-/// `___GFP_DIRECT_RECLAIM` (`include/linux/gfp_types.h`), the same bit since Linux 5.0. An allocation with it may sleep, so
-/// it is the running task's own, never an interrupt's.
+/// `___GFP_DIRECT_RECLAIM` (`include/linux/gfp_types.h`), the same bit since Linux 5.0. An allocation with it may
+/// sleep, so it is the running task's own, never an interrupt's.
 const GFP_DIRECT_RECLAIM: u32 = 1 << 10;
 
 #[btf_tracepoint(function = "mm_vmscan_wakeup_kswapd")]

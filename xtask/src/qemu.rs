@@ -8,10 +8,10 @@ use anyhow::{Context, ensure};
 use crate::install;
 use crate::vm::Arguments;
 
-/// On x86-64 the kernel patches its own text while it boots (`sched_clock_stable` at its end, lock prefixes). QEMU's processors
-/// run in threads of their own, and one may keep the breakpoint that stood there meanwhile: "Oops: int3". So it boots
-/// on one processor, the first process brings up the others, and nothing is patched for that or because the TSC is
-/// measured anew.
+/// On x86-64 the kernel patches its own text while it boots (`sched_clock_stable` at its end, lock prefixes). QEMU's
+/// processors run in threads of their own, and one may keep the breakpoint that stood there meanwhile: "Oops: int3". So
+/// it boots on one processor, the first process brings up the others, and nothing is patched for that or because the
+/// TSC is measured anew.
 const ONE_PROCESSOR_PATCHES: &str = " maxcpus=1 noreplace-smp tsc=reliable";
 
 /// What a machine's kernel and programs are built for.

@@ -58,8 +58,8 @@ struct Component {
     licenses: Option<serde_json::Value>,
 }
 
-/// Every package that cargo compiles into the agent and the kernel programs is in their SBOMs with its licence, and no path
-/// of this machine is.
+/// Every package that cargo compiles into the agent and the kernel programs is in their SBOMs with its licence, and no
+/// path of this machine is.
 ///
 /// They may name more: the tool also follows features that only another package of the workspace switches on.
 pub(crate) fn name_what_is_built() -> anyhow::Result<()> {

@@ -286,7 +286,8 @@ fn perform(job: Job) -> Option<Done> {
     }
 }
 
-/// A process that is not asked, because it came meanwhile or there are too many at a time, is killed when the grace is over.
+/// A process that is not asked, because it came meanwhile or there are too many at a time, is killed when the grace is
+/// over.
 fn terminate(handle: &Handle) {
     let Ok(opened) = handle.open_processes(TaskList::Processes, AT_A_TIME, &HashSet::new()) else { return };
     for one in &opened.processes {
@@ -294,14 +295,16 @@ fn terminate(handle: &Handle) {
     }
 }
 
-/// Sends SIGKILL to each process of a cgroup until no task is listed whose process was not sent it. A process that was sent
-/// it forks no more (`copy_process` fails where a fatal signal is pending), so what one round missed the next one finds.
+/// Sends SIGKILL to each process of a cgroup until no task is listed whose process was not sent it. A process that was
+/// sent it forks no more (`copy_process` fails where a fatal signal is pending), so what one round missed the next one
+/// finds.
 ///
-/// This is needed beside cgroup.kill: that may have to wait, and directs the signal at the first thread of each process alone (`send_sig` in
-/// `__cgroup_kill`, kernel/cgroup/cgroup.c, which is `PIDTYPE_PID` to `complete_signal`, kernel/signal.c). A first thread
-/// that has exited (`PF_EXITING`) wants no signal, and one that is meant for it alone is passed on to no other thread of its
-/// process: those run on. A signal to the process (`PIDTYPE_TGID`) goes to any thread that wants it, and SIGKILL from there
-/// to all. The list of threads finds processes that the list of processes has lost.
+/// This is needed beside cgroup.kill: that may have to wait, and directs the signal at the first thread of each process
+/// alone (`send_sig` in `__cgroup_kill`, kernel/cgroup/cgroup.c, which is `PIDTYPE_PID` to `complete_signal`,
+/// kernel/signal.c). A first thread that has exited (`PF_EXITING`) wants no signal, and one that is meant for it alone
+/// is passed on to no other thread of its process: those run on. A signal to the process (`PIDTYPE_TGID`) goes to any
+/// thread that wants it, and SIGKILL from there to all. The list of threads finds processes that the list of processes
+/// has lost.
 ///
 /// Gives how many took it.
 fn kill(handle: &Handle) -> u32 {

@@ -270,7 +270,8 @@ impl Reported<'_> {
         }
     }
 
-    /// The same as [`Self::soft_thresholds`] for slices. Their limits are not known here, so that a percentage and an amount are not compared.
+    /// The same as [`Self::soft_thresholds`] for slices. Their limits are not known here, so that a percentage and an
+    /// amount are not compared.
     fn soft_thresholds_of_slices(&mut self, configuration: &Configuration) {
         let (file, line) = configuration.origin("machine.slices").place();
         let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices);

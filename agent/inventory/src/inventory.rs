@@ -58,8 +58,8 @@ pub struct Coverage {
     pub outside: Bytes,
     /// Descriptors that are kept open for workloads.
     pub descriptors: u32,
-    /// Memory of the kernel's own that is charged to the agent's cgroup: descriptors, BPF maps, page tables. Absent where it
-    /// is in the root cgroup, and before Linux 5.18.
+    /// Memory of the kernel's own that is charged to the agent's cgroup: descriptors, BPF maps, page tables. Absent
+    /// where it is in the root cgroup, and before Linux 5.18.
     pub kernel_memory: Option<Bytes>,
 }
 

@@ -1,8 +1,9 @@
 //! Which delegated cgroup a workload belongs to, and its effective protection, from files that its owner cannot write.
 //!
-//! A cgroup is delegated where a user other than the tree's own (root) may make cgroups in it or move processes into it. As
-//! systemd delegates, its directory and its `cgroup.procs` belong to the user, its `memory.*` files still to root, and
-//! everything below to the user. The topmost delegated cgroup on a path is the owner of all workloads below it.
+//! A cgroup is delegated where a user other than the tree's own (root) may make cgroups in it or move processes into
+//! it. As systemd delegates, its directory and its `cgroup.procs` belong to the user, its `memory.*` files still to
+//! root, and everything below to the user. The topmost delegated cgroup on a path is the owner of all workloads below
+//! it.
 //!
 //! Effective protection is the larger of `memory.low` and `memory.min`, and never more than the parent's
 //! (Documentation/admin-guide/cgroup-v2.rst, "memory.min"). Two things of the kernel's rule are left out, because usage

@@ -185,8 +185,8 @@ impl Handle {
         number(have(self.current.as_ref(), "memory.current")?)
     }
 
-    /// Its page cache. Up to two seconds old, and reading it makes the kernel add up its per-processor figures. Opens a file:
-    /// for a helper thread.
+    /// Its page cache. Up to two seconds old, and reading it makes the kernel add up its per-processor figures. Opens a
+    /// file: for a helper thread.
     pub fn page_cache(&self) -> Result<PageCache, Fault> {
         let [inactive_file, active_file, slab] = self.stat(["inactive_file", "active_file", "slab_reclaimable"])?;
         let inactive_file = inactive_file?;
@@ -258,8 +258,8 @@ impl Handle {
         have(self.kill.as_ref(), "cgroup.kill")?.write(b"1")
     }
 
-    /// Asks the kernel to take back `amount` of it. Opens a file, and blocks for as long as that takes: for a helper thread.
-    /// `EAGAIN` in the fault: less than that could be had.
+    /// Asks the kernel to take back `amount` of it. Opens a file, and blocks for as long as that takes: for a helper
+    /// thread. `EAGAIN` in the fault: less than that could be had.
     pub fn reclaim(&self, amount: Bytes) -> Result<(), Fault> {
         let mut text = [0; 20];
         let mut rest = amount.0;
@@ -398,8 +398,8 @@ fn limit(file: &KeptFile) -> Result<Bytes, Fault> {
     parse::limit(file.read_piece(&mut buffer, 0)?).map(Bytes).ok_or(file.malformed("limit"))
 }
 
-/// The larger of `memory.low` and `memory.min` of the cgroup whose directory is open, counting only files that `is_trusted`;
-/// `max` is the largest amount there is. Zero where it has none. Opens files: for a helper thread.
+/// The larger of `memory.low` and `memory.min` of the cgroup whose directory is open, counting only files that
+/// `is_trusted`; `max` is the largest amount there is. Zero where it has none. Opens files: for a helper thread.
 pub fn protection(dir: BorrowedFd<'_>, is_trusted: impl Fn(&Stat) -> bool) -> Bytes {
     let read = |name| {
         let file = KeptFile::open_below(dir, name, OFlags::RDONLY).ok()??;

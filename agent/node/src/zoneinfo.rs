@@ -148,8 +148,9 @@ mod tests {
         assert_eq!(zones.min_watermark, Pages(3));
     }
 
-    /// The zones of a machine whose first node has 16 MiB in zone DMA and 3 GiB in DMA32, with the thresholds that the kernel
-    /// computes at its start (mm/vmstat.c, `calculate_normal_threshold`): the more CPUs and memory, the higher, 125 at most.
+    /// The zones of a machine whose first node has 16 MiB in zone DMA and 3 GiB in DMA32, with the thresholds that the
+    /// kernel computes at its start (mm/vmstat.c, `calculate_normal_threshold`): the more CPUs and memory, the higher,
+    /// 125 at most.
     fn zoneinfo(cpus: u32, nodes: u64, node_gib: u64) -> String {
         let magnitude = |number: u64| u64::from(u64::BITS - number.leading_zeros());
         let zone = |node: u64, name: &str, mib: u64| {

@@ -1,5 +1,5 @@
-//! What the kubelet (1.36.3) writes into `oom_score_adj`, so that it is known which process the OOM killer would take. The file in
-//! `/proc` comes before: this is for what cannot be read there.
+//! What the kubelet (1.36.3) writes into `oom_score_adj`, so that it is known which process the OOM killer would take.
+//! The file in `/proc` comes before: this is for what cannot be read there.
 //!
 //! Older documents print -998 for guaranteed containers and a floor of 2 for burstable ones. The code has -997, and with
 //! it a floor of 3, which is how far a guaranteed container is from -1000.
@@ -13,7 +13,8 @@ pub const SANDBOX: i32 = -998;
 pub const GUARANTEED: i32 = -997;
 /// For containers of pods without requests and limits.
 pub const BEST_EFFORT: i32 = 1000;
-/// No burstable container is better off than this, lest one that asks for the whole machine be as safe as a guaranteed one.
+/// No burstable container is better off than this, lest one that asks for the whole machine be as safe as a guaranteed
+/// one.
 pub const BURSTABLE_LEAST: i32 = BEST_EFFORT + GUARANTEED;
 /// Nor worse off than this, lest it be as unsafe as a best-effort one.
 pub const BURSTABLE_MOST: i32 = BEST_EFFORT - 1;

@@ -12,7 +12,8 @@ pub enum Scope {
     Slice(SliceId),
 }
 
-/// The index of a slice in [`Config::slices`](crate::Config::slices); stays the same when the slice's cgroup is made again.
+/// The index of a slice in [`Config::slices`](crate::Config::slices); stays the same when the slice's cgroup is made
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SliceId(pub u8);
 

@@ -1,4 +1,5 @@
-//! Graceful shutdown of a node: which pods are ended together, with how much time, and what the login manager is asked for.
+//! Graceful shutdown of a node: which pods are ended together, with how much time, and what the login manager is asked
+//! for.
 //!
 //! As the kubelet (1.36) does it, quirks included. Pure: nothing is read, written or killed here. This is not part of
 //! the hot path, and it allocates.

@@ -1,5 +1,5 @@
-//! Facts about this kernel. Facts only: what follows from them is in [`rules`](crate::rules). No fact is derived from a version
-//! number.
+//! Facts about this kernel. Facts only: what follows from them is in [`rules`](crate::rules). No fact is derived from a
+//! version number.
 
 use std::{fs, panic::resume_unwind, path::Path, thread};
 

@@ -1,7 +1,8 @@
 //! Undoing the in-kernel brake: by the agent itself, its supervisor, or the next start.
 //!
-//! The kernel writes down what it stops before it stops it, in a map pinned in bpffs that outlives every process. A process
-//! is continued only if it is still the one that was written down. Brakes must be off, or their agent gone, before.
+//! The kernel writes down what it stops before it stops it, in a map pinned in bpffs that outlives every process. A
+//! process is continued only if it is still the one that was written down. Brakes must be off, or their agent gone,
+//! before.
 
 use std::{fs, io, path::Path};
 

@@ -61,7 +61,8 @@ pub struct ArmedThresholds {
     pub tasks: Option<TaskThreshold>,
 }
 
-/// A slice whose tasks the kernel itself stops as they charge memory below a threshold. Off unless the configuration marks one.
+/// A slice whose tasks the kernel itself stops as they charge memory below a threshold. Off unless the configuration
+/// marks one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrakeMark {
     /// The slice; nested cgroups are held with it.

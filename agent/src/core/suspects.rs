@@ -1,5 +1,6 @@
-//! Processes that hold much memory that is charged to no workload: outside all of them, or in what is charged to no cgroup,
-//! wherever they run: huge pages and the ring buffers of packet sockets. Named where no workload that may be evicted grew.
+//! Processes that hold much memory that is charged to no workload: outside all of them, or in what is charged to no
+//! cgroup, wherever they run: huge pages and the ring buffers of packet sockets. Named where no workload that may be
+//! evicted grew.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

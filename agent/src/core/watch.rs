@@ -75,7 +75,8 @@ pub(super) enum End {
     Asked,
     /// The supervisor is gone.
     Orphaned,
-    /// The source's programs in the kernel do not run any more: the next core attaches them again, or takes another source.
+    /// The source's programs in the kernel do not run any more: the next core attaches them again, or takes another
+    /// source.
     SourceLost,
 }
 

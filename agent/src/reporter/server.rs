@@ -101,9 +101,10 @@ struct Open {
     task: AbortHandle,
 }
 
-/// The connection to close for another one from `peer`, by its place in the list of connections, oldest first, each with
-/// its peer and whether the head of its request is here. It is one of the same peer if that has as many as it may, and one of all if
-/// there are as many as there may be: the oldest without a request, or where all have one, the oldest.
+/// The connection to close for another one from `peer`, by its place in the list of connections, oldest first, each
+/// with its peer and whether the head of its request is here. It is one of the same peer if that has as many as it may,
+/// and one of all if there are as many as there may be: the oldest without a request, or where all have one, the
+/// oldest.
 fn in_the_way(open: impl Iterator<Item = (IpAddr, bool)> + Clone, peer: IpAddr, limits: Limits) -> Option<usize> {
     let of_peer = open.clone().filter(|(other, _)| *other == peer).count();
     let own_only = of_peer >= limits.peer;
@@ -115,7 +116,8 @@ fn in_the_way(open: impl Iterator<Item = (IpAddr, bool)> + Clone, peer: IpAddr, 
     candidates.find(|(_, (_, asked))| !asked).or(oldest).map(|(index, _)| index)
 }
 
-/// The peer that an address counts for: with version 6 a whole network of 2⁶⁴ addresses, because one client may have them all.
+/// The peer that an address counts for: with version 6 a whole network of 2⁶⁴ addresses, because one client may have
+/// them all.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),

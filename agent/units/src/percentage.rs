@@ -40,8 +40,8 @@ impl Percentage {
     }
 
     /// The share of a capacity (`GetThresholdQuantity`): multiplied in 64-bit floats and truncated. What does not fit a
-    /// signed 64-bit number becomes the lowest one, `NaN` included: Go leaves that to the processor, and this is what amd64
-    /// does.
+    /// signed 64-bit number becomes the lowest one, `NaN` included: Go leaves that to the processor, and this is what
+    /// amd64 does.
     pub fn of(self, capacity: i64) -> i64 {
         /// 2^63.
         const BEYOND: f64 = 9_223_372_036_854_775_808.0;

@@ -1,8 +1,8 @@
 //! The wire format between the kernel programs and the agent, byte by byte.
 //!
-//! The kernel side writes these structs into ring buffers and maps; the agent reads them back with [`ThresholdRecord::decode`]
-//! and [`Event::decode`], which check length and discriminant and need no unsafe code. Layout is asserted at compile
-//! time. Nothing here depends on anything, and nothing here touches a map.
+//! The kernel side writes these structs into ring buffers and maps; the agent reads them back with
+//! [`ThresholdRecord::decode`] and [`Event::decode`], which check length and discriminant and need no unsafe code.
+//! Layout is asserted at compile time. Nothing here depends on anything, and nothing here touches a map.
 
 #![no_std]
 #![forbid(unsafe_code)]

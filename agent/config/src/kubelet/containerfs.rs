@@ -76,7 +76,8 @@ pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskL
                 |found| EvictionThreshold { signal: derived, ..before[found].clone() },
             );
             match last(derived, hard) {
-                // The kubelet compares percentages by value and quantities by pointer: an equal percentage is not replaced.
+                // The kubelet compares percentages by value and quantities by pointer: an equal percentage is not
+                // replaced.
                 Some(index) if threshold.is_share() && thresholds[index] == threshold => {}
                 Some(index) => {
                     let in_place = thresholds.len() - before.len() <= room;

@@ -172,8 +172,8 @@ pub fn compare(resource: Resource, one: &Ranked, other: &Ranked) -> Ordering {
     }
 }
 
-/// Ranks pods: the one that would be evicted first is first. Allocates nothing where `ranked` has room for all; static, mirror and
-/// critical pods are ranked like others.
+/// Ranks pods: the one that would be evicted first is first. Allocates nothing where `ranked` has room for all; static,
+/// mirror and critical pods are ranked like others.
 ///
 /// Of equals the one that was given first is first. The kubelet does the same with up to twelve pods, and anything
 /// with more.

@@ -244,8 +244,8 @@ impl Readings {
         self.0[signal.index()]
     }
 
-    /// Whether one of them is newer than it was in the last turn (`thresholdsUpdatedStats`): compared with that turn's, not
-    /// with the newest ever. One whose time is not known is always fresh.
+    /// Whether one of them is newer than it was in the last turn (`thresholdsUpdatedStats`): compared with that turn's,
+    /// not with the newest ever. One whose time is not known is always fresh.
     pub fn is_fresh(&self, signal: Signal, last: &Self) -> bool {
         self.get(signal).is_some_and(|reading| {
             last.get(signal).is_none_or(|last| reading.time.is_none() || reading.time > last.time)

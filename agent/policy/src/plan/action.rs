@@ -12,7 +12,8 @@ pub enum Stage {
     Memory(Amount),
     /// Remove dead containers and their logs.
     Containers,
-    /// Remove the images of [`Plan::images`](super::Plan::images), in this order; all unused ones under the policy `kubelet`.
+    /// Remove the images of [`Plan::images`](super::Plan::images), in this order; all unused ones under the policy
+    /// `kubelet`.
     Images,
     /// Remove dead containers and all unused images, as the kubelet does.
     ContainersAndImages,

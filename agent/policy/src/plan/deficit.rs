@@ -43,16 +43,17 @@ impl Deficit {
 /// Which workloads took the memory since it was last plentiful. Growth is by owner: what all workloads of one use together
 /// now, less what all of them used together then.
 ///
-/// The rule: growth of workloads that may be evicted must be at least [`Config::responsible_percent`](crate::Config::responsible_percent) of all that
-/// available memory fell by, and half of that part of the fall which no dead workload holds. Otherwise most of the
-/// trouble is elsewhere (tasks in the root cgroup, the kernel, a protected service, memory that outlives its cgroup).
-/// Evicting by rank would then cost workloads that are not responsible and help for a moment only, so nothing is
-/// evicted and the plan says so, unless [`Config::evict_for_unattributed`](crate::Config::evict_for_unattributed) is set.
+/// The rule: growth of workloads that may be evicted must be at least
+/// [`Config::responsible_percent`](crate::Config::responsible_percent) of all that available memory fell by, and half
+/// of that part of the fall which no dead workload holds. Otherwise most of the trouble is elsewhere (tasks in the root
+/// cgroup, the kernel, a protected service, memory that outlives its cgroup). Evicting by rank would then cost
+/// workloads that are not responsible and help for a moment only, so nothing is evicted and the plan says so, unless
+/// [`Config::evict_for_unattributed`](crate::Config::evict_for_unattributed) is set.
 ///
-/// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more available than the highest threshold asks
-/// for; for a hard threshold, than the highest hard one does, whatever soft ones there are above it. Where there was
-/// none since the start, it is the first observation above all thresholds; where there was none of that either,
-/// everything in use counts as grown. A workload without a reading counts as not grown.
+/// "Last plentiful" is the latest observation with [`Config::plentiful`](crate::Config::plentiful) more available than
+/// the highest threshold asks for; for a hard threshold, than the highest hard one does, whatever soft ones there are
+/// above it. Where there was none since the start, it is the first observation above all thresholds; where there was
+/// none of that either, everything in use counts as grown. A workload without a reading counts as not grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
     /// By how much available memory fell, in the reading that is below.

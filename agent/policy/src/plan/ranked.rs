@@ -47,8 +47,8 @@ pub struct Growth {
     pub own: Option<Bytes>,
     /// By how much all workloads of its owner did together.
     pub owner: Option<Bytes>,
-    /// That is at least [`Config::responsible_percent`](crate::Config::responsible_percent) of what the owner grew by that grew most; or the workload grows
-    /// while it is frozen.
+    /// That is at least [`Config::responsible_percent`](crate::Config::responsible_percent) of what the owner grew by
+    /// that grew most; or the workload grows while it is frozen.
     pub is_large: bool,
 }
 

@@ -270,8 +270,8 @@ fn little_growth_beside_what_another_left_costs_nothing() {
 #[test]
 fn growth_is_reckoned_from_when_memory_was_last_plentiful() {
     let mut rig = Rig::with(&[threshold(100, 0, 0)]);
-    // Three per cent of 1000 MiB above the threshold is plentiful; between that and the threshold nothing new is remembered,
-    // so that the workload that took the last of it is not forgotten for a little growth elsewhere.
+    // Three per cent of 1000 MiB above the threshold is plentiful; between that and the threshold nothing new is
+    // remembered, so that the workload that took the last of it is not forgotten for a little growth elsewhere.
     for (at, available, usage) in [(1, 500, 100), (2, 129, 470), (3, 105, 470)] {
         assert_eq!(rig.sample(at, reading(available, available), &[candidate(0, usage)]).outcome, Outcome::NoPressure);
     }

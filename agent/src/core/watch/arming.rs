@@ -90,8 +90,8 @@ impl Watch {
         }
     }
 
-    /// Adds the slices' thresholds, as far as a charge can cross them, and says when page cache is read anew for those that
-    /// can be crossed without an event.
+    /// Adds the slices' thresholds, as far as a charge can cross them, and says when page cache is read anew for those
+    /// that can be crossed without an event.
     fn arm_slices(&mut self, armed: &mut ArmedThresholds, now: MonotonicNs) {
         let table = &self.workloads.table;
         for (index, slice) in table.slices() {

@@ -176,7 +176,8 @@ impl Watch {
         self.fold_counters(sample, is_needed);
         let Some(enforcer) = self.enforcement.enforcer.as_mut().filter(|_| is_needed) else {
             self.figures.end_wait();
-            // That thread sends what differs from what it read itself: a figure that has come back to that would stay wrong.
+            // That thread sends what differs from what it read itself: a figure that has come back to that would stay
+            // wrong.
             if std::mem::take(&mut self.figures.is_ahead) {
                 self.workloads.handle.request(Request::RefreshAll);
             }

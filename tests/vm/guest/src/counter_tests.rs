@@ -16,8 +16,8 @@ const PAGES: usize = 6;
 /// The kernel folds by itself once a second, perhaps just then.
 const TRIES: usize = 10;
 
-/// Pages that were just taken are missing in the counter until it is folded in. And what a machine of several nodes may keep
-/// back is what the kernel's formula gives for each of its zones.
+/// Pages that were just taken are missing in the counter until it is folded in. And what a machine of several nodes may
+/// keep back is what the kernel's formula gives for each of its zones.
 pub(crate) fn folds_counters() -> Result<()> {
     let mut seen = Vec::new();
     let is_folded = (0..TRIES).map(|_| hidden_and_shown()).any(|found| {

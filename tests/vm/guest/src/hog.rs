@@ -54,8 +54,8 @@ pub(crate) enum Kind {
     Pipes,
     /// Rings of packet sockets in a network namespace of their own, which are charged to no cgroup.
     PacketRings,
-    /// Page tables, by mapping one small file of tmpfs again and again: `--mib` is what is mapped, one part in 512 of it is
-    /// taken.
+    /// Page tables, by mapping one small file of tmpfs again and again: `--mib` is what is mapped, one part in 512 of
+    /// it is taken.
     PageTables,
     /// Reads and rewrites one file (or block device, which it only reads) round and round: page cache, not growth.
     Churn,

@@ -1,8 +1,8 @@
 //! Memory mapped on purpose in every way that takes pages: private, huge, populated, locked, shared with a file.
 //!
-//! The only module here with unsafe code, so what else needs it is here too: swap, rings of packet sockets, bpf(2), and the
-//! end of one thread. A mapping owns its range, is unmapped when dropped, and is only touched through volatile bytes or
-//! atomics, so no reference to its contents ever exists.
+//! The only module here with unsafe code, so what else needs it is here too: swap, rings of packet sockets, bpf(2), and
+//! the end of one thread. A mapping owns its range, is unmapped when dropped, and is only touched through volatile
+//! bytes or atomics, so no reference to its contents ever exists.
 
 use rustix::fd::{AsFd, AsRawFd as _};
 use rustix::io::Result;
@@ -165,7 +165,8 @@ pub(crate) fn packet_ring(socket: &impl AsFd, bytes: usize) -> std::io::Result<(
 /// Ends the calling thread and no other, the first one of a process as well.
 pub(crate) fn end_this_thread() -> ! {
     loop {
-        // SAFETY: the call takes an integer and does not return; what this thread owns stays as it is, and so do borrows of it.
+        // SAFETY: the call takes an integer and does not return; what this thread owns stays as it is, and so do
+        // borrows of it.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
 }

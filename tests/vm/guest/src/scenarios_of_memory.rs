@@ -160,8 +160,8 @@ pub(crate) fn packet_rings() -> Result<()> {
     ends_with_its_holder(scene, hog)
 }
 
-/// Crosses the threshold by what is charged to no cgroup, and waits until its holder is named with its cgroup and how much it
-/// holds, in the field of this name.
+/// Crosses the threshold by what is charged to no cgroup, and waits until its holder is named with its cgroup and how
+/// much it holds, in the field of this name.
 fn names_a_holder(scene: &mut Scene, kind: &str, field: &str) -> Result<Hog> {
     let cgroup = Cgroup::create("work.slice/hog")?;
     let hog = Hog::start(kind, cgroup.path(), 192, &["--rate", "60", "--hold", "120"])?;

@@ -139,8 +139,8 @@ pub(crate) fn bare_wake_arrives() -> Result<()> {
     Ok(())
 }
 
-/// Where there are no trampolines, a kprobe with the same body watches the threshold, and only what has neither a kprobe nor
-/// a tracepoint is left out.
+/// Where there are no trampolines, a kprobe with the same body watches the threshold, and only what has neither a
+/// kprobe nor a tracepoint is left out.
 pub(crate) fn kprobe_carries_the_threshold() -> Result<()> {
     let leaf = Cgroup::create("work.slice/probed")?;
     leaf.write("memory.max", "32M")?;
