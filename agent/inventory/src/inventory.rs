@@ -291,8 +291,10 @@ impl Inventory {
     pub fn refresh(&mut self, all: bool, sink: &mut impl Sink) {
         for known in self.known.values_mut() {
             let cache = known.handle.page_cache().unwrap_or_default();
-            known.is_changed |= all || cache != known.cache;
-            known.cache = cache;
+            if all || known.cache.differs(&cache) {
+                known.is_changed = true;
+                known.cache = cache;
+            }
         }
         self.send(sink);
     }

@@ -23,9 +23,8 @@ pub struct Workload {
     pub facts: Facts,
     /// Whether and how it is ending.
     pub termination: Termination,
-    /// What was charged to it when its page cache was taken in.
-    charged: Bytes,
-    /// By how much that had changed at the last observation: some of it may be page cache.
+    /// By how much its charges differed at the last observation from what they were when its page cache was read: some of
+    /// it may be page cache.
     pub moved: Bytes,
 }
 
@@ -63,12 +62,11 @@ impl Table {
                 let slot = slot as usize;
                 self.end = self.end.max(slot + 1);
                 let place = self.workloads.get_mut(slot)?;
-                let (termination, charged) = match place {
-                    // Its page cache was read a while ago: what has changed until now is not known to be in it.
-                    Some(old) if old.facts.handle.id() == facts.handle.id() => (old.termination, old.charged),
-                    _ => (Termination::Stays, facts.handle.usage().unwrap_or(Bytes::ZERO)),
+                let termination = match place {
+                    Some(old) if old.facts.handle.id() == facts.handle.id() => old.termination,
+                    _ => Termination::Stays,
                 };
-                let workload = Workload { facts, termination, charged, moved: Bytes::ZERO };
+                let workload = Workload { facts, termination, moved: Bytes::ZERO };
                 place.replace(workload).map(|old| old.facts.handle)
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
@@ -116,10 +114,11 @@ impl Table {
         self.observed.clear();
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
             let Some(workload) = place else { continue };
-            let Workload { facts, termination, charged, moved } = workload;
-            let now_charged = facts.handle.usage().ok();
-            *moved = Bytes(now_charged.map_or(0, |now| now.0.abs_diff(charged.0)));
-            let usage = now_charged.map(|now| now.saturating_sub(facts.cache.inactive_file));
+            let Workload { facts, termination, moved } = workload;
+            let PageCache { charged: before, inactive_file, .. } = facts.cache;
+            let charged = facts.handle.usage().ok();
+            *moved = Bytes(charged.map_or(0, |now| now.0.abs_diff(before.0)));
+            let usage = charged.map(|now| now.saturating_sub(inactive_file));
             let is_empty = facts.handle.populated() == Ok(false);
             *termination = termination.seen(usage, is_empty, now);
             let id = facts.handle.id();
@@ -142,6 +141,7 @@ impl Table {
                     Termination::Killed(least) => Some(least),
                     _ => None,
                 },
+                settled: charged.filter(|now| *now > before).map(|_| before.saturating_sub(inactive_file)),
                 is_empty,
                 started: facts.started,
                 slices: facts.slices,
@@ -155,7 +155,6 @@ impl Table {
     pub fn set_cache(&mut self, id: CgroupId, cache: PageCache) {
         if let Some((_, workload)) = self.iter_mut().find(|(_, workload)| workload.facts.handle.id() == id) {
             workload.facts.cache = cache;
-            workload.charged = workload.facts.handle.usage().unwrap_or(workload.charged);
         }
         for slice in self.slices.iter_mut().flatten().filter(|slice| slice.handle.id() == id) {
             slice.figures.cache = cache;
@@ -177,7 +176,7 @@ impl Table {
     /// A slice's reading now; `None` where it has no limit or cannot be read.
     pub fn slice_reading(&self, index: usize) -> Option<MemoryReading> {
         let slice = self.slice(index)?;
-        let SliceFigures { max, cache: PageCache { inactive_file, reclaimable } } = slice.figures;
+        let SliceFigures { max, cache: PageCache { inactive_file, reclaimable, .. } } = slice.figures;
         let usage = slice.handle.usage().ok()?;
         let without = |part: Bytes| max.saturating_sub(usage.saturating_sub(part));
         Some(MemoryReading {
@@ -220,8 +219,8 @@ mod tests {
     fn facts(tree: &Path, name: &str, usage: u64, inactive_file: u64) -> Facts {
         let folder = tree.join(name);
         fs::create_dir_all(&folder).expect("writable");
-        let usage = usage.to_string();
-        for (file, text) in [("cgroup.events", "populated 1\n"), ("cgroup.procs", ""), ("memory.current", &usage)] {
+        let text = usage.to_string();
+        for (file, text) in [("cgroup.events", "populated 1\n"), ("cgroup.procs", ""), ("memory.current", &text)] {
             fs::write(folder.join(file), text).expect("writable");
         }
         let root = Root::open(tree).expect("it is there");
@@ -231,7 +230,7 @@ mod tests {
             handle: Arc::new(handle),
             owner: None,
             reservation: Bytes::ZERO,
-            cache: PageCache { inactive_file: Bytes(inactive_file), reclaimable: None },
+            cache: PageCache { charged: Bytes(usage), inactive_file: Bytes(inactive_file), reclaimable: None },
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE,

@@ -39,14 +39,25 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// What `memory.stat` says of a cgroup's page cache, by one reading.
+/// What `memory.stat` says of a cgroup's page cache, by one reading, and what was charged at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCache {
+    /// All that was charged to the cgroup, in bytes. What is charged to it later may be page cache, too.
+    pub charged: Bytes,
     /// What reclaim takes first, in bytes.
     pub inactive_file: Bytes,
     /// What reclaim could take without ending or swapping a process, in bytes: page cache on either list, tmpfs not
     /// included, and slab that can shrink. Absent where that could not be read.
     pub reclaimable: Option<Bytes>,
+}
+
+impl PageCache {
+    /// Whether a later reading differs, or what is charged by so much that it could.
+    pub fn differs(&self, later: &Self) -> bool {
+        const MUCH: u64 = 1 << 20;
+        (self.inactive_file, self.reclaimable) != (later.inactive_file, later.reclaimable)
+            || self.charged.0.abs_diff(later.charged.0) >= MUCH
+    }
 }
 
 /// What `cgroup.events` says.
@@ -188,10 +199,14 @@ impl Handle {
     /// Its page cache. Up to two seconds old, and reading it makes the kernel add up its per-processor figures. Opens a
     /// file: for a helper thread.
     pub fn page_cache(&self) -> Result<PageCache, Fault> {
+        // Opened anew: the file that is kept is read by the watching thread, and the kernel lets one reader of an open
+        // file wait for another (`seq_read_iter`, fs/seq_file.c).
+        let charged = number(&self.open_file("memory.current", OFlags::RDONLY)?)?;
         let [inactive_file, active_file, slab] = self.stat(["inactive_file", "active_file", "slab_reclaimable"])?;
         let inactive_file = inactive_file?;
         let others = active_file.ok().zip(slab.ok()).map(|(active_file, slab)| active_file.saturating_add(slab));
-        Ok(PageCache { inactive_file, reclaimable: others.map(|others| inactive_file.saturating_add(others)) })
+        let reclaimable = others.map(|others| inactive_file.saturating_add(others));
+        Ok(PageCache { charged, inactive_file, reclaimable })
     }
 
     /// Memory of the kernel's own that is charged to it (`kernel` of `memory.stat`, Linux 5.18 and later). As old and as

@@ -146,6 +146,9 @@ pub struct Workload<'a> {
     /// The most of its memory that its end gives back, where that is less than all that it uses: a cgroup that is
     /// refilled after its kill uses memory that the kill does not free.
     pub returns_at_most: Option<Bytes>,
+    /// What it used, in bytes, when its page cache was read, where more has been charged to it since: that may be page
+    /// cache, so that less is known of what it uses than its working set shows.
+    pub settled: Option<Bytes>,
     /// No process is left in it. What is still charged to it (files in tmpfs, page cache) comes back by ending nothing.
     pub is_empty: bool,
     /// It is frozen and its memory grows nevertheless, beyond what can have been in flight: it counts as grown.

@@ -171,6 +171,7 @@ mod tests {
             id: CgroupId(u64::MAX),
             owner: Some(Owner { id: CgroupId(u64::MAX), request: Bytes(u64::MAX) }),
             usage: Some(Bytes(u64::MAX)),
+            settled: Some(Bytes(u64::MAX)),
             reservation: Bytes(u64::MAX),
             priority: i32::MIN,
             started: MonotonicNs(u64::MAX),

@@ -235,6 +235,9 @@ pub struct Workload {
     /// Its working set; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<Bytes>,
+    /// What it was when the page cache was read, where more has been charged since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_bytes: Option<Bytes>,
     /// The part of it that reclaim could not drop; absent if that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<Bytes>,

@@ -110,7 +110,7 @@ fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_
     };
     assert_eq!(figures(&mut table), (Some(Bytes(1000)), Some(Bytes(3000))));
     // A large file, which is gone again.
-    let cache = PageCache { inactive_file: Bytes(900), reclaimable: None };
+    let cache = PageCache { charged: Bytes(1000), inactive_file: Bytes(900), reclaimable: None };
     let ids: Vec<_> = inventory.known.keys().copied().chain([table.slices()[0].1.handle.id()]).collect();
     for id in ids {
         table.set_cache(id, cache);

@@ -88,7 +88,7 @@ fn figures_come_out_of_their_files() {
     assert_eq!(handle.descriptors(), 4, "the directory, memory.current, cgroup.events, cgroup.freeze");
     assert_eq!(handle.max(), Ok(None));
     let (inactive_file, reclaimable) = (Bytes(12_288), Some(Bytes(12_288 + 4096 + 512)));
-    assert_eq!(handle.page_cache(), Ok(PageCache { inactive_file, reclaimable }));
+    assert_eq!(handle.page_cache(), Ok(PageCache { charged: Bytes(4096), inactive_file, reclaimable }));
     assert_eq!(handle.events(), Ok(Events { populated: false, frozen: true }));
     assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
 }

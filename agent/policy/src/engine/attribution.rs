@@ -57,7 +57,10 @@ impl Baseline {
         for workload in observation.workloads.iter().filter(|workload| workload.is_in(observation.scope)) {
             if let Some(place) = self.used.get_mut(workload.key.slot as usize) {
                 let owner = workload.owner.map(|owner| owner.id);
-                *place = Some(Used { id: workload.key.id, owner, usage: workload.working_set() });
+                // Page cache that counted as used would hide as much growth of what replaces it by other memory.
+                let usage =
+                    workload.working_set().map(|usage| workload.settled.map_or(usage, |known| known.min(usage)));
+                *place = Some(Used { id: workload.key.id, owner, usage });
             }
         }
     }

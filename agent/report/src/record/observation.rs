@@ -42,6 +42,8 @@ pub enum ObservationRecord<'a> {
         owner: Option<Owner>,
         /// Its working set; absent if it could not be read.
         usage: Option<Bytes>,
+        /// What it used when its page cache was read, where more has been charged to it since.
+        settled: Option<Bytes>,
         /// Its reservation.
         reservation: Bytes,
         /// Its priority.

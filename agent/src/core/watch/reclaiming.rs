@@ -32,7 +32,7 @@ impl Watch {
         for ranked in &self.engine.plan.ranked {
             let Some(workload) = self.workloads.table.get(ranked.key) else { continue };
             // Page cache alone, and no more than its owner is over what is reserved for it.
-            let PageCache { inactive_file, reclaimable } = workload.facts.cache;
+            let PageCache { inactive_file, reclaimable, .. } = workload.facts.cache;
             let over = ranked.over.to_bytes().saturating_add(inactive_file);
             let amount = reclaimable.unwrap_or(inactive_file).min(over).min(left);
             if amount == Bytes::ZERO {

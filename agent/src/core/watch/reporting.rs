@@ -108,6 +108,7 @@ impl Reporting {
                 id: observed.key.id,
                 owner: observed.owner,
                 usage: observed.working_set(),
+                settled: observed.settled,
                 reservation: observed.facts.memory_request.to_bytes(),
                 priority: observed.facts.priority,
                 started: observed.started,

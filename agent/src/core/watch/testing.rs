@@ -141,7 +141,8 @@ impl Scene {
 
     /// Likewise, with so much page cache as the inventory thread last saw it.
     pub(super) fn joins_with_cache(&mut self, slot: u32, name: &str, inactive_file: Bytes) -> Arc<Handle> {
-        let facts = Facts { cache: PageCache { inactive_file, reclaimable: None }, ..self.facts(name) };
+        let mut facts = self.facts(name);
+        facts.cache.inactive_file = inactive_file;
         let handle = Arc::clone(&facts.handle);
         self.update(Update::Workload(slot, facts));
         handle
@@ -149,11 +150,13 @@ impl Scene {
 
     /// Of a workload in the slice, without page cache and its own owner.
     pub(super) fn facts(&self, name: &str) -> Facts {
+        let handle = self.open(name);
+        let charged = handle.usage().expect("readable");
         Facts {
-            handle: self.open(name),
+            handle,
             owner: None,
             reservation: Bytes::ZERO,
-            cache: PageCache::default(),
+            cache: PageCache { charged, ..PageCache::default() },
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE.with(SliceId(0)),
