@@ -48,12 +48,18 @@ fn a_record_that_stays_busy_leaves_the_cpu_to_other_threads_and_the_timers_go_on
     scene.watch.schedule.set_slow(Duration::from_millis(20), monotonic());
     let term = scene.watch.triggers.signals().term.try_clone().expect("a descriptor more");
     let tree = scene.tree.path().to_owned();
+    let kill = tree.join("batch/cgroup.kill");
     let write = move |file: &str, text: &str| fs::write(tree.join(file), text).expect("writable");
     let other = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         write("batch/memory.current", &format!("{}\n", (SLICE - 1) << 20));
         write("slice/memory.current", &format!("{}\n", (SLICE - 1) << 20));
-        std::thread::sleep(Duration::from_millis(200));
+        for _ in 0..400 {
+            std::thread::sleep(Duration::from_millis(50));
+            if fs::read_to_string(&kill).is_ok_and(|text| text == "1") {
+                break;
+            }
+        }
         write("slice/memory.current", "0\n");
         write("batch/cgroup.events", "populated 0\n");
         wake(&term);
