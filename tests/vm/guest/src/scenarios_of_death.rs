@@ -287,7 +287,9 @@ pub(crate) fn cgroup_gone() -> Result<()> {
     hog.child.wait()?;
     cgroup.remove()?;
     kill_process(core, Signal::CONT)?;
-    wait_for("that it was gone is reported", PATIENCE, || Ok(!scene.agent.kills("work.slice/gone", "gone").is_empty()))
+    // The kill was requested when it was still there.
+    let is_reported = || Ok(!scene.agent.kills("work.slice/gone", "emptied").is_empty());
+    wait_for("that nothing is left of it is reported", PATIENCE, is_reported)
         .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     scene.settled()?;
     ensure!(scene.agent.killed() == 0, "another workload was killed");
