@@ -53,12 +53,6 @@ const BY_A_USER: &[Attempt] = &[
         "echo -memory > cgroup.subtree_control; mkdir leaf; echo +memory > cgroup.subtree_control
          echo 1G > leaf/memory.low; echo 1G > leaf/memory.min; echo 0 > leaf/cgroup.procs; exec $grow",
     ),
-    // Its memory stays charged to cgroups that it has left.
-    evicted(
-        "leaves",
-        "me=$$; (for i in $(seq 200); do mkdir h$i; echo $me > h$i/cgroup.procs; usleep 5000; done) &
-         exec $grow --rate 80",
-    ),
     evicted(
         "names",
         r#"if mkdir "$(printf 'a\nb')"; then exit 9; fi
@@ -70,6 +64,12 @@ const BY_A_USER: &[Attempt] = &[
 
 /// Tried by a user in long runs.
 const BY_A_USER_AT_LENGTH: &[Attempt] = &[
+    // Its memory stays charged to cgroups that it has left.
+    evicted(
+        "leaves",
+        "me=$$; (for i in $(seq 200); do mkdir h$i; echo $me > h$i/cgroup.procs; usleep 5000; done) &
+         exec $grow --rate 80",
+    ),
     // More workloads than an owner may have: all of it becomes one as soon as they are counted.
     evicted("many", "mkdir $(seq 300) last; echo 0 > last/cgroup.procs; exec $grow"),
     evicted(
