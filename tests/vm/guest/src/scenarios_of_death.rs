@@ -292,7 +292,8 @@ pub(crate) fn cgroup_gone() -> Result<()> {
     wait_for("that nothing is left of it is reported", PATIENCE, is_reported)
         .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     scene.settled()?;
-    ensure!(scene.agent.killed() == 0, "another workload was killed");
+    let of_it = scene.agent.kills("work.slice/gone", "begun").len();
+    ensure!(scene.agent.killed() == of_it, "another workload was killed");
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), 256, &[])?;
     scene.expect_killed(&mut hog, &victim)?;
