@@ -71,11 +71,12 @@ pub(crate) fn stopped() -> Result<()> {
         .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
     figure("core-stopped", &[("undone_ms", &begun.elapsed().as_millis())]);
     heard(&socket, &mut said);
-    // Until the agent is asked to end it reports on: its queue holds some reports only.
+    // Until the agent is asked to end it reports on. The queue holds some reports only: a core that began late is reported
+    // when there is room again.
     let more = said.len();
-    wait_for("the agent reports on", PATIENCE, || {
+    wait_for("the agent reports that it began, and goes on", PATIENCE, || {
         heard(&socket, &mut said);
-        Ok(said.len() > more + 2)
+        Ok(said.iter().any(|it| it == "READY=1") && said.len() > more + 2)
     })?;
     is_replaced(scene, &victim, &mut hog, core)?;
     let count = |what: &str| said.iter().filter(|it| *it == what).count();
