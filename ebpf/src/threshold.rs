@@ -9,7 +9,7 @@ use aya_ebpf::{
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{ABSENT, LINEAGE, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
+use plimsoll_abi::{ABOVE, ABSENT, LINEAGE, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
 
 use crate::{brake, kernel, maps};
 
@@ -221,6 +221,12 @@ fn submit(table: *mut ThresholdTable, threshold: u64, allocation: u64, usage: u6
             };
             lineage.add(level).write(id);
             counter = kernel::or_zero(kernel::member(counter, &kernel::COUNTER_PARENT));
+        }
+        let above = (&raw mut (*record).above).cast::<u64>();
+        let charged = if allocation == OF_TASK { 0 } else { kernel::or_zero(kernel::cgroup_of(allocation)) };
+        for (place, level) in (0..ABOVE).zip(1..) {
+            let ancestor = if charged == 0 { 0 } else { kernel::or_zero(kernel::ancestor(charged, level)) };
+            above.add(place).write(kernel::or_zero(kernel::cgroup_id(ancestor)));
         }
         (&raw mut (*record).pid).write(pid_tgid as u32);
         (&raw mut (*record).tgid).write((pid_tgid >> 32) as u32);

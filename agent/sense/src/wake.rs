@@ -5,8 +5,11 @@ use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 
 use crate::thresholds::Generation;
 
-/// How many cgroups a crossing carries: the charged one, its parent, and so on.
-pub const LINEAGE: usize = 7;
+/// How many cgroups a crossing carries from the charged one up: itself, its parent, and so on.
+pub const LINEAGE: usize = plimsoll_abi::LINEAGE;
+
+/// How many of its ancestors a crossing carries from the top down.
+pub const ABOVE: usize = plimsoll_abi::ABOVE;
 
 /// The most wakes that one drain returns; what is left stays readable in its descriptor.
 pub const WAKES_A_DRAIN: usize = 64;
@@ -80,6 +83,9 @@ pub enum Wake {
         /// charged in an interrupt. Where memory is reclaimed and nothing is charged, the cgroups of the task that
         /// allocates, from level 1 below the root on. Absent beyond the last one, and throughout where neither is known.
         lineage: [Option<CgroupId>; LINEAGE],
+        /// The charged cgroup's ancestors, itself included, from level 1 below the root on: a workload may lie further
+        /// above than `lineage` reaches. Absent beyond its own level, where nothing is charged, and before Linux 6.1.
+        above: [Option<CgroupId>; ABOVE],
         /// The running thread, which need not be the one that allocates.
         pid: u32,
         /// Its process.

@@ -24,8 +24,11 @@ pub const BRAKES: usize = 16;
 /// The largest [`ThresholdRecord::threshold`]: the last slot's index plus one.
 pub const LAST_THRESHOLD: u32 = 16;
 
-/// How many cgroups a crossing carries: the charged one, its parent, and so on.
+/// How many cgroups a crossing carries from the charged one up: itself, its parent, and so on.
 pub const LINEAGE: usize = 7;
+
+/// How many of its ancestors a crossing carries from the top down, for workloads that lie further above.
+pub const ABOVE: usize = 8;
 
 /// Slots of the per-CPU counter map.
 pub mod counter {
@@ -154,6 +157,9 @@ pub struct ThresholdRecord {
     /// running task from level 1 below the root on, if it is the task that allocates. Zero beyond the last one, and
     /// throughout where neither is known.
     pub lineage: [u64; LINEAGE],
+    /// The charged cgroup's ancestors, itself included, from level 1 below the root on. Zero beyond its own level, and
+    /// throughout where nothing is charged and on kernels whose cgroups do not list their ancestors (before Linux 6.1).
+    pub above: [u64; ABOVE],
     /// The running thread.
     pub pid: u32,
     /// Its process.
@@ -347,9 +353,10 @@ const _: () = {
     assert!(size_of::<BrakeSlot>() == 32);
     assert!(size_of::<StoppedSlot>() == 24);
     assert!(size_of::<StallSlot>() == 24);
-    assert!(size_of::<ThresholdRecord>() == 112);
+    assert!(size_of::<ThresholdRecord>() == 176);
     assert!(offset_of!(ThresholdRecord, lineage) == 48);
-    assert!(offset_of!(ThresholdRecord, tgid) == 108);
+    assert!(offset_of!(ThresholdRecord, above) == 104);
+    assert!(offset_of!(ThresholdRecord, tgid) == 172);
     assert!(size_of::<ReclaimRecord>() == 24);
     assert!(size_of::<StallRecord>() == 32);
     assert!(size_of::<OomRecord>() == 48);
@@ -446,6 +453,7 @@ impl ThresholdRecord {
             mem_available: words.u64(),
             usage: words.u64(),
             lineage: core::array::from_fn(|_| words.u64()),
+            above: core::array::from_fn(|_| words.u64()),
             pid: words.u32(),
             tgid: words.u32(),
         };
@@ -597,9 +605,10 @@ mod tests {
             pair[4..].copy_from_slice(&15_u32.to_ne_bytes());
             pair
         });
-        let record =
-            ThresholdRecord::decode(&bytes(kind::THRESHOLD, 16, &[2, 3, 4, 5, ABSENT, 7, 8, 9, 10, 11, 12, 13, last]))
-                .expect("a threshold");
+        let own = [2, 3, 4, 5, ABSENT, 7, 8, 9, 10, 11, 12, 13];
+        let above = [21, 22, 23, 24, 25, 26, 27, 28];
+        let record = ThresholdRecord::decode(&bytes(kind::THRESHOLD, 16, &[&own[..], &above, &[last]].concat()))
+            .expect("a threshold");
         assert_eq!(
             record,
             ThresholdRecord {
@@ -611,6 +620,7 @@ mod tests {
                 mem_available: 5,
                 usage: ABSENT,
                 lineage: [7, 8, 9, 10, 11, 12, 13],
+                above,
                 pid: 14,
                 tgid: 15,
             }

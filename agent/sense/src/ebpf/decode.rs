@@ -20,10 +20,15 @@ pub(super) fn threshold_wake(record: &ThresholdRecord) -> Wake {
         kubelet_available: Pages(record.kubelet),
         mem_available: Pages(record.mem_available),
         usage: present(record.usage).map(Pages),
-        lineage: record.lineage.map(|id| (id != 0).then_some(CgroupId(id))),
+        lineage: record.lineage.map(cgroup),
+        above: record.above.map(cgroup),
         pid: record.pid,
         tgid: record.tgid,
     }
+}
+
+fn cgroup(id: u64) -> Option<CgroupId> {
+    (id != 0).then_some(CgroupId(id))
 }
 
 fn present(value: u64) -> Option<u64> {

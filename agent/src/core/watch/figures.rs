@@ -63,8 +63,10 @@ struct Figure {
 #[derive(Debug)]
 pub(super) struct Figures {
     read: ArrayVec<Figure, FIGURES>,
-    /// The last event.
+    /// The last event before the decision that waits; figures that are older than it are read again.
     event: MonotonicNs,
+    /// The last event since then: the next decision waits for figures that are newer.
+    next_event: MonotonicNs,
     /// Since when a decision waits.
     waits: Option<MonotonicNs>,
     /// What that decision is due to: the samples until then add to it.
@@ -82,6 +84,7 @@ impl Figures {
         Self {
             read: ArrayVec::new_const(),
             event: MonotonicNs(0),
+            next_event: MonotonicNs(0),
             waits: None,
             waiting: None,
             patience: PATIENCE,
@@ -95,11 +98,17 @@ impl Figures {
         self.waits.is_some()
     }
 
-    /// A threshold was crossed. A decision that waits already waits for no more than the event before.
-    pub(super) fn crossed(&mut self, at: MonotonicNs) {
+    /// A decision is due, whether or not it waits already. One that does waits for no more than the event before it began
+    /// to.
+    fn begin(&mut self) {
         if self.waits.is_none() {
-            self.event = self.event.max(at);
+            self.event = self.next_event;
         }
+    }
+
+    /// A threshold was crossed.
+    pub(super) fn crossed(&mut self, at: MonotonicNs) {
+        self.next_event = self.next_event.max(at);
     }
 
     /// Older figures than this are read again.
@@ -163,6 +172,11 @@ impl Figures {
     }
 
     #[cfg(test)]
+    pub(super) const fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
+    #[cfg(test)]
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
@@ -172,6 +186,7 @@ impl Watch {
     /// Whether the decision on a sample has to wait for newer figures, which are then requested.
     pub(super) fn awaits_figures(&mut self, sample: &Sample, trigger: &Trigger) -> bool {
         let now = sample.completed;
+        self.figures.begin();
         let is_needed = sample.is_below || trigger.crossed.is_some();
         self.fold_counters(sample, is_needed);
         let Some(enforcer) = self.enforcement.enforcer.as_mut().filter(|_| is_needed) else {
@@ -205,7 +220,7 @@ impl Watch {
             }
         }
         if now.since(since) >= self.figures.patience {
-            self.figures.is_stuck = true;
+            self.figures.is_stuck |= self.figures.is_pending();
             self.folding.give_up();
         }
         if self.figures.is_pending() && !self.figures.is_stuck || self.folding.is_awaited() {

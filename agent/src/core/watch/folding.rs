@@ -105,6 +105,17 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_reads_figures_is_not_blamed_for_a_folding_that_takes_long() {
+        let mut scene = scene(Bytes(1 << 50));
+        scene.sample();
+        may_be_off(&mut scene, FAR);
+        scene.watch.figures.set_patience(Duration::ZERO);
+        scene.watch.sample(&Trigger::new(monotonic()));
+        assert!(scene.watch.folding.is_stuck && !scene.watch.figures.is_awaited(), "it is waited for no longer");
+        assert!(!scene.watch.figures.is_stuck(), "all of its answers are there");
+    }
+
+    #[test]
     fn above_a_threshold_counters_are_folded_in_and_no_decision_waits() {
         let mut scene = scene(Bytes(1));
         may_be_off(&mut scene, FAR);

@@ -54,8 +54,10 @@ impl Watch {
         if !self.enforcement.freezes() {
             return;
         }
-        for key in trigger.growers() {
-            let Some(workload) = self.workloads.table.get(key) else { continue };
+        // Looked up at each sample: a workload that was not known when its charge crossed the threshold may be by now.
+        for lineage in trigger.growers() {
+            let table = &self.workloads.table;
+            let Some(workload) = table.of(&lineage).and_then(|key| table.get(key)) else { continue };
             if workload.termination != Termination::Stays {
                 continue;
             }

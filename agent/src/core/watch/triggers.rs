@@ -4,9 +4,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use arrayvec::ArrayVec;
 use plimsoll_act::{KillPoint, reached};
-use plimsoll_policy::Key;
-use plimsoll_sense::{Interest, Kind, MAX_DESCRIPTORS, SenseError, Source, Wake, WakeList};
-use plimsoll_units::MonotonicNs;
+use plimsoll_sense::{ABOVE, Interest, Kind, LINEAGE, MAX_DESCRIPTORS, SenseError, Source, Wake, WakeList};
+use plimsoll_units::{CgroupId, MonotonicNs};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -15,8 +14,11 @@ use super::super::inventory::clear;
 use super::Watch;
 use crate::record::{Cause, EnforcementRecord, HealthRecord, MachineRecord, OomScope, ThresholdRecord};
 
-/// How many growing workloads one wake names.
+/// How many growing cgroups one wake names.
 const GROWERS: usize = 4;
+
+/// A cgroup whose charge crossed a threshold, and those above it, one of which is the workload, known already or not yet.
+pub(super) type Lineage = [Option<CgroupId>; LINEAGE + ABOVE];
 
 /// Tokens beyond those of the source.
 const TOKEN_INVENTORY: u64 = 1 << 32;
@@ -64,7 +66,7 @@ pub(super) struct Trigger {
     /// When the kernel saw a threshold crossed, at the earliest.
     pub(super) crossed: Option<MonotonicNs>,
     cause: Option<Cause>,
-    growers: [Option<Key>; GROWERS],
+    growers: [Option<Lineage>; GROWERS],
 }
 
 impl Trigger {
@@ -99,8 +101,8 @@ impl Trigger {
         self.cause
     }
 
-    /// Adds a crossing, with the workload whose charge it was.
-    fn crossed(&mut self, at: MonotonicNs, grower: Option<Key>) {
+    /// Adds a crossing, with the cgroup whose charge it was.
+    fn crossed(&mut self, at: MonotonicNs, grower: Option<Lineage>) {
         self.because(Cause::Threshold);
         self.crossed = Some(self.crossed.map_or(at, |earlier| earlier.min(at)));
         if grower.is_some()
@@ -111,8 +113,8 @@ impl Trigger {
         }
     }
 
-    /// The workloads whose charges crossed a threshold.
-    pub(super) fn growers(&self) -> impl Iterator<Item = Key> + use<> {
+    /// The cgroups whose charges crossed a threshold.
+    pub(super) fn growers(&self) -> impl Iterator<Item = Lineage> + use<> {
         self.growers.into_iter().flatten()
     }
 }
@@ -246,9 +248,11 @@ impl Watch {
 
     fn notice(&mut self, wake: &Wake, trigger: &mut Trigger) {
         match *wake {
-            Wake::ThresholdCrossed { crossed, ref lineage, .. } => {
-                let grower = self.workloads.table.of(lineage);
-                if grower.is_none() {
+            Wake::ThresholdCrossed { crossed, ref lineage, ref above, .. } => {
+                let mut grower: Lineage = [None; LINEAGE + ABOVE];
+                grower[..LINEAGE].copy_from_slice(lineage);
+                grower[LINEAGE..].copy_from_slice(above);
+                if self.workloads.table.of(&grower).is_none() {
                     // New workloads cross thresholds, too. The deepest cgroup is the charged one, which is first, or that
                     // of a task which reclaims, which is last.
                     let known = || lineage.iter().flatten();
@@ -256,7 +260,7 @@ impl Watch {
                         self.workloads.handle.sight_crossing(*id);
                     });
                 }
-                trigger.crossed(crossed, grower);
+                trigger.crossed(crossed, Some(grower));
                 self.reporting.send(ThresholdRecord::Crossed { crossed, awake: trigger.awake });
             }
             Wake::ReclaimStarted { .. } => trigger.because(Cause::Reclaim),
@@ -269,9 +273,12 @@ impl Watch {
                 self.sampler.remember_stall(trigger.awake);
                 trigger.because(Cause::Poll);
             }
-            Wake::Oom { .. } => {
+            Wake::Oom { scope, .. } => {
                 self.report_oom(wake);
-                trigger.because(Cause::FollowUp);
+                // Those at limits of their own can be caused without end by the owner of a cgroup, as stalls can.
+                if scope == plimsoll_sense::OomScope::Global || self.schedule.stalls(trigger.awake) {
+                    trigger.because(Cause::FollowUp);
+                }
             }
             Wake::Tasks { count, at, tgid, .. } => {
                 self.arming.silence_tasks(trigger.awake);

@@ -228,13 +228,17 @@ pub(crate) fn node_threshold_submits_one_event() -> Result<()> {
     let mut hog = Hog::start("anon", leaf.path(), 128, &[])?;
     let crossed = |wake: &Wake| matches!(wake, Wake::ThresholdCrossed { .. }).then_some(*wake);
     let wake = watched.wait("the node's threshold", crossed)?;
-    let Wake::ThresholdCrossed { threshold, generation: answered, lineage, tgid, kubelet_available: at, .. } = wake
+    let Wake::ThresholdCrossed { threshold, generation: answered, lineage, above, tgid, kubelet_available: at, .. } =
+        wake
     else {
         bail!("{wake:?}")
     };
     ensure!(threshold == CrossedThreshold::Node && answered == generation, "{wake:?}");
     ensure!(lineage[0] == Some(CgroupId(leaf.id()?)), "charged to {lineage:?}, not to {}", leaf.id()?);
     ensure!(lineage[2] == Some(CgroupId(slice)) && lineage[4..] == [None; 3], "{lineage:?}");
+    // From the top down. Before Linux 6.1 a cgroup does not list its ancestors.
+    let from_above = [lineage[2], lineage[1], lineage[0], None, None, None, None, None];
+    ensure!(above == from_above, "{above:?}, not {from_above:?}");
     ensure!(tgid == hog.child.id(), "tgid {tgid}, not {}", hog.child.id());
     let level = pages(thresholds.node.context("a threshold")?.kubelet.0).0 + 250;
     ensure!(

@@ -293,18 +293,20 @@ fn figures_are_read_again_after_an_event_and_after_an_older_one_came() {
     let cgroup = CgroupId(7);
     let mut figures = Figures::new();
     figures.crossed(at(1000));
+    figures.begin();
     figures.read.push(Figure { cgroup, requested: at(1001), is_answered: false });
     assert!(!figures.is_new(cgroup, at(1002)) && figures.is_pending());
     assert!(figures.answered(cgroup));
     for (now, is_new) in [(1002, true), (2001, true), (2002, false)] {
         assert_eq!(figures.is_new(cgroup, at(now)), is_new, "{now}");
     }
-    // A decision that waits does not wait again for later events.
+    // A decision that waits does not wait again for later events; the next one does.
     figures.waits = Some(at(1002));
     figures.crossed(at(1003));
+    figures.begin();
     assert!(figures.is_new(cgroup, at(2200)));
     figures.end_wait();
-    figures.crossed(at(1004));
+    figures.begin();
     assert!(!figures.is_new(cgroup, at(1005)));
     figures.event = at(1000);
     figures.outdate(cgroup);

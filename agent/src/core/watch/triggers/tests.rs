@@ -5,7 +5,8 @@ use super::*;
 use arrayvec::ArrayVec;
 use core::time::Duration;
 use plimsoll_node::clock::monotonic;
-use plimsoll_sense::{Descriptor, Kind, MAX_DESCRIPTORS};
+use plimsoll_sense::{CrossedThreshold, Descriptor, Generation, Kind, MAX_DESCRIPTORS};
+use plimsoll_units::Pages;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,4 +72,78 @@ fn a_record_that_stays_busy_leaves_the_cpu_to_other_threads_and_the_timers_go_on
     assert_eq!(scene.text("batch", "cgroup.kill"), "1", "the slow timer took no sample");
     // Twice at once, then once in a millisecond.
     assert!(u128::from(drains) <= 10 + took.as_millis(), "{drains} drains in {took:?}");
+}
+
+/// A crossing by a charge to the last of these cgroups, each below the one before from level 1 on.
+fn crossing(path: &[CgroupId]) -> Wake {
+    let up = |place: usize| path.iter().rev().nth(place).copied();
+    Wake::ThresholdCrossed {
+        threshold: CrossedThreshold::Node,
+        generation: Generation(1),
+        crossed: monotonic(),
+        kubelet_available: Pages(0),
+        mem_available: Pages(0),
+        usage: None,
+        lineage: core::array::from_fn(up),
+        above: core::array::from_fn(|place| path.get(place).copied()),
+        pid: 1,
+        tgid: 1,
+    }
+}
+
+/// So many cgroups below one another.
+fn below(cgroup: CgroupId, levels: u64) -> Vec<CgroupId> {
+    std::iter::once(cgroup).chain((1..=levels).map(|level| CgroupId(u64::MAX - level))).collect()
+}
+
+#[test]
+fn what_grows_is_frozen_while_the_decision_waits_however_far_below_its_workload_it_is_charged() {
+    for levels in [0, 6, 7, 20] {
+        let mut scene = Scene::new(1);
+        scene.cgroup("a", 50);
+        let path = below(scene.joins(0, "a").id(), levels);
+        scene.uses("slice", SLICE - 1);
+        let mut trigger = Trigger::new(monotonic());
+        scene.watch.notice(&crossing(&path), &mut trigger);
+        scene.watch.sample(&trigger);
+        assert!(scene.watch.figures.is_awaited());
+        while scene.watch.enforcement.awaits_writes() {
+            scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+        }
+        assert_eq!(scene.text("a", "cgroup.freeze"), "1", "{levels} levels below");
+    }
+}
+
+#[test]
+fn a_workload_that_is_found_after_its_charge_crossed_a_threshold_is_frozen_while_the_decision_waits() {
+    let mut scene = Scene::new(1);
+    scene.cgroup("new", 50);
+    scene.uses("slice", SLICE - 1);
+    let mut trigger = Trigger::new(monotonic());
+    scene.watch.notice(&crossing(&below(scene.open("new").id(), 1)), &mut trigger);
+    scene.watch.sample(&trigger);
+    assert!(scene.watch.figures.is_awaited());
+    scene.joins(0, "new");
+    scene.watch.sample(&Trigger::of(Cause::FollowUp, monotonic()));
+    assert!(scene.watch.figures.is_awaited());
+    while scene.watch.enforcement.awaits_writes() {
+        scene.watch.follow_up(monotonic(), &mut Trigger::new(monotonic()));
+    }
+    assert_eq!(scene.text("new", "cgroup.freeze"), "1");
+}
+
+#[test]
+fn kills_at_limits_of_cgroups_cause_one_sample_in_a_while_and_those_of_the_machine_one_each() {
+    use plimsoll_sense::OomScope::{Cgroup, Global};
+    let mut scene = Scene::new(1);
+    scene.watch.schedule.sampled();
+    let at = monotonic();
+    let causes = [Cgroup, Cgroup, Global, Global, Cgroup].map(|scope| {
+        let mut trigger = Trigger::new(at);
+        let (victim, victim_cgroup, mapped, resident) = (1, None, None, None);
+        scene.watch.notice(&Wake::Oom { at, victim, victim_cgroup, mapped, resident, scope }, &mut trigger);
+        trigger.cause().is_some()
+    });
+    assert_eq!(causes, [true, false, true, true, false]);
+    assert!(scene.watch.schedule.next_sample().is_some_and(|next| next > at), "delayed, not left out");
 }
