@@ -175,16 +175,16 @@ fn mib_up(bytes: Bytes) -> u64 {
 
 /// Off is in order too: the configuration has to name what may be stopped.
 fn kernel_brake_row(facts: &Facts, source: Option<Kind>) -> Row {
-    let possible = source == Some(Kind::Ebpf) && facts.kernel.bpffs;
+    let hidden = facts.hidden_processes.as_deref();
+    let possible = source == Some(Kind::Ebpf) && facts.kernel.bpffs && hidden.is_none();
     let found = match (facts.in_kernel, possible) {
         (0, true) => "possible; off, because machine.brake.inKernel names nothing".to_owned(),
         (0, false) => "not possible, and not asked for".to_owned(),
         (slices, true) => format!("on for {slices} patterns"),
         (slices, false) => format!("not possible, but asked for by {slices} patterns"),
     };
-    let advice =
-        "what grows is stopped only once the agent is awake: it needs the eBPF source, and bpffs at /sys/fs/bpf";
-    row("in-kernel brake", possible, found, advice)
+    let why = hidden.unwrap_or("it needs the eBPF source, and bpffs at /sys/fs/bpf");
+    row("in-kernel brake", possible, found, &format!("what grows is stopped only once the agent is awake: {why}"))
 }
 
 fn cgroup_row(mode: &CgroupMode) -> Row {

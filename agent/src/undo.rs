@@ -10,6 +10,7 @@ use plimsoll_config::Configuration;
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::os::CGROUP_ROOT;
+use plimsoll_node::process;
 use plimsoll_sense::stopped;
 use plimsoll_state::{Found, Record, continue_stopped, thaw, undo};
 
@@ -49,7 +50,7 @@ pub(crate) struct Summary {
 impl Summary {
     /// Continues what the kernel side stopped. That is recorded in a place of its own.
     fn resume(&mut self, stopped_pin: &Path) {
-        match stopped::undo(stopped_pin) {
+        match stopped::undo(stopped_pin, process::resume) {
             Ok(undone) => self.add(undone.continued, undone.failed),
             Err(error) => self.failed.push(error.to_string()),
         }

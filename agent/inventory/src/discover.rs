@@ -12,7 +12,6 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::mem;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 
 /// What a walk is bounded by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +119,6 @@ impl Found {
         let Owner { id, request } = self.owner?;
         let path = self.path[..self.owner_length].to_vec();
         Some(Self { path, id, pattern: self.pattern, reservation: request, ..Self::default() })
-    }
-
-    /// Its path, to be printed.
-    pub fn display(&self) -> String {
-        Path::new(OsStr::from_bytes(&self.path)).display().to_string()
     }
 }
 

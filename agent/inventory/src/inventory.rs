@@ -16,9 +16,6 @@ use crate::{
     workload_of,
 };
 
-/// Names in the path of a slice that the kernel brakes: as deep as its program looks.
-const MARK_DEPTH: usize = 8;
-
 /// Where an inventory sends what it finds.
 pub trait Sink {
     /// A change for the table. May wait until there is room for it.
@@ -340,7 +337,7 @@ impl Inventory {
     /// Finds the slices that the kernel brakes.
     fn find_marks(&mut self, sink: &mut impl Sink) {
         let Some(patterns) = &self.config.brakes else { return };
-        let discovery = match self.find(patterns, Bounds { depth: MARK_DEPTH, ..Bounds::default() }) {
+        let discovery = match self.find(patterns, Bounds::default()) {
             Ok(discovery) => discovery,
             Err(error) => return sink.trouble("mark", Some(format!("cannot find slices to mark: {error}"))),
         };

@@ -17,6 +17,16 @@ impl BootId {
         Self::parse(&text).ok_or_else(|| NodeError::Malformed { path: path.to_owned(), what: "UUID" })
     }
 
+    /// Its halves as they are written to shared memory, the low one first.
+    pub fn words(self) -> (u64, u64) {
+        let [low, high] = [0, 8].map(|start| {
+            let mut half = [0; 8];
+            half.copy_from_slice(&self.0[start..start + 8]);
+            u64::from_le_bytes(half)
+        });
+        (low, high)
+    }
+
     /// From the text form of a UUID: 32 hexadecimal digits, dashes anywhere between them.
     fn parse(text: &[u8]) -> Option<Self> {
         let mut digits = text.trim_ascii().iter().filter(|byte| **byte != b'-').map(|byte| hex(*byte));

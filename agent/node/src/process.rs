@@ -4,12 +4,14 @@ use crate::{file, sys};
 use plimsoll_units::{Bytes, CgroupId};
 use procfs::process::{Process, Status};
 use procfs::{FromBufRead as _, FromRead as _};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal};
+use std::collections::HashMap;
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use rustix::process::Pid;
 
@@ -46,7 +48,8 @@ pub fn stop(pidfd: impl AsFd) -> Result<(), Errno> {
 }
 
 /// Continues the process with this number, if it is still the one that started then ([`Stat::start_ticks`]). Gives
-/// whether it was. Opens files: for a helper thread.
+/// whether it was. One that lives and of which that cannot be read is an error: it may be the one. Opens files: for a
+/// helper thread.
 pub fn resume(pid: Pid, start_ticks: u64) -> Result<bool, Errno> {
     let process = match open(pid) {
         Ok(process) => process,
@@ -54,11 +57,38 @@ pub fn resume(pid: Pid, start_ticks: u64) -> Result<bool, Errno> {
         Err(errno) => return Err(errno),
     };
     // Where the number was given to another process since it was opened, the signal goes to none.
-    let is_same = Stat::read(pid).is_some_and(|stat| stat.start_ticks == start_ticks);
+    resume_as(&process, Stat::read(pid), start_ticks)
+}
+
+fn resume_as(process: &OwnedFd, stat: Option<Stat>, start_ticks: u64) -> Result<bool, Errno> {
+    let Some(stat) = stat else { return if has_ended(process)? { Ok(false) } else { Err(Errno::ACCESS) } };
+    let is_same = stat.start_ticks == start_ticks;
     if is_same {
-        signal(&process, Signal::CONT)?;
+        signal(process, Signal::CONT)?;
     }
     Ok(is_same)
+}
+
+/// Whether a process has ended.
+fn has_ended(process: &OwnedFd) -> Result<bool, Errno> {
+    let now = Timespec::default();
+    Ok(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now))? > 0)
+}
+
+/// Why /proc hides processes of other users from this one, if it may: it is mounted with `hidepid` and a group that root
+/// is not in (proc(5)), and the agent has no CAP_SYS_PTRACE.
+pub fn hidden_processes() -> Option<String> {
+    let mounts = Process::myself().and_then(|process| process.mountinfo()).ok()?;
+    let proc = mounts.into_iter().rfind(|mount| mount.mount_point == Path::new("/proc") && mount.fs_type == "proc")?;
+    hides(&proc.super_options)
+}
+
+fn hides(options: &HashMap<String, Option<String>>) -> Option<String> {
+    let value = |key: &str| options.get(key).and_then(Option::as_deref);
+    let hidepid = value("hidepid").filter(|value| !matches!(*value, "0" | "off"))?;
+    // Without a group it is root's.
+    let group = value("gid").filter(|group| *group != "0")?;
+    Some(format!("/proc is mounted with hidepid={hidepid},gid={group}, which hides processes of other users"))
 }
 
 /// What `/proc/PID/stat` says of a process.
@@ -229,6 +259,39 @@ mod tests {
         assert_eq!((huge.resident, huge.huge_pages), (Bytes(102_400), Bytes(2_097_152)));
         assert!(huge.name.starts_with('\u{fffd}'), "{}", huge.name);
         assert_eq!(with(&[("VmRSS:", b"leave out")]), None, "as for a thread of the kernel");
+    }
+
+    #[test]
+    fn a_process_that_lives_and_cannot_be_read_is_not_taken_for_gone() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let pid = Pid::from_child(&child);
+        let (process, stat) = (open(pid).expect("it runs"), Stat::read(pid).expect("it runs"));
+        let start = stat.start_ticks;
+        assert_eq!(resume_as(&process, None, start), Err(Errno::ACCESS));
+        assert_eq!(resume_as(&process, Some(stat), start), Ok(true));
+        assert_eq!(resume_as(&process, Some(stat), start + 1), Ok(false), "another one of that number");
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+        assert_eq!(resume_as(&process, None, start), Ok(false));
+    }
+
+    #[test]
+    fn hidden_processes_are_found_by_the_options_of_proc() {
+        for (options, hides_others) in [
+            ("", false),
+            ("hidepid=invisible", false),
+            ("hidepid=2 gid=0", false),
+            ("gid=4", false),
+            ("hidepid=0 gid=4", false),
+            ("hidepid=off gid=4", false),
+            ("hidepid=invisible gid=4", true),
+            ("hidepid=1 gid=4", true),
+        ] {
+            let pairs = options.split_whitespace().map(|option| option.split_once('=').expect("a value"));
+            let map = pairs.map(|(key, value)| (key.to_owned(), Some(value.to_owned()))).collect();
+            assert_eq!(hides(&map).is_some(), hides_others, "{options}");
+        }
+        assert_eq!(hidden_processes(), None, "/proc is as usual here");
     }
 
     #[test]

@@ -102,7 +102,7 @@ mod tests {
         let mut source = Polling::new(Duration::from_hours(1), Duration::from_nanos(1)).expect("timer");
         let fd = source.descriptors()[0].fd.try_clone_to_owned().expect("clone");
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).expect("poll");
-        let mut wakes: WakeList = [Wake::Tick { periods: 0 }; crate::WAKES_A_DRAIN].into();
+        let mut wakes: WakeList = std::iter::repeat_n(Wake::Tick { periods: 0 }, crate::WAKES_A_DRAIN).collect();
         source.drain(0, &mut wakes).expect("drain");
         wakes.clear();
         source.drain(0, &mut wakes).expect("drain");

@@ -4,14 +4,11 @@
 //! process is continued only if it is still the one that was written down. Brakes must be off, or their agent gone,
 //! before.
 
-use std::{fs, io, path::Path};
+use std::{fs, path::Path};
 
 use aya::maps::{HashMap, Map, MapData};
 use plimsoll_units::{CgroupId, MonotonicNs};
-use rustix::{
-    io::Errno,
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-};
+use rustix::{io::Errno, process::Pid};
 
 use crate::{error::SenseError, probe::with_sources};
 
@@ -28,6 +25,10 @@ pub struct Stopped {
     pub at: MonotonicNs,
 }
 
+/// Continues the process of this number if it started at this time, in clock ticks since boot. Gives whether it was that
+/// one; an error where that cannot be found out, or where it cannot be signalled.
+pub type Resume = fn(Pid, u64) -> Result<bool, Errno>;
+
 /// What became of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
@@ -35,7 +36,7 @@ pub struct Undone {
     pub continued: usize,
     /// Records of processes that are gone.
     pub gone: usize,
-    /// Processes that could not be signalled; their records stay.
+    /// Processes that could not be continued; their records stay.
     pub failed: usize,
 }
 
@@ -67,11 +68,16 @@ impl StoppedRecord {
             .collect()
     }
 
-    /// Continues every process written down that is still the same, and takes its record away.
-    pub fn undo(&mut self) -> Undone {
+    /// Has `resume` continue every process written down, and takes away the record of what it continued or found to be
+    /// gone.
+    pub fn undo(&mut self, resume: Resume) -> Undone {
         let mut undone = Undone::default();
         for stopped in self.list() {
-            match resume(stopped) {
+            let resume = || {
+                let pid = i32::try_from(stopped.pid).ok().and_then(Pid::from_raw);
+                pid.map_or(Ok(false), |pid| resume(pid, ticks(stopped.start_ns)))
+            };
+            match resume() {
                 Ok(true) => undone.continued += 1,
                 Ok(false) => undone.gone += 1,
                 Err(_) => {
@@ -82,7 +88,7 @@ impl StoppedRecord {
             let _ = self.map.remove(&stopped.pid);
             // The kernel writes the record first and stops then: what came between the two must not stay stopped. From
             // here on it finds no record and writes a new one.
-            let _ = resume(stopped);
+            let _ = resume();
         }
         undone
     }
@@ -93,33 +99,9 @@ pub fn list(path: &Path) -> Result<Vec<Stopped>, SenseError> {
     Ok(StoppedRecord::open(path)?.map_or(Vec::new(), |record| record.list()))
 }
 
-/// Continues everything in the record pinned at `path`.
-pub fn undo(path: &Path) -> Result<Undone, SenseError> {
-    Ok(StoppedRecord::open(path)?.map_or(Undone::default(), |mut record| record.undo()))
-}
-
-/// Whether the process was still the one written down, and continued.
-fn resume(stopped: Stopped) -> io::Result<bool> {
-    let Some(pid) = i32::try_from(stopped.pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
-    // Held from here on: the number cannot be given to another process between the check and the signal.
-    let process = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(process) => process,
-        Err(Errno::SRCH) => return Ok(false),
-        Err(error) => return Err(error.into()),
-    };
-    let stat = match fs::read(format!("/proc/{}/stat", stopped.pid)) {
-        Ok(stat) => stat,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    if start_ticks(&stat) != Some(ticks(stopped.start_ns)) {
-        return Ok(false);
-    }
-    match pidfd_send_signal(&process, Signal::CONT) {
-        Ok(()) => Ok(true),
-        Err(Errno::SRCH) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+/// Has `resume` continue everything in the record pinned at `path`.
+pub fn undo(path: &Path, resume: Resume) -> Result<Undone, SenseError> {
+    Ok(StoppedRecord::open(path)?.map_or(Undone::default(), |mut record| record.undo(resume)))
 }
 
 /// Nanoseconds since boot in the ticks that /proc shows.
@@ -127,41 +109,13 @@ fn ticks(nanoseconds: u64) -> u64 {
     nanoseconds / (1_000_000_000 / rustix::param::clock_ticks_per_second())
 }
 
-/// The start time in `/proc/PID/stat`: field 22, the 20th after the command, which may hold spaces and parentheses.
-fn start_ticks(stat: &[u8]) -> Option<u64> {
-    let after_command = stat.iter().rposition(|byte| *byte == b')')?;
-    let mut fields = stat[after_command + 1..].split(|byte| *byte == b' ').filter(|field| !field.is_empty());
-    std::str::from_utf8(fields.nth(19)?).ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_start_time_is_found_behind_any_command() {
-        for command in ["cat", "a b", ") R 1 2", "(x)"] {
-            let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
-            let stat = format!("7 ({command}) S {}", fields.join(" "));
-            assert_eq!(start_ticks(stat.as_bytes()), Some(22), "{stat}");
-        }
-        assert_eq!(start_ticks(b"7 (cat) S 1 2"), None);
-        assert_eq!(start_ticks(b""), None);
-    }
-
-    #[test]
-    fn another_process_under_the_same_number_is_left_alone() {
-        let own = Stopped { pid: std::process::id(), start_ns: 0, slice: CgroupId(1), at: MonotonicNs(0) };
-        let stat = fs::read("/proc/self/stat").expect("stat");
-        assert_ne!(start_ticks(&stat), Some(0), "this process did not start at boot");
-        assert_eq!(resume(own).ok(), Some(false));
-        let without_process = Stopped { pid: 0, ..own };
-        assert_eq!(resume(without_process).ok(), Some(false));
-    }
-
-    #[test]
     fn nothing_pinned_is_nothing_stopped() {
         let directory = tempfile::tempdir().expect("tempdir");
-        assert_eq!(undo(&directory.path().join("stopped")).expect("no record"), Undone::default());
+        assert_eq!(undo(&directory.path().join("stopped"), |_, _| Ok(true)).expect("no record"), Undone::default());
     }
 }

@@ -62,6 +62,7 @@ pub enum CgroupChange {
 }
 
 /// One thing that a source noticed. Times are the kernel's, taken where it happened.
+#[expect(clippy::large_enum_variant, reason = "a drain writes into storage made beforehand, which holds no box")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// Memory crossed an armed threshold.

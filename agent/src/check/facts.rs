@@ -10,7 +10,7 @@ use plimsoll_node::capabilities::{self, Capability};
 use plimsoll_node::meminfo::{MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::peers::{Peer, peers};
-use plimsoll_node::process::{self, Released};
+use plimsoll_node::process::{self, Released, hidden_processes};
 use plimsoll_node::zoneinfo::{Drift, Zones};
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_units::Bytes;
@@ -50,6 +50,8 @@ pub(super) struct Facts {
     pub(super) wish: SourceChoice,
     /// How many slices the kernel side may stop.
     pub(super) in_kernel: usize,
+    /// Why processes that it stopped might not be found again.
+    pub(super) hidden_processes: Option<String>,
 }
 
 /// Each capability with what the agent does with it.
@@ -100,6 +102,7 @@ impl Facts {
             other_acts: is_locked(machine_lock()),
             wish: configuration.machine.source,
             in_kernel: configuration.machine.brake.in_kernel.len(),
+            hidden_processes: hidden_processes(),
         }
     }
 

@@ -48,6 +48,7 @@ fn good() -> Facts {
         other_acts: Some(false),
         wish: SourceChoice::Auto,
         in_kernel: 0,
+        hidden_processes: None,
     }
 }
 
@@ -74,7 +75,7 @@ fn a_machine_in_order_has_no_advice() {
 fn each_thing_that_is_missing_is_a_row_with_advice() {
     type Break = fn(&mut Facts);
     let lower: &[&str] = &["in-kernel brake", "source"];
-    let table: [(&[&str], Break); 26] = [
+    let table: [(&[&str], Break); 27] = [
         (&["memory controller"], |facts| facts.kernel.memory_controller = false),
         (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
         (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
@@ -87,6 +88,7 @@ fn each_thing_that_is_missing_is_a_row_with_advice() {
             facts.kernel.task_count = false;
         }),
         (&["lockdown"], |facts| facts.kernel.lockdown = Some("confidentiality".into())),
+        (&["in-kernel brake"], |facts| facts.hidden_processes = Some("hidepid".into())),
         (&["bpffs", "in-kernel brake"], |facts| facts.kernel.bpffs = false),
         (&["hook oom"], |facts| facts.kernel.missing_members.push("OC_CHOSEN")),
         (&["cgroups"], |facts| facts.mode = CgroupMode::Hybrid { unified: "/sys/fs/cgroup/unified".into() }),

@@ -1,4 +1,4 @@
-//! The core: senses, decides, acts. One thread that watches, one for the inventory, five workers for what blocks, one that
+//! The core: senses, decides, acts. One thread that watches, one for the inventory, six workers for what blocks, one that
 //! holds the right to act, and with the in-kernel brake one that continues what it stopped; no async runtime.
 //!
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
@@ -31,7 +31,7 @@ use plimsoll_node::meminfo::{MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
-use plimsoll_node::{NodeError, capabilities, lock, priority, system_calls};
+use plimsoll_node::{NodeError, capabilities, lock, priority, process, system_calls};
 use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
 use plimsoll_state::handover;
 use plimsoll_state::heartbeat::Heart;
@@ -132,11 +132,11 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let now = monotonic();
     raise_open_files(&mut troubles);
-    let Some((source, attempts)) = stand(&configuration, unified) else { return Ok(crate::NOT_HERE) };
+    let brakes_in_kernel = unified && brakes_in_kernel(&configuration, &mut troubles);
+    let Some((source, attempts)) = stand(&configuration, brakes_in_kernel) else { return Ok(crate::NOT_HERE) };
     start.source = lap(now);
 
     let now = monotonic();
-    let brakes_in_kernel = unified && !configuration.machine.brake.in_kernel.is_empty();
     let ((give_means, means), (report_taken_over, taken_over)) = (RingBuffer::new(1), std::sync::mpsc::channel());
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(UPDATES));
     let machine = machine()?;
@@ -322,8 +322,8 @@ const fn shadow(acting: bool, unified: bool) -> Option<&'static str> {
 }
 
 /// The best source that works here. `None` only where the configuration allows one and no other; the error is printed.
-fn stand(configuration: &Configuration, unified: bool) -> Option<(Box<dyn Source>, Vec<SourceAttempt>)> {
-    ladder(&source_config(configuration, unified)).inspect_err(|error| eprintln!("plimsoll: {error:#}")).ok()
+fn stand(configuration: &Configuration, kernel_brake: bool) -> Option<(Box<dyn Source>, Vec<SourceAttempt>)> {
+    ladder(&source_config(configuration, kernel_brake)).inspect_err(|error| eprintln!("plimsoll: {error:#}")).ok()
 }
 
 /// A descriptor of the supervisor, which is readable when that is gone.
@@ -355,7 +355,17 @@ fn term_descriptor() -> anyhow::Result<OwnedFd> {
     Ok(read)
 }
 
-fn source_config(configuration: &Configuration, unified: bool) -> plimsoll_sense::Config {
+/// Whether the kernel may stop processes: where a slice is configured for that, and the agent would find them again.
+fn brakes_in_kernel(configuration: &Configuration, troubles: &mut Vec<String>) -> bool {
+    let is_asked = !configuration.machine.brake.in_kernel.is_empty();
+    let hidden = process::hidden_processes().filter(|_| is_asked);
+    troubles.extend(hidden.iter().map(|why| {
+        format!("the in-kernel brake is off: {why}, so that the agent could not continue what the kernel stopped")
+    }));
+    is_asked && hidden.is_none()
+}
+
+fn source_config(configuration: &Configuration, kernel_brake: bool) -> plimsoll_sense::Config {
     plimsoll_sense::Config {
         only: match configuration.machine.source {
             SourceChoice::Auto => None,
@@ -365,7 +375,7 @@ fn source_config(configuration: &Configuration, unified: bool) -> plimsoll_sense
         },
         poll_period: configuration.machine.poll_period,
         // One that shadows loads it too, for its turn, and marks no slice until then.
-        kernel_brake: unified && !configuration.machine.brake.in_kernel.is_empty(),
+        kernel_brake,
         ..plimsoll_sense::Config::default()
     }
 }

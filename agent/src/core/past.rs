@@ -10,6 +10,7 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{self, page_bytes};
+use plimsoll_node::process;
 use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_state::{Found, PendingKill, Record as RunRecord, StoppedProcesses, undo};
 use plimsoll_units::{Bytes, CgroupId};
@@ -46,7 +47,7 @@ impl Past {
         }
         let before = undo(&mut record, root);
         let one_by_one = stopped.continue_all();
-        let continued = stopped::undo(&stopped_pin()).unwrap_or_else(|error| {
+        let continued = stopped::undo(&stopped_pin(), process::resume).unwrap_or_else(|error| {
             troubles.push(format!("cannot continue what the in-kernel brake stopped: {error}"));
             stopped::Undone::default()
         });

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use plimsoll_act::{KillPoint, reached};
+use plimsoll_node::process;
 use plimsoll_sense::stopped::{StoppedRecord, Undone};
 
 /// A map of stopped processes may be written just as it is read: it is read again until nothing was found.
@@ -78,7 +79,7 @@ impl Resumer {
 fn resume_all(record: &mut StoppedRecord) -> bool {
     let mut failed = 0;
     for _ in 0..ROUNDS {
-        let undone = record.undo();
+        let undone = record.undo(process::resume);
         if undone == Undone::default() {
             return true;
         }

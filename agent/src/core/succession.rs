@@ -43,7 +43,8 @@ pub(super) fn start(
         if let Err(error) = taken_over {
             // The lock is free again with this process, and its next start says the same or does it.
             crate::log::complain(&format!("cannot take over from the agent that acted: {error:#}"));
-            std::process::exit(1);
+            // The runtime's own exit takes locks that other threads may hold.
+            signal_hook::low_level::exit(1);
         }
     };
     let thread = thread::Builder::new().name("succession".into()).stack_size(STACK).spawn(serve);

@@ -90,7 +90,7 @@ impl Record {
         let locked = shared.lock();
         let mut image = vec![0; SLOT].into_boxed_slice();
         if let Some(newest) = newest {
-            if boot_of(&newest) == boot.0 {
+            if is_of(&newest, boot) {
                 image.copy_from_slice(&newest);
                 found = Found::Continued;
             } else {
@@ -99,7 +99,7 @@ impl Record {
             }
         }
         image[0] = MAGIC;
-        let (low, high) = boot_words(boot);
+        let (low, high) = boot.words();
         (image[BOOT], image[BOOT + 1]) = (low, high);
         let mut record = Self { shared, image, locked };
         record.publish();
@@ -118,7 +118,7 @@ impl Record {
             return Ok(Vec::new());
         }
         let shared = Shared::map(&fd, 2 * SLOT).map_err(fail("map"))?;
-        let newest = newest(shared.words()).ok().flatten().filter(|image| boot_of(image) == boot.0);
+        let newest = newest(shared.words()).ok().flatten().filter(|image| is_of(image, boot));
         Ok(newest.map_or_else(Vec::new, |image| entries(&image)))
     }
 
@@ -229,15 +229,9 @@ fn checksum(used: &[u64]) -> u64 {
     u64::from(hasher.finalize())
 }
 
-fn boot_words(boot: BootId) -> (u64, u64) {
-    let value = u128::from_le_bytes(boot.0);
-    let low = u64::try_from(value & u128::from(u64::MAX)).unwrap_or(0);
-    let high = u64::try_from(value >> 64).unwrap_or(0);
-    (low, high)
-}
-
-fn boot_of(image: &[u64]) -> [u8; 16] {
-    (u128::from(image[BOOT]) | u128::from(image[BOOT + 1]) << 64).to_le_bytes()
+/// Whether an image was written in this boot.
+fn is_of(image: &[u64], boot: BootId) -> bool {
+    (image[BOOT], image[BOOT + 1]) == boot.words()
 }
 
 /// The newest slot that checks. `None`: nothing was ever written.

@@ -50,7 +50,7 @@ impl StoppedProcesses {
             for word in words {
                 word.store(0, Ordering::Relaxed);
             }
-            let (low, high) = boot_words(boot);
+            let (low, high) = boot.words();
             words[1].store(low, Ordering::Relaxed);
             words[2].store(high, Ordering::Relaxed);
             words[0].store(MAGIC, Ordering::Release);
@@ -71,7 +71,7 @@ impl StoppedProcesses {
     fn is_of(&self, boot: BootId) -> bool {
         let words = self.shared.words();
         let read = |index: usize| words[index].load(Ordering::Acquire);
-        (read(0), (read(1), read(2))) == (MAGIC, boot_words(boot))
+        (read(0), (read(1), read(2))) == (MAGIC, boot.words())
     }
 
     fn rows(&self) -> impl Iterator<Item = &[AtomicU64]> {
@@ -133,15 +133,6 @@ fn process_of(row: &[AtomicU64]) -> Option<StoppedProcess> {
     let pid = i32::try_from(row[0].load(Ordering::Acquire)).ok().and_then(Pid::from_raw)?;
     let [start_ticks, cgroup] = [1, 2].map(|index| row[index].load(Ordering::Relaxed));
     Some(StoppedProcess { pid, start_ticks, cgroup: CgroupId(cgroup) })
-}
-
-fn boot_words(boot: BootId) -> (u64, u64) {
-    let [low, high] = [0, 8].map(|start| {
-        let mut half = [0; 8];
-        half.copy_from_slice(&boot.0[start..start + 8]);
-        u64::from_le_bytes(half)
-    });
-    (low, high)
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ impl Summary {
 impl Watch {
     pub(super) fn sample(&mut self, trigger: &Trigger) {
         self.schedule.sampled();
-        let trigger = &trigger.after(self.figures.waiting.take());
+        let trigger = &trigger.after(self.figures.waiting.take().as_ref());
         let Some((sample, memory)) = self.observe(trigger) else {
             self.reporting.send(HealthRecord::Failed { what: "read /proc/meminfo", errno: None });
             return self.schedule.sample_by(trigger.awake.after(BELOW_PACE_MOST));

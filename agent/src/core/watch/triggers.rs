@@ -80,8 +80,8 @@ impl Trigger {
     }
 
     /// Added to an earlier one, whose decision was not taken yet.
-    pub(super) fn after(&self, earlier: Option<Self>) -> Self {
-        let Some(mut first) = earlier else { return *self };
+    pub(super) fn after(&self, earlier: Option<&Self>) -> Self {
+        let Some(mut first) = earlier.copied() else { return *self };
         self.cause.into_iter().for_each(|cause| first.because(cause));
         if let Some(at) = self.crossed {
             first.crossed(at, None);

@@ -4,6 +4,7 @@ use crate::cgroup::{Cgroup, ROOT};
 use crate::hog_tests::{Hog, guest};
 use crate::{machine, suite};
 use anyhow::{Context as _, Result, bail, ensure};
+use plimsoll_node::process;
 use plimsoll_sense::{
     ArmedThresholds, BrakeMark, CgroupChange, Config, CrossedThreshold, EbpfSource, HookState, Kind, NodeThreshold,
     OomScope, SliceThreshold, Source, TaskThreshold, Wake, WakeList, ladder, stopped,
@@ -557,7 +558,7 @@ pub(crate) fn kernel_brake_stops_and_is_undone() -> Result<()> {
     let listed = stopped::list(pin)?;
     ensure!(listed.len() == 1 && listed[0].pid == pid && listed[0].slice == mark.slice, "{listed:?}");
     ensure!(machine::process_state(pid) == Some('T'), "it went on by itself");
-    let undone = stopped::undo(pin)?;
+    let undone = stopped::undo(pin, process::resume)?;
     ensure!(undone.continued == 1 && undone.gone == 0 && undone.failed == 0, "{undone:?}");
     held.wait_taken(96, LIMIT)?;
     ensure!(stopped::list(pin)?.is_empty(), "its record stayed");
@@ -582,7 +583,7 @@ pub(crate) fn kernel_brake_runs_out() -> Result<()> {
     let pid = held.child.id();
     machine::wait_for("the brake stops the process", LIMIT, || Ok(machine::process_state(pid) == Some('T')))?;
     drop(watched);
-    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"))?;
+    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"), process::resume)?;
     held.wait_taken(48, LIMIT)
 }
 
@@ -613,7 +614,7 @@ pub(crate) fn deep_cgroups() -> Result<()> {
         Ok(machine::process_state(pid) == Some('T'))
     });
     drop(watched);
-    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"))?;
+    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"), process::resume)?;
     stopped
 }
 
@@ -674,7 +675,7 @@ pub(crate) fn kernel_brake_stops_again() -> Result<()> {
     }
     ensure!(watched.source.health().brakes_repeated >= 3, "{:?}", watched.source.health());
     drop(watched);
-    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"))?;
+    stopped::undo(Path::new("/sys/fs/bpf/plimsoll/stopped"), process::resume)?;
     Ok(())
 }
 
