@@ -2,13 +2,18 @@
 //!
 //! The agent reads the same files with code of its own; that these two do not share code is on purpose.
 
-use anyhow::{Context as _, Result, bail};
+use crate::map::Mapping;
+use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::fs::OFlags;
+use rustix::mm::MapFlags;
+use rustix::param::page_size;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Now, on the clock that cannot be stepped, in nanoseconds.
@@ -129,12 +134,57 @@ impl Drop for KernelSetting {
     }
 }
 
-/// Keeps the CPUs' own lists of free pages short: one part in so many of the memory, the fewest there can be.
+/// Keeps the CPUs' own lists of free pages short: one part in so many of the memory, the fewest there can be. What was on
+/// them is free from here on.
 ///
-/// What lies on them counts neither as used nor as available. Newer kernels let them grow with what is
-/// taken and given back, to 8 MiB a CPU in one go, so that what a process took and by how much memory sank are far apart.
+/// What lies on them counts neither as used nor as available. They hold as much as all low watermarks for good, and newer
+/// kernels let them grow with what is taken and given back, to an eighth of the memory, so that what a process took and by
+/// how much memory sank are far apart. A CPU that is idle keeps its list as it is.
 pub(crate) fn short_lists() -> Result<KernelSetting> {
-    KernelSetting::begin("/proc/sys/vm/percpu_pagelist_high_fraction", "1000")
+    let setting = KernelSetting::begin("/proc/sys/vm/percpu_pagelist_high_fraction", "1000")?;
+    wait_for("the CPUs' own lists of free pages become short", Duration::from_secs(20), || {
+        each_cpu(|| use_memory(LIST_BYTES))?;
+        let zoneinfo = fs::read_to_string("/proc/zoneinfo").context("cannot read /proc/zoneinfo")?;
+        Ok(on_lists(&zoneinfo) * page_size() as u64 <= LIST_BYTES as u64 * u64::from(cpus()?.count()))
+    })?;
+    Ok(setting)
+}
+
+/// More than a short list holds, with all zones.
+const LIST_BYTES: usize = 4 << 20;
+
+/// Takes so much memory in base pages and gives it back, by way of the list of the CPU that this runs on.
+pub(crate) fn use_memory(bytes: usize) -> Result<()> {
+    let memory = Mapping::anonymous(bytes, MapFlags::empty()).context("cannot map")?;
+    memory.huge(false)?;
+    memory.touch(0, bytes, page_size());
+    Ok(())
+}
+
+/// Does the same on each CPU, one after another.
+pub(crate) fn each_cpu(work: impl Fn() -> Result<()> + Sync) -> Result<()> {
+    let all = cpus()?;
+    let pinned = |cpu: usize| {
+        let mut one = CpuSet::new();
+        one.set(cpu);
+        sched_setaffinity(None, &one).context("cannot move a thread to another CPU")?;
+        work()
+    };
+    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)) {
+        let done = thread::scope(|scope| scope.spawn(|| pinned(cpu)).join());
+        done.map_err(|_| anyhow!("a thread panicked"))??;
+    }
+    Ok(())
+}
+
+/// The CPUs that this process may run on.
+fn cpus() -> Result<CpuSet> {
+    sched_getaffinity(None).context("cannot read the CPUs of this process")
+}
+
+/// The pages on the CPUs' own lists, from the text of /proc/zoneinfo.
+fn on_lists(zoneinfo: &str) -> u64 {
+    zoneinfo.lines().filter_map(|line| line.trim_start().strip_prefix("count:")?.trim().parse::<u64>().ok()).sum()
 }
 
 /// Has the kernel keep active and inactive pages on two lists, where it could keep generations: with those
@@ -152,7 +202,7 @@ pub(crate) fn wait_for(what: &str, limit: Duration, mut ready: impl FnMut() -> R
             return Ok(());
         }
         anyhow::ensure!(started.elapsed() < limit, "{what}: not within {} s", limit.as_secs_f32());
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -230,6 +280,13 @@ mod tests {
                     DMA32\n        low      2000\n        high     3000\n        managed  2500\n        \
                     protection: (0, 0, 0)\n";
         assert_eq!(reserves(text), (140 + 900 + 2500, 2120));
+    }
+
+    #[test]
+    fn pages_on_lists_are_added_up_over_cpus_and_zones() {
+        let text = "Node 0, zone DMA32\n  pagesets\n    cpu: 0\n              count:    7\n              high:     9\n    \
+                    cpu: 1\n              count: 30\n              high:     9\n";
+        assert_eq!(on_lists(text), 37);
     }
 
     #[test]

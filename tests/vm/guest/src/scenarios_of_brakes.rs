@@ -80,6 +80,8 @@ fn past_the_stop(scene: &mut Scene, threads: u64) -> Result<Option<u64>> {
 
 /// A hold is over by its time while the core is stopped. The next one that grows is stopped again.
 pub(crate) fn holds_again() -> Result<()> {
+    // What was killed would lie on them, and memory not be back.
+    let _lists = short_lists()?;
     let mut scene = scene(CAPACITY_LEFT)?;
     let core = scene.agent.process("core")?;
     for round in 0..2 {
