@@ -275,13 +275,10 @@ fn hook_rows(kernel: &KernelFacts) -> Vec<Row> {
     rows.collect()
 }
 
-/// Why a hook's programs cannot be loaded, as far as a probe of each type shows it; `None` where they can.
+/// Why a hook's programs cannot be loaded, as far as the facts that could not be read show it; `None` where they can.
 fn refused(kernel: &KernelFacts, choice: &[hooks::Attachment]) -> Option<String> {
-    choice.iter().find_map(|it| match kernel.programs(it.attach_type) {
-        Ok(true) => None,
-        Ok(false) => Some(format!("this kernel cannot attach {} programs", it.attach_type.name())),
-        Err(why) => Some(why.clone()),
-    })
+    let unknown = choice.iter().find_map(|it| kernel.programs(it.attach_type).as_ref().err());
+    unknown.or(kernel.refused.as_ref().err()).cloned()
 }
 
 /// The source that `run` would take, as far as is known without starting one; `None` where the only source that is

@@ -7,6 +7,7 @@ use aya::{programs::ProgramType, sys::is_program_supported};
 
 use crate::{
     btf::{Btf, BtfError},
+    ebpf::refusals,
     hooks::{self, AttachType},
     layout::Layout,
     symbols::Symbols,
@@ -49,6 +50,8 @@ pub struct KernelFacts {
     pub raw_tracepoints: Result<bool, String>,
     /// Whether kprobe programs can be loaded, likewise.
     pub kprobe_programs: Result<bool, String>,
+    /// The agent's programs that the kernel's verifier refuses, each with why; an error where that is not known.
+    pub refused: Result<Vec<(&'static str, String)>, String>,
 }
 
 /// The facts, and the layout for the programs, which comes from the same reading.
@@ -58,14 +61,17 @@ pub(crate) struct Found {
 }
 
 impl KernelFacts {
-    /// Gathers all facts of this kernel, also by loading a program of each type.
+    /// Gathers all facts of this kernel, also by loading a program of each type, and the agent's own.
     pub fn gather() -> Self {
-        let mut facts = gather(Path::new("/")).facts;
+        let Found { mut facts, layout } = gather(Path::new("/"));
         let usable = |kind| is_program_supported(kind).map_err(|error| with_sources(&error));
         // Attached to a function for a moment, the others only loaded.
         facts.trampolines = usable(ProgramType::Tracing);
         facts.raw_tracepoints = usable(ProgramType::RawTracePoint);
         facts.kprobe_programs = usable(ProgramType::KProbe);
+        if let Some(layout) = &layout {
+            facts.refused = refusals(layout);
+        }
         facts
     }
 
@@ -139,6 +145,7 @@ pub(crate) fn gather(root: &Path) -> Found {
         trampolines: Err("not probed".into()),
         raw_tracepoints: Err("not probed".into()),
         kprobe_programs: Err("not probed".into()),
+        refused: Err("not probed".into()),
         btf: btf.map(drop),
     };
     Found { facts, layout }

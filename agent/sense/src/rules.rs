@@ -51,7 +51,7 @@ fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
 
 /// Why an attachment is impossible; `None` where it can be tried.
 fn refusal(attachment: &Attachment, facts: &KernelFacts) -> Option<String> {
-    let Attachment { program: _, attach_type, target } = attachment;
+    let Attachment { program, attach_type, target } = attachment;
     let there = match attach_type {
         AttachType::Fentry | AttachType::Fexit | AttachType::Kprobe => facts.has_function(target),
         AttachType::Tracepoint => facts.has_tracepoint(target),
@@ -59,8 +59,11 @@ fn refusal(attachment: &Attachment, facts: &KernelFacts) -> Option<String> {
     if !there {
         return Some(format!("this kernel has no {target}"));
     }
-    (*facts.programs(*attach_type) == Ok(false))
-        .then(|| format!("this kernel cannot attach {} programs", attach_type.name()))
+    if *facts.programs(*attach_type) == Ok(false) {
+        return Some(format!("this kernel cannot attach {} programs", attach_type.name()));
+    }
+    let (_, why) = facts.refused.iter().flatten().find(|(name, _)| name == program)?;
+    Some(format!("{} {target}: {why}", attach_type.name()))
 }
 
 #[cfg(test)]
@@ -87,6 +90,7 @@ mod tests {
             trampolines: Ok(true),
             raw_tracepoints: Ok(true),
             kprobe_programs: Ok(true),
+            refused: Ok(Vec::new()),
         }
     }
 
@@ -99,8 +103,11 @@ mod tests {
     #[test]
     fn what_is_missing_costs_only_what_it_carries() {
         type Change = fn(&mut KernelFacts);
+        fn refusal(name: &'static str) -> (&'static str, String) {
+            (name, "reserved fields".into())
+        }
         let lose_function = |facts: &mut KernelFacts| facts.functions.retain(|(name, _)| *name != "psi_memstall_leave");
-        let rows: [(Change, [Option<AttachType>; 4]); 10] = [
+        let rows: [(Change, [Option<AttachType>; 4]); 12] = [
             (
                 |_| {},
                 [
@@ -135,6 +142,14 @@ mod tests {
             (
                 |facts| facts.missing_members.push("OC_CHOSEN"),
                 [Some(AttachType::Fentry), Some(AttachType::Fexit), None, Some(AttachType::Tracepoint)],
+            ),
+            (
+                |facts| facts.refused = Ok(["charge_fentry", "stall_leave", "fork"].map(refusal).into()),
+                [Some(AttachType::Kprobe), None, Some(AttachType::Fentry), None],
+            ),
+            (
+                |facts| facts.refused = Ok(["charge_fentry", "charge_kprobe"].map(refusal).into()),
+                [None, Some(AttachType::Fexit), Some(AttachType::Fentry), Some(AttachType::Tracepoint)],
             ),
             (
                 |facts| facts.threshold_blind = Some("hidden".into()),

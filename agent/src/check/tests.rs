@@ -31,6 +31,7 @@ fn good() -> Facts {
         trampolines: Ok(true),
         raw_tracepoints: Ok(true),
         kprobe_programs: Ok(true),
+        refused: Ok(Vec::new()),
     };
     Facts {
         kernel,
@@ -75,7 +76,7 @@ fn a_machine_in_order_has_no_advice() {
 fn each_thing_that_is_missing_is_a_row_with_advice() {
     type Break = fn(&mut Facts);
     let lower: &[&str] = &["in-kernel brake", "source"];
-    let table: [(&[&str], Break); 27] = [
+    let table: [(&[&str], Break); 29] = [
         (&["memory controller"], |facts| facts.kernel.memory_controller = false),
         (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
         (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
@@ -110,6 +111,10 @@ fn each_thing_that_is_missing_is_a_row_with_advice() {
         (&["other agent"], |facts| facts.other_acts = None),
         (&["in-kernel brake", "source"], |facts| facts.wish = SourceChoice::Psi),
         (&["fentry programs", "hook stall"], |facts| facts.kernel.trampolines = Ok(false)),
+        (&["hook threshold", "in-kernel brake", "source"], |facts| {
+            facts.kernel.refused = Ok(["charge_fentry", "charge_kprobe"].map(|name| (name, "why".into())).into());
+        }),
+        (&["hook stall"], |facts| facts.kernel.refused = Ok(vec![("stall_enter", "why".into())])),
         (&["tracepoint programs", "hook kswapd", "hook direct reclaim", "hook tasks", "hook cgroups"], |facts| {
             facts.kernel.raw_tracepoints = Ok(false);
         }),
@@ -140,7 +145,10 @@ fn without_type_information_or_programs_there_is_no_hook() {
     facts.kernel.raw_tracepoints = Err("not permitted".into());
     facts.kernel.kprobe_programs = Err("not permitted".into());
     let no_programs = troubles(&facts);
-    for found in [no_types, no_programs] {
+    let mut facts = good();
+    facts.kernel.refused = Err("no memory for maps".into());
+    let no_maps = troubles(&facts);
+    for found in [no_types, no_programs, no_maps] {
         for family in hooks::FAMILIES {
             assert!(found.contains(&format!("hook {}", family.name)), "{found:?}");
         }

@@ -34,7 +34,7 @@ use crate::{
     thresholds::Generation,
 };
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/plimsoll.bpf.o"));
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/plimsoll.bpf.o"));
 
 fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> SenseError {
     move |error| SenseError::Ebpf { what, why: with_sources(error) }
@@ -70,12 +70,7 @@ impl EbpfSource {
         let can_brake = brake_possible(config, facts.bpffs).and(slices.clone());
         let braking = u32::from(can_brake.is_ok());
         let burst = u64::try_from(config.stall_burst.as_nanos()).unwrap_or(u64::MAX);
-        for (name, address) in &layout.addresses {
-            loader.override_global(name, address, true);
-        }
-        for (name, offset) in &layout.offsets {
-            loader.override_global(name, offset, true);
-        }
+        set_layout(&mut loader, &layout);
         loader.override_global("STALL_BURST", &burst, true).override_global("KERNEL_BRAKE", &braking, true);
         if can_brake.is_ok() {
             loader.map_pin_path("stopped", config.stopped_pin.as_path());
@@ -156,6 +151,16 @@ impl EbpfSource {
     }
 }
 
+/// Gives the programs the kernel's addresses and offsets.
+pub(super) fn set_layout<'a>(loader: &mut EbpfLoader<'a>, layout: &'a Layout) {
+    for (name, address) in &layout.addresses {
+        loader.override_global(name, address, true);
+    }
+    for (name, offset) in &layout.offsets {
+        loader.override_global(name, offset, true);
+    }
+}
+
 fn no_map(name: &'static str) -> SenseError {
     SenseError::Ebpf { what: "the embedded object", why: format!("it has no map `{name}`") }
 }
@@ -232,24 +237,45 @@ fn attach_choice(ebpf: &mut Ebpf, choice: &[Attachment], btf: &Btf) -> Result<()
 }
 
 fn attach(ebpf: &mut Ebpf, attachment: &Attachment, btf: &Btf) -> Result<(), String> {
-    let Attachment { program, attach_type, target } = attachment;
-    let program = ebpf.program_mut(program).ok_or_else(|| format!("the embedded object has no program `{program}`"))?;
-    let result = match (attach_type, program) {
-        (AttachType::Fentry, Program::FEntry(program)) => {
-            program.load(target, btf).and_then(|()| program.attach().map(drop))
-        }
-        (AttachType::Fexit, Program::FExit(program)) => {
-            program.load(target, btf).and_then(|()| program.attach().map(drop))
-        }
-        (AttachType::Tracepoint, Program::BtfTracePoint(program)) => {
-            program.load(target, btf).and_then(|()| program.attach().map(drop))
-        }
-        (AttachType::Kprobe, Program::KProbe(program)) => {
-            program.load().and_then(|()| program.attach(target, 0).map(drop))
-        }
+    load(ebpf, attachment, btf)?;
+    let Attachment { program, target, .. } = attachment;
+    let result = match ebpf.program_mut(program) {
+        Some(Program::FEntry(program)) => program.attach().map(drop),
+        Some(Program::FExit(program)) => program.attach().map(drop),
+        Some(Program::BtfTracePoint(program)) => program.attach().map(drop),
+        Some(Program::KProbe(program)) => program.attach(target, 0).map(drop),
         _ => Err(ProgramError::UnexpectedProgramType),
     };
     result.map_err(|error| with_sources(&error))
+}
+
+/// Loads a program: the kernel's verifier takes it or refuses it.
+pub(super) fn load(ebpf: &mut Ebpf, attachment: &Attachment, btf: &Btf) -> Result<(), String> {
+    let Attachment { program, attach_type, target } = attachment;
+    let program = ebpf.program_mut(program).ok_or_else(|| format!("the embedded object has no program `{program}`"))?;
+    let result = match (attach_type, program) {
+        (AttachType::Fentry, Program::FEntry(program)) => program.load(target, btf),
+        (AttachType::Fexit, Program::FExit(program)) => program.load(target, btf),
+        (AttachType::Tracepoint, Program::BtfTracePoint(program)) => program.load(target, btf),
+        (AttachType::Kprobe, Program::KProbe(program)) => program.load(),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    };
+    result.map_err(|error| match error {
+        ProgramError::LoadError { io_error, verifier_log } => refusal(&io_error, &verifier_log.to_string()),
+        error => with_sources(&error),
+    })
+}
+
+/// How lines begin that the verifier's log ends with, whatever came of the program.
+const COUNTED: [&str; 3] = ["verification time ", "stack depth ", "processed "];
+
+/// Why a program was not loaded, in one line: what the verifier's log ends with, before what it counted.
+fn refusal(error: &std::io::Error, log: &str) -> String {
+    let is_reason = |line: &&str| !line.is_empty() && !COUNTED.iter().any(|begin| line.starts_with(begin));
+    match log.lines().map(str::trim).rfind(is_reason) {
+        Some(line) => format!("the verifier refuses it: {line}"),
+        None => format!("the kernel refuses it: {error}"),
+    }
 }
 
 fn unload(program: &mut Program) -> Result<(), ProgramError> {
@@ -281,6 +307,15 @@ mod tests {
     /// The object's string tables, good enough to look for names.
     fn aya_object() -> String {
         String::from_utf8_lossy(OBJECT).into_owned()
+    }
+
+    #[test]
+    fn a_refusal_is_the_last_line_of_the_verifiers_log_before_its_counts() {
+        let error = std::io::Error::from_raw_os_error(22);
+        let log = "0: (bf) r6 = r1\nBPF_STX uses reserved fields\nverification time 30 usec\nstack depth 0+0\n\
+                   processed 0 insns (limit 1000000)\n\n";
+        assert_eq!(refusal(&error, log), "the verifier refuses it: BPF_STX uses reserved fields");
+        assert!(refusal(&error, "").contains("os error 22"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod counts;
 mod decode;
 mod load;
+mod refusals;
 mod table;
 
 use std::{
@@ -33,6 +34,8 @@ use crate::{
     thresholds::{ArmedThresholds, BrakeMark, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold},
     wake::WakeList,
 };
+
+pub(crate) use self::refusals::refusals;
 
 const THRESHOLDS_TOKEN: u32 = 0;
 const EVENTS_TOKEN: u32 = 1;

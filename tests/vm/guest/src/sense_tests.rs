@@ -5,9 +5,11 @@ use crate::hog_tests::{Hog, guest};
 use crate::{machine, suite};
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_node::process;
+use plimsoll_sense::hooks::THRESHOLD;
+use plimsoll_sense::probe::KernelFacts;
 use plimsoll_sense::{
-    ArmedThresholds, BrakeMark, CgroupChange, Config, CrossedThreshold, EbpfSource, HookState, Kind, NodeThreshold,
-    OomScope, SliceThreshold, Source, TaskThreshold, Wake, WakeList, ladder, stopped,
+    ArmedThresholds, BrakeMark, CgroupChange, Config, CrossedThreshold, EbpfSource, Hook, HookState, Kind,
+    NodeThreshold, OomScope, SliceThreshold, Source, TaskThreshold, Wake, WakeList, ladder, rules, stopped,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -703,7 +705,7 @@ pub(crate) fn psi_trigger_fires() -> Result<()> {
 
 /// What this machine's kernel is, for the record.
 pub(crate) fn facts() -> Result<()> {
-    let facts = plimsoll_sense::probe::KernelFacts::gather();
+    let facts = KernelFacts::gather();
     let shown: [(&str, &dyn Display); 4] = [
         ("release", &facts.release),
         ("missing", &facts.missing_members.join(",")),
@@ -715,8 +717,19 @@ pub(crate) fn facts() -> Result<()> {
     let programs = [&facts.trampolines, &facts.raw_tracepoints, &facts.kprobe_programs];
     ensure!(programs.iter().all(|programs| **programs == Ok(true)), "{facts:?}");
     ensure!(facts.psi && facts.memory_controller && facts.bpffs, "{facts:?}");
-    for planned in plimsoll_sense::rules::plan(&facts) {
-        ensure!(!planned.choices.is_empty(), "{planned:?}");
+    foresees(&facts)
+}
+
+/// What follows from the facts is what comes of it: `check` reports the one, `run` does the other.
+fn foresees(facts: &KernelFacts) -> Result<()> {
+    let plan = rules::plan(facts);
+    let can = |name: &str| plan.iter().any(|it| it.family.name == name && !it.choices.is_empty());
+    let started = EbpfSource::new(&Config::default());
+    ensure!(can(THRESHOLD) == started.is_ok(), "{plan:?}, and yet {started:?}");
+    for Hook { name, state } in started.into_iter().flat_map(|source| source.health().hooks) {
+        let is_family = plan.iter().any(|it| it.family.name == name);
+        let is_attached = matches!(state, HookState::Attached(_));
+        ensure!(!is_family || can(name) == is_attached, "{name}: {plan:?}, and yet {state:?}");
     }
     Ok(())
 }
