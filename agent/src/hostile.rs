@@ -66,6 +66,12 @@ const ATTEMPTS: &[Attempt] = &[
         let vector = at(&raw const vector);
         call(libc::SYS_process_vm_readv, [core.into(), vector, 1, vector, 1])
     }),
+    ("write-memory", |core, _| {
+        let mut byte = 0_u8;
+        let vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let vector = at(&raw const vector);
+        call(libc::SYS_process_vm_writev, [core.into(), vector, 1, vector, 1])
+    }),
     ("open-process", |_, _| open_at(c"/proc/1/cmdline", libc::O_RDONLY)),
     ("open-secret", |_, _| open_at(c"/etc/shadow", libc::O_RDONLY)),
     ("open-memory", |core, _| {
