@@ -1,7 +1,7 @@
 //! The long group `checks`: what needs no virtual machine, and builds more than a gate has time for.
 
 use super::report::Report;
-use super::unit::lints;
+use super::unit::{cargo, lints};
 use crate::install::{self, Need};
 use crate::{build_ebpf, dependencies, release, sbom};
 
@@ -12,6 +12,8 @@ pub(super) fn needs() -> Vec<Need> {
 pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     build_ebpf::run(&build_ebpf::PROCESSORS)?;
     report.run("lints without features", &mut lints(&[]));
+    let name = "a decision takes no longer than four sorts, and allocates nothing";
+    report.run(name, &mut cargo(&["bench", "--locked", "-p", "plimsoll-benches"]));
     let database = dependencies::fetch_advisories();
     if let Err(error) = &database {
         println!("the database of advisories cannot be got: {error:#}");
