@@ -54,7 +54,7 @@ const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (None, true, &["act-folds-counters", "sense-oom-in-a-cpuset-is-named"]),
 ];
 /// What runs on arm64: all that senses, what runs on every kernel, and what depends on that processor's system calls.
-const ON_ARM64: [&str; 26] = [
+const ON_ARM64: [&str; 28] = [
     "sense-kernel-facts",
     "sense-every-hook-attaches",
     "sense-bare-wake-arrives",
@@ -70,6 +70,8 @@ const ON_ARM64: [&str; 26] = [
     "sense-cgroups-come-and-go",
     "sense-kernel-brake-is-undone",
     "sense-kernel-brake-runs-out",
+    "sense-deep-cgroups-are-compared-and-stopped",
+    "sense-kernel-brake-stops-again",
     "sense-psi-trigger-fires",
     "sense-root-cgroup-is-seen",
     "act-frozen-victim-dies",
@@ -445,6 +447,16 @@ mod tests {
             assert_eq!(skipped.len(), boot.left_out.len());
         }
         assert_eq!(report.count_not_run() as usize, LEFT_TO_LONG.len());
+    }
+
+    #[test]
+    fn all_that_senses_on_a_usual_machine_runs_on_arm64() {
+        let guest = include_str!("../../../tests/vm/guest/src/suite.rs");
+        let names = guest.lines().filter_map(|line| line.trim_start().strip_prefix("test(\"")?.split('"').next());
+        let senses: Vec<&str> = names.filter(|name| name.starts_with("sense-")).collect();
+        assert!(senses.len() > 10, "{senses:?}");
+        let missing: Vec<&&str> = senses.iter().filter(|name| !ON_ARM64.contains(name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
 
     #[test]
