@@ -1,7 +1,9 @@
 //! Where the checkout is, and how a command is run in it.
 
+use std::fmt;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 
 use anyhow::{Context, ensure};
@@ -42,11 +44,48 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
         .context("no place for the cache: set PLIMSOLL_CACHE or HOME")
 }
 
-/// Runs `command` to its end with its output shown.
+/// Runs `command` to its end with its output shown. The error of one that fails is a [`Failed`].
 pub(crate) fn shown(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
-    ensure!(status.success(), "{command:?} ended with {status}");
-    Ok(())
+    let mut said = Vec::new();
+    let name = format!("{command:?}");
+    let status = heard(command, &mut |line| {
+        println!("{line}");
+        said.push(line.to_owned());
+        Ok(())
+    })?;
+    if status.success() { Ok(()) } else { Err(Failed { what: format!("{name} ended with {status}"), said }.into()) }
+}
+
+/// A command that failed.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    what: String,
+    /// All that it printed, by line.
+    pub(crate) said: Vec<String>,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// Runs `command` to its end, and hands on each line that it prints.
+pub(crate) fn heard(
+    command: &mut Command,
+    lines: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitStatus> {
+    let (reader, writer) = std::io::pipe()?;
+    command.stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+    // The command holds the pipe's other end open, which would never close.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    for line in BufReader::new(reader).split(b'\n') {
+        lines(&String::from_utf8_lossy(&line?))?;
+    }
+    Ok(child.wait()?)
 }
 
 /// What `command` prints, as text.

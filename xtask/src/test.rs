@@ -167,7 +167,7 @@ fn timed(group: &Group, long: bool, report: &mut Report) -> anyhow::Result<()> {
     let begun = Instant::now();
     // What a group cannot do is a failure like others, so that the next group runs.
     if let Err(error) = (group.run)(&group.kernels, report) {
-        report.failed(&format!("group {}", group.name), &format!("{error:#}"), &[], None);
+        report.broke(&format!("group {}", group.name), &error);
     }
     report.end_table();
     report.took(&group.name, begun.elapsed(), group.budget());

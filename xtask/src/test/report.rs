@@ -1,7 +1,7 @@
 //! What came of each step: shown at once, counted, kept in a table where one is written, and closed with what failed.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::long::{Table, Word};
+use crate::run;
 
 /// How many flaky tests a gate may have, each with an entry among the known deviations.
 const FLAKY_IN_A_RUN: usize = 2;
@@ -143,8 +144,17 @@ impl Report {
     pub(super) fn step(&mut self, name: &str, result: anyhow::Result<()>) {
         match result {
             Ok(()) => self.passed(name, ""),
-            Err(error) => self.failed(name, &format!("{error:#}"), &[], None),
+            Err(error) => self.broke(name, &error),
         }
+    }
+
+    /// A step that ended with an error, whose log is what a failed command printed, if there was one, and the error.
+    pub(super) fn broke(&mut self, name: &str, error: &anyhow::Error) {
+        let (log, why) = (self.log(name), format!("{error:#}"));
+        let said = error.downcast_ref::<run::Failed>().map_or(&[][..], |failed| &failed.said);
+        let text = said.iter().map(|line| line.clone() + "\n").chain([why.clone() + "\n"]).collect::<String>();
+        let log = fs::write(&log, text).is_ok().then_some(log);
+        self.failed(name, &why, said, log.as_deref());
     }
 
     /// Runs a command as a step of its own.
@@ -223,20 +233,15 @@ impl Report {
 
 /// Runs `command` to its end. Its output is shown, written to `log`, and given back by line.
 fn said(command: &mut Command, log: &Path) -> anyhow::Result<(std::process::ExitStatus, Vec<String>)> {
-    let (reader, writer) = std::io::pipe()?;
     let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    command.stdout(writer.try_clone()?).stderr(writer);
-    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-    // The command holds the pipe's other end open, which would never close.
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut lines = Vec::new();
-    for line in BufReader::new(reader).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
+    let status = run::heard(command, &mut |line| {
         println!("{line}");
         writeln!(file, "{line}")?;
-        lines.push(line);
-    }
-    Ok((child.wait()?, lines))
+        lines.push(line.to_owned());
+        Ok(())
+    })?;
+    Ok((status, lines))
 }
 
 /// How many tests passed and were ignored, by the `test result:` lines of `cargo test`.
@@ -291,6 +296,22 @@ mod tests {
         assert!(text.contains("FAILED: it is there: cannot start"), "{text}");
         assert!(text.ends_with("\n0 flaky, 1 not run, 0 machines booted again\n1 passed, 2 failed\n"), "{text}");
         assert_eq!(fs::read_to_string(log).expect("a log").lines().count(), 41);
+    }
+
+    #[test]
+    fn a_failed_step_is_closed_with_what_its_command_printed_and_its_whole_log() {
+        let (_place, mut report) = report();
+        let built = run::shown(Command::new("sh").args(["-c", "seq 1 40; exit 3"])).context("cannot build it");
+        report.step("it is built", built);
+        report.step("it is small", Err(anyhow::anyhow!("it is large")));
+        let log = |name| report.log(name).display().to_string();
+        let text = report.closing();
+        assert!(text.starts_with("\nFAILED: it is built: cannot build it: \"sh\""), "{text}");
+        assert!(text.contains(&format!("    40\n  the whole log: {}\n", log("it is built"))), "{text}");
+        let small = format!("FAILED: it is small: it is large\n  the whole log: {}\n", log("it is small"));
+        assert!(text.contains(&small), "{text}");
+        let lines = |name| fs::read_to_string(log(name)).expect("a log").lines().count();
+        assert_eq!((lines("it is built"), lines("it is small")), (41, 1));
     }
 
     #[test]
