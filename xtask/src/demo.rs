@@ -143,7 +143,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     install::all(&arguments.needs()?)?;
     vm::Build::Plain.run(Processor::of(&arguments.kernel))?;
     println!("built and ready after {} s", begun.elapsed().as_secs());
-    let first = measure(arguments, &shown())?;
+    let lines = &mut |_: &str| {};
+    let first = measure(arguments, &shown(), lines)?;
     let measured: Measured = serde_json::from_value(first.clone()).context("the guest measured something else")?;
     print!("\n{}", timeline(&measured));
     print!("{}", figures(&measured));
@@ -151,7 +152,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     chart::draw(&svg, &measured)?;
     println!("picture: {}", svg.display());
     if arguments.full {
-        let claims = full(arguments, first)?;
+        let claims = full(arguments, first, lines)?;
         let broken = judge::broken(&claims);
         ensure!(broken.is_empty(), "does not hold: {}", broken.join(", "));
         return Ok(());
@@ -167,12 +168,14 @@ fn shown() -> Boot {
     Boot::of("shown", &["--rounds", "1", "--trace"], 280)
 }
 
-/// The full measurement on this kernel, for which machines were prepared: what holds, and what does not.
-pub(crate) fn claims(kernel: &str) -> anyhow::Result<Vec<Claim>> {
+/// The full measurement on this kernel, for which machines were prepared: what holds, and what does not. Hands on what the
+/// machines print.
+pub(crate) fn claims(kernel: &str, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<Claim>> {
     let json = run::root().join(format!("target/demo-{kernel}.json"));
     let arguments =
         Arguments { kernel: kernel.into(), full: true, json: Some(json), svg: None, seed: 1, native: false };
-    full(&arguments, measure(&arguments, &shown())?)
+    let first = measure(&arguments, &shown(), lines)?;
+    full(&arguments, first, lines)
 }
 
 fn save(file: &Path, measured: &Value) -> anyhow::Result<()> {
@@ -184,7 +187,7 @@ fn save(file: &Path, measured: &Value) -> anyhow::Result<()> {
 
 /// All that is published, boot by boot, in one object of the same shape with more beside it, and what has to hold. What
 /// was measured is saved after each boot.
-fn full(arguments: &Arguments, mut all: Value) -> anyhow::Result<Vec<Claim>> {
+fn full(arguments: &Arguments, mut all: Value, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<Claim>> {
     let ebpf = "--watchers=ebpf";
     let mut boots = vec![
         Boot::of("races", &["--rounds", "20", "--wakes", "500", "--idle", "0"], 3600),
@@ -200,7 +203,7 @@ fn full(arguments: &Arguments, mut all: Value) -> anyhow::Result<Vec<Claim>> {
     let file = arguments.json.clone().unwrap_or_else(|| run::root().join("target/demo.json"));
     save(&file, &all)?;
     for boot in boots {
-        let mut measured = measure(arguments, &boot)?;
+        let mut measured = measure(arguments, &boot, lines)?;
         if boot.name == "races" {
             // These are the rounds and wakes of the published shape; at rest was measured before.
             all["watchers"] = measured["watchers"].take();
@@ -216,8 +219,8 @@ fn full(arguments: &Arguments, mut all: Value) -> anyhow::Result<Vec<Claim>> {
     Ok(claims)
 }
 
-/// Has the guest measure, in a machine or on this one.
-fn measure(arguments: &Arguments, boot: &Boot) -> anyhow::Result<Value> {
+/// Has the guest measure, in a machine, what it prints there being handed on, or on this one.
+fn measure(arguments: &Arguments, boot: &Boot, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Value> {
     println!("measuring: {}", boot.name);
     let out = tempfile::Builder::new().prefix("demo-").tempdir_in(run::root().join("target/vm"))?;
     let seed = arguments.seed.to_string();
@@ -235,7 +238,10 @@ fn measure(arguments: &Arguments, boot: &Boot) -> anyhow::Result<Value> {
         let begun = Instant::now();
         let progress = Progress::new(boot.name, 0);
         let mut heard = |line: &str| {
-            if let Some(round) = line.strip_prefix("ROUND ") {
+            lines(line);
+            if line.starts_with(vm::BOOTED_AGAIN) {
+                progress.line(line);
+            } else if let Some(round) = line.strip_prefix("ROUND ") {
                 progress.line(&format!("  {:>4} s  round {round}", begun.elapsed().as_secs()));
                 progress.step();
             } else if let Some(total) = line.strip_prefix("PLAN ") {
@@ -243,7 +249,7 @@ fn measure(arguments: &Arguments, boot: &Boot) -> anyhow::Result<Value> {
             }
             tail.push(line.to_owned());
         };
-        let code = vm::boot(&machine, &mut heard)?.code;
+        let code = vm::boot(&machine, &mut heard)?;
         ensure!(code == 0, "the guest ended with {code}: {}", tail[tail.len().saturating_sub(5)..].join(" | "));
     }
     let text = fs::read_to_string(out.path().join("demo.json")).context("the guest left no measurements")?;

@@ -33,7 +33,12 @@ impl Progress {
 
     /// Prints a line above all bars.
     pub(crate) fn line(&self, text: &str) {
-        self.0.suspend(|| println!("{text}"));
+        self.above(|| println!("{text}"));
+    }
+
+    /// Has what `print` prints appear above all bars.
+    pub(crate) fn above(&self, print: impl FnOnce()) {
+        self.0.suspend(print);
     }
 }
 

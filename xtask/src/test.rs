@@ -3,6 +3,7 @@
 
 mod checks;
 mod known;
+mod log;
 mod long;
 mod machines;
 mod report;
@@ -162,7 +163,7 @@ fn timed(group: &Group, long: bool, report: &mut Report) -> anyhow::Result<()> {
         println!("{installed} things were installed; no budget counts the time for that");
     }
     if long {
-        report.begin_table(&group.name)?;
+        report.begin_table(long::Table::open(&group.name)?);
     }
     let begun = Instant::now();
     // What a group cannot do is a failure like others, so that the next group runs.

@@ -22,6 +22,8 @@ const TIMEOUT: u64 = 600;
 const BOOT: Duration = Duration::from_mins(3);
 /// How often a machine is booted again whose kernel did not come to its first process.
 const BOOTS_AGAIN: u32 = 2;
+/// What the line begins with that reports such a boot.
+pub(crate) const BOOTED_AGAIN: &str = "BOOTED AGAIN ";
 /// What the first process writes when it starts, before its exit code.
 const STARTED: &str = "started";
 /// Where programs for machines are left, a folder for each build, and what a machine needs while it runs.
@@ -112,7 +114,7 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
     install::all(&arguments.needs()?)?;
     Build::of(arguments).run(Processor::of(&arguments.kernel))?;
-    Ok(boot(arguments, &mut |line| println!("{line}"))?.code)
+    boot(arguments, &mut |line| println!("{line}"))
 }
 
 /// How the programs of a machine are built.
@@ -166,30 +168,31 @@ impl Build {
     }
 }
 
-/// How a machine ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    /// The command's exit code.
-    pub(crate) code: i32,
-    /// How often it was booted again, because the kernel did not come to its first process.
-    pub(crate) booted_again: u32,
-}
-
-/// Boots a machine for which everything was prepared, and hands on its lines.
+/// Boots a machine for which everything was prepared, hands on its lines, and gives the command's exit code.
 ///
-/// A machine whose kernel does not come to its first process is booted again, at most twice, and that is reported: the
-/// emulator's processors may run an instruction that the kernel has replaced meanwhile, which is not what is tested.
-pub(crate) fn boot(arguments: &Arguments, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Ended> {
+/// A machine whose kernel does not come to its first process is booted again, at most twice, and a line that begins with
+/// [`BOOTED_AGAIN`] reports that: the emulator's processors may run an instruction that the kernel has replaced
+/// meanwhile, which is not what is tested.
+pub(crate) fn boot(arguments: &Arguments, lines: &mut dyn FnMut(&str)) -> anyhow::Result<i32> {
     let kernel = kernels::get(&arguments.kernel)?;
     let accelerated = arguments.kvm && kvm_works(arguments, &kernel);
+    until_started(&arguments.kernel, lines, |lines| start(arguments, &kernel, accelerated, lines))
+}
+
+/// Boots by `start` until the first process starts, at most so often.
+fn until_started(
+    kernel: &str,
+    lines: &mut dyn FnMut(&str),
+    start: impl Fn(&mut dyn FnMut(&str)) -> anyhow::Result<Start>,
+) -> anyhow::Result<i32> {
     let mut booted_again = 0;
     loop {
-        match start(arguments, &kernel, accelerated, lines)? {
-            Start::Ended(code) => return Ok(Ended { code, booted_again }),
+        match start(lines)? {
+            Start::Ended(code) => return Ok(code),
             Start::Dead(why) => {
                 ensure!(booted_again < BOOTS_AGAIN, "{why}, in each of {} boots", booted_again + 1);
                 booted_again += 1;
-                lines(&format!("BOOTED AGAIN {}: {why}", arguments.kernel));
+                lines(&format!("{BOOTED_AGAIN}{kernel}: {why}"));
             }
         }
     }
@@ -396,9 +399,26 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::time::Duration;
 
-    use super::Arguments;
+    use super::{Arguments, Start, until_started};
+
+    #[test]
+    fn a_machine_without_a_first_process_is_booted_again_twice_and_each_time_reported() {
+        let again = "BOOTED AGAIN 6.12: no first process";
+        for (dead, code, reported) in [(0, Some(7), 0), (1, Some(7), 1), (2, Some(7), 2), (3, None, 2)] {
+            let (boots, mut lines) = (Cell::new(0), Vec::new());
+            let ended = until_started("6.12", &mut |line| lines.push(line.to_owned()), |_| {
+                boots.set(boots.get() + 1);
+                Ok(if boots.get() > dead { Start::Ended(7) } else { Start::Dead("no first process".into()) })
+            });
+            assert_eq!((lines, boots.get()), (vec![again.to_owned(); reported], reported + 1), "{dead} died");
+            assert_eq!(ended.as_ref().ok(), code.as_ref(), "{dead} died");
+            let why = ended.err().map(|error| error.to_string());
+            assert_eq!(why.as_deref(), code.is_none().then_some("no first process, in each of 3 boots"));
+        }
+    }
 
     #[test]
     fn only_a_shell_has_no_limit_unless_one_is_given() {

@@ -1,7 +1,7 @@
 //! The groups of `cargo xtask test --long`, and the table of results that each leaves in the checkout.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
@@ -75,14 +75,18 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table of a group. What passed in an earlier run is kept where the sources are still the same.
+    /// The table of a group in the checkout.
     pub(super) fn open(group: &str) -> anyhow::Result<Self> {
-        let path = run::root().join(RESULTS).join(group).with_added_extension("md");
-        let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?.trim().to_owned();
-        let revision = revision()?;
+        let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
+        Ok(Self::of(&run::root().join(RESULTS), group, date.trim(), &revision()?))
+    }
+
+    /// The table of a group in a folder. What passed in an earlier run is kept where the sources are still the same.
+    pub(super) fn of(folder: &Path, group: &str, date: &str, revision: &str) -> Self {
+        let path = folder.join(group).with_added_extension("md");
         let before = fs::read_to_string(&path).unwrap_or_default();
-        let rows = if resumes(&before, &revision) { passed_rows(&before) } else { Vec::new() };
-        Ok(Self { path, group: group.into(), date, revision, rows })
+        let rows = if resumes(&before, revision) { passed_rows(&before) } else { Vec::new() };
+        Self { path, group: group.into(), date: date.into(), revision: revision.into(), rows }
     }
 
     pub(super) fn has_passed(&self, name: &str) -> bool {
@@ -151,9 +155,8 @@ fn passed_rows(table: &str) -> Vec<[String; 3]> {
 mod tests {
     use super::*;
 
-    fn table(folder: &std::path::Path) -> Table {
-        let (date, revision) = ("2026-01-02".into(), "abc".into());
-        Table { path: folder.join("any.md"), group: "any".into(), date, revision, rows: Vec::new() }
+    fn table(folder: &Path) -> Table {
+        Table::of(folder, "any", "2026-01-02", "abc")
     }
 
     #[test]
@@ -175,10 +178,10 @@ mod tests {
         let head = "# Results of `cargo xtask test --long any`\n\n2026-01-02, revision abc\n\n";
         assert_eq!(text, format!("{head}| what | | |\n|---|---|---|\n{rows}"));
         assert!(resumes(&text, "abc") && !resumes(&text, "abd") && !resumes(&text, "abc with changes"));
-        let second = Table { rows: passed_rows(&text), ..table(place.path()) };
+        let second = table(place.path());
         let passed = ["a", "b", "c", "d", "e"].map(|name| second.has_passed(name));
         assert_eq!(passed, [true, false, false, false, true]);
-        let mut third = Table { rows: passed_rows(&text), ..table(place.path()) };
+        let mut third = table(place.path());
         third.put("e", Word::Failed, "now").expect("written");
         assert!(!third.has_passed("e"));
     }

@@ -3,14 +3,16 @@
 
 use anyhow::ensure;
 
+use super::log::Log;
 use super::report::Report;
 use super::suite;
 use crate::demo;
 use crate::qemu::Processor;
 use crate::vm::{self, Build};
 
-/// How often each kernel is booted in a long run.
+/// How often each kernel is booted in a long run, and how many boots are a row of results.
 const BOOTS: u32 = 100;
+const ROW: u32 = 10;
 /// How long one of these boots may take.
 const BOOT_SECONDS: u64 = 240;
 /// How many pressure cycles there are in one boot, and how long that may take.
@@ -44,13 +46,22 @@ pub(super) fn demo(kernels: &[&'static str], report: &mut Report) -> anyhow::Res
         if report.passed_before(all) {
             continue;
         }
-        let claims = demo::claims(kernel)?;
+        let mut log = Log::begin(report, &format!("demo-{kernel}"))?;
+        let claims = demo::claims(kernel, &mut |line| log.line(line));
+        report.booted_again(log.booted_again());
+        let claims = match claims {
+            Ok(claims) => claims,
+            Err(error) => {
+                report.failed(all, &format!("{error:#}"), &log.last, Some(log.path()));
+                continue;
+            }
+        };
         let broken = claims.iter().filter(|claim| !claim.holds).count();
         for demo::Claim { what, found, holds } in claims {
             if holds {
                 report.passed(what, &found);
             } else {
-                report.failed(what, &found, &[], None);
+                report.failed(what, &found, &log.last, Some(log.path()));
             }
         }
         if broken == 0 {
@@ -65,22 +76,37 @@ pub(super) fn boots(kernels: &[&'static str], report: &mut Report) -> anyhow::Re
     for kernel in kernels {
         Build::Strict.run(Processor::of(kernel))?;
         let machine = vm::Arguments::of(kernel, BOOT_SECONDS, &["/bin/busybox", "true"]);
-        let name = format!("{BOOTS} boots");
+        boots_in_rows(kernel, BOOTS, &mut |lines| boot_to_the_end(&machine, lines), report)?;
+    }
+    Ok(())
+}
+
+/// Boots once, and hands on what is printed.
+type Boot<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&str)) -> anyhow::Result<()>;
+
+/// So many boots, but for the rows of them that passed in an earlier run of the same sources.
+fn boots_in_rows(kernel: &str, count: u32, boot: Boot<'_>, report: &mut Report) -> anyhow::Result<()> {
+    for first in (1..=count).step_by(ROW as usize) {
+        let last = count.min(first + ROW - 1);
+        let name = format!("boots {first} to {last}");
         if report.passed_before(&name) {
             continue;
         }
+        let mut log = Log::begin(report, &format!("{name}-{kernel}"))?;
         let mut failures = Vec::new();
-        for number in 1..=BOOTS {
-            if let Err(error) = boot_to_the_end(&machine) {
-                println!("boot {number} of {BOOTS}: {error:#}");
-                failures.push(format!("{number}: {error:#}"));
+        for number in first..=last {
+            if let Err(error) = boot(&mut |line| log.line(line)) {
+                let failure = format!("boot {number} of {count}: {error:#}");
+                println!("{failure}");
+                log.line(&failure);
+                failures.push(failure);
             }
         }
-        let found = format!("{} of {BOOTS} failed", failures.len());
+        let found = format!("{} of {} failed", failures.len(), last - first + 1);
         if failures.is_empty() {
             report.passed(&name, &found);
         } else {
-            report.failed(&name, &found, &failures, None);
+            report.failed(&name, &found, &failures, Some(log.path()));
         }
     }
     Ok(())
@@ -97,24 +123,62 @@ pub(super) fn soak(kernels: &[&'static str], report: &mut Report) -> anyhow::Res
         let command = ["/bin/plimsoll-guest", "soak", "--cycles", CYCLES];
         let mut machine = vm::Arguments::of(kernel, SOAK_SECONDS, &command);
         machine.memory = "512M".into();
-        let mut lines = Vec::new();
+        let mut log = Log::begin(report, &format!("soak-{kernel}"))?;
         let ended = vm::boot(&machine, &mut |line| {
             println!("{line}");
-            lines.push(line.to_owned());
+            log.line(line);
         });
-        let figures: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix(SOAK_FIGURE)).collect();
+        report.booted_again(log.booted_again());
+        let figures: Vec<&str> = log.last.iter().filter_map(|line| line.strip_prefix(SOAK_FIGURE)).collect();
         let found = figures.join("; ");
-        match ended {
-            Ok(vm::Ended { code: 0, .. }) => report.passed(&name, &found),
-            Ok(vm::Ended { code, .. }) => report.failed(&name, &format!("ended with {code}; {found}"), &lines, None),
-            Err(error) => report.failed(&name, &format!("{error:#}; {found}"), &lines, None),
-        }
+        let broke = match ended {
+            Ok(0) => {
+                report.passed(&name, &found);
+                continue;
+            }
+            Ok(code) => format!("ended with {code}"),
+            Err(error) => format!("{error:#}"),
+        };
+        report.failed(&name, &format!("{broke}; {found}"), &log.last, Some(log.path()));
     }
     Ok(())
 }
 
-fn boot_to_the_end(machine: &vm::Arguments) -> anyhow::Result<()> {
-    let code = vm::boot_once(machine, &mut |_| {})?;
+fn boot_to_the_end(machine: &vm::Arguments, lines: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
+    let code = vm::boot_once(machine, lines)?;
     ensure!(code == 0, "the command ended with {code}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::long::Table;
+    use super::*;
+
+    #[test]
+    fn boots_are_rows_and_resumed_by_those_that_passed() {
+        let place = tempfile::tempdir().expect("a directory");
+        // How many boots of so many are done where those with these numbers fail, and the rows that are written.
+        let run = |count, failing: &[u32]| {
+            let mut report = Report::new(place.path().join("logs")).expect("a report");
+            report.begin_table(Table::of(place.path(), "boots", "2026-01-02", "abc"));
+            let mut done = 0;
+            let mut boot = |lines: &mut dyn FnMut(&str)| {
+                done += 1;
+                lines("Linux");
+                ensure!(!failing.contains(&done), "no first process");
+                Ok(())
+            };
+            boots_in_rows("6.12", count, &mut boot, &mut report).expect("logs");
+            let table = std::fs::read_to_string(place.path().join("boots.md")).expect("a table");
+            (done, table.lines().filter(|row| row.starts_with("| boots ")).map(str::to_owned).collect::<Vec<_>>())
+        };
+        let (first, second) =
+            ("| boots 1 to 10 | passed | 0 of 10 failed |", "| boots 11 to 15 | FAILED | 1 of 5 failed |");
+        assert_eq!(run(15, &[12]), (15, vec![first.to_owned(), second.to_owned()]));
+        let log = std::fs::read_to_string(place.path().join("logs/boots-11-to-15-6.12.log")).expect("a log");
+        assert_eq!(log, "Linux\nLinux\nboot 12 of 15: no first process\nLinux\nLinux\nLinux\n");
+        assert_eq!(run(15, &[]), (5, vec![first.to_owned(), "| boots 11 to 15 | passed | 0 of 5 failed |".to_owned()]));
+        assert_eq!(run(15, &[]).0, 0);
+    }
 }

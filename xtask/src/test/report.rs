@@ -64,10 +64,9 @@ impl Report {
         })
     }
 
-    /// From now on steps are rows of this group's table of results.
-    pub(super) fn begin_table(&mut self, group: &str) -> anyhow::Result<()> {
-        self.table = Some(Table::open(group)?);
-        Ok(())
+    /// From now on steps are rows of this table of results.
+    pub(super) fn begin_table(&mut self, table: Table) {
+        self.table = Some(table);
     }
 
     pub(super) fn end_table(&mut self) {

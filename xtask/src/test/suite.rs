@@ -1,15 +1,13 @@
 //! The suite of `tests/vm/guest` in virtual machines: which machines there are, and what each of them prints.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::panic::resume_unwind;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
+use super::log::Log;
 use super::report::Report;
 use crate::progress::Progress;
 use crate::qemu::Processor;
@@ -106,6 +104,8 @@ const ON_OLDER: [&str; 14] = [
 /// races, in which the agent has to be faster than what grows, on a machine beside which no other one runs.
 const HALVES: [&str; 2] = ["first", "second"];
 const RACES: &str = "races";
+/// A machine's last row: whether its suite came to its end, whatever came of the tests.
+const END: &str = "the suite came to its end";
 /// A machine that has not ended by then hangs.
 const MACHINE_SECONDS: u64 = 3600;
 
@@ -198,9 +198,8 @@ impl Boot {
     /// Whether the suite ended as it has to, whatever came of its tests.
     fn verdict(&self, heard: &Heard, skipped: usize, ended: anyhow::Result<i32>) -> anyhow::Result<()> {
         let code = ended?;
-        let ran = heard.tests.len();
+        let (ran, failed) = (heard.ran, heard.failed);
         // The suite counts its tests itself: a machine that ended early must not pass.
-        let failed = heard.tests.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Fail(_)));
         ensure!(heard.closed == Some(ran) && (code == 0) != failed, "the suite ended with {code} after {ran} tests");
         // A test that has another name by now must not vanish.
         let named = self.names.len();
@@ -241,16 +240,18 @@ fn run_on(boot: &Boot, shared: &Mutex<&mut Report>) -> anyhow::Result<()> {
     let report = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let on = boot.name();
     let Some(skipped) = skipped(boot, &on, &mut report()) else { return Ok(()) };
-    let log = report().log(&format!("vm-{on}"));
-    let mut heard = Heard::new(&on, &log)?;
-    let ended = vm::boot(&boot.machine(&skipped), &mut |line| heard.line(line));
-    heard.report(boot, &log, skipped.len(), ended, &mut report());
+    let log = Log::begin(&report(), &format!("vm-{on}"))?;
+    let mut heard = Heard::new(&on, log);
+    let ended = vm::boot(&boot.machine(&skipped), &mut |line| heard.line(line, shared));
+    heard.close(boot, skipped.len(), ended, &mut report());
     Ok(())
 }
 
 /// The tests that this machine need not run; nothing where that is all of them.
 fn skipped(boot: &Boot, on: &str, report: &mut Report) -> Option<Vec<String>> {
     let mut skipped = report.rows_passed_before(&format!(" on {on}"));
+    // What did not pass is run again all the same.
+    skipped.retain(|name| name != END);
     for name in &skipped {
         report.passed_before(&format!("{name} on {on}"));
     }
@@ -268,7 +269,7 @@ fn skipped(boot: &Boot, on: &str, report: &mut Report) -> Option<Vec<String>> {
 }
 
 /// How a test in a machine ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Pass,
     Fail(String),
@@ -281,40 +282,28 @@ enum Outcome {
 struct Heard {
     /// On which machine.
     on: String,
-    /// Each test with how it ended and what was printed since the one before.
-    tests: Vec<(String, Outcome, Vec<String>)>,
-    /// What was printed since the last verdict.
-    last: Vec<String>,
+    /// How many tests came to their ends, and whether one of them failed.
+    ran: usize,
+    failed: bool,
     /// How many tests the suite itself counted.
     closed: Option<usize>,
     /// How many it was going to run, of how many that it knows.
     planned: u32,
     known: u32,
     progress: Progress,
-    log: File,
+    log: Log,
 }
 
 impl Heard {
-    fn new(on: &str, log: &Path) -> anyhow::Result<Self> {
+    fn new(on: &str, log: Log) -> Self {
         let progress = Progress::new(&format!("tests on {on}"), 0);
-        let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-        let on = on.to_owned();
-        Ok(Self { on, tests: Vec::new(), last: Vec::new(), closed: None, planned: 0, known: 0, progress, log })
+        Self { on: on.to_owned(), ran: 0, failed: false, closed: None, planned: 0, known: 0, progress, log }
     }
 
-    /// Reports each test, and whether the suite came to its end.
-    fn report(&self, boot: &Boot, log: &Path, skipped: usize, ended: anyhow::Result<vm::Ended>, report: &mut Report) {
+    /// Reports whether the suite came to its end.
+    fn close(&self, boot: &Boot, skipped: usize, ended: anyhow::Result<i32>, report: &mut Report) {
         let on = &self.on;
-        report.booted_again(ended.as_ref().map_or(0, |ended| ended.booted_again));
-        for (name, outcome, last) in &self.tests {
-            let of = format!("{name} on {on}");
-            match outcome {
-                Outcome::Pass => report.passed(&of, ""),
-                Outcome::Fail(why) => report.failed(&of, why, last, Some(log)),
-                Outcome::Flaky(outcomes) => report.flaky(name, &of, outcomes),
-                Outcome::NotRun(why) => report.not_run(&of, why),
-            }
-        }
+        report.booted_again(self.log.booted_again());
         let left = self.known.saturating_sub(self.planned);
         if boot.kernel != WHOLE && !boot.names.is_empty() && left > 0 {
             let with = match boot.kernel {
@@ -324,18 +313,36 @@ impl Heard {
             };
             report.not_run_many(left, &format!("{left} of {} tests on {on}", self.known), &with);
         }
-        let name = format!("the suite came to its end on {on}");
-        match boot.verdict(self, skipped, ended.map(|ended| ended.code)) {
+        let name = format!("{END} on {on}");
+        match boot.verdict(self, skipped, ended) {
             Ok(()) => report.passed(&name, ""),
-            Err(error) => report.failed(&name, &format!("{error:#}"), &self.last, Some(log)),
+            Err(error) => report.failed(&name, &format!("{error:#}"), &self.log.last, Some(self.log.path())),
         }
     }
 
-    fn line(&mut self, line: &str) {
+    /// Takes a line in. A test that came to its end is reported at once: a run that is stopped has its row.
+    fn line(&mut self, line: &str, shared: &Mutex<&mut Report>) {
         self.progress.line(&format!("{} | {line}", self.on));
-        // The terminal has it, too.
-        let _ = writeln!(self.log, "{line}");
-        self.last.push(line.to_owned());
+        self.log.line(line);
+        let Some((name, outcome)) = self.read(line) else { return };
+        self.ran += 1;
+        self.failed |= matches!(outcome, Outcome::Fail(_));
+        self.progress.step();
+        let last = std::mem::take(&mut self.log.last);
+        let of = format!("{name} on {}", self.on);
+        self.progress.above(|| {
+            let mut report = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            match &outcome {
+                Outcome::Pass => report.passed(&of, ""),
+                Outcome::Fail(why) => report.failed(&of, why, &last, Some(self.log.path())),
+                Outcome::Flaky(outcomes) => report.flaky(&name, &of, outcomes),
+                Outcome::NotRun(why) => report.not_run(&of, why),
+            }
+        });
+    }
+
+    /// How a test ended, if the line has that.
+    fn read(&mut self, line: &str) -> Option<(String, Outcome)> {
         // The firmware clears its screen and ends no line, so its last output precedes the machine's first line.
         let line = match line.find("PLAN ") {
             Some(at) if line[..at].contains('\x1b') => &line[at..],
@@ -352,33 +359,45 @@ impl Heard {
                 let mut numbers = rest.split(" of ").filter_map(|number| number.parse().ok());
                 (self.planned, self.known) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
                 self.progress.expect(self.planned.into());
-                return;
+                return None;
             }
             _ => {
                 let numbers: Vec<usize> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
                 if let ([passed, flaky, failed, not_run], true) = (&numbers[..], line.ends_with(" not run")) {
                     self.closed = Some(passed + flaky + failed + not_run);
                 }
-                return;
+                return None;
             }
         };
-        self.progress.step();
-        self.tests.push((name.to_owned(), outcome, std::mem::take(&mut self.last)));
+        Some((name.to_owned(), outcome))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::long::Table;
     use super::*;
     use crate::kernels::SUITES;
 
-    fn heard(lines: &[&str]) -> Heard {
+    /// A suite that printed these lines and has not ended, with the rows of its table of results by then.
+    fn heard(lines: &[&str]) -> (tempfile::TempDir, Heard, Vec<String>) {
         let place = tempfile::tempdir().expect("a directory");
-        let mut heard = Heard::new("6.12", &place.path().join("log")).expect("a log");
+        let mut report = resumed(&place);
+        let log = Log::begin(&report, "log").expect("a log");
+        let (mut heard, shared) = (Heard::new("6.12", log), Mutex::new(&mut report));
         for line in lines {
-            heard.line(line);
+            heard.line(line, &shared);
         }
-        heard
+        let table = std::fs::read_to_string(place.path().join("suite.md")).unwrap_or_default();
+        let rows = table.lines().filter(|line| line.contains(" on 6.12")).map(str::to_owned).collect();
+        (place, heard, rows)
+    }
+
+    /// A report with the table of results in this place.
+    fn resumed(place: &tempfile::TempDir) -> Report {
+        let mut report = Report::new(place.path().join("logs")).expect("a report");
+        report.begin_table(Table::of(place.path(), "suite", "2026-01-02", "abc"));
+        report
     }
 
     #[test]
@@ -398,7 +417,7 @@ mod tests {
             (&["PLAN 2 of 9", "PASS a (3 s)"], 0, 0, false),
             (&["PLAN 2 of 9", "PASS a (3 s)", "PASS b (3 s)", closing], 0, 1, false),
         ] {
-            assert_eq!(boot.verdict(&heard(lines), skipped, Ok(code)).is_ok(), passes, "{lines:?}");
+            assert_eq!(boot.verdict(&heard(lines).1, skipped, Ok(code)).is_ok(), passes, "{lines:?}");
         }
     }
 
@@ -432,6 +451,16 @@ mod tests {
     }
 
     #[test]
+    fn all_that_senses_on_a_usual_machine_runs_on_arm64() {
+        let guest = include_str!("../../../tests/vm/guest/src/suite.rs");
+        let names = guest.lines().filter_map(|line| line.trim_start().strip_prefix("test(\"")?.split('"').next());
+        let senses: Vec<&str> = names.filter(|name| name.starts_with("sense-")).collect();
+        assert!(senses.len() > 10, "{senses:?}");
+        let missing: Vec<&&str> = senses.iter().filter(|name| !ON_ARM64.contains(name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
     fn only_machines_with_races_are_alone() {
         let alone: Vec<String> = gate("6.12").iter().filter(|boot| boot.alone).map(Boot::name).collect();
         assert_eq!(alone, ["6.12 from an ext4 root", "6.12, races"]);
@@ -450,16 +479,6 @@ mod tests {
     }
 
     #[test]
-    fn all_that_senses_on_a_usual_machine_runs_on_arm64() {
-        let guest = include_str!("../../../tests/vm/guest/src/suite.rs");
-        let names = guest.lines().filter_map(|line| line.trim_start().strip_prefix("test(\"")?.split('"').next());
-        let senses: Vec<&str> = names.filter(|name| name.starts_with("sense-")).collect();
-        assert!(senses.len() > 10, "{senses:?}");
-        let missing: Vec<&&str> = senses.iter().filter(|name| !ON_ARM64.contains(name)).collect();
-        assert!(missing.is_empty(), "{missing:?}");
-    }
-
-    #[test]
     fn what_runs_on_every_kernel_is_left_to_no_long_run() {
         for (name, why) in LEFT_TO_LONG {
             assert!(!EVERYWHERE.contains(&name) && !FROM_EXT4.contains(&name) && !why.is_empty(), "{name}");
@@ -468,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_suite_is_heard_test_by_test_and_by_its_own_count() {
-        let heard = heard(&[
+        let (_place, heard, rows) = heard(&[
             "Booting from ROM..\x1bc\x1b[?7l\x1b[2J\x1b[0m.\rPLAN 4 of 9",
             "PASS a (3 s)",
             "FIGURE x",
@@ -477,11 +496,28 @@ mod tests {
             "FLAKY d: it broke; repeated at once, it passed (2 s)",
             "1 passed, 1 flaky, 1 failed, 1 not run",
         ]);
-        let shown = |index: usize| (heard.tests[index].0.as_str(), &heard.tests[index].1, heard.tests[index].2.len());
-        assert_eq!(shown(0), ("a", &Outcome::Pass, 2));
-        assert_eq!(shown(1), ("b", &Outcome::Fail("it: broke (1 s)".into()), 2));
-        assert_eq!(shown(2), ("c", &Outcome::NotRun("no zram".into()), 1));
-        assert_eq!(shown(3), ("d", &Outcome::Flaky("it broke; repeated at once, it passed (2 s)".into()), 1));
-        assert_eq!((heard.closed, heard.planned, heard.known), (Some(4), 4, 9));
+        let expected = [
+            "| a on 6.12 | passed |  |",
+            "| b on 6.12 | FAILED | it: broke (1 s) |",
+            "| c on 6.12 | NOT RUN | no zram |",
+            "| d on 6.12 | FLAKY | it broke; repeated at once, it passed (2 s) |",
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!((heard.ran, heard.failed, heard.closed), (4, true, Some(4)));
+        assert_eq!((heard.planned, heard.known), (4, 9));
+    }
+
+    #[test]
+    fn a_suite_that_was_stopped_has_rows_and_is_resumed_by_them() {
+        let (place, heard, rows) = heard(&["PLAN 3 of 9", "PASS a (3 s)", "FIGURE x"]);
+        assert_eq!((rows, heard.log.last.len()), (vec!["| a on 6.12 | passed |  |".to_owned()], 1));
+        let boot = Boot { names: &["a", "b"], ..usual("6.12") };
+        let resume = || skipped(&boot, "6.12", &mut resumed(&place));
+        assert_eq!(resume(), Some(vec!["a".to_owned()]));
+        // The others failed, and the suite came to its end.
+        resumed(&place).passed(&format!("{END} on 6.12"), "");
+        assert_eq!(resume(), Some(vec!["a".to_owned()]));
+        resumed(&place).passed("b on 6.12", "");
+        assert_eq!(resume(), None);
     }
 }
