@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use plimsoll_node::priority;
 use plimsoll_node::process;
-use plimsoll_state::heartbeat::Pulse;
+use plimsoll_state::heartbeat::{self, Pulse};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 
 use crate::service_manager::ServiceManager;
 use crate::undo::undo_before_death;
 
-/// How often the thread compares.
-const PERIOD: Duration = Duration::from_millis(250);
+/// How often the thread compares: as often as the core beats where nothing happens.
+const PERIOD: Duration = heartbeat::PERIOD;
 /// A thread that slept so long could not run itself: that time says nothing of the core.
-const LATE: Duration = PERIOD.saturating_mul(2);
+const LATE: Duration = PERIOD.saturating_add(Duration::from_millis(250));
 /// A core whose watching thread did not run for so long is killed; by then the marks of its in-kernel brake have run out.
 /// A write to a cgroup's file may wait for others that hold the same lock, at worst fractions of a second as measured.
 const HANGS: Duration = crate::core::BRAKE_LEASE;
@@ -237,7 +237,10 @@ mod tests {
     #[test]
     fn a_core_is_not_blamed_for_what_the_machine_does() {
         assert_eq!(killed_after(u64::MAX, |_| PERIOD), None, "it runs");
-        assert_eq!(killed_after(10, |_| Duration::from_secs(30)), None, "this thread did not run either");
+        for slept in [LATE, Duration::from_secs(30)] {
+            assert_eq!(killed_after(10, |_| slept), None, "this thread did not run either");
+        }
+        assert!(killed_after(10, |_| LATE.saturating_sub(Duration::from_millis(1))).is_some(), "it ran nearly in time");
         // Every other time late: only the rest counts.
         let slept = |round: u64| if round.is_multiple_of(2) { PERIOD } else { LATE };
         assert_eq!(killed_after(10, slept), killed_after(10, |_| PERIOD).map(|round| 2 * (round - 9) + 8));
