@@ -80,6 +80,7 @@ impl Thread {
         let mut schedule = Schedule::new(self.has_events, monotonic());
         self.report_startup(&mut startup_report, &mut schedule, true);
         loop {
+            self.outgoing.publish();
             let (asked, reporter_restarted) = self.wait(&schedule);
             let is_asked = |what: Request| asked & what as u32 != 0;
             if is_asked(Request::End) {
@@ -111,7 +112,6 @@ impl Thread {
             if is_slow {
                 schedule.beat = now.after(PACE);
                 self.read_machine();
-                self.outgoing.publish();
             }
             if reporter_restarted {
                 clear(&self.reporter_restarted);

@@ -170,6 +170,7 @@ impl Watch {
         self.sampler.remember_stall(now);
         self.arming.read_task_limit();
         self.sample(&Trigger::of(Cause::Timer, now));
+        self.reporting.publish();
     }
 
     /// Waits and acts until it is asked to end.
@@ -189,7 +190,12 @@ impl Watch {
             let awake = monotonic();
             self.workloads.handle.turn();
             self.show_alive(awake);
-            if let Some(end) = super::fault_injection::without_allocation(|| self.turn(&events[..count], awake)) {
+            let end = super::fault_injection::without_allocation(|| {
+                let end = self.turn(&events[..count], awake);
+                self.reporting.publish();
+                end
+            });
+            if let Some(end) = end {
                 return end;
             }
             self.yield_cpu();
@@ -322,6 +328,7 @@ impl Watch {
     pub(super) fn has_released(&mut self) -> bool {
         let now = monotonic();
         self.take_results(now, &mut Trigger::new(now));
+        self.reporting.publish();
         self.enforcement.kernel_brake.has_ended() && !self.enforcement.holds()
     }
 }

@@ -63,7 +63,7 @@ pub fn create(slots: usize) -> Result<(Producer, Descriptors), StateError> {
     let _locked = shared.lock();
     let place = memory("plimsoll-place", PLACE)?;
     seal(&place, SealFlags::empty())?;
-    Ok((Producer { shared, slots, head: 0, too_long: 0 }, Descriptors { frames, place }))
+    Ok((Producer { shared, slots, head: 0, too_long: 0, unannounced: 0 }, Descriptors { frames, place }))
 }
 
 pub(crate) fn memory(name: &str, words: usize) -> Result<OwnedFd, StateError> {
@@ -115,11 +115,13 @@ pub struct Producer {
     slots: usize,
     head: u64,
     too_long: u64,
+    /// Frames that the reader was not woken for.
+    unannounced: usize,
 }
 
 impl Producer {
-    /// Writes a frame and wakes the reader. False: it is longer than [`FRAME`], which is counted. Stores and one system
-    /// call that wakes: nothing that waits or allocates.
+    /// Writes a frame, for which [`Self::wake`] wakes the reader. False: it is longer than [`FRAME`], which is counted.
+    /// Nothing that waits or allocates. Where nobody has woken the reader for a quarter of the queue, it is woken here.
     pub fn push(&mut self, frame: &[u8]) -> bool {
         let words = self.shared.words();
         let fits = frame.len() <= FRAME;
@@ -142,8 +144,19 @@ impl Producer {
             self.too_long += 1;
             words[TOO_LONG].store(self.too_long, Ordering::Relaxed);
         }
-        self.shared.wake();
+        self.unannounced += 1;
+        if self.unannounced >= self.slots / 4 {
+            self.wake();
+        }
         fits
+    }
+
+    /// Wakes the reader where there is something new: one system call, which neither waits nor allocates. Called once for
+    /// all frames of one turn, so that the reader does not wake for each.
+    pub fn wake(&mut self) {
+        if core::mem::take(&mut self.unannounced) > 0 {
+            self.shared.wake();
+        }
     }
 }
 
@@ -265,7 +278,7 @@ enum Slot {
 pub struct Waiter(Arc<View>);
 
 impl Waiter {
-    /// A number that changes with each frame. Take it, pop until there is none, then wait for another number.
+    /// A number that changes with each wake. Take it, pop until there is none, then wait for another number.
     pub fn wakes(&self) -> u32 {
         self.0.wakes()
     }

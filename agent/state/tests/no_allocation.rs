@@ -69,6 +69,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         for _ in 0..5 {
             queue.push(b"a record of what was done");
         }
+        queue.wake();
     });
     assert_eq!((counted.count_total, counted.count_current), (0, 0));
 

@@ -47,11 +47,12 @@ impl Outgoing {
         Self { news, returned, wake, queue, is_unpublished: false, troubles: HashMap::new() }
     }
 
-    /// Wakes the watching thread if there is something for it.
+    /// Wakes the watching thread and the reporter, each if there is something for it.
     pub(super) fn publish(&mut self) {
         if std::mem::take(&mut self.is_unpublished) {
             wake(&self.wake);
         }
+        self.queue.wake();
     }
 
     /// Sends news. Where the watching thread has not taken the earlier ones, this thread waits.

@@ -80,6 +80,11 @@ impl Reporting {
         record.into().send(&mut self.queue);
     }
 
+    /// Wakes the reporter for what was sent.
+    pub(super) fn publish(&mut self) {
+        self.queue.wake();
+    }
+
     /// Reports what is decided on, where it is traced.
     pub(super) fn observed(&mut self, sample: &Sample, scopes: &Scopes, table: &Table) {
         if !self.is_traced {

@@ -65,8 +65,31 @@ fn only_the_writer_can_change_the_frames() {
 }
 
 #[test]
-fn the_reader_is_woken() {
-    let (_keep, mut producer, consumer) = queue(1);
+fn the_reader_is_woken_once_for_all_frames_of_a_turn() {
+    let (_keep, mut producer, consumer) = queue(40);
+    let waiter = consumer.waiter();
+    let wakes = || waiter.wakes();
+    producer.wake();
+    assert_eq!(wakes(), 0, "there is nothing new");
+    for _ in 0..9 {
+        assert!(producer.push(b"a"));
+    }
+    assert_eq!(wakes(), 0);
+    producer.wake();
+    producer.wake();
+    assert_eq!(wakes(), 1);
+    assert!(!producer.push(&[0; FRAME + 1]));
+    producer.wake();
+    assert_eq!(wakes(), 2, "what was too long is to be counted");
+    for _ in 0..30 {
+        assert!(producer.push(b"a"));
+    }
+    assert_eq!(wakes(), 5, "before what is new fills the queue");
+}
+
+#[test]
+fn a_reader_that_waits_is_woken() {
+    let (_keep, mut producer, consumer) = queue(8);
     let waiter = consumer.waiter();
     let seen = waiter.wakes();
     let reader = std::thread::spawn(move || {
@@ -77,6 +100,7 @@ fn the_reader_is_woken() {
         waiter.wait(seen, Duration::MAX);
     });
     producer.push(b"a");
+    producer.wake();
     reader.join().expect("no panic");
 }
 
