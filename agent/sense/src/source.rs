@@ -89,8 +89,8 @@ pub struct Health {
 /// A source of wakes.
 ///
 /// After construction, [`drain`](Self::drain), [`arm`](Self::arm), [`disarm`](Self::disarm),
-/// [`set_brakes`](Self::set_brakes), [`lease_brakes`](Self::lease_brakes), [`restore`](Self::restore) and
-/// [`first_stopped`](Self::first_stopped) do not allocate and open nothing.
+/// [`set_brakes`](Self::set_brakes), [`lease_brakes`](Self::lease_brakes), [`restore`](Self::restore),
+/// [`ran`](Self::ran) and [`first_stopped`](Self::first_stopped) do not allocate and open nothing.
 pub trait Source: Send {
     /// What it is made of.
     fn kind(&self) -> Kind;
@@ -126,6 +126,12 @@ pub trait Source: Send {
     /// Writes the thresholds and marks anew where another program changed them in the kernel, and gives whether any was.
     fn restore(&mut self) -> bool {
         false
+    }
+
+    /// Whether the program that compares with the thresholds ran since this was last asked; true of a source without one.
+    /// Where no memory is charged it does not run: [`HealthReader::runs`] distinguishes the two.
+    fn ran(&mut self) -> bool {
+        true
     }
 
     /// When the first of the processes that the in-kernel brake holds was stopped, also of those whose event was lost.
@@ -168,8 +174,8 @@ impl HealthReader {
         self.0.as_deref().map_or_else(Health::default, ReadHealth::health)
     }
 
-    /// Whether the source's programs in the kernel run. Where none ran since this was last asked, memory is charged to the
-    /// calling thread's cgroup, at which one has to run.
+    /// Whether the source's programs in the kernel run: memory is charged to the calling thread's cgroup, at which one has
+    /// to. Asked where none was seen to run ([`Source::ran`]), which is not asked meanwhile.
     pub fn runs(&self) -> bool {
         self.0.as_deref().is_none_or(ReadHealth::runs)
     }

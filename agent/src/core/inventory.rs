@@ -91,13 +91,8 @@ impl Thread {
                 self.sight_crossing(&mut schedule);
             }
             self.take_inventory(asked, &mut schedule);
+            self.check_source(&mut schedule);
             let now = monotonic();
-            if schedule.take_source(now) && !self.health.runs() {
-                schedule.forget_source();
-                self.outgoing.report(HealthRecord::Tampered(Tampered::Programs));
-                self.outgoing.send(News::SourceLost);
-                self.outgoing.publish();
-            }
             if is_asked(Request::Suspects) && schedule.suspects.is_overdue(now) {
                 self.name_suspects();
                 schedule.suspects.done(now, monotonic(), SUSPECTS_PAUSE);
@@ -120,6 +115,20 @@ impl Thread {
                 self.report(&mut schedule);
             }
         }
+    }
+
+    /// Has the source's programs show that they run, if that is asked. Where they do not, the core ends, and it stays
+    /// asked, so that this is reported once.
+    fn check_source(&mut self, schedule: &mut Schedule) {
+        if schedule.is_source_lost || !self.handle.is_asked(Request::Source) {
+            return;
+        }
+        if self.health.runs() {
+            return self.handle.answer(Request::Source);
+        }
+        schedule.is_source_lost = true;
+        self.outgoing.report(HealthRecord::Tampered(Tampered::Programs));
+        self.outgoing.send(News::SourceLost);
     }
 
     /// Waits until something is due, and gives what was asked and is due, and whether the reporter was restarted.

@@ -278,6 +278,7 @@ impl Watch {
         if self.triggers.source_mut().restore() {
             self.reporting.send(HealthRecord::Tampered(Tampered::Thresholds));
         }
+        self.check_source();
         self.enforcement.kernel_brake.find_stopped(self.triggers.source());
         if self.enforcement.kernel_brake.has_failed() {
             // The thread keeps in its record what it could not continue, for the next time.
@@ -285,6 +286,15 @@ impl Watch {
                 .send(HealthRecord::Failed { what: "continue a process that the kernel stopped", errno: None });
         }
         self.arming.read_task_limit();
+    }
+
+    /// Where the charge hook did not run since the last time, perhaps no memory was charged: the inventory thread has some
+    /// charged. Until that has answered, what the hook shows is left for it to see.
+    fn check_source(&mut self) {
+        let handle = &self.workloads.handle;
+        if !handle.is_asked(Request::Source) && !self.triggers.source_mut().ran() {
+            handle.request(Request::Source);
+        }
     }
 
     /// Takes the inventory thread's updates in. Gives whether there was any.
@@ -336,8 +346,11 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::super::thresholds::Machine;
-    use super::testing::Scene;
+    use super::testing::{self, Scene};
     use super::*;
+    use arrayvec::ArrayVec;
+    use core::sync::atomic::{AtomicBool, Ordering};
+    use plimsoll_sense::{Descriptor, Kind, MAX_DESCRIPTORS, SenseError, Source, WakeList};
 
     #[test]
     fn a_shadowing_agent_closes_no_handle_itself() {
@@ -348,6 +361,41 @@ mod tests {
         scene.update(Update::Gone(0));
         assert_eq!(handle.strong_count(), 1, "the watching thread dropped the last one");
         assert!(scene.returned.pop().is_ok_and(|returned| returned.path() == b"a"));
+    }
+
+    /// Its charge hook has run where the flag is set.
+    struct Charged(Arc<AtomicBool>);
+
+    impl Source for Charged {
+        fn kind(&self) -> Kind {
+            Kind::Ebpf
+        }
+
+        fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
+            ArrayVec::new()
+        }
+
+        fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
+            Ok(())
+        }
+
+        fn ran(&mut self) -> bool {
+            self.0.swap(false, Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_charge_hook_that_did_not_run_has_to_show_that_it_does() {
+        let ran = Arc::new(AtomicBool::new(true));
+        let mut scene = Scene::woken_by(Charged(Arc::clone(&ran)), testing::slice_policy(1));
+        let mut asks = || {
+            scene.watch.slow_turn(monotonic());
+            scene.watch.workloads.handle.is_asked(Request::Source)
+        };
+        assert!(!asks(), "it has run");
+        assert!(asks(), "it has not since");
+        ran.store(true, Ordering::Relaxed);
+        assert!(asks() && ran.load(Ordering::Relaxed), "what it shows is for the thread that was asked");
     }
 
     #[test]

@@ -73,8 +73,8 @@ impl ReadHealth for Counts {
     }
 
     fn runs(&self) -> bool {
-        let ran = || self.table.at(CHARGE_RAN).swap(0, Ordering::Relaxed) != 0;
-        ran() || (0..PROBES).any(|_| mapped::charge(PROBE_PAGES).is_err() || ran()) || !is_charged(Path::new("/"))
+        let ran = || self.table.at(CHARGE_RAN).load(Ordering::Relaxed) != 0;
+        (0..PROBES).any(|_| mapped::charge(PROBE_PAGES).is_err() || ran()) || !is_charged(Path::new("/"))
     }
 }
 

@@ -224,6 +224,10 @@ impl Source for EbpfSource {
         })
     }
 
+    fn ran(&mut self) -> bool {
+        self.table.ran()
+    }
+
     fn first_stopped(&self) -> Option<MonotonicNs> {
         // Bounded: entries that are taken away meanwhile may start the walk anew.
         let entries = self.stopped.iter().take(STOPPED_BATCH).filter_map(Result::ok);

@@ -51,6 +51,11 @@ impl Table {
         self.answered[index] = generation.unwrap_or(self.written[index]);
     }
 
+    /// Whether the charge hook ran since this was last asked.
+    pub(super) fn ran(&self) -> bool {
+        self.words.at(CHARGE_RAN).swap(0, Ordering::Relaxed) != 0
+    }
+
     /// Writes anew what another program changed, and gives whether that was anything. A generation that a program took,
     /// to submit an event, is no change: its record was read, or is in its ring buffer. `is_drained`: there is nothing in
     /// that ring buffer, nor is a record reserved in it.
@@ -129,6 +134,14 @@ mod tests {
             assert_eq!(words.at(offset).load(Ordering::Relaxed), if offset == CHARGE_RAN { 8 } else { 7 });
             assert!(!table.restore(|_| true));
         }
+    }
+
+    #[test]
+    fn the_charge_hook_is_seen_to_run_once_each_time() {
+        let (table, words) = table();
+        assert!(!table.ran());
+        words.at(CHARGE_RAN).store(1, Ordering::Relaxed);
+        assert!(table.ran() && !table.ran());
     }
 
     #[test]

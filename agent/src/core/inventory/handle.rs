@@ -29,6 +29,8 @@ pub(in crate::core) enum Request {
     Events = 64,
     /// Read the slow figures now, and send those that have not changed as well.
     RefreshAll = 128,
+    /// Have the source's programs show that they run. Stays asked until they have.
+    Source = 256,
 }
 
 /// Ids on their way: no more than it has places for.
@@ -139,6 +141,11 @@ impl InventoryHandle {
         self.0.asked.fetch_and(!due, Ordering::AcqRel) & due
     }
 
+    /// What stays asked was done.
+    pub(super) fn answer(&self, what: Request) {
+        self.0.asked.fetch_and(!(what as u32), Ordering::AcqRel);
+    }
+
     pub(in crate::core) fn is_asked(&self, what: Request) -> bool {
         self.0.asked.load(Ordering::Acquire) & what as u32 != 0
     }
@@ -221,6 +228,19 @@ mod tests {
         handle.sight_crossing(CgroupId(7));
         assert!(wakes(&handle));
         assert_eq!(handle.crossing().collect::<Vec<_>>(), [CgroupId(7)]);
+    }
+
+    #[test]
+    fn what_stays_asked_wakes_once_until_it_is_answered() {
+        let handle = InventoryHandle::new().expect("an eventfd");
+        handle.request(Request::Source);
+        assert!(wakes(&handle) && handle.take(!(Request::Source as u32)) == 0 && handle.is_asked(Request::Source));
+        handle.request(Request::Source);
+        assert!(!wakes(&handle));
+        handle.answer(Request::Source);
+        assert!(!handle.is_asked(Request::Source));
+        handle.request(Request::Source);
+        assert!(wakes(&handle));
     }
 
     #[test]

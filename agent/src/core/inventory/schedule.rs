@@ -18,10 +18,6 @@ const WALK_PACE: Duration = Duration::from_secs(15);
 const REFRESH_PACE: Duration = Duration::from_secs(5);
 const REFRESH_SLOWEST: u32 = 12;
 
-/// How often to check that the source's programs run. One that ran just before it was detached is only missed by the
-/// second check.
-const SOURCE_PACE: Duration = Duration::from_millis(500);
-
 /// A duty with its pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Duty {
@@ -72,8 +68,8 @@ pub(super) struct Schedule {
     /// Reading what the inventory leaves out and costs.
     pub(super) coverage: Duty,
     pub(super) beat: MonotonicNs,
-    /// When to check the source; absent where it has no programs, or they were found not to run.
-    source: Option<MonotonicNs>,
+    /// The source's programs were found not to run.
+    pub(super) is_source_lost: bool,
     pub(super) suspects: Duty,
     /// How often the watching thread had woken, and when that was seen to change.
     pub(super) turned: (u32, MonotonicNs),
@@ -90,16 +86,17 @@ impl Schedule {
             refresh: Duty::new(now, REFRESH_PACE),
             coverage: Duty::new(now, Duration::ZERO),
             beat: now.after(PACE),
-            source: has_events.then(|| now.after(SOURCE_PACE)),
+            is_source_lost: false,
             suspects: Duty::new(now, Duration::ZERO),
             turned: (0, now),
         }
     }
 
     /// The requests that may be taken at `now`. Those for a walk, for events and for figures after a shortage wait for
-    /// their pace; on the way to one the slow figures are read as soon as that is asked.
+    /// their pace; on the way to one the slow figures are read as soon as that is asked. That for the source is answered
+    /// once it was followed.
     pub(super) fn due(&self, now: MonotonicNs) -> u32 {
-        let mut due = u32::MAX;
+        let mut due = !(Request::Source as u32);
         for (duty, request) in
             [(&self.walk, Request::Discover), (&self.events, Request::Events), (&self.refresh, Request::RefreshAll)]
         {
@@ -110,27 +107,12 @@ impl Schedule {
         due
     }
 
-    /// Whether the source is to be checked now.
-    pub(super) fn take_source(&mut self, now: MonotonicNs) -> bool {
-        let is_due = self.source.is_some_and(|due| due <= now);
-        if is_due {
-            self.source = Some(now.after(SOURCE_PACE));
-        }
-        is_due
-    }
-
-    /// The source was found not to run.
-    pub(super) fn forget_source(&mut self) {
-        self.source = None;
-    }
-
     /// When something is due next.
     pub(super) fn next(&self, is_asked: impl Fn(Request) -> bool) -> MonotonicNs {
         let walk = self.walk.next(is_asked(Request::Discover));
         let events = self.events.next(is_asked(Request::Events));
         let refresh = self.refresh.next(is_asked(Request::RefreshAll));
-        let source = self.source.unwrap_or(MonotonicNs(u64::MAX));
-        walk.min(events).min(refresh).min(self.beat).min(source)
+        walk.min(events).min(refresh).min(self.beat)
     }
 }
 
@@ -159,11 +141,6 @@ mod tests {
     #[test]
     fn the_thread_wakes_for_what_is_asked_when_it_is_due() {
         let mut schedule = Schedule::new(true, at(0));
-        for ms in [500, 1000] {
-            assert_eq!(schedule.next(|_| false), at(ms), "the check of the source");
-            assert!(!schedule.take_source(at(ms - 1)) && schedule.take_source(at(ms)));
-        }
-        schedule.forget_source();
         assert_eq!(schedule.next(|_| false), at(5000), "the slow figures and the heartbeat");
         schedule.events.done(at(0), at(2), Duration::MAX);
         assert_eq!(schedule.next(|what| what == Request::Events), at(102));
@@ -172,6 +149,7 @@ mod tests {
         let requests = Request::Refresh as u32 | Request::RefreshAll as u32;
         assert_eq!(schedule.due(at(203)) & requests, Request::Refresh as u32, "it never waits");
         assert_eq!(schedule.due(at(204)) & requests, requests);
+        assert_eq!(schedule.due(at(5000)) & Request::Source as u32, 0, "it stays asked until it is answered");
     }
 
     #[test]
