@@ -47,12 +47,17 @@ impl Workload {
 }
 
 impl Table {
-    /// An empty table with all storage that it will use.
-    #[expect(clippy::new_without_default, reason = "it allocates for all slots, which no caller should do unawares")]
-    pub fn new() -> Self {
-        let mut workloads = Vec::with_capacity(SLOTS);
-        workloads.resize_with(SLOTS, || None);
-        Self { workloads, end: 0, slices: [const { None }; SliceSet::MAX_SLICES], observed: Vec::with_capacity(SLOTS) }
+    /// An empty table with all storage that it will use for so many workloads, [`SLOTS`] at most.
+    pub fn with_slots(slots: usize) -> Self {
+        let slots = slots.min(SLOTS);
+        let mut workloads = Vec::with_capacity(slots);
+        workloads.resize_with(slots, || None);
+        Self { workloads, end: 0, slices: [const { None }; SliceSet::MAX_SLICES], observed: Vec::with_capacity(slots) }
+    }
+
+    /// The most workloads that it has room for.
+    pub fn slots(&self) -> usize {
+        self.workloads.len()
     }
 
     /// Takes an update in, and gives back the handle that it replaces.
@@ -60,8 +65,8 @@ impl Table {
         match update {
             Update::Workload(slot, facts) => {
                 let slot = slot as usize;
-                self.end = self.end.max(slot + 1);
                 let place = self.workloads.get_mut(slot)?;
+                self.end = self.end.max(slot + 1);
                 let termination = match place {
                     Some(old) if old.facts.handle.id() == facts.handle.id() => old.termination,
                     _ => Termination::Stays,
@@ -240,7 +245,7 @@ mod tests {
     #[test]
     fn a_cgroup_or_one_above_it_is_found() {
         let tree = tempfile::tempdir().expect("a temporary directory");
-        let mut table = Table::new();
+        let mut table = Table::with_slots(8);
         let (a, b) = (facts(tree.path(), "a", 0, 0), facts(tree.path(), "b", 0, 0));
         let (id_a, id_b) = (a.handle.id(), b.handle.id());
         assert!(table.take(Update::Workload(5, a)).is_none());
@@ -253,7 +258,7 @@ mod tests {
     #[test]
     fn usage_is_without_page_cache_that_reclaim_takes_first_and_ending_workloads_are_terminating() {
         let tree = tempfile::tempdir().expect("a temporary directory");
-        let mut table = Table::new();
+        let mut table = Table::with_slots(8);
         let one = facts(tree.path(), "one", 1000, 300);
         let id = one.handle.id();
         table.take(Update::Workload(0, one));
@@ -276,7 +281,7 @@ mod tests {
     #[test]
     fn a_victim_gives_back_no_more_than_it_held_at_its_kill() {
         let tree = tempfile::tempdir().expect("a temporary directory");
-        let mut table = Table::new();
+        let mut table = Table::with_slots(8);
         let one = facts(tree.path(), "one", 1000, 300);
         let id = one.handle.id();
         table.take(Update::Workload(0, one));
@@ -293,7 +298,7 @@ mod tests {
     #[test]
     fn what_is_charged_to_an_empty_cgroup_does_not_come_back() {
         let tree = tempfile::tempdir().expect("a temporary directory");
-        let mut table = Table::new();
+        let mut table = Table::with_slots(8);
         // Charged still: files in tmpfs outlive the process that wrote them.
         let one = facts(tree.path(), "one", 1000, 300);
         let (id, events) = (one.handle.id(), tree.path().join("one/cgroup.events"));
@@ -310,7 +315,7 @@ mod tests {
     #[test]
     fn an_update_of_the_same_workload_keeps_its_termination_and_a_successor_begins_anew() {
         let tree = tempfile::tempdir().expect("a temporary directory");
-        let mut table = Table::new();
+        let mut table = Table::with_slots(8);
         let first = facts(tree.path(), "w", 0, 0);
         let id = first.handle.id();
         table.take(Update::Workload(0, first));

@@ -291,3 +291,63 @@ impl Thread {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::INVENTORY_STACK;
+    use super::*;
+    use plimsoll_inventory::{Config, Patterns, Protected, Update};
+    use plimsoll_node::cgroup::Root;
+    use plimsoll_units::Pattern;
+
+    #[derive(Default)]
+    struct Sent(Vec<Update>);
+
+    impl plimsoll_inventory::Sink for Sent {
+        fn update(&mut self, update: Update) {
+            self.0.push(update);
+        }
+
+        fn trouble(&mut self, tried: &'static str, text: Option<String>) {
+            assert_eq!(text, None, "{tried}");
+        }
+    }
+
+    /// A stack that is too small ends the process. Without optimisation more of it is used than the agent does.
+    #[test]
+    fn half_of_the_stack_is_enough_for_what_goes_deepest() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        // A walk goes as deep as its bound, and from there as deep again for what must never be touched.
+        let mut path = tree.path().join("a");
+        for _ in 0..70 {
+            std::fs::create_dir_all(&path).expect("writable");
+            for (file, text) in [("memory.current", "0\n"), ("cgroup.events", "populated 1\n"), ("cgroup.procs", "")] {
+                std::fs::write(path.join(file), text).expect("writable");
+            }
+            path.push("b");
+        }
+        let pattern = |text: &str| vec![Pattern::parse(text).expect("a pattern")];
+        let config = Config {
+            root: Root::open(tree.path()).expect("it is there"),
+            patterns: Patterns { workloads: pattern("a/**"), never: pattern(&format!("a/{}c", "*/".repeat(69))) },
+            priorities: vec![0],
+            protected: Protected::read(),
+            slices: Vec::new(),
+            brakes: None,
+            max_brakes: 0,
+            max_workloads: 9,
+        };
+        let deepest = move || {
+            let (mut inventory, mut sent) = (Inventory::new(config), Sent::default());
+            inventory.discover(&mut sent);
+            inventory.refresh(true, &mut sent);
+            let _ = inventory.coverage();
+            let _ = suspects::largest(inventory.config(), &[]);
+            super::super::machine().expect("this is Linux");
+            sent.0.len()
+        };
+        let thread =
+            std::thread::Builder::new().stack_size(INVENTORY_STACK / 2).spawn(deepest).expect("a thread starts");
+        assert_eq!(thread.join().expect("no panic"), 2, "the workload at the bound was found, and read");
+    }
+}

@@ -32,6 +32,7 @@ use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{NodeError, capabilities, lock, priority, process, system_calls};
+use plimsoll_policy::SliceSet;
 use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
 use plimsoll_state::handover;
 use plimsoll_state::heartbeat::Heart;
@@ -59,18 +60,19 @@ const OFTEN: Duration = Duration::from_secs(10);
 const FILES_A_WORKLOAD: u64 = 5;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
-/// Room for updates of the inventory thread, and for the handles that come back for them: twice for each workload.
-const UPDATES: usize = 2 * SLOTS;
-/// Frames in the watching thread's queue to the reporter: some hundred decisions.
-const QUEUE: usize = 2048;
-/// Frames in the inventory thread's.
-const SLOW_QUEUE: usize = 512;
+/// Room for updates of the inventory thread beside one for each workload: before the watching thread takes the first
+/// one, those of all slices and marks are there too.
+const OTHER_UPDATES: usize = SliceSet::MAX_SLICES + MAX_BRAKES + 1;
+/// Frames in the watching thread's queue to the reporter, locked like all memory of this process: some fifty decisions.
+const QUEUE: usize = 1024;
+/// Frames in the inventory thread's: those of a minute.
+const SLOW_QUEUE: usize = 256;
 /// The file of processes that were stopped one by one, in the state directory.
 pub(crate) const STOPPED: &str = "stopped";
-/// Jobs that a worker may have waiting.
-const JOBS: usize = 1024;
-/// The inventory thread's stack, locked like all memory of this process.
-const INVENTORY_STACK: usize = 512 << 10;
+/// Jobs that a worker may have waiting: several for each of the brakes and kills at a time.
+const JOBS: usize = 8 * past::MAX_ACTIONS;
+/// The inventory thread's stack, locked like all memory of this process. A test does what goes deepest on half of it.
+const INVENTORY_STACK: usize = 192 << 10;
 /// How long the end waits for the other threads, twice.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long the core may take from the signal that asks it to end.
@@ -138,11 +140,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let now = monotonic();
     let ((give_means, means), (report_taken_over, taken_over)) = (RingBuffer::new(1), std::sync::mpsc::channel());
-    let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(UPDATES));
+    let most = most_workloads();
+    let places = most + OTHER_UPDATES;
+    let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
     let machine = machine()?;
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
     let mut inventory = inventory::Thread {
-        inventory: Inventory::new(inventory_config(&configuration, &root, protected, brakes_in_kernel)?),
+        inventory: Inventory::new(inventory_config(&configuration, &root, protected, brakes_in_kernel, most)?),
         outgoing: Outgoing::new(give, returned, news.try_clone()?, slow_queue),
         health: source.health_reader(),
         packet_rings: source.packet_rings(),
@@ -172,7 +176,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let parts = watch::Parts {
         heart,
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
-        workloads: watch::Workloads::new(updates, give_back, handle.clone()),
+        workloads: watch::Workloads::new(most, updates, give_back, handle.clone()),
         sampler: Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), now),
         arming: Arming::new(machine, TaskLimits::open().ok()),
         enforcement: Enforcement::new(enforcer, kernel_brake, means),
@@ -251,6 +255,7 @@ fn inventory_config(
     root: &Root,
     protected: Protected,
     brakes_in_kernel: bool,
+    max_workloads: usize,
 ) -> anyhow::Result<plimsoll_inventory::Config> {
     let machine = &configuration.machine;
     Ok(plimsoll_inventory::Config {
@@ -261,7 +266,7 @@ fn inventory_config(
         slices: machine.slices.iter().map(|slice| slice.path.clone()).collect(),
         brakes: brakes_in_kernel.then(|| patterns(machine.brake.in_kernel.iter(), configuration)),
         max_brakes: MAX_BRAKES,
-        max_workloads: most_workloads(),
+        max_workloads,
     })
 }
 

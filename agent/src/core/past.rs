@@ -20,7 +20,7 @@ use super::watch::{Enforcer, FIGURES};
 use super::{JOBS, STOPPED};
 
 /// Brakes and kills at a time: as many as the run record has room for.
-const MAX_ACTIONS: usize = 32;
+pub(super) const MAX_ACTIONS: usize = 32;
 
 /// What an earlier process left, undone.
 pub(super) struct Past {

@@ -13,7 +13,7 @@ use plimsoll_sense::stopped::{StoppedRecord, Undone};
 /// A map of stopped processes may be written just as it is read: it is read again until nothing was found.
 const ROUNDS: usize = 3;
 /// The thread's stack, locked like all memory of this process.
-const STACK: usize = 256 << 10;
+const STACK: usize = 64 << 10;
 
 const CONTINUE: u32 = 1;
 const END: u32 = 2;

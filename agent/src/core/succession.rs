@@ -16,7 +16,7 @@ use super::watch::Means;
 use crate::acting::Turn;
 
 /// The thread's stack, locked like all memory of this process until it has done its duty.
-const STACK: usize = 512 << 10;
+const STACK: usize = 128 << 10;
 
 /// Its ways to the other threads.
 pub(super) struct Ways {

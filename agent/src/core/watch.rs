@@ -101,8 +101,14 @@ pub(super) struct Workloads {
 }
 
 impl Workloads {
-    pub(super) fn new(updates: Consumer<News>, give_back: Producer<Arc<Handle>>, handle: InventoryHandle) -> Self {
-        Self { table: Table::new(), updates, give_back, handle }
+    /// `most`: how many the inventory thread sends at most.
+    pub(super) fn new(
+        most: usize,
+        updates: Consumer<News>,
+        give_back: Producer<Arc<Handle>>,
+        handle: InventoryHandle,
+    ) -> Self {
+        Self { table: Table::with_slots(most), updates, give_back, handle }
     }
 
     /// Gives a handle back to the inventory thread, which opened it: this may be the last one, and closing can block.
@@ -146,6 +152,7 @@ impl Watch {
     /// `slow`: how often to sample without an event; absent where only the source's own period counts.
     pub(super) fn new(parts: Parts, policy: Policy, slow: Option<Duration>) -> Self {
         let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting } = parts;
+        let slots = workloads.table.slots();
         Self {
             heart,
             triggers,
@@ -158,7 +165,7 @@ impl Watch {
             scopes: Scopes::new(&policy),
             figures: Figures::new(),
             folding: Folding::default(),
-            engine: Engine::new(policy),
+            engine: Engine::new(policy, slots),
         }
     }
 

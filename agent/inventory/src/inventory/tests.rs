@@ -99,7 +99,7 @@ fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_
     for (file, text) in [("memory.max", "4000\n"), ("memory.stat", "inactive_file 0\n")] {
         fs::write(tree.path().join("work.slice").join(file), text).expect("writable");
     }
-    let (mut inventory, mut sent, mut table) = (inventory(tree.path(), 9), Sent::default(), Table::new());
+    let (mut inventory, mut sent, mut table) = (inventory(tree.path(), 9), Sent::default(), Table::with_slots(9));
     inventory.config.slices = vec!["work.slice".parse().expect("a pattern")];
     inventory.slices = vec![None];
     inventory.discover(&mut sent);

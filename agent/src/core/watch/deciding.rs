@@ -1,6 +1,5 @@
 //! One sample: read, decide for each scope, have it carried out, and arm what wakes the thread next.
 
-use plimsoll_inventory::SLOTS;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Config as Policy, MemoryReading, Outcome, Plan, Scope, State, decide};
 use plimsoll_units::MonotonicNs;
@@ -25,10 +24,11 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(policy: Policy) -> Self {
+    /// For as many workloads as the table has room for.
+    pub(super) fn new(policy: Policy, slots: usize) -> Self {
         Self {
-            state: State::with_capacity(&policy, SLOTS),
-            plan: Plan::with_capacity(&policy, SLOTS, 0),
+            state: State::with_capacity(&policy, slots),
+            plan: Plan::with_capacity(&policy, slots, 0),
             number: 0,
             policy,
         }

@@ -88,7 +88,7 @@ impl Scene {
         let parts = Parts {
             heart: Heart::attach(memory).expect("memory"),
             triggers: Triggers::new(Box::new(source), signals).expect("descriptors"),
-            workloads: Workloads::new(take, give_back, handle),
+            workloads: Workloads::new(plimsoll_inventory::SLOTS, take, give_back, handle),
             sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, monotonic()),
             arming: Arming::new(Machine { page_bytes: 4096, ..Machine::default() }, None),
             enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
