@@ -26,6 +26,9 @@ const LISTS_PART: u64 = 8;
 /// What they hold where the machine keeps them short, on all processors of one like this.
 const SHORT_LISTS: u64 = 4 << 20;
 
+/// What each process may hold at rest, in MiB, and how often it may wake in a second.
+const AT_REST: [(&str, u64, f64); 3] = [("core", 12, 2.0), ("supervisor", 6, 1.5), ("reporter", 8, 1.0)];
+
 /// All boots of a full run; what was not measured is absent, and then does not hold.
 #[derive(Deserialize)]
 pub(super) struct Full {
@@ -35,6 +38,21 @@ pub(super) struct Full {
     ext4: Option<Measured>,
     kernel_brake: Option<Measured>,
     one_cpu_icount: Option<Measured>,
+    processes: Option<Processes>,
+}
+
+/// The agent at rest, by process; absent where one was not there.
+#[derive(Deserialize)]
+struct Processes {
+    core: Option<Resting>,
+    supervisor: Option<Resting>,
+    reporter: Option<Resting>,
+}
+
+#[derive(Deserialize)]
+struct Resting {
+    resident_bytes: Option<u64>,
+    wakeups_per_s: f64,
 }
 
 /// One thing that has to hold.
@@ -55,6 +73,7 @@ impl Full {
             self.past_threshold(),
             self.crossing(),
             measured("in-kernel brake", self.kernel_brake.as_ref(), braked),
+            rest(self.processes.as_ref()),
         ];
         if !natively {
             claims.push(measured("from an ext4 root", self.ext4.as_ref(), faults));
@@ -215,6 +234,18 @@ fn braked(what: &'static str, measured: &Measured) -> Claim {
     Claim { what, found, holds }
 }
 
+fn rest(processes: Option<&Processes>) -> Claim {
+    const WHAT: &str = "at rest";
+    let Some(Processes { core, supervisor, reporter }) = processes else { return absent(WHAT) };
+    let (mut found, mut holds) = (Vec::new(), true);
+    for ((name, most, often), process) in AT_REST.into_iter().zip([core, supervisor, reporter]) {
+        let Some(Resting { resident_bytes: Some(resident), wakeups_per_s }) = process else { return absent(WHAT) };
+        found.push(format!("{name} {:.1} MiB resident, {wakeups_per_s:.1} wake-ups a second", mib(*resident)));
+        holds &= *resident <= most << 20 && *wakeups_per_s <= often;
+    }
+    Claim { what: WHAT, found: found.join("; "), holds }
+}
+
 fn mib(bytes: u64) -> f64 {
     float(bytes) / 1_048_576.0
 }
@@ -255,6 +286,9 @@ mod tests {
             all[name] = boot(n, p99, change);
         }
         all["kernel_brake"] = boot(5, p99, &|round| round["past_threshold_bytes"] = json!(1 << 20));
+        for (name, most, often) in AT_REST {
+            all["processes"][name] = json!({"resident_bytes": most << 20, "wakeups_per_s": often});
+        }
         all
     }
 
@@ -292,6 +326,20 @@ mod tests {
             all["rates"] = boot(9, 300, &off(short));
             let found = broken_of(all);
             assert_eq!(found.is_empty(), expected, "{short} {long}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn no_process_may_be_larger_or_wake_more_often_at_rest() {
+        for (name, most, often) in AT_REST {
+            for (key, value) in [("resident_bytes", json!((most << 20) + 1)), ("wakeups_per_s", json!(often + 0.1))] {
+                let mut all = full(20, 300, &|_| ());
+                all["processes"][name][key] = value;
+                assert_eq!(broken_of(all), ["at rest"], "{name} {key}");
+            }
+            let mut all = full(20, 300, &|_| ());
+            all["processes"][name] = Value::Null;
+            assert_eq!(broken_of(all), ["at rest"], "{name}");
         }
     }
 
