@@ -266,13 +266,13 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
         let pid = Pid::from_child(&child);
         let (process, stat) = (open(pid).expect("it runs"), Stat::read(pid).expect("it runs"));
-        let start = stat.start_ticks;
-        assert_eq!(resume_as(&process, None, start), Err(Errno::ACCESS));
-        assert_eq!(resume_as(&process, Some(stat), start), Ok(true));
-        assert_eq!(resume_as(&process, Some(stat), start + 1), Ok(false), "another one of that number");
+        let ticks = stat.start_ticks;
+        assert_eq!(resume_as(&process, None, ticks), Err(Errno::ACCESS));
+        assert_eq!(resume_as(&process, Some(stat), ticks), Ok(true));
+        assert_eq!(resume_as(&process, Some(stat), ticks + 1), Ok(false), "another one of that number");
         child.kill().expect("it is ours");
         child.wait().expect("it is ours");
-        assert_eq!(resume_as(&process, None, start), Ok(false));
+        assert_eq!(resume_as(&process, None, ticks), Ok(false));
     }
 
     #[test]
