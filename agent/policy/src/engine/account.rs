@@ -1,6 +1,7 @@
 //! Sums by owner: all workloads of one owner are ranked by what they use, request, and grew by together.
 
 use super::attribution::Baseline;
+use super::left_behind::Suspicion;
 use super::rank::By;
 use crate::kubelet::{Amount, Resource};
 use crate::observation::{Observation, Workload};
@@ -15,8 +16,10 @@ struct Sum {
     /// Used now, and when memory was plentiful, of workloads whose growth counts.
     now: Bytes,
     before: Bytes,
-    /// What the workload grew by that grew most.
+    /// What the living workload grew by that grew most.
     most: Bytes,
+    /// What empty ones grew by.
+    left: Bytes,
 }
 
 impl Sum {
@@ -42,8 +45,11 @@ impl Sum {
                 // One that could not be read then has not grown, and one that belonged to another grew by its own growth.
                 let uncounted = before.filter(|_| counted.is_none()).map(|before| before.usage.unwrap_or(now));
                 self.before = self.before.saturating_add(uncounted.unwrap_or(Bytes::ZERO));
-                if !workload.is_empty {
-                    self.most = self.most.max(ranked.growth.own.unwrap_or(Bytes::ZERO));
+                let grown = ranked.growth.own.unwrap_or(Bytes::ZERO);
+                if workload.is_empty {
+                    self.left = self.left.saturating_add(grown);
+                } else {
+                    self.most = self.most.max(grown);
                 }
             }
             None => self.before = self.before.saturating_sub(counted.unwrap_or(Bytes::ZERO)),
@@ -53,11 +59,17 @@ impl Sum {
     fn growth(&self) -> Bytes {
         self.now.saturating_sub(self.before)
     }
+
+    /// What empty ones hold of that growth, where it is more than any living one grew by: else that one is the cause.
+    fn left_behind(&self) -> Bytes {
+        let left = self.left.min(self.growth());
+        if left > self.most { left } else { Bytes::ZERO }
+    }
 }
 
 /// Whether a workload's growth counts for its owner: that of a protected one is its own, and of one without a process
 /// nothing grows any more.
-fn grows(ranked: &Ranked, workload: &Workload<'_>) -> bool {
+pub(super) fn grows(ranked: &Ranked, workload: &Workload<'_>) -> bool {
     !is_protected(ranked) && !workload.is_empty
 }
 
@@ -86,7 +98,7 @@ pub(super) fn account(observation: &Observation<'_>, by: &By<'_>, plan: &mut Pla
         };
         *sum = sum.saturating_add(growth);
     }
-    for of_owner in owned.chunk_by(|one, other| one.owner == other.owner) {
+    for of_owner in owned.chunk_by_mut(|one, other| one.owner == other.owner) {
         let rows = || of_owner.iter().map(|it| &ranked[it.row as usize]);
         let workload = |row: &Ranked| &observation.workloads[row.workload as usize];
         // A process that is moved leaves its memory charged to the cgroup that it was in.
@@ -94,14 +106,21 @@ pub(super) fn account(observation: &Observation<'_>, by: &By<'_>, plan: &mut Pla
         let mut sum = Sum { before: of_owner[0].before, ..Sum::default() };
         rows().for_each(|row| sum.add(row, workload(row), by, lives));
         attribution.evictable_grew = attribution.evictable_grew.saturating_add(sum.growth());
-        for it in of_owner {
+        let left = sum.left_behind();
+        let suspicion = |row: &Ranked| Suspicion::of(row, workload(row), by, is_grown_most(row, by, &sum));
+        let strongest = rows().filter(|_| left > Bytes::ZERO).filter_map(suspicion).max();
+        of_owner[0].left = left;
+        for it in &*of_owner {
             let ranked = &mut ranked[it.row as usize];
             let requested = sum.request.unwrap_or_default();
             ranked.request = ranked.request.and(sum.request);
             ranked.exceeds = sum.usage > requested;
             ranked.over = sum.usage - requested;
             ranked.growth.owner = by.baseline.map(|_| sum.growth());
-            ranked.grew = is_grown(ranked.growth.own, by.responsible_percent, sum.most);
+            ranked.grew = match strongest {
+                Some(_) => suspicion(ranked) == strongest,
+                None => is_grown_most(ranked, by, &sum),
+            };
         }
     }
     mark_grown(observation, by, ranked);
@@ -115,7 +134,7 @@ fn collect(ranked: &mut [Ranked], baseline: Option<&Baseline>, owned: &mut Vec<O
     let counts_for = |ranked: &Ranked| ranked.owner.or_else(|| is_new(ranked).then_some(ranked.key.id));
     let rows = (0_u32..).zip(&*ranked).filter_map(|(row, ranked)| Some((counts_for(ranked)?, row)));
     owned.clear();
-    owned.extend(rows.map(|(owner, row)| Owned { owner, row, before: Bytes::ZERO }));
+    owned.extend(rows.map(|(owner, row)| Owned { owner, row, before: Bytes::ZERO, left: Bytes::ZERO }));
     owned.sort_unstable_by_key(|it| (it.owner, it.row));
     if let Some(baseline) = baseline {
         baseline.sum_up(owned);
@@ -140,6 +159,11 @@ fn mark_grown(observation: &Observation<'_>, by: &By<'_>, ranked: &mut [Ranked])
         row.growth.is_large = is_grown(row.growth.owner, by.responsible_percent, most) || cannot_be_held;
         row.grew = grows(row, workload(row)) && (row.grew && row.growth.is_large || cannot_be_held);
     }
+}
+
+/// Whether a workload grew by a large enough share of what the owner's living workload did that grew most.
+fn is_grown_most(ranked: &Ranked, by: &By<'_>, sum: &Sum) -> bool {
+    is_grown(ranked.growth.own, by.responsible_percent, sum.most)
 }
 
 fn is_grown(growth: Option<Bytes>, percent: u8, most: Bytes) -> bool {

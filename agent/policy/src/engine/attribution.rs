@@ -15,7 +15,7 @@ const MEMORY: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryA
 
 /// So long it takes from a decision until a victim's memory is back, at most: by then one whose exit makes no progress
 /// is stuck.
-const RETURNS_WITHIN: Duration = Duration::from_millis(500);
+pub(super) const RETURNS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What a workload used when memory was last plentiful.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -24,6 +24,8 @@ pub(super) struct Used {
     pub(super) owner: Option<CgroupId>,
     /// Absent if it could not be read.
     pub(super) usage: Option<Bytes>,
+    /// No process was in it.
+    pub(super) is_empty: bool,
 }
 
 /// What was in use when memory was last plentiful.
@@ -35,6 +37,8 @@ pub(super) struct Baseline {
     available: [Option<(Amount, Option<Amount>)>; MEMORY.len()],
     /// By slot.
     used: Vec<Option<Used>>,
+    /// Since when what empty cgroups hold is counted on, and how much that was.
+    awaited: Option<(MonotonicNs, Bytes)>,
 }
 
 impl Baseline {
@@ -50,6 +54,7 @@ impl Baseline {
 
     fn take(&mut self, readings: &Readings, observation: &Observation<'_>) {
         self.taken = Some(observation.taken);
+        self.awaited = None;
         self.available = MEMORY.map(|signal| {
             Available::of(signal, readings, observation).map(|available| (available.kubelet, available.kernel))
         });
@@ -60,7 +65,7 @@ impl Baseline {
                 // Page cache that counted as used would hide as much growth of what replaces it by other memory.
                 let usage =
                     workload.working_set().map(|usage| workload.settled.map_or(usage, |known| known.min(usage)));
-                *place = Some(Used { id: workload.key.id, owner, usage });
+                *place = Some(Used { id: workload.key.id, owner, usage, is_empty: workload.is_empty });
             }
         }
     }
@@ -86,6 +91,28 @@ impl Baseline {
     /// Growth since then; a new workload has grown from nothing, one that was unread then has not grown.
     pub(super) fn growth(&self, key: Key, usage: Bytes) -> Bytes {
         self.used(key).map_or(usage, |used| usage.saturating_sub(used.usage.unwrap_or(usage)))
+    }
+
+    /// Whether a workload has come since then, or its first process.
+    pub(super) fn has_come(&self, key: Key) -> bool {
+        self.used(key).is_none_or(|used| used.is_empty)
+    }
+
+    /// Whether it is still to be expected that `left`, which empty cgroups hold, comes back with their owners' processes:
+    /// those had this much time for it, and it again for each eighth that came back.
+    pub(super) fn awaits(&self, left: Bytes, now: MonotonicNs, within: Duration) -> bool {
+        self.awaited.is_none_or(|(since, _)| now.since(since) <= within) || self.comes_back(left)
+    }
+
+    /// Processes are ended for it.
+    pub(super) fn await_from(&mut self, left: Bytes, now: MonotonicNs) {
+        if left > Bytes::ZERO && (self.awaited.is_none() || self.comes_back(left)) {
+            self.awaited = Some((now, left));
+        }
+    }
+
+    fn comes_back(&self, left: Bytes) -> bool {
+        self.awaited.is_some_and(|(_, before)| left <= before.saturating_sub(Bytes(before.0 / 8)))
     }
 
     /// Adds up by owner what workloads used then, those that are gone too, in the first row of each owner. An owner that

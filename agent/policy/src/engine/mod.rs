@@ -7,6 +7,7 @@
 //! - [`thresholds`]: which are crossed, by which reading, since when; conditions; swap's own.
 //! - [`attribution`]: which workloads took the memory since it was last plentiful.
 //! - [`account`]: what all workloads of one owner use, request and grew by together.
+//! - [`left_behind`]: which of them may hold what its empty cgroups are charged with.
 //! - [`reclaim`]: what is reclaimed on the node first, in which order, and when that was enough.
 //! - [`limits`]: pods over limits of their own.
 //! - [`rank`]: which workload would be evicted first, and which cannot be; [`openshift3`] is another order.
@@ -18,6 +19,7 @@
 
 mod account;
 mod attribution;
+mod left_behind;
 mod limits;
 mod loops;
 mod openshift3;
@@ -33,6 +35,7 @@ use crate::observation::Observation;
 use crate::plan::{Attribution, Case, Outcome, Plan, Stage, ThresholdStatus, Why};
 use core::cmp::Reverse;
 use core::time::Duration;
+use left_behind::LeftBehind;
 use plimsoll_units::MonotonicNs;
 use rank::{By, Short, Waits, coming, coming_by_limits, rank};
 use reclaim::{Step, choose_images, step, unused};
@@ -116,6 +119,9 @@ pub(crate) fn ranking(config: &Config, observation: &Observation<'_>, plan: &mut
         loops: None,
         baseline: None,
         responsible_percent: config.responsible_percent,
+        waits: Waits::ForKilled,
+        returns_within: Duration::ZERO,
+        now: observation.taken,
     };
     rank(&observation, by, plan);
 }
@@ -274,22 +280,29 @@ impl Turn<'_> {
 
     /// What comes back of what is short by itself.
     fn coming(&self, status: &ThresholdStatus, short: Short, plan: &Plan) -> Amount {
-        let Self { config, observation, layout, now, .. } = *self;
-        let waits = match kind_of(config, plan, status.why) {
-            ThresholdKind::Hard => Waits::ForKilled,
-            ThresholdKind::Soft => {
-                let most = u64::try_from(config.max_pod_grace_seconds).unwrap_or(0).max(AT_ONCE);
-                Waits::Until(now.after(Duration::from_secs(most)))
-            }
-        };
+        let Self { config, observation, layout, .. } = *self;
+        let (waits, _) = self.waits(kind_of(config, plan, status.why));
         coming(observation, short, layout, waits) + coming_by_limits(plan, observation, short, layout)
     }
 
-    /// Ranks all workloads for a threshold. Gives what grew together.
-    fn rank(&mut self, short: Short, kind: ThresholdKind, plan: &mut Plan) -> Attribution {
-        let Self { config, observation, layout, .. } = *self;
+    /// For which terminating workloads a threshold waits, and how long it takes until the memory of a victim is back.
+    fn waits(&self, kind: ThresholdKind) -> (Waits, Duration) {
+        match kind {
+            ThresholdKind::Hard => (Waits::ForKilled, attribution::RETURNS_WITHIN),
+            ThresholdKind::Soft => {
+                let most = u64::try_from(self.config.max_pod_grace_seconds).unwrap_or(0).max(AT_ONCE);
+                let most = Duration::from_secs(most);
+                (Waits::Until(self.now.after(most)), most + attribution::RETURNS_WITHIN)
+            }
+        }
+    }
+
+    /// Ranks all workloads for a threshold. Gives what grew together, and what of it is left behind.
+    fn rank(&mut self, short: Short, kind: ThresholdKind, plan: &mut Plan) -> (Attribution, LeftBehind) {
+        let Self { config, observation, layout, now, .. } = *self;
+        let (waits, returns_within) = self.waits(kind);
         let scope = plan.scope;
-        let Some(known) = self.state.scope(scope) else { return Attribution::default() };
+        let Some(known) = self.state.scope(scope) else { return <_>::default() };
         let baseline = core::mem::take(&mut known.baselines[kind as usize]);
         let is_memory = matches!(short, Short::Signal(signal) if signal.resource() == Resource::Memory);
         let by = By {
@@ -299,6 +312,9 @@ impl Turn<'_> {
             loops: Some(&self.state.taken(kind).loops),
             baseline: is_memory.then_some(&baseline),
             responsible_percent: config.responsible_percent,
+            waits,
+            returns_within,
+            now,
         };
         let grown = rank(observation, by, plan);
         if let Some(known) = self.state.scope(scope) {
@@ -333,10 +349,16 @@ impl Turn<'_> {
             }
             (Some(Step::Evict), _) | (Some(Step::Reclaim(_)), Short::Swap) => {
                 let coming = self.coming(&status, short, plan);
-                let grown = self.rank(short, kind, plan);
+                let (grown, left) = self.rank(short, kind, plan);
+                let coming = coming + left.coming;
                 let expected = self.attribute(grown, short, kind, &status, plan);
                 let need = Need { why: status.why, short, missing: status.missing(), expected, coming, kind };
                 let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
+                if outcome == Outcome::Evict
+                    && let Some(scope) = self.state.scope(plan.scope)
+                {
+                    scope.baselines[kind as usize].await_from(left.held, self.now);
+                }
                 if let Short::Signal(signal) = short {
                     self.after(outcome, signal, kind, plan);
                 }

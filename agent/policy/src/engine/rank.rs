@@ -2,6 +2,7 @@
 
 use super::account::account;
 use super::attribution::Baseline;
+use super::left_behind::{self, LeftBehind};
 use super::loops::Loops;
 use super::openshift3;
 use crate::eviction_policy::EvictionPolicy;
@@ -9,6 +10,7 @@ use crate::kubelet::{Amount, DiskLayout, Measured, Resource, Signal};
 use crate::observation::{Observation, Terminating, Uid, Workload};
 use crate::plan::{Attribution, Growth, Plan, Ranked, Verdict};
 use core::cmp::{Ordering, Reverse};
+use core::time::Duration;
 use plimsoll_units::MonotonicNs;
 
 /// What is short.
@@ -97,7 +99,7 @@ pub(super) enum Waits {
 
 impl Waits {
     /// Whether what this one holds comes back in time.
-    fn for_one(self, terminating: Terminating) -> bool {
+    pub(super) fn for_one(self, terminating: Terminating) -> bool {
         let is_in_time = match self {
             Self::ForKilled => !terminating.is_graceful,
             Self::Until(latest) => terminating.until.is_none_or(|until| until <= latest),
@@ -148,13 +150,14 @@ fn order(one: &Ranked, other: &Ranked) -> Ordering {
 }
 
 /// Of equal owners the younger is first, then the UID decides; an owner of several has no age. Of one owner's workloads
-/// the one that grew most is first, then the largest. No two are ever equal.
+/// those are first that grew or may hold what its empty ones are charged with; of these the one that grew most, then the
+/// largest. No two are ever equal.
 pub(super) fn order_of_equals(one: &Ranked, other: &Ranked) -> Ordering {
     let owner = |r: &Ranked| match r.owner {
         None => (Reverse(r.started), r.uid),
         Some(id) => (Reverse(MonotonicNs(0)), Uid(id.0.into())),
     };
-    let own = |r: &Ranked| (Reverse(r.growth.own), Reverse(r.usage), Reverse(r.started), r.uid, r.key, r.workload);
+    let own = |r: &Ranked| (Reverse((r.grew, r.growth.own, r.usage, r.started)), r.uid, r.key, r.workload);
     owner(one).cmp(&owner(other)).then_with(|| own(one).cmp(&own(other)))
 }
 
@@ -170,10 +173,16 @@ pub(super) struct By<'a> {
     pub(super) baseline: Option<&'a Baseline>,
     /// [`Config::responsible_percent`](crate::Config::responsible_percent).
     pub(super) responsible_percent: u8,
+    /// For which terminating workloads the threshold waits.
+    pub(super) waits: Waits,
+    /// For how long it waits for what their end gives back.
+    pub(super) returns_within: Duration,
+    pub(super) now: MonotonicNs,
 }
 
-/// Fills the plan's ranked list: all workloads of the scope, in order, with a first verdict. Gives what grew together.
-pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) -> Attribution {
+/// Fills the plan's ranked list: all workloads of the scope, in order, with a first verdict. Gives what grew together, and
+/// what of it is left behind.
+pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) -> (Attribution, LeftBehind) {
     plan.ranked.clear();
     let in_scope = (0_u32..).zip(observation.workloads).filter(|(_, workload)| workload.is_in(observation.scope));
     plan.ranked.extend(in_scope.map(|(index, workload)| row(index, workload, &by)));
@@ -186,9 +195,10 @@ pub(super) fn rank(observation: &Observation<'_>, by: By<'_>, plan: &mut Plan) -
         (Resource::Memory, EvictionPolicy::OpenShift3) => openshift3::order,
         _ => order,
     };
+    let left_behind = left_behind::count(observation, &by, order, plan);
     // Unstable sorting allocates nothing, and with no two equal it is as good as stable.
     plan.ranked.sort_unstable_by(order);
-    grown
+    (grown, left_behind)
 }
 
 /// A workload by itself, as if it were its own owner.

@@ -53,7 +53,7 @@ pub(super) fn take(
     // A hard threshold does not wait for the grace of those a soft one chose; they were chosen already.
     let in_grace = |ranked: &&mut Ranked| ranked.verdict == Verdict::Terminating && is_escalated(ranked.workload);
     for ranked in plan.ranked.iter_mut().filter(in_grace) {
-        if deficit.asks(ranked) && ranked.frees.is_positive() {
+        if deficit.asks(ranked) && (ranked.frees.is_positive() || ranked.grew) {
             ranked.verdict = Verdict::EscalatedToKill;
             deficit.taken = deficit.taken + ranked.frees;
             plan.actions.push(Action::EscalateToKill { workload: ranked.workload, why: need.why });

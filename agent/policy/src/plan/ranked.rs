@@ -77,14 +77,15 @@ pub struct Ranked {
     pub usage: Amount,
     /// What all workloads of its owner use that are not terminating, less what the owner requests of just that.
     pub over: Amount,
-    /// What its eviction gives back.
+    /// What its eviction gives back; of several that may hold what their owner's empty cgroups are charged with, the last
+    /// one gives that back, too.
     pub frees: Amount,
     /// When it was started.
     pub started: MonotonicNs,
     /// By how much it grew since memory was last plentiful.
     pub growth: Growth,
-    /// Its owner grew, and it did itself by as large a share of what the owner's workload grew by that grew most. While
-    /// memory is short, every such workload may be taking more of it.
+    /// Its owner grew, and it did itself by as large a share of what the owner's workload grew by that grew most; or it may
+    /// hold what the owner's empty cgroups grew by. While memory is short, every such workload may be taking more of it.
     pub grew: bool,
     /// How often it returned at once after it was evicted and was over its request again. More than zero names a loop.
     pub returns: u32,
@@ -100,4 +101,6 @@ pub(crate) struct Owned {
     pub(crate) row: u32,
     /// What all of the owner's workloads used when memory was plentiful; kept in its first one.
     pub(crate) before: Bytes,
+    /// What its empty cgroups grew by, where that is more than any living workload of it did; kept in its first one.
+    pub(crate) left: Bytes,
 }

@@ -1,9 +1,12 @@
 //! Owners of many workloads.
 
-use crate::rig::{Rig, amount, candidate, mib, of, reading, threshold, unread, victims};
-use plimsoll_policy::kubelet::{Amount, ThresholdAmount};
-use plimsoll_policy::{Config, EvictionPolicy, Terminating, Uid, Verdict, Workload};
+use crate::rig::{Rig, amount, candidate, mib, observed, of, reading, secs, threshold, unread, victims};
+use plimsoll_policy::kubelet::{Amount, StatsTime, ThresholdAmount};
+use plimsoll_policy::{
+    Config, EvictionPolicy, Observation, Protected, Terminating, Uid, Verdict, Workload, decide,
+};
 use plimsoll_units::CgroupId;
+use std::time::Duration;
 
 /// 200 workloads of one owner, and one of another that is larger than each.
 fn many_beside_one(request_mib: u64) -> Vec<Workload<'static>> {
@@ -151,6 +154,107 @@ fn memory_of_a_process_that_was_moved_is_its_owners_growth_while_one_of_its_proc
         let plan = rig.sample(2, reading(95, 95), &[left, entered, candidate(1, others)]);
         assert_eq!(victims(plan), expected, "{lives} {others}");
     }
+}
+
+/// A process of owner 7 was moved from cgroup to cgroup, which kept 90 MiB. Beside the one that it is in now, with its
+/// usage: one of the owner's that did not change, and one of another that grew by little more than a tenth of that.
+fn moved(entered: &[Workload<'static>]) -> Vec<Workload<'static>> {
+    let left = [(0, 60), (3, 30)].map(|(slot, usage)| Workload { is_empty: true, ..of(7, 0, &candidate(slot, usage)) });
+    let others = [of(7, 0, &candidate(1, 40)), candidate(2, 15)];
+    left.into_iter().chain(others).chain(entered.iter().copied()).collect()
+}
+
+/// The same, when memory was plentiful. Slot 9 had no process.
+fn before_moved() -> Vec<Workload<'static>> {
+    let empty = Workload { is_empty: true, ..of(7, 0, &candidate(9, 1)) };
+    vec![of(7, 0, &candidate(0, 0)), of(7, 0, &candidate(1, 40)), candidate(2, 5), empty]
+}
+
+#[test]
+fn what_a_process_left_charged_comes_back_with_the_workloads_that_may_hold_it() {
+    let new = |slot, usage| of(7, 0, &candidate(slot, usage));
+    // (where the process may be now, what is evicted)
+    for (entered, expected) in [
+        (vec![new(4, 0)], vec![4]),
+        (vec![new(4, 3)], vec![4]),
+        (vec![new(9, 1)], vec![4]),
+        // Which of several holds it is not known.
+        (vec![new(4, 0), new(5, 1), new(6, 0)], vec![5, 4, 6]),
+        // No other could hold it.
+        (vec![], vec![2]),
+        (vec![Workload { protected: Some(Protected::Listed), ..new(4, 0) }], vec![2]),
+    ] {
+        let mut rig = Rig::with(&[threshold(100, 0, 40)]);
+        rig.sample(1, reading(200, 200), &before_moved());
+        let plan = rig.sample(21, reading(95, 95), &moved(&entered));
+        assert_eq!(victims(plan), expected, "{entered:?}");
+        let deficit = plan.deficit.expect("reckoned");
+        assert!(deficit.is_covered() && deficit.taken >= amount(89), "{deficit:?}");
+    }
+}
+
+#[test]
+fn a_workload_that_grew_by_more_than_its_owners_empty_ones_is_first() {
+    let mut rig = Rig::with(&[threshold(100, 0, 40)]);
+    rig.sample(1, reading(300, 300), &before_moved());
+    let mut now = moved(&[of(7, 0, &candidate(4, 0))]);
+    now[2] = of(7, 0, &candidate(1, 140));
+    let plan = rig.sample(21, reading(95, 95), &now);
+    assert_eq!((victims(plan), plan.ranked[0].frees), (vec![2], amount(140)));
+}
+
+#[test]
+fn no_other_pays_while_what_a_process_left_charged_comes_back_and_all_do_that_grew_if_it_does_not() {
+    let entered = of(7, 0, &candidate(4, 0));
+    let killed = Workload { terminating: Some(Terminating::default()), ..entered };
+    let another = of(7, 0, &candidate(5, 0));
+    // (milliseconds after the first eviction, where the process may be, what is evicted)
+    for (after, now, expected) in [
+        (30, killed, vec![]),
+        // It was gone before the kill.
+        (30, another, vec![4]),
+        (499, another, vec![4]),
+        // Files in tmpfs: they came back with none of those.
+        (501, another, vec![4, 2, 3]),
+        (501, killed, vec![2, 3]),
+    ] {
+        let mut rig = Rig::with(&[threshold(100, 0, 75)]);
+        rig.sample(1, reading(200, 200), &before_moved());
+        assert_eq!(victims(rig.sample(21, reading(95, 95), &moved(&[entered]))), [4]);
+        let at = secs(21).after(Duration::from_millis(after));
+        let workloads = moved(&[now]);
+        let observation = Observation {
+            taken: at,
+            mem_available_at: Some(StatsTime(i64::try_from(at.0).expect("small"))),
+            workloads: &workloads,
+            ..observed(21, Some(reading(95, 95)))
+        };
+        decide(&rig.config, &mut rig.state, &observation, at, &mut rig.plan);
+        assert_eq!(victims(&rig.plan), expected, "{after} {now:?}");
+    }
+}
+
+#[test]
+fn what_comes_back_slowly_of_what_a_process_left_charged_is_waited_for() {
+    let mut rig = Rig::with(&[threshold(100, 0, 60)]);
+    rig.sample(1, reading(200, 200), &before_moved());
+    assert_eq!(victims(rig.sample(21, reading(95, 95), &moved(&[of(7, 0, &candidate(4, 0))]))), [4]);
+    let mut now = moved(&[of(7, 0, &candidate(5, 0))]);
+    // (what is left of 60 MiB, what is evicted): an eighth of all 90 is enough for as much time again.
+    for (second, left, expected) in [(22, 48, vec![4]), (23, 48, vec![4, 2, 3])] {
+        now[0] = Workload { is_empty: true, ..of(7, 0, &candidate(0, left)) };
+        assert_eq!(victims(rig.sample(second, reading(95, 95), &now)), expected, "{second}");
+    }
+}
+
+#[test]
+fn a_workload_in_its_grace_that_may_hold_what_a_process_left_charged_is_killed_for_a_hard_threshold() {
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    rig.sample(1, reading(200, 200), &before_moved());
+    let asked = Terminating { is_graceful: true, until: Some(secs(30)), ..Terminating::default() };
+    let asked = Workload { terminating: Some(asked), ..of(7, 0, &candidate(4, 0)) };
+    let plan = rig.sample(21, reading(95, 95), &moved(&[asked]));
+    assert_eq!((plan.escalated().collect::<Vec<_>>(), plan.evicted().count()), (vec![4], 0));
 }
 
 #[test]
