@@ -13,6 +13,9 @@ use plimsoll_units::{CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 const MINUTE: Duration = Duration::from_mins(1);
+/// So long after the end of a grace another workload of the owner may be what the victim has become: it is seen by the
+/// next decisions on memory that is still short.
+const CONTINUED_WITHIN: Duration = Duration::from_secs(10);
 
 /// One threshold's memory.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -159,6 +162,8 @@ struct Place {
     owner: Option<CgroupId>,
     /// It was seen terminating since, or gone.
     is_killed: bool,
+    /// When it was asked to end, and until when it has time for that; where it had any.
+    asked: Option<(MonotonicNs, MonotonicNs)>,
 }
 
 /// The last victims, as many as may be taken in a minute. Further ones of an owner that has a place need none of their
@@ -195,18 +200,35 @@ impl RateLimit {
         self.places.iter().flatten().map(|place| place.at.after(MINUTE)).min()
     }
 
-    /// Remembers the workload at this index of the observation as a victim.
-    pub(super) fn took(&mut self, index: u32, victim: &Workload<'_>, now: MonotonicNs) {
+    /// The end of the grace of an earlier victim of the owner, where the workload may be what that has become: while the
+    /// victim has time, and for one that came since then also shortly after.
+    pub(super) fn grace_ends(&self, workload: &Workload<'_>, now: MonotonicNs) -> Option<MonotonicNs> {
+        let owner = workload.owner?.id;
+        let of_owner = self.places.iter().flatten().filter(|place| place.owner == Some(owner));
+        let continues = |(asked, until): &(MonotonicNs, MonotonicNs)| {
+            let is_new = workload.started > *asked;
+            now <= if is_new { until.after(CONTINUED_WITHIN) } else { *until }
+        };
+        of_owner.filter_map(|place| place.asked).filter(continues).map(|(_, until)| until).min()
+    }
+
+    /// Remembers the workload at this index of the observation as a victim, which has so much time to end.
+    pub(super) fn took(&mut self, index: u32, victim: &Workload<'_>, grace: Duration, now: MonotonicNs) {
         let owner = victim.owner.map(|owner| owner.id);
         let is_recent = |place: &Place| now.since(place.at) < MINUTE;
         let is_own = |place: &&mut Place| is_recent(place) && place.owner == owner;
+        let asked = (!grace.is_zero()).then(|| (now, now.after(grace)));
         if let Some(place) = owner.and_then(|_| self.places.iter_mut().flatten().find(is_own)) {
             place.at = now;
+            // The first one's holds for all that come while it ends.
+            if place.asked.is_none_or(|(_, until)| now > until.after(CONTINUED_WITHIN)) {
+                place.asked = asked;
+            }
             return;
         }
         let is_free = |place: &usize| !self.places[*place].as_ref().is_some_and(is_recent);
         if let Some(free) = (self.last..self.places.len()).chain(0..self.last).find(is_free) {
-            self.places[free] = Some(Place { at: now, victim: victim.uid, index, owner, is_killed: false });
+            self.places[free] = Some(Place { at: now, victim: victim.uid, index, owner, is_killed: false, asked });
             self.last = free;
         }
     }
@@ -345,7 +367,7 @@ mod tests {
             (vec![workload(2, None)], 1),
         ] {
             let mut limit = RateLimit::new(2);
-            limit.took(0, &workload(1, None), at(1));
+            limit.took(0, &workload(1, None), Duration::ZERO, at(1));
             assert_eq!((limit.left(at(1)), limit.next_at()), (1, Some(at(61))));
             limit.settle(&seen);
             assert_eq!(limit.left(at(1)), left, "{seen:?}");
@@ -361,7 +383,7 @@ mod tests {
         for (second, left) in [(killed, 1), (None, 2)] {
             let mut limit = RateLimit::new(2);
             for (index, uid) in [(0, 1), (1, 2)] {
-                limit.took(index, &workload(uid, Some(7)), at(1));
+                limit.took(index, &workload(uid, Some(7)), Duration::ZERO, at(1));
             }
             let second = Workload { terminating: second, ..workload(2, Some(7)) };
             limit.settle(&[workload(1, Some(7)), second]);
@@ -372,21 +394,21 @@ mod tests {
     #[test]
     fn a_place_is_free_again_after_a_minute_from_its_own_time() {
         let mut limit = RateLimit::new(2);
-        limit.took(0, &workload(1, None), at(1));
-        limit.took(0, &workload(2, None), at(2));
+        limit.took(0, &workload(1, None), Duration::ZERO, at(1));
+        limit.took(0, &workload(2, None), Duration::ZERO, at(2));
         assert_eq!((limit.left(at(60)), limit.left(at(61)), limit.left(at(62))), (0, 1, 2));
-        limit.took(0, &workload(3, None), at(61));
+        limit.took(0, &workload(3, None), Duration::ZERO, at(61));
         assert_eq!((limit.left(at(61)), limit.next_at()), (0, Some(at(62))));
         let mut none = RateLimit::new(0);
-        none.took(0, &workload(1, None), at(1));
+        none.took(0, &workload(1, None), Duration::ZERO, at(1));
         assert_eq!((none.left(at(1)), none.next_at()), (0, None));
     }
 
     #[test]
     fn an_owner_has_one_place_until_a_minute_after_its_last_victim() {
         let mut limit = RateLimit::new(2);
-        limit.took(0, &workload(1, Some(7)), at(1));
-        limit.took(0, &workload(2, Some(7)), at(5));
+        limit.took(0, &workload(1, Some(7)), Duration::ZERO, at(1));
+        limit.took(0, &workload(2, Some(7)), Duration::ZERO, at(5));
         let owner = |id| workload(3, id).owner;
         assert!(limit.has_place(owner(Some(7)), at(64)) && !limit.has_place(owner(Some(7)), at(65)));
         assert!(!limit.has_place(owner(Some(8)), at(5)) && !limit.has_place(owner(None), at(5)));

@@ -137,10 +137,11 @@ fn choose(
             continue;
         }
         passed.places -= usize::from(!taken.limit.has_place(candidate.owner, now));
-        taken.limit.took(ranked.workload, candidate, now);
+        let grace_ends = taken.limit.grace_ends(candidate, now);
+        let grace_seconds = grace_seconds(config, need.kind, candidate, grace_ends.map(|ends| ends.since(now)));
+        taken.limit.took(ranked.workload, candidate, grace(grace_seconds), now);
         taken.loops.took(candidate, now);
         deficit.taken = deficit.taken + ranked.frees;
-        let grace_seconds = grace_seconds(config, need.kind, candidate);
         plan.actions.push(Action::Evict { workload: ranked.workload, why: need.why, grace_seconds });
         // What it gives back is not known, or does not help: one at a time.
         if rules.is_blind || futile.holds {
@@ -161,12 +162,20 @@ fn is_lesser(ranked: &Ranked) -> bool {
     ranked.qos != QosClass::Guaranteed
 }
 
-fn grace_seconds(config: &Config, kind: ThresholdKind, victim: &Workload<'_>) -> i64 {
+/// `left`: what an earlier victim of the owner has left of its grace, where this one may be what that has become.
+fn grace_seconds(config: &Config, kind: ThresholdKind, victim: &Workload<'_>, left: Option<Duration>) -> i64 {
     let most = config.max_pod_grace_seconds;
+    let left = left.map_or(i64::MAX, |left| i64::try_from(left.as_secs()).unwrap_or(i64::MAX));
     match kind {
-        ThresholdKind::Soft => victim.facts.grace_seconds.map_or(most, |own| own.min(most)),
+        ThresholdKind::Soft => victim.facts.grace_seconds.map_or(most, |own| own.min(most)).min(left),
         ThresholdKind::Hard => AT_ONCE_SECONDS,
     }
+}
+
+/// Nothing where there is no time for an orderly end.
+fn grace(seconds: i64) -> Duration {
+    let is_some = seconds > AT_ONCE_SECONDS;
+    u64::try_from(seconds).map_or(Duration::ZERO, |seconds| Duration::from_secs(if is_some { seconds } else { 0 }))
 }
 
 /// By what candidates are chosen; the same for all.

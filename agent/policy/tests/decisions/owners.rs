@@ -3,7 +3,7 @@
 use crate::rig::{Rig, amount, candidate, mib, observed, of, reading, secs, threshold, unread, victims};
 use plimsoll_policy::kubelet::{Amount, StatsTime, ThresholdAmount};
 use plimsoll_policy::{
-    Config, EvictionPolicy, Observation, Protected, Terminating, Uid, Verdict, Workload, decide,
+    Action, Config, EvictionPolicy, Observation, Plan, Protected, Terminating, Uid, Verdict, Workload, decide,
 };
 use plimsoll_units::CgroupId;
 use std::time::Duration;
@@ -255,6 +255,38 @@ fn a_workload_in_its_grace_that_may_hold_what_a_process_left_charged_is_killed_f
     let asked = Workload { terminating: Some(asked), ..of(7, 0, &candidate(4, 0)) };
     let plan = rig.sample(21, reading(95, 95), &moved(&[asked]));
     assert_eq!((plan.escalated().collect::<Vec<_>>(), plan.evicted().count()), (vec![4], 0));
+}
+
+#[test]
+fn what_an_owners_victim_may_have_become_has_no_more_grace_than_the_victim() {
+    let workload = |slot, started, mib| Workload { started: secs(started), ..of(7, 0, &candidate(slot, mib)) };
+    let grace = |plan: &Plan| match plan.actions[..] {
+        [Action::Evict { workload: 0, grace_seconds, .. }] => grace_seconds,
+        _ => panic!("{plan:?}"),
+    };
+    // (when a workload was started and is chosen, its owner, the seconds that it has)
+    for (started, at, owner, expected) in [
+        (3, 5, 7, 27),
+        (3, 32, 7, 0),
+        (3, 41, 7, 0),
+        // It was there before: the victim may have been moved into it, until it was killed.
+        (1, 5, 7, 27),
+        (1, 33, 7, 30),
+        // It is no victim's any more, or is another's.
+        (3, 43, 7, 30),
+        (3, 5, 8, 30),
+    ] {
+        let mut rig = Rig::new(Config {
+            thresholds: vec![threshold(100, 1, 0)],
+            max_pod_grace_seconds: 30,
+            evict_for_unattributed: true,
+            ..Config::default()
+        });
+        rig.sample(1, reading(90, 90), &[workload(0, 1, 50)]);
+        assert_eq!(grace(rig.sample(2, reading(90, 90), &[workload(0, 1, 50)])), 30);
+        let second = Workload { owner: of(owner, 0, &candidate(1, 0)).owner, ..workload(1, started, 50) };
+        assert_eq!(grace(rig.sample(at, reading(90, 90), &[second])), expected, "{started} {at} {owner}");
+    }
 }
 
 #[test]
