@@ -60,16 +60,16 @@ const BY_A_USER: &[Attempt] = &[
            mkdir "$n"; echo '+memory' > "$n/cgroup.subtree_control"; m="$n/$(printf '%0220d' 7)"; mkdir "$m"
            echo 0 > "$m/cgroup.procs"; exec $grow"#,
     ),
-];
-
-/// Tried by a user in long runs.
-const BY_A_USER_AT_LENGTH: &[Attempt] = &[
     // Its memory stays charged to cgroups that it has left.
     evicted(
         "leaves",
         "me=$$; (for i in $(seq 200); do mkdir h$i; echo $me > h$i/cgroup.procs; usleep 5000; done) &
          exec $grow --rate 80",
     ),
+];
+
+/// Tried by a user in long runs.
+const BY_A_USER_AT_LENGTH: &[Attempt] = &[
     // More workloads than an owner may have: all of it becomes one as soon as they are counted.
     evicted("many", "mkdir $(seq 300) last; echo 0 > last/cgroup.procs; exec $grow"),
     evicted(
