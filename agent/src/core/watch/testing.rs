@@ -27,6 +27,9 @@ use rustix::event::epoll;
 use std::fs;
 use std::sync::Arc;
 
+/// How long victims and figures have, by the clock of a test: however busy the machine is, none comes to the end of it but
+/// by [`Scene::end_patience`].
+const PATIENCE: Duration = Duration::from_mins(1);
 pub(super) const SLICE: u64 = 100;
 pub(super) const THRESHOLD: u64 = 10;
 /// The slice as a scope.
@@ -68,7 +71,7 @@ impl Scene {
         let enforcer = Enforcer {
             record,
             brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, Arc::new(stopped)),
-            kills: Kills::with_capacity(KillLimits::default(), 4),
+            kills: Kills::with_capacity(KillLimits { patience: PATIENCE, ..KillLimits::default() }, 4),
             doubtful: Vec::new(),
             workers: Workers::start(16).expect("threads start"),
             reclaim: Worker::start("reclaim", 16).expect("a thread starts"),
@@ -102,7 +105,7 @@ impl Scene {
             give_means,
             tree,
         };
-        scene.watch.figures.set_patience(Duration::from_mins(1));
+        scene.watch.figures.set_patience(PATIENCE);
         scene.cgroup("slice", 0);
         let (handle, max) = (scene.open("slice"), Bytes::mib(SLICE));
         let figures = SliceFigures { max, cache: PageCache { reclaimable: Some(Bytes::ZERO), ..PageCache::default() } };
@@ -226,8 +229,8 @@ impl Scene {
 
     /// Lets the time pass that a victim has, and then the worker's.
     pub(super) fn end_patience(&mut self) {
-        for seconds in [1, 2] {
-            self.watch.follow_up(monotonic().after(Duration::from_secs(seconds)), &mut Trigger::new(monotonic()));
+        for turn in [1, 2] {
+            self.watch.follow_up(monotonic().after(2 * turn * PATIENCE), &mut Trigger::new(monotonic()));
         }
     }
 
