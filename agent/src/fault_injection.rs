@@ -23,7 +23,7 @@ pub(crate) const KILL_POINT: &str = "PLIMSOLL_KILL_POINT";
 const DEVICE: &str = "PLIMSOLL_KILL_DEVICE";
 /// Set to anything: the core may hang, because a test stops it on purpose.
 const NO_WATCHDOG: &str = "PLIMSOLL_NO_WATCHDOG";
-/// Set to anything: events of crossed thresholds are dropped.
+/// What is dropped: events of crossed thresholds (`crossings`), or of cgroups that came or went (`cgroups`).
 const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
 
 /// Runs what the watching thread does between a wake and its next wait. An allocation in it ends the process, so that a
@@ -108,7 +108,12 @@ pub(crate) fn may_hang() -> bool {
 /// Arms the kill point that the environment names.
 pub(crate) fn arm_kill_point() -> anyhow::Result<()> {
     HANGS.store(may_hang(), Ordering::Relaxed);
-    LOSES_EVENTS.store(std::env::var_os(LOSE_EVENTS).is_some(), Ordering::Relaxed);
+    match std::env::var(LOSE_EVENTS).as_deref() {
+        Err(_) => {}
+        Ok("crossings") => LOSES_CROSSINGS.store(true, Ordering::Relaxed),
+        Ok("cgroups") => LOSES_CGROUPS.store(true, Ordering::Relaxed),
+        Ok(other) => anyhow::bail!("{LOSE_EVENTS}={other}: expected crossings or cgroups"),
+    }
     let Ok(wanted) = std::env::var(KILL_POINT) else { return Ok(()) };
     let parsed = wanted
         .split_once(':')
@@ -157,7 +162,8 @@ struct Wanted {
 static WANTED: std::sync::OnceLock<Wanted> = std::sync::OnceLock::new();
 static PASSED: AtomicBool = AtomicBool::new(false);
 static HANGS: AtomicBool = AtomicBool::new(false);
-static LOSES_EVENTS: AtomicBool = AtomicBool::new(false);
+static LOSES_CROSSINGS: AtomicBool = AtomicBool::new(false);
+static LOSES_CGROUPS: AtomicBool = AtomicBool::new(false);
 
 /// Until when the marks of the in-kernel brake hold, renewed now: for ever, where the core may hang.
 pub(crate) fn lease_from(now: MonotonicNs) -> MonotonicNs {
@@ -166,7 +172,11 @@ pub(crate) fn lease_from(now: MonotonicNs) -> MonotonicNs {
 
 /// Whether this event is dropped as if the kernel had lost it.
 pub(crate) fn loses(wake: &plimsoll_sense::Wake) -> bool {
-    LOSES_EVENTS.load(Ordering::Relaxed) && matches!(wake, plimsoll_sense::Wake::ThresholdCrossed { .. })
+    match wake {
+        plimsoll_sense::Wake::ThresholdCrossed { .. } => LOSES_CROSSINGS.load(Ordering::Relaxed),
+        plimsoll_sense::Wake::Cgroup { .. } => LOSES_CGROUPS.load(Ordering::Relaxed),
+        _ => false,
+    }
 }
 
 fn reached(point: KillPoint) {

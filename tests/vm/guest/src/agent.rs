@@ -22,7 +22,8 @@ use std::time::Duration;
 /// Where the agent is in these machines.
 pub(crate) const PROGRAM: &str = "/bin/plimsoll";
 
-/// The variable of the agent's environment by which a build for tests drops every event of a crossed threshold.
+/// The variable of the agent's environment by which a build for tests drops every event of a crossed threshold
+/// (`crossings`), or of a cgroup that came or went (`cgroups`).
 pub(crate) const LOSE_EVENTS: &str = "PLIMSOLL_LOSE_EVENTS";
 
 /// The variable of the agent's environment by which a build for tests lets its core hang. Set unless a test takes it

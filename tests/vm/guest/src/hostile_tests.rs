@@ -1,6 +1,7 @@
 //! What code that runs in the reporter could do to the other processes of the agent, done here by root with every
 //! capability, which may do more than the reporter; and a workload that is new among many.
 
+use crate::agent::LOSE_EVENTS;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
 use crate::machine::{self, wait_for};
@@ -68,34 +69,41 @@ pub(crate) fn reporter_spoils_the_queues() -> Result<()> {
     scene.end()
 }
 
-/// A process that is started among many workloads while memory falls is found before a walk would.
+/// A process that is started among many workloads while memory falls is found by its crossing, where no walk would find
+/// it: one was just taken, and none is for fifty times as long as it took. The event of its cgroup is lost.
 pub(crate) fn new_among_many() -> Result<()> {
     const MANY: usize = 600;
     for number in 0..MANY {
         Cgroup::create(&format!("work.slice/idle-{number}"))?;
     }
     let left = 160 * MIB;
-    let mut scene = Scene::set_with(0, |settings| settings.threshold_bytes = left)?;
+    let mut scene = Scene::set_with(0, |settings| {
+        settings.threshold_bytes = left;
+        settings.environment.push((LOSE_EVENTS, "cgroups".to_owned()));
+    })?;
     let available = machine::meminfo("MemAvailable")?;
     let room = usize::try_from(available.saturating_sub(left) / MIB)?;
+    // A walk follows each kill.
+    let known = Cgroup::create("work.slice/idle-0")?;
+    let mut hog = Hog::start("anon", known.path(), room + 16, &["--hold", "120"])?;
+    scene.expect_killed(&mut hog, &known)?;
     // What is no workload takes memory up to shortly before the threshold, and the new workload what is left of it.
     let outside = Cgroup::create("other.slice/outside")?;
     let mut ballast = Hog::start("anon", outside.path(), room - 64, &["--hold", "120"])?;
     ballast.wait_taken(room - 64, PATIENCE)?;
-    // Growth is counted from a sample that has that in it: the slow timer fires each second, and memory is plentiful to
-    // 29 MiB above the threshold.
-    std::thread::sleep(Duration::from_secs(3));
+    // Growth is counted from a sample that has that in it: memory is plentiful to 29 MiB above the threshold, and the slow
+    // timer fires each second, or fifty times what a sample costs apart.
+    let (_, metrics) = scene.agent.get("/metrics")?;
+    let cost = Duration::from_secs_f64(value(&metrics, "plimsoll_sample_cost_seconds")?);
+    std::thread::sleep(Duration::from_secs(2) + 2 * 50 * cost);
     let victim = Cgroup::create("work.slice/new")?;
     let mut hog = Hog::start("anon", victim.path(), room, &["--hold", "120"])?;
     scene.expect_killed(&mut hog, &victim)?;
-    ensure!(scene.agent.killed() == 1, "{} kills for one growing process", scene.agent.killed());
+    ensure!(scene.agent.killed() == 2, "{} kills for two growing processes", scene.agent.killed());
     let (_, metrics) = scene.agent.get("/metrics")?;
     ensure!(metrics.contains("plimsoll_workloads_without_row 0\n"), "workloads without a row: {metrics}");
-    let value = |name: &str| {
-        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.parse::<f64>().ok()).with_context(|| format!("no {name} in {metrics}"))
-    };
-    let (workloads, descriptors) = (value("plimsoll_workloads")?, value("plimsoll_workload_descriptors")?);
+    let (workloads, descriptors) =
+        (value(&metrics, "plimsoll_workloads")?, value(&metrics, "plimsoll_workload_descriptors")?);
     ensure!(descriptors <= 5.0 * workloads, "{descriptors} descriptors for {workloads} workloads");
     let core = fs::read_to_string(format!("/proc/{}/stat", scene.agent.part("core")?))?;
     let ticks: Vec<&str> = core.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -104,11 +112,17 @@ pub(crate) fn new_among_many() -> Result<()> {
         &[
             ("workloads", &workloads),
             ("descriptors", &descriptors),
-            ("kernel_memory_bytes", &value("plimsoll_kernel_memory_bytes")?),
-            ("sample_cost_s", &value("plimsoll_sample_cost_seconds")?),
+            ("kernel_memory_bytes", &value(&metrics, "plimsoll_kernel_memory_bytes")?),
+            ("sample_cost_s", &value(&metrics, "plimsoll_sample_cost_seconds")?),
             ("core_cpu_ticks", &format!("{}+{}", ticks[11], ticks[12])),
         ],
     );
     drop(ballast);
     scene.end()
+}
+
+/// The value of a metric.
+fn value(metrics: &str, name: &str) -> Result<f64> {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).with_context(|| format!("no {name} in {metrics}"))
 }

@@ -218,7 +218,7 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
         settings.kernel_brake = in_kernel;
         if in_kernel {
             // The threshold's own event comes at the same charge, a little earlier: by it the hog may be dead too soon.
-            settings.environment.push((crate::agent::LOSE_EVENTS, "1".into()));
+            settings.environment.push((crate::agent::LOSE_EVENTS, "crossings".into()));
         }
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
