@@ -357,8 +357,9 @@ pub(crate) fn fill_events() -> Result<()> {
 
 /// No event of a threshold comes: the slow timer samples all the same, later.
 pub(crate) fn threshold_events_lost() -> Result<()> {
-    let mut scene =
-        Scene::set_with(CAPACITY_LEFT, |settings| settings.environment.push((crate::agent::LOSE_EVENTS, "crossings".into())))?;
+    let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| {
+        settings.environment.push((crate::agent::LOSE_EVENTS, "crossings".into()));
+    })?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40", "--hold", "60"])?;
     scene.expect_killed(&mut hog, &victim)?;
