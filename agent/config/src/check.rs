@@ -3,12 +3,12 @@
 //! Nothing is read here, so that a configuration can be checked on another machine than its node.
 
 use crate::error::Problem;
+use crate::kubelet::Kubelet;
 use crate::kubelet::typed::place;
-use crate::kubelet::{EvictionSignal, EvictionThreshold, Kubelet, Operator, ThresholdValue};
 use crate::model::{Configuration, Origin};
 use crate::tree::{Problems, Value, read};
 use plimsoll_policy::SliceThresholds;
-use plimsoll_policy::kubelet::ThresholdAmount;
+use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_units::{Bytes, Quantity};
 use std::collections::BTreeMap;
 
@@ -97,8 +97,8 @@ impl Headroom {
             let thresholds = kubelet
                 .thresholds
                 .iter()
-                .filter(|threshold| threshold.signal == EvictionSignal::MemoryAvailable && threshold.is_hard() == hard);
-            thresholds.map(|threshold| amount(threshold, capacity)).max().unwrap_or_default()
+                .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard() == hard);
+            thresholds.filter_map(|threshold| threshold.exact().bytes(capacity)).max().unwrap_or_default()
         };
         let reserved =
             |map: &BTreeMap<String, Quantity>| map.get("memory").and_then(Quantity::bytes).unwrap_or_default();
@@ -148,15 +148,6 @@ impl Headroom {
             Some(_) | None => None,
         }
     }
-}
-
-/// A threshold's amount; beyond 64 bits it is the greatest amount.
-fn amount(threshold: &EvictionThreshold, capacity: Bytes) -> Bytes {
-    if threshold.operator == Operator::Never {
-        return Bytes::ZERO;
-    }
-    let value = threshold.value.of(i64::try_from(capacity.0).unwrap_or(i64::MAX));
-    if value.is_negative() { Bytes::ZERO } else { value.bytes().unwrap_or(Bytes(u64::MAX)) }
 }
 
 /// The findings of a check, beside those of reading.
@@ -248,9 +239,9 @@ impl Reported<'_> {
     /// A threshold that is not above what the kernel's counters may be off by.
     fn uncertain_thresholds(&mut self, node: &Node) {
         let (Some(capacity), Some(uncertainty)) = (node.memory, node.uncertainty) else { return };
-        let memory = |threshold: &&EvictionThreshold| threshold.signal == EvictionSignal::MemoryAvailable;
+        let memory = |threshold: &&Threshold<Quantity>| threshold.signal == Signal::MemoryAvailable;
         for threshold in self.kubelet.thresholds.iter().filter(memory) {
-            let at = amount(threshold, capacity);
+            let at = threshold.exact().bytes(capacity).unwrap_or_default();
             if at == Bytes::ZERO || at > uncertainty {
                 continue;
             }
@@ -277,12 +268,8 @@ impl Reported<'_> {
         let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices);
         for (index, (slice, SliceThresholds { thresholds })) in slices.enumerate() {
             let found = |is_hard| thresholds.iter().find(|threshold| threshold.is_hard() == is_hard)?.amount;
-            let is_above = match (found(false), found(true)) {
-                (Some(ThresholdAmount::At(soft)), Some(ThresholdAmount::At(hard))) => soft > hard,
-                (Some(ThresholdAmount::Share(soft)), Some(ThresholdAmount::Share(hard))) => soft > hard,
-                _ => continue,
-            };
-            let (Some(soft), Some(hard), false) = (&slice.eviction_soft, &slice.eviction_hard, is_above) else {
+            let is_above = found(false).zip(found(true)).and_then(|(soft, hard)| is_amount_above(soft, hard));
+            let (Some(soft), Some(hard), Some(false)) = (&slice.eviction_soft, &slice.eviction_hard, is_above) else {
                 continue;
             };
             self.warnings.push(Problem {
@@ -373,14 +360,21 @@ fn not_above(hard: &str) -> String {
 }
 
 /// Whether a soft threshold is above a hard one; not known where one is a percentage of an unknown size.
-fn is_above(soft: &EvictionThreshold, hard: &EvictionThreshold, node: &Node) -> Option<bool> {
-    match (&soft.value, &hard.value) {
-        (ThresholdValue::Percentage(soft), ThresholdValue::Percentage(hard)) => Some(soft > hard),
-        (ThresholdValue::Quantity(soft), ThresholdValue::Quantity(hard)) => Some(soft.amount() > hard.amount()),
-        (ThresholdValue::Quantity(_), ThresholdValue::Percentage(_))
-        | (ThresholdValue::Percentage(_), ThresholdValue::Quantity(_)) => {
-            let capacity = node.memory.filter(|_| soft.signal == EvictionSignal::MemoryAvailable)?;
-            Some(amount(soft, capacity) > amount(hard, capacity))
+fn is_above(soft: &Threshold<Quantity>, hard: &Threshold<Quantity>, node: &Node) -> Option<bool> {
+    let (soft, hard) = (soft.exact(), hard.exact());
+    is_amount_above(soft.amount?, hard.amount?).or_else(|| {
+        let capacity = node.memory.filter(|_| soft.signal == Signal::MemoryAvailable)?;
+        Some(soft.bytes(capacity)? > hard.bytes(capacity)?)
+    })
+}
+
+/// The same of amounts alone; not known of a percentage and an amount.
+fn is_amount_above(soft: ThresholdAmount, hard: ThresholdAmount) -> Option<bool> {
+    match (soft, hard) {
+        (ThresholdAmount::At(soft), ThresholdAmount::At(hard)) => Some(soft > hard),
+        (ThresholdAmount::Share(soft), ThresholdAmount::Share(hard)) => Some(soft > hard),
+        (ThresholdAmount::At(_), ThresholdAmount::Share(_)) | (ThresholdAmount::Share(_), ThresholdAmount::At(_)) => {
+            None
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Keys of Plimsoll's own file that have no effect in `plimsoll run`.
 
-use crate::kubelet::{DEFAULT_EVICTION_HARD, EvictionSignal};
+use crate::kubelet::DEFAULT_EVICTION_HARD;
 use crate::model::{Configuration, Origin};
 use crate::show::LINES;
 use crate::tree::Problems;
+use plimsoll_policy::kubelet::Signal;
 
 /// Warns of each that differs from the default. A kubelet's own files get no such warning, since the kubelet decides by
 /// them.
@@ -20,9 +21,9 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
         for (name, entry) in kubelet.settings.map(map) {
             let is_default = map == "evictionHard" && DEFAULT_EVICTION_HARD.contains(&(name, &entry.text));
             if let (Some(line), false) =
-                (line(&entry.origin), is_default || name == EvictionSignal::MemoryAvailable.name())
+                (line(&entry.origin), is_default || name == Signal::MemoryAvailable.name())
                 // A name that is not a signal is reported as unknown.
-                && EvictionSignal::parse(name).is_some()
+                && Signal::parse(name).is_some()
             {
                 problems.warn(Some(line), &format!("{map}.{name}"), Some(&entry.text), why);
             }

@@ -6,14 +6,14 @@ use crate::idle;
 use crate::kubelet::read::{Dialect, is_misplaced, mapping, repeated};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::typed::{place, typed};
-use crate::kubelet::{Entry, Kubelet, ThresholdValue};
+use crate::kubelet::{Entry, Kubelet};
 use crate::machine::on_memory;
 use crate::model::{Configuration, Origin, Text};
 use crate::scalar::{amount_of, value};
 use crate::tree::{Node, Problems, Value, read};
-use core::time::Duration;
 use plimsoll_policy::Config as Policy;
-use plimsoll_policy::kubelet::{Signal, Threshold};
+use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
+use plimsoll_units::Quantity;
 
 /// Reads Plimsoll's own file over the settings of a kubelet. `has_kubelet`: some source of such settings was named.
 pub(crate) fn own(
@@ -90,14 +90,12 @@ fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
             problems.warn(line, &place(map, Some(signal.name()), origin), Some(text), odd.why);
         }
     }
-    let effect = |value: &ThresholdValue| amount_of(value).map_or_else(|odd| odd.effect, Some);
+    let effect = |amount: &ThresholdAmount<Quantity>| amount_of(amount).map_or_else(|odd| odd.effect, Some);
     let on_this = kubelet.thresholds.iter().filter(|threshold| threshold.signal == signal);
-    on_this
-        .filter_map(|threshold| {
-            let grace = Duration::from_nanos(u64::try_from(threshold.grace_period_ns).ok()?);
-            Some(on_memory(effect(&threshold.value)?, grace, threshold.min_reclaim.as_ref().and_then(effect)))
-        })
-        .collect()
+    let taken = on_this.filter_map(|Threshold { amount, grace, min_reclaim, .. }| {
+        Some(on_memory(amount.as_ref().and_then(effect)?, *grace, min_reclaim.as_ref().and_then(effect)))
+    });
+    taken.collect()
 }
 
 impl Configuration {

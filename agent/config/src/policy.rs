@@ -1,11 +1,10 @@
 //! The configuration as eviction policies take it. Thresholds on disks depend on which disks the runtime has, which is
 //! known later.
 
-use crate::kubelet::{DiskLayout, EvictionThreshold, Kubelet, Operator, ThresholdValue, derive_containerfs, room};
+use crate::kubelet::{DiskLayout, Kubelet, derive_containerfs, room};
 use crate::model::Configuration;
-use core::time::Duration;
 use plimsoll_policy::Config as Policy;
-use plimsoll_policy::kubelet::{Origin, Threshold, ThresholdAmount};
+use plimsoll_policy::kubelet::Threshold;
 
 impl Configuration {
     /// The policy's configuration, with thresholds on all signals, on these disks.
@@ -23,46 +22,17 @@ impl Kubelet {
     /// disks.
     pub fn thresholds_on(&self, layout: DiskLayout) -> Vec<Threshold> {
         let mut thresholds = self.thresholds.clone();
-        let replaced = derive_containerfs(&mut thresholds, layout, room(&self.eviction, &self.thresholds)).replaced;
-        let origin = |index: usize| match replaced.iter().find(|replaced| replaced.index == index) {
-            Some(replaced) if replaced.in_place => Origin::DerivedInPlace,
-            None if index < self.thresholds.len() => Origin::Configured,
-            Some(_) | None => Origin::Derived,
-        };
-        let mut converted: Vec<Threshold> =
-            thresholds.iter().enumerate().map(|(index, threshold)| convert(threshold, origin(index))).collect();
-        // Where one was replaced in a copy of the list, the kubelet's first turn uses the configured one.
-        let in_copy = replaced.iter().filter(|replaced| !replaced.in_place);
-        converted.extend(in_copy.map(|replaced| convert(&replaced.configured, Origin::ReplacedInCopy)));
-        converted
-    }
-}
-
-fn convert(threshold: &EvictionThreshold, origin: Origin) -> Threshold {
-    Threshold {
-        signal: threshold.signal,
-        amount: match threshold.operator {
-            Operator::LessThan => Some(amount(&threshold.value)),
-            Operator::Never => None,
-        },
-        grace: Duration::from_nanos(u64::try_from(threshold.grace_period_ns).unwrap_or(0)),
-        min_reclaim: threshold.min_reclaim.as_ref().map(amount),
-        origin,
-    }
-}
-
-fn amount(value: &ThresholdValue) -> ThresholdAmount {
-    match value {
-        ThresholdValue::Quantity(quantity) => ThresholdAmount::At(quantity.amount()),
-        ThresholdValue::Percentage(share) => ThresholdAmount::Share(*share),
+        derive_containerfs(&mut thresholds, layout, room(&self.eviction, &self.thresholds));
+        thresholds.iter().map(Threshold::exact).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
     use plimsoll_policy::EvictionPolicy;
-    use plimsoll_policy::kubelet::Signal;
+    use plimsoll_policy::kubelet::{Origin, Signal, ThresholdAmount};
     use plimsoll_units::{Amount, Percentage};
 
     fn configuration(text: &str) -> Configuration {

@@ -1,7 +1,6 @@
 //! How single values are written: what is accepted, how it is written again, and its JSON schema.
 
 use crate::duration::{parse_duration, written};
-use crate::kubelet::ThresholdValue;
 use crate::kubelet::threshold::{min_reclaim, statement};
 use core::fmt;
 use core::marker::PhantomData;
@@ -9,7 +8,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::{Signal, ThresholdAmount};
-use plimsoll_units::{Bytes, Percentage};
+use plimsoll_units::{Bytes, Percentage, Quantity};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
@@ -202,7 +201,7 @@ impl Scalar for PolicyName {
 }
 
 /// The value of an [`Amount`] by the kubelet's rules, or what was expected. Absent where it switches a threshold off.
-pub(crate) fn value(text: &str, is_reclaim: bool) -> Result<Option<ThresholdValue>, &'static str> {
+pub(crate) fn value(text: &str, is_reclaim: bool) -> Result<Option<ThresholdAmount<Quantity>>, &'static str> {
     let signal = Signal::MemoryAvailable;
     let value = if is_reclaim { min_reclaim(signal, text).map(Some) } else { statement(signal, text) };
     value.map_err(|error| error.expected(text).unwrap_or_default())
@@ -223,22 +222,22 @@ pub(crate) struct Odd {
 }
 
 /// Where the threshold of a value is.
-pub(crate) fn amount_of(value: &ThresholdValue) -> Result<ThresholdAmount, Odd> {
+pub(crate) fn amount_of(value: &ThresholdAmount<Quantity>) -> Result<ThresholdAmount, Odd> {
     let expected = "expected a percentage from 0% to 100%";
     match value {
-        ThresholdValue::Percentage(share) if share.fraction().is_nan() => {
+        ThresholdAmount::Share(share) if share.fraction().is_nan() => {
             let why = "not a number, which the kubelet accepts: it has no effect";
             Err(Odd { effect: None, why, expected })
         }
-        ThresholdValue::Percentage(share) if share.fraction() > 1.0 => {
+        ThresholdAmount::Share(share) if share.fraction() > 1.0 => {
             let why = "above 100%, which the kubelet accepts; taken as 100%";
             Err(Odd { effect: Some(ThresholdAmount::Share(Percentage::of_one(1.0))), why, expected })
         }
-        ThresholdValue::Percentage(share) => Ok(ThresholdAmount::Share(*share)),
-        ThresholdValue::Quantity(quantity) => quantity.bytes().map(ThresholdAmount::bytes).ok_or(Odd {
+        ThresholdAmount::At(quantity) if quantity.bytes().is_none() => Err(Odd {
             effect: Some(ThresholdAmount::bytes(Bytes(u64::MAX))),
             why: "more than any machine has, which the kubelet accepts: the threshold is always met",
             expected: "expected a quantity of at most 18446744073709551615 bytes",
         }),
+        ThresholdAmount::Share(_) | ThresholdAmount::At(_) => Ok(value.exact()),
     }
 }

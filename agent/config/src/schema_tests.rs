@@ -1,8 +1,9 @@
 //! The shipped JSON schema: of [`Configuration`] and of the keys that it shares with a kubelet.
 
 use crate::Configuration;
-use crate::kubelet::{EvictionSignal, KEYS, Key, RESERVABLE, Shape};
+use crate::kubelet::{KEYS, Key, RESERVABLE, Shape};
 use crate::scalar::{Amount, Scalar, Span};
+use plimsoll_policy::kubelet::Signal;
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -33,27 +34,23 @@ const DESCRIPTIONS: [(&str, &str); 11] = [
     ),
 ];
 
-fn signal(signal: EvictionSignal) -> &'static str {
+fn signal(signal: Signal) -> &'static str {
     match signal {
-        EvictionSignal::MemoryAvailable => "Memory of the machine.",
-        EvictionSignal::AllocatableMemoryAvailable => {
-            "Memory that all pods together can have. For replay and explain only."
-        }
-        EvictionSignal::NodeFsAvailable => {
-            "Bytes of the file system of the kubelet's directory. For replay and explain only."
-        }
-        EvictionSignal::NodeFsInodesFree => {
+        Signal::MemoryAvailable => "Memory of the machine.",
+        Signal::AllocatableMemoryAvailable => "Memory that all pods together can have. For replay and explain only.",
+        Signal::NodeFsAvailable => "Bytes of the file system of the kubelet's directory. For replay and explain only.",
+        Signal::NodeFsInodesFree => {
             "Inodes of the file system of the kubelet's directory. For replay and explain only."
         }
-        EvictionSignal::ImageFsAvailable => "Bytes of the file system of images. For replay and explain only.",
-        EvictionSignal::ImageFsInodesFree => "Inodes of the file system of images. For replay and explain only.",
-        EvictionSignal::ContainerFsAvailable => {
+        Signal::ImageFsAvailable => "Bytes of the file system of images. For replay and explain only.",
+        Signal::ImageFsInodesFree => "Inodes of the file system of images. For replay and explain only.",
+        Signal::ContainerFsAvailable => {
             "Bytes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only."
         }
-        EvictionSignal::ContainerFsInodesFree => {
+        Signal::ContainerFsInodesFree => {
             "Inodes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only."
         }
-        EvictionSignal::PidAvailable => "Process numbers. For replay and explain only.",
+        Signal::PidAvailable => "Process numbers. For replay and explain only.",
     }
 }
 
@@ -65,7 +62,7 @@ fn object(description: &str, properties: impl Iterator<Item = (&'static str, Val
 /// The schemas that keys of a kubelet refer to.
 fn definitions() -> [(&'static str, Value); 3] {
     let by_signal = |schema: fn() -> Schema| {
-        EvictionSignal::ALL.into_iter().map(move |of| {
+        Signal::ALL.into_iter().map(move |of| {
             let mut schema = schema().to_value();
             schema["description"] = signal(of).into();
             (of.name(), schema)

@@ -1,8 +1,9 @@
 //! A configuration row by row, each value with its origin.
 
 use crate::convert::json;
-use crate::kubelet::{EvictionSignal, Role, SettingValue};
+use crate::kubelet::{Role, SettingValue};
 use crate::model::{Configuration, Origin};
+use plimsoll_policy::kubelet::Signal;
 use serde_json::Value;
 
 /// One value.
@@ -73,7 +74,7 @@ pub(crate) fn leaves(map: &serde_json::Map<String, Value>) -> Vec<(String, Value
 fn role(key: &str, entry: Option<&str>, of_key: Role) -> Role {
     let is_of_pods = matches!(key, "enforceNodeAllocatable" | "kubeReserved" | "systemReserved");
     let is_of_other_signal =
-        LINES.contains(&key) && entry.is_some_and(|name| name != EvictionSignal::MemoryAvailable.name());
+        LINES.contains(&key) && entry.is_some_and(|name| name != Signal::MemoryAvailable.name());
     if of_key == Role::Used && (is_of_pods || is_of_other_signal) { Role::Offline } else { of_key }
 }
 

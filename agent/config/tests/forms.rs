@@ -1,9 +1,9 @@
 //! Every form of a kubelet's configuration: what it becomes, and the messages for it.
 
 use core::time::Duration;
-use plimsoll_config::kubelet::{EvictionSignal, EvictionThreshold, ThresholdValue};
 use plimsoll_config::{Overrides, Report, Sources, Text, Texts, examine, examine_texts};
-use plimsoll_units::Quantity;
+use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
+use plimsoll_units::{Bytes, Quantity};
 use proptest::prelude::*;
 
 /// Kubernetes' own head of a file.
@@ -156,7 +156,7 @@ fn defaults_are_those_of_the_kubelet_in_each_form() {
     }
 }
 
-fn threshold(report: &Report, signal: EvictionSignal) -> &EvictionThreshold {
+fn threshold(report: &Report, signal: Signal) -> &Threshold<Quantity> {
     let thresholds = &report.configuration.kubelet.thresholds;
     thresholds.iter().find(|threshold| threshold.signal == signal).expect("it is there")
 }
@@ -169,15 +169,16 @@ fn the_minimum_reclaim_of_the_documentation() {
     ));
     assert_eq!(report.errors, []);
     for (signal, until) in [
-        (EvictionSignal::MemoryAvailable, 500 << 20),
+        (Signal::MemoryAvailable, 500 << 20),
         // 1.5 GiB, as the documentation calls 1Gi and 500Mi.
-        (EvictionSignal::NodeFsAvailable, (1 << 30) + (500 << 20)),
-        (EvictionSignal::ImageFsAvailable, 102 << 30),
+        (Signal::NodeFsAvailable, (1 << 30) + (500 << 20)),
+        (Signal::ImageFsAvailable, 102 << 30),
     ] {
         let threshold = threshold(&report, signal);
-        let bytes = |value: &ThresholdValue| value.of(0).bytes().expect("not negative").0;
-        let reclaim = threshold.min_reclaim.as_ref().expect("it is there");
-        assert_eq!(bytes(&threshold.value) + bytes(reclaim), until, "{signal}");
+        let bytes = |amount: &Option<ThresholdAmount<Quantity>>| {
+            amount.as_ref().expect("it is there").exact().of_bytes(Bytes::ZERO).0
+        };
+        assert_eq!(bytes(&threshold.amount) + bytes(&threshold.min_reclaim), until, "{signal}");
     }
 }
 
@@ -264,9 +265,9 @@ fn a_node_config_is_read_key_by_key() {
     assert_eq!(report.errors, []);
     let kubelet = &report.configuration.kubelet;
     let bytes = |quantity: &str| Quantity::parse(quantity).expect("a quantity");
-    assert_eq!(threshold(&report, EvictionSignal::MemoryAvailable).value, ThresholdValue::Quantity(bytes("500Mi")));
-    let grace: Vec<i64> = kubelet.thresholds.iter().map(|threshold| threshold.grace_period_ns).collect();
-    assert_eq!(grace, [0, 90_000_000_000, 0]);
+    assert_eq!(threshold(&report, Signal::MemoryAvailable).amount, Some(ThresholdAmount::At(bytes("500Mi"))));
+    let grace: Vec<Duration> = kubelet.thresholds.iter().map(|threshold| threshold.grace).collect();
+    assert_eq!(grace, [Duration::ZERO, Duration::from_secs(90), Duration::ZERO]);
     assert_eq!(kubelet.pressure_transition, Duration::from_secs(30));
     assert_eq!(kubelet.max_pod_grace_seconds, 60);
     assert_eq!(kubelet.system_reserved, [("memory".to_owned(), bytes("1536Mi"))].into());

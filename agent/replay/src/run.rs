@@ -95,8 +95,8 @@ impl MessageContext for Texts<'_> {
 /// Each threshold as it was written, on its own signal if possible; those that were derived repeat another's text.
 fn texts(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<ThresholdText> {
     let written = |threshold: &Threshold, amount: Amount| {
-        let known = configuration.kubelet.thresholds.iter().filter_map(|known| match &known.value {
-            config::ThresholdValue::Quantity(quantity) if quantity.amount() == amount => {
+        let known = configuration.kubelet.thresholds.iter().filter_map(|known| match &known.amount {
+            Some(kubelet::ThresholdAmount::At(quantity)) if quantity.amount() == amount => {
                 Some((known.signal != threshold.signal, quantity))
             }
             _ => None,

@@ -5,12 +5,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use plimsoll_config::Configuration;
-use plimsoll_config::kubelet::{EvictionSignal, EvictionThreshold, Operator, ThresholdValue};
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_policy::MemoryReading;
-use plimsoll_policy::kubelet::{self, Threshold};
+use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_replay::trace::Sample;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Quantity};
 use serde::Serialize;
 
 use crate::observe::{Figures, Observer};
@@ -83,24 +82,24 @@ impl Places {
     }
 
     /// The figure of this signal and where it was read, or why it was not.
-    fn read(&self, signal: EvictionSignal) -> Result<(Amounts, String), String> {
+    fn read(&self, signal: Signal) -> Result<(Amounts, String), String> {
         match signal {
-            EvictionSignal::NodeFsAvailable => self.node_fs(|fs| Amounts {
+            Signal::NodeFsAvailable => self.node_fs(|fs| Amounts {
                 capacity: fs.f_blocks.saturating_mul(fs.f_frsize),
                 available: fs.f_bavail.saturating_mul(fs.f_frsize),
             }),
-            EvictionSignal::NodeFsInodesFree => {
+            Signal::NodeFsInodesFree => {
                 self.node_fs(|fs| Amounts { capacity: fs.f_files, available: fs.f_ffree })
             }
-            EvictionSignal::PidAvailable => self.pids(),
-            EvictionSignal::AllocatableMemoryAvailable => self.of_pods(),
-            EvictionSignal::ImageFsAvailable | EvictionSignal::ImageFsInodesFree => {
+            Signal::PidAvailable => self.pids(),
+            Signal::AllocatableMemoryAvailable => self.of_pods(),
+            Signal::ImageFsAvailable | Signal::ImageFsInodesFree => {
                 Err("only the container runtime knows where its images are".to_owned())
             }
-            EvictionSignal::ContainerFsAvailable | EvictionSignal::ContainerFsInodesFree => {
+            Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree => {
                 Err("the kubelet takes the threshold of nodefs or imagefs in its place".to_owned())
             }
-            EvictionSignal::MemoryAvailable => Err("/proc/meminfo cannot be read".to_owned()),
+            Signal::MemoryAvailable => Err("/proc/meminfo cannot be read".to_owned()),
         }
     }
 
@@ -181,10 +180,11 @@ pub(super) fn others(
     places: &Places,
     observer: &Observer,
 ) -> Vec<Other> {
-    let of_kubelet = configuration.kubelet.thresholds.iter().filter(|threshold| {
-        threshold.operator == Operator::LessThan
-            && (threshold.signal != EvictionSignal::MemoryAvailable || sample.memory.is_none())
-    });
+    let of_kubelet = configuration
+        .kubelet
+        .thresholds
+        .iter()
+        .filter(|threshold| threshold.signal != Signal::MemoryAvailable || sample.memory.is_none());
     let of_kubelet =
         of_kubelet.map(|threshold| Other { written: written(configuration, threshold), ..other(threshold, places) });
     let mut others: Vec<Other> = of_kubelet.collect();
@@ -211,35 +211,29 @@ pub(super) fn others(
     others
 }
 
-fn other(threshold: &EvictionThreshold, places: &Places) -> Other {
-    let absolute = |capacity: u64| {
-        let at = threshold.value.of(i64::try_from(capacity).unwrap_or(i64::MAX));
-        // Below zero it is never reached; beyond what there can be, always crossed.
-        if at.is_negative() { 0 } else { at.bytes().map_or(u64::MAX, |at| at.0) }
-    };
+fn other(threshold: &Threshold<Quantity>, places: &Places) -> Other {
+    let of = |capacity: u64| threshold.exact().bytes(Bytes(capacity)).map(|at| at.0);
     let (at, distance, source) = match places.read(threshold.signal) {
         Ok((Amounts { capacity, available }, source)) => {
-            let at = absolute(capacity);
-            (Some(at), Some(i128::from(available) - i128::from(at)), source)
+            let at = of(capacity);
+            (at, at.map(|at| i128::from(available) - i128::from(at)), source)
         }
         Err(why) => {
-            let is_absolute = matches!(threshold.value, ThresholdValue::Quantity(_));
-            (is_absolute.then(|| absolute(0)), None, why)
+            let is_absolute = matches!(threshold.amount, Some(ThresholdAmount::At(_)));
+            (of(0).filter(|_| is_absolute), None, why)
         }
     };
     Other {
         signal: threshold.signal.to_string(),
         hard: threshold.is_hard(),
         unit: match threshold.signal {
-            EvictionSignal::NodeFsInodesFree
-            | EvictionSignal::ImageFsInodesFree
-            | EvictionSignal::ContainerFsInodesFree => Unit::Inodes,
-            EvictionSignal::PidAvailable => Unit::Processes,
-            EvictionSignal::MemoryAvailable
-            | EvictionSignal::AllocatableMemoryAvailable
-            | EvictionSignal::NodeFsAvailable
-            | EvictionSignal::ImageFsAvailable
-            | EvictionSignal::ContainerFsAvailable => Unit::Bytes,
+            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree | Signal::ContainerFsInodesFree => Unit::Inodes,
+            Signal::PidAvailable => Unit::Processes,
+            Signal::MemoryAvailable
+            | Signal::AllocatableMemoryAvailable
+            | Signal::NodeFsAvailable
+            | Signal::ImageFsAvailable
+            | Signal::ContainerFsAvailable => Unit::Bytes,
         },
         written: None,
         threshold: at,
@@ -249,17 +243,16 @@ fn other(threshold: &EvictionThreshold, places: &Places) -> Other {
 }
 
 /// The text behind a threshold; that on pods' memory follows from the machine's.
-fn written(configuration: &Configuration, threshold: &EvictionThreshold) -> Option<String> {
+fn written(configuration: &Configuration, threshold: &Threshold<Quantity>) -> Option<String> {
     let settings = &configuration.kubelet.eviction;
     let texts = if threshold.is_hard() { &settings.hard } else { &settings.soft };
-    let follows = threshold.signal == EvictionSignal::AllocatableMemoryAvailable;
-    let signal = if follows { EvictionSignal::MemoryAvailable } else { threshold.signal };
+    let follows = threshold.signal == Signal::AllocatableMemoryAvailable;
+    let signal = if follows { Signal::MemoryAvailable } else { threshold.signal };
     texts.get(signal.name()).cloned()
 }
 
-fn of_swap(free: kubelet::ThresholdAmount, hard: bool, reading: &MemReading) -> Other {
-    let at = free.of(i64::try_from(reading.swap_total.0).unwrap_or(i64::MAX)).rounded_up().max(0);
-    let at = u64::try_from(at).unwrap_or(u64::MAX);
+fn of_swap(free: ThresholdAmount, hard: bool, reading: &MemReading) -> Other {
+    let at = free.of_bytes(reading.swap_total).0;
     let has_swap = reading.swap_total > Bytes::ZERO;
     Other {
         signal: "swap.free".to_owned(),
@@ -363,10 +356,10 @@ mod tests {
         let nowhere = std::path::Path::new("/nowhere at all");
         let places = places(nowhere, nowhere, None);
         for (signal, why) in [
-            (EvictionSignal::NodeFsAvailable, "/nowhere at all: No such file"),
-            (EvictionSignal::NodeFsInodesFree, "/nowhere at all: No such file"),
-            (EvictionSignal::PidAvailable, "/nowhere at all/sys/kernel/pid_max: No such file"),
-            (EvictionSignal::AllocatableMemoryAvailable, "there is no kubepods cgroup here"),
+            (Signal::NodeFsAvailable, "/nowhere at all: No such file"),
+            (Signal::NodeFsInodesFree, "/nowhere at all: No such file"),
+            (Signal::PidAvailable, "/nowhere at all/sys/kernel/pid_max: No such file"),
+            (Signal::AllocatableMemoryAvailable, "there is no kubepods cgroup here"),
         ] {
             let refused = places.read(signal).expect_err("there is nothing");
             assert!(refused.starts_with(why), "{refused}");

@@ -4,6 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use plimsoll_config::kubelet::{EvictionSettings, parse_map_flag, parse_thresholds};
+use plimsoll_units::Bytes;
 
 fuzz_target!(|text: &str| {
     let mut lines = text.lines();
@@ -18,7 +19,7 @@ fuzz_target!(|text: &str| {
     match parse_thresholds(&settings) {
         Ok(thresholds) => {
             for threshold in thresholds {
-                let _ = threshold.value.of(i64::MAX).to_string();
+                let _ = threshold.exact().bytes(Bytes(u64::MAX));
             }
         }
         Err(error) => assert!(!error.to_string().is_empty()),

@@ -1,9 +1,8 @@
 //! Thresholds from configuration maps, for a disk layout, from flags, and on a capacity.
 
-use plimsoll_config::kubelet::{
-    DiskLayout, EvictionSettings, EvictionThreshold, Operator, ThresholdValue, derive_containerfs, parse_map_flag,
-    parse_thresholds,
-};
+use plimsoll_config::kubelet::{DiskLayout, EvictionSettings, derive_containerfs, parse_map_flag, parse_thresholds};
+use plimsoll_policy::kubelet::{self, Origin, ThresholdAmount};
+use plimsoll_units::{Percentage, Quantity};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -93,13 +92,13 @@ enum Value {
     Percentage { percentage: String, percentage_bits: String },
 }
 
-impl From<&ThresholdValue> for Value {
-    fn from(value: &ThresholdValue) -> Self {
-        match value {
-            ThresholdValue::Quantity(quantity) => {
+impl From<&ThresholdAmount<Quantity>> for Value {
+    fn from(amount: &ThresholdAmount<Quantity>) -> Self {
+        match amount {
+            ThresholdAmount::At(quantity) => {
                 Self::Quantity { quantity: quantity.to_string(), value: quantity.to_decimal() }
             }
-            ThresholdValue::Percentage(share) => Self::Percentage {
+            ThresholdAmount::Share(share) => Self::Percentage {
                 // Go's name for it.
                 percentage: share.fraction().to_string().replace("inf", "+Inf"),
                 percentage_bits: format!("{:08x}", share.fraction().to_bits()),
@@ -108,15 +107,16 @@ impl From<&ThresholdValue> for Value {
     }
 }
 
-fn sorted(thresholds: &[EvictionThreshold]) -> Vec<Threshold> {
-    let thresholds = thresholds.iter().map(|threshold| Threshold {
-        grace_period_ns: threshold.grace_period_ns,
+fn sorted(thresholds: &[kubelet::Threshold<Quantity>]) -> Vec<Threshold> {
+    // The kubelet's list does not have those that it replaced.
+    let thresholds = thresholds.iter().filter(|threshold| threshold.origin != Origin::ReplacedInCopy);
+    // One that is never met has no operator there.
+    let never = ThresholdAmount::Share(Percentage::of_one(0.0));
+    let thresholds = thresholds.map(|threshold| Threshold {
+        grace_period_ns: i64::try_from(threshold.grace.as_nanos()).unwrap_or(i64::MAX),
         signal: threshold.signal.to_string(),
-        operator: match threshold.operator {
-            Operator::LessThan => "LessThan".to_owned(),
-            Operator::Never => String::new(),
-        },
-        value: Value::from(&threshold.value),
+        operator: threshold.amount.as_ref().map_or("", |_| "LessThan").to_owned(),
+        value: Value::from(threshold.amount.as_ref().unwrap_or(&never)),
         min_reclaim: threshold.min_reclaim.as_ref().map(Value::from),
     });
     in_order(thresholds.collect())
@@ -148,7 +148,7 @@ impl crate::Case for Case {
                 };
                 let layout = DiskLayout { dedicated_image_fs, split_container_fs };
                 // Where the list has no room matters to the first turn only.
-                let warning = derive_containerfs(&mut ours, layout, 0).warning;
+                let warning = derive_containerfs(&mut ours, layout, 0);
                 let ours = sorted(&ours);
                 let is_one = outcomes
                     .into_iter()
@@ -167,8 +167,12 @@ impl crate::Case for Case {
                 let hard = Map::from([("memory.available".to_owned(), threshold)]);
                 let ours = parse_thresholds(&EvictionSettings { hard, ..EvictionSettings::default() });
                 let ours = ours.map(|thresholds| {
-                    thresholds.first().map(|threshold| {
-                        let quantity = threshold.value.of(capacity);
+                    thresholds.into_iter().next().and_then(|threshold| threshold.amount).map(|amount| {
+                        // Percentages print with binary suffixes whatever they are of.
+                        let quantity = match amount {
+                            ThresholdAmount::At(quantity) => quantity,
+                            ThresholdAmount::Share(share) => Quantity::binary(share.of(capacity).into()),
+                        };
                         (quantity.to_string(), quantity.to_decimal())
                     })
                 });

@@ -1,8 +1,9 @@
 //! Thresholds for the file system of containers, which the kubelet derives instead of asking for them.
 
-use super::threshold::{EvictionSettings, EvictionThreshold, Operator, ThresholdValue, is_dropped};
-use plimsoll_policy::kubelet::Signal as EvictionSignal;
-use plimsoll_units::Percentage;
+use super::threshold::{EvictionSettings, is_dropped};
+use core::time::Duration;
+use plimsoll_policy::kubelet::{Origin, Signal, Threshold, ThresholdAmount};
+use plimsoll_units::Quantity;
 use std::collections::BTreeMap;
 
 /// The disks of the container runtime.
@@ -14,81 +15,65 @@ pub struct DiskLayout {
     pub split_container_fs: bool,
 }
 
-/// A configured threshold that a derived one took the place of.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Replaced {
-    /// Its place in the list.
-    pub index: usize,
-    /// What it replaced.
-    pub configured: EvictionThreshold,
-    /// The kubelet wrote into the list that it uses in this turn already. Otherwise it wrote into a copy, because the
-    /// list had no capacity for one that was added before, and this turn still uses what was configured.
-    pub in_place: bool,
-}
-
-/// What the kubelet did to the configured ones among them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ContainerFs {
-    /// Its warning. Of several it gives the last, since it overwrites each with the next.
-    pub warning: Option<String>,
-    /// Those that were replaced, in the order in which they were.
-    pub replaced: Vec<Replaced>,
-}
-
-/// Derives them, and returns which configured ones were replaced (`UpdateContainerFsThresholds`). `room`: how many more
-/// thresholds fit the kubelet's list before it has to be copied ([`room`]).
+/// Derives them (`UpdateContainerFsThresholds`), and gives the kubelet's warning of those that are configured: of several
+/// the last, since it overwrites each with the next. `room`: how many more thresholds fit the kubelet's list before it has
+/// to be copied ([`room`]). Behind them are those that it replaced in a copy: its first turn still uses them.
 ///
 /// On one disk, or with writable layers on the node's disk, they are those of nodefs; with everything of the runtime's on
 /// its own disk, those of imagefs. Where there is nothing to derive from, a threshold that is never met takes the place.
 /// For a runtime that reports a separate file system of containers but none of images, nothing is derived.
-pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskLayout, room: usize) -> ContainerFs {
+pub fn derive_containerfs(
+    thresholds: &mut Vec<Threshold<Quantity>>,
+    layout: DiskLayout,
+    room: usize,
+) -> Option<String> {
     let warning = thresholds
         .iter()
         .rev()
-        .find(|threshold| {
-            matches!(threshold.signal, EvictionSignal::ContainerFsAvailable | EvictionSignal::ContainerFsInodesFree)
-        })
+        .find(|threshold| matches!(threshold.signal, Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree))
         .map(|threshold| {
             let kind = if threshold.is_hard() { "hard" } else { "soft" };
             format!("found {} for {kind} eviction. ignoring", threshold.signal)
         });
-    let mut replaced = Vec::new();
     let (available, inodes) = match (layout.dedicated_image_fs, layout.split_container_fs) {
-        (true, true) | (false, false) => (EvictionSignal::NodeFsAvailable, EvictionSignal::NodeFsInodesFree),
-        (true, false) => (EvictionSignal::ImageFsAvailable, EvictionSignal::ImageFsInodesFree),
-        (false, true) => return ContainerFs { warning, replaced },
+        (true, true) | (false, false) => (Signal::NodeFsAvailable, Signal::NodeFsInodesFree),
+        (true, false) => (Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
+        (false, true) => return warning,
     };
     let before = thresholds.clone();
+    let mut replaced = Vec::new();
     // Of several that fit the last counts: a soft one without grace, which is a hard one, comes after the hard one.
     let last = |signal, hard| before.iter().rposition(|found| found.signal == signal && found.is_hard() == hard);
-    for (derived, source) in
-        [(EvictionSignal::ContainerFsAvailable, available), (EvictionSignal::ContainerFsInodesFree, inodes)]
-    {
+    for (signal, source) in [(Signal::ContainerFsAvailable, available), (Signal::ContainerFsInodesFree, inodes)] {
         for hard in [true, false] {
+            let (grace, origin) = (Duration::ZERO, Origin::Derived);
             let threshold = last(source, hard).map_or(
-                EvictionThreshold {
-                    signal: derived,
-                    operator: Operator::Never,
-                    value: ThresholdValue::Percentage(Percentage::of_one(0.0)),
-                    grace_period_ns: 0,
-                    min_reclaim: None,
-                },
-                |found| EvictionThreshold { signal: derived, ..before[found].clone() },
+                Threshold { signal, amount: None, grace, min_reclaim: None, origin },
+                |found| Threshold { signal, origin, ..before[found].clone() },
             );
-            match last(derived, hard) {
-                // The kubelet compares percentages by value and quantities by pointer: an equal percentage is not
-                // replaced.
-                Some(index) if threshold.is_share() && thresholds[index] == threshold => {}
-                Some(index) => {
-                    let in_place = thresholds.len() - before.len() <= room;
-                    let configured = core::mem::replace(&mut thresholds[index], threshold);
-                    replaced.push(Replaced { index, configured, in_place });
-                }
-                None => thresholds.push(threshold),
+            let Some(index) = last(signal, hard) else {
+                thresholds.push(threshold);
+                continue;
+            };
+            let configured = &before[index];
+            // The kubelet compares percentages by value and quantities by pointer: an equal percentage is not replaced.
+            let is_share =
+                matches!((&threshold.amount, &threshold.min_reclaim), (Some(ThresholdAmount::Share(_)), None));
+            if is_share && *configured == (Threshold { origin: configured.origin, ..threshold.clone() }) {
+                continue;
+            }
+            if thresholds.len() - before.len() <= room {
+                // It writes into the list that it uses in this turn already,
+                thresholds[index] = Threshold { origin: Origin::DerivedInPlace, ..threshold };
+            } else {
+                // or into a copy, because the list had no capacity for one that was added before.
+                thresholds[index] = threshold;
+                replaced.push(Threshold { origin: Origin::ReplacedInCopy, ..configured.clone() });
             }
         }
     }
-    ContainerFs { warning, replaced }
+    thresholds.append(&mut replaced);
+    warning
 }
 
 /// How many more thresholds fit the list that the kubelet (Go 1.26, amd64) made of these settings, whose thresholds are
@@ -96,7 +81,7 @@ pub fn derive_containerfs(thresholds: &mut Vec<EvictionThreshold>, layout: DiskL
 ///
 /// The list is made of the hard ones first, and the soft ones are added; where pods are enforced it is copied, and what
 /// that derives is added to the copy.
-pub(crate) fn room(settings: &EvictionSettings, thresholds: &[EvictionThreshold]) -> usize {
+pub(crate) fn room(settings: &EvictionSettings, thresholds: &[Threshold<Quantity>]) -> usize {
     let count = |map: &BTreeMap<String, String>| map.values().filter(|written| !is_dropped(written)).count();
     let (hard, both) = (count(&settings.hard), count(&settings.hard) + count(&settings.soft));
     let capacity =

@@ -16,14 +16,10 @@ pub(crate) mod typed;
 pub(crate) mod words;
 
 pub(crate) use containerfs::room;
-pub use containerfs::{ContainerFs, DiskLayout, Replaced, derive_containerfs};
+pub use containerfs::{DiskLayout, derive_containerfs};
 pub use flag::{MalformedPair, parse_map_flag};
 pub use keys::{DEFAULT_EVICTION_HARD, KEYS, Key, Role, Shape};
-pub use plimsoll_policy::kubelet::Signal as EvictionSignal;
 pub use plimsoll_units::{DurationError, FloatError, parse_duration, parse_float32};
 pub use settings::{Entry, Setting, SettingValue, Settings};
-pub use threshold::{
-    EvictionSettings, EvictionThreshold, Operator, SettingError, ThresholdError, ThresholdValue, parse_all_thresholds,
-    parse_thresholds,
-};
+pub use threshold::{EvictionSettings, SettingError, ThresholdError, parse_all_thresholds, parse_thresholds};
 pub use typed::{Kubelet, RESERVABLE};

@@ -1,63 +1,9 @@
 //! Thresholds from the maps of strings that a kubelet is configured with.
 
-use plimsoll_policy::kubelet::Signal as EvictionSignal;
+use core::time::Duration;
+use plimsoll_policy::kubelet::{Origin, Signal, Threshold, ThresholdAmount};
 use plimsoll_units::{DurationError, FloatError, Percentage, Quantity, QuantityError, parse_duration};
 use std::collections::BTreeMap;
-
-/// Where a threshold is.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ThresholdValue {
-    /// At this amount.
-    Quantity(Quantity),
-    /// At this share of the capacity.
-    Percentage(Percentage),
-}
-
-impl ThresholdValue {
-    /// The amount on something with this capacity. Percentages print with binary suffixes whatever they are of.
-    pub fn of(&self, capacity: i64) -> Quantity {
-        match self {
-            Self::Quantity(quantity) => quantity.clone(),
-            Self::Percentage(share) => Quantity::binary(share.of(capacity).into()),
-        }
-    }
-}
-
-/// How a reading is held against a threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operator {
-    /// Met while less is available.
-    LessThan,
-    /// Never met. The kubelet makes such ones where it finds nothing to derive a containerfs threshold from.
-    Never,
-}
-
-/// One threshold.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EvictionThreshold {
-    /// What is measured.
-    pub signal: EvictionSignal,
-    /// How.
-    pub operator: Operator,
-    /// The threshold's value.
-    pub value: ThresholdValue,
-    /// Nanoseconds for which it must be met; zero makes it a hard one, whatever map it came from.
-    pub grace_period_ns: i64,
-    /// How much above the threshold is wanted again.
-    pub min_reclaim: Option<ThresholdValue>,
-}
-
-impl EvictionThreshold {
-    /// Whether it acts at once.
-    pub const fn is_hard(&self) -> bool {
-        self.grace_period_ns == 0
-    }
-
-    /// Whether there is no amount in it.
-    pub(super) const fn is_share(&self) -> bool {
-        matches!((&self.value, &self.min_reclaim), (ThresholdValue::Percentage(_), None))
-    }
-}
 
 /// The kubelet's settings, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +46,7 @@ pub enum ThresholdError {
     #[error("eviction percentage threshold {signal} must be >= 0%: {value}")]
     PercentageNegative {
         /// Of what.
-        signal: EvictionSignal,
+        signal: Signal,
         /// As it is written.
         value: String,
     },
@@ -108,7 +54,7 @@ pub enum ThresholdError {
     #[error("eviction percentage threshold {signal} must be <= 100%: {value}")]
     PercentageAboveAll {
         /// Of what.
-        signal: EvictionSignal,
+        signal: Signal,
         /// As it is written.
         value: String,
     },
@@ -116,7 +62,7 @@ pub enum ThresholdError {
     #[error("eviction threshold {signal} must be positive: {value}")]
     QuantityNotPositive {
         /// Of what.
-        signal: EvictionSignal,
+        signal: Signal,
         /// As Kubernetes prints it.
         value: String,
     },
@@ -127,16 +73,16 @@ pub enum ThresholdError {
     #[error("eviction percentage minimum reclaim {signal} must be positive: {value}")]
     ReclaimNotPositive {
         /// Of what.
-        signal: EvictionSignal,
+        signal: Signal,
         /// As it is written.
         value: String,
     },
     /// A minimum reclaim is below zero.
     #[error("negative eviction minimum reclaim specified for {0}")]
-    ReclaimNegative(EvictionSignal),
+    ReclaimNegative(Signal),
     /// A soft threshold has no grace period.
     #[error("grace period must be specified for the soft eviction threshold {0}")]
-    GraceMissing(EvictionSignal),
+    GraceMissing(Signal),
 }
 
 impl ThresholdError {
@@ -170,13 +116,13 @@ pub struct SettingError {
 
 /// Parses the settings. Of several errors the first is returned, in the order hard, soft, grace, minimum reclaim, missing
 /// grace, and by name within each; the kubelet's own order within each is random.
-pub fn parse_thresholds(settings: &EvictionSettings) -> Result<Vec<EvictionThreshold>, ThresholdError> {
+pub fn parse_thresholds(settings: &EvictionSettings) -> Result<Vec<Threshold<Quantity>>, ThresholdError> {
     let (thresholds, errors) = parse_all_thresholds(settings);
     errors.into_iter().next().map_or(Ok(thresholds), |first| Err(first.error))
 }
 
 /// Parses the settings, with every error in that order. The thresholds are those without an error.
-pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThreshold>, Vec<SettingError>) {
+pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<Threshold<Quantity>>, Vec<SettingError>) {
     let mut errors = Vec::new();
     let mut thresholds = statements("evictionHard", &settings.hard, &mut errors);
     let soft = statements("evictionSoft", &settings.soft, &mut errors);
@@ -186,7 +132,7 @@ pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThresho
         each("evictionMinimumReclaim", &settings.min_reclaim, &mut errors, min_reclaim).into_iter().collect();
     for threshold in soft {
         match grace.get(&threshold.signal) {
-            Some(grace) => thresholds.push(EvictionThreshold { grace_period_ns: *grace, ..threshold }),
+            Some(grace) => thresholds.push(Threshold { grace: *grace, ..threshold }),
             // One that is there and is wrong is an error already.
             None if settings.soft_grace.contains_key(threshold.signal.name()) => {}
             None => errors.push(SettingError {
@@ -203,19 +149,16 @@ pub fn parse_all_thresholds(settings: &EvictionSettings) -> (Vec<EvictionThresho
         // The copy keeps the minimum reclaim of memory; one that is given for allocatable memory is ignored.
         let derived: Vec<_> = thresholds
             .iter()
-            .filter(|threshold| threshold.signal == EvictionSignal::MemoryAvailable && threshold.is_hard())
-            .map(|threshold| EvictionThreshold {
-                signal: EvictionSignal::AllocatableMemoryAvailable,
-                ..threshold.clone()
-            })
+            .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard())
+            .map(|threshold| Threshold { signal: Signal::AllocatableMemoryAvailable, ..threshold.clone() })
             .collect();
         thresholds.extend(derived);
     }
     (thresholds, errors)
 }
 
-fn signal(name: &str) -> Result<EvictionSignal, ThresholdError> {
-    EvictionSignal::parse(name).ok_or_else(|| ThresholdError::UnknownSignal(name.to_owned()))
+fn signal(name: &str) -> Result<Signal, ThresholdError> {
+    Signal::parse(name).ok_or_else(|| ThresholdError::UnknownSignal(name.to_owned()))
 }
 
 /// Parses the values of a map by signal; those that fail are errors.
@@ -223,8 +166,8 @@ fn each<T>(
     map: &'static str,
     values: &BTreeMap<String, String>,
     errors: &mut Vec<SettingError>,
-    parse: impl Fn(EvictionSignal, &str) -> Result<T, ThresholdError>,
-) -> Vec<(EvictionSignal, T)> {
+    parse: impl Fn(Signal, &str) -> Result<T, ThresholdError>,
+) -> Vec<(Signal, T)> {
     let mut parsed = Vec::with_capacity(values.len());
     for (name, written) in values {
         match signal(name).and_then(|signal| Ok((signal, parse(signal, written)?))) {
@@ -239,18 +182,18 @@ fn statements(
     map: &'static str,
     values: &BTreeMap<String, String>,
     errors: &mut Vec<SettingError>,
-) -> Vec<EvictionThreshold> {
+) -> Vec<Threshold<Quantity>> {
     let parsed = each(map, values, errors, statement);
     parsed
         .into_iter()
         .filter_map(|(signal, value)| {
-            let operator = Operator::LessThan;
-            Some(EvictionThreshold { signal, operator, value: value?, grace_period_ns: 0, min_reclaim: None })
+            let (amount, origin) = (Some(value?), Origin::Configured);
+            Some(Threshold { signal, amount, grace: Duration::ZERO, min_reclaim: None, origin })
         })
         .collect()
 }
 
-pub(crate) fn statement(signal: EvictionSignal, written: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
+pub(crate) fn statement(signal: Signal, written: &str) -> Result<Option<ThresholdAmount<Quantity>>, ThresholdError> {
     let value = || written.to_owned();
     if is_dropped(written) {
         return Ok(None);
@@ -263,13 +206,13 @@ pub(crate) fn statement(signal: EvictionSignal, written: &str) -> Result<Option<
         if share.fraction() > 1.0 {
             return Err(ThresholdError::PercentageAboveAll { signal, value: value() });
         }
-        return Ok(Some(ThresholdValue::Percentage(share)));
+        return Ok(Some(ThresholdAmount::Share(share)));
     }
     let quantity = Quantity::parse(written)?;
     if quantity.is_negative() || quantity.is_zero() {
         return Err(ThresholdError::QuantityNotPositive { signal, value: quantity.to_string() });
     }
-    Ok(Some(ThresholdValue::Quantity(quantity)))
+    Ok(Some(ThresholdAmount::At(quantity)))
 }
 
 /// Whether the kubelet makes no threshold of it. It compares the text: `0.0%` and `100.0%` are thresholds.
@@ -277,24 +220,24 @@ pub(super) fn is_dropped(written: &str) -> bool {
     matches!(written, "0%" | "100%")
 }
 
-fn grace_period(_: EvictionSignal, written: &str) -> Result<i64, ThresholdError> {
-    let grace = parse_duration(written)?;
-    if grace < 0 { Err(ThresholdError::GraceNegative(written.to_owned())) } else { Ok(grace) }
+fn grace_period(_: Signal, written: &str) -> Result<Duration, ThresholdError> {
+    let grace = u64::try_from(parse_duration(written)?);
+    grace.map(Duration::from_nanos).map_err(|_| ThresholdError::GraceNegative(written.to_owned()))
 }
 
-pub(crate) fn min_reclaim(signal: EvictionSignal, written: &str) -> Result<ThresholdValue, ThresholdError> {
+pub(crate) fn min_reclaim(signal: Signal, written: &str) -> Result<ThresholdAmount<Quantity>, ThresholdError> {
     if written.ends_with('%') {
         let share = Percentage::parse(written)?;
         return if share.fraction() <= 0.0 {
             Err(ThresholdError::ReclaimNotPositive { signal, value: written.to_owned() })
         } else {
-            Ok(ThresholdValue::Percentage(share))
+            Ok(ThresholdAmount::Share(share))
         };
     }
     let quantity = Quantity::parse(written)?;
     if quantity.is_negative() {
         Err(ThresholdError::ReclaimNegative(signal))
     } else {
-        Ok(ThresholdValue::Quantity(quantity))
+        Ok(ThresholdAmount::At(quantity))
     }
 }

@@ -2,12 +2,12 @@
 
 use super::read::expected_in;
 use super::settings::{Entry, Setting, SettingValue, Settings};
-use super::threshold::{EvictionSettings, EvictionThreshold, ThresholdError, parse_all_thresholds};
+use super::threshold::{EvictionSettings, ThresholdError, parse_all_thresholds};
 use super::{KEYS, Shape, parse_duration};
 use crate::model::Origin;
 use crate::tree::{Problems, any_of, nearest, unknown_key};
 use core::time::Duration;
-use plimsoll_policy::kubelet::Signal as EvictionSignal;
+use plimsoll_policy::kubelet::{Signal, Threshold};
 use plimsoll_policy::shutdown::{Period, ShutdownConfig, ShutdownConfigError};
 use plimsoll_units::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub struct Kubelet {
     pub eviction: EvictionSettings,
     /// The thresholds, those derived for allocatable memory included; those for containerfs are not, since they follow
     /// from the runtime's disks.
-    pub thresholds: Vec<EvictionThreshold>,
+    pub thresholds: Vec<Threshold<Quantity>>,
     /// `evictionPressureTransitionPeriod`.
     pub pressure_transition: Duration,
     /// `evictionMaxPodGracePeriod`. Below zero it reads as "the pod's own", and is a second in the kubelet's code.
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         self.settings.map(key).map(|(name, entry)| (name.clone(), entry.text.clone())).collect()
     }
 
-    fn thresholds(&mut self) -> (EvictionSettings, Vec<EvictionThreshold>) {
+    fn thresholds(&mut self) -> (EvictionSettings, Vec<Threshold<Quantity>>) {
         let eviction = EvictionSettings {
             hard: self.texts("evictionHard"),
             soft: self.texts("evictionSoft"),
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
             let value = error.error.expected(text);
             let expected = match (&error.error, value) {
                 (ThresholdError::UnknownSignal(misspelt), _) => {
-                    let signals = EvictionSignal::ALL.map(EvictionSignal::name);
+                    let signals = Signal::ALL.map(Signal::name);
                     if let Some(near) = nearest(misspelt, signals) {
                         self.problems.mean(&format!("{}.{near}", error.map));
                     }
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
                 let is_soft = eviction.soft.contains_key(name);
                 let has_one = is_soft || key == "evictionMinimumReclaim" && eviction.hard.contains_key(name);
                 let is_hard_meant = key == "evictionMinimumReclaim" && self.is_meant("evictionHard", name);
-                let is_unknown = EvictionSignal::parse(name).is_none();
+                let is_unknown = Signal::parse(name).is_none();
                 if has_one || is_unknown || is_hard_meant || self.is_meant("evictionSoft", name) {
                     continue;
                 }

@@ -2,15 +2,26 @@
 
 use super::signals::{Readings, Signal};
 use core::time::Duration;
-use plimsoll_units::{Amount, Bytes, Percentage};
+use plimsoll_units::{Amount, Bytes, Percentage, Quantity};
 
-/// At how much a threshold is.
+/// At how much a threshold is. As it is configured, the amount is a [`Quantity`], whose text messages repeat; decisions,
+/// which allocate nothing, take it as an [`Amount`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ThresholdAmount {
+pub enum ThresholdAmount<Q = Amount> {
     /// At this amount.
-    At(Amount),
+    At(Q),
     /// At this share of the capacity.
     Share(Percentage),
+}
+
+impl ThresholdAmount<Quantity> {
+    /// The same without its text.
+    pub fn exact(&self) -> ThresholdAmount {
+        match self {
+            Self::At(quantity) => ThresholdAmount::At(quantity.amount()),
+            Self::Share(share) => ThresholdAmount::Share(*share),
+        }
+    }
 }
 
 impl ThresholdAmount {
@@ -59,19 +70,36 @@ impl Origin {
     }
 }
 
-/// A threshold.
+/// A threshold, with its amounts as they are configured or without their texts ([`ThresholdAmount`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Threshold {
+pub struct Threshold<Q = Amount> {
     /// What is measured.
     pub signal: Signal,
     /// Met while less than this is available; none is never met (the kubelet derives such ones from nothing).
-    pub amount: Option<ThresholdAmount>,
+    pub amount: Option<ThresholdAmount<Q>>,
     /// How long it must be met before anything is done. Zero makes it a hard one, wherever it was configured.
     pub grace: Duration,
     /// How much above the threshold is wanted again once it was met.
-    pub min_reclaim: Option<ThresholdAmount>,
+    pub min_reclaim: Option<ThresholdAmount<Q>>,
     /// Where it comes from.
     pub origin: Origin,
+}
+
+impl<Q> Threshold<Q> {
+    /// Whether it acts at once.
+    pub const fn is_hard(&self) -> bool {
+        self.grace.is_zero()
+    }
+}
+
+impl Threshold<Quantity> {
+    /// The same without the texts of its amounts.
+    pub fn exact(&self) -> Threshold {
+        let Self { signal, amount, grace, min_reclaim, origin } = self;
+        let exact = |amount: &Option<ThresholdAmount<Quantity>>| amount.as_ref().map(ThresholdAmount::exact);
+        let (amount, min_reclaim) = (exact(amount), exact(min_reclaim));
+        Threshold { signal: *signal, amount, grace: *grace, min_reclaim, origin: *origin }
+    }
 }
 
 impl Threshold {
@@ -83,11 +111,6 @@ impl Threshold {
     /// How much it is of this capacity, in bytes; nothing where it is never met.
     pub fn bytes(&self, capacity: Bytes) -> Option<Bytes> {
         self.amount.map(|amount| amount.of_bytes(capacity))
-    }
-
-    /// Whether it acts at once.
-    pub const fn is_hard(&self) -> bool {
-        self.grace.is_zero()
     }
 
     /// Whether it is met (`thresholdsMet`): never without a reading.
