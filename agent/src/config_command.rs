@@ -217,11 +217,11 @@ fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> 
 fn pods_use() -> Option<Bytes> {
     let root = Root::open(Path::new(CGROUP_ROOT)).ok()?;
     let pods = [&b"kubepods.slice"[..], b"kubepods"];
-    let pods = pods.into_iter().find_map(|path| Handle::open(&root, path).ok().flatten())?;
+    let pods = pods.into_iter().find_map(|path| Handle::open_to_read(&root, path).ok().flatten())?;
     Some(pods.usage().ok()?.saturating_sub(pods.page_cache().ok()?.inactive_file))
 }
 
-/// The names in `/proc/swaps`, below its head.
+/// The names in `/proc/swaps`, below its head. The crate procfs has no reader of that file.
 fn swaps(text: &str) -> Vec<String> {
     text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }

@@ -2,31 +2,28 @@
 //! read.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use plimsoll_config::Configuration;
 use plimsoll_inventory::{Bounds, Patterns, Protected, discover};
-use plimsoll_node::cgroup::Root;
+use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_policy::Protected as Why;
 use plimsoll_report::trace::{Memory, Owner, Sample, Slice, Workload};
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
+use plimsoll_units::{Bytes, MonotonicNs, Pattern};
 
-/// What a cgroup's files say of its memory. What is not there or cannot be read is absent.
+/// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) usage: Option<Bytes>,
     pub(crate) peak: Option<Bytes>,
     pub(crate) swapped: Option<Bytes>,
     pub(crate) active_file: Option<Bytes>,
-    pub(crate) inactive_file: Option<Bytes>,
-    pub(crate) slab_reclaimable: Option<Bytes>,
+    cache: Option<PageCache>,
     /// The larger of `memory.low` and `memory.min`.
-    pub(crate) reservation: Option<Bytes>,
+    pub(crate) reservation: Bytes,
     /// `memory.max`, if it is a limit.
     pub(crate) max: Option<Bytes>,
     /// No process is left in it.
@@ -34,48 +31,28 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn read(folder: &Path) -> Self {
-        let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
-        let limit = |name: &str| match text(name)?.trim() {
-            "max" => Some(Bytes(u64::MAX)),
-            number => number.parse().ok().map(Bytes),
-        };
-        let stat = text("memory.stat").unwrap_or_default();
-        let events = text("cgroup.events").unwrap_or_default();
-        let of_stat = |name| field(&stat, name).map(Bytes);
-        let reservation = [limit("memory.low"), limit("memory.min")].into_iter().flatten().max();
+    fn of(cgroup: &Handle) -> Self {
         Self {
-            usage: limit("memory.current"),
-            peak: limit("memory.peak"),
-            swapped: limit("memory.swap.current"),
-            active_file: of_stat("active_file"),
-            inactive_file: of_stat("inactive_file"),
-            slab_reclaimable: of_stat("slab_reclaimable"),
-            reservation,
-            max: limit("memory.max").filter(|max| max.0 != u64::MAX),
-            is_empty: field(&events, "populated") == Some(0),
+            usage: cgroup.usage().ok(),
+            peak: cgroup.peak().ok(),
+            swapped: cgroup.swapped().ok(),
+            active_file: cgroup.active_file().ok(),
+            cache: cgroup.page_cache().ok(),
+            reservation: cgroup.protection(),
+            max: cgroup.max().ok().flatten(),
+            is_empty: cgroup.populated() == Ok(false),
         }
     }
 
     /// The working set: usage without inactive page cache.
     pub(crate) fn working_set(&self) -> Option<Bytes> {
-        Some(self.usage?.saturating_sub(self.inactive_file.unwrap_or(Bytes::ZERO)))
+        Some(self.usage?.saturating_sub(self.cache.unwrap_or_default().inactive_file))
     }
 
     /// What reclaim could not take without swap.
     fn held(&self) -> Option<Bytes> {
-        Some(self.usage?.saturating_sub(self.reclaimable()?))
+        Some(self.usage?.saturating_sub(self.cache?.reclaimable?))
     }
-
-    /// What reclaim could take without swap, by the core's formula: page cache and reclaimable slab.
-    fn reclaimable(&self) -> Option<Bytes> {
-        Some(self.active_file?.saturating_add(self.inactive_file?).saturating_add(self.slab_reclaimable?))
-    }
-}
-
-/// The number after a name at the beginning of a line.
-fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// What it reads.
@@ -107,6 +84,12 @@ impl Observer {
         self.root.as_ref().map(|root| root.path().join(OsStr::from_bytes(cgroup)))
     }
 
+    /// A cgroup's memory now; absent where there is no such cgroup, or it cannot be opened.
+    pub(crate) fn figures(&self, cgroup: &[u8]) -> Option<Figures> {
+        let handle = Handle::open_to_read(self.root.as_ref()?, cgroup).ok()??;
+        Some(Figures::of(&handle))
+    }
+
     /// The machine's memory now.
     pub(crate) fn memory(&self) -> Option<MemReading> {
         self.memory.as_ref()?.read().ok()
@@ -128,7 +111,7 @@ impl Observer {
 
     fn slices(&self) -> Vec<Slice> {
         let slice = |pattern: &Pattern| {
-            let figures = Figures::read(&self.folder(pattern.as_str().as_bytes())?);
+            let figures = self.figures(pattern.as_str().as_bytes())?;
             let max = figures.max?;
             let available_bytes = max.saturating_sub(figures.working_set()?);
             let mem_available_bytes = figures.held().map(|held| max.saturating_sub(held));
@@ -144,12 +127,11 @@ impl Observer {
         let mut workloads = Vec::new();
         let refused = found.refused.iter().map(|path| (path, None));
         for (path, found) in found.workloads.iter().map(|found| (&found.path, Some(found))).chain(refused) {
-            let folder = root.path().join(OsStr::from_bytes(path));
-            let Ok(id) = fs::metadata(&folder).map(|folder| CgroupId(folder.ino())) else { continue };
-            let figures = Figures::read(&folder);
+            let Ok(Some(handle)) = Handle::open_to_read(root, path) else { continue };
+            let figures = Figures::of(&handle);
             workloads.push(Workload {
                 cgroup: String::from_utf8_lossy(path).into_owned(),
-                id,
+                id: handle.id(),
                 usage_bytes: figures.working_set(),
                 held_bytes: figures.held(),
                 swapped_bytes: figures.swapped,
@@ -182,6 +164,7 @@ impl Observer {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::fs;
 
     /// A tree of cgroups: path, usage, active and inactive cache, `memory.low`, limit; zero for none.
     pub(crate) fn tree(cgroups: &[(&str, u64, u64, u64, u64, u64)]) -> tempfile::TempDir {

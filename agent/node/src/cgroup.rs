@@ -119,7 +119,16 @@ impl Handle {
     /// Opens the cgroup at `path` below the root (bytes as the kernel has them, no slash at the beginning). The root
     /// itself is refused: nothing is ever done to all of a machine. `None` where there is no such cgroup.
     pub fn open(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
-        match Self::open_all(root.as_fd(), path) {
+        Self::open_for(root, path, true)
+    }
+
+    /// The same for one that is only read, which takes no right to write.
+    pub fn open_to_read(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
+        Self::open_for(root, path, false)
+    }
+
+    fn open_for(root: &Root, path: &[u8], is_written: bool) -> Result<Option<Self>, NodeError> {
+        match Self::open_all(root.as_fd(), path, is_written) {
             Ok(handle) => Ok(Some(handle)),
             Err(Errno::NOENT | Errno::NODEV) => Ok(None),
             Err(source) => Err(NodeError::Open {
@@ -134,7 +143,7 @@ impl Handle {
         }
     }
 
-    fn open_all(root: BorrowedFd<'_>, path: &[u8]) -> Result<Self, Errno> {
+    fn open_all(root: BorrowedFd<'_>, path: &[u8], is_written: bool) -> Result<Self, Errno> {
         let dir = open_below(root, path)?;
         let id = id_of(dir.as_fd())?;
         let at = dir.as_fd();
@@ -144,8 +153,8 @@ impl Handle {
             path: path.to_vec(),
             current: open("memory.current", OFlags::RDONLY)?,
             events: open("cgroup.events", OFlags::RDONLY)?.ok_or(Errno::NOENT)?,
-            freeze: open("cgroup.freeze", OFlags::RDWR)?,
-            kill: open("cgroup.kill", OFlags::WRONLY)?,
+            freeze: if is_written { open("cgroup.freeze", OFlags::RDWR)? } else { None },
+            kill: if is_written { open("cgroup.kill", OFlags::WRONLY)? } else { None },
             dir,
         })
     }
@@ -209,6 +218,12 @@ impl Handle {
         Ok(PageCache { charged, inactive_file, reclaimable })
     }
 
+    /// Page cache on its active list. As old and as costly as [`Self::page_cache`].
+    pub fn active_file(&self) -> Result<Bytes, Fault> {
+        let [active_file] = self.stat(["active_file"])?;
+        active_file
+    }
+
     /// Memory of the kernel's own that is charged to it (`kernel` of `memory.stat`, Linux 5.18 and later). As old and as
     /// costly as [`Self::page_cache`].
     pub fn kernel_memory(&self) -> Result<Bytes, Fault> {
@@ -231,6 +246,21 @@ impl Handle {
     pub fn max(&self) -> Result<Option<Bytes>, Fault> {
         let max = limit(&self.open_file("memory.max", OFlags::RDONLY)?)?;
         Ok((max.0 != u64::MAX).then_some(max))
+    }
+
+    /// The most that it has used since it was made (Linux 5.19 and later). Opens a file: for a helper thread.
+    pub fn peak(&self) -> Result<Bytes, Fault> {
+        number(&self.open_file("memory.peak", OFlags::RDONLY)?)
+    }
+
+    /// What of its memory is in swap. Opens a file: for a helper thread.
+    pub fn swapped(&self) -> Result<Bytes, Fault> {
+        number(&self.open_file("memory.swap.current", OFlags::RDONLY)?)
+    }
+
+    /// What it is promised, as [`protection`] has it, whoever may write these files. Opens files: for a helper thread.
+    pub fn protection(&self) -> Bytes {
+        protection(self.dir.as_fd(), |_| true)
     }
 
     /// Whether it has live processes, and whether all of them are frozen.

@@ -88,14 +88,14 @@ fn top(observer: &Observer) -> Vec<String> {
 
 /// Workloads, pods, and what stands at the top of the tree: most first.
 pub(super) fn cache(observer: &Observer, sample: &Sample, pods: &[Cgroup], listed: &Listed) -> Vec<Cache> {
-    let of = |path: &str| Figures::read(&observer.folder(path.as_bytes()).unwrap_or_default());
+    let of = |path: &str| observer.figures(path.as_bytes()).unwrap_or_default();
     let mut all: BTreeMap<String, (Figures, Advice)> = BTreeMap::new();
     for name in top(observer) {
         all.insert(name.clone(), (of(&name), Advice::LookInside));
     }
     for workload in &sample.workloads {
         let figures = of(&workload.cgroup);
-        let is_limit = figures.max.is_some_and(|max| figures.reservation.is_some_and(|promise| promise >= max));
+        let is_limit = figures.max.is_some_and(|max| figures.reservation >= max);
         let advice = match (listed.of_path(&workload.cgroup), class_of(&workload.cgroup)) {
             (None, None) if is_limit => Advice::PromiseIsLimit,
             (None, None) => Advice::RaisePromise,
@@ -140,10 +140,9 @@ fn of_pod(listed: &Listed, path: &str, class: Option<QosClass>) -> Advice {
 pub(super) fn reserved(configuration: &Configuration, observer: &Observer) -> Vec<Kept> {
     let mut reserved = Vec::new();
     let mut add = |cgroup: &str, by: &'static str, bytes: Option<Bytes>| {
-        let Some(folder) = observer.folder(cgroup.trim_matches('/').as_bytes()) else { return };
-        let figures = Figures::read(&folder);
-        let promised = bytes.or(figures.reservation).filter(|bytes| *bytes > Bytes::ZERO);
-        if let (Some(reserved_bytes), Some(working_set_bytes)) = (promised, figures.working_set()) {
+        let Some(figures) = observer.figures(cgroup.trim_matches('/').as_bytes()) else { return };
+        let reserved_bytes = bytes.unwrap_or(figures.reservation);
+        if let (true, Some(working_set_bytes)) = (reserved_bytes > Bytes::ZERO, figures.working_set()) {
             reserved.push(Kept { cgroup: cgroup.to_owned(), by, reserved_bytes, working_set_bytes });
         }
     };

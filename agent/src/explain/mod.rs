@@ -207,7 +207,7 @@ mod tests {
     ) -> Answer<'a> {
         let observer = Observer::new(configuration, Some(root));
         let reading = observer.memory().expect("this machine's memory");
-        let places = thresholds::places(root, root, None);
+        let places = thresholds::places(root, Err("there is no /proc".to_owned()), None);
         answer(configuration, &observer, &reading, oom, listed, &places)
     }
 

@@ -64,7 +64,7 @@ pub(super) struct Cgroup {
 
 /// Every pod's cgroup, by path.
 pub(super) fn cgroups(observer: &Observer) -> Vec<Cgroup> {
-    fn walk(folder: &Path, path: &str, depth: usize, found: &mut Vec<Cgroup>) {
+    fn walk(observer: &Observer, folder: &Path, path: &str, depth: usize, found: &mut Vec<Cgroup>) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -72,15 +72,16 @@ pub(super) fn cgroups(observer: &Observer) -> Vec<Cgroup> {
             }
             let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
             if uid_of(&name).is_some() {
-                found.push(Cgroup { path, figures: Figures::read(&entry.path()) });
+                let figures = observer.figures(path.as_bytes()).unwrap_or_default();
+                found.push(Cgroup { path, figures });
             } else if depth < DEEPEST {
-                walk(&entry.path(), &path, depth + 1, found);
+                walk(observer, &entry.path(), &path, depth + 1, found);
             }
         }
     }
     let mut found = Vec::new();
     if let Some(root) = observer.folder(b"") {
-        walk(&root, "", 1, &mut found);
+        walk(observer, &root, "", 1, &mut found);
     }
     found.sort_by(|one, other| one.path.cmp(&other.path));
     found

@@ -1,10 +1,10 @@
 //! How far this machine and its slices are from each threshold that is configured. A threshold whose figure cannot be
 //! read here is named with the reason.
 
-use std::fs;
 use std::path::PathBuf;
 
 use plimsoll_config::Configuration;
+use plimsoll_node::limits::{TaskLimits, TaskReading};
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_policy::MemoryReading;
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
@@ -59,14 +59,13 @@ pub(super) struct Other {
     pub(super) source: String,
 }
 
-/// Where figures are read.
+/// Where figures are read, and those that are read already.
 pub(super) struct Places {
     /// The file system of it is nodefs.
     kubelet: PathBuf,
-    /// `/proc`, except in tests.
-    proc: PathBuf,
-    /// The cgroup of all pods, below the root of cgroups.
-    pods: Option<PathBuf>,
+    tasks: Result<TaskReading, String>,
+    /// The cgroup of all pods, by its name.
+    pods: Option<(&'static str, Figures)>,
 }
 
 impl Places {
@@ -74,11 +73,13 @@ impl Places {
         let setting = |key: &str| configuration.kubelet.settings.scalar(key).map(|(text, _)| text);
         let above = setting("cgroupRoot").unwrap_or("").trim_matches('/');
         let pods = ["kubepods.slice", "kubepods"].into_iter().find_map(|name| {
-            let folder = observer.folder(above.as_bytes())?.join(name);
-            folder.is_dir().then_some(folder)
+            let path = format!("{above}/{name}");
+            Some((name, observer.figures(path.trim_start_matches('/').as_bytes())?))
         });
         let kubelet = setting("root-dir").filter(|path| !path.is_empty()).unwrap_or(KUBELET_FOLDER);
-        Self { kubelet: kubelet.into(), proc: "/proc".into(), pods }
+        let tasks = TaskLimits::open().map_err(|error| error.to_string());
+        let tasks = tasks.and_then(|limits| limits.read().map_err(|fault| fault.to_string()));
+        Self { kubelet: kubelet.into(), tasks, pods }
     }
 
     /// The figure of this signal and where it was read, or why it was not.
@@ -88,9 +89,7 @@ impl Places {
                 capacity: fs.f_blocks.saturating_mul(fs.f_frsize),
                 available: fs.f_bavail.saturating_mul(fs.f_frsize),
             }),
-            Signal::NodeFsInodesFree => {
-                self.node_fs(|fs| Amounts { capacity: fs.f_files, available: fs.f_ffree })
-            }
+            Signal::NodeFsInodesFree => self.node_fs(|fs| Amounts { capacity: fs.f_files, available: fs.f_ffree }),
             Signal::PidAvailable => self.pids(),
             Signal::AllocatableMemoryAvailable => self.of_pods(),
             Signal::ImageFsAvailable | Signal::ImageFsInodesFree => {
@@ -111,27 +110,15 @@ impl Places {
 
     /// As the kubelet computes it: threads against the lesser of both bounds.
     fn pids(&self) -> Result<(Amounts, String), String> {
-        let text = |name: &str| {
-            let path = self.proc.join(name);
-            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let number = |name: &str| {
-            text(name)?.trim().parse::<u64>().map_err(|_| format!("{}: no number", self.proc.join(name).display()))
-        };
-        let capacity = number("sys/kernel/pid_max")?.min(number("sys/kernel/threads-max")?);
-        let load = text("loadavg")?;
-        let threads = load.split(' ').nth(3).and_then(|field| field.split_once('/')?.1.parse::<u64>().ok());
-        let threads =
-            threads.ok_or_else(|| format!("{}: no number of threads", self.proc.join("loadavg").display()))?;
-        let amounts = Amounts { capacity, available: capacity.saturating_sub(threads) };
+        let reading = self.tasks.as_ref().map_err(String::clone)?;
+        let capacity = reading.limit();
+        let amounts = Amounts { capacity, available: capacity.saturating_sub(reading.tasks) };
         Ok((amounts, "threads against the lesser of pid_max and threads-max".to_owned()))
     }
 
     /// As the kubelet computes it: the limit of all pods less their working set.
     fn of_pods(&self) -> Result<(Amounts, String), String> {
-        let folder = self.pods.as_ref().ok_or("there is no kubepods cgroup here")?;
-        let figures = Figures::read(folder);
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let (name, figures) = self.pods.as_ref().ok_or("there is no kubepods cgroup here")?;
         let max = figures.max.ok_or_else(|| format!("{name} has no memory.max"))?;
         let used = figures.working_set().ok_or_else(|| format!("memory.current of {name} cannot be read"))?;
         let amounts = Amounts { capacity: max.0, available: max.saturating_sub(used).0 };
@@ -267,8 +254,8 @@ fn of_swap(free: ThresholdAmount, hard: bool, reading: &MemReading) -> Other {
 
 /// Places that are not this machine's.
 #[cfg(test)]
-pub(super) fn places(kubelet: &std::path::Path, proc: &std::path::Path, pods: Option<PathBuf>) -> Places {
-    Places { kubelet: kubelet.to_owned(), proc: proc.to_owned(), pods }
+pub(super) fn places(kubelet: &std::path::Path, tasks: Result<TaskReading, String>, pods: Option<Figures>) -> Places {
+    Places { kubelet: kubelet.to_owned(), tasks, pods: pods.map(|pods| ("kubepods", pods)) }
 }
 
 #[cfg(test)]
@@ -287,22 +274,14 @@ mod tests {
     #[test]
     fn every_threshold_has_a_distance_or_a_reason() {
         let cgroups = tree(&[("kubepods", 700, 0, 100, 0, 1000), ("a.slice", 5, 0, 0, 0, 0)]);
-        let proc = tempfile::tempdir().expect("a temporary directory");
-        fs::create_dir_all(proc.path().join("sys/kernel")).expect("writable");
-        for (name, text) in [
-            ("sys/kernel/pid_max", "4000\n"),
-            ("sys/kernel/threads-max", "1000\n"),
-            ("loadavg", "0.1 0.2 0.3 1/200 77\n"),
-        ] {
-            fs::write(proc.path().join(name), text).expect("writable");
-        }
+        let tasks = Ok(TaskReading { tasks: 200, pid_max: 4000, threads_max: 1000 });
         let configuration = plimsoll_config::parse(TEXT, "f").expect("it is in order");
         let observer = Observer::new(&configuration, Some(cgroups.path()));
         let sample = observer.sample();
         let mut reading = observer.memory().expect("this machine's memory");
         (reading.swap_total, reading.swap_free) = (Bytes::mib(4), Bytes::mib(3));
-        let pods = cgroups.path().join("kubepods");
-        let places = places(proc.path(), proc.path(), Some(pods));
+        let pods = observer.figures(b"kubepods");
+        let places = places(cgroups.path(), tasks, pods);
         let others = others(&configuration, &sample, &reading, &places, &observer);
         let reported = |signal: &str, hard: bool| {
             let mut all = others.iter().filter(|it| it.signal == signal && it.hard == hard);
@@ -354,11 +333,11 @@ mod tests {
     #[test]
     fn what_cannot_be_read_says_why() {
         let nowhere = std::path::Path::new("/nowhere at all");
-        let places = places(nowhere, nowhere, None);
+        let places = places(nowhere, Err("there is no /proc".to_owned()), None);
         for (signal, why) in [
             (Signal::NodeFsAvailable, "/nowhere at all: No such file"),
             (Signal::NodeFsInodesFree, "/nowhere at all: No such file"),
-            (Signal::PidAvailable, "/nowhere at all/sys/kernel/pid_max: No such file"),
+            (Signal::PidAvailable, "there is no /proc"),
             (Signal::AllocatableMemoryAvailable, "there is no kubepods cgroup here"),
         ] {
             let refused = places.read(signal).expect_err("there is nothing");

@@ -78,18 +78,34 @@ fn figures_come_out_of_their_files() {
             ("memory.min", "2097152\n"),
             ("memory.max", "max\n"),
             ("memory.stat", "anon 1\nfile 2\ninactive_file 12288\nactive_file 4096\nslab_reclaimable 512\n"),
-            ("memory.events", "low 0\nhigh 0\nmax 4\noom 2\noom_kill 1\n"),
+            ("memory.peak", "16384\n"),
+            ("memory.swap.current", "8192\n"),
             ("cgroup.events", "populated 0\nfrozen 1\n"),
         ],
     );
     let handle = tree.open(b"w").expect("it is there");
-    assert_eq!(protection(handle.dir.as_fd(), |_| true), Bytes::mib(2));
+    assert_eq!(handle.protection(), Bytes::mib(2));
     assert_eq!(protection(handle.dir.as_fd(), |_| false), Bytes::ZERO);
     assert_eq!(handle.descriptors(), 4, "the directory, memory.current, cgroup.events, cgroup.freeze");
     assert_eq!(handle.max(), Ok(None));
     let (inactive_file, reclaimable) = (Bytes(12_288), Some(Bytes(12_288 + 4096 + 512)));
     assert_eq!(handle.page_cache(), Ok(PageCache { charged: Bytes(4096), inactive_file, reclaimable }));
+    assert_eq!(
+        (handle.active_file(), handle.peak(), handle.swapped()),
+        (Ok(Bytes(4096)), Ok(Bytes(16_384)), Ok(Bytes(8192)))
+    );
     assert_eq!(handle.events(), Ok(Events { populated: false, frozen: true }));
+    assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
+}
+
+#[test]
+fn one_that_is_only_read_opens_nothing_to_be_written() {
+    let tree = Tree::new();
+    tree.cgroup(b"w", &[("cgroup.kill", "")]);
+    let root = Root::open(tree.dir.path()).expect("it is there");
+    let handle = Handle::open_to_read(&root, b"w").expect("readable").expect("it is there");
+    assert_eq!((handle.usage(), handle.descriptors()), (Ok(Bytes(4096)), 3));
+    assert_eq!(handle.freeze(true), Err(Fault::Absent { file: "cgroup.freeze" }));
     assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
 }
 
