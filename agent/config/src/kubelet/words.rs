@@ -236,7 +236,8 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
 
 /// Words between blanks. Quotes around blanks make one word and are removed; a backslash removes the meaning of the
 /// character behind it. A quotation without an end is an error. Unlike for a shell, `#` within a line begins no comment
-/// (systemd.syntax(7)).
+/// (systemd.syntax(7)); the crate shlex splits as a shell does, `#` included, and does not say where a quotation begins
+/// that has no end.
 fn words(file: &str, line: Option<u64>, text: &str, problems: &mut Problems) -> Vec<Word> {
     let mut found = Vec::new();
     let mut word: Option<String> = None;
