@@ -161,9 +161,15 @@ fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems:
     }
     if let (Some(file), None, None) = (&line.part, &found, &openshift) {
         problems.turn_to(file);
-        let why = "an environment file has only a part of a kubelet's command line; expected /proc/PID/cmdline or the unit \
-                   (`systemctl cat kubelet`) beside it, or --kubelet-config";
-        problems.warn(None, "the file", None, why);
+        let what = if line.words.is_empty() {
+            "it has no word of a kubelet's command line"
+        } else {
+            "an environment file has only a part of a kubelet's command line"
+        };
+        let why = format!(
+            "{what}; expected /proc/PID/cmdline or the unit (`systemctl cat kubelet`) beside it, or --kubelet-config"
+        );
+        problems.warn(None, "the file", None, &why);
     }
     // A kubelet takes its default thresholds when it has read its file: without a file there are none.
     let is_alone = found.is_none()

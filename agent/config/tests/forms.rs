@@ -571,10 +571,20 @@ fn a_kubelet_without_a_file_lacks_thresholds_only_where_no_source_sets_them() {
 }
 
 #[test]
+fn a_command_line_without_a_word_gets_a_hint() {
+    let why = "cmdline: the file: it has no word of a kubelet's command line; expected /proc/PID/cmdline or the unit \
+               (`systemctl cat kubelet`) beside it, or --kubelet-config";
+    for line in ["", "# of Debian's package\n; and no more\n", "KUBELET_EXTRA_ARGS=\n"] {
+        assert_eq!(lines(&report(&command_line(line)).warnings), [why], "{line:?}");
+    }
+}
+
+#[test]
 fn a_file_under_another_option_than_its_own_gets_one_hint() {
     let openshift =
         "apiVersion: machineconfiguration.openshift.io/v1\nkind: KubeletConfig\nspec:\n  kubeletConfig: {}\n";
     let node_config_file = "kubeletArguments:\n  v: ['2']\n";
+    let listed = format!("apiVersion: v1\nkind: List\nitems:\n- {}", openshift.replace('\n', "\n  "));
     let k3s = "write-kubeconfig-mode: '0644'\nkubelet-arg:\n- \"eviction-hard=memory.available<1Gi\"\n";
     let kubelet = |body: &str| Texts { kubelet_config: Some(text("f", body)), ..Texts::default() };
     let node = |body: &str| Texts { node_config: Some(text("f", body)), ..Texts::default() };
@@ -584,12 +594,20 @@ fn a_file_under_another_option_than_its_own_gets_one_hint() {
         (kubelet(openshift), "f:2: ", "/etc/kubernetes/kubelet.conf"),
         (kubelet(node_config_file), "f:1: ", "--node-config"),
         (kubelet("kubeletconfig: {}"), "f:1: ", "--configz"),
+        (kubelet(&listed), "f:5: ", "/etc/kubernetes/kubelet.conf"),
         (kubelet(k3s), "f:2: ", "kubelet-arg"),
+        (line("kubelet-arg+: [v=2]\n"), "f:1: ", "k3s"),
+        (line("write-kubeconfig-mode: '0644'\ntls-san: [a]\n"), "f:1: ", "k3s"),
+        (line("node-label:\n- a=b\n"), "f:1: ", "k3s"),
+        (line("node-name: a\nserver: https://b:6443\ntoken: c\n"), "f:1: ", "k3s"),
+        (line("cluster-init: true\n"), "f:1: ", "k3s"),
+        (line("disable: [traefik]\n"), "f:1: ", "k3s"),
         (node(&format!("{HEAD}maxPods: 9")), "f:2: ", "--kubelet-config"),
         (ours(&format!("{HEAD}maxPods: 9")), "f:2: ", "--kubelet-config"),
         (ours(node_config_file), "f:1: ", "--node-config"),
         (line(k3s), "f:2: ", "kubelet-arg"),
         (line(openshift), "f:2: ", "/etc/kubernetes/kubelet.conf"),
+        (line(&listed), "f:5: ", "/etc/kubernetes/kubelet.conf"),
         (line(node_config_file), "f:1: ", "--node-config"),
         (line(&format!("{HEAD}maxPods: 9")), "f:2: ", "--kubelet-config"),
     ] {

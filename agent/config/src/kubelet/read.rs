@@ -26,7 +26,7 @@ const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 
 /// Files that belong under another option, recognised by a key and, where that is not enough, by its value.
-const MISPLACED: [(&str, Option<&str>, &str); 5] = [
+const MISPLACED: [(&str, Option<&str>, &str); 4] = [
     (
         "kind",
         Some("KubeletConfig"),
@@ -36,29 +36,64 @@ const MISPLACED: [(&str, Option<&str>, &str); 5] = [
     ("kind", Some(KIND), "it is a kubelet's own file; expected it under --kubelet-config"),
     ("kubeletArguments", None, "it is OpenShift's node-config.yaml; expected it under --node-config"),
     ("kubeletconfig", None, "it is a kubelet's answer to /configz; expected it under --configz"),
-    (
-        "kubelet-arg",
-        None,
-        "it is the configuration of k3s, whose kubelet runs in k3s itself; expected the flags in its kubelet-arg as a \
-         command line, each with two dashes before it",
-    ),
 ];
+
+/// Keys of k3s's configuration, whose files have no `kind`. A plus behind one adds to its list.
+const OF_K3S: [&str; 16] = [
+    "kubelet-arg",
+    "write-kubeconfig",
+    "write-kubeconfig-mode",
+    "tls-san",
+    "node-name",
+    "node-label",
+    "node-taint",
+    "node-ip",
+    "cluster-init",
+    "cluster-cidr",
+    "flannel-backend",
+    "disable",
+    "data-dir",
+    "server",
+    "token",
+    "token-file",
+];
+const K3S: &str = "it is the configuration of k3s, whose kubelet runs in k3s itself; expected the flags in its kubelet-arg, \
+                   if it has one, as a command line, each with two dashes before it";
 
 /// Whether a file belongs under another option, which is reported. `own`: the key or value of files that are read here.
 pub(crate) fn is_misplaced(root: &Value, own: &str, problems: &mut Problems) -> bool {
     let Value::Map(entries) = root else { return false };
-    let found =
-        MISPLACED.iter().filter(|(key, says, _)| *key != own && *says != Some(own)).find_map(|(key, says, why)| {
-            let (name, _) = entries.iter().find(|(name, value)| {
-                let is_said = |says: &str| matches!(&value.value, Value::Text(text) if text == says);
-                name.text == *key && says.is_none_or(is_said)
-            })?;
-            Some((name.line, *why))
-        });
+    // `oc get` prints resources in a list.
+    let items = entries.iter().filter(|(name, _)| name.text == "items").flat_map(|(_, items)| match &items.value {
+        Value::List(items) => items.as_slice(),
+        _ => &[],
+    });
+    let of_items = items.filter_map(|item| if let Value::Map(entries) = &item.value { Some(entries) } else { None });
+    let of_any = std::iter::once(entries).chain(of_items).find_map(|entries| misplaced(entries, own));
+    let found = of_any.or_else(|| of_k3s(entries));
     if let Some((line, why)) = found {
         problems.add(Some(line), "the file", None, why);
     }
     found.is_some()
+}
+
+/// The line by which a mapping is recognised, and where it belongs.
+fn misplaced(entries: &[(Name, Node)], own: &str) -> Option<(u64, &'static str)> {
+    let others = MISPLACED.iter().filter(|(key, says, _)| *key != own && *says != Some(own));
+    others.into_iter().find_map(|(key, says, why)| {
+        let is_said = |value: &Value| says.is_none_or(|says| matches!(value, Value::Text(text) if text == says));
+        let found = entries.iter().find(|(name, value)| name.text == *key && is_said(&value.value));
+        found.map(|(name, _)| (name.line, *why))
+    })
+}
+
+/// The same of a configuration of k3s.
+fn of_k3s(entries: &[(Name, Node)]) -> Option<(u64, &'static str)> {
+    let named = |key: &str| {
+        entries.iter().map(|(name, _)| name).find(|name| name.text.strip_suffix('+').unwrap_or(&name.text) == key)
+    };
+    let found = OF_K3S.into_iter().find_map(named).filter(|_| named("kind").is_none());
+    found.map(|name| (name.line, K3S))
 }
 
 /// Reads a whole file of the kubelet's.

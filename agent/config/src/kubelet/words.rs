@@ -18,14 +18,17 @@ enum Kind {
     Environment,
     /// Words between blanks.
     Plain,
+    /// Comments at most.
+    Empty,
 }
 
-/// The words, and whether they are a whole command line. An environment file alone is not: the rest is not known.
+/// The words, and whether they are a whole command line. An environment file alone is not, nor is a file that has no
+/// words: the rest is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommandLine {
     pub(crate) words: Vec<Word>,
     pub(crate) whole: bool,
-    /// The environment file among them, if there is no more.
+    /// The file that has a part at most, if there is no more.
     pub(crate) part: Option<String>,
 }
 
@@ -35,10 +38,12 @@ fn kind(text: &str) -> Kind {
         Kind::Cmdline
     } else if lines.clone().any(|line| line == "[Service]" || line.starts_with("ExecStart")) {
         Kind::Unit
-    } else if lines.next().is_some_and(|line| assignment(line).is_some()) {
-        Kind::Environment
     } else {
-        Kind::Plain
+        match lines.next() {
+            None => Kind::Empty,
+            Some(line) if assignment(line).is_some() => Kind::Environment,
+            Some(_) => Kind::Plain,
+        }
     }
 }
 
@@ -66,6 +71,7 @@ pub(crate) fn command_line(
                 let lines = (1..).zip(text.lines().map(|line| line.trim_end_matches('\\')));
                 line.words.extend(lines.flat_map(|(number, text)| words(file, Some(number), text, problems)));
             }
+            Kind::Empty => line.part = Some(file.clone()),
             Kind::Unit => unit.add(file, text, read, problems),
             Kind::Environment => {
                 line.part = Some(file.clone());
