@@ -162,6 +162,13 @@ impl ChildProcess {
     }
 }
 
+/// Of what is valid in the configuration and yet probably a mistake.
+fn log_warnings(configuration: &Configuration) {
+    for warning in &configuration.warnings {
+        tracing::warn!("configuration: {warning}");
+    }
+}
+
 impl Supervisor {
     fn start(options: &Options, configuration: Configuration, read: &Snapshot) -> anyhow::Result<Self> {
         Locks::of(&configuration.machine.state_directory).make_places()?;
@@ -201,9 +208,7 @@ impl Supervisor {
         for trouble in lock::all_on_fault().err().into_iter().chain(priority::set_oom_score_adj(OOM_SCORE).err()) {
             tracing::warn!("{trouble}");
         }
-        for warning in &supervisor.configuration.warnings {
-            tracing::warn!("configuration: {warning}");
-        }
+        log_warnings(&supervisor.configuration);
         Ok(supervisor)
     }
 

@@ -64,7 +64,8 @@ pub(crate) fn own(
 
 /// Warns where nothing is evicted for this machine's memory, unless a mistake in the thresholds is reported already.
 fn unwatched(configuration: &Configuration, problems: &mut Problems) {
-    let is_odd = problems.warnings.iter().any(|warning| warning.key.ends_with(Signal::MemoryAvailable.name()));
+    // One that has no effect in `run` has a warning of its own.
+    let is_odd = configuration.kubelet.thresholds.iter().any(|threshold| threshold.signal == Signal::MemoryAvailable);
     let is_meant = problems.is_meant("evictionHard") || problems.is_meant("evictionSoft");
     let is_reported = is_odd || is_meant || !problems.found.is_empty();
     if let (Some(why), false) = (configuration.unwatched_memory(), is_reported) {

@@ -571,6 +571,23 @@ fn a_kubelet_without_a_file_lacks_thresholds_only_where_no_source_sets_them() {
 }
 
 #[test]
+fn a_missing_threshold_is_reported_unless_a_threshold_itself_is_odd() {
+    let reclaim = "evictionMinimumReclaim.memory.available";
+    for (body, reported) in [
+        ("evictionHard: {memory.available: NaN%}", vec!["evictionHard.memory.available"]),
+        (
+            "evictionHard: {nodefs.available: 5%}\nevictionMinimumReclaim: {memory.available: 500%}",
+            vec!["evictionHard", reclaim, reclaim],
+        ),
+    ] {
+        let report = report(&kubelet_file(body));
+        assert_eq!(report.errors, [], "{body}");
+        let keys: Vec<&str> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
+        assert_eq!(keys, reported, "{body}");
+    }
+}
+
+#[test]
 fn a_command_line_without_a_word_gets_a_hint() {
     let why = "cmdline: the file: it has no word of a kubelet's command line; expected /proc/PID/cmdline or the unit \
                (`systemctl cat kubelet`) beside it, or --kubelet-config";

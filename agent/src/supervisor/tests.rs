@@ -1,7 +1,23 @@
 use super::*;
+use plimsoll_config::LogFormat;
+use tracing::level_filters::LevelFilter;
 
 /// The unit that is shipped.
 const UNIT: &str = include_str!("../../deploy/plimsoll.service");
+
+#[test]
+fn a_missing_threshold_on_memory_is_logged() {
+    let configuration = plimsoll_config::parse("evictionHard: {nodefs.available: 1Gi}", "f").expect("it is valid");
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let log = Log::start(LogFormat::Text, LevelFilter::WARN, writer, || {}).expect("a thread");
+    log.within(|| log_warnings(&configuration));
+    assert!(log.finish(Duration::from_mins(1)), "a pipe has room");
+    let mut text = String::new();
+    reader.read_to_string(&mut text).expect("its thread has ended");
+    let warning = "warn: configuration: f:1: evictionHard: no threshold on memory.available is configured: `run` never \
+                   evicts for this machine's memory; expected memory.available in evictionHard or evictionSoft";
+    assert!(text.lines().any(|line| line == warning), "{text}");
+}
 
 /// The values of a key of the unit, in the order in which they stand there.
 fn values(key: &str) -> Vec<&'static str> {
