@@ -160,13 +160,14 @@ fn check_main(arguments: &Check) -> u8 {
         (true, true) => 0,
     };
     match arguments.output {
-        Output::Text => print(&check_text(&report, headroom.as_ref())),
+        Output::Text => print(&check_text(&report, headroom.as_ref(), node.uncertainty)),
         Output::Json => {
             let object = json!({
                 "code": code,
                 "errors": report.errors,
                 "warnings": report.warnings,
                 "headroom": headroom.as_ref().map(headroom_object),
+                "uncertainty": node.uncertainty.map(|bytes| bytes.0),
             });
             print(&format!("{object}\n"));
         }
@@ -277,7 +278,7 @@ fn reported<T>(result: Result<T, Vec<Problem>>, errors: &mut Vec<Problem>) -> Op
     result.map_err(|problems| errors.extend(problems)).ok()
 }
 
-fn check_text(report: &Report, headroom: Option<&Headroom>) -> String {
+fn check_text(report: &Report, headroom: Option<&Headroom>, uncertainty: Option<Bytes>) -> String {
     let mut text = String::new();
     // Writing into a String does not fail.
     for error in &report.errors {
@@ -289,12 +290,20 @@ fn check_text(report: &Report, headroom: Option<&Headroom>) -> String {
     if report.errors.is_empty() && report.warnings.is_empty() {
         let _ = writeln!(text, "in order");
     }
-    if let Some(headroom) = headroom {
-        let _ = writeln!(text, "\nmemory");
-        for (name, bytes, note) in figures(headroom) {
-            let amount = bytes.map_or_else(|| "not known".into(), shown);
-            let _ = writeln!(text, "  {name:<17} {amount:>12}  {note}");
-        }
+    let uncertain = uncertainty.map(|bytes| {
+        (
+            "off by at most",
+            Some(bytes),
+            "the available memory that is read, by what CPUs keep back of the kernel's counters",
+        )
+    });
+    let figures = headroom.map(figures).into_iter().flatten().chain(uncertain);
+    for (row, (name, bytes, note)) in figures.enumerate() {
+        let head = if row == 0 { "\nmemory\n" } else { "" };
+        let amount = bytes.map_or_else(|| "not known".into(), shown);
+        let _ = writeln!(text, "{head}  {name:<17} {amount:>12}  {note}");
+    }
+    if headroom.is_some() {
         let _ = writeln!(text, "  rule: {}", Headroom::RULE);
     }
     text
@@ -430,7 +439,7 @@ mod tests {
         let mut report = report();
         let findings = check(&report.configuration, &node);
         report.errors.extend(parse_static_pod("", "manifest.yaml").expect_err("it is none"));
-        let text = check_text(&report, findings.headroom.as_ref());
+        let text = check_text(&report, findings.headroom.as_ref(), Some(Bytes::mib(13)));
         for line in [
             "error    manifest.yaml: spec: missing; expected a pod, as the kubelet does of every file here",
             "warning  node-config.yaml:3: kubeletArguments.system-reserved: \"1.5Gi\": a resource is missing, and the kubelet \
@@ -441,13 +450,26 @@ mod tests {
             "  allocatable             7180Mi  capacity less reservations, hard threshold and huge pages: what pods can request",
             "  system may use          1536Mi  before pods within their requests reach the greater threshold",
             "  system uses          not known  outside of pods",
+            "  off by at most            13Mi  the available memory that is read, by what CPUs keep back of the kernel's counters",
         ] {
             assert!(text.lines().any(|printed| printed == line), "{line}\n{text}");
         }
         assert!(text.contains(Headroom::RULE));
         report.errors.clear();
         report.warnings.clear();
-        assert_eq!(check_text(&report, None), "in order\n");
+        assert_eq!(check_text(&report, None, None), "in order\n");
+        // Also where no kubelet is.
+        let of_counters = check_text(&report, None, Some(Bytes::mib(13)));
+        assert!(of_counters.starts_with("in order\n\nmemory\n  off by at most            13Mi  "), "{of_counters}");
+    }
+
+    #[test]
+    fn an_amount_that_has_no_suffix_has_a_unit() {
+        let text = "evictionHard: {memory.available: 10%}";
+        let configuration = plimsoll_config::parse(text, "f").expect("it is valid");
+        let node = Node { has_kubelet: true, memory: Some(Bytes::mib(10 * 1024)), ..Node::default() };
+        let text = check_text(&report(), check(&configuration, &node).headroom.as_ref(), None);
+        assert!(text.lines().any(|line| line.trim_end() == "  hard threshold    1073741840 B"), "{text}");
     }
 
     #[test]
