@@ -11,7 +11,7 @@ use plimsoll_node::os::CgroupMode;
 use plimsoll_node::peers::Peer;
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_sense::{Kind, hooks, rules};
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, counted};
 use serde::Serialize;
 
 use crate::options::{Options, Output};
@@ -180,8 +180,10 @@ fn kernel_brake_row(facts: &Facts, source: Option<Kind>) -> Row {
     let found = match (facts.in_kernel, possible) {
         (0, true) => "possible; off, because machine.brake.inKernel names nothing".to_owned(),
         (0, false) => "not possible, and not asked for".to_owned(),
-        (slices, true) => format!("on for {slices} patterns"),
-        (slices, false) => format!("not possible, but asked for by {slices} patterns"),
+        (slices, true) => format!("on for {}", counted(slices, "pattern", "patterns")),
+        (slices, false) => {
+            format!("not possible, but asked for by {}", counted(slices, "pattern", "patterns"))
+        }
     };
     let why = hidden.unwrap_or("it needs the eBPF source, and bpffs at /sys/fs/bpf");
     row("in-kernel brake", possible, found, &format!("what grows is stopped only once the agent is awake: {why}"))

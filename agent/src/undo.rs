@@ -13,6 +13,7 @@ use plimsoll_node::os::CGROUP_ROOT;
 use plimsoll_node::process;
 use plimsoll_sense::stopped;
 use plimsoll_state::{Found, Record, continue_stopped, thaw, undo};
+use plimsoll_units::counted;
 
 use crate::acting::Locks;
 use crate::core::STOPPED;
@@ -67,7 +68,8 @@ impl Summary {
     fn add(&mut self, continued: usize, failed: usize) {
         self.continued += continued;
         if failed > 0 {
-            self.failed.push(format!("{failed} stopped processes could not be continued"));
+            let stopped = counted(failed, "stopped process", "stopped processes");
+            self.failed.push(format!("{stopped} could not be continued"));
         }
     }
 }
@@ -78,7 +80,10 @@ impl fmt::Display for Summary {
             return f.write_str("another agent acts on this machine; nothing was undone");
         }
         let Self { thawed, continued, failed, kills, .. } = self;
-        write!(f, "{} cgroups thawed, {continued} processes continued, {kills} victims still ending", thawed.len())?;
+        let thawed_cgroups = counted(thawed.len(), "cgroup", "cgroups");
+        let continued = counted(*continued, "process", "processes");
+        let kills = counted(*kills, "victim", "victims");
+        write!(f, "{thawed_cgroups} thawed, {continued} continued, {kills} still ending")?;
         for path in thawed {
             write!(f, "; thawed {}", path.escape_ascii())?;
         }

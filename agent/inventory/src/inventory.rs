@@ -8,7 +8,7 @@ use plimsoll_node::NodeError;
 use plimsoll_node::cgroup::{Handle, PageCache, Root, children};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Owner, SliceId, SliceSet};
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern, counted};
 use rustix::fd::AsFd as _;
 
 use crate::{
@@ -271,14 +271,14 @@ impl Inventory {
         let Self { without_row, .. } = *self;
         if without_row > 0 {
             let most = self.known.len();
-            return Some(format!("{without_row} workloads are not watched beside the {most} that there is room for"));
+            let without_row = counted(without_row, "workload is", "workloads are");
+            return Some(format!("{without_row} not watched beside the {most} that there is room for"));
         }
         (discovery.exceeding > 0).then(|| {
             let most = Bounds::default().of_owner;
             format!(
-                "{} owners have more than {most} workloads, of which the rest is not watched: they hold what must not be \
-                 touched",
-                discovery.exceeding
+                "{} more than {most} workloads, of which the rest is not watched: they hold what must not be touched",
+                counted(discovery.exceeding, "owner has", "owners have")
             )
         })
     }

@@ -3,7 +3,7 @@
 
 use crate::kubelet::{Amount, QosClass};
 use core::fmt;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, counted};
 
 /// An amount of bytes, or of something that is counted.
 #[derive(Clone, Copy)]
@@ -67,7 +67,8 @@ impl fmt::Display for Reason {
                 Some(Promise::Of { name, over, exceeds: true }) => write!(f, "{over} over its {name}, ")?,
                 Some(Promise::Of { name, over: _, exceeds: false }) => write!(f, "within its {name}, ")?,
                 Some(Promise::InodesLessBytes(less)) => {
-                    write!(f, "{less} inodes less the bytes of storage that it requests, ")?;
+                    let less = counted(less.amount.rounded_up(), "inode", "inodes");
+                    write!(f, "{less} less the bytes of storage that it requests, ")?;
                 }
                 None => {}
             }
@@ -85,8 +86,34 @@ impl fmt::Display for Reason {
             write!(f, ", its owner {growth}")?;
         }
         if *returns > 0 {
-            write!(f, ", returned at once {returns} times in a row")?;
+            write!(f, ", returned at once {} in a row", counted(*returns, "time", "times"))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_singular_or_plural() {
+        for (count, text) in [
+            (1, "1 inode less the bytes of storage that it requests, priority 0, returned at once 1 time in a row"),
+            (2, "2 inodes less the bytes of storage that it requests, priority 0, returned at once 2 times in a row"),
+        ] {
+            let less = Measured { amount: Amount::counted(count.into()), is_bytes: false };
+            let reason = Reason {
+                is_measured: true,
+                usage: None,
+                promise: Some(Promise::InodesLessBytes(less)),
+                priority: 0,
+                qos: None,
+                growth: None,
+                owner_growth: None,
+                returns: count,
+            };
+            assert_eq!(reason.to_string(), text);
+        }
     }
 }

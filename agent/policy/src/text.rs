@@ -11,6 +11,7 @@ use crate::plan::{
 use crate::reason::{Measured, Promise, Reason};
 use crate::scope::Scope;
 use core::fmt::{self, Write as _};
+use plimsoll_units::counted;
 
 /// The plan as one line, with every number that led to it; `name` gives a workload's name from its index in the
 /// observation.
@@ -74,7 +75,9 @@ fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: im
                 Stage::Images if config.eviction_policy == EvictionPolicy::Kubelet => {
                     write!(f, "; remove unused images")?;
                 }
-                Stage::Images => write!(f, "; remove {} unused images", plan.images.len())?,
+                Stage::Images => {
+                    write!(f, "; remove {}", counted(plan.images.len(), "unused image", "unused images"))?;
+                }
                 Stage::ContainersAndImages => write!(f, "; remove dead containers and unused images")?,
             },
             Action::EscalateToKill { workload, .. } => {
@@ -91,7 +94,8 @@ fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: im
         }
     }
     if plan.overlooked > 0 {
-        write!(f, "; {} workloads were left out for want of room", plan.overlooked)?;
+        let overlooked = counted(plan.overlooked, "workload was", "workloads were");
+        write!(f, "; {overlooked} left out for want of room")?;
     }
     Ok(())
 }
@@ -282,5 +286,28 @@ impl fmt::Display for Limit {
             Self::Pod => "over the sum of its containers' storage limits",
             Self::Container(_) => "over the storage limit of a container",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::ReclaimOrder;
+
+    #[test]
+    fn what_is_counted_is_singular_or_plural() {
+        let config = Config::default();
+        let stage = Stage::Images;
+        for (count, images, overlooked) in [
+            (1, "remove 1 unused image", "1 workload was left out for want of room"),
+            (2, "remove 2 unused images", "2 workloads were left out for want of room"),
+        ] {
+            let mut plan = Plan::with_capacity(&config, 0, 0);
+            plan.actions = vec![Action::Reclaim(ReclaimOrder { order: 1, stage, why: Why::Threshold(0) })];
+            plan.images = (0..count).collect();
+            plan.overlooked = count;
+            let text = line(&config, &plan, |workload| workload);
+            assert!(text.ends_with(&format!("; {images}; {overlooked}")), "{text}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::from_fn;
 
 use plimsoll_config::Configuration;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, counted};
 use serde_json::{Map, Value, json};
 
 use crate::fields::nanoseconds;
@@ -57,7 +57,8 @@ fn startup(record: &StartupRecord<'_>) {
                 shadow,
                 workloads,
                 json.start = %in_nanoseconds(&start),
-                "armed with source {source} over {workloads} workloads; {action}"
+                "armed with source {source} over {}; {action}",
+                counted(workloads, "workload", "workloads")
             );
         }
         StartupRecord::Undone { thawed, continued, failed, kills } => {
@@ -139,7 +140,8 @@ fn braked(path: &str, what: Braked) -> String {
     match what {
         Braked::Frozen => format!("{path} is frozen"),
         Braked::Stopped(processes) => format!(
-            "{processes} processes of {path} are stopped one by one, because its freeze waits for writes to other cgroups"
+            "{} of {path} stopped one by one, because its freeze waits for writes to other cgroups",
+            counted(processes, "process", "processes")
         ),
         Braked::Thawed(held) => format!("{path} is thawed after {held:?}"),
         Braked::StillGrows(grown) => format!("{path} was frozen and grew {grown}"),

@@ -4,7 +4,7 @@ use std::fmt::{Result, Write as _};
 
 use plimsoll_policy::{Plan, Ranked, Verdict, text};
 use plimsoll_replay::printable;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, counted};
 
 use super::memory::{Advice, Cache, Capacity, Kept};
 use super::oom::Victim;
@@ -24,8 +24,8 @@ fn far(amount: i128, unit: Unit) -> String {
 fn figure(number: u64, unit: Unit) -> String {
     match unit {
         Unit::Bytes => Bytes(number).to_string(),
-        Unit::Inodes => format!("{number} inodes"),
-        Unit::Processes => format!("{number} processes"),
+        Unit::Inodes => counted(number, "inode", "inodes").to_string(),
+        Unit::Processes => counted(number, "process", "processes").to_string(),
     }
 }
 
@@ -104,8 +104,10 @@ impl Answer<'_> {
         let Capacity { whole, allocatable, requests, promised } = self.capacity;
         write!(f, "capacity {whole}, allocatable {allocatable} (less reservations and the hard threshold), ")?;
         match (requests, self.pods.as_ref().map(|pods| pods.count)) {
-            (Some(requests), Some(1)) => write!(f, "1 pod requests {requests}, ")?,
-            (Some(requests), count) => write!(f, "{} pods request {requests} together, ", count.unwrap_or(0))?,
+            (Some(requests), count) => {
+                let pods = counted(count.unwrap_or(0), "pod requests", "pods together request");
+                write!(f, "{pods} {requests}, ")?;
+            }
             (None, Some(_)) => write!(f, "no pod of the list runs here, ")?,
             (None, None) => write!(f, "the requests of pods are not known without --pods, ")?,
         }
@@ -224,5 +226,8 @@ mod tests {
         assert_eq!(far(5 << 20, Unit::Bytes), "5.0 MiB away");
         assert_eq!(far(-(1 << 20), Unit::Bytes), "crossed by 1.0 MiB");
         assert_eq!(far(-7, Unit::Inodes), "crossed by 7 inodes");
+        assert_eq!(far(1, Unit::Inodes), "1 inode away");
+        assert_eq!(far(1, Unit::Processes), "1 process away");
+        assert_eq!(far(2, Unit::Processes), "2 processes away");
     }
 }

@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod amount;
+mod counted;
 mod golang;
 mod pattern;
 mod percentage;
 mod quantity;
 
 pub use amount::Amount;
+pub use counted::counted;
 pub use golang::{DurationError, FloatError, parse_duration, parse_float32};
 pub use pattern::{Match, Pattern, PatternError};
 pub use percentage::{InvalidPercentage, Percentage};

@@ -139,7 +139,7 @@ fn what_there_is_no_room_for_is_counted_and_displaces_nothing() {
     assert_eq!(sent.take(), (vec![], 0));
     let expected = Coverage { without_row: 1, outside: Bytes(67), descriptors: 6, kernel_memory: None };
     assert_eq!(inventory.coverage(), expected);
-    assert!(sent.troubles["count"].starts_with("1 workloads are not watched"), "{:?}", sent.troubles);
+    assert!(sent.troubles["count"].starts_with("1 workload is not watched"), "{:?}", sent.troubles);
     fs::remove_dir_all(tree.path().join("work.slice/m")).expect("writable");
     inventory.discover(&mut sent);
     assert_eq!(sent.take(), (vec!["work.slice/a".into()], 1));
