@@ -6,7 +6,7 @@ use crate::rig::{
 use plimsoll_policy::kubelet::{Condition, Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{
     Action, Case, Config, MemoryReading, NoVictim, Observation, Outcome, Plan, Protected, Reclaimed, Scope, SliceId,
-    SliceSet, SliceThresholds, Stall, Terminating, Verdict, Why, Workload, text,
+    SliceSet, SliceThresholds, Stall, Terminating, Verdict, Why, Workload, decide, text,
 };
 use plimsoll_units::{Bytes, Percentage};
 use std::time::Duration;
@@ -185,6 +185,26 @@ fn soft_waits_for_its_grace_and_hard_does_not() {
     let mut rig = Rig::new(rig.config.clone());
     let plan = rig.sample(1, reading(50, 50), &patient);
     assert_eq!(plan.actions, [Action::Evict { workload: 0, why: Why::Threshold(0), grace_seconds: 1 }]);
+}
+
+#[test]
+fn that_nothing_is_done_is_said_with_its_reason() {
+    let mut rig = Rig::with(&[threshold(100, 30, 0)]);
+    let candidates = [candidate(0, 400)];
+    let started = [
+        (1, 500, "no pressure: "),
+        (2, 50, "in the grace period: "),
+        // The grace is over, and the figures are those of before.
+        (2, 50, "nothing new was read, so nothing is done: "),
+    ];
+    for ((taken, available, text), now) in started.into_iter().zip([1, 2, 60]) {
+        let observation =
+            Observation { workloads: &candidates, ..observed(taken, Some(reading(available, available))) };
+        decide(&rig.config, &mut rig.state, &observation, secs(now), &mut rig.plan);
+        let line = text::line(&rig.config, &rig.plan, |workload| workload);
+        assert!(line.starts_with(text), "{line}");
+        assert_eq!(rig.plan.actions, []);
+    }
 }
 
 #[test]
