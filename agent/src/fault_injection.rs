@@ -34,7 +34,7 @@ pub(crate) fn without_allocation<T>(work: impl FnOnce() -> T) -> T {
     match result {
         Some(result) if counted.count_total == 0 && counted.count_current == 0 => result,
         _ => {
-            eprintln!("plimsoll: strict: allocations between a wake and the next wait: {counted:?}");
+            eprintln!("plimsoll: fault injection: allocations between a wake and the next wait: {counted:?}");
             std::process::abort()
         }
     }
@@ -122,7 +122,7 @@ pub(crate) fn arm_kill_point() -> anyhow::Result<()> {
         parsed.with_context(|| format!("{KILL_POINT}={wanted}: expected NAME:core|supervisor|all|pause|device"))?;
     let reporter = if target == Target::All { sibling("reporter") } else { None };
     let device = if target == Target::Device { Some(open_device()?) } else { None };
-    let marker = format!("plimsoll: strict: reached {}\n", point.name());
+    let marker = format!("plimsoll: fault injection: reached {}\n", point.name());
     WANTED.set(Wanted { point, target, reporter, device, marker }).ok().context("a kill point is armed already")?;
     on_reached(reached);
     Ok(())

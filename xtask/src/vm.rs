@@ -122,19 +122,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
 pub(crate) enum Build {
     /// As they are shipped, but for the profile.
     Plain,
-    /// With the checks that tests use.
-    Strict,
+    /// With the checks and kill points that tests use.
+    FaultInjection,
 }
 
 impl Build {
     fn of(arguments: &Arguments) -> Self {
-        if arguments.release_agent { Self::Plain } else { Self::Strict }
+        if arguments.release_agent { Self::Plain } else { Self::FaultInjection }
     }
 
     const fn features(self) -> &'static [&'static str] {
         match self {
             Self::Plain => &[],
-            Self::Strict => &["--features", "plimsoll/fault-injection"],
+            Self::FaultInjection => &["--features", "plimsoll/fault-injection"],
         }
     }
 
@@ -142,7 +142,7 @@ impl Build {
     pub(crate) fn place(self, processor: Processor) -> PathBuf {
         let build = match self {
             Self::Plain => "plain",
-            Self::Strict => "strict",
+            Self::FaultInjection => "fault-injection",
         };
         let folder = run::root().join(PLACE);
         folder.join(if processor == Processor::X86_64 { build.into() } else { format!("{build}-{}", processor.name()) })

@@ -2,7 +2,7 @@
 
 use crate::kubelet::DEFAULT_EVICTION_HARD;
 use crate::model::{Configuration, Origin};
-use crate::show::LINES;
+use crate::show::MAPS_BY_SIGNAL;
 use crate::tree::Problems;
 use plimsoll_policy::kubelet::Signal;
 
@@ -17,7 +17,7 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
     };
-    for map in LINES {
+    for map in MAPS_BY_SIGNAL {
         for (name, entry) in kubelet.settings.map(map) {
             let is_default = map == "evictionHard" && DEFAULT_EVICTION_HARD.contains(&(name, &entry.text));
             if let (Some(line), false) =

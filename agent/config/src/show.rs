@@ -74,12 +74,12 @@ pub(crate) fn leaves(map: &serde_json::Map<String, Value>) -> Vec<(String, Value
 fn role(key: &str, entry: Option<&str>, of_key: Role) -> Role {
     let is_of_pods = matches!(key, "enforceNodeAllocatable" | "kubeReserved" | "systemReserved");
     let is_of_other_signal =
-        LINES.contains(&key) && entry.is_some_and(|name| name != Signal::MemoryAvailable.name());
+        MAPS_BY_SIGNAL.contains(&key) && entry.is_some_and(|name| name != Signal::MemoryAvailable.name());
     if of_key == Role::Used && (is_of_pods || is_of_other_signal) { Role::Offline } else { of_key }
 }
 
-/// Maps by signal.
-pub(crate) const LINES: [&str; 4] =
+/// The maps of thresholds, which have an entry by signal.
+pub(crate) const MAPS_BY_SIGNAL: [&str; 4] =
     ["evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"];
 
 #[cfg(test)]

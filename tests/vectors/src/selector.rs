@@ -88,11 +88,11 @@ impl crate::Case for Case {
             Self::Selector { node, selector, is_match, error, strict_match, strict_error } => {
                 let node = node.map(Node::from);
                 let selector = selector.unwrap_or_default();
-                let fault_injection = match selector.matches_strictly(node.as_ref()) {
+                let strict = match selector.matches_strictly(node.as_ref()) {
                     Ok(is_match) => (Some(is_match), None),
                     Err(error) => (None, Some(error.to_string())),
                 };
-                let ours = (lenient(selector.matches(node.as_ref())), fault_injection);
+                let ours = (lenient(selector.matches(node.as_ref())), strict);
                 let theirs = ((is_match, error), (strict_match, strict_error));
                 (ours != theirs).then(|| crate::both(&ours, &theirs))
             }

@@ -23,14 +23,14 @@ const SOAK_FIGURE: &str = "FIGURE soak ";
 
 /// What every change has to pass: all on one kernel but what is left to long runs, a few on the others.
 pub(super) fn gate(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
-    Build::Strict.run(Processor::X86_64)?;
+    Build::FaultInjection.run(Processor::X86_64)?;
     suite::run_side_by_side(kernels.iter().flat_map(|kernel| suite::gate(kernel)).collect(), report)
 }
 
 /// The whole suite on one kernel, in every machine that it needs.
 pub(super) fn whole(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
     for kernel in kernels {
-        Build::Strict.run(Processor::of(kernel))?;
+        Build::FaultInjection.run(Processor::of(kernel))?;
         for boot in suite::whole(kernel) {
             suite::run(&boot, report)?;
         }
@@ -74,7 +74,7 @@ pub(super) fn demo(kernels: &[&'static str], report: &mut Report) -> anyhow::Res
 /// How many of a hundred boots come to their first process; none that does not is booted again.
 pub(super) fn boots(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
     for kernel in kernels {
-        Build::Strict.run(Processor::of(kernel))?;
+        Build::FaultInjection.run(Processor::of(kernel))?;
         let machine = vm::Arguments::of(kernel, BOOT_SECONDS, &["/bin/busybox", "true"]);
         boots_in_rows(kernel, BOOTS, &mut |lines| boot_to_the_end(&machine, lines), report)?;
     }
@@ -115,7 +115,7 @@ fn boots_in_rows(kernel: &str, count: u32, boot: Boot<'_>, report: &mut Report) 
 /// Many pressure cycles in one boot: what the agent holds in the last hundred of them beside what it held in the first.
 pub(super) fn soak(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
     for kernel in kernels {
-        Build::Strict.run(Processor::of(kernel))?;
+        Build::FaultInjection.run(Processor::of(kernel))?;
         let name = format!("{CYCLES} pressure cycles");
         if report.passed_before(&name) {
             continue;

@@ -189,7 +189,7 @@ impl Deaths<'_> {
 
 /// Whether the agent wrote that it came to its kill point: nothing else that ends it counts.
 pub(crate) fn has_reached(scene: &Scene, name: &str) -> bool {
-    scene.agent.text().contains(&format!("plimsoll: strict: reached {name}\n"))
+    scene.agent.text().contains(&format!("plimsoll: fault injection: reached {name}\n"))
 }
 
 /// Waits until it writes so.
