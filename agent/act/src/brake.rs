@@ -9,6 +9,7 @@ use crate::worker::{Done, Job, Workers};
 use core::time::Duration;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
+use plimsoll_node::clock::monotonic;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::sync::Arc;
 
@@ -279,7 +280,9 @@ impl Brakes {
             if brake.deadline <= now {
                 brake.thaw(now, workers, &self.stopped);
             } else if brake.stage == Stage::Freezing {
-                let stop = Job::Stop(Arc::clone(&brake.handle), Arc::clone(&self.stopped));
+                // What the worker comes to later than that is not held any more.
+                let by = monotonic().after(brake.deadline.since(now));
+                let stop = Job::Stop(Arc::clone(&brake.handle), Arc::clone(&self.stopped), by);
                 // Without room for the job it is the freeze alone that will hold it.
                 let _ = workers.kill.submit(stop);
                 brake.is_stopped = true;

@@ -437,10 +437,12 @@ impl Kills {
 fn strike(handle: &Arc<Handle>, patience: Duration, workers: &mut Workers) -> bool {
     // Clones only: whatever is dropped here, the caller still holds, so nothing is closed on this thread.
     let [written, victim, measured, dying] = [(); 4].map(|()| Arc::clone(handle));
+    // A worker may come to it so late that the cgroup was empty meanwhile and is used again.
+    let late = monotonic().after(patience);
     // First, because it reaches all at once.
-    let is_written = handle.has_kill() && workers.write.submit(Job::WriteKill(written)).is_ok();
-    // Where the cgroup is killed as a whole, too, it may be empty and used again when the worker comes to this job.
-    let by = if is_written { monotonic().after(patience) } else { MonotonicNs(u64::MAX) };
+    let is_written = handle.has_kill() && workers.write.submit(Job::WriteKill(written, late)).is_ok();
+    // Where nothing else kills it, it is not empty until this has come to it.
+    let by = if is_written { late } else { MonotonicNs(u64::MAX) };
     let is_sent = workers.kill.submit(Job::Kill(victim, by)).is_ok();
     if !is_written && !is_sent {
         return false;

@@ -12,6 +12,8 @@ mod brake;
 mod journal;
 mod kill;
 mod point;
+mod release;
+mod signalling;
 #[cfg(test)]
 mod testing;
 mod worker;

@@ -67,6 +67,11 @@ impl Fake {
         fs::read_to_string(self.file(name)).expect("readable").trim_end().to_owned()
     }
 
+    /// Makes a cgroup below it, without any file.
+    pub(crate) fn make(&self, name: &str) {
+        fs::create_dir(self.file(name)).expect("writable");
+    }
+
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.file(name), text).expect("writable");
     }

@@ -3,28 +3,27 @@
 //!
 //! Jobs go in and results come out through bounded queues; neither side ever waits for the other.
 
-use crate::journal::{StopJournal, StoppedProcess};
+use crate::journal::StopJournal;
 use crate::point::{KillPoint, reached};
-use core::time::Duration;
+use crate::release::release;
+use crate::signalling::{Killing, stop, terminate};
 use plimsoll_node::Fault;
-use plimsoll_node::cgroup::{Activity, Handle, PageCache, TaskList};
+use plimsoll_node::cgroup::{Activity, Handle, PageCache};
 use plimsoll_node::clock::monotonic;
-use plimsoll_node::process::{self, OpenedProcesses, Released, Stat};
 use plimsoll_node::vmstat;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::{Consumer, Producer, RingBuffer};
-use std::collections::HashSet;
+use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 
-/// How many processes of a victim are opened at a time.
-const AT_A_TIME: usize = 256;
-/// How often a victim's processes are listed before its memory is left to the kernel.
-const ROUNDS: usize = 100;
-/// The pause between two of these.
-const PAUSE: Duration = Duration::from_millis(2);
+/// How many processes of a cgroup are opened at a time.
+pub(crate) const AT_A_TIME: usize = 256;
+/// How often processes are listed at most until no other one is found.
+pub(crate) const ROUNDS: usize = 100;
 
 /// The thread's stack, locked with everything else of this process, so no larger than it needs. The tests do each job on
 /// three quarters of it, without optimisation, which takes more.
@@ -35,14 +34,16 @@ const STACK: usize = if cfg!(test) { 48 << 10 } else { 64 << 10 };
 pub enum Job {
     /// Freeze a cgroup (true) or thaw it: a write that waits for a lock of all cgroups.
     Freeze(Arc<Handle>, bool),
-    /// Write cgroup.kill, which waits likewise.
-    WriteKill(Arc<Handle>),
-    /// Send SIGSTOP to the processes of a cgroup whose freeze waits, the largest first, each written down before.
-    Stop(Arc<Handle>, Arc<dyn StopJournal>),
+    /// Write cgroup.kill, which waits likewise. After that time it is not written any more: what is in the cgroup then may
+    /// not be what was killed.
+    WriteKill(Arc<Handle>, MonotonicNs),
+    /// Send SIGSTOP to the processes of a cgroup whose freeze waits, the largest first, each written down before, and none
+    /// after that time.
+    Stop(Arc<Handle>, Arc<dyn StopJournal>, MonotonicNs),
     /// Continue what was stopped like this.
     Continue(CgroupId, Arc<dyn StopJournal>),
     /// Send SIGKILL to each process of a cgroup by its descriptor: to those that cgroup.kill does not end, and where there
-    /// is no cgroup.kill to all. After that time none is sent: what is in the cgroup then may not be what was killed.
+    /// is no cgroup.kill to all. After that time none is sent, as above.
     Kill(Arc<Handle>, MonotonicNs),
     /// The cgroup was killed: take the memory of its processes while they die.
     Release(Arc<Handle>),
@@ -151,11 +152,16 @@ pub enum Done {
     },
 }
 
-/// A running worker, by the ends of its queues. Dropping it lets the thread end after its job.
+/// A running worker, by the ends of its queues. Dropping it lets the thread end after its jobs.
 #[derive(Debug)]
 pub struct Worker {
     jobs: Producer<Job>,
-    done: Consumer<Done>,
+    /// One item for each job, also for one without a result.
+    done: Consumer<Option<Done>>,
+    /// Jobs that were handed over and whose items were not taken yet: never more than either queue has room for, so that
+    /// no result is lost.
+    in_flight: usize,
+    capacity: usize,
     thread: Thread,
     stop: Arc<AtomicBool>,
 }
@@ -178,19 +184,32 @@ impl Worker {
             work(take, give, &seen);
         };
         let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(serve)?;
-        Ok(Self { jobs, done, thread: thread.thread().clone(), stop })
+        Ok(Self { jobs, done, in_flight: 0, capacity, thread: thread.thread().clone(), stop })
     }
 
-    /// Hands over a job. Where the queue is full the job comes back: the caller must not lose what it holds.
+    /// Hands over a job. Where as many are in flight as there is room for, the job comes back: the caller must not lose
+    /// what it holds.
     pub fn submit(&mut self, job: Job) -> Result<(), Job> {
+        // One order may ask any number of workloads to end; half of the room is left for brakes and kills.
+        let most = if matches!(job, Job::Terminate(_)) { self.capacity / 2 } else { self.capacity };
+        if self.in_flight >= most {
+            return Err(job);
+        }
         self.jobs.push(job).map_err(|rtrb::PushError::Full(job)| job)?;
+        self.in_flight += 1;
         self.thread.unpark();
         Ok(())
     }
 
     /// The next result, if there is one.
     pub fn poll(&mut self) -> Option<Done> {
-        self.done.pop().ok()
+        while let Ok(done) = self.done.pop() {
+            self.in_flight -= 1;
+            if done.is_some() {
+                return done;
+            }
+        }
+        None
     }
 }
 
@@ -230,18 +249,70 @@ impl Drop for Worker {
     }
 }
 
-fn work(mut jobs: Consumer<Job>, mut done: Producer<Done>, stop: &AtomicBool) {
+fn work(mut jobs: Consumer<Job>, mut done: Producer<Option<Done>>, stop: &AtomicBool) {
+    // There is room for the result of each job that is in flight.
+    let mut give = |result| {
+        let _ = done.push(result);
+    };
+    let mut queue = Queue::default();
     loop {
         while let Ok(job) = jobs.pop() {
-            if let Some(result) = perform(job) {
-                // A queue that is full is not read: the result can be seen of the cgroup, too.
-                let _ = done.push(result);
-            }
+            queue.take(job, &mut give);
+        }
+        if queue.go_on(&mut give) {
+            continue;
         }
         if stop.load(Ordering::Acquire) {
             return;
         }
         thread::park();
+    }
+}
+
+/// Jobs whose length is for the owner of a cgroup to choose wait here, so that others pass them: what was stopped is
+/// continued in time, and what a decision waits for is measured.
+#[derive(Default)]
+struct Queue {
+    /// Bounded in time each.
+    walks: VecDeque<Job>,
+    /// Each has a slice in its turn.
+    kills: VecDeque<Killing>,
+}
+
+impl Queue {
+    fn take(&mut self, job: Job, give: &mut impl FnMut(Option<Done>)) {
+        match job {
+            Job::Kill(handle, by) => self.kills.push_back(Killing::new(handle, by)),
+            Job::Stop(..) | Job::Terminate(_) => self.walks.push_back(job),
+            Job::Continue(cgroup, journal) => {
+                // Processes that were stopped after this would not be continued.
+                self.walks.retain(|job| {
+                    let is_over = matches!(job, Job::Stop(handle, ..) if handle.id() == cgroup);
+                    if is_over {
+                        give(None);
+                    }
+                    !is_over
+                });
+                journal.continue_in(cgroup);
+                give(None);
+            }
+            job => give(perform(job)),
+        }
+    }
+
+    /// Goes on with what waits, for a bounded time. False: nothing does.
+    fn go_on(&mut self, give: &mut impl FnMut(Option<Done>)) -> bool {
+        let is_idle = self.kills.is_empty() && self.walks.is_empty();
+        if let Some(mut kill) = self.kills.pop_front() {
+            match kill.go_on() {
+                None => self.kills.push_back(kill),
+                done => give(done),
+            }
+        }
+        if let Some(job) = self.walks.pop_front() {
+            give(perform(job));
+        }
+        !is_idle
     }
 }
 
@@ -253,23 +324,16 @@ fn perform(job: Job) -> Option<Done> {
             reached(if is_freeze { KillPoint::FreezeWritten } else { KillPoint::ThawWritten });
             Some(Done::FreezeWritten { cgroup: handle.id(), is_freeze, outcome, at })
         }
-        Job::WriteKill(handle) => {
-            let outcome = handle.kill();
+        Job::WriteKill(handle, by) => {
+            let late = Fault::Write { file: "cgroup.kill", errno: Errno::TIMEDOUT };
+            let outcome = if monotonic() <= by { handle.kill() } else { Err(late) };
             let at = monotonic();
             reached(KillPoint::KillWritten);
             Some(Done::KillWritten { cgroup: handle.id(), outcome, at })
         }
-        Job::Stop(handle, journal) => {
-            let processes = stop(&handle, &*journal);
+        Job::Stop(handle, journal, by) => {
+            let processes = stop(&handle, &*journal, by);
             Some(Done::Stopped { cgroup: handle.id(), processes, at: monotonic() })
-        }
-        Job::Continue(cgroup, journal) => {
-            journal.continue_in(cgroup);
-            None
-        }
-        Job::Kill(handle, by) => {
-            let sent = if monotonic() <= by { kill(&handle) } else { 0 };
-            Some(Done::Killed { cgroup: handle.id(), sent, at: monotonic() })
         }
         Job::Release(handle) => Some(release(&handle)),
         Job::Measure(handle) => Some(Done::Measured { cgroup: handle.id(), activity: handle.activity().ok() }),
@@ -284,258 +348,10 @@ fn perform(job: Job) -> Option<Done> {
             terminate(&handle);
             None
         }
-    }
-}
-
-/// A process that is not asked, because it came meanwhile or there are too many at a time, is killed when the grace is
-/// over.
-fn terminate(handle: &Handle) {
-    let Ok(opened) = handle.open_processes(TaskList::Processes, AT_A_TIME, &HashSet::new()) else { return };
-    for one in &opened.processes {
-        let _ = process::terminate(&one.fd);
-    }
-}
-
-/// Sends SIGKILL to each process of a cgroup until no task is listed whose process was not sent it. A process that was
-/// sent it forks no more (`copy_process` fails where a fatal signal is pending), so what one round missed the next one
-/// finds.
-///
-/// This is needed beside cgroup.kill: that may have to wait, and directs the signal at the first thread of each process
-/// alone (`send_sig` in `__cgroup_kill`, kernel/cgroup/cgroup.c, which is `PIDTYPE_PID` to `complete_signal`,
-/// kernel/signal.c). A first thread that has exited (`PF_EXITING`) wants no signal, and one that is meant for it alone
-/// is passed on to no other thread of its process: those run on. A signal to the process (`PIDTYPE_TGID`) goes to any
-/// thread that wants it, and SIGKILL from there to all. The list of threads finds processes that the list of processes
-/// has lost.
-///
-/// Gives how many took it.
-fn kill(handle: &Handle) -> u32 {
-    let mut sent = HashSet::new();
-    let mut taken = 0;
-    for list in [TaskList::Processes, TaskList::Threads] {
-        for _ in 0..ROUNDS {
-            if !matches!(handle.populated(), Ok(true)) {
-                return taken;
-            }
-            match handle.open_processes(list, AT_A_TIME, &sent) {
-                Ok(opened) if !opened.processes.is_empty() => {
-                    for one in opened.processes {
-                        // A zombie takes no signal, and a process that does not end is reported as stuck.
-                        taken += u32::from(process::kill(&one.fd).is_ok());
-                        sent.insert(one.pid);
-                    }
-                }
-                _ => break,
-            }
-        }
-    }
-    taken
-}
-
-/// Stops the processes of a cgroup, the largest first, until no other one is listed or there is no room to write one
-/// down. Gives how many. A stopped process forks no more, so what one round missed the next one finds. One that is stopped
-/// already is left alone: it is not this agent's to continue.
-fn stop(handle: &Handle, journal: &dyn StopJournal) -> u32 {
-    let mut seen = HashSet::new();
-    let mut stopped = 0;
-    for _ in 0..ROUNDS {
-        let opened = handle.open_largest(AT_A_TIME, &seen).unwrap_or_default();
-        if opened.is_empty() {
-            break;
-        }
-        for one in opened {
-            seen.insert(one.pid);
-            let Some(stat) = Stat::read(one.pid).filter(|stat| !stat.is_stopped) else { continue };
-            let process = StoppedProcess { pid: one.pid, start_ticks: stat.start_ticks, cgroup: handle.id() };
-            if journal.write(process).is_err() {
-                return stopped;
-            }
-            // One that is gone keeps its row until the others are continued.
-            stopped += u32::from(process::stop(&one.fd).is_ok());
-        }
-    }
-    stopped
-}
-
-/// What was done to each process so far.
-#[derive(Default)]
-struct Tally {
-    released: u32,
-    gone: u32,
-    kept: u32,
-    /// Processes whose memory was taken: they may still be listed for a while.
-    over: HashSet<process::Pid>,
-}
-
-impl Tally {
-    /// Gives whether something is left to try.
-    fn take(&mut self, opened: &OpenedProcesses) -> bool {
-        let mut left = opened.more;
-        for one in &opened.processes {
-            let count = match process::release(&one.fd) {
-                Released::Yes => &mut self.released,
-                Released::Gone => &mut self.gone,
-                Released::Refused(_) => &mut self.kept,
-                Released::Busy | Released::NotDying => {
-                    left = true;
-                    continue;
-                }
-            };
-            *count += 1;
-            self.over.insert(one.pid);
-        }
-        left
-    }
-}
-
-fn release(handle: &Handle) -> Done {
-    reached(KillPoint::ReleaseStarted);
-    let mut tally = Tally::default();
-    let mut unfinished = 0;
-    for round in 0..ROUNDS {
-        // A removed cgroup, or an empty one, has nothing left to take.
-        if !matches!(handle.populated(), Ok(true)) {
-            break;
-        }
-        if round > 0 {
-            thread::sleep(PAUSE);
-        }
-        let Ok(opened) = handle.open_processes(TaskList::Processes, AT_A_TIME, &tally.over) else { break };
-        let left = tally.take(&opened);
-        unfinished = opened.processes.iter().filter(|one| !tally.over.contains(&one.pid)).count();
-        if !left {
-            break;
-        }
-    }
-    let unfinished = u32::try_from(unfinished).unwrap_or(u32::MAX);
-    reached(KillPoint::ReleaseFinished);
-    Done::Released {
-        cgroup: handle.id(),
-        released: tally.released,
-        gone: tally.gone,
-        kept: tally.kept.saturating_add(unfinished),
+        // Taken by the queue.
+        Job::Kill(..) | Job::Continue(..) => None,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Fake, StopList};
-    use std::process::{Child, Command};
-
-    fn wait(worker: &mut Worker) -> Done {
-        loop {
-            if let Some(done) = worker.poll() {
-                return done;
-            }
-            thread::yield_now();
-        }
-    }
-
-    fn sleeper() -> Child {
-        Command::new("sleep").arg("600").spawn().expect("sleep starts")
-    }
-
-    #[test]
-    fn reclaim_is_asked_and_answered() {
-        let fake = Fake::with_files("w", &[("memory.reclaim", "")]);
-        let mut worker = Worker::start("test", 4).expect("a thread starts");
-        let (handle, amount) = (Arc::clone(&fake.handle), Bytes::mib(3));
-        worker.submit(Job::Reclaim { handle, amount }).expect("there is room");
-        let cgroup = fake.handle.id();
-        assert_eq!(wait(&mut worker), Done::Reclaimed { cgroup, asked: amount, outcome: Reclaimed::All });
-        assert_eq!(fake.text("memory.reclaim"), "3145728");
-
-        let old = Fake::new("w");
-        let handle = Arc::clone(&old.handle);
-        worker.submit(Job::Reclaim { handle, amount }).expect("there is room");
-        let outcome = Reclaimed::Less(Fault::Absent { file: "memory.reclaim" });
-        assert_eq!(wait(&mut worker), Done::Reclaimed { cgroup: old.handle.id(), asked: amount, outcome });
-    }
-
-    #[test]
-    fn each_process_of_either_list_is_killed() {
-        let fake = Fake::with_files("w", &[]);
-        let mut children = [sleeper(), sleeper(), sleeper()];
-        let list: Vec<String> = children.iter().map(|child| child.id().to_string()).collect();
-        fake.write("cgroup.procs", &(list[..2].join("\n") + "\n"));
-        fake.write("cgroup.threads", &(list[1..].join("\n") + "\n"));
-        let mut worker = Worker::start("test", 4).expect("a thread starts");
-        worker.submit(Job::Kill(Arc::clone(&fake.handle), monotonic())).expect("there is room");
-        assert!(matches!(wait(&mut worker), Done::Killed { sent: 0, .. }), "the worker comes to it too late");
-        worker.submit(Job::Kill(Arc::clone(&fake.handle), MonotonicNs(u64::MAX))).expect("there is room");
-        for child in &mut children {
-            let status = child.wait().expect("it is ours");
-            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
-        }
-        assert!(matches!(wait(&mut worker), Done::Killed { cgroup, .. } if cgroup == fake.handle.id()));
-    }
-
-    #[test]
-    fn processes_are_stopped_as_far_as_they_can_be_written_down_and_others_stay_stopped() {
-        let fake = Fake::new("w");
-        let mut children = [sleeper(), sleeper(), sleeper(), sleeper()];
-        let pids = children.each_ref().map(process::Pid::from_child);
-        let stopped = || pids.map(|pid| Stat::read(pid).is_some_and(|stat| stat.is_stopped));
-        let wait_for = |expected: usize| {
-            while stopped().iter().filter(|is_stopped| **is_stopped).count() != expected {
-                thread::yield_now();
-            }
-        };
-        process::stop(process::open(pids[0]).expect("it runs")).expect("it is ours");
-        wait_for(1);
-        fake.write("cgroup.procs", &pids.map(|pid| pid.as_raw_nonzero().to_string() + "\n").concat());
-        let mut worker = Worker::start("test", 4).expect("a thread starts");
-        let list: Arc<dyn StopJournal> = Arc::new(StopList::default());
-        worker.submit(Job::Stop(Arc::clone(&fake.handle), Arc::clone(&list))).expect("there is room");
-        let Done::Stopped { processes, .. } = wait(&mut worker) else { panic!("another result") };
-        assert_eq!(processes, 2);
-        wait_for(3);
-        worker.submit(Job::Continue(fake.handle.id(), list)).expect("there is room");
-        wait_for(1);
-        assert!(stopped()[0], "the one that another program stopped");
-        for child in &mut children {
-            child.kill().expect("it is ours");
-            child.wait().expect("it is ours");
-        }
-    }
-
-    #[test]
-    fn activity_is_measured_or_absent() {
-        let mut worker = Worker::start("test", 4).expect("a thread starts");
-        for (files, activity) in [
-            (&[("cpu.stat", "usage_usec 7\n")][..], Some(Activity { cpu: Duration::from_micros(7), threads: Some(0) })),
-            (&[], None),
-        ] {
-            let fake = Fake::with_files("w", files);
-            worker.submit(Job::Measure(Arc::clone(&fake.handle))).expect("there is room");
-            assert_eq!(wait(&mut worker), Done::Measured { cgroup: fake.handle.id(), activity });
-        }
-    }
-
-    #[test]
-    fn living_processes_keep_their_memory() {
-        let fake = Fake::new("w");
-        let mut child = sleeper();
-        fake.write("cgroup.procs", &format!("{}\n", child.id()));
-        let opened = fake.handle.open_processes(TaskList::Processes, 4, &HashSet::new()).expect("readable");
-        assert_eq!(opened.processes.len(), 1);
-        let mut tally = Tally::default();
-        assert!(tally.take(&opened), "it is not dying: to be tried again");
-        assert_eq!((tally.released, tally.gone, tally.kept), (0, 0, 0));
-        child.kill().expect("it is ours");
-        child.wait().expect("it is ours");
-        assert!(!tally.take(&opened));
-        assert_eq!(tally.gone, 1);
-    }
-
-    #[test]
-    fn a_full_queue_gives_the_job_back() {
-        let fake = Fake::new("w");
-        let (jobs, _keep) = RingBuffer::new(1);
-        let (_give, done) = RingBuffer::new(1);
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut worker = Worker { jobs, done, thread: thread::current(), stop };
-        assert!(worker.submit(Job::Release(Arc::clone(&fake.handle))).is_ok());
-        assert!(matches!(worker.submit(Job::Release(Arc::clone(&fake.handle))), Err(Job::Release(_))));
-    }
-}
+mod tests;

@@ -4,20 +4,20 @@
 //! the handle answers [`Fault::Gone`], it does not act on the newcomer.
 
 use crate::file::{self, KeptFile};
-use crate::process::{self, Opened, OpenedProcesses, Pid};
 use crate::{Fault, NodeError, parse};
-use core::cmp::Reverse;
 use core::fmt;
-use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, Stat, fstat};
 use rustix::io::Errno;
-use std::collections::HashSet;
 
+mod tasks;
 mod tree;
+mod walk;
 
+pub use tasks::{Activity, TaskList};
 pub use tree::{Root, children, id_of, open_below};
+pub use walk::{Bound, DEPTH, Walk};
 
 /// One cgroup by its directory and the files that a decision reads or writes: usage and population at each sample, freeze
 /// and kill. All other files are read by helper threads, which open them where they need them: the kernel keeps 1 to 5 KiB
@@ -67,52 +67,6 @@ pub struct Events {
     pub populated: bool,
     /// All of its processes are frozen.
     pub frozen: bool,
-}
-
-/// Which of a cgroup's two lists of tasks is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskList {
-    /// `cgroup.procs`: a process by its first thread, in that one's cgroup. A process whose first thread has exited
-    /// stays listed while others of its threads live; one whose threads have all exited is not, also before its parent
-    /// waits for it. (`css_task_iter_advance` with `CSS_TASK_ITER_PROCS`, kernel/cgroup/cgroup.c, since c03cd7738a83 in
-    /// Linux 5.2.)
-    ///
-    /// An exited first thread cannot be moved: where the others were moved on since, their process is listed in the
-    /// cgroup that they left (`cgroup_migrate_add_task` passes over `PF_EXITING`), and nowhere once that one was
-    /// removed.
-    Processes,
-    /// `cgroup.threads`: every live thread, in its own cgroup, whatever became of the first one.
-    Threads,
-}
-
-impl TaskList {
-    const fn file(self) -> &'static str {
-        match self {
-            Self::Processes => "cgroup.procs",
-            Self::Threads => "cgroup.threads",
-        }
-    }
-
-    /// Opens what it lists: the process itself, or the process of a thread.
-    fn open(self, task: Pid) -> Result<OwnedFd, Errno> {
-        match self {
-            Self::Processes => process::open(task),
-            Self::Threads => process::open_by_thread(task),
-        }
-    }
-}
-
-/// Threads are counted in so many cgroups of a tree: the answer is waited for, and the tree is its owner's to make.
-const COUNTED_IN: usize = 256;
-
-/// What shows that tasks of a cgroup run or end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Activity {
-    /// CPU time that was used in it and below it since it was made, by tasks that are gone as well; to about a timer
-    /// tick for those that run.
-    pub cpu: Duration,
-    /// Threads in it and below it that have not exited; absent where the tree is too large to count them in time.
-    pub threads: Option<usize>,
 }
 
 impl Handle {
@@ -265,11 +219,21 @@ impl Handle {
 
     /// Whether it has live processes, and whether all of them are frozen.
     pub fn events(&self) -> Result<Events, Fault> {
-        let mut buffer = [0; 128];
-        let text = self.events.read_piece(&mut buffer, 0)?;
-        let populated = parse::field(text, b"populated").ok_or(self.events.malformed("populated"))?;
-        // Before 5.2 nothing can be frozen.
-        Ok(Events { populated: populated != 0, frozen: parse::field(text, b"frozen") == Some(1) })
+        events(&self.events)
+    }
+
+    /// Whether there is a live process in it or below it, by a file that is opened anew: the kernel lets one reader of an
+    /// open file wait for another (`seq_read_iter`, fs/seq_file.c), and the watching thread reads the one that is kept.
+    /// For a helper thread.
+    pub fn populated_now(&self) -> Result<bool, Fault> {
+        events(&self.open_file("cgroup.events", OFlags::RDONLY)?).map(|events| events.populated)
+    }
+
+    /// Reads the files that are kept, once: the kernel allocates room for what it gives at the first reading of each
+    /// (`seq_read_iter`, fs/seq_file.c), which must not wait until the watching thread reads them. For a helper thread,
+    /// before the handle is handed on.
+    pub fn read_all_once(&self) {
+        let _ = (self.usage(), self.events(), self.freeze_asked());
     }
 
     /// Whether there is a live process in it or below it.
@@ -320,116 +284,18 @@ impl Handle {
         }
         self.open_file("memory.reclaim", OFlags::WRONLY)?.write(&text[start..])
     }
-
-    /// Calls `each` with the tasks in it and below it, at any depth, until `each` says no, or there are no more. Opens
-    /// and allocates: for a helper thread.
-    pub fn each_task(&self, list: TaskList, each: &mut dyn FnMut(Pid) -> bool) -> Result<(), Fault> {
-        self.each_task_in(usize::MAX, list, each).map(drop)
-    }
-
-    /// The same in `most` cgroups. Gives whether those were all.
-    fn each_task_in(&self, most: usize, list: TaskList, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool, Fault> {
-        let fault = |errno| Fault::Read { file: "a directory below", errno };
-        // Depth first, without recursion: a tree may be deep.
-        let mut left = vec![Vec::new()];
-        let mut read = 0;
-        while let Some(path) = left.pop() {
-            if read == most {
-                return Ok(false);
-            }
-            read += 1;
-            let below = if path.is_empty() { Ok(None) } else { open_below(self.dir.as_fd(), &path).map(Some) };
-            // What is removed meanwhile has no tasks.
-            let Ok(below) = below else { continue };
-            let dir = below.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
-            match KeptFile::open_below(dir, list.file(), OFlags::RDONLY) {
-                Ok(Some(tasks)) => match each_pid(&tasks, each) {
-                    Ok(true) | Err(Fault::Gone) => {}
-                    Ok(false) => return Ok(true),
-                    Err(fault) => return Err(fault),
-                },
-                Ok(None) | Err(Errno::NODEV) => {}
-                Err(errno) => return Err(fault(errno)),
-            }
-            match children(dir) {
-                Ok(names) => left.extend(names.iter().map(|name| [path.as_slice(), b"/", name].concat())),
-                Err(Errno::NODEV | Errno::NOENT) => {}
-                Err(errno) => return Err(fault(errno)),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Opens up to `most` of the processes that a list names by tasks which are not in `except`. Each is given only if
-    /// the task was still in the cgroup after it was opened, so that no number used again leads astray. Allocates and
-    /// opens: for a helper thread.
-    pub fn open_processes(&self, list: TaskList, most: usize, except: &HashSet<Pid>) -> Result<OpenedProcesses, Fault> {
-        let mut listed = Vec::new();
-        let mut more = false;
-        self.each_task(list, &mut |pid| {
-            if except.contains(&pid) {
-                return true;
-            }
-            more = listed.len() == most;
-            if !more {
-                listed.push(pid);
-            }
-            !more
-        })?;
-        Ok(OpenedProcesses { cgroup: self.id, processes: self.open_listed(list, listed)?, more })
-    }
-
-    /// Opens up to `most` of its processes that are not in `except`, those with the most resident memory and in that
-    /// order; otherwise as [`Self::open_processes`].
-    pub fn open_largest(&self, most: usize, except: &HashSet<Pid>) -> Result<Vec<Opened>, Fault> {
-        let mut sizes = Vec::new();
-        self.each_task(TaskList::Processes, &mut |pid| {
-            if !except.contains(&pid) {
-                sizes.push((process::Stat::read(pid).map_or(0, |stat| stat.resident), pid));
-            }
-            true
-        })?;
-        sizes.sort_unstable_by_key(|(resident, _)| Reverse(*resident));
-        sizes.truncate(most);
-        self.open_listed(TaskList::Processes, sizes.into_iter().map(|(_, pid)| pid).collect())
-    }
-
-    /// Opens these tasks of a list, as far as they are on it after that.
-    fn open_listed(&self, list: TaskList, tasks: Vec<Pid>) -> Result<Vec<Opened>, Fault> {
-        // One that ended meanwhile is not missed.
-        let open = |pid| list.open(pid).ok().map(|fd| Opened { pid, fd });
-        let mut opened: Vec<Opened> = tasks.into_iter().filter_map(open).collect();
-        if !opened.is_empty() {
-            let all: HashSet<Pid> = opened.iter().map(|one| one.pid).collect();
-            let mut still = HashSet::with_capacity(all.len());
-            self.each_task(list, &mut |pid| {
-                still.extend(all.contains(&pid).then_some(pid));
-                still.len() < all.len()
-            })?;
-            opened.retain(|one| still.contains(&one.pid));
-        }
-        Ok(opened)
-    }
-
-    /// Whether its tasks run or end. Opens files, and makes the kernel add up its per-processor figures: for a helper
-    /// thread.
-    pub fn activity(&self) -> Result<Activity, Fault> {
-        const STAT: &str = "cpu.stat";
-        let stat = KeptFile::open_below(self.dir.as_fd(), STAT, OFlags::RDONLY);
-        let stat = stat.map_err(|errno| Fault::Read { file: STAT, errno })?.ok_or(Fault::Absent { file: STAT })?;
-        let mut buffer = [0; 1024];
-        let used = parse::field(stat.read(&mut buffer)?, b"usage_usec").ok_or(stat.malformed("usage_usec"))?;
-        let mut threads = 0;
-        let is_all = self.each_task_in(COUNTED_IN, TaskList::Threads, &mut |_| {
-            threads += 1;
-            true
-        })?;
-        Ok(Activity { cpu: Duration::from_micros(used), threads: is_all.then_some(threads) })
-    }
 }
 
 fn have<'f>(file: Option<&'f KeptFile>, name: &'static str) -> Result<&'f KeptFile, Fault> {
     file.ok_or(Fault::Absent { file: name })
+}
+
+fn events(file: &KeptFile) -> Result<Events, Fault> {
+    let mut buffer = [0; 128];
+    let text = file.read_piece(&mut buffer, 0)?;
+    let populated = parse::field(text, b"populated").ok_or(file.malformed("populated"))?;
+    // Before 5.2 nothing can be frozen.
+    Ok(Events { populated: populated != 0, frozen: parse::field(text, b"frozen") == Some(1) })
 }
 
 /// The kernel gives a file of one value, and `cgroup.events`, whole: a second read would only find the end.
@@ -451,31 +317,6 @@ pub fn protection(dir: BorrowedFd<'_>, is_trusted: impl Fn(&Stat) -> bool) -> By
         if is_trusted(&fstat(&file).ok()?) { limit(&file).ok() } else { None }
     };
     ["memory.low", "memory.min"].into_iter().filter_map(read).max().unwrap_or(Bytes::ZERO)
-}
-
-/// One list of tasks. False: `each` has said no.
-fn each_pid(tasks: &KeptFile, each: &mut dyn FnMut(Pid) -> bool) -> Result<bool, Fault> {
-    let mut buffer = [0; 4096];
-    let mut offset = 0;
-    loop {
-        let piece = match tasks.read_piece(&mut buffer, offset) {
-            // A threaded cgroup has no processes of its own: they are listed where its threads' domain begins, above
-            // it.
-            Err(Fault::Read { errno: Errno::OPNOTSUPP, .. }) => return Ok(true),
-            piece => piece?,
-        };
-        // The kernel cuts between lines unless the buffer is shorter than one; take whole lines only.
-        let Some(end) = piece.iter().rposition(|byte| *byte == b'\n') else { return Ok(true) };
-        for line in parse::lines(&piece[..end]) {
-            let number = parse::u64_after_blanks(line).and_then(|number| i32::try_from(number).ok());
-            // Zero stands for a process of another pid namespace.
-            let Some(pid) = number.and_then(Pid::from_raw) else { continue };
-            if !each(pid) {
-                return Ok(false);
-            }
-        }
-        offset += end as u64 + 1;
-    }
 }
 
 #[cfg(test)]

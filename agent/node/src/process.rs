@@ -1,7 +1,7 @@
 //! Processes by descriptor, so that a number used again can never be mistaken for the process that was meant.
 
 use crate::{file, sys};
-use plimsoll_units::{Bytes, CgroupId};
+use plimsoll_units::Bytes;
 use procfs::process::{Process, Status};
 use procfs::{FromBufRead as _, FromRead as _};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,6 +30,28 @@ pub fn open_by_thread(thread: Pid) -> Result<OwnedFd, Errno> {
         let path = format!("/proc/{}", thread.as_raw_nonzero());
         rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     })
+}
+
+/// The process of a thread that was opened by [`open_by_thread`]; `None` where that is gone. Opens a file: for a helper
+/// thread.
+pub fn of_thread(opened: impl AsFd, thread: Pid) -> Option<Pid> {
+    let status = match rustix::fs::openat(opened, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(status) => status,
+        // Not a directory below /proc: it was opened as a process.
+        Err(Errno::NOTDIR) => return Some(thread),
+        Err(_) => return None,
+    };
+    let mut text = [0; 512];
+    let length = rustix::io::read(status, &mut text).ok()?;
+    let line = crate::parse::lines(&text[..length]).find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    let number = i32::try_from(crate::parse::u64_after_blanks(line)?).ok()?;
+    Pid::from_raw(number)
+}
+
+/// Whether a thread is one of this process, by their numbers. Opens nothing.
+pub fn has_thread(process: Pid, thread: Pid) -> bool {
+    // Where the signal would be refused, the thread was found.
+    sys::would_signal_thread(process, thread) != Err(Errno::SRCH)
 }
 
 /// Kills the process. One that is gone already is fine.
@@ -96,7 +118,7 @@ fn hides(options: &HashMap<String, Option<String>>) -> Option<String> {
 pub struct Stat {
     /// When it started, in clock ticks since boot: with its number, that names one process.
     pub start_ticks: u64,
-    /// A signal or a tracer has stopped it.
+    /// A signal has stopped it.
     pub is_stopped: bool,
     /// Its resident memory, in pages.
     pub resident: u64,
@@ -106,8 +128,13 @@ impl Stat {
     /// Reads it; `None` where there is no such process. Opens a file: for a helper thread.
     pub fn read(pid: Pid) -> Option<Self> {
         let text = file::read_all(&PathBuf::from(format!("/proc/{}/stat", pid.as_raw_nonzero()))).ok()?;
-        let stat = procfs::process::Stat::from_read(text.as_slice()).ok()?;
-        let is_stopped = matches!(stat.state, 'T' | 't');
+        Self::parse(&text)
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let stat = procfs::process::Stat::from_read(text).ok()?;
+        // Not `t`: what a tracer has stopped goes on when that lets it, which may be at once.
+        let is_stopped = stat.state == 'T';
         Some(Self { start_ticks: stat.starttime, is_stopped, resident: stat.rss })
     }
 }
@@ -221,13 +248,11 @@ pub struct Opened {
     pub fd: OwnedFd,
 }
 
-/// Opened processes of one cgroup.
-#[derive(Debug)]
-pub struct OpenedProcesses {
-    /// Whose processes they are.
-    pub cgroup: CgroupId,
+/// Opened tasks of one list.
+#[derive(Debug, Default)]
+pub struct OpenedTasks {
     /// Up to as many as were asked for.
-    pub processes: Vec<Opened>,
+    pub tasks: Vec<Opened>,
     /// There were more than that.
     pub more: bool,
 }
@@ -292,6 +317,35 @@ mod tests {
             assert_eq!(hides(&map).is_some(), hides_others, "{options}");
         }
         assert_eq!(hidden_processes(), None, "/proc is as usual here");
+    }
+
+    #[test]
+    fn a_thread_is_known_by_its_process() {
+        let own = rustix::process::getpid();
+        let parent = rustix::process::getppid().expect("a test has a parent");
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let (end, wait) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || {
+                tell.send(rustix::thread::gettid()).expect("it is awaited");
+                wait.recv().unwrap_or_default();
+            });
+            let living = told.recv().expect("it lives");
+            assert!(has_thread(own, living) && !has_thread(parent, living));
+            assert_eq!(of_thread(open_by_thread(living).expect("it lives"), living), Some(own));
+            drop(end);
+        });
+        assert_eq!(of_thread(open_by_thread(own).expect("it lives"), own), Some(own));
+    }
+
+    #[test]
+    fn only_a_signal_stops_for_others() {
+        for (state, is_stopped) in [('T', true), ('t', false), ('S', false)] {
+            let text = std::fs::read_to_string("/proc/self/stat").expect("readable");
+            let (head, tail) = text.rsplit_once(") ").expect("a name");
+            let text = format!("{head}) {state}{}", &tail[1..]);
+            assert_eq!(Stat::parse(text.as_bytes()).expect("well formed").is_stopped, is_stopped, "{state}");
+        }
     }
 
     #[test]

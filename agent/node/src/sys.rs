@@ -3,6 +3,7 @@
 
 use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 fn outcome(result: libc::c_long) -> Result<(), Errno> {
     if result == -1 {
@@ -17,6 +18,13 @@ pub(crate) fn process_mrelease(pidfd: impl AsFd) -> Result<(), Errno> {
     let fd = pidfd.as_fd().as_raw_fd();
     // SAFETY: the call reads its two integers and touches no memory of this process.
     outcome(unsafe { libc::syscall(libc::SYS_process_mrelease, fd, 0) })
+}
+
+/// `tgkill(2)` with no signal: succeeds where the thread is one of the process.
+pub(crate) fn would_signal_thread(process: Pid, thread: Pid) -> Result<(), Errno> {
+    let [process, thread] = [process, thread].map(Pid::as_raw_pid);
+    // SAFETY: the call reads its three integers and touches no memory of this process.
+    outcome(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) })
 }
 
 /// `close_range(2)` with `CLOSE_RANGE_UNSHARE`: the calling thread goes on with a table of open files that has the first

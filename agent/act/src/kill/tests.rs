@@ -284,6 +284,24 @@ fn a_victim_is_signalled_though_its_cgroup_kill_waits() {
 }
 
 #[test]
+fn a_cgroup_kill_that_waited_for_too_long_is_not_written() {
+    let fake = Fake::new("w");
+    let (writer, release) = WriterThatWaits::start();
+    let mut workers = Workers::beside(writer, 8).expect("threads start");
+    let limits = KillLimits { patience: Duration::from_millis(1), ..KillLimits::default() };
+    let (mut kills, mut book) = (Kills::with_capacity(limits, 2), Book::default());
+    assert_eq!(kills.begin(&fake.handle, ms(0), &mut book, &mut workers), Ok(Begun::Requested));
+    let over = monotonic().after(2 * limits.patience);
+    while monotonic() <= over {
+        std::thread::yield_now();
+    }
+    release.end_wait();
+    let event = results(&mut kills, &mut workers, &mut book, 0);
+    assert!(matches!(event, Some(KillEvent::Refused { .. })), "{event:?}");
+    assert_eq!((fake.text("cgroup.kill").as_str(), book.is_clear()), ("", true));
+}
+
+#[test]
 fn a_cgroup_kill_that_is_refused_is_a_refusal_only_where_no_process_can_be_signalled() {
     for has_process in [false, true] {
         let fake = Fake::that_refuses("w", "cgroup.kill");

@@ -1,6 +1,10 @@
 //! Cgroups made of plain files.
 
 use super::*;
+use crate::process::Pid;
+use core::time::Duration;
+use plimsoll_units::MonotonicNs;
+use std::collections::HashSet;
 use std::fs;
 
 struct Tree {
@@ -98,6 +102,13 @@ fn figures_come_out_of_their_files() {
     assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
 }
 
+/// Of this thread (`syscr`, Documentation/filesystems/proc.rst).
+fn read_calls() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/io").expect("this is Linux");
+    let count = text.lines().find_map(|line| line.strip_prefix("syscr: "));
+    count.and_then(|count| count.parse().ok()).expect("a number")
+}
+
 #[test]
 fn one_that_is_only_read_opens_nothing_to_be_written() {
     let tree = Tree::new();
@@ -114,15 +125,9 @@ fn a_sample_reads_each_of_its_files_once() {
     let tree = Tree::new();
     tree.cgroup(b"w", &[]);
     let handle = tree.open(b"w").expect("it is there");
-    // Of this thread (`syscr`, Documentation/filesystems/proc.rst).
-    let calls = || -> u64 {
-        let text = fs::read_to_string("/proc/thread-self/io").expect("this is Linux");
-        let count = text.lines().find_map(|line| line.strip_prefix("syscr: "));
-        count.and_then(|count| count.parse().ok()).expect("a number")
-    };
-    let (first, second) = (calls(), calls());
+    let (first, second) = (read_calls(), read_calls());
     assert_eq!((handle.usage(), handle.populated()), (Ok(Bytes(4096)), Ok(true)));
-    assert_eq!(calls() - second, second - first + 2);
+    assert_eq!(read_calls() - second, second - first + 2);
 }
 
 #[test]
@@ -155,24 +160,24 @@ fn processes_are_found_at_any_depth() {
         found.push(pid.as_raw_pid());
         true
     };
-    handle.each_task(TaskList::Processes, &mut take).expect("readable");
+    handle.each_task(TaskList::Processes, Bound::NONE, &mut take).expect("readable");
     assert_eq!(found, (1..=3000).chain([4001, 4002]).collect::<Vec<_>>());
     let mut seen = 0;
     let mut until = |_| {
         seen += 1;
         seen < 7
     };
-    handle.each_task(TaskList::Processes, &mut until).expect("readable");
+    handle.each_task(TaskList::Processes, Bound::NONE, &mut until).expect("readable");
     assert_eq!(seen, 7);
     tree.cgroup(b"d", &[]);
-    let deep = b"d/".repeat(300);
+    let deep = b"d/".repeat(200);
     tree.cgroup(&deep, &[("cgroup.threads", "5\n")]);
     let mut found = Vec::new();
     let mut take = |pid: Pid| {
         found.push(pid.as_raw_pid());
         true
     };
-    tree.open(b"d").expect("it is there").each_task(TaskList::Threads, &mut take).expect("readable");
+    tree.open(b"d").expect("it is there").each_task(TaskList::Threads, Bound::NONE, &mut take).expect("readable");
     assert_eq!(found, [5]);
 }
 
@@ -188,18 +193,71 @@ fn activity_is_cpu_time_and_threads_of_all_below() {
 }
 
 #[test]
-fn processes_are_opened_as_many_as_asked() {
+fn tasks_are_opened_as_many_as_asked() {
     let tree = Tree::new();
     let me = rustix::process::getpid();
     let parent = rustix::process::getppid().expect("a test has a parent");
     let text = format!("{}\n{}\n", me.as_raw_pid(), parent.as_raw_pid());
     tree.cgroup(b"w", &[("cgroup.procs", &text)]);
+    tree.cgroup(b"w/a", &[("cgroup.procs", &text)]);
     let handle = tree.open(b"w").expect("it is there");
-    let (none, one) = (HashSet::new(), HashSet::from([me]));
-    for (most, except, opened, more) in
-        [(0, &none, 0, true), (1, &none, 1, true), (2, &none, 2, false), (1, &one, 1, false)]
+    for (most, without, opened, more) in
+        [(0, None, 0, true), (1, None, 1, true), (2, None, 2, false), (1, Some(me), 1, false)]
     {
-        let processes = handle.open_processes(TaskList::Processes, most, except).expect("readable");
-        assert_eq!((processes.processes.len(), processes.more), (opened, more));
+        let open = TaskList::Processes.open_in(handle.dir.as_fd(), most, &mut |pid| Some(pid) == without);
+        let found = open.expect("readable");
+        assert_eq!((found.tasks.len(), found.more), (opened, more));
     }
+}
+
+#[test]
+fn what_a_walk_for_tasks_may_take_is_bounded() {
+    let tree = Tree::new();
+    tree.cgroup(b"w", &[("cgroup.procs", "1\n")]);
+    for number in 0..8 {
+        tree.cgroup(format!("w/{number}").as_bytes(), &[("cgroup.procs", "1\n")]);
+    }
+    let handle = tree.open(b"w").expect("it is there");
+    let past = MonotonicNs(1);
+    for (bound, tasks, is_whole) in [
+        (Bound::NONE, 9, true),
+        (Bound { cgroups: 9, ..Bound::NONE }, 9, true),
+        (Bound { cgroups: 8, ..Bound::NONE }, 8, false),
+        (Bound { by: past, ..Bound::NONE }, 0, false),
+    ] {
+        let mut found = 0;
+        let all = handle.each_task(TaskList::Processes, bound, &mut |_| {
+            found += 1;
+            true
+        });
+        assert_eq!((found, all), (tasks, Ok(is_whole)), "{bound:?}");
+    }
+    let me = rustix::process::getpid();
+    tree.cgroup(b"w", &[("cgroup.procs", &format!("{}\n", me.as_raw_pid()))]);
+    for (by, opened) in [(MonotonicNs(u64::MAX), 1), (past, 0)] {
+        let largest = handle.open_largest(1, &HashSet::new(), Bound { by, ..Bound::NONE });
+        assert_eq!(largest.expect("readable").len(), opened);
+    }
+}
+
+#[test]
+fn each_file_that_is_kept_and_read_is_read_beforehand() {
+    let tree = Tree::new();
+    tree.cgroup(b"w", &[]);
+    let handle = tree.open(b"w").expect("it is there");
+    let (first, second) = (read_calls(), read_calls());
+    handle.read_all_once();
+    assert_eq!(read_calls() - second, second - first + 3, "memory.current, cgroup.events, cgroup.freeze");
+}
+
+#[test]
+fn population_is_read_of_a_file_opened_anew() {
+    let tree = Tree::new();
+    tree.cgroup(b"w", &[]);
+    let handle = tree.open(b"w").expect("it is there");
+    let events = tree.dir.path().join("w/cgroup.events");
+    // The file that is kept is another one from here on.
+    fs::remove_file(&events).expect("it is there");
+    fs::write(&events, "populated 0\nfrozen 0\n").expect("writable");
+    assert_eq!((handle.populated(), handle.populated_now()), (Ok(true), Ok(false)));
 }

@@ -1,15 +1,20 @@
 //! The tree that cgroups are in: its root, and the ways from there to a directory.
 
+use super::walk;
 use crate::{NodeError, sys};
 use plimsoll_units::CgroupId;
 use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlink};
+use rustix::fs::{CWD, FsWord, Mode, OFlags, fstat, fstatfs, openat, readlink};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// `CGROUP2_SUPER_MAGIC`, include/uapi/linux/magic.h.
+const CGROUP2: FsWord = 0x6367_7270;
 
 /// The root of the cgroup tree.
 #[derive(Debug)]
@@ -42,6 +47,10 @@ impl Root {
             source,
             advice: "To open a cgroup by its id CAP_DAC_READ_SEARCH is needed",
         };
+        // Another file system would take the id for one of its own, or say that there is none.
+        if fstatfs(self).map_err(failed)?.f_type != CGROUP2 {
+            return Err(failed(Errno::OPNOTSUPP));
+        }
         let fd = match sys::open_kernfs_by_id(self.as_fd(), cgroup.0) {
             Ok(fd) => fd,
             Err(Errno::STALE | Errno::NOENT) => return Ok(None),
@@ -51,28 +60,18 @@ impl Root {
         // A cgroup outside of this mount, and one that was removed, have no path below the root.
         let below = link.as_bytes().strip_prefix(self.path.as_os_str().as_bytes());
         let path = below.and_then(|path| path.strip_prefix(b"/")).filter(|path| !path.is_empty());
-        Ok(path
-            .filter(|path| open_below(self.as_fd(), path).and_then(|fd| id_of(fd.as_fd())) == Ok(cgroup))
-            .map(Into::into))
+        let Some(path) = path else { return Ok(None) };
+        match open_below(self.as_fd(), path).and_then(|fd| id_of(fd.as_fd())) {
+            Ok(id) => Ok((id == cgroup).then(|| path.into())),
+            Err(Errno::NOENT | Errno::NODEV) => Ok(None),
+            Err(errno) => Err(failed(errno)),
+        }
     }
 
-    /// Searches the whole tree for a cgroup: for one whose path is not known. `None` where it is gone.
+    /// Searches the tree for a cgroup: for one that cannot be opened by its id. `None` where it is gone.
     pub fn find(&self, cgroup: CgroupId) -> Result<Option<Vec<u8>>, NodeError> {
-        // Depth first, without recursion: a tree may be deep.
-        let mut open = vec![Vec::new()];
-        while let Some(path) = open.pop() {
-            let dir = if path.is_empty() { self.fd.try_clone().ok() } else { open_below(self.as_fd(), &path).ok() };
-            // What is removed meanwhile holds nothing.
-            let Some(dir) = dir else { continue };
-            if !path.is_empty() && id_of(dir.as_fd()) == Ok(cgroup) {
-                return Ok(Some(path));
-            }
-            let below = children(dir.as_fd()).map_err(|source| NodeError::Read { path: self.path.clone(), source });
-            for name in below? {
-                open.push(if path.is_empty() { name } else { [path.as_slice(), b"/", &name].concat() });
-            }
-        }
-        Ok(None)
+        let failed = |source| NodeError::Read { path: self.path.clone(), source };
+        walk::find(self.as_fd(), cgroup).map_err(failed)
     }
 }
 

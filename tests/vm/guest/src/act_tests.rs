@@ -13,7 +13,7 @@ use plimsoll_act::{
 };
 use plimsoll_inventory::{Bounds, Patterns, Protected, discover};
 use plimsoll_node::boot::BootId;
-use plimsoll_node::cgroup::{Handle, Root, TaskList};
+use plimsoll_node::cgroup::{Bound, Handle, Root, TaskList};
 use plimsoll_node::priority::{Level, raise_this_thread};
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{Fault, clock, limits, meminfo, pressure};
@@ -322,7 +322,7 @@ pub(crate) fn process_without_its_first_thread_dies() -> Result<()> {
     let mut zombie = guest().args(["idle", "--cgroup"]).arg(inner.path()).spawn()?;
     let listed = |list| -> Result<usize> {
         let mut count = 0;
-        handle.each_task(list, &mut |_| {
+        handle.each_task(list, Bound::NONE, &mut |_| {
             count += 1;
             true
         })?;
