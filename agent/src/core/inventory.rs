@@ -14,8 +14,10 @@ use std::time::Duration;
 use plimsoll_inventory::{Coverage, Inventory, Sink as _};
 use plimsoll_node::clock::monotonic;
 use plimsoll_sense::{HealthReader, Hook, HookState, PacketRings, SourceAttempt};
+use plimsoll_state::Entry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::past::thaw_again;
 use super::suspects::{self, Suspect};
 use super::thresholds::Machine;
 use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord, Tampered, fitting};
@@ -46,6 +48,7 @@ pub(super) struct StartupReport {
 #[derive(Debug)]
 pub(super) struct TakenOver {
     pub(super) undone: Option<(u32, u32, u32, u32)>,
+    pub(super) left: Vec<Entry>,
     pub(super) troubles: Vec<String>,
 }
 
@@ -58,6 +61,8 @@ pub(super) struct Thread {
     /// As it was read at the start.
     pub(super) machine: Machine,
     pub(super) handle: InventoryHandle,
+    /// What an earlier process froze and could not be thawed yet: tried again in each slow turn.
+    pub(super) left: Vec<Entry>,
     /// Readable when the reporter was restarted.
     pub(super) reporter_restarted: OwnedFd,
     /// Comes before [`Request::TakeOver`].
@@ -98,8 +103,9 @@ impl Thread {
                 schedule.suspects.done(now, monotonic(), SUSPECTS_PAUSE);
             }
             if is_asked(Request::TakeOver)
-                && let Ok(TakenOver { undone, troubles }) = self.taken_over.try_recv()
+                && let Ok(TakenOver { undone, left, troubles }) = self.taken_over.try_recv()
             {
+                self.left = left;
                 startup_report = StartupReport { shadow: None, undone, troubles, ..startup_report };
                 self.report_startup(&mut startup_report, &mut schedule, true);
             }
@@ -107,6 +113,9 @@ impl Thread {
             if is_slow {
                 schedule.beat = now.after(PACE);
                 self.read_machine();
+                for cgroup in thaw_again(&mut self.left, &self.inventory.config().root) {
+                    self.outgoing.send(News::Thawed(cgroup));
+                }
             }
             if reporter_restarted {
                 clear(&self.reporter_restarted);

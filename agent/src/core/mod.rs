@@ -129,7 +129,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let shadow = shadow(acting, unified);
 
     let now = monotonic();
-    let past = if acting { Some(Past::undo(&configuration, &root, &mut troubles)?) } else { None };
+    let mut past = if acting { Some(Past::undo(&configuration, &root, &mut troubles)?) } else { None };
     start.undo = lap(now);
 
     let now = monotonic();
@@ -152,6 +152,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         packet_rings: source.packet_rings(),
         machine,
         handle: handle.clone(),
+        left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),

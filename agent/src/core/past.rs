@@ -12,7 +12,7 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{self, page_bytes};
 use plimsoll_node::process;
 use plimsoll_sense::stopped::{self, StoppedRecord};
-use plimsoll_state::{Found, PendingKill, Record as RunRecord, StoppedProcesses, undo};
+use plimsoll_state::{Entry, Found, PendingKill, Record as RunRecord, StoppedProcesses, thaw, undo};
 use plimsoll_units::{Bytes, CgroupId};
 
 use super::resume::Resumer;
@@ -29,6 +29,8 @@ pub(super) struct Past {
     stopped: StoppedProcesses,
     /// Kills that are waited for.
     kills: Vec<PendingKill>,
+    /// Cgroups that could not be thawed.
+    pub(super) left: Vec<Entry>,
     /// Thawed, continued, failed, kills; absent where there was nothing.
     pub(super) counts: Option<(u32, u32, u32, u32)>,
 }
@@ -51,13 +53,32 @@ impl Past {
             troubles.push(format!("cannot continue what the in-kernel brake stopped: {error}"));
             stopped::Undone::default()
         });
+        let left = frozen_still(&record, &before.failed);
         let failed = before.failed.len() + continued.failed + one_by_one.failed;
         let continued = continued.continued + one_by_one.continued;
         let [thawed, continued, failed, kills] = [before.thawed.len(), continued, failed, before.kills.len()]
             .map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         let counts = (thawed, continued, failed, kills);
-        Ok(Self { record, stopped, kills: before.kills, counts: (counts != (0, 0, 0, 0)).then_some(counts) })
+        Ok(Self { record, stopped, left, kills: before.kills, counts: (counts != (0, 0, 0, 0)).then_some(counts) })
     }
+}
+
+/// The brakes in the record that could not be undone.
+fn frozen_still(record: &RunRecord, failed: &[(CgroupId, String)]) -> Vec<Entry> {
+    let is_meant = |entry: &Entry| failed.iter().any(|(cgroup, _)| *cgroup == entry.cgroup);
+    let brakes = record.entries().into_iter().filter(|entry| entry.step.action() == Action::Brake);
+    brakes.filter(is_meant).collect()
+}
+
+/// Tries again to thaw what an earlier process froze, and gives what is thawed now, or gone. Opens files, and waits for
+/// the lock of all cgroups: for the inventory thread.
+pub(super) fn thaw_again(left: &mut Vec<Entry>, root: &Root) -> Vec<CgroupId> {
+    if left.is_empty() {
+        return Vec::new();
+    }
+    let (_, failed) = thaw(left, root);
+    let is_over = |entry: &mut Entry| !failed.iter().any(|(cgroup, _)| *cgroup == entry.cgroup);
+    left.extract_if(.., is_over).map(|entry| entry.cgroup).collect()
 }
 
 /// Where the kernel side writes down what it stops.
@@ -165,5 +186,34 @@ mod tests {
         let left: Vec<CgroupId> = record.entries().iter().map(|entry| entry.cgroup).collect();
         assert_eq!(left, [past[0].cgroup, past[2].cgroup]);
         assert!(kills.waits_for(past[0].cgroup) && kills.waits_for(past[2].cgroup));
+    }
+
+    #[test]
+    fn what_could_not_be_thawed_is_tried_again() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let (mut record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
+        let root = Root::open(tree.path()).expect("it is there");
+        let mut make = |name: &str| {
+            let folder = tree.path().join(name);
+            fs::create_dir(&folder).expect("writable");
+            fs::write(folder.join("cgroup.events"), "populated 1\n").expect("writable");
+            // A link to itself cannot be opened.
+            std::os::unix::fs::symlink(folder.join("cgroup.freeze"), folder.join("cgroup.freeze")).expect("writable");
+            let cgroup = CgroupId(fs::metadata(&folder).expect("it is there").ino());
+            let since = MonotonicNs(1);
+            record.write(Intent { step: Step::Frozen, cgroup, path: name.as_bytes(), since }).expect("room");
+            cgroup
+        };
+        let [frozen, kept] = ["frozen", "kept"].map(&mut make);
+        let undone = undo(&mut record, &root);
+        let mut left = frozen_still(&record, &undone.failed);
+        assert_eq!(left.len(), 2);
+        assert!(thaw_again(&mut left, &root).is_empty());
+        let file = tree.path().join("frozen/cgroup.freeze");
+        fs::remove_file(&file).expect("it is there");
+        fs::write(&file, "1\n").expect("writable");
+        assert_eq!(thaw_again(&mut left, &root), [frozen]);
+        assert_eq!(fs::read_to_string(&file).expect("readable"), "0\n");
+        assert!(left.iter().map(|entry| entry.cgroup).eq([kept]));
     }
 }

@@ -54,12 +54,12 @@ pub(super) fn start(
 fn take_over(configuration: &Configuration, root: &Root, brakes_in_kernel: bool, ways: Ways) -> anyhow::Result<()> {
     let Ways { mut means, writer, news, taken_over } = ways;
     let mut troubles = Vec::new();
-    let past = Past::undo(configuration, root, &mut troubles)?;
-    let undone = past.counts;
+    let mut past = Past::undo(configuration, root, &mut troubles)?;
+    let (undone, left) = (past.counts, std::mem::take(&mut past.left));
     let enforcer = enforcer(configuration, past, root, writer, &mut troubles)?;
     let resumer = if brakes_in_kernel { resumer()? } else { None };
     // The receiver is gone where this process is just ending.
-    let _ = taken_over.send(TakenOver { undone, troubles });
+    let _ = taken_over.send(TakenOver { undone, left, troubles });
     let _ = means.push(Means { enforcer, resumer });
     wake(&news);
     Ok(())

@@ -317,6 +317,7 @@ impl Watch {
                     self.schedule.sample_by(MonotonicNs(0));
                 }
                 News::SourceLost => self.schedule.end_by(monotonic().after(END_MOST), End::SourceLost),
+                News::Thawed(cgroup) => self.enforcement.forget_thawed(cgroup),
                 News::Table(update) => {
                     if let Update::Workload(_, Facts { handle, .. })
                     | Update::Slice(_, Some(SliceFacts { handle, .. })) = &update

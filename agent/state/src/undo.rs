@@ -102,7 +102,8 @@ pub fn thaw(entries: &[Entry], root: &Root) -> (Vec<Vec<u8>>, Vec<(CgroupId, Str
 fn find(root: &Root, cgroup: CgroupId, path: Option<&[u8]>) -> Result<Option<Handle>, NodeError> {
     let found = match path {
         Some(path) => Handle::open(root, path)?,
-        None => match root.find(cgroup)? {
+        // By its id, whatever the size of the tree. Without the right to that it is searched.
+        None => match root.path_of(cgroup).or_else(|_| root.find(cgroup))? {
             Some(path) => Handle::open(root, &path)?,
             None => None,
         },

@@ -8,6 +8,7 @@ use std::time::Duration;
 use plimsoll_inventory::{Sink, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_state::queue::Producer;
+use plimsoll_units::CgroupId;
 
 use super::wake;
 use crate::core::thresholds::Machine;
@@ -22,6 +23,8 @@ pub(in crate::core) enum News {
     Machine(Machine),
     /// The source's programs in the kernel do not run any more.
     SourceLost,
+    /// What an earlier process had frozen is thawed now, or gone.
+    Thawed(CgroupId),
 }
 
 /// Its ways out.

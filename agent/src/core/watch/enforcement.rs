@@ -3,7 +3,9 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use plimsoll_act::{Begun, BrakeEvent, Brakes, Done, Job, KillEvent, KillRefused, Kills, Reclaimed, Worker, Workers};
+use plimsoll_act::{
+    Begun, BrakeEvent, Brakes, Done, Job, Journal as _, KillEvent, KillRefused, Kills, Reclaimed, Worker, Workers,
+};
 use plimsoll_inventory::{Observed, Termination};
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
@@ -159,6 +161,13 @@ impl Enforcement {
             .or_else(|| enforcer.reclaim.poll())
             .or_else(|| enforcer.figures.poll())
             .or_else(|| enforcer.fold.poll())
+    }
+
+    /// What an earlier process had frozen goes on. Where this one holds it by now, the entry is its own.
+    pub(super) fn forget_thawed(&mut self, cgroup: CgroupId) {
+        if let Some(enforcer) = self.enforcer.as_mut().filter(|enforcer| !enforcer.brakes.holds(cgroup)) {
+            enforcer.record.clear(cgroup, plimsoll_act::Action::Brake);
+        }
     }
 
     /// Whether a kill that an earlier process had perhaps not done is to be decided about again. It is not waited for any

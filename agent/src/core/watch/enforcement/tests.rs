@@ -210,3 +210,27 @@ fn a_shadowing_agent_acts_as_soon_as_it_is_its_turn_and_has_used_up_no_limit() {
     assert_eq!(scene.turn(&[Ready::Inventory], Duration::ZERO), None);
     assert_eq!(scene.text("batch", "cgroup.kill"), "1");
 }
+
+#[test]
+fn what_an_earlier_process_froze_is_forgotten_once_it_is_thawed_unless_it_is_held_anew() {
+    let mut scene = Scene::new(1);
+    for (slot, name) in [(0, "left"), (1, "anew")] {
+        scene.cgroup(name, 1);
+        let handle = scene.joins(slot, name);
+        let enforcer = scene.watch.enforcement.enforcer.as_mut().expect("it acts");
+        let (cgroup, path) = (handle.id(), handle.path());
+        let intent = plimsoll_act::Intent { step: plimsoll_act::Step::Frozen, cgroup, path, since: MonotonicNs(1) };
+        enforcer.record.write(intent).expect("room");
+        if name == "anew" {
+            let (owner, now) = (plimsoll_act::Owner(0), monotonic());
+            enforcer.brakes.brake(&handle, owner, now, &mut enforcer.record, &mut enforcer.workers).expect("room");
+        }
+    }
+    let [left, anew] = ["left", "anew"].map(|name| scene.open(name).id());
+    for cgroup in [left, anew] {
+        scene.receive(super::super::News::Thawed(cgroup));
+    }
+    let enforcer = scene.watch.enforcement.enforcer.as_ref().expect("it acts");
+    let kept: Vec<CgroupId> = enforcer.record.entries().iter().map(|entry| entry.cgroup).collect();
+    assert_eq!(kept, [anew]);
+}
