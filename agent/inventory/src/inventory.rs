@@ -243,6 +243,7 @@ impl Inventory {
         else {
             return Ok(None);
         };
+        handle.read_all_once();
         let slices = (0_u8..).zip(&self.config.slices).filter(|(_, slice)| slice.covers(&found.path));
         Ok(Some(Known {
             slot,
@@ -318,7 +319,10 @@ impl Inventory {
         for (index, (known, path)) in (0..).zip(self.slices.iter_mut().zip(&self.config.slices)) {
             let handle = match &known {
                 Some((handle, ..)) if handle.usage().is_ok() => Some(Arc::clone(handle)),
-                _ => Handle::open(&self.config.root, path.as_str().as_bytes()).ok().flatten().map(Arc::new),
+                _ => {
+                    let handle = Handle::open(&self.config.root, path.as_str().as_bytes()).ok().flatten();
+                    handle.inspect(Handle::read_all_once).map(Arc::new)
+                }
             };
             // A slice without a limit of its own has no threshold below it.
             let now = handle.and_then(|handle| {
