@@ -348,7 +348,8 @@ fn figures(measured: &Measured) -> String {
     text
 }
 
-/// What a run measured on 6.12, its traces thinned.
+/// What a run measured on 6.12, its traces thinned. It was saved before freezes and kills were measured: their moments are
+/// such as the traces allow.
 #[cfg(test)]
 const EXAMPLE: &str = include_str!("../../tests/data/demo/6.12.json");
 
@@ -398,6 +399,16 @@ mod tests {
         let file = place.path().join("demo.svg");
         chart::draw(&file, &example()).expect("it can be drawn");
         let text = std::fs::read_to_string(file).expect("it was written");
-        assert!(text.starts_with("<svg") && text.contains("poll-10s") && text.contains("polyline"), "{text}");
+        assert!(text.starts_with("<svg") && text.contains("polyline"), "{text}");
+        assert!(text.contains("The same process, met by each of them"), "{text}");
+        // In the panel of the watcher, and in the common one.
+        for label in [
+            "poll-10s: OOM kill after 519.0 ms",
+            "psi: OOM kill after 313.5 ms",
+            "ebpf: frozen after 3.1 ms",
+            "ebpf: killed after 5.2 ms",
+        ] {
+            assert_eq!(text.matches(label).count(), 2, "{label}: {text}");
+        }
     }
 }
