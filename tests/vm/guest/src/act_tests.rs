@@ -364,22 +364,54 @@ pub(crate) fn process_without_its_first_thread_dies() -> Result<()> {
         }
     }
     let handle = hand.handle(&domain)?;
-    dies(&mut hand, "threaded", &handle, &mut hog)
+    dies(&mut hand, "threaded", &handle, &mut hog)?;
+    as_fast_as_others(&mut hand)
 }
 
-/// A hog that grows slowly in two threads and has no first one any more.
-fn without_first_thread(cgroup: &Cgroup) -> Result<Hog> {
-    let arguments = ["--pthread-exit", "--threads", "2", "--rate", "8", "--hold", "60"];
+/// How many times as long as that of one like it the end of a process without its first thread may take.
+const AS_FAST: u32 = 10;
+
+/// One round each in turn, so that both wait for a busy host alike.
+fn as_fast_as_others(hand: &mut Hand) -> Result<()> {
+    let (mut others, mut without) = (Vec::new(), Vec::new());
+    for round in 0..5 {
+        let cgroup = Cgroup::create(&format!("work.slice/normal-{round}"))?;
+        let (handle, mut hog) = (hand.handle(&cgroup)?, two_threads(&cgroup, &[])?);
+        others.push(dies(hand, "normal", &handle, &mut hog)?);
+        let cgroup = Cgroup::create(&format!("work.slice/without-{round}"))?;
+        let (handle, mut hog) = (hand.handle(&cgroup)?, without_first_thread(&cgroup)?);
+        without.push(dies(hand, "without", &handle, &mut hog)?);
+    }
+    let [normal, took] = [others, without].map(|mut times| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    });
+    ensure!(
+        took <= AS_FAST * normal,
+        "without its first thread a process died after {took:?}, others after {normal:?}"
+    );
+    Ok(())
+}
+
+/// A hog that grows slowly in two threads.
+fn two_threads(cgroup: &Cgroup, more: &[&str]) -> Result<Hog> {
+    let arguments = [&["--threads", "2", "--rate", "8", "--hold", "60"], more].concat();
     let mut hog = Hog::start("anon", cgroup.path(), 256, &arguments)?;
     hog.wait_taken(2, PATIENCE)?;
+    Ok(hog)
+}
+
+/// One that has no first thread any more.
+fn without_first_thread(cgroup: &Cgroup) -> Result<Hog> {
+    let hog = two_threads(cgroup, &["--pthread-exit"])?;
     wait_for("the first thread has ended", PATIENCE, || Ok(machine::process_state(hog.child.id()) == Some('Z')))?;
     Ok(hog)
 }
 
-/// Kills as the agent does, and waits for the end.
-fn dies(hand: &mut Hand, case: &str, handle: &Arc<Handle>, hog: &mut Hog) -> Result<()> {
-    ensure!(hand.kill(handle)? == Begun::Requested);
+/// Kills as the agent does, and waits for the end. Gives how long it took until the cgroup was empty.
+fn dies(hand: &mut Hand, case: &str, handle: &Arc<Handle>, hog: &mut Hog) -> Result<Duration> {
     let begun = clock::monotonic();
+    ensure!(hand.kill(handle)? == Begun::Requested);
     let mut sent = None;
     wait_for("it dies", PATIENCE, || {
         if matches!(hand.poll(), Some(Done::Killed { cgroup, .. }) if cgroup == handle.id()) {
@@ -397,7 +429,7 @@ fn dies(hand: &mut Hand, case: &str, handle: &Arc<Handle>, hog: &mut Hog) -> Res
         "kill-without-first-thread",
         &[("case", &case), ("sent_us", &sent), ("emptied_us", &took.as_micros())],
     );
-    Ok(())
+    Ok(took)
 }
 
 pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
