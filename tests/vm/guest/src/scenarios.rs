@@ -369,18 +369,36 @@ pub(crate) fn threshold_events_lost() -> Result<()> {
     scene.end()
 }
 
+/// How many times as long as the next core says that it took until its programs were attached there may be none after a
+/// core is killed: its programs are detached meanwhile, and the supervisor waits 100 ms.
+const GAP: u64 = 4;
+
+/// How long each core so far took until its programs were attached, in nanoseconds.
+fn starts(scene: &Scene) -> Vec<u64> {
+    scene.agent.lines().iter().filter_map(|line| line["start"]["armed_ns"].as_u64()).collect()
+}
+
 pub(crate) fn core_dies() -> Result<()> {
     let mut scene = Scene::set(CAPACITY_LEFT)?;
     // What is started again goes by the configuration that was read at the start, not by a mistake made meanwhile.
     std::fs::write(scene.agent.configuration(), "evictionHard: [")?;
     for part in ["reporter", "core"] {
         let pid = scene.agent.process(part)?;
+        let (before, begun) = (starts(&scene).len(), Instant::now());
         kill_process(pid, Signal::KILL)?;
         // Ready again, and by another process than before.
         wait_for(&format!("the {part} is started again"), PATIENCE, || {
             Ok(scene.agent.part(part).is_ok_and(|next| i32::try_from(next) != Ok(pid.as_raw_pid())))
         })?;
         scene.agent.wait_ready(PATIENCE)?;
+        let ready_ms = begun.elapsed().as_millis();
+        if part == "core" {
+            wait_for("the next core reports its start", PATIENCE, || Ok(starts(&scene).len() > before))?;
+            let gap_ms = u64::try_from(begun.elapsed().as_millis())?;
+            let start_ms = starts(&scene).last().context("there was one")? / 1_000_000;
+            figure("no-core", &[("ms", &gap_ms), ("ready_ms", &ready_ms), ("start_ms", &start_ms)]);
+            ensure!(gap_ms <= GAP * start_ms, "no core for {gap_ms} ms, and the next one's start took {start_ms} ms");
+        }
         let victim = Cgroup::create(&format!("work.slice/after-{part}"))?;
         let mut hog = Hog::start("anon", victim.path(), HOG, &[])?;
         scene.expect_killed(&mut hog, &victim).with_context(|| format!("after the {part}'s death"))?;
