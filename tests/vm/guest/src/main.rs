@@ -29,6 +29,7 @@ mod observer;
 mod reach;
 mod record;
 mod scenarios;
+mod scenarios_at_rest;
 mod scenarios_of_brakes;
 mod scenarios_of_death;
 mod scenarios_of_memory;

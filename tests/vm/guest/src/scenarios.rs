@@ -7,7 +7,7 @@ use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, KernelLog, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use crate::suite::figure;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 use serde_json::Value;
@@ -293,36 +293,6 @@ pub(crate) fn fork_bomb() -> Result<()> {
     scene.expect_dead(&mut bomb, &victim)?;
     scene.expect_reported(&victim)?;
     scene.end()
-}
-
-/// What watching costs at rest, for some workloads and for five times as many.
-pub(crate) fn at_rest() -> Result<()> {
-    const MEASURED: Duration = Duration::from_mins(1);
-    let mut each = Vec::new();
-    for count in [100, 500] {
-        for number in 0..count {
-            Cgroup::create(&format!("work.slice/idle-{number}"))?;
-        }
-        let scene = Scene::set(CAPACITY_LEFT)?;
-        let cgroup = scene.settings.cgroup()?;
-        let used = || machine::named(&cgroup.read("cpu.stat")?, "usage_usec").context("cpu.stat has no usage_usec");
-        // What it does at its start is over by then, and what it reads of itself was read.
-        std::thread::sleep(Duration::from_secs(20));
-        let before = used()?;
-        std::thread::sleep(MEASURED);
-        let cpu_ms = (used()? - before) / 1000;
-        let value = |name: &str| counted(&scene, &format!("{name} "));
-        let (workloads, descriptors) = (value("plimsoll_workloads")?, value("plimsoll_workload_descriptors")?);
-        ensure!(descriptors <= 5.0 * workloads, "{descriptors} descriptors for {workloads} workloads");
-        let kernel_memory = value("plimsoll_kernel_memory_bytes")?;
-        figure("at-rest", &[("workloads", &workloads), ("cpu_ms_a_minute", &cpu_ms), ("descriptors", &descriptors)]);
-        each.push((workloads, cpu_ms, kernel_memory));
-        scene.end()?;
-    }
-    let [(fewer, less, small), (more, much, large)] = each[..] else { bail!("{} measurements", each.len()) };
-    let a_workload = (large - small) / (more - fewer);
-    figure("at-rest-of-more", &[("cpu_ms", &much), ("than_ms", &less), ("kernel_bytes_a_workload", &a_workload)]);
-    Ok(())
 }
 
 /// Records that did not fit into the kernel's ring buffer of events; the agent's own queues have others.

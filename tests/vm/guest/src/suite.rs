@@ -7,8 +7,8 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, counter_tests, hog_tests,
     hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, scenarios,
-    scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests,
-    watchdog_tests,
+    scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
+    surroundings_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -151,7 +151,8 @@ const TESTS: &[Test] = &[
     test("spares-page-cache", scenarios_of_memory::page_cache, 400, &[NULL_BLOCK]),
     race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
-    test("costs-little-at-rest", scenarios::at_rest, 400, &[]),
+    test("costs-little-at-rest", scenarios_at_rest::at_rest, 400, &[]),
+    test("watches-no-more-workloads-than-rows", scenarios_at_rest::more_than_rows, 600, &[]),
     test("clock-stepped", scenarios::clock_stepped, 240, &[]),
     test("uninterruptible-victim", scenarios::uninterruptible, 240, &[NULL_BLOCK]),
     test("fork-bomb-as-victim", scenarios::fork_bomb, 180, &[]),
