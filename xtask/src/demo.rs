@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::progress::Progress;
 use crate::qemu::Processor;
+use crate::vm::Root;
 use crate::{install, run, vm};
 
 /// What is compared, in this order, and what each stands for.
@@ -127,13 +128,13 @@ struct Boot {
     name: &'static str,
     arguments: Vec<&'static str>,
     icount: bool,
-    ext4: bool,
+    root: Root,
     timeout: u64,
 }
 
 impl Boot {
     fn of(name: &'static str, arguments: &[&'static str], timeout: u64) -> Self {
-        Self { name, arguments: arguments.to_vec(), icount: false, ext4: false, timeout }
+        Self { name, arguments: arguments.to_vec(), icount: false, root: Root::Initramfs, timeout }
     }
 }
 
@@ -196,7 +197,7 @@ fn full(arguments: &Arguments, mut all: Value, lines: &mut dyn FnMut(&str)) -> a
     ];
     // This machine has its own root and its own processors.
     if !arguments.native {
-        boots.push(Boot { ext4: true, ..Boot::of("ext4", &["--rounds", "3", "--idle", "0"], 1200) });
+        boots.push(Boot { root: Root::Ext4, ..Boot::of("ext4", &["--rounds", "3", "--idle", "0"], 1200) });
         let wakes = [ebpf, "--rounds", "0", "--wakes", "500", "--idle", "0"];
         boots.push(Boot { icount: true, ..Boot::of("one_cpu_icount", &wakes, 3600) });
     }
@@ -232,7 +233,7 @@ fn measure(arguments: &Arguments, boot: &Boot, lines: &mut dyn FnMut(&str)) -> a
         let mut machine = vm::Arguments::of(&arguments.kernel, boot.timeout, &command);
         machine.release_agent = true;
         machine.icount = boot.icount;
-        machine.ext4 = boot.ext4;
+        machine.root = boot.root;
         machine.out = Some(out.path().to_owned());
         let mut tail = Vec::new();
         let begun = Instant::now();

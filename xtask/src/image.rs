@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use crate::kernels::Kernel;
 use crate::run;
 
-/// Modules that tests need, with their parameters, and those of an ext4 root.
+/// Modules that tests need, with their parameters, and those of a root on a disk.
 const MODULES: [(&str, &str); 3] = [("configfs", ""), ("null_blk", "nr_devices=0"), ("zram", "num_devices=1")];
 /// The kernel finds checksums by the name of the algorithm, which `depends=` does not name.
 const ROOT_MODULES: [(&str, &str); 4] = [("virtio_pci", ""), ("virtio_blk", ""), ("crc32c_generic", ""), ("ext4", "")];
@@ -40,11 +40,11 @@ impl Files {
     }
 
     /// Adds the kernel's modules, in the order in which they are loaded, and their list.
-    pub(crate) fn modules(&mut self, kernel: &Kernel, ext4: bool) -> anyhow::Result<()> {
+    pub(crate) fn modules(&mut self, kernel: &Kernel, disk: bool) -> anyhow::Result<()> {
         let all = find_modules(&kernel.unpacked);
         let mut order = Vec::new();
         let mut seen = BTreeSet::new();
-        let wanted = ROOT_MODULES.iter().filter(|_| ext4).chain(&MODULES);
+        let wanted = ROOT_MODULES.iter().filter(|_| disk).chain(&MODULES);
         for (name, parameters) in wanted {
             add_module(&all, name, parameters, &mut seen, &mut order)?;
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::qemu::Processor;
-use crate::{kernels, run};
+use crate::{debian_root, kernels, run};
 
 /// The last bpf-linker that reads the bitcode of rustc's own LLVM; later ones need LLVM's libraries.
 const BPF_LINKER: &str = "0.10.3";
@@ -38,6 +38,8 @@ pub(crate) enum Need {
     Tool { name: &'static str, version: &'static str, options: &'static [&'static str] },
     /// Debian's kernel of this version, kept in the cache.
     Kernel(&'static str),
+    /// A root with systemd of the suite that has this kernel, kept in the cache.
+    DebianRoot(&'static str),
 }
 
 const fn package(name: &'static str, file: &'static str) -> Need {
@@ -80,6 +82,8 @@ const USUAL_MACHINES: [Need; 3] = [
 ];
 /// For machines with the other processor, whose busybox comes with the kernel.
 const AARCH64_MACHINES: [Need; 2] = [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), Need::Target(AARCH64)];
+/// For machines with a root of Debian.
+const MMDEBSTRAP: Need = package("mmdebstrap", "/usr/bin/mmdebstrap");
 /// For fuzzing: libFuzzer is C++.
 pub(crate) const FUZZING: [Need; 1] = [package("g++", "/usr/bin/c++")];
 
@@ -99,11 +103,27 @@ pub(crate) fn machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
             Processor::Aarch64 => &AARCH64_MACHINES,
         });
     }
-    if versions.iter().any(|version| !kernels::is_there(version).unwrap_or(false)) && !kernels::apt_names_a_mirror() {
-        needs.push(DEBOOTSTRAP);
+    if versions.iter().any(|version| !kernels::is_there(version).unwrap_or(false)) {
+        needs.extend(mirror());
     }
     needs.extend(versions.into_iter().map(Need::Kernel));
     Ok(needs)
+}
+
+/// What machines with these kernels and a root with systemd need.
+pub(crate) fn systemd_machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
+    let mut needs = machines(wanted)?;
+    needs.extend(mirror());
+    needs.push(MMDEBSTRAP);
+    for wanted in wanted {
+        needs.push(Need::DebianRoot(kernels::version(wanted)?));
+    }
+    Ok(needs)
+}
+
+/// What names a mirror, where that is not apt.
+fn mirror() -> Option<Need> {
+    (!kernels::apt_names_a_mirror()).then_some(DEBOOTSTRAP)
 }
 
 /// Prints what is missing, all of it, and changes nothing. An error where there is something.
@@ -178,6 +198,7 @@ impl Need {
             Self::Target(target) => sysroot()?.join("lib/rustlib").join(target).join("lib").is_dir(),
             Self::Tool { name, version, .. } => tool(name, version)?.is_file(),
             Self::Kernel(version) => kernels::is_there(version)?,
+            Self::DebianRoot(version) => debian_root::is_there(version)?,
         })
     }
 
@@ -197,6 +218,7 @@ impl Need {
                     .arg(run::cache()?.join(format!("{name}-{version}"))),
             ),
             Self::Kernel(version) => kernels::get(version).map(drop),
+            Self::DebianRoot(version) => debian_root::get(version, &[]).map(drop),
         }
     }
 }
@@ -212,6 +234,10 @@ impl fmt::Display for Need {
             Self::Kernel(version) => {
                 let suite = kernels::suite(version);
                 write!(f, "the kernel {version} of Debian {suite} (apt download, into the cache)")
+            }
+            Self::DebianRoot(version) => {
+                let suite = kernels::suite(version);
+                write!(f, "a root of Debian {suite} with systemd (mmdebstrap, a minute, into the cache)")
             }
         }
     }
@@ -231,13 +257,8 @@ fn through_apt(packages: &[&str]) -> anyhow::Result<()> {
     run::shown(apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(packages))
 }
 
-/// apt-get, as root or with sudo.
 fn apt_get() -> Command {
-    let root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    let mut command = Command::new(if root { "apt-get" } else { "sudo" });
-    if !root {
-        command.arg("apt-get");
-    }
+    let mut command = run::as_root("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive");
     command
 }
@@ -259,7 +280,10 @@ fn llvm_fits(version: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AARCH64, CHECKS, EBPF, FUZZING, GUEST, Need, PROGRAMS, RELEASE, check, llvm_fits, machines, missing};
+    use super::{
+        AARCH64, CHECKS, EBPF, FUZZING, GUEST, MMDEBSTRAP, Need, PROGRAMS, RELEASE, check, llvm_fits, machines,
+        missing, systemd_machines,
+    };
 
     const ABSENT: [Need; 2] =
         [Need::Package { name: "one", file: "/nowhere/one" }, Need::Component { name: "two", file: "nowhere/two" }];
@@ -282,6 +306,14 @@ mod tests {
         assert!(machines(&["4.19"]).is_err());
         let needs = machines(&["6.12-arm64"]).expect("it is known");
         assert!(needs.contains(&Need::Target(AARCH64)) && !needs.contains(&Need::Target(GUEST)), "{needs:?}");
+    }
+
+    #[test]
+    fn a_root_with_systemd_is_made_for_its_kernel_alone() {
+        let needs = systemd_machines(&["6.1"]).expect("it is known");
+        assert!(needs.contains(&MMDEBSTRAP) && needs.ends_with(&[Need::DebianRoot("6.1")]), "{needs:?}");
+        let kernels = machines(&["6.1"]).expect("it is known");
+        assert!(kernels.iter().all(|need| needs.contains(need) && *need != MMDEBSTRAP));
     }
 
     #[test]

@@ -32,6 +32,13 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
+    /// Its modules: a folder that is called as its release.
+    pub(crate) fn modules(&self) -> anyhow::Result<PathBuf> {
+        let places = ["usr/lib/modules", "lib/modules"].map(|place| self.unpacked.join(place));
+        let mut found = places.iter().filter_map(|place| fs::read_dir(place).ok()?.flatten().next());
+        found.next().map(|entry| entry.path()).with_context(|| format!("no modules below {}", self.unpacked.display()))
+    }
+
     /// A static busybox for its processor.
     pub(crate) fn busybox(&self) -> PathBuf {
         match self.processor {
@@ -142,7 +149,7 @@ fn download(version: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> 
 
 /// `PLIMSOLL_DEBIAN_MIRROR`, else the mirror that this machine's own apt uses for Debian, else the one that Debian's
 /// installing program uses where it is given none. Whichever it is, apt checks Debian's signature.
-fn mirror() -> anyhow::Result<String> {
+pub(crate) fn mirror() -> anyhow::Result<String> {
     mirror_of_apt()
         .or_else(|| mirror_of_debootstrap(&fs::read_to_string(DEBOOTSTRAP).ok()?))
         .context("neither apt nor debootstrap names a Debian mirror: set PLIMSOLL_DEBIAN_MIRROR to the address of one")

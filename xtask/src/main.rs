@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod build_ebpf;
+mod debian_root;
 mod demo;
 mod dependencies;
 mod fuzz;

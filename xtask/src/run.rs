@@ -44,6 +44,16 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
         .context("no place for the cache: set PLIMSOLL_CACHE or HOME")
 }
 
+/// `program`, as root or with sudo.
+pub(crate) fn as_root(program: &str) -> Command {
+    let root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let mut command = Command::new(if root { program } else { "sudo" });
+    if !root {
+        command.arg(program);
+    }
+    command
+}
+
 /// Runs `command` to its end with its output shown. The error of one that fails is a [`Failed`].
 pub(crate) fn shown(command: &mut Command) -> anyhow::Result<()> {
     let mut said = Vec::new();

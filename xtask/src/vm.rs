@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use crate::image::{Files, sent};
 use crate::kernels::Kernel;
 use crate::qemu::{self, Processor};
-use crate::{build_ebpf, install, kernels, run};
+use crate::{build_ebpf, debian_root, install, kernels, run};
 
 /// How long a machine may take to boot and end where it is only tried whether hardware virtualisation works.
 const PROBE: u64 = 20;
@@ -52,9 +52,12 @@ pub(crate) struct Arguments {
     /// End the machine after so many seconds; 600 unless given, and no limit for a shell.
     #[arg(long)]
     timeout: Option<u64>,
-    /// Run from an ext4 root on a disk instead of the initramfs, so that programs are backed by files.
-    #[arg(long)]
-    pub(crate) ext4: bool,
+    /// What the machine runs from.
+    #[arg(long, value_enum, default_value_t = Root::Initramfs)]
+    pub(crate) root: Root,
+    /// A package of Debian to have in a root with systemd, as apt names it. Can be given more than once.
+    #[arg(long = "package", value_name = "NAME")]
+    packages: Vec<String>,
     /// Split the memory and the processors over two NUMA nodes.
     #[arg(long, conflicts_with = "icount")]
     pub(crate) numa: bool,
@@ -78,10 +81,34 @@ pub(crate) struct Arguments {
     pub(crate) command: Vec<String>,
 }
 
+/// What a machine runs from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Root {
+    /// The initramfs.
+    Initramfs,
+    /// The same files on an ext4 disk, so that programs are backed by files.
+    Ext4,
+    /// Debian with systemd as the first process, of the suite that has the kernel, with the agent's unit installed.
+    Systemd,
+}
+
+impl Root {
+    /// Whether it is on a disk.
+    pub(crate) const fn is_disk(self) -> bool {
+        match self {
+            Self::Initramfs => false,
+            Self::Ext4 | Self::Systemd => true,
+        }
+    }
+}
+
 impl Arguments {
     /// What such a machine needs.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
-        install::machines(&[&self.kernel])
+        match self.root {
+            Root::Systemd => install::systemd_machines(&[&self.kernel]),
+            Root::Initramfs | Root::Ext4 => install::machines(&[&self.kernel]),
+        }
     }
 
     fn limit(&self) -> Option<Duration> {
@@ -98,7 +125,8 @@ impl Arguments {
             icount: false,
             kvm: false,
             timeout: Some(timeout),
-            ext4: false,
+            root: Root::Initramfs,
+            packages: Vec::new(),
             numa: false,
             append: None,
             release_agent: false,
@@ -112,6 +140,10 @@ impl Arguments {
 
 /// Builds what goes into the machine, boots it and returns the command's exit code.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
+    ensure!(
+        arguments.packages.is_empty() || arguments.root == Root::Systemd,
+        "--package is for `--root systemd`: other roots have no packages"
+    );
     install::all(&arguments.needs()?)?;
     Build::of(arguments).run(Processor::of(&arguments.kernel))?;
     boot(arguments, &mut |line| println!("{line}"))
@@ -334,10 +366,19 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
     let mut qemu = qemu::machine(arguments, kernel.processor, accelerated)?;
     qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
     let mut append = qemu::parameters(kernel.processor, accelerated);
-    if arguments.ext4 {
-        let image = files.ext4(place)?;
-        qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw,cache=unsafe", image.display()));
+    let disk = match arguments.root {
+        Root::Initramfs => None,
+        Root::Ext4 => Some((files.ext4(place)?, "")),
+        // What is written goes into a file that has no name, so that one image serves many machines.
+        Root::Systemd => Some((debian_root::get(&arguments.kernel, &arguments.packages)?, ",snapshot=on")),
+    };
+    if let Some((image, options)) = disk {
+        let drive = format!("file={},if=virtio,format=raw,cache=unsafe{options}", image.display());
+        qemu.env("TMPDIR", place).arg("-drive").arg(drive);
         append.push_str(" plimsoll.root=/dev/vda");
+    }
+    if arguments.root == Root::Systemd {
+        append.push_str(&debian_root::parameters());
     }
     if let Some(more) = &arguments.append {
         append.push(' ');
@@ -354,7 +395,10 @@ fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
     files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;
     files.host("bin/plimsoll", &place.join("plimsoll"))?;
     files.host("bin/busybox", &kernel.busybox())?;
-    files.modules(kernel, arguments.ext4)?;
+    files.modules(kernel, arguments.root.is_disk())?;
+    if arguments.root == Root::Systemd {
+        debian_root::add_units(&mut files, arguments.shell);
+    }
     for pair in &arguments.file {
         let (host, guest) = pair.split_once(':').with_context(|| format!("--file {pair}: HOST:GUEST is expected"))?;
         files.host(guest, Path::new(host))?;
@@ -375,7 +419,8 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> bool {
         command: vec!["/bin/busybox".into(), "true".into()],
         timeout: Some(PROBE),
         shell: false,
-        ext4: false,
+        root: Root::Initramfs,
+        packages: Vec::new(),
         out: None,
         file: Vec::new(),
         ..arguments.clone()

@@ -11,7 +11,7 @@ use super::log::Log;
 use super::report::Report;
 use crate::progress::Progress;
 use crate::qemu::Processor;
-use crate::vm;
+use crate::vm::{self, Root};
 
 /// The kernel on which everything runs.
 pub(super) const WHOLE: &str = "6.12";
@@ -120,7 +120,7 @@ pub(super) struct Boot {
     left_out: &'static [(&'static str, &'static str)],
     /// The part of the tests; all of them where absent.
     part: Option<&'static str>,
-    ext4: bool,
+    root: Root,
     /// More parameters on the kernel's command line.
     append: Option<&'static str>,
     /// With two NUMA nodes.
@@ -156,11 +156,20 @@ pub(super) fn whole(kernel: &'static str) -> Vec<Boot> {
 }
 
 const fn usual(kernel: &'static str) -> Boot {
-    Boot { kernel, names: &[], left_out: &[], part: None, ext4: false, append: None, numa: false, alone: false }
+    Boot {
+        kernel,
+        names: &[],
+        left_out: &[],
+        part: None,
+        root: Root::Initramfs,
+        append: None,
+        numa: false,
+        alone: false,
+    }
 }
 
 fn special(kernel: &'static str) -> impl Iterator<Item = Boot> {
-    let ext4 = Boot { names: &FROM_EXT4, ext4: true, alone: true, ..usual(kernel) };
+    let ext4 = Boot { names: &FROM_EXT4, root: Root::Ext4, alone: true, ..usual(kernel) };
     let special = SPECIAL.into_iter().map(move |(append, numa, names)| Boot { names, append, numa, ..usual(kernel) });
     [ext4].into_iter().chain(special)
 }
@@ -172,9 +181,11 @@ impl Boot {
         if let Some(part) = self.part {
             text = text + ", " + part;
         }
-        if self.ext4 {
-            text.push_str(" from an ext4 root");
-        }
+        text.push_str(match self.root {
+            Root::Initramfs => "",
+            Root::Ext4 => " from an ext4 root",
+            Root::Systemd => " with systemd",
+        });
         if let Some(words) = self.append {
             text = text + " with " + words;
         }
@@ -190,7 +201,7 @@ impl Boot {
         command.extend(skipped.iter().flat_map(|name| ["--skip", name]));
         command.extend(self.part.iter().flat_map(|part| ["--part", part]));
         let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
-        machine.ext4 = self.ext4;
+        machine.root = self.root;
         machine.append = self.append.map(str::to_owned);
         machine.numa = self.numa;
         machine
@@ -439,7 +450,7 @@ mod tests {
             assert_eq!(shown(boots), [vec![("6.1".into(), long)], whole, vec![("7.2".into(), long)]].concat());
         }
         let machines: Vec<_> = gate("6.12").iter().map(|boot| boot.machine(&["x".into()])).collect();
-        assert!(machines[2].ext4 && machines[5].numa);
+        assert!(machines[2].root == Root::Ext4 && machines[5].numa);
         assert_eq!(machines[3].append.as_deref(), Some("psi=0"));
         assert!(machines[0].command.ends_with(&["--skip", "x", "--part", "first"].map(str::to_owned)));
     }

@@ -1,15 +1,20 @@
 //! PID 1 of the project's virtual machines: loads modules, mounts what a test needs, runs the command of `/command`
 //! (one argument a line), sends what it left in `/out` over the third serial port and its exit code over the second,
 //! and powers off.
+//!
+//! Where the kernel's command line names another first process, such as systemd, it hands a root on a disk over to that,
+//! and is started by it again for the command alone.
 
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, mount, mount_move};
 use rustix::system::{RebootCommand, reboot};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
@@ -32,9 +37,16 @@ const RESULT: &str = "/dev/ttyS1";
 const FILES: &str = "/dev/ttyS2";
 /// Names the disk with the root to run from, on the kernel's command line.
 const ROOT: &str = "plimsoll.root=";
+/// Names the program on that disk that is to be the first process.
+const INIT: &str = "plimsoll.init=";
+/// Where the disk is mounted first.
+const NEW: &str = "/new";
+/// What of the initramfs is of no use on a root that brings its own modules and mounts.
+const LEFT_BEHIND: [&str; 8] = ["dev", "modules", "new", "out", "proc", "run", "sys", "tmp"];
 
 fn main() {
-    let code = match run() {
+    let prepared = if std::process::id() == 1 { prepare() } else { Ok(()) };
+    let code = match prepared.and_then(|()| run()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("init: {error:#}");
@@ -53,14 +65,20 @@ fn main() {
     }
 }
 
-fn run() -> anyhow::Result<i32> {
+/// Makes the machine ready for the command, or hands it over to another first process.
+fn prepare() -> anyhow::Result<()> {
     mount_all(&MOUNTS[..3])?;
     fs::write(RESULT, "started\n").with_context(|| format!("cannot write {RESULT}"))?;
     load_modules()?;
+    bring_up_processors()?;
     let line = fs::read_to_string("/proc/cmdline").context("cannot read /proc/cmdline")?;
-    if let Some(disk) = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(ROOT)) {
-        mount(disk, "/new", "ext4", MountFlags::empty(), None).with_context(|| format!("cannot mount {disk}"))?;
-        rustix::process::chroot("/new").context("cannot change the root")?;
+    let named = |key: &str| line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key));
+    if let Some(disk) = named(ROOT) {
+        mount(disk, NEW, "ext4", MountFlags::empty(), None).with_context(|| format!("cannot mount {disk}"))?;
+        if let Some(init) = named(INIT) {
+            return hand_over(init);
+        }
+        rustix::process::chroot(NEW).context("cannot change the root")?;
         std::env::set_current_dir("/")?;
         mount_all(&MOUNTS[..3])?;
     }
@@ -70,14 +88,50 @@ fn run() -> anyhow::Result<i32> {
         let _ = mount(kind, place, kind, MountFlags::empty(), None);
     }
     // Loopback, for the servers that a test asks.
-    busybox(&["ip", "link", "set", "lo", "up"])?;
-    bring_up_processors()?;
+    busybox(&["ip", "link", "set", "lo", "up"])
+}
+
+/// Has a program of the disk be the first process, with all that the initramfs brought on the disk.
+fn hand_over(init: &str) -> anyhow::Result<()> {
+    for entry in fs::read_dir("/").context("cannot list the initramfs")? {
+        let entry = entry?;
+        if LEFT_BEHIND.iter().all(|name| entry.file_name() != *name) {
+            move_file(&entry.path(), &Path::new(NEW).join(entry.file_name()))?;
+        }
+    }
+    fs::remove_dir_all("/modules").context("cannot remove /modules")?;
+    fs::create_dir_all(Path::new(NEW).join("out"))?;
+    for place in ["/dev", "/proc", "/sys"] {
+        mount_move(place, format!("{NEW}{place}")).with_context(|| format!("cannot move {place}"))?;
+    }
+    std::env::set_current_dir(NEW)?;
+    mount_move(".", "/").context("cannot move the root")?;
+    rustix::process::chroot(".").context("cannot change the root")?;
+    Err(Command::new(init).exec()).with_context(|| format!("cannot start {init}"))
+}
+
+/// Moves a file, or a folder with all below it, to another file system. Memory is short: nothing is to be there twice.
+fn move_file(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if from.is_dir() {
+        fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            move_file(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        return Ok(());
+    }
+    fs::copy(from, to).with_context(|| format!("cannot write {}", to.display()))?;
+    fs::remove_file(from).with_context(|| format!("cannot remove {}", from.display()))
+}
+
+/// Runs the command and gives its exit code.
+fn run() -> anyhow::Result<i32> {
     let command = fs::read_to_string("/command").context("cannot read /command")?;
     let mut words = command.lines();
     let program = words.next().context("/command is empty")?;
     let status = Command::new(program)
         .args(words)
-        .env("PATH", "/bin")
+        .env("PATH", "/bin:/sbin")
         .status()
         .with_context(|| format!("cannot start {program}"))?;
     Ok(status.code().unwrap_or(126))
