@@ -1,5 +1,5 @@
 //! The groups that boot virtual machines: the gate's suite on all kernels, and in long runs, for one kernel each, the
-//! whole suite, the demo's full measurement, a hundred boots, and many pressure cycles in one boot.
+//! whole suite, the shipped unit with systemd, the demo's full measurement, a hundred boots, and many pressure cycles in one boot.
 
 use anyhow::ensure;
 
@@ -34,6 +34,15 @@ pub(super) fn whole(kernels: &[&'static str], report: &mut Report) -> anyhow::Re
         for boot in suite::whole(kernel) {
             suite::run(&boot, report)?;
         }
+    }
+    Ok(())
+}
+
+/// The shipped unit on a machine with systemd.
+pub(super) fn systemd(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    for kernel in kernels {
+        Build::Strict.run(Processor::of(kernel))?;
+        suite::run(&suite::systemd(kernel), report)?;
     }
     Ok(())
 }

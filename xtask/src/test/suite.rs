@@ -174,6 +174,11 @@ fn special(kernel: &'static str) -> impl Iterator<Item = Boot> {
     [ext4].into_iter().chain(special)
 }
 
+/// The machine with systemd and this kernel: it has tests of its own.
+pub(super) const fn systemd(kernel: &'static str) -> Boot {
+    Boot { root: Root::Systemd, ..usual(kernel) }
+}
+
 impl Boot {
     /// The kernel, and what is special about the machine.
     fn name(&self) -> String {
@@ -453,6 +458,17 @@ mod tests {
         assert!(machines[2].root == Root::Ext4 && machines[5].numa);
         assert_eq!(machines[3].append.as_deref(), Some("psi=0"));
         assert!(machines[0].command.ends_with(&["--skip", "x", "--part", "first"].map(str::to_owned)));
+    }
+
+    #[test]
+    fn a_machine_with_systemd_runs_all_that_belongs_there() {
+        let boot = systemd("6.1");
+        assert_eq!(boot.name(), "6.1 with systemd");
+        let machine = boot.machine(&[]);
+        assert_eq!(
+            (machine.root, &machine.command[..]),
+            (Root::Systemd, &["/bin/plimsoll-guest", "suite"].map(str::to_owned)[..])
+        );
     }
 
     #[test]

@@ -326,7 +326,7 @@ pub(crate) fn replayed(trace: &Path, configuration: &Path) -> Result<Vec<Value>>
 }
 
 /// One request to a server on loopback that closes the connection after its answer.
-fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+pub(crate) fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;

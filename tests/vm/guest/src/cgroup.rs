@@ -1,10 +1,10 @@
 //! Cgroups made for a test, and their removal with everything in them.
 //!
-//! Cgroup v2 only, mounted at /sys/fs/cgroup. Nothing here is clever about systemd: in these machines no other program
-//! manages cgroups.
+//! Cgroup v2 only, mounted at /sys/fs/cgroup. Nothing here is clever about systemd: where that manages cgroups, it makes
+//! and removes them (`systemd.rs`), and they are only read and written here.
 
 use crate::machine::{named, set, wait_for};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -31,6 +31,13 @@ impl Cgroup {
                 fs::create_dir(&path).with_context(|| format!("cannot make the cgroup {}", path.display()))?;
             }
         }
+        Ok(Self { path })
+    }
+
+    /// One that is there.
+    pub(crate) fn existing(name: &str) -> Result<Self> {
+        let path = Path::new(ROOT).join(name);
+        ensure!(path.is_dir(), "there is no cgroup {}", path.display());
         Ok(Self { path })
     }
 

@@ -3,7 +3,7 @@
 //! The agent reads the same files with code of its own; that these two do not share code is on purpose.
 
 use crate::map::Mapping;
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::fs::OFlags;
 use rustix::mm::MapFlags;
 use rustix::param::page_size;
@@ -201,7 +201,7 @@ pub(crate) fn wait_for(what: &str, limit: Duration, mut ready: impl FnMut() -> R
         if ready()? {
             return Ok(());
         }
-        anyhow::ensure!(started.elapsed() < limit, "{what}: not within {} s", limit.as_secs_f32());
+        ensure!(started.elapsed() < limit, "{what}: not within {} s", limit.as_secs_f32());
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -239,12 +239,18 @@ impl KernelLog {
 
     /// An error unless a line that came since begins so.
     pub(crate) fn expect(&mut self, beginning: &str) -> Result<()> {
+        ensure!(self.has(beginning)?, "no line of the kernel's log begins with {beginning:?}");
+        Ok(())
+    }
+
+    /// Whether a line that came since, or since the last one that was found, begins so.
+    pub(crate) fn has(&mut self, beginning: &str) -> Result<bool> {
         while let Some(line) = self.next()? {
             if line.starts_with(beginning) {
-                return Ok(());
+                return Ok(true);
             }
         }
-        bail!("no line of the kernel's log begins with {beginning:?}")
+        Ok(false)
     }
 
     /// The records since of system calls that a filter barred: the kernel audits them.

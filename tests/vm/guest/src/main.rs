@@ -38,6 +38,8 @@ mod sense_tests;
 mod soak;
 mod suite;
 mod surroundings_tests;
+mod systemd;
+mod systemd_tests;
 mod watchdog_tests;
 
 use clap::{Parser, Subcommand};

@@ -8,7 +8,7 @@ use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, counter_tests, hog_tests,
     hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, scenarios,
     scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
-    surroundings_tests, watchdog_tests,
+    surroundings_tests, systemd, systemd_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -63,19 +63,23 @@ enum Machine {
     WithoutMemoryController,
     /// With two NUMA nodes.
     TwoNodes,
+    /// With systemd as its first process.
+    Systemd,
 }
 
 impl Machine {
     /// This one.
     fn here() -> Result<Self> {
         let line = fs::read_to_string("/proc/cmdline").context("cannot read /proc/cmdline")?;
-        Ok(Self::of(&line, Path::new("/sys/devices/system/node/node1").exists()))
+        Ok(Self::of(&line, Path::new("/sys/devices/system/node/node1").exists(), systemd::is_here()))
     }
 
-    fn of(line: &str, second_node: bool) -> Self {
+    fn of(line: &str, second_node: bool, systemd: bool) -> Self {
         let words = || line.split_ascii_whitespace();
         // As for the kernel, the last of several counts.
-        if words().rfind(|word| word.starts_with("psi=")) == Some("psi=0") {
+        if systemd {
+            Self::Systemd
+        } else if words().rfind(|word| word.starts_with("psi=")) == Some("psi=0") {
             Self::WithoutPressure
         } else if words().any(|word| word == "cgroup_disable=memory") {
             Self::WithoutMemoryController
@@ -210,6 +214,11 @@ const TESTS: &[Test] = &[
     on(Machine::WithoutMemoryController, "without-memory-controller", surroundings_tests::without_controller, 180),
     on(Machine::TwoNodes, "act-folds-counters", counter_tests::folds_counters, 60),
     on(Machine::TwoNodes, "sense-oom-in-a-cpuset-is-named", sense_tests::oom_in_a_cpuset_is_named, 240),
+    on(Machine::Systemd, "systemd-unit-is-confined", systemd_tests::confined, 180),
+    on(Machine::Systemd, "systemd-unit-evicts-a-delegated-scope", systemd_tests::delegated_scope, 240),
+    on(Machine::Systemd, "systemd-unit-supervisor-killed", systemd_tests::killed, 240),
+    on(Machine::Systemd, "systemd-unit-supervisor-stopped", systemd_tests::stopped, 240),
+    on(Machine::Systemd, "systemd-unit-supervisor-crashes", systemd_tests::crashes, 240),
 ];
 
 #[derive(clap::Args)]
@@ -370,7 +379,10 @@ fn run_one(test: &Test) -> Outcome {
     let outcome = supervise(test, &file).unwrap_or_else(|error| Outcome::Fail(format!("{error:#}")));
     // Best effort: the file is in memory and of a few bytes.
     let _ = fs::remove_file(&file);
-    let cleaned = reap_all().and_then(|()| cgroup::restore(&before));
+    let cleaned = reap_all().and_then(|()| match test.machine {
+        Machine::Systemd => systemd::clean(),
+        _ => cgroup::restore(&before),
+    });
     match (outcome, cleaned) {
         (Outcome::Fail(why), _) => Outcome::Fail(why),
         (outcome, Ok(())) => outcome,
@@ -472,15 +484,16 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_known_by_its_command_line_and_its_nodes() {
-        for (line, second_node, machine) in [
-            ("quiet psi=1\n", false, Machine::Usual),
-            ("quiet psi=1 psi=0\n", false, Machine::WithoutPressure),
-            ("psi=0 psi=1", false, Machine::Usual),
-            ("psi=1 cgroup_disable=memory", false, Machine::WithoutMemoryController),
-            ("psi=1", true, Machine::TwoNodes),
+    fn a_machine_is_known_by_its_command_line_its_nodes_and_its_first_process() {
+        for (line, second_node, systemd, machine) in [
+            ("quiet psi=1\n", false, false, Machine::Usual),
+            ("quiet psi=1 psi=0\n", false, false, Machine::WithoutPressure),
+            ("psi=0 psi=1", false, false, Machine::Usual),
+            ("psi=1 cgroup_disable=memory", false, false, Machine::WithoutMemoryController),
+            ("psi=1", true, false, Machine::TwoNodes),
+            ("psi=1", false, true, Machine::Systemd),
         ] {
-            assert_eq!(Machine::of(line, second_node), machine, "{line}");
+            assert_eq!(Machine::of(line, second_node, systemd), machine, "{line}");
         }
     }
 
