@@ -28,8 +28,18 @@ const INSTALLED: [(&str, &str); 2] = [
 ];
 /// The unit that runs the machine's command, and is all that is started beside what every system needs.
 const COMMAND: &str = "machine-command.service";
-/// What a machine that lives for one command does without.
-const MASKED: [&str; 3] = ["timers.target", "systemd-journal-flush.service", "systemd-random-seed.service"];
+/// What a machine that lives for one command does without. The kernel itself makes the nodes of its devices, and the
+/// modules of the disk are loaded; to find all other devices takes an emulated machine long.
+const MASKED: [&str; 8] = [
+    "kmod-static-nodes.service",
+    "modprobe@efi_pstore.service",
+    "modprobe@fuse.service",
+    "systemd-journal-flush.service",
+    "systemd-random-seed.service",
+    "systemd-udev-load-credentials.service",
+    "systemd-udev-trigger.service",
+    "timers.target",
+];
 
 /// Whether the root for this kernel without additional packages is in the cache, whole.
 pub(crate) fn is_there(version: &str) -> anyhow::Result<bool> {

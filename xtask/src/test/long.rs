@@ -36,7 +36,7 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
         if SUITES.iter().any(|(_, usual)| usual == kernel) {
             groups.push(of("demo", 45, machines::demo));
             groups.push(of("boots", 30, machines::boots));
-            groups.push(Group { needs: install::systemd_machines, ..of("systemd", 10, machines::systemd) });
+            groups.push(Group { needs: install::systemd_machines, ..of("systemd", 15, machines::systemd) });
         }
         if *kernel == suite::WHOLE {
             groups.push(of("soak", 60, machines::soak));

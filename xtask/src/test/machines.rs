@@ -1,5 +1,6 @@
 //! The groups that boot virtual machines: the gate's suite on all kernels, and in long runs, for one kernel each, the
-//! whole suite, the shipped unit with systemd, the demo's full measurement, a hundred boots, and many pressure cycles in one boot.
+//! whole suite, the shipped unit with systemd, the demo's full measurement, a hundred boots, and many pressure cycles in
+//! one boot.
 
 use anyhow::ensure;
 

@@ -112,13 +112,10 @@ pub(crate) fn confined() -> Result<()> {
     let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", processes["run"]))?;
     ensure!(score.trim() == "-999", "the OOM killer's score of the supervisor is {score}");
     systemctl(&["stop", UNIT])?;
-    let ended: Vec<String> = ["ActiveState", "Result", "ExecMainCode", "ExecMainStatus", "NRestarts"]
-        .map(|name| property(UNIT, name))
-        .into_iter()
-        .collect::<Result<_>>()?;
-    // 1 is CLD_EXITED: by itself, with this status.
-    ensure!(ended == ["inactive", "success", "1", "0", "0"], "it ended as {ended:?}; {}", logged());
+    ensure!(property(UNIT, "ActiveState")? == "inactive", "it is not inactive; {}", logged());
+    // systemd forgets how a unit ended that nothing refers to; it logs this where all its processes ended with success.
     let log = journal()?;
+    ensure!(log.contains("plimsoll.service: Deactivated successfully."), "{}", tail(&log));
     ensure!(!log.contains(DISORDER) && !log.contains("SIGKILL"), "{}", tail(&log));
     let left = processes.values().filter(|pid| machine::alive(**pid)).count();
     ensure!(left == 0, "{left} processes are left of {processes:?}");
