@@ -43,6 +43,7 @@ const MASKED: [&str; 8] = [
 
 /// Whether the root for this kernel without additional packages is in the cache, whole.
 pub(crate) fn is_there(version: &str) -> anyhow::Result<bool> {
+    ensure!(Processor::of(version) == Processor::X86_64, "a root of Debian is made for x86-64 only, not {version}");
     Ok(kernels::is_there(version)? && Root::of(version, &[])?.is_there())
 }
 
@@ -96,7 +97,6 @@ struct Root {
 
 impl Root {
     fn of(version: &str, more: &[String]) -> anyhow::Result<Self> {
-        ensure!(Processor::of(version) == Processor::X86_64, "a root of Debian is made for x86-64 only, not {version}");
         let suite = kernels::suite(version);
         let place = run::cache()?.join("roots").join(name(suite, more)?);
         let packages = PACKAGES.into_iter().map(str::to_owned).chain(more.iter().cloned()).collect();
@@ -189,7 +189,13 @@ fn ensure_free(folder: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{COMMAND, command_unit, name, parameters};
+    use super::{COMMAND, command_unit, is_there, name, parameters};
+
+    #[test]
+    fn another_processor_is_refused_before_anything_is_fetched() {
+        let error = is_there("6.12-arm64").expect_err("it cannot be made here").to_string();
+        assert!(error.contains("x86-64 only, not 6.12-arm64"), "{error}");
+    }
 
     #[test]
     fn each_list_of_packages_has_a_folder_of_its_own() {
