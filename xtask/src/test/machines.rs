@@ -42,7 +42,7 @@ pub(super) fn whole(kernels: &[&'static str], report: &mut Report) -> anyhow::Re
 /// The shipped unit on a machine with systemd.
 pub(super) fn systemd(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
     for kernel in kernels {
-        Build::Strict.run(Processor::of(kernel))?;
+        Build::FaultInjection.run(Processor::of(kernel))?;
         suite::run(&suite::systemd(kernel), report)?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 //! The agent reads the same files with code of its own; that these two do not share code is on purpose.
 
 use crate::map::Mapping;
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use rustix::fs::OFlags;
 use rustix::mm::MapFlags;
 use rustix::param::page_size;
