@@ -341,7 +341,7 @@ pub(crate) fn threshold_events_lost() -> Result<()> {
 
 /// How many times as long as the next core says that it took until its programs were attached there may be none after a
 /// core is killed: its programs are detached meanwhile, and the supervisor waits 100 ms.
-const GAP: u64 = 4;
+const GAP: u64 = 3;
 
 /// How long each core so far took until its programs were attached, in nanoseconds.
 fn starts(scene: &Scene) -> Vec<u64> {
