@@ -20,7 +20,7 @@ use plimsoll_inventory::Protected;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_node::{NodeError, lock, namespaces, priority};
 use plimsoll_report::Log;
-use plimsoll_state::handover::{self, Queues};
+use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::heartbeat;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -84,7 +84,7 @@ struct Supervisor {
     configured_level: Option<LogLevel>,
     inherited_config: InheritedConfig,
     /// Those of the newest core: each new reporter gets them.
-    queues: Option<Queues>,
+    queues: Option<Handover>,
     /// From which the queues of a core that was just started are received.
     from_core: Option<UnixDatagram>,
     /// By which the reporter gets them.

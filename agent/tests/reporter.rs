@@ -4,14 +4,15 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use plimsoll_report::record::{HealthRecord, ThresholdRecord};
-use plimsoll_state::{handover, queue};
+use plimsoll_state::handover::{self, Handover};
+use plimsoll_state::queue;
 use plimsoll_units::MonotonicNs;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -43,6 +44,11 @@ fn start(address: SocketAddr, queues: &impl AsRawFd, log: std::io::PipeWriter, t
     }
     command.arg("--queues").arg(queues.as_raw_fd().to_string());
     command.stdin(Stdio::null()).stdout(log).spawn().expect("it starts")
+}
+
+/// In place of a core's.
+fn own_process() -> OwnedFd {
+    plimsoll_node::process::open(rustix::process::getpid()).expect("it runs")
 }
 
 /// The answer at `path`, once the server answers.
@@ -77,7 +83,7 @@ fn it_goes_on_without_port_or_reader_and_ends_when_asked() {
     for records in [2, 3] {
         let ((mut watch, first), (_inventory, second)) =
             (queue::create(4).expect("memory"), queue::create(4).expect("memory"));
-        handover::send(&socket, &[first, second]).expect("room");
+        handover::send(&socket, &Handover { queues: [first, second], process: own_process() }).expect("room");
         for _ in 0..records {
             watch.push(b"\xff\xff\xff\xff\xff\xff");
         }
@@ -122,7 +128,7 @@ fn the_level_of_the_log_is_debug_from_one_signal_to_the_other() {
     drop(its);
     let ((mut watch, first), (_inventory, second)) =
         (queue::create(8).expect("memory"), queue::create(8).expect("memory"));
-    handover::send(&socket, &[first, second]).expect("room");
+    handover::send(&socket, &Handover { queues: [first, second], process: own_process() }).expect("room");
 
     let mut lines = BufReader::new(reader).lines().map(|line| line.expect("readable"));
     // Whether a record that is logged at that level is, before one that always is.

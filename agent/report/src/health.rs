@@ -6,10 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_node::process;
 use plimsoll_units::MonotonicNs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 
 use crate::lock;
 use crate::record::{HealthRecord, Record, StartupRecord};
@@ -37,20 +35,17 @@ pub(crate) struct Armed {
     pub(crate) shadow: Option<String>,
     /// The last beat.
     pub(crate) heard: MonotonicNs,
-    /// Its process, or why that could not be opened.
-    pub(crate) process: Result<OwnedFd, Errno>,
+    /// Its process, where that was handed over.
+    pub(crate) process: Option<Arc<OwnedFd>>,
 }
 
 impl Armed {
     /// Whether it is known to have ended, as after a kill of which it could report nothing.
     fn has_ended(&self) -> bool {
-        match &self.process {
-            Ok(process) => {
-                let mut ended = [PollFd::new(process, PollFlags::IN)];
-                poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-            }
-            Err(errno) => *errno == Errno::SRCH,
-        }
+        self.process.as_ref().is_some_and(|process| {
+            let mut ended = [PollFd::new(process, PollFlags::IN)];
+            poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        })
     }
 }
 
@@ -93,11 +88,20 @@ pub(crate) struct HealthSink {
     health: Arc<Mutex<Health>>,
     /// What a core reported of its start, which is its health once it is armed.
     starting: Health,
+    /// The core whose records come.
+    process: Option<Arc<OwnedFd>>,
 }
 
 impl HealthSink {
     pub(crate) fn health(&self) -> Arc<Mutex<Health>> {
         Arc::clone(&self.health)
+    }
+
+    /// The records of another core follow.
+    pub(crate) fn follow(&mut self, process: OwnedFd) {
+        self.process = Some(Arc::new(process));
+        self.starting = Health::default();
+        *lock(&self.health) = Health::default();
     }
 
     pub(crate) fn record(&mut self, record: &Record<'_>, clock: fn() -> MonotonicNs) {
@@ -132,13 +136,12 @@ impl HealthSink {
             StartupRecord::Hook { name, attached: false, how } => {
                 self.starting.missing.insert(name.into(), how.into());
             }
-            StartupRecord::Armed { pid, source, shadow, .. } => {
-                let pid = i32::try_from(pid).ok().and_then(process::Pid::from_raw);
+            StartupRecord::Armed { source, shadow, .. } => {
                 let core = Armed {
                     source: source.into(),
                     shadow: shadow.map(Into::into),
                     heard: clock(),
-                    process: pid.ok_or(Errno::SRCH).and_then(process::open),
+                    process: self.process.clone(),
                 };
                 *lock(&self.health) = Health { core: Some(core), ..std::mem::take(&mut self.starting) };
             }
@@ -156,27 +159,31 @@ mod tests {
     }
 
     fn armed(source: &str, shadow: Option<&str>) -> Armed {
-        let process = plimsoll_node::process::open(rustix::process::getpid());
-        Armed { source: source.into(), shadow: shadow.map(Into::into), heard: second(1), process }
+        Armed { source: source.into(), shadow: shadow.map(Into::into), heard: second(1), process: None }
     }
 
     #[test]
-    fn a_core_that_ended_is_not_ready_without_a_record_of_its_end() {
+    fn a_core_that_ended_is_not_ready_without_a_record_of_its_end_nor_is_the_next_one_before_it_is_armed() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
-        let pid = rustix::process::Pid::from_child(&child);
-        let open = || Armed { process: plimsoll_node::process::open(pid), ..armed("ebpf", None) };
-        let mut health = Health { core: Some(open()), ..Health::default() };
-        assert!(health.judge(second(1)).0);
+        let open = |pid| plimsoll_node::process::open(pid).expect("it runs");
+        let mut sink = HealthSink::default();
+        let health = sink.health();
+        let judge = || lock(&health).judge(second(1));
+        sink.follow(open(rustix::process::Pid::from_child(&child)));
+        let start = crate::record::StartParts::default();
+        let armed = StartupRecord::Armed { pid: child.id(), source: "ebpf", shadow: None, workloads: 0, start }.into();
+        assert!(!judge().0);
+        sink.record(&armed, || second(1));
+        assert!(judge().0);
         child.kill().expect("it is ours");
         child.wait().expect("it is ours");
-        // The one that was opened before, and one that had exited already.
-        for _ in 0..2 {
-            let (ready, text) = health.judge(second(1));
-            assert!(!ready && text.contains("the core ended"), "{text}");
-            health.core = Some(open());
-        }
-        health.core = Some(Armed { process: Err(Errno::PERM), ..armed("ebpf", None) });
-        assert!(health.judge(second(1)).0, "nothing is known of its end");
+        let (ready, text) = judge();
+        assert!(!ready && text.contains("the core ended"), "{text}");
+        sink.follow(open(rustix::process::getpid()));
+        let (ready, text) = judge();
+        assert!(!ready && text.contains("has not armed"), "{text}");
+        sink.record(&armed, || second(1));
+        assert!(judge().0);
     }
 
     #[test]

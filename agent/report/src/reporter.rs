@@ -1,6 +1,7 @@
 //! Hands each record to every sink.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use plimsoll_config::Configuration;
@@ -79,6 +80,11 @@ impl Reporter {
         let metrics = &self.metrics.metrics;
         metrics.lost_records.get_or_create(&[("ring", name.to_owned())]).inc_by(lost);
         metrics.malformed_records.get_or_create(&[("side", "agent".to_owned())]).inc_by(damaged);
+    }
+
+    /// The records of the core with this process follow.
+    pub fn follow(&mut self, process: OwnedFd) {
+        self.health.follow(process);
     }
 
     /// No record comes any more: writes what waits for one.

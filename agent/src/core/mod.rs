@@ -34,7 +34,7 @@ use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{NodeError, capabilities, lock, priority, process, system_calls};
 use plimsoll_policy::SliceSet;
 use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
-use plimsoll_state::handover;
+use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::heartbeat::Heart;
 use plimsoll_state::queue::{self, Producer};
 use plimsoll_units::{MonotonicNs, Pages, Pattern};
@@ -216,7 +216,8 @@ fn start_inventory(inventory: inventory::Thread, startup_report: StartupReport) 
 /// The watching thread's queue to the reporter and the inventory thread's, handed over by `socket`.
 fn queues(socket: &OwnedFd) -> anyhow::Result<(Producer, Producer)> {
     let ((queue, watch), (slow_queue, inventory)) = (queue::create(QUEUE)?, queue::create(SLOW_QUEUE)?);
-    if let Err(errno) = handover::send(socket, &[watch, inventory]) {
+    let process = process::open(rustix::process::getpid()).context("cannot open the core's own process")?;
+    if let Err(errno) = handover::send(socket, &Handover { queues: [watch, inventory], process }) {
         // It acts all the same.
         crate::log::complain(&format!("nothing that this core does is reported: its queues go nowhere: {errno}"));
     }

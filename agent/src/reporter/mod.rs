@@ -15,7 +15,7 @@ use plimsoll_inventory::Protected;
 use plimsoll_node::capabilities;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_report::{LevelFilter, Log, Metrics, Reporter, TraceFiles, lock};
-use plimsoll_state::handover::{self, Queues};
+use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::queue::{Consumer, Descriptors, FRAME};
 use plimsoll_units::Bytes;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -155,13 +155,13 @@ async fn run(
             received = socket.async_io(Interest::READABLE, || Ok(handover::receive(&socket)?)) => received,
         };
         match received {
-            Ok(queues) => replace(&mut readers, &queues, &reporter)?,
+            Ok(handover) => replace(&mut readers, handover, &reporter)?,
             Err(error) => tracing::warn!("the queues of the core cannot be received: {error}"),
         }
     }
     // Those of a core that was just started may not have been received yet.
-    while let Ok(queues) = handover::receive(&socket) {
-        replace(&mut readers, &queues, &reporter)?;
+    while let Ok(handover) = handover::receive(&socket) {
+        replace(&mut readers, handover, &reporter)?;
     }
     readers.drain(..).for_each(Reader::end);
     lock(&reporter).close();
@@ -169,9 +169,10 @@ async fn run(
 }
 
 /// Reads the queues of a new core, after the last records of the one before it.
-fn replace(readers: &mut Vec<Reader>, queues: &Queues, reporter: &Arc<Mutex<Reporter>>) -> anyhow::Result<()> {
+fn replace(readers: &mut Vec<Reader>, handover: Handover, reporter: &Arc<Mutex<Reporter>>) -> anyhow::Result<()> {
     readers.drain(..).for_each(Reader::end);
-    for (name, queue) in ["watch-queue", "inventory-queue"].into_iter().zip(queues) {
+    lock(reporter).follow(handover.process);
+    for (name, queue) in ["watch-queue", "inventory-queue"].into_iter().zip(&handover.queues) {
         readers.push(Reader::start(name, queue, Arc::clone(reporter))?);
     }
     Ok(())
@@ -255,7 +256,8 @@ mod tests {
     fn core(socket: &std::os::unix::net::UnixDatagram, watch: usize, inventory: usize) -> (Producer, Producer) {
         let ((watch, first), (inventory, second)) =
             (queue::create(watch).expect("memory"), queue::create(inventory).expect("memory"));
-        handover::send(socket, &[first, second]).expect("room");
+        let process = plimsoll_node::process::open(rustix::process::getpid()).expect("it runs");
+        handover::send(socket, &Handover { queues: [first, second], process }).expect("room");
         (watch, inventory)
     }
 

@@ -1,4 +1,4 @@
-//! Hands the queues of a core over to the process that reads them: through a socket, because the reader may live
+//! Hands the queues of a core, and a descriptor of the core, over to the process that reads them: through a socket, because the reader may live
 //! already when the core makes them.
 
 use std::mem::MaybeUninit;
@@ -14,11 +14,17 @@ use rustix::net::{
 
 use crate::queue::Descriptors;
 
-/// The queues of a core: that of the watching thread, and that of the inventory thread.
-pub type Queues = [Descriptors; 2];
+/// What a core hands over.
+#[derive(Debug)]
+pub struct Handover {
+    /// Its queues: that of the watching thread, and that of the inventory thread.
+    pub queues: [Descriptors; 2],
+    /// The core itself: the reader may not open processes, and a core that is killed does not report its end.
+    pub process: OwnedFd,
+}
 
 /// Descriptors in a message.
-const DESCRIPTORS: usize = 4;
+const DESCRIPTORS: usize = 5;
 
 /// A socket to send from, and one to receive from. Neither side can change the other one's modes; no child inherits
 /// them.
@@ -31,9 +37,9 @@ pub fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
 
 /// Sends them without waiting: [`Errno::AGAIN`] where the other side left too many messages unread, another error where
 /// it has ended or receives no more.
-pub fn send(socket: impl AsFd, queues: &Queues) -> Result<(), Errno> {
-    let [watch, inventory] = queues;
-    let all = [&watch.frames, &watch.place, &inventory.frames, &inventory.place].map(AsFd::as_fd);
+pub fn send(socket: impl AsFd, handover: &Handover) -> Result<(), Errno> {
+    let Handover { queues: [watch, inventory], process } = handover;
+    let all = [&watch.frames, &watch.place, &inventory.frames, &inventory.place, process].map(AsFd::as_fd);
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // There is room for as many.
@@ -46,7 +52,7 @@ pub fn send(socket: impl AsFd, queues: &Queues) -> Result<(), Errno> {
 
 /// Receives the next ones without waiting: [`Errno::AGAIN`] where there are none yet, [`Errno::BADMSG`] for a message
 /// that is none of [`send`]'s.
-pub fn receive(socket: impl AsFd) -> Result<Queues, Errno> {
+pub fn receive(socket: impl AsFd) -> Result<Handover, Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -58,17 +64,22 @@ pub fn receive(socket: impl AsFd) -> Result<Queues, Errno> {
             all.extend(descriptors);
         }
     }
-    let [watch, watch_place, inventory, inventory_place] =
+    let [watch, watch_place, inventory, inventory_place, process] =
         <[OwnedFd; DESCRIPTORS]>::try_from(all).map_err(|_| Errno::BADMSG)?;
     let queue = |frames, place| Descriptors { frames, place };
-    Ok([queue(watch, watch_place), queue(inventory, inventory_place)])
+    Ok(Handover { queues: [queue(watch, watch_place), queue(inventory, inventory_place)], process })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::queue::{self, Consumer, FRAME};
+    use plimsoll_node::process;
     use std::net::Shutdown;
+
+    fn own_process() -> OwnedFd {
+        process::open(rustix::process::getpid()).expect("it runs")
+    }
 
     #[test]
     fn queues_are_read_where_they_were_received() {
@@ -76,8 +87,9 @@ mod tests {
         assert_eq!(receive(&theirs).err(), Some(Errno::AGAIN), "there are none yet");
         let ((mut watch, first), (mut inventory, second)) =
             (queue::create(2).expect("memory"), queue::create(3).expect("memory"));
-        send(&ours, &[first, second]).expect("room");
-        let [first, second] = receive(&theirs).expect("a message");
+        send(&ours, &Handover { queues: [first, second], process: own_process() }).expect("room");
+        let Handover { queues: [first, second], process } = receive(&theirs).expect("a message");
+        rustix::process::pidfd_send_signal(process, rustix::process::Signal::CONT).expect("it is this process");
         for (producer, descriptors, text) in
             [(&mut watch, first, &b"watch"[..]), (&mut inventory, second, b"inventory")]
         {
@@ -90,14 +102,15 @@ mod tests {
     #[test]
     fn sending_never_waits_for_a_reader() {
         let queues = [queue::create(1).expect("memory").1, queue::create(1).expect("memory").1];
+        let handover = Handover { queues, process: own_process() };
         let (ours, theirs) = pair().expect("sockets");
-        let sent = (0..100).find_map(|_| send(&ours, &queues).err());
+        let sent = (0..100).find_map(|_| send(&ours, &handover).err());
         assert_eq!(sent, Some(Errno::AGAIN));
         drop(theirs);
-        assert_eq!(send(&ours, &queues).err(), Some(Errno::CONNREFUSED));
+        assert_eq!(send(&ours, &handover).err(), Some(Errno::CONNREFUSED));
         let (ours, theirs) = pair().expect("sockets");
         theirs.shutdown(Shutdown::Both).expect("it is connected");
-        assert_eq!(send(&ours, &queues).err(), Some(Errno::PIPE));
+        assert_eq!(send(&ours, &handover).err(), Some(Errno::PIPE));
     }
 
     #[test]

@@ -361,12 +361,14 @@ pub(crate) fn core_dies() -> Result<()> {
             Ok(scene.agent.part(part).is_ok_and(|next| i32::try_from(next) != Ok(pid.as_raw_pid())))
         })?;
         scene.agent.wait_ready(PATIENCE)?;
-        let ready_ms = begun.elapsed().as_millis();
+        let ready_ms = u64::try_from(begun.elapsed().as_millis())?;
         if part == "core" {
             wait_for("the next core reports its start", PATIENCE, || Ok(starts(&scene).len() > before))?;
             let gap_ms = u64::try_from(begun.elapsed().as_millis())?;
             let start_ms = starts(&scene).last().context("there was one")? / 1_000_000;
             figure("no-core", &[("ms", &gap_ms), ("ready_ms", &ready_ms), ("start_ms", &start_ms)]);
+            // The record and the answer come at about the same time.
+            ensure!(gap_ms <= 2 * ready_ms, "ready after {ready_ms} ms, while there was no core for {gap_ms} ms");
             ensure!(gap_ms <= GAP * start_ms, "no core for {gap_ms} ms, and the next one's start took {start_ms} ms");
         }
         let victim = Cgroup::create(&format!("work.slice/after-{part}"))?;
