@@ -173,9 +173,9 @@ fn grow_as(mut user: Command) -> Result<String> {
 fn freeze(lines: &str) -> Result<Cgroup> {
     configure(Some(threshold_below(96)?.saturating_sub(24 * MIB)))?;
     drop_in(&format!("Environment={KILL_POINT}=freeze-recorded:pause {NO_WATCHDOG}=1\n{lines}"))?;
-    start()?;
     // A hog that is the only one to blame is killed at once: there is not always something to freeze.
     for number in 0..TRIES {
+        systemctl(&["restart", UNIT]).with_context(logged)?;
         let mib = grown()?.to_string();
         let hog = start_guest(&format!("hog-{number}"), &[], &["hog", "anon", "--mib", &mib, "--hold", "300"])?;
         let is_stopped = || processes().is_ok_and(|all| all.get("core").is_some_and(|pid| is_stopped(*pid)));
@@ -183,10 +183,12 @@ fn freeze(lines: &str) -> Result<Cgroup> {
             Ok(is_stopped() || !hog.populated().unwrap_or(false))
         })
         .with_context(logged)?;
-        if is_stopped() {
-            wait_for("the hog is frozen", PATIENCE, || is_frozen(&hog)).with_context(logged)?;
+        // A worker may kill what was just frozen in the moment in which the core stops.
+        std::thread::sleep(Duration::from_secs(1));
+        if is_stopped() && is_frozen(&hog).unwrap_or(false) {
             return Ok(hog);
         }
+        systemctl(&["kill", "--signal=SIGCONT", UNIT])?;
     }
     bail!("nothing was frozen; {}", logged())
 }
