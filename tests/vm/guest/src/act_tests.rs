@@ -318,7 +318,7 @@ pub(crate) fn process_without_its_first_thread_dies() -> Result<()> {
 
     let (parent, inner) = (Cgroup::create("work.slice/first")?, Cgroup::create("work.slice/first/inner")?);
     let handle = hand.handle(&parent)?;
-    let mut hog = without_first_thread(&inner)?;
+    let mut hog = without_first_thread(inner.path())?;
     let mut zombie = guest().args(["idle", "--cgroup"]).arg(inner.path()).spawn()?;
     let listed = |list| -> Result<usize> {
         let mut count = 0;
@@ -343,7 +343,7 @@ pub(crate) fn process_without_its_first_thread_dies() -> Result<()> {
     zombie.wait()?;
 
     let (parent, left) = (Cgroup::create("work.slice/moved")?, Cgroup::create("work.slice/moved/left")?);
-    let mut hog = without_first_thread(&left)?;
+    let mut hog = without_first_thread(left.path())?;
     let now = Cgroup::create("work.slice/moved/now")?;
     now.write("cgroup.procs", &hog.child.id().to_string())?;
     left.remove()?;
@@ -352,7 +352,7 @@ pub(crate) fn process_without_its_first_thread_dies() -> Result<()> {
     dies(&mut hand, "moved", &handle, &mut hog)?;
 
     let domain = Cgroup::create("work.slice/threads")?;
-    let mut hog = without_first_thread(&domain)?;
+    let mut hog = without_first_thread(domain.path())?;
     let threaded = domain.path().join("inner");
     std::fs::create_dir(&threaded)?;
     machine::set(threaded.join("cgroup.type"), "threaded")?;
@@ -376,10 +376,10 @@ fn as_fast_as_others(hand: &mut Hand) -> Result<()> {
     let (mut others, mut without) = (Vec::new(), Vec::new());
     for round in 0..5 {
         let cgroup = Cgroup::create(&format!("work.slice/normal-{round}"))?;
-        let (handle, mut hog) = (hand.handle(&cgroup)?, two_threads(&cgroup, &[])?);
+        let (handle, mut hog) = (hand.handle(&cgroup)?, two_threads(cgroup.path(), &[])?);
         others.push(dies(hand, "normal", &handle, &mut hog)?);
         let cgroup = Cgroup::create(&format!("work.slice/without-{round}"))?;
-        let (handle, mut hog) = (hand.handle(&cgroup)?, without_first_thread(&cgroup)?);
+        let (handle, mut hog) = (hand.handle(&cgroup)?, without_first_thread(cgroup.path())?);
         without.push(dies(hand, "without", &handle, &mut hog)?);
     }
     let [normal, took] = [others, without].map(|mut times| {
@@ -393,16 +393,71 @@ fn as_fast_as_others(hand: &mut Hand) -> Result<()> {
     Ok(())
 }
 
+/// A tree that is deep and wide, with a process in its last cgroup that cgroup.kill does not end: each cgroup is visited
+/// once, that process is killed, what was requested of the worker meanwhile is not behind it, and what all of that takes
+/// of memory does not depend on the tree.
+pub(crate) fn large_tree_is_walked_once_and_killed_in_turns() -> Result<()> {
+    const DEEP: usize = 200;
+    const WIDE: usize = 1000;
+    let mut hand = Hand::new("/run/act-large-tree")?;
+    let parent = Cgroup::create("work.slice/large")?;
+    let other = Cgroup::create("work.slice/other")?;
+    // Without the memory controller, as below a workload.
+    let mut path = parent.path().to_owned();
+    for _ in 0..DEEP {
+        path.push("deep-below-it");
+        std::fs::create_dir(&path)?;
+    }
+    for number in 0..WIDE {
+        std::fs::create_dir(path.join(format!("{number:0200}")))?;
+    }
+    let (handle, other) = (hand.handle(&parent)?, hand.handle(&other)?);
+    let mut walk = handle.walk()?;
+    let (mut visited, mut last) = (0, Vec::new());
+    while walk.advance().is_some() {
+        visited += 1;
+        last = walk.path();
+    }
+    ensure!((visited, walk.is_whole()) == (1 + DEEP + WIDE, true), "{visited} visited, all: {}", walk.is_whole());
+    let mut hog = without_first_thread(&parent.path().join(std::str::from_utf8(&last)?))?;
+
+    let resident = || -> Result<u64> {
+        let text = std::fs::read_to_string("/proc/self/statm")?;
+        let pages: u64 = text.split(' ').nth(1).context("statm has two fields")?.parse()?;
+        Ok(pages * meminfo::page_bytes())
+    };
+    let before = resident()?;
+    // However slow this machine is.
+    let never = plimsoll_units::MonotonicNs(u64::MAX);
+    ensure!(hand.workers.kill.submit(Job::Kill(Arc::clone(&handle), never)).is_ok());
+    ensure!(hand.workers.kill.submit(Job::Measure(Arc::clone(&other))).is_ok());
+    let mut order = Vec::new();
+    wait_for("both are done", PATIENCE, || {
+        match hand.poll() {
+            Some(Done::Killed { cgroup, .. }) => order.push(("killed", cgroup)),
+            Some(Done::Measured { cgroup, .. }) if cgroup == other.id() => order.push(("measured", cgroup)),
+            _ => {}
+        }
+        Ok(order.len() == 2)
+    })?;
+    let grown = resident()?.saturating_sub(before);
+    suite::figure("large-tree", &[("grown_kib", &(grown >> 10))]);
+    ensure!(order == [("measured", other.id()), ("killed", handle.id())], "{order:?}");
+    ensure!(grown < 2 << 20, "{grown} bytes");
+    wait_for("it is dead", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))?;
+    parent.remove()
+}
+
 /// A hog that grows slowly in two threads.
-fn two_threads(cgroup: &Cgroup, more: &[&str]) -> Result<Hog> {
+fn two_threads(cgroup: &Path, more: &[&str]) -> Result<Hog> {
     let arguments = [&["--threads", "2", "--rate", "8", "--hold", "60"], more].concat();
-    let mut hog = Hog::start("anon", cgroup.path(), 256, &arguments)?;
+    let mut hog = Hog::start("anon", cgroup, 256, &arguments)?;
     hog.wait_taken(2, PATIENCE)?;
     Ok(hog)
 }
 
 /// One that has no first thread any more.
-fn without_first_thread(cgroup: &Cgroup) -> Result<Hog> {
+fn without_first_thread(cgroup: &Path) -> Result<Hog> {
     let hog = two_threads(cgroup, &["--pthread-exit"])?;
     wait_for("the first thread has ended", PATIENCE, || Ok(machine::process_state(hog.child.id()) == Some('Z')))?;
     Ok(hog)

@@ -129,6 +129,7 @@ const TESTS: &[Test] = &[
     race("act-what-still-grows-is-seen", act_tests::what_still_grows_is_seen, 120, &[]),
     test("act-frozen-victim-dies", act_tests::frozen_victim_dies_and_its_memory_comes_back, 120, &[]),
     test("act-process-without-its-first-thread", act_tests::process_without_its_first_thread_dies, 120, &[]),
+    test("act-large-tree", act_tests::large_tree_is_walked_once_and_killed_in_turns, 180, &[]),
     test("act-removed-cgroup-is-gone", act_tests::removed_cgroup_is_gone, 60, &[]),
     test("act-uninterruptible-is-stuck", act_tests::uninterruptible_is_stuck_then_empty, 120, &[NULL_BLOCK]),
     test("act-exit-on-a-cpu-is-not-stuck", act_tests::exit_on_a_cpu_is_not_stuck, 180, &[]),
