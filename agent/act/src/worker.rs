@@ -282,7 +282,8 @@ struct Queue {
 impl Queue {
     fn take(&mut self, job: Job, give: &mut impl FnMut(Option<Done>)) {
         match job {
-            Job::Kill(handle, by) => self.kills.push_back(Killing::new(handle, by)),
+            // At once: what is measured behind it may have to wait for a lock.
+            Job::Kill(handle, by) => self.kill(Killing::new(handle, by), give),
             Job::Stop(..) | Job::Terminate(_) => self.walks.push_back(job),
             Job::Continue(cgroup, journal) => {
                 // Processes that were stopped after this would not be continued.
@@ -300,14 +301,18 @@ impl Queue {
         }
     }
 
+    fn kill(&mut self, mut kill: Killing, give: &mut impl FnMut(Option<Done>)) {
+        match kill.go_on() {
+            None => self.kills.push_back(kill),
+            done => give(done),
+        }
+    }
+
     /// Goes on with what waits, for a bounded time. False: nothing does.
     fn go_on(&mut self, give: &mut impl FnMut(Option<Done>)) -> bool {
         let is_idle = self.kills.is_empty() && self.walks.is_empty();
-        if let Some(mut kill) = self.kills.pop_front() {
-            match kill.go_on() {
-                None => self.kills.push_back(kill),
-                done => give(done),
-            }
+        if let Some(kill) = self.kills.pop_front() {
+            self.kill(kill, give);
         }
         if let Some(job) = self.walks.pop_front() {
             give(perform(job));

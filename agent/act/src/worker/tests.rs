@@ -122,6 +122,14 @@ fn others_pass_a_kill_that_takes_long() {
 }
 
 #[test]
+fn a_short_kill_does_not_wait_for_what_is_behind_it() {
+    let fake = Fake::with_files("w", &[]);
+    let (mut queue, mut items) = (Queue::default(), Vec::new());
+    queue.take(Job::Kill(Arc::clone(&fake.handle), MonotonicNs(u64::MAX)), &mut |item| items.push(item));
+    assert!(matches!(items[..], [Some(Done::Killed { .. })]), "{items:?}");
+}
+
+#[test]
 fn what_was_stopped_is_continued_while_another_one_is_killed() {
     let (large, fake) = (large(), Fake::new("w"));
     let mut child = sleeper();
