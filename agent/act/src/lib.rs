@@ -24,4 +24,4 @@ pub use kill::{Begun, KillEvent, KillLimits, KillRefused, Kills, REGROWN};
 #[cfg(feature = "kill-points")]
 pub use point::on_reached;
 pub use point::{KillPoint, reached};
-pub use worker::{Done, Job, Reclaimed, Worker, Workers};
+pub use worker::{Done, Job, LATE, Reclaimed, Worker, Workers};

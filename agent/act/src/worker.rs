@@ -29,6 +29,9 @@ pub(crate) const ROUNDS: usize = 100;
 /// three quarters of it, without optimisation, which takes more.
 const STACK: usize = if cfg!(test) { 48 << 10 } else { 64 << 10 };
 
+/// A kill that was not written, because the worker came to it too late. That can be decided anew at once.
+pub const LATE: Fault = Fault::Write { file: "cgroup.kill", errno: Errno::TIMEDOUT };
+
 /// Something to do.
 #[derive(Debug)]
 pub enum Job {
@@ -330,8 +333,7 @@ fn perform(job: Job) -> Option<Done> {
             Some(Done::FreezeWritten { cgroup: handle.id(), is_freeze, outcome, at })
         }
         Job::WriteKill(handle, by) => {
-            let late = Fault::Write { file: "cgroup.kill", errno: Errno::TIMEDOUT };
-            let outcome = if monotonic() <= by { handle.kill() } else { Err(late) };
+            let outcome = if monotonic() <= by { handle.kill() } else { Err(LATE) };
             let at = monotonic();
             reached(KillPoint::KillWritten);
             Some(Done::KillWritten { cgroup: handle.id(), outcome, at })

@@ -66,12 +66,13 @@ pub(crate) struct InventoryMetrics {
     pub(crate) descriptors: Gauge,
     pub(crate) kernel_memory: Gauge,
     pub(crate) sample_cost: FloatGauge,
+    pub(crate) delayed_samples: Counter,
 }
 
 impl InventoryMetrics {
     fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { without_row, outside, descriptors, kernel_memory, sample_cost } = metrics.clone();
+        let Self { without_row, outside, descriptors, kernel_memory, sample_cost, delayed_samples } = metrics.clone();
         registry.register("workloads_without_row", "Workloads that there is no room to watch", without_row);
         let help = "Memory that is charged to cgroups and to no workload that is watched";
         registry.register_with_unit("memory_outside_workloads", help, Unit::Bytes, outside);
@@ -80,6 +81,8 @@ impl InventoryMetrics {
         registry.register_with_unit("kernel_memory", help, Unit::Bytes, kernel_memory);
         let help = "How long the last sample took; without pressure, samples are 50 times as far apart";
         registry.register_with_unit("sample_cost", help, Unit::Seconds, sample_cost);
+        let help = "Samples that came later than they would have, so that they take no more than their share of a CPU";
+        registry.register("samples_delayed", help, delayed_samples);
         metrics
     }
 }
@@ -352,6 +355,7 @@ mod tests {
             ("workload_descriptors", "gauge"),
             ("kernel_memory_bytes", "gauge"),
             ("sample_cost_seconds", "gauge"),
+            ("samples_delayed", "counter"),
             ("core_start_seconds", "gauge"),
             ("hook_attached", "gauge"),
         ] {

@@ -138,7 +138,14 @@ impl MetricsSink {
                 store(&metrics.kernel_brakes, ("outcome", "refused"), brakes_refused);
                 store(&metrics.kernel_brakes, ("outcome", "repeated"), brakes_repeated);
             }
-            HealthRecord::Inventory { without_row, outside, descriptors, kernel_memory, sample_cost } => {
+            HealthRecord::Inventory {
+                without_row,
+                outside,
+                descriptors,
+                kernel_memory,
+                sample_cost,
+                delayed_samples,
+            } => {
                 let signed = |bytes: Bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX);
                 let metrics = &metrics.inventory;
                 metrics.without_row.set(without_row.into());
@@ -146,6 +153,7 @@ impl MetricsSink {
                 metrics.descriptors.set(descriptors.into());
                 kernel_memory.inspect(|bytes| _ = metrics.kernel_memory.set(signed(*bytes)));
                 metrics.sample_cost.set(sample_cost.as_secs_f64());
+                metrics.delayed_samples.inner().store(delayed_samples.into(), Ordering::Relaxed);
             }
             HealthRecord::Lost { ring, count } => store(&metrics.lost_records, ("ring", ring), count),
             HealthRecord::Program { name, runs, run_time_ns, recursion_misses } => {

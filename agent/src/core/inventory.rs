@@ -263,13 +263,14 @@ impl Thread {
         let now = monotonic();
         if schedule.coverage.is_overdue(now) {
             let Coverage { without_row, outside, descriptors, kernel_memory } = self.inventory.coverage();
-            let sample_cost = self.handle.sample_cost();
+            let (sample_cost, delayed_samples) = (self.handle.sample_cost(), self.handle.delayed_samples());
             self.outgoing.report(HealthRecord::Inventory {
                 without_row,
                 outside,
                 descriptors,
                 kernel_memory,
                 sample_cost,
+                delayed_samples,
             });
             schedule.coverage.done(now, monotonic(), PACE);
         }

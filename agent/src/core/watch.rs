@@ -274,9 +274,18 @@ impl Watch {
         if trigger.cause().is_some() {
             self.sample(&trigger);
         }
-        let is_under_way = self.enforcement.is_under_way() || self.figures.is_awaited();
-        let is_over = |by: MonotonicNs| by <= awake || !is_under_way;
-        self.schedule.end().filter(|(by, _)| is_over(*by)).map(|(_, end)| end)
+        let (by, end) = self.schedule.end()?;
+        let figures = self.figures.is_awaited().then_some("take a decision before the end");
+        match self.enforcement.under_way().or(figures) {
+            Some(_) if awake < by => None,
+            under_way => {
+                // It is left to the next core, or to the undo.
+                if let Some(what) = under_way {
+                    self.reporting.send(HealthRecord::Failed { what, errno: None });
+                }
+                Some(end)
+            }
+        }
     }
 
     /// What is read from time to time alone.

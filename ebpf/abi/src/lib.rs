@@ -674,7 +674,7 @@ mod tests {
         for (bytes, error) in [
             (Vec::new(), DecodeError::Kind(0)),
             (std::vec![1, 0, 0], DecodeError::Kind(0)),
-            (bytes(kind::THRESHOLD, 0, &[0; 13]), DecodeError::Kind(kind::THRESHOLD)),
+            (bytes(kind::THRESHOLD, 0, &[0; 21]), DecodeError::Kind(kind::THRESHOLD)),
             (bytes(99, 0, &[]), DecodeError::Kind(99)),
             (bytes(kind::CGROUP, 0, &[1]), length(kind::CGROUP, 16)),
             (bytes(kind::CGROUP, 0, &[1, 2, 3]), length(kind::CGROUP, 32)),
@@ -686,7 +686,7 @@ mod tests {
         }
         assert_eq!(ThresholdRecord::decode(&bytes(kind::THRESHOLD, 0, &[0; 12])), Err(length(kind::THRESHOLD, 104)));
         assert_eq!(
-            ThresholdRecord::decode(&bytes(kind::THRESHOLD, 17, &[0; 13])),
+            ThresholdRecord::decode(&bytes(kind::THRESHOLD, 17, &[0; 21])),
             Err(discriminant(kind::THRESHOLD, 17))
         );
         assert_eq!(ThresholdRecord::decode(&bytes(kind::STALL, 0, &[0; 3])), Err(DecodeError::Kind(kind::STALL)));

@@ -34,6 +34,8 @@ pub enum HealthRecord<'a> {
         kernel_memory: Option<Bytes>,
         /// How long the watching thread's last sample took, to which its pace is adapted.
         sample_cost: Duration,
+        /// How many samples so far came later than they would have, because they cost much.
+        delayed_samples: u32,
     },
     /// Records that found a ring buffer of the kernel full, so far.
     Lost {

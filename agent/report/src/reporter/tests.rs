@@ -320,6 +320,7 @@ fn readiness_ends_with_the_beats() {
         descriptors: 25,
         kernel_memory: Some(Bytes(2000)),
         sample_cost: Duration::from_millis(250),
+        delayed_samples: 12,
     };
     reporter.report(&inventory.into());
     let text = reporter.answers().metrics();
@@ -330,6 +331,7 @@ fn readiness_ends_with_the_beats() {
         "plimsoll_workload_descriptors 25\n",
         "plimsoll_kernel_memory_bytes 2000\n",
         "plimsoll_sample_cost_seconds 0.25\n",
+        "plimsoll_samples_delayed_total 12\n",
         "plimsoll_malformed_records_total{side=\"kernel\"} 6\n",
         "plimsoll_kernel_brakes_total{outcome=\"applied\"} 7\n",
         "plimsoll_kernel_brakes_total{outcome=\"refused\"} 8\n",

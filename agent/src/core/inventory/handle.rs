@@ -64,6 +64,8 @@ struct Shared {
     headroom: AtomicU32,
     /// How long the last sample took, in nanoseconds.
     sample_cost: AtomicU64,
+    /// How many samples were delayed because they cost much.
+    delayed_samples: AtomicU32,
     crossing: Ids<16>,
     events: Ids<128>,
     wake: OwnedFd,
@@ -80,6 +82,7 @@ impl InventoryHandle {
             turns: AtomicU32::default(),
             headroom: AtomicU32::default(),
             sample_cost: AtomicU64::default(),
+            delayed_samples: AtomicU32::default(),
             crossing: Ids::new(),
             events: Ids::new(),
             wake: eventfd()?,
@@ -110,10 +113,11 @@ impl InventoryHandle {
         self.0.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says after a sample how much memory is available, in percent of the threshold that it is nearest to, and how long
-    /// the sample took. The nearer, the more often the slow figures are read; at once where it came much nearer. Below a
+    /// Says after a sample how much memory is available, in percent of the threshold that it is nearest to, how long the
+    /// sample took, and how many so far were delayed because they cost much. The nearer, the more often the slow figures are read; at once where it came much nearer. Below a
     /// threshold the watching thread has those read that a decision needs.
-    pub(in crate::core) fn sampled(&self, headroom: u32, cost: Duration) {
+    pub(in crate::core) fn sampled(&self, headroom: u32, cost: Duration, delayed: u32) {
+        self.0.delayed_samples.store(delayed, Ordering::Relaxed);
         self.0.sample_cost.store(u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let before = self.0.headroom.swap(headroom, Ordering::Relaxed);
         if headroom >= 100 && headroom <= before / 2 {
@@ -128,6 +132,10 @@ impl InventoryHandle {
 
     pub(super) fn headroom(&self) -> u32 {
         self.0.headroom.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn delayed_samples(&self) -> u32 {
+        self.0.delayed_samples.load(Ordering::Relaxed)
     }
 
     pub(super) fn sample_cost(&self) -> Duration {
@@ -256,7 +264,7 @@ mod tests {
             (40, false),
             (900, false),
         ] {
-            handle.sampled(headroom, Duration::ZERO);
+            handle.sampled(headroom, Duration::ZERO, 0);
             assert_eq!(handle.take(u32::MAX) == Request::Refresh as u32, reads, "{headroom}");
         }
     }

@@ -92,7 +92,8 @@ impl Watch {
         }
         self.rearm(trigger, &memory, summary.is_quiet, now);
         let headroom = self.scopes.headroom(&self.engine.policy);
-        self.workloads.handle.sampled(headroom, monotonic().since(sample.taken));
+        let cost = monotonic().since(sample.taken);
+        self.workloads.handle.sampled(headroom, cost, self.schedule.delayed());
     }
 
     /// Reads everything, and freezes what grows before the workloads are read. Absent where the machine's memory cannot

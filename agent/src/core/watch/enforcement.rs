@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use plimsoll_act::{
-    Begun, BrakeEvent, Brakes, Done, Job, Journal as _, KillEvent, KillRefused, Kills, Reclaimed, Worker, Workers,
+    Begun, BrakeEvent, Brakes, Done, Job, Journal as _, KillEvent, KillRefused, Kills, LATE, Reclaimed, Worker, Workers,
 };
 use plimsoll_inventory::{Observed, Termination};
 use plimsoll_node::Fault;
@@ -106,10 +106,16 @@ impl Enforcement {
         true
     }
 
-    /// Whether a victim is dying or something is held: an end now would leave an eviction half done.
-    pub(super) fn is_under_way(&self) -> bool {
+    /// What an end now would leave half done: a victim is dying, or something is held.
+    pub(super) fn under_way(&self) -> Option<&'static str> {
         let kills = |enforcer: &Enforcer| enforcer.kills.hopeful() > 0;
-        self.kernel_brake.holds() || self.holds() || self.enforcer.as_ref().is_some_and(kills)
+        if self.kernel_brake.holds() {
+            Some("continue what the kernel stopped before the end")
+        } else if self.holds() {
+            Some("thaw a workload before the end")
+        } else {
+            self.enforcer.as_ref().is_some_and(kills).then_some("see a victim die before the end")
+        }
     }
 
     /// Whether a cgroup is frozen, or not thawed yet.
@@ -268,7 +274,9 @@ impl Watch {
             }
             KillEvent::Refused { handle, fault } => {
                 let refused = Killed::Refused(Refused::Kernel(errno_of(fault)));
-                (handle, refused, Termination::Refused(now.after(REFUSED_PAUSE)))
+                // This process may have been stopped, or the whole machine: the workload is as it was.
+                let pause = if fault == LATE { Duration::ZERO } else { REFUSED_PAUSE };
+                (handle, refused, Termination::Refused(now.after(pause)))
             }
             KillEvent::Again { handle, grown, left } => {
                 trigger.because(Cause::FollowUp);

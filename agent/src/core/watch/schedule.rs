@@ -36,6 +36,8 @@ pub(super) struct Schedule {
     stall_sampled: Option<MonotonicNs>,
     /// What the last sample without pressure cost.
     cost: Duration,
+    /// Samples that came later than they would have, because of that.
+    delayed: u32,
     /// The core is to end, by then at the latest, and why.
     end: Option<(MonotonicNs, End)>,
 }
@@ -49,6 +51,7 @@ impl Schedule {
             below_pace: BELOW_PACE,
             stall_sampled: None,
             cost: Duration::ZERO,
+            delayed: 0,
             end: None,
         }
     }
@@ -71,15 +74,16 @@ impl Schedule {
     pub(super) fn take_slow(&mut self, now: MonotonicNs) -> bool {
         let is_due = self.next_slow.is_some_and(|at| at <= now);
         if is_due {
-            self.next_slow = self.slow.map(|slow| now.after(slow.max(self.cost * SHARE)));
+            self.next_slow = self.slow.map(|slow| now.after(self.paced(slow, SHARE)));
         }
         is_due
     }
 
     /// Tasks stall. Gives whether to sample now; otherwise it is done a little later.
     pub(super) fn stalls(&mut self, now: MonotonicNs) -> bool {
-        match self.stall_sampled.map(|at| at.after(STALL_PACE.max(self.cost * NEAR_SHARE))) {
-            Some(next) if now < next => {
+        match self.stall_sampled.map(|at| (at, at.after(STALL_PACE.max(self.cost * NEAR_SHARE)))) {
+            Some((at, next)) if now < next => {
+                self.delayed = self.delayed.wrapping_add(u32::from(now >= at.after(STALL_PACE)));
                 self.sample_by(next);
                 false
             }
@@ -98,7 +102,20 @@ impl Schedule {
 
     /// Memory is near a threshold.
     pub(super) fn is_near(&mut self, now: MonotonicNs) {
-        self.sample_by(now.after(NEAR_PACE.max(self.cost * NEAR_SHARE)));
+        let pace = self.paced(NEAR_PACE, NEAR_SHARE);
+        self.sample_by(now.after(pace));
+    }
+
+    /// A pace, or a slower one where samples cost so much that they would take more than their share of a CPU.
+    fn paced(&mut self, pace: Duration, share: u32) -> Duration {
+        let least = self.cost * share;
+        self.delayed = self.delayed.wrapping_add(u32::from(least > pace));
+        pace.max(least)
+    }
+
+    /// How many samples came later than they would have, because they cost much.
+    pub(super) const fn delayed(&self) -> u32 {
+        self.delayed
     }
 
     /// How soon the page cache of a slice is read anew, of which so much can be taken without an event.
@@ -173,8 +190,13 @@ mod tests {
     fn samples_that_cost_much_are_rarer_until_a_threshold_is_crossed() {
         let mut schedule = Schedule::new(Some(Duration::from_secs(1)), at(0));
         schedule.sampled();
-        schedule.is_quiet(Duration::from_millis(100));
-        assert!(schedule.stalls(at(0)) && !schedule.stalls(at(499)));
+        schedule.is_quiet(Duration::from_millis(1));
+        schedule.is_near(at(0));
+        assert!(schedule.stalls(at(0)) && !schedule.stalls(at(19)) && schedule.stalls(at(20)));
+        assert_eq!(schedule.delayed(), 0, "a sample of a millisecond is within its share");
+        schedule = Schedule { cost: Duration::from_millis(100), ..Schedule::new(Some(Duration::from_secs(1)), at(0)) };
+        assert!(schedule.stalls(at(0)) && !schedule.stalls(at(19)) && !schedule.stalls(at(499)));
+        assert_eq!(schedule.delayed(), 1, "the second one would be late anyway");
         schedule.sampled();
         schedule.is_near(at(0));
         assert_eq!(
@@ -183,6 +205,7 @@ mod tests {
             "soon, since no event may come before the threshold is crossed"
         );
         assert!(schedule.take_slow(at(1000)) && !schedule.take_slow(at(5999)) && schedule.take_slow(at(6000)));
+        assert_eq!(schedule.delayed(), 4);
         schedule.is_below(true, at(6000));
         assert!(schedule.stalls(at(6020)), "below a threshold nothing is spared");
     }

@@ -17,7 +17,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the agent is in these machines.
 pub(crate) const PROGRAM: &str = "/bin/plimsoll";
@@ -293,7 +293,17 @@ impl Agent {
 
     /// Waits until it has ended by itself.
     pub(crate) fn wait_end(&mut self, limit: Duration) -> Result<ExitStatus> {
-        wait_for("the agent ends", limit, || Ok(self.child.try_wait()?.is_some()))?;
+        let (begun, mut is_shown) = (Instant::now(), false);
+        wait_for("the agent ends", limit, || {
+            if begun.elapsed() > SLOW_END && !is_shown {
+                is_shown = true;
+                println!(
+                    "the core does not end: {}",
+                    self.part("core").map_or_else(|error| format!("{error:#}"), threads)
+                );
+            }
+            Ok(self.child.try_wait()?.is_some())
+        })?;
         Ok(self.child.wait()?)
     }
 
@@ -308,6 +318,23 @@ impl Agent {
         }
         Ok(())
     }
+}
+
+/// An end that takes longer than this is shown with what the core's threads wait for: the supervisor kills it after 15 s.
+const SLOW_END: Duration = Duration::from_secs(12);
+
+/// What each thread of a process does, and what it waits for in the kernel.
+fn threads(process: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let of = |task: fs::DirEntry| {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let stat = read("stat");
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.get(..1)).unwrap_or("?").to_owned();
+        let stack = read("stack");
+        let stack: Vec<&str> = stack.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+        format!("{} {state} in {} at {}", read("comm").trim(), read("wchan").trim(), stack.join(" < "))
+    };
+    tasks.map(of).collect::<Vec<_>>().join("; ")
 }
 
 /// What the agent's `replay` makes of a trace, sample by sample.

@@ -3,6 +3,7 @@ use super::super::triggers::Ready;
 use super::super::{END_MOST, End};
 use super::*;
 use crate::record::Record;
+use plimsoll_act::KillLimits;
 use plimsoll_inventory::{Facts, Update};
 use plimsoll_node::cgroup::PageCache;
 use plimsoll_node::clock::monotonic;
@@ -84,6 +85,24 @@ fn a_workload_whose_grace_is_over_is_killed_once_there_is_room() {
         } else {
             assert_eq!(scene.watch.kill(1, key, None, now), KillOutcome::Yes);
         }
+    }
+}
+
+#[test]
+fn a_kill_that_the_workers_came_to_too_late_is_decided_anew_at_once() {
+    for (patience, killed) in [(Duration::ZERO, ""), (Duration::from_mins(1), "1")] {
+        let mut scene = Scene::new(1);
+        if let Some(enforcer) = &mut scene.watch.enforcement.enforcer {
+            enforcer.kills = Kills::with_capacity(KillLimits { patience, ..KillLimits::default() }, 4);
+        }
+        scene.cgroup("batch", 90);
+        let batch = scene.joins(0, "batch");
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        assert_eq!(scene.text("batch", "cgroup.kill"), killed);
+        let is_refused =
+            matches!(scene.termination(0, &batch), Some(Termination::Refused(until)) if until <= monotonic());
+        assert_eq!(is_refused, killed.is_empty());
     }
 }
 
