@@ -5,11 +5,13 @@
 
 use aya_ebpf::{
     EbpfContext as _,
-    helpers::{bpf_get_current_ancestor_cgroup_id, bpf_get_current_pid_tgid, bpf_ktime_get_ns},
+    helpers::{
+        bpf_get_current_ancestor_cgroup_id, bpf_get_current_cgroup_id, bpf_get_current_pid_tgid, bpf_ktime_get_ns,
+    },
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{ABOVE, ABSENT, LINEAGE, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
+use plimsoll_abi::{ABSENT, LINEAGE, NO_OFFSET, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
 
 use crate::{brake, kernel, maps};
 
@@ -174,6 +176,46 @@ fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
     }
 }
 
+/// Writes the charged cgroup and its ancestors, or those of the running task ([`OF_TASK`]). As a rule the task charges its
+/// own cgroup or one above it: what is read of the task costs next to nothing, and of another cgroup a read for each
+/// pointer.
+///
+/// # Safety
+/// `lineage` has room for [`LINEAGE`] words.
+#[inline(always)]
+unsafe fn lineage(lineage: *mut u64, allocation: u64) {
+    let charged = if allocation == OF_TASK { 0 } else { kernel::or_zero(kernel::cgroup_of(allocation)) };
+    let own = kernel::half_member(charged, &kernel::CGROUP_LEVEL).unwrap_or_default();
+    // SAFETY: helpers that take no pointer.
+    let (id, own, is_of_task) = unsafe {
+        if allocation == OF_TASK {
+            (bpf_get_current_cgroup_id(), u32::MAX, true)
+        } else {
+            let id = kernel::or_zero(kernel::cgroup_id(charged));
+            (id, own, own > 0 && bpf_get_current_ancestor_cgroup_id(own as i32) == id)
+        }
+    };
+    let lists_ancestors = kernel::CGROUP_ANCESTORS.load() != NO_OFFSET;
+    let mut counter = allocation;
+    for (place, level) in (0..LINEAGE).zip(0_u32..) {
+        let id = if level == 0 {
+            id
+        } else if level > own {
+            0
+        } else if is_of_task {
+            // SAFETY: a helper that takes no pointer.
+            unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) }
+        } else if lists_ancestors {
+            kernel::or_zero(kernel::cgroup_id(kernel::or_zero(kernel::ancestor(charged, level.into()))))
+        } else {
+            counter = kernel::or_zero(kernel::member(counter, &kernel::COUNTER_PARENT));
+            kernel::or_zero(kernel::counter_cgroup(counter))
+        };
+        // SAFETY: as the caller promises.
+        unsafe { lineage.add(place).write(id) };
+    }
+}
+
 /// Reserves a record, takes the generation, submits: in this order, so that a full ring buffer leaves the threshold
 /// armed.
 #[inline(never)]
@@ -211,23 +253,7 @@ fn submit(table: *mut ThresholdTable, threshold: u64, allocation: u64, usage: u6
         (&raw mut (*record).kubelet).write(now.kubelet);
         (&raw mut (*record).mem_available).write(now.mem_available);
         (&raw mut (*record).usage).write(usage);
-        let lineage = (&raw mut (*record).lineage).cast::<u64>();
-        let mut counter = if allocation == OF_TASK { 0 } else { allocation };
-        for (level, ancestor) in (0..LINEAGE).zip(1..) {
-            let id = if allocation == OF_TASK {
-                bpf_get_current_ancestor_cgroup_id(ancestor)
-            } else {
-                kernel::or_zero(kernel::counter_cgroup(counter))
-            };
-            lineage.add(level).write(id);
-            counter = kernel::or_zero(kernel::member(counter, &kernel::COUNTER_PARENT));
-        }
-        let above = (&raw mut (*record).above).cast::<u64>();
-        let charged = if allocation == OF_TASK { 0 } else { kernel::or_zero(kernel::cgroup_of(allocation)) };
-        for (place, level) in (0..ABOVE).zip(1..) {
-            let ancestor = if charged == 0 { 0 } else { kernel::or_zero(kernel::ancestor(charged, level)) };
-            above.add(place).write(kernel::or_zero(kernel::cgroup_id(ancestor)));
-        }
+        lineage((&raw mut (*record).lineage).cast::<u64>(), allocation);
         (&raw mut (*record).pid).write(pid_tgid as u32);
         (&raw mut (*record).tgid).write((pid_tgid >> 32) as u32);
     }

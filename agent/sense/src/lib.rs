@@ -43,4 +43,4 @@ pub use source::{Descriptor, Health, HealthReader, Hook, HookState, Interest, MA
 pub use thresholds::{
     ArmedThresholds, BrakeMark, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold, SliceThreshold, TaskThreshold,
 };
-pub use wake::{ABOVE, CgroupChange, CrossedThreshold, LINEAGE, OomScope, Reclaimer, WAKES_A_DRAIN, Wake, WakeList};
+pub use wake::{CgroupChange, CrossedThreshold, LINEAGE, OomScope, Reclaimer, WAKES_A_DRAIN, Wake, WakeList};

@@ -5,11 +5,8 @@ use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 
 use crate::thresholds::Generation;
 
-/// How many cgroups a crossing carries from the charged one up: itself, its parent, and so on.
+/// How many cgroups a crossing carries: the charged one, and those above it.
 pub const LINEAGE: usize = plimsoll_abi::LINEAGE;
-
-/// How many of its ancestors a crossing carries from the top down.
-pub const ABOVE: usize = plimsoll_abi::ABOVE;
 
 /// The most wakes that one drain returns; what is left stays readable in its descriptor.
 pub const WAKES_A_DRAIN: usize = 64;
@@ -62,7 +59,6 @@ pub enum CgroupChange {
 }
 
 /// One thing that a source noticed. Times are the kernel's, taken where it happened.
-#[expect(clippy::large_enum_variant, reason = "a drain writes into storage made beforehand, which holds no box")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// Memory crossed an armed threshold.
@@ -80,13 +76,11 @@ pub enum Wake {
         mem_available: Pages,
         /// For a slice: what is charged to it, this charge included. Absent for the node.
         usage: Option<Pages>,
-        /// The cgroup whose charge crossed the threshold, its parent, and so on, whichever task runs: received data is
-        /// charged in an interrupt. Where memory is reclaimed and nothing is charged, the cgroups of the task that
-        /// allocates, from level 1 below the root on. Absent beyond the last one, and throughout where neither is known.
+        /// The cgroup whose charge crossed the threshold, whichever task runs, since received data is charged in an
+        /// interrupt; then its ancestors, itself included, from level 1 below the root on. Where memory is reclaimed and
+        /// nothing is charged, those of the task that allocates. Absent beyond the last one, and throughout where
+        /// neither is known. Before Linux 6.1 the ancestors may come from the charged cgroup up.
         lineage: [Option<CgroupId>; LINEAGE],
-        /// The charged cgroup's ancestors, itself included, from level 1 below the root on: a workload may lie further
-        /// above than `lineage` reaches. Absent beyond its own level, where nothing is charged, and before Linux 6.1.
-        above: [Option<CgroupId>; ABOVE],
         /// The running thread, which need not be the one that allocates.
         pid: u32,
         /// Its process.

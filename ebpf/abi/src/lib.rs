@@ -24,11 +24,8 @@ pub const BRAKES: usize = 16;
 /// The largest [`ThresholdRecord::threshold`]: the last slot's index plus one.
 pub const LAST_THRESHOLD: u32 = 16;
 
-/// How many cgroups a crossing carries from the charged one up: itself, its parent, and so on.
-pub const LINEAGE: usize = 7;
-
-/// How many of its ancestors a crossing carries from the top down, for workloads that lie further above.
-pub const ABOVE: usize = 8;
+/// How many cgroups a crossing carries: the charged one, and those above it.
+pub const LINEAGE: usize = 9;
 
 /// Slots of the per-CPU counter map.
 pub mod counter {
@@ -153,13 +150,11 @@ pub struct ThresholdRecord {
     pub mem_available: u64,
     /// The slice's charged pages, [`ABSENT`] for the node.
     pub usage: u64,
-    /// The charged cgroup, its parent, and so on. Where memory is reclaimed and nothing is charged, the cgroups of the
-    /// running task from level 1 below the root on, if it is the task that allocates. Zero beyond the last one, and
-    /// throughout where neither is known.
+    /// The charged cgroup, then its ancestors, itself included, from level 1 below the root on. Where memory is reclaimed
+    /// and nothing is charged, those of the running task, if it is the task that allocates. Zero beyond the last one, and
+    /// throughout where neither is known. On kernels whose cgroups do not list their ancestors (before Linux 6.1), those
+    /// of a cgroup that the running task is not in are its parent, the parent of that, and so on.
     pub lineage: [u64; LINEAGE],
-    /// The charged cgroup's ancestors, itself included, from level 1 below the root on. Zero beyond its own level, and
-    /// throughout where nothing is charged and on kernels whose cgroups do not list their ancestors (before Linux 6.1).
-    pub above: [u64; ABOVE],
     /// The running thread.
     pub pid: u32,
     /// Its process.
@@ -353,10 +348,9 @@ const _: () = {
     assert!(size_of::<BrakeSlot>() == 32);
     assert!(size_of::<StoppedSlot>() == 24);
     assert!(size_of::<StallSlot>() == 24);
-    assert!(size_of::<ThresholdRecord>() == 176);
+    assert!(size_of::<ThresholdRecord>() == 128);
     assert!(offset_of!(ThresholdRecord, lineage) == 48);
-    assert!(offset_of!(ThresholdRecord, above) == 104);
-    assert!(offset_of!(ThresholdRecord, tgid) == 172);
+    assert!(offset_of!(ThresholdRecord, tgid) == 124);
     assert!(size_of::<ReclaimRecord>() == 24);
     assert!(size_of::<StallRecord>() == 32);
     assert!(size_of::<OomRecord>() == 48);
@@ -453,7 +447,6 @@ impl ThresholdRecord {
             mem_available: words.u64(),
             usage: words.u64(),
             lineage: core::array::from_fn(|_| words.u64()),
-            above: core::array::from_fn(|_| words.u64()),
             pid: words.u32(),
             tgid: words.u32(),
         };
@@ -605,10 +598,9 @@ mod tests {
             pair[4..].copy_from_slice(&15_u32.to_ne_bytes());
             pair
         });
-        let own = [2, 3, 4, 5, ABSENT, 7, 8, 9, 10, 11, 12, 13];
-        let above = [21, 22, 23, 24, 25, 26, 27, 28];
-        let record = ThresholdRecord::decode(&bytes(kind::THRESHOLD, 16, &[&own[..], &above, &[last]].concat()))
-            .expect("a threshold");
+        let lineage = [7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let words = [&[2, 3, 4, 5, ABSENT][..], &lineage, &[last]].concat();
+        let record = ThresholdRecord::decode(&bytes(kind::THRESHOLD, 16, &words)).expect("a threshold");
         assert_eq!(
             record,
             ThresholdRecord {
@@ -619,8 +611,7 @@ mod tests {
                 kubelet: 4,
                 mem_available: 5,
                 usage: ABSENT,
-                lineage: [7, 8, 9, 10, 11, 12, 13],
-                above,
+                lineage,
                 pid: 14,
                 tgid: 15,
             }
@@ -674,7 +665,7 @@ mod tests {
         for (bytes, error) in [
             (Vec::new(), DecodeError::Kind(0)),
             (std::vec![1, 0, 0], DecodeError::Kind(0)),
-            (bytes(kind::THRESHOLD, 0, &[0; 21]), DecodeError::Kind(kind::THRESHOLD)),
+            (bytes(kind::THRESHOLD, 0, &[0; 15]), DecodeError::Kind(kind::THRESHOLD)),
             (bytes(99, 0, &[]), DecodeError::Kind(99)),
             (bytes(kind::CGROUP, 0, &[1]), length(kind::CGROUP, 16)),
             (bytes(kind::CGROUP, 0, &[1, 2, 3]), length(kind::CGROUP, 32)),
@@ -686,7 +677,7 @@ mod tests {
         }
         assert_eq!(ThresholdRecord::decode(&bytes(kind::THRESHOLD, 0, &[0; 12])), Err(length(kind::THRESHOLD, 104)));
         assert_eq!(
-            ThresholdRecord::decode(&bytes(kind::THRESHOLD, 17, &[0; 21])),
+            ThresholdRecord::decode(&bytes(kind::THRESHOLD, 17, &[0; 15])),
             Err(discriminant(kind::THRESHOLD, 17))
         );
         assert_eq!(ThresholdRecord::decode(&bytes(kind::STALL, 0, &[0; 3])), Err(DecodeError::Kind(kind::STALL)));

@@ -21,7 +21,6 @@ pub(super) fn threshold_wake(record: &ThresholdRecord) -> Wake {
         mem_available: Pages(record.mem_available),
         usage: present(record.usage).map(Pages),
         lineage: record.lineage.map(cgroup),
-        above: record.above.map(cgroup),
         pid: record.pid,
         tgid: record.tgid,
     }

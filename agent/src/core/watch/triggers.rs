@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use arrayvec::ArrayVec;
 use plimsoll_act::{KillPoint, reached};
-use plimsoll_sense::{ABOVE, Interest, Kind, LINEAGE, MAX_DESCRIPTORS, SenseError, Source, Wake, WakeList};
+use plimsoll_sense::{Interest, Kind, LINEAGE, MAX_DESCRIPTORS, SenseError, Source, Wake, WakeList};
 use plimsoll_units::{CgroupId, MonotonicNs};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ use crate::record::{Cause, EnforcementRecord, HealthRecord, MachineRecord, OomSc
 const GROWERS: usize = 4;
 
 /// A cgroup whose charge crossed a threshold, and those above it, one of which is the workload, known already or not yet.
-pub(super) type Lineage = [Option<CgroupId>; LINEAGE + ABOVE];
+type Lineage = [Option<CgroupId>; LINEAGE];
 
 /// Tokens beyond those of the source.
 const TOKEN_INVENTORY: u64 = 1 << 32;
@@ -248,19 +248,14 @@ impl Watch {
 
     fn notice(&mut self, wake: &Wake, trigger: &mut Trigger) {
         match *wake {
-            Wake::ThresholdCrossed { crossed, ref lineage, ref above, .. } => {
-                let mut grower: Lineage = [None; LINEAGE + ABOVE];
-                grower[..LINEAGE].copy_from_slice(lineage);
-                grower[LINEAGE..].copy_from_slice(above);
-                if self.workloads.table.of(&grower).is_none() {
-                    // New workloads cross thresholds, too. The deepest cgroup is the charged one, which is first, or that
-                    // of a task which reclaims, which is last.
-                    let known = || lineage.iter().flatten();
-                    known().next().into_iter().chain(known().next_back()).for_each(|id| {
-                        self.workloads.handle.sight_crossing(*id);
-                    });
+            Wake::ThresholdCrossed { crossed, lineage, .. } => {
+                // New workloads cross thresholds, too.
+                if self.workloads.table.of(&lineage).is_none()
+                    && let Some(charged) = lineage[0]
+                {
+                    self.workloads.handle.sight_crossing(charged);
                 }
-                trigger.crossed(crossed, Some(grower));
+                trigger.crossed(crossed, Some(lineage));
                 self.reporting.send(ThresholdRecord::Crossed { crossed, awake: trigger.awake });
             }
             Wake::ReclaimStarted { .. } => trigger.because(Cause::Reclaim),

@@ -76,7 +76,7 @@ fn a_record_that_stays_busy_leaves_the_cpu_to_other_threads_and_the_timers_go_on
 
 /// A crossing by a charge to the last of these cgroups, each below the one before from level 1 on.
 fn crossing(path: &[CgroupId]) -> Wake {
-    let up = |place: usize| path.iter().rev().nth(place).copied();
+    let lineage = |place: usize| if place == 0 { path.last() } else { path.get(place - 1) };
     Wake::ThresholdCrossed {
         threshold: CrossedThreshold::Node,
         generation: Generation(1),
@@ -84,8 +84,7 @@ fn crossing(path: &[CgroupId]) -> Wake {
         kubelet_available: Pages(0),
         mem_available: Pages(0),
         usage: None,
-        lineage: core::array::from_fn(up),
-        above: core::array::from_fn(|place| path.get(place).copied()),
+        lineage: core::array::from_fn(|place| lineage(place).copied()),
         pid: 1,
         tgid: 1,
     }
