@@ -192,7 +192,7 @@ unsafe fn lineage(lineage: *mut u64, allocation: u64) {
             (bpf_get_current_cgroup_id(), u32::MAX, true)
         } else {
             let id = kernel::or_zero(kernel::cgroup_id(charged));
-            (id, own, own > 0 && bpf_get_current_ancestor_cgroup_id(own as i32) == id)
+            (id, own, own > 0 && bpf_get_current_ancestor_cgroup_id(own.cast_signed()) == id)
         }
     };
     let lists_ancestors = kernel::CGROUP_ANCESTORS.load() != NO_OFFSET;
@@ -204,7 +204,7 @@ unsafe fn lineage(lineage: *mut u64, allocation: u64) {
             0
         } else if is_of_task {
             // SAFETY: a helper that takes no pointer.
-            unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) }
+            unsafe { bpf_get_current_ancestor_cgroup_id(level.cast_signed()) }
         } else if lists_ancestors {
             kernel::or_zero(kernel::cgroup_id(kernel::or_zero(kernel::ancestor(charged, level.into()))))
         } else {
