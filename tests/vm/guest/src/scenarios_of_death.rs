@@ -236,7 +236,9 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
         || Ok(is_held()? || hog.child.try_wait()?.is_some()),
     )
     .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    if !is_held()? {
+    // A worker may kill what was just frozen in the moment in which the core stops.
+    std::thread::sleep(Duration::from_secs(1));
+    if !is_held()? || hog.child.try_wait()?.is_some() {
         kill_process(scene.agent.process("core")?, Signal::CONT)?;
         scene.expect_killed(&mut hog, &victim)?;
         scene.end()?;
