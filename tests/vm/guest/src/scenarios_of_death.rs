@@ -224,7 +224,16 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     let victim = Cgroup::create("work.slice/hog")?;
     let grown = grown()?;
     let mut hog = Hog::start("anon", victim.path(), grown, &["--hold", "120"])?;
-    wait_reached(&scene, name)?;
+    // What is the only one to blame may be killed before it is frozen.
+    wait_for("the kill point is reached, or the hog is dead", PATIENCE, || {
+        Ok(has_reached(&scene, name) || hog.child.try_wait()?.is_some())
+    })
+    .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
+    if !has_reached(&scene, name) {
+        scene.expect_killed(&mut hog, &victim)?;
+        scene.end()?;
+        return Ok(false);
+    }
     // The kernel stops the process that was charged when the threshold was crossed, which need not be the hog.
     let is_held = || -> Result<bool> {
         let stopped = in_kernel && workers().into_iter().any(|pid| machine::process_state(pid) == Some('T'));
