@@ -1,5 +1,5 @@
-//! Signals to single processes of a cgroup. Whoever owns the cgroup chooses the shape of the tree below it and how many
-//! tasks are in it, so each has a bound, and the longest of them, a kill, is done in slices between which other jobs have
+//! Signals to single processes of a cgroup. Its owner chooses the shape of the tree below it and how many tasks are in
+//! it, so each has a bound, and the longest of them, a kill, is done in slices between which other jobs have
 //! their turn.
 
 use crate::journal::{StopJournal, StoppedProcess};

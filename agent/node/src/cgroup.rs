@@ -212,7 +212,7 @@ impl Handle {
         number(&self.open_file("memory.swap.current", OFlags::RDONLY)?)
     }
 
-    /// What it is promised, as [`protection`] has it, whoever may write these files. Opens files: for a helper thread.
+    /// Its protection, as [`protection`] has it, whichever user may write these files. Opens files: for a helper thread.
     pub fn protection(&self) -> Bytes {
         protection(self.dir.as_fd(), |_| true)
     }

@@ -324,13 +324,13 @@ mod tests {
         let own = rustix::process::getpid();
         let parent = rustix::process::getppid().expect("a test has a parent");
         std::thread::scope(|scope| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (send, receive) = std::sync::mpsc::channel();
             let (end, wait) = std::sync::mpsc::channel::<()>();
             scope.spawn(move || {
-                tell.send(rustix::thread::gettid()).expect("it is awaited");
+                send.send(rustix::thread::gettid()).expect("it is awaited");
                 wait.recv().unwrap_or_default();
             });
-            let living = told.recv().expect("it lives");
+            let living = receive.recv().expect("it lives");
             assert!(has_thread(own, living) && !has_thread(parent, living));
             assert_eq!(of_thread(open_by_thread(living).expect("it lives"), living), Some(own));
             drop(end);

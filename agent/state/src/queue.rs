@@ -121,7 +121,7 @@ pub struct Producer {
 
 impl Producer {
     /// Writes a frame, for which [`Self::wake`] wakes the reader. False: it is longer than [`FRAME`], which is counted.
-    /// Nothing that waits or allocates. Where nobody has woken the reader for a quarter of the queue, it is woken here.
+    /// Nothing that waits or allocates. Where the reader was not woken for a quarter of the queue, it is woken here.
     pub fn push(&mut self, frame: &[u8]) -> bool {
         let words = self.shared.words();
         let fits = frame.len() <= FRAME;

@@ -13,13 +13,13 @@ fn killing(fake: &Fake, thread: Pid, recent: &[Pid]) -> Killing {
 fn threads_of_processes_that_were_signalled_are_not_opened() {
     let fake = Fake::with_files("w", &[]);
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send, receive) = std::sync::mpsc::channel();
         let (end, wait) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || {
-            tell.send(rustix::thread::gettid()).expect("it is awaited");
+            send.send(rustix::thread::gettid()).expect("it is awaited");
             wait.recv().unwrap_or_default();
         });
-        let (thread, own) = (told.recv().expect("it lives"), rustix::process::getpid());
+        let (thread, own) = (receive.recv().expect("it lives"), rustix::process::getpid());
         for (recent, is_opened) in [(&[own][..], false), (&[], true)] {
             let mut killing = killing(&fake, thread, recent);
             while killing.go_on().is_none() {}

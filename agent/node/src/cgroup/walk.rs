@@ -1,4 +1,4 @@
-//! The way through a cgroup and all below it. Whoever owns a subtree chooses its shape, so neither the memory nor the
+//! The way through a cgroup and all below it. The owner of a subtree chooses its shape, so neither the memory nor the
 //! work for a step depends on that.
 
 use super::tree::{DIRECTORY, id_of};

@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_never_evicted_is_told_so_wherever_it_ranks() {
+    fn a_pod_that_is_never_evicted_is_reported_as_such_wherever_it_ranks() {
         let pods = [Some(Critical::Static), None, None, Some(Critical::Mirror), Some(Critical::Priority)];
         let pods: Vec<Pod<'_>> =
             (0..).zip(pods).map(|(priority, critical)| Pod { priority, critical, ..Pod::default() }).collect();
