@@ -152,7 +152,8 @@ struct Round {
     lowest_available_bytes: Option<u64>,
     /// What the process's own record has as filled at the crossing, less by how much available memory had fallen: the
     /// check of one against the other. Above zero by what came from the CPUs' own lists of free pages, which do not
-    /// count as available; below by what others took, page tables among them.
+    /// count as available; below by what others took, page tables among them. Absent where the process was stopped before it
+    /// crossed the threshold.
     filled_minus_fallen_bytes: Option<i64>,
     /// Major faults of the whole machine over the same time: how much it thrashed.
     major_faults: u64,
@@ -257,6 +258,8 @@ fn report(number: usize, watcher: Watcher, round: &Round) {
 
 /// How long a round may take from the start of the growth.
 const ROUND_LIMIT: Duration = Duration::from_secs(45);
+/// How often it is looked whether the process is alive until it crosses the threshold.
+const CROSSING_LIMIT: Duration = Duration::from_millis(200);
 /// How long the agent's report of a kill is waited for.
 const REPORTED_LIMIT: Duration = Duration::from_secs(5);
 /// How often the process notes what it has filled.
@@ -320,7 +323,7 @@ fn round(
     let lines = agent.lines();
     let frozen = lines.iter().find(|line| line["cgroup"] == work.name() && line["brake"] == "frozen").and_then(at_ns);
     let killed = agent.kills(work.name(), "begun").first().and_then(at_ns);
-    let log = (!dead || crossing.is_none()).then(|| tail(&agent.text()));
+    let log = (!dead).then(|| tail(&agent.text()));
     drop(hog);
     // An agent that the OOM killer took is part of what is measured, not an error of the measurement.
     if agent.stop().is_err() {
@@ -331,8 +334,7 @@ fn round(
     // The armed threshold lies above the configured one by what the kernel's counters may be off by. Where it woke the
     // agent, all times are from there, and what was taken since is more than what was taken past the threshold.
     let woke = woke(&lines);
-    let crossed_ns =
-        crossing.map(|seen| woke.and_then(|woke| woke.event_ns).map_or(seen.at_ns, |at| at.min(seen.at_ns)));
+    let crossed_ns = crossed_ns(crossing.map(|seen| seen.at_ns), woke);
     let after = |at: u64| crossed_ns.map(|crossed| at.saturating_sub(crossed));
     Ok(Round {
         threshold_bytes,
@@ -388,7 +390,15 @@ fn play(
     let (rate, rush) = (rate.to_string(), rush.to_string());
     let chunk = CHUNK_KIB.to_string();
     let mut hog = Hog::start("anon", work.path(), mib, &["--rate", &rate, "--rush", &rush, "--chunk", &chunk])?;
-    let crossing = observer.wait(generation, ROUND_LIMIT)?;
+    let started = Instant::now();
+    let crossing = loop {
+        // An agent may stop it before it crosses the threshold. What crosses it just before its end is seen once more.
+        let ended = hog.child.try_wait()?.is_some() || started.elapsed() >= ROUND_LIMIT;
+        let crossing = observer.wait(generation, CROSSING_LIMIT)?;
+        if ended || crossing.is_some() {
+            break crossing;
+        }
+    };
     let started = Instant::now();
     while started.elapsed() < ROUND_LIMIT {
         if hog.child.try_wait()?.is_some() && machine::meminfo("MemAvailable")? > threshold_bytes {
@@ -483,6 +493,13 @@ fn woke(lines: &[serde_json::Value]) -> Option<Woke> {
     let evicts = |line: &&serde_json::Value| find(line, "outcome").is_some_and(|outcome| outcome == "evict");
     let line = lines.iter().find(evicts)?;
     Some(Woke { at_ns: number(line, "awake_ns")?, event_ns: number(line, "crossed_ns") })
+}
+
+/// What all times count from. Where the agent stopped the process before the kernel saw the configured threshold crossed,
+/// that is the agent's own threshold.
+fn crossed_ns(seen_ns: Option<u64>, woke: Option<Woke>) -> Option<u64> {
+    let early = woke.and_then(|woke| woke.event_ns);
+    [seen_ns, early].into_iter().flatten().min().or(woke.map(|woke| woke.at_ns))
 }
 
 /// When what a line of the agent's log reports was done.
@@ -682,6 +699,21 @@ mod tests {
             assert_eq!(percentile(&mut values, percent), value);
         }
         assert_eq!(percentile(&mut [7], 99), 7);
+    }
+
+    #[test]
+    fn times_count_from_the_first_crossing_or_from_what_was_before_it() {
+        let woke = |event_ns| Some(Woke { at_ns: 7, event_ns });
+        for (seen, woke, expected) in [
+            (Some(5), None, Some(5)),
+            (Some(5), woke(Some(4)), Some(4)),
+            (Some(5), woke(None), Some(5)),
+            (None, woke(Some(4)), Some(4)),
+            (None, woke(None), Some(7)),
+            (None, None, None),
+        ] {
+            assert_eq!(crossed_ns(seen, woke), expected, "{seen:?} {woke:?}");
+        }
     }
 
     #[test]
