@@ -14,8 +14,10 @@ use plimsoll_node::vmstat;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
@@ -178,13 +180,28 @@ impl Worker {
 
     /// Likewise; the new thread does `prepare` first.
     pub fn start_with(name: &str, capacity: usize, prepare: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        Self::start_thread(name, capacity, prepare, None)
+    }
+
+    /// Likewise, for what is waited for: `news`, an eventfd, is made readable as soon as there are results and nothing more
+    /// to do.
+    pub fn start_with_news(name: &str, capacity: usize, news: OwnedFd) -> io::Result<Self> {
+        Self::start_thread(name, capacity, || {}, Some(news))
+    }
+
+    fn start_thread(
+        name: &str,
+        capacity: usize,
+        prepare: impl FnOnce() + Send + 'static,
+        news: Option<OwnedFd>,
+    ) -> io::Result<Self> {
         let (jobs, take) = RingBuffer::new(capacity);
         let (give, done) = RingBuffer::new(capacity);
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
         let serve = move || {
             prepare();
-            work(take, give, &seen);
+            work(take, give, news.as_ref(), &seen);
         };
         let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(serve)?;
         Ok(Self { jobs, done, in_flight: 0, capacity, thread: thread.thread().clone(), stop })
@@ -252,10 +269,12 @@ impl Drop for Worker {
     }
 }
 
-fn work(mut jobs: Consumer<Job>, mut done: Producer<Option<Done>>, stop: &AtomicBool) {
+fn work(mut jobs: Consumer<Job>, mut done: Producer<Option<Done>>, news: Option<&OwnedFd>, stop: &AtomicBool) {
+    let unread = Cell::new(false);
     // There is room for the result of each job that is in flight.
     let mut give = |result| {
         let _ = done.push(result);
+        unread.set(true);
     };
     let mut queue = Queue::default();
     loop {
@@ -264,6 +283,10 @@ fn work(mut jobs: Consumer<Job>, mut done: Producer<Option<Done>>, stop: &Atomic
         }
         if queue.go_on(&mut give) {
             continue;
+        }
+        if let Some(news) = news.filter(|_| unread.take()) {
+            // A full counter is readable already.
+            let _ = rustix::io::write(news, &1_u64.to_ne_bytes());
         }
         if stop.load(Ordering::Acquire) {
             return;

@@ -168,7 +168,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let undone = past.as_ref().and_then(|past| past.counts);
     // One that shadows hands it to the thread that takes over.
     let (writer, enforcer) = match past {
-        Some(past) => (None, Some(enforcer(&configuration, past, &root, writer, &mut troubles)?)),
+        Some(past) => (None, Some(enforcer(&configuration, past, &root, writer, &news, &mut troubles)?)),
         None => (Some(writer), None),
     };
     let resumer = if acting && brakes_in_kernel { resumer()? } else { None };

@@ -1,5 +1,6 @@
 //! What an earlier process of the agent left behind: undone, and its kills taken over by the enforcer of this one.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ use super::{JOBS, STOPPED};
 
 /// Brakes and kills at a time: as many as the run record has room for.
 pub(super) const MAX_ACTIONS: usize = 32;
+
+const NO_WORKER: &str = "cannot start a worker thread";
 
 /// What an earlier process left, undone.
 pub(super) struct Past {
@@ -92,12 +95,14 @@ pub(super) fn resumer() -> anyhow::Result<Option<Resumer>> {
     Ok(Some(Resumer::start(record).context("cannot start the thread that continues what was stopped")?))
 }
 
-/// Brakes, kills and workers, with the kills of an earlier process taken over.
+/// Brakes, kills and workers, with the kills of an earlier process taken over. `news` wakes the watching thread for what
+/// its decisions wait for.
 pub(super) fn enforcer(
     configuration: &Configuration,
     mut past: Past,
     root: &Root,
     writer: Worker,
+    news: &OwnedFd,
     troubles: &mut Vec<String>,
 ) -> anyhow::Result<Enforcer> {
     let of_machine = BrakeLimits::of(meminfo::cpus(), Bytes(page_bytes()), Bytes(meminfo::huge_page_bytes()));
@@ -109,10 +114,10 @@ pub(super) fn enforcer(
         brakes: Brakes::with_capacity(limits, MAX_ACTIONS, Arc::new(past.stopped)),
         kills,
         doubtful,
-        workers: Workers::beside(writer, JOBS).context("cannot start the worker threads")?,
-        reclaim: Worker::start("reclaim", JOBS).context("cannot start a worker thread")?,
-        figures: Worker::start("figures", FIGURES).context("cannot start a worker thread")?,
-        fold: Worker::start("fold", 1).context("cannot start a worker thread")?,
+        workers: Workers::beside(writer, JOBS).context(NO_WORKER)?,
+        reclaim: Worker::start("reclaim", JOBS).context(NO_WORKER)?,
+        figures: Worker::start_with_news("figures", FIGURES, news.try_clone()?).context(NO_WORKER)?,
+        fold: Worker::start_with_news("fold", 1, news.try_clone()?).context(NO_WORKER)?,
         freeze: configuration.machine.brake.mode == BrakeMode::Freeze,
     })
 }

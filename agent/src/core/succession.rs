@@ -56,7 +56,7 @@ fn take_over(configuration: &Configuration, root: &Root, brakes_in_kernel: bool,
     let mut troubles = Vec::new();
     let mut past = Past::undo(configuration, root, &mut troubles)?;
     let (undone, left) = (past.counts, std::mem::take(&mut past.left));
-    let enforcer = enforcer(configuration, past, root, writer, &mut troubles)?;
+    let enforcer = enforcer(configuration, past, root, writer, &news, &mut troubles)?;
     let resumer = if brakes_in_kernel { resumer()? } else { None };
     // The receiver is gone where this process is just ending.
     let _ = taken_over.send(TakenOver { undone, left, troubles });

@@ -227,9 +227,8 @@ impl Watch {
     fn timeout(&self) -> Option<Timespec> {
         let now = monotonic();
         let overdue = self.workloads.table.next_overdue().map(|(at, ..)| at);
-        let (reclaim, figures) = (self.scopes.next_due(now), self.figures.next_due(now));
         let beat = Some(now.after(heartbeat::PERIOD));
-        let others = [self.enforcement.due(now), reclaim, figures, beat];
+        let others = [self.enforcement.due(now), self.scopes.next_due(now), beat];
         let due = [self.schedule.due(), overdue].into_iter().chain(others).flatten().min();
         due.and_then(|due| due.since(now).try_into().ok())
     }

@@ -35,6 +35,22 @@ fn reclaim_is_asked_and_answered() {
 }
 
 #[test]
+fn a_result_that_is_waited_for_wakes_its_reader() {
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+    let news = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
+    let copy = news.try_clone().expect("another one");
+    let mut worker = Worker::start_with_news("test", 4, copy).expect("a thread starts");
+    let fake = Fake::new("w");
+    for _ in 0..2 {
+        worker.submit(Job::ReadCache(Arc::clone(&fake.handle))).expect("there is room");
+        let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&patience)), Ok(1), "it was not woken");
+        rustix::io::read(&news, &mut [0; 8]).expect("it is readable");
+        assert!(matches!(worker.poll(), Some(Done::CacheRead { .. })));
+    }
+}
+
+#[test]
 fn each_process_of_either_list_is_killed() {
     let fake = Fake::with_files("w", &[]);
     let mut children = [sleeper(), sleeper(), sleeper()];

@@ -45,8 +45,6 @@ const MOVED: Bytes = Bytes::mib(4);
 const MOVED_MOST: usize = 16;
 /// A decision waits for no longer than this.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// While the worker reads, how often its answers are polled for.
-const PACE: Duration = Duration::from_millis(1);
 /// Figures that were read count as new for this many nanoseconds, unless an event comes after them. Much longer than a
 /// decision waits, so that none waits for what became old during its wait.
 const NEW_FOR_NS: u64 = 1_000_000_000;
@@ -155,12 +153,6 @@ impl Figures {
     /// Whether the worker has not answered yet.
     pub(super) fn is_pending(&self) -> bool {
         self.read.iter().any(|figure| !figure.is_answered)
-    }
-
-    /// When answers are polled for. A worker that does not answer is polled whenever the thread wakes.
-    pub(super) fn next_due(&self, now: MonotonicNs) -> Option<MonotonicNs> {
-        let is_soon = |figure: &Figure| !figure.is_answered && now.since(figure.requested) < self.patience;
-        self.read.iter().any(is_soon).then(|| now.after(PACE))
     }
 
     /// No decision waits any more. What was read stays known for as long as it is new.
