@@ -365,7 +365,9 @@ mod tests {
         let unseen = |round: &mut Value| round["filled_minus_fallen_bytes"] = Value::Null;
         assert_eq!(broken_of(full(20, 300, &unseen)), ["the crossing by the process's own record"]);
         // The agent may be before the crossing, and the OOM killer cannot.
-        for (killed_by, expected) in [("plimsoll", &[][..]), ("oom-killer", &["the crossing by the process's own record"])] {
+        for (killed_by, expected) in
+            [("plimsoll", &[][..]), ("oom-killer", &["the crossing by the process's own record"])]
+        {
             let mut all = full(20, 300, &|_| ());
             let one = &mut all["rates"]["watchers"]["ebpf"]["rounds"][0];
             (one["filled_minus_fallen_bytes"], one["killed_by"]) = (Value::Null, killed_by.into());
