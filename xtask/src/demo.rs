@@ -198,7 +198,7 @@ fn full(arguments: &Arguments, mut all: Value, lines: &mut dyn FnMut(&str)) -> a
     // This machine has its own root and its own processors.
     if !arguments.native {
         boots.push(Boot { root: Root::Ext4, ..Boot::of("ext4", &["--rounds", "3", "--idle", "0"], 1200) });
-        let wakes = [ebpf, "--rounds", "0", "--wakes", "500", "--idle", "0"];
+        let wakes = [ebpf, "--rounds", "5", "--wakes", "500", "--idle", "0"];
         boots.push(Boot { icount: true, ..Boot::of("one_cpu_icount", &wakes, 3600) });
     }
     let file = arguments.json.clone().unwrap_or_else(|| run::root().join("target/demo.json"));
