@@ -53,6 +53,11 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// A picture is there soon; what is measured is what is shipped.
+    const fn build(&self) -> vm::Build {
+        if self.full { vm::Build::Release } else { vm::Build::Plain }
+    }
+
     /// What it needs: on this machine's own kernel, no machine.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
         if self.native {
@@ -142,7 +147,7 @@ impl Boot {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let begun = Instant::now();
     install::all(&arguments.needs()?)?;
-    vm::Build::Plain.run(Processor::of(&arguments.kernel))?;
+    arguments.build().run(Processor::of(&arguments.kernel))?;
     println!("built and ready after {} s", begun.elapsed().as_secs());
     let lines = &mut |_: &str| {};
     let first = measure(arguments, &shown(), lines)?;
@@ -226,12 +231,12 @@ fn measure(arguments: &Arguments, boot: &Boot, lines: &mut dyn FnMut(&str)) -> a
     let out = tempfile::Builder::new().prefix("demo-").tempdir_in(run::root().join("target/vm"))?;
     let seed = arguments.seed.to_string();
     if arguments.native {
-        native(&boot.arguments, &seed, out.path())?;
+        native(arguments.build(), &boot.arguments, &seed, out.path())?;
     } else {
         let mut command = vec!["/bin/plimsoll-guest", "demo", "--out", "/out/demo.json", "--seed", &seed];
         command.extend(&boot.arguments);
         let mut machine = vm::Arguments::of(&arguments.kernel, boot.timeout, &command);
-        machine.release_agent = true;
+        machine.agent = arguments.build();
         machine.icount = boot.icount;
         machine.root = boot.root;
         machine.out = Some(out.path().to_owned());
@@ -258,8 +263,8 @@ fn measure(arguments: &Arguments, boot: &Boot, lines: &mut dyn FnMut(&str)) -> a
 }
 
 /// On this machine's own kernel.
-fn native(more: &[&str], seed: &str, out: &Path) -> anyhow::Result<()> {
-    let place = vm::Build::Plain.place(Processor::X86_64);
+fn native(build: vm::Build, more: &[&str], seed: &str, out: &Path) -> anyhow::Result<()> {
+    let place = build.place(Processor::X86_64);
     let mut command = std::process::Command::new(place.join("plimsoll-guest"));
     command.env("PLIMSOLL_PROGRAM", place.join("plimsoll"));
     command.args(["demo", "--seed", seed, "--out"]).arg(out.join("demo.json")).args(more);

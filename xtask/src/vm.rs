@@ -64,9 +64,9 @@ pub(crate) struct Arguments {
     /// More parameters for the kernel's command line, such as `psi=0`; of several for one thing the last counts.
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub(crate) append: Option<String>,
-    /// Put the agent in without the checks that tests use (kill points, counted allocations, barred system calls).
-    #[arg(long)]
-    pub(crate) release_agent: bool,
+    /// How the agent is built.
+    #[arg(long, value_name = "BUILD", value_enum, default_value_t = Build::FaultInjection)]
+    pub(crate) agent: Build,
     /// Put a file of the host into the machine. Can be given more than once.
     #[arg(long, value_name = "HOST:GUEST")]
     pub(crate) file: Vec<String>,
@@ -129,7 +129,7 @@ impl Arguments {
             packages: Vec::new(),
             numa: false,
             append: None,
-            release_agent: false,
+            agent: Build::FaultInjection,
             file: Vec::new(),
             out: None,
             shell: false,
@@ -145,27 +145,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
         "--package is for `--root systemd`: other roots have no packages"
     );
     install::all(&arguments.needs()?)?;
-    Build::of(arguments).run(Processor::of(&arguments.kernel))?;
+    arguments.agent.run(Processor::of(&arguments.kernel))?;
     boot(arguments, &mut |line| println!("{line}"))
 }
 
 /// How the programs of a machine are built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Build {
-    /// As they are shipped, but for the profile.
+    /// As it is shipped: what is measured
+    Release,
+    /// The same without what makes a release slow to build
     Plain,
-    /// With the checks and kill points that tests use.
+    /// With what tests use: kill points, counted allocations, barred system calls
     FaultInjection,
 }
 
 impl Build {
-    fn of(arguments: &Arguments) -> Self {
-        if arguments.release_agent { Self::Plain } else { Self::FaultInjection }
-    }
-
     const fn features(self) -> &'static [&'static str] {
         match self {
-            Self::Plain => &[],
+            Self::Release | Self::Plain => &[],
             Self::FaultInjection => &["--features", "plimsoll/fault-injection"],
         }
     }
@@ -173,6 +171,7 @@ impl Build {
     /// Where its programs for a processor are left.
     pub(crate) fn place(self, processor: Processor) -> PathBuf {
         let build = match self {
+            Self::Release => "release",
             Self::Plain => "plain",
             Self::FaultInjection => "fault-injection",
         };
@@ -183,21 +182,40 @@ impl Build {
     /// Builds the kernel side for this processor, and the static programs.
     pub(crate) fn run(self, processor: Processor) -> anyhow::Result<()> {
         build_ebpf::run(&[processor.name()])?;
-        run::shown(
-            Command::new("cargo")
-                .args(["build", "--profile", "vm", "--locked", "--target", processor.target()])
-                .args(["-p", "plimsoll-init", "-p", "plimsoll-guest", "-p", "plimsoll"])
-                .args(self.features())
-                .current_dir(run::root()),
-        )?;
-        let built = run::root().join("target").join(processor.target()).join("vm");
         let place = self.place(processor);
         fs::create_dir_all(&place)?;
-        for program in ["plimsoll-init", "plimsoll-guest", "plimsoll"] {
-            fs::copy(built.join(program), place.join(program)).with_context(|| format!("cannot copy {program}"))?;
+        let others = ["plimsoll-init", "plimsoll-guest"];
+        let agent = ["plimsoll"];
+        match self {
+            Self::Release => {
+                build("vm", &others, &[], processor, &place)?;
+                build("release", &agent, &[], processor, &place)
+            }
+            // At once, so that what they share is built once.
+            Self::Plain | Self::FaultInjection => {
+                build("vm", &[&others[..], &agent].concat(), self.features(), processor, &place)
+            }
         }
-        Ok(())
     }
+}
+
+/// Builds programs with a profile, and copies them to their place.
+fn build(
+    profile: &str,
+    programs: &[&str],
+    features: &[&str],
+    processor: Processor,
+    place: &Path,
+) -> anyhow::Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--profile", profile, "--locked", "--target", processor.target()]).args(features);
+    cargo.args(programs.iter().flat_map(|program| ["-p", program])).current_dir(run::root());
+    run::shown(&mut cargo)?;
+    let built = run::root().join("target").join(processor.target()).join(profile);
+    for program in programs {
+        fs::copy(built.join(program), place.join(program)).with_context(|| format!("cannot copy {program}"))?;
+    }
+    Ok(())
 }
 
 /// Boots a machine for which everything was prepared, hands on its lines, and gives the command's exit code.
@@ -389,7 +407,7 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
 }
 
 fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
-    let place = Build::of(arguments).place(kernel.processor);
+    let place = arguments.agent.place(kernel.processor);
     let mut files = Files::new();
     files.host("init", &place.join("plimsoll-init"))?;
     files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;

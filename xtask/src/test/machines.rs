@@ -51,7 +51,7 @@ pub(super) fn systemd(kernels: &[&'static str], report: &mut Report) -> anyhow::
 /// What the demo claims, measured.
 pub(super) fn demo(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
     for kernel in kernels {
-        Build::Plain.run(Processor::of(kernel))?;
+        Build::Release.run(Processor::of(kernel))?;
         let all = "all that the demo claims holds";
         if report.passed_before(all) {
             continue;
