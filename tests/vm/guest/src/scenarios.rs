@@ -257,6 +257,8 @@ pub(crate) fn clock_stepped() -> Result<()> {
 }
 
 pub(crate) fn uninterruptible() -> Result<()> {
+    // So much that memory is not plentiful any more: what it grew by would be forgotten.
+    const LARGE: usize = 88;
     let device = Slow::one_by_one("stuck")?;
     let mut scene = Scene::set(CAPACITY_LEFT)?;
     let cgroup = Cgroup::create("work.slice/stuck")?;
@@ -268,8 +270,8 @@ pub(crate) fn uninterruptible() -> Result<()> {
         .arg(&device.device)
         .spawn()?;
     wait_for("a task waits uninterruptibly", PATIENCE, || Ok(machine::process_state(waiting.id()) == Some('D')))?;
-    let mut large = Hog::start("anon", cgroup.path(), 80, &[])?;
-    large.wait_taken(80, PATIENCE)?;
+    let mut large = Hog::start("anon", cgroup.path(), LARGE, &[])?;
+    large.wait_taken(LARGE, PATIENCE)?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "60"])?;
     scene.expect_killed(&mut hog, &victim)?;
