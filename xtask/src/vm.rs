@@ -21,7 +21,7 @@ const TIMEOUT: u64 = 600;
 /// How long a kernel may take until its first process runs; a boot takes some ten seconds on an idle host.
 const BOOT: Duration = Duration::from_mins(3);
 /// How often a machine is booted again whose kernel did not come to its first process.
-const BOOTS_AGAIN: u32 = 2;
+pub(crate) const BOOTS_AGAIN: u32 = 2;
 /// What the line begins with that reports such a boot.
 pub(crate) const BOOTED_AGAIN: &str = "BOOTED AGAIN ";
 /// What the first process writes when it starts, before its exit code.

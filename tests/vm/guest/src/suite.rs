@@ -290,13 +290,11 @@ pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(unknown) = arguments.skip.iter().find(|name| TESTS.iter().all(|test| test.name != **name)) {
         bail!("no test is called {unknown}; `suite --list` prints the names");
     }
-    let wanted = |test: &&Test| {
-        let named = arguments.only.is_empty() || arguments.only.iter().any(|part| test.name.contains(part));
-        named && !arguments.skip.iter().any(|name| test.name == name)
-    };
-    let tests: Vec<&Test> = TESTS.iter().filter(wanted).collect();
+    let is_named =
+        |test: &&Test| arguments.only.is_empty() || arguments.only.iter().any(|part| test.name.contains(part));
+    let tests: Vec<&Test> = TESTS.iter().filter(is_named).collect();
     if arguments.list {
-        for test in tests {
+        for test in without(tests, &arguments.skip) {
             println!("{}", test.name);
         }
         return Ok(ExitCode::SUCCESS);
@@ -307,11 +305,19 @@ pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
     let here = Machine::here()?;
     let tests: Vec<&Test> = tests.into_iter().filter(|test| test.machine == here).collect();
     let tests = arguments.part.map_or(tests.clone(), |part| part.of(tests));
+    // After the division: a suite that goes on in another machine has the same parts.
+    let tests = without(tests, &arguments.skip);
     if tests.is_empty() && arguments.skip.is_empty() {
         bail!("none of the tests that {:?} names belongs to a machine such as this: {here:?}", arguments.only);
     }
     let known = TESTS.iter().filter(|test| test.machine == here).count();
     run_all(&tests, known)
+}
+
+/// The tests but for those with these names.
+fn without<'a>(mut tests: Vec<&'a Test>, names: &[String]) -> Vec<&'a Test> {
+    tests.retain(|test| names.iter().all(|name| test.name != *name));
+    tests
 }
 
 fn run_all(tests: &[&Test], known: usize) -> Result<ExitCode> {
