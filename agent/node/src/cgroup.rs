@@ -8,7 +8,7 @@ use crate::{Fault, NodeError, parse};
 use core::fmt;
 use plimsoll_units::{Bytes, CgroupId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{OFlags, Stat, fstat};
+use rustix::fs::{AtFlags, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
 mod tasks;
@@ -30,6 +30,18 @@ pub struct Handle {
     events: KeptFile,
     freeze: Option<KeptFile>,
     kill: Option<KeptFile>,
+}
+
+impl Drop for Handle {
+    /// The kernel keeps the names of files that were open when their cgroup was removed, each with its inode, until memory is
+    /// short, and charges them to the process that opened them: 4 KiB for each cgroup. Looking a name up makes it forget it
+    /// (`kernfs_dop_revalidate`, fs/kernfs/dir.c). Waits for locks of the kernel: for a helper thread.
+    fn drop(&mut self) {
+        let kept = [self.current.as_ref(), Some(&self.events), self.freeze.as_ref(), self.kill.as_ref()];
+        for file in kept.into_iter().flatten() {
+            let _ = statat(&self.dir, file.name(), AtFlags::empty());
+        }
+    }
 }
 
 impl fmt::Debug for Handle {

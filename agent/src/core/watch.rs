@@ -114,9 +114,11 @@ impl Workloads {
     /// Gives a handle back to the inventory thread, which opened it: this may be the last one, and closing can block.
     fn close(&mut self, handle: Arc<Handle>) {
         // The inventory thread takes them whenever it sends updates, which is when most of them come. Only where that
-        // thread has been stuck for long, in a directory that does not answer, is the queue full, and the handle is
-        // closed here after all.
-        let _ = self.give_back.push(handle);
+        // thread has been stuck for long, in a directory that does not answer, is the queue full, and the handle stays
+        // open until the agent ends.
+        if let Err(full) = self.give_back.push(handle) {
+            core::mem::forget(full);
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 
 use crate::block::Slow;
 use crate::cgroup::{Cgroup, ROOT};
+use crate::hog::join;
 use crate::hog_tests::{Hog, guest};
-use crate::machine::{self, wait_for};
+use crate::machine::{self, named, wait_for};
 use crate::suite;
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_act::{
@@ -507,6 +508,29 @@ pub(crate) fn removed_cgroup_is_gone() -> Result<()> {
     ensure!(hand.record.entries().is_empty(), "left in the record: {:?}", hand.record.entries());
     ensure!(cgroup.populated()?, "the newcomer died");
     end(child)
+}
+
+/// What the kernel keeps of cgroups that were open when they were removed is charged to this process.
+pub(crate) fn removed_cgroups_leave_nothing() -> Result<()> {
+    const CGROUPS: u64 = 500;
+    let own = Cgroup::create("agent.slice/opener")?;
+    join(own.path())?;
+    let root = Root::open(Path::new(ROOT))?;
+    let kernel_memory = || named(&own.read("memory.stat")?, "kernel").context("memory.stat has no kernel memory");
+    let open_and_remove = || -> Result<()> {
+        let cgroup = Cgroup::create("work.slice/removed")?;
+        let handle = Handle::open(&root, cgroup.name().as_bytes())?.context("it was just made")?;
+        std::fs::remove_dir(cgroup.path())?;
+        drop(handle);
+        Ok(())
+    };
+    open_and_remove()?;
+    let before = kernel_memory()?;
+    (0..CGROUPS).try_for_each(|_| open_and_remove())?;
+    suite::figure("removed", &[("cgroups", &CGROUPS), ("before", &before), ("after", &kernel_memory()?)]);
+    wait_for("a quarter of what each would leave is left at most", PATIENCE, || {
+        Ok(kernel_memory()? <= before + CGROUPS * 1024)
+    })
 }
 
 pub(crate) fn uninterruptible_is_stuck_then_empty() -> Result<()> {

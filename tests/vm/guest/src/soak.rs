@@ -40,7 +40,7 @@ const FIGURES: [Figure; 8] = [
     ("supervisor-pss-kib", |scene| pss(scene.agent.pid()), 256),
     ("core-pss-kib", |scene| pss(scene.agent.part("core")?), 512),
     ("reporter-pss-kib", |scene| pss(scene.agent.part("reporter")?), 1024),
-    ("kernel-memory-kib", kernel_memory, 1024),
+    ("kernel-memory-kib", kernel_memory, 256),
     // What the kernel reports of programs and maps that the agent has open.
     ("bpf-memory-kib", bpf_memory, 0),
     ("descriptors", descriptors, 4),

@@ -131,6 +131,7 @@ const TESTS: &[Test] = &[
     test("act-process-without-its-first-thread", act_tests::process_without_its_first_thread_dies, 120, &[]),
     test("act-large-tree", act_tests::large_tree_is_walked_once_and_killed_in_turns, 180, &[]),
     test("act-removed-cgroup-is-gone", act_tests::removed_cgroup_is_gone, 60, &[]),
+    test("act-removed-cgroups-leave-nothing", act_tests::removed_cgroups_leave_nothing, 60, &[]),
     test("act-uninterruptible-is-stuck", act_tests::uninterruptible_is_stuck_then_empty, 120, &[NULL_BLOCK]),
     test("act-exit-on-a-cpu-is-not-stuck", act_tests::exit_on_a_cpu_is_not_stuck, 180, &[]),
     test("act-refilled-victim-is-killed-again", act_tests::refilled_victim_is_killed_again, 120, &[NULL_BLOCK]),
