@@ -257,8 +257,10 @@ pub(crate) fn clock_stepped() -> Result<()> {
 }
 
 pub(crate) fn uninterruptible() -> Result<()> {
-    // So much that memory is not plentiful any more: what it grew by would be forgotten.
-    const LARGE: usize = 88;
+    // Above the threshold, and so near that memory is not plentiful any more: what was taken until then would be
+    // forgotten.
+    const NEAR: u64 = 16 * MIB;
+    let _lists = machine::short_lists()?;
     let device = Slow::one_by_one("stuck")?;
     let mut scene = Scene::set(CAPACITY_LEFT)?;
     let cgroup = Cgroup::create("work.slice/stuck")?;
@@ -270,8 +272,10 @@ pub(crate) fn uninterruptible() -> Result<()> {
         .arg(&device.device)
         .spawn()?;
     wait_for("a task waits uninterruptibly", PATIENCE, || Ok(machine::process_state(waiting.id()) == Some('D')))?;
-    let mut large = Hog::start("anon", cgroup.path(), LARGE, &[])?;
-    large.wait_taken(LARGE, PATIENCE)?;
+    let room = machine::meminfo("MemAvailable")?.saturating_sub(scene.settings.threshold_bytes + NEAR);
+    let size = usize::try_from(room / MIB)?;
+    let mut large = Hog::start("anon", cgroup.path(), size, &[])?;
+    large.wait_taken(size, PATIENCE)?;
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "60"])?;
     scene.expect_killed(&mut hog, &victim)?;
