@@ -99,6 +99,16 @@ impl Table {
         }
     }
 
+    /// The processes of a workload that is killed were sent the signal: what it uses now is what comes back.
+    pub fn is_killed(&mut self, id: CgroupId) {
+        let mut workloads = self.iter_mut().map(|(_, workload)| workload);
+        if let Some(workload) = workloads.find(|workload| workload.facts.handle.id() == id)
+            && workload.termination == Termination::Killing
+        {
+            workload.termination = Termination::Killed(workload.usage().unwrap_or(Bytes(u64::MAX)));
+        }
+    }
+
     /// The workload that one of these cgroups is.
     pub fn of(&self, lineage: &[Option<CgroupId>]) -> Option<Key> {
         let found = self.iter().find(|(_, workload)| lineage.contains(&Some(workload.facts.handle.id())));
@@ -265,6 +275,7 @@ mod tests {
         assert_eq!(table.observe(0, NOW)[0].working_set(), Some(Bytes(700)));
         for (termination, is_stuck, is_graceful, until) in [
             (Termination::Asked(MonotonicNs(9), 4), false, true, Some(MonotonicNs(9))),
+            (Termination::Killing, false, false, None),
             (Termination::Killed(Bytes(700)), false, false, None),
             (Termination::Stuck(Bytes(700)), true, false, None),
             (Termination::Refused(MonotonicNs(NOW.0 + 1)), true, false, None),
@@ -285,7 +296,11 @@ mod tests {
         let one = facts(tree.path(), "one", 1000, 300);
         let id = one.handle.id();
         table.take(Update::Workload(0, one));
-        table.set_termination(id, Termination::Killed(Bytes(700)));
+        table.set_termination(id, Termination::Killing);
+        fs::write(tree.path().join("one/memory.current"), "2000").expect("writable");
+        assert_eq!(table.observe(0, NOW)[0].returns_at_most, None, "it was not sent the signal, and may take more");
+        fs::write(tree.path().join("one/memory.current"), "1000").expect("writable");
+        table.is_killed(id);
         // Memory that is charged after the kill is not freed by it, also where it replaces what the victim gave back.
         for (current, held) in [("1000", 700), ("5000", 700), ("400", 100), ("1000", 100)] {
             fs::write(tree.path().join("one/memory.current"), current).expect("writable");

@@ -11,6 +11,8 @@ pub enum Termination {
     Stays,
     /// It was asked to end by itself until then, by the plan of this number.
     Asked(MonotonicNs, u64),
+    /// It is killed, and its processes were not sent the signal yet: what they take until then comes back as well.
+    Killing,
     /// It was killed; the least that it has used since. No more than that comes back by this kill.
     Killed(Bytes),
     /// It was killed and does not end; the least that it has used since. Where it grows again a process was started in
@@ -40,7 +42,7 @@ impl Termination {
         let (is_stuck, is_graceful, until) = match self {
             Self::Stays => return None,
             Self::Asked(until, _) => (false, true, Some(until)),
-            Self::Killed(_) => (false, false, None),
+            Self::Killing | Self::Killed(_) => (false, false, None),
             Self::Stuck(_) | Self::Refused(_) => (true, false, None),
         };
         Some(Terminating { is_stuck, is_refused: matches!(self, Self::Refused(_)), is_graceful, until })
@@ -70,6 +72,7 @@ mod tests {
             (asked, Some(60), true, Termination::Stays),
             (later, Some(1), false, later),
             (Termination::Refused(NOW), Some(1), false, Termination::Stays),
+            (Termination::Killing, Some(1000), false, Termination::Killing),
             (killed(60), Some(1000), false, killed(60)),
             (killed(60), Some(50), false, killed(50)),
             (killed(60), None, true, killed(60)),

@@ -44,6 +44,7 @@ fn observed(seen: &Seen, configuration: &Configuration, slot: u32) -> Workload<'
             Ends::Stuck => Terminating { is_stuck: true, ..Terminating::default() },
             Ends::Refused => Terminating { is_stuck: true, is_refused: true, ..Terminating::default() },
         }),
+        returns_at_most: seen.returns_at_most_bytes,
         settled: seen.settled_bytes,
         is_empty: seen.empty,
         grows_while_frozen: seen.grows_while_frozen,

@@ -62,6 +62,7 @@ impl Observed {
                 priority,
                 started,
                 terminating,
+                returns_at_most,
                 empty,
                 grows_while_frozen,
                 path,
@@ -84,6 +85,7 @@ impl Observed {
                             Some(until_ns) => Terminating::Graceful { until_ns },
                             None => Terminating::Killed,
                         }),
+                        returns_at_most_bytes: returns_at_most,
                         ..Workload::default()
                     });
                 }
@@ -136,6 +138,7 @@ mod tests {
             priority: -1,
             started: MonotonicNs(1),
             terminating: None,
+            returns_at_most: Some(Bytes::mib(1)),
             empty: false,
             grows_while_frozen: false,
             path: b"work.slice/a",
@@ -153,6 +156,7 @@ mod tests {
         let sample = take(end).expect("it is whole");
         assert_eq!((sample.missing, sample.made_ns, sample.workloads.len()), (3, Some(MonotonicNs(8)), 1));
         assert_eq!(sample.workloads[0].cgroup, "work.slice/a");
+        assert_eq!(sample.workloads[0].returns_at_most_bytes, Some(Bytes::mib(1)));
         observed.lost(sample.missing);
         let mut take = |record| observed.take(&record, &configuration);
         assert_eq!((take(begin), take(workload)), (None, None));

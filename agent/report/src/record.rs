@@ -181,6 +181,7 @@ mod tests {
                 is_graceful: true,
                 until: Some(MonotonicNs(u64::MAX)),
             }),
+            returns_at_most: Some(Bytes(u64::MAX)),
             empty: true,
             grows_while_frozen: true,
             path: &path,

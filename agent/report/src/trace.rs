@@ -262,6 +262,9 @@ pub struct Workload {
     /// Set while it is terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<Terminating>,
+    /// The most of its memory that its end gives back, where that may be less than what it uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returns_at_most_bytes: Option<Bytes>,
     /// Why it is never evicted, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<Protected>,

@@ -52,6 +52,8 @@ pub enum ObservationRecord<'a> {
         started: MonotonicNs,
         /// Set while it is terminating.
         terminating: Option<Terminating>,
+        /// The most of its memory that its end gives back, where that may be less than what it uses.
+        returns_at_most: Option<Bytes>,
         /// No process is left in it.
         empty: bool,
         /// It is frozen and its memory grows nevertheless.

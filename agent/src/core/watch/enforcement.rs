@@ -270,6 +270,7 @@ impl Watch {
         let (handle, what, termination) = match event {
             KillEvent::Signalled { handle, at } => {
                 self.report_stopped(at);
+                self.workloads.table.is_killed(handle.id());
                 return self.workloads.close(handle);
             }
             KillEvent::Refused { handle, fault } => {
@@ -386,7 +387,7 @@ impl Watch {
         };
         let Some(begun) = self.begin_kill(&handle, now) else { return KillOutcome::No };
         let (what, termination, outcome) = match begun {
-            Ok(Begun::Requested) => (Killed::Begun, Termination::Killed(held), KillOutcome::Yes),
+            Ok(Begun::Requested) => (Killed::Begun, Termination::Killing, KillOutcome::Yes),
             Ok(Begun::Gone) => (Killed::Gone, Termination::Stays, KillOutcome::No),
             Err(KillRefused::Already) => {
                 (Killed::Refused(Refused::Already), Termination::Killed(held), KillOutcome::No)
@@ -399,7 +400,7 @@ impl Watch {
         let had_no_room = std::mem::replace(&mut self.enforcement.has_no_room, outcome == KillOutcome::NoRoom);
         self.workloads.table.set_termination(key.id, termination);
         // A killed cgroup is thawed when each of its processes was sent the signal; it dies frozen as well.
-        if !matches!(termination, Termination::Killed(_)) && outcome != KillOutcome::NoRoom {
+        if !matches!(termination, Termination::Killing | Termination::Killed(_)) && outcome != KillOutcome::NoRoom {
             self.thaw(key.id, now);
         }
         if !(had_no_room && self.enforcement.has_no_room) {

@@ -118,6 +118,7 @@ impl Reporting {
                 priority: observed.facts.priority,
                 started: observed.started,
                 terminating: observed.terminating,
+                returns_at_most: observed.returns_at_most,
                 empty: observed.is_empty,
                 grows_while_frozen: observed.grows_while_frozen,
                 path: path_of(table, observed.key),
