@@ -276,6 +276,17 @@ impl Agent {
         self.lines().into_iter().filter(|line| line["cgroup"] == cgroup && line["kill"] == what).collect()
     }
 
+    /// What it reported around the plan by which it killed a cgroup; the end of its log where it reported none.
+    pub(crate) fn why_killed(&self, cgroup: &str) -> String {
+        let text = self.text();
+        let lines: Vec<&str> = text.lines().collect();
+        let plan = self.kills(cgroup, "begun").first().map(|kill| format!("\"plan\":{},", kill["plan"]));
+        let Some(at) = plan.and_then(|plan| lines.iter().position(|line| line.contains(&plan))) else {
+            return tail(&text);
+        };
+        lines[at.saturating_sub(8)..lines.len().min(at + 4)].join(" | ")
+    }
+
     /// How many kills it reported, of any workload.
     pub(crate) fn killed(&self) -> usize {
         self.lines().iter().filter(|line| line["kill"] == "begun").count()

@@ -6,7 +6,7 @@ use crate::agent::{Agent, Settings};
 use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
@@ -17,6 +17,9 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 /// Long enough for what takes a fraction of a second on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// How long the agent's report of a kill is waited for.
+const REPORTED: Duration = Duration::from_secs(2);
 
 /// What a scenario plays in.
 pub(crate) struct Scene {
@@ -80,11 +83,12 @@ impl Scene {
         ensure!(kills == 0, "the OOM killer fired {kills} times");
         for (name, child) in &mut self.bystanders {
             let ended = child.try_wait()?;
-            ensure!(
-                ended.is_none(),
-                "the bystander in {name} died: {ended:?}; {}",
-                crate::agent::tail(&self.agent.text())
-            );
+            if ended.is_some() {
+                // It kills first and reports later.
+                let reported = || Ok(!self.agent.kills(name, "begun").is_empty());
+                let _ = wait_for("the kill is reported", REPORTED, reported);
+                bail!("the bystander in {name} died: {ended:?}; {}", self.agent.why_killed(name));
+            }
         }
         ensure!(self.agent.running()?, "the agent ended");
         Ok(())
