@@ -178,13 +178,18 @@ impl Scene {
         fs::read_to_string(self.tree.path().join(name).join(file)).expect("readable").trim_end().to_owned()
     }
 
-    /// Samples, and again when the figures are read that the decision waits for.
+    /// Samples, and waits until what that led to is done.
     pub(super) fn sample(&mut self) {
+        self.decide();
+        self.settle();
+    }
+
+    /// Samples, and again when the figures are read that the decision waits for.
+    pub(super) fn decide(&mut self) {
         self.watch.sample(&Trigger::new(monotonic()));
         while self.awaits_figures() {
             self.watch.sample(&Trigger::new(monotonic()));
         }
-        self.settle();
     }
 
     /// Waits until what was requested is written, and takes the results in.

@@ -7,7 +7,7 @@ use plimsoll_act::KillLimits;
 use plimsoll_inventory::{Facts, Update};
 use plimsoll_node::cgroup::PageCache;
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::{Config as Policy, SliceId, SliceSet};
+use plimsoll_policy::{Config as Policy, Outcome, SliceId, SliceSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -140,6 +140,32 @@ fn an_empty_workload_is_no_victim_and_a_stuck_one_is_again_once_it_grows() {
     assert_eq!(
         (scene.text("batch", "cgroup.kill").as_str(), scene.termination(1, &batch)),
         ("1", Some(Termination::Killed(Bytes::mib(60))))
+    );
+}
+
+#[test]
+fn what_a_victim_takes_until_it_is_sent_the_signal_comes_back_and_no_other_pays_for_it() {
+    let mut scene = Scene::new(10);
+    scene.cgroup("batch", 0);
+    scene.cgroup("bystander", 80);
+    let (batch, _) = (scene.joins(0, "batch"), scene.joins(1, "bystander"));
+    scene.uses("slice", SLICE - 16);
+    scene.sample();
+    scene.uses("batch", 7);
+    scene.uses("slice", SLICE - 9);
+    scene.decide();
+    assert_eq!(scene.termination(0, &batch), Some(Termination::Killing));
+    // More than it had at the request, and less than it has now.
+    scene.uses("batch", 15);
+    scene.uses("slice", SLICE - 1);
+    scene.decide();
+    assert_eq!(scene.watch.engine.plan.outcome, Outcome::ComingBack);
+    scene.settle();
+    assert_eq!(scene.termination(0, &batch), Some(Termination::Killed(Bytes::mib(15))));
+    scene.sample();
+    assert_eq!(
+        (scene.text("batch", "cgroup.kill").as_str(), scene.text("bystander", "cgroup.kill").as_str()),
+        ("1", "")
     );
 }
 
