@@ -41,10 +41,15 @@ const MASKED: [&str; 8] = [
     "timers.target",
 ];
 
-/// Whether the root for this kernel without additional packages is in the cache, whole.
-pub(crate) fn is_there(version: &str) -> anyhow::Result<bool> {
+/// Names of packages as the command line has them.
+pub(crate) fn names(packages: &[&str]) -> Vec<String> {
+    packages.iter().map(|&package| package.to_owned()).collect()
+}
+
+/// Whether the root for this kernel with these additional packages is in the cache, whole.
+pub(crate) fn is_there(version: &str, packages: &[String]) -> anyhow::Result<bool> {
     ensure!(Processor::of(version) == Processor::X86_64, "a root of Debian is made for x86-64 only, not {version}");
-    Ok(kernels::is_there(version)? && Root::of(version, &[])?.is_there())
+    Ok(kernels::is_there(version)? && Root::of(version, packages)?.is_there())
 }
 
 /// The image of the root for the kernel that is named by its version or its suite, with these packages besides.
@@ -189,17 +194,17 @@ fn ensure_free(folder: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{COMMAND, command_unit, is_there, name, parameters};
+    use super::{COMMAND, command_unit, is_there, name, names, parameters};
 
     #[test]
     fn another_processor_is_refused_before_anything_is_fetched() {
-        let error = is_there("6.12-arm64").expect_err("it cannot be made here").to_string();
+        let error = is_there("6.12-arm64", &[]).expect_err("it cannot be made here").to_string();
         assert!(error.contains("x86-64 only, not 6.12-arm64"), "{error}");
     }
 
     #[test]
     fn each_list_of_packages_has_a_folder_of_its_own() {
-        let named = |packages: &[&str]| name("trixie", &packages.iter().map(|&it| it.into()).collect::<Vec<_>>());
+        let named = |packages: &[&str]| name("trixie", &names(packages));
         assert_eq!(named(&[]).expect("none"), "trixie");
         assert_eq!(named(&["runc", "g++=4:14.2.0-1~x"]).expect("two"), "trixie,runc,g++=4:14.2.0-1~x");
         for package in ["../x", "", "a,b", "-o", "a b", "a/b"] {

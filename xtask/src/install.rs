@@ -38,8 +38,8 @@ pub(crate) enum Need {
     Tool { name: &'static str, version: &'static str, options: &'static [&'static str] },
     /// Debian's kernel of this version, kept in the cache.
     Kernel(&'static str),
-    /// A root with systemd of the suite that has this kernel, kept in the cache.
-    DebianRoot(&'static str),
+    /// A root with systemd of the suite that has this kernel, with these packages besides, kept in the cache.
+    DebianRoot(&'static str, &'static [&'static str]),
 }
 
 const fn package(name: &'static str, file: &'static str) -> Need {
@@ -112,11 +112,16 @@ pub(crate) fn machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
 
 /// What machines with these kernels and a root with systemd need.
 pub(crate) fn systemd_machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
+    systemd_machines_with(wanted, &[])
+}
+
+/// The same where the root has these packages of Debian besides.
+pub(crate) fn systemd_machines_with(wanted: &[&str], packages: &'static [&'static str]) -> anyhow::Result<Vec<Need>> {
     let mut needs = machines(wanted)?;
     needs.extend(mirror());
     needs.push(MMDEBSTRAP);
     for wanted in wanted {
-        needs.push(Need::DebianRoot(kernels::version(wanted)?));
+        needs.push(Need::DebianRoot(kernels::version(wanted)?, packages));
     }
     Ok(needs)
 }
@@ -198,7 +203,7 @@ impl Need {
             Self::Target(target) => sysroot()?.join("lib/rustlib").join(target).join("lib").is_dir(),
             Self::Tool { name, version, .. } => tool(name, version)?.is_file(),
             Self::Kernel(version) => kernels::is_there(version)?,
-            Self::DebianRoot(version) => debian_root::is_there(version)?,
+            Self::DebianRoot(version, packages) => debian_root::is_there(version, &debian_root::names(packages))?,
         })
     }
 
@@ -218,7 +223,7 @@ impl Need {
                     .arg(run::cache()?.join(format!("{name}-{version}"))),
             ),
             Self::Kernel(version) => kernels::get(version).map(drop),
-            Self::DebianRoot(version) => debian_root::get(version, &[]).map(drop),
+            Self::DebianRoot(version, packages) => debian_root::get(version, &debian_root::names(packages)).map(drop),
         }
     }
 }
@@ -235,9 +240,9 @@ impl fmt::Display for Need {
                 let suite = kernels::suite(version);
                 write!(f, "the kernel {version} of Debian {suite} (apt download, into the cache)")
             }
-            Self::DebianRoot(version) => {
-                let suite = kernels::suite(version);
-                write!(f, "a root of Debian {suite} with systemd (mmdebstrap, a minute, into the cache)")
+            Self::DebianRoot(version, packages) => {
+                let (suite, with) = (kernels::suite(version), [&["systemd"][..], *packages].concat().join(", "));
+                write!(f, "a root of Debian {suite} with {with} (mmdebstrap, a minute, into the cache)")
             }
         }
     }
@@ -282,7 +287,7 @@ fn llvm_fits(version: &str) -> anyhow::Result<()> {
 mod tests {
     use super::{
         AARCH64, CHECKS, EBPF, FUZZING, GUEST, MMDEBSTRAP, Need, PROGRAMS, RELEASE, check, llvm_fits, machines,
-        missing, systemd_machines,
+        missing, systemd_machines, systemd_machines_with,
     };
 
     const ABSENT: [Need; 2] =
@@ -311,9 +316,13 @@ mod tests {
     #[test]
     fn a_root_with_systemd_is_made_for_its_kernel_alone() {
         let needs = systemd_machines(&["6.1"]).expect("it is known");
-        assert!(needs.contains(&MMDEBSTRAP) && needs.ends_with(&[Need::DebianRoot("6.1")]), "{needs:?}");
+        assert!(needs.contains(&MMDEBSTRAP) && needs.ends_with(&[Need::DebianRoot("6.1", &[])]), "{needs:?}");
         let kernels = machines(&["6.1"]).expect("it is known");
         assert!(kernels.iter().all(|need| needs.contains(need) && *need != MMDEBSTRAP));
+        let with = systemd_machines_with(&["6.1"], &["earlyoom"]).expect("it is known");
+        let root = with.last().expect("a root");
+        assert_eq!((with.len(), *root), (needs.len(), Need::DebianRoot("6.1", &["earlyoom"])));
+        assert!(root.to_string().contains("with systemd, earlyoom (mmdebstrap"), "{root}");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     pub(crate) root: Root,
     /// A package of Debian to have in a root with systemd, as apt names it. Can be given more than once.
     #[arg(long = "package", value_name = "NAME")]
-    packages: Vec<String>,
+    pub(crate) packages: Vec<String>,
     /// Split the memory and the processors over two NUMA nodes.
     #[arg(long, conflicts_with = "icount")]
     pub(crate) numa: bool,
