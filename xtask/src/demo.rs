@@ -3,8 +3,6 @@
 mod chart;
 mod judge;
 
-pub(crate) use judge::Claim;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -15,10 +13,11 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::progress::Progress;
+use crate::claim::{self, Claim};
+use crate::picture::{MIB, float, index, signed};
 use crate::qemu::Processor;
 use crate::vm::Root;
-use crate::{install, run, vm};
+use crate::{install, rounds, run, vm};
 
 /// What is compared, in this order, and what each stands for.
 const WATCHERS: [(&str, &str); 3] = [
@@ -159,7 +158,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     println!("picture: {}", svg.display());
     if arguments.full {
         let claims = full(arguments, first, lines)?;
-        let broken = judge::broken(&claims);
+        let broken = claim::broken(&claims);
         ensure!(broken.is_empty(), "does not hold: {}", broken.join(", "));
         return Ok(());
     }
@@ -221,7 +220,7 @@ fn full(arguments: &Arguments, mut all: Value, lines: &mut dyn FnMut(&str)) -> a
     let claims = judge::Full::deserialize(&all).context("the guest measured something else")?.claims(arguments.native);
     all["claims"] = serde_json::to_value(&claims)?;
     save(&file, &all)?;
-    print!("\n{}", judge::text(&claims));
+    print!("\n{}", claim::text(&claims));
     Ok(claims)
 }
 
@@ -240,23 +239,7 @@ fn measure(arguments: &Arguments, boot: &Boot, lines: &mut dyn FnMut(&str)) -> a
         machine.icount = boot.icount;
         machine.root = boot.root;
         machine.out = Some(out.path().to_owned());
-        let mut tail = Vec::new();
-        let begun = Instant::now();
-        let progress = Progress::new(boot.name, 0);
-        let mut heard = |line: &str| {
-            lines(line);
-            if line.starts_with(vm::BOOTED_AGAIN) {
-                progress.line(line);
-            } else if let Some(round) = line.strip_prefix("ROUND ") {
-                progress.line(&format!("  {:>4} s  round {round}", begun.elapsed().as_secs()));
-                progress.step();
-            } else if let Some(total) = line.strip_prefix("PLAN ") {
-                progress.expect(total.parse().unwrap_or(0));
-            }
-            tail.push(line.to_owned());
-        };
-        let code = vm::boot(&machine, &mut heard)?;
-        ensure!(code == 0, "the guest ended with {code}: {}", tail[tail.len().saturating_sub(5)..].join(" | "));
+        rounds::boot(&machine, boot.name, lines)?;
     }
     let text = fs::read_to_string(out.path().join("demo.json")).context("the guest left no measurements")?;
     Ok(serde_json::from_str(&text)?)
@@ -295,24 +278,24 @@ fn timeline(measured: &Measured) -> String {
         measured.memory_bytes >> 20,
     );
     for (name, what, round) in rounds {
-        let column = |at: f64| (at + BEFORE) / (end + BEFORE) * chart::float(WIDTH as u64);
+        let column = |at: f64| (at + BEFORE) / (end + BEFORE) * float(WIDTH as u64);
         let mut row = vec![None; WIDTH];
         for (at, bytes) in &round.trace {
-            let at = chart::signed(*at) / 1e9;
+            let at = signed(*at) / 1e9;
             let place = column(at);
-            if place >= 0.0 && place < chart::float(WIDTH as u64) {
-                let place = chart::index(place);
+            if place >= 0.0 && place < float(WIDTH as u64) {
+                let place = index(place);
                 let lowest: &mut Option<u64> = &mut row[place];
                 *lowest = Some(lowest.map_or(*bytes, |low| low.min(*bytes)));
             }
         }
         let mut last = round.trace.first().map_or(0, |(_, bytes)| *bytes);
-        let crossing = chart::index(column(0.0));
+        let crossing = index(column(0.0));
         let line: String = (0..WIDTH)
             .map(|place| {
                 last = row[place].unwrap_or(last);
-                let height = chart::float(last) / chart::float(2 * round.threshold_bytes) * 8.0;
-                if place == crossing { '|' } else { BARS[chart::index(height.clamp(0.0, 8.0))] }
+                let height = float(last) / float(2 * round.threshold_bytes) * 8.0;
+                if place == crossing { '|' } else { BARS[index(height.clamp(0.0, 8.0))] }
             })
             .collect();
         let ended = match round.killed_by.as_deref() {
@@ -332,12 +315,10 @@ fn figures(measured: &Measured) -> String {
         "\n{:>9}  {:>12} {:>12} {:>12} {:>14}  {}\n",
         "", "awake", "stopped", "memory back", "past threshold", "killed by"
     );
-    let ms = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.1} ms", chart::float(ns) / 1e6));
+    let ms = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.1} ms", float(ns) / 1e6));
     for (name, _) in WATCHERS {
         for round in measured.watchers.get(name).map(|watched| &watched.rounds[..]).unwrap_or_default() {
-            let past = round
-                .past_threshold_bytes
-                .map_or("-".into(), |bytes| format!("{:.1} MiB", chart::float(bytes) / 1_048_576.0));
+            let past = round.past_threshold_bytes.map_or("-".into(), |bytes| format!("{:.1} MiB", float(bytes) / MIB));
             let _ = writeln!(
                 text,
                 "{name:>9}  {:>12} {:>12} {:>12} {past:>14}  {}",

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod build_ebpf;
+mod claim;
 mod debian_root;
 mod demo;
 mod dependencies;
@@ -10,9 +11,12 @@ mod fuzz;
 mod image;
 mod install;
 mod kernels;
+mod picture;
 mod progress;
 mod qemu;
 mod release;
+mod revision;
+mod rounds;
 mod run;
 mod sbom;
 mod service;

@@ -1,15 +1,13 @@
 //! The picture: memory available over time, a panel for each watcher, and beside them all curves over the same axes. What
 //! the agent and the OOM killer did is marked on the curves.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
-use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 use super::{Measured, Round, WATCHERS};
+use crate::picture::{self, Area, BLUE, Drawn, GREEN, MIB, ORANGE, THRESHOLD, float, signed};
 
 /// Width and height in pixels.
 const SIZE: (u32, u32) = (1440, 780);
@@ -17,40 +15,14 @@ const SIZE: (u32, u32) = (1440, 780);
 const SINGLE: u32 = 640;
 /// Seconds shown before the crossing.
 const BEFORE: f64 = 0.5;
-/// The curves' colours, which differ for the colour-blind too.
-const COLOURS: [RGBColor; 3] = [RGBColor(0x44, 0x77, 0xAA), RGBColor(0xEE, 0x77, 0x33), RGBColor(0x00, 0x88, 0x66)];
-const THRESHOLD: RGBColor = RGBColor(0xCC, 0x33, 0x33);
+/// The curves' colours.
+const COLOURS: [RGBColor; 3] = [BLUE, ORANGE, GREEN];
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
-
-/// A count as a number to draw.
-#[expect(clippy::cast_precision_loss, reason = "a picture has fewer digits")]
-pub(super) fn float(value: u64) -> f64 {
-    value as f64
-}
-
-/// A difference as a number to draw or print.
-#[expect(clippy::cast_precision_loss, reason = "a picture has fewer digits")]
-pub(super) fn signed(value: i64) -> f64 {
-    value as f64
-}
-
-/// The place of a number that is not negative.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the caller keeps it in range")]
-pub(super) fn index(value: f64) -> usize {
-    value as usize
-}
 
 /// Draws the first round of each watcher into `file`.
 pub(super) fn draw(file: &Path, measured: &Measured) -> anyhow::Result<()> {
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        picture(&area, measured).map_err(|error| anyhow!("cannot draw: {error}"))?;
-    }
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    picture::write(file, SIZE, |area| panels(area, measured))
 }
 
 /// One watcher's round, as it is drawn.
@@ -70,7 +42,7 @@ struct Axes {
     top: f64,
 }
 
-fn picture(area: &Area<'_>, measured: &Measured) -> Drawn {
+fn panels(area: &Area<'_>, measured: &Measured) -> Drawn {
     let curves: Vec<Curve<'_>> = WATCHERS
         .iter()
         .zip(COLOURS)
@@ -81,7 +53,6 @@ fn picture(area: &Area<'_>, measured: &Measured) -> Drawn {
     let backs = curves.iter().filter_map(|curve| curve.round.crossed_to_memory_back_ns).map(seconds);
     let threshold = curves.iter().map(|curve| float(curve.round.threshold_bytes) / MIB).fold(1.0, f64::max);
     let axes = Axes { end: backs.fold(1.0, f64::max) + 0.5, threshold, top: threshold * 4.0 };
-    area.fill(&WHITE)?;
     let (single, together) = area.split_horizontally(SINGLE);
     for (curve, panel) in curves.iter().zip(single.split_evenly((curves.len().max(1), 1))) {
         let Curve { name, what, round, .. } = curve;
@@ -98,12 +69,8 @@ fn picture(area: &Area<'_>, measured: &Measured) -> Drawn {
     for curve in &curves {
         curve.marks(&axes, &mut chart)?;
     }
-    legend(&mut chart)?;
-    area.present()?;
-    Ok(())
+    legend(&mut chart)
 }
-
-const MIB: f64 = 1_048_576.0;
 
 fn seconds(ns: u64) -> f64 {
     float(ns) / 1e9

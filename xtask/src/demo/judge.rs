@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::chart::{float, signed};
 use super::{Measured, Round};
+use crate::claim::Claim;
+use crate::picture::{MIB, float, signed};
 
 /// A wake may take this many times the barest one there is.
 const WAKE: f64 = 3.0;
@@ -53,14 +54,6 @@ struct Processes {
 struct Resting {
     resident_bytes: Option<u64>,
     wakeups_per_s: f64,
-}
-
-/// One thing that has to hold.
-#[derive(Debug, Serialize, PartialEq)]
-pub(crate) struct Claim {
-    pub(crate) what: &'static str,
-    pub(crate) found: String,
-    pub(crate) holds: bool,
 }
 
 impl Full {
@@ -167,19 +160,6 @@ fn absent(what: &'static str) -> Claim {
     Claim { what, found: "not measured".into(), holds: false }
 }
 
-/// Claims for people, a line each.
-pub(super) fn text(claims: &[Claim]) -> String {
-    let lines = claims.iter().map(|Claim { what, found, holds }| {
-        format!("{} {what}: {found}\n", if *holds { "holds         " } else { "DOES NOT HOLD " })
-    });
-    lines.collect()
-}
-
-/// The claims that do not hold.
-pub(super) fn broken(claims: &[Claim]) -> Vec<&'static str> {
-    claims.iter().filter(|claim| !claim.holds).map(|claim| claim.what).collect()
-}
-
 fn rounds(measured: &Measured) -> impl Iterator<Item = &Round> {
     measured.watchers.get("ebpf").into_iter().flat_map(|watched| &watched.rounds)
 }
@@ -252,16 +232,17 @@ fn rest(processes: Option<&Processes>) -> Claim {
 }
 
 fn mib(bytes: u64) -> f64 {
-    float(bytes) / 1_048_576.0
+    float(bytes) / MIB
 }
 
 fn signed_mib(bytes: i64) -> f64 {
-    signed(bytes) / 1_048_576.0
+    signed(bytes) / MIB
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::broken;
     use serde_json::{Value, json};
 
     fn round(change: &dyn Fn(&mut Value)) -> Value {

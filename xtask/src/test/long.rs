@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::Context;
 
 use super::{Group, checks, machines, suite};
 use crate::kernels::SUITES;
-use crate::{install, run};
+use crate::{install, revision, run};
 
 /// Where the tables are kept, a file for each group.
 const RESULTS: &str = "tests/results";
@@ -78,8 +77,8 @@ pub(super) struct Table {
 impl Table {
     /// The table of a group in the checkout.
     pub(super) fn open(group: &str) -> anyhow::Result<Self> {
-        let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
-        Ok(Self::of(&run::root().join(RESULTS), group, date.trim(), &revision()?))
+        let revision = revision::of_all_but(&[RESULTS])?;
+        Ok(Self::of(&run::root().join(RESULTS), group, &revision::today()?, &revision))
     }
 
     /// The table of a group in a folder. What passed in an earlier run is kept where the sources are still the same.
@@ -125,22 +124,10 @@ fn cell(text: &str) -> String {
     text.replace(['|', '\n'], "/")
 }
 
-/// The last commit that changed more than results, and whether there are changes that are in no commit.
-fn revision() -> anyhow::Result<String> {
-    let sources = ["--", ".", ":!tests/results"];
-    let git = |arguments: &[&str]| {
-        run::text(Command::new("git").args(arguments).args(sources).current_dir(run::root()))
-            .context("results are of a commit, so they need git and its history")
-    };
-    let commit = git(&["log", "-1", "--format=%h", "--abbrev=12"])?;
-    let changes = git(&["status", "--porcelain"])?;
-    Ok(commit.trim().to_owned() + if changes.is_empty() { "" } else { " with changes" })
-}
-
 /// Whether a table is of exactly these sources.
 fn resumes(table: &str, revision: &str) -> bool {
     let of = table.lines().find_map(|line| line.split_once(REVISION));
-    !revision.contains(' ') && of.is_some_and(|(_, of)| of == revision)
+    of.is_some_and(|(_, of)| revision::is_same(of, revision))
 }
 
 fn passed_rows(table: &str) -> Vec<[String; 3]> {

@@ -7,6 +7,7 @@ use anyhow::ensure;
 use super::log::Log;
 use super::report::Report;
 use super::suite;
+use crate::claim::Claim;
 use crate::demo;
 use crate::qemu::Processor;
 use crate::vm::{self, Build};
@@ -67,7 +68,7 @@ pub(super) fn demo(kernels: &[&'static str], report: &mut Report) -> anyhow::Res
             }
         };
         let broken = claims.iter().filter(|claim| !claim.holds).count();
-        for demo::Claim { what, found, holds } in claims {
+        for Claim { what, found, holds } in claims {
             if holds {
                 report.passed(what, &found);
             } else {
