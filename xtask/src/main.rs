@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod build_ebpf;
 mod claim;
 mod debian_root;
@@ -41,6 +42,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure Plimsoll beside what else watches memory on one machine, in virtual machines, and write tables and plots.
+    Bench(bench::Arguments),
     /// Build the kernel programs with the stable toolchain and print each with its instruction count.
     BuildEbpf(build_ebpf::Arguments),
     /// Show the same growing process met by a poll, a pressure trigger and Plimsoll, on a real kernel.
@@ -61,6 +64,7 @@ impl Command {
     /// What has to be there before it can run.
     fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
         match self {
+            Self::Bench(arguments) => arguments.needs(),
             Self::BuildEbpf(_) => Ok(install::EBPF.to_vec()),
             Self::Demo(arguments) => arguments.needs(),
             Self::Fuzz(_) => Ok([&install::FUZZING[..], &install::EBPF].concat()),
@@ -86,6 +90,7 @@ fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     match arguments.command {
+        Command::Bench(arguments) => bench::run(&arguments)?,
         Command::BuildEbpf(arguments) => build_ebpf::command(&arguments)?,
         Command::Demo(arguments) => demo::run(&arguments)?,
         Command::Fuzz(arguments) => fuzz::run(&arguments)?,

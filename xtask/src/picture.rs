@@ -10,6 +10,7 @@ use plotters::prelude::*;
 /// Bytes in one MiB.
 pub(crate) const MIB: f64 = 1_048_576.0;
 /// Colours that differ for the colour-blind, too.
+pub(crate) const GREY: RGBColor = RGBColor(0x55, 0x55, 0x55);
 pub(crate) const BLUE: RGBColor = RGBColor(0x44, 0x77, 0xAA);
 pub(crate) const ORANGE: RGBColor = RGBColor(0xEE, 0x77, 0x33);
 pub(crate) const GREEN: RGBColor = RGBColor(0x00, 0x88, 0x66);

@@ -1,0 +1,360 @@
+//! `cargo xtask bench`: Plimsoll beside what a user would pick on one machine, in the same machine, on the same kernel,
+//! against the same growth, in turn.
+
+mod cells;
+mod figures;
+mod measured;
+mod plots;
+mod rivals;
+mod statistics;
+mod store;
+mod table;
+mod verdicts;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::builder::PossibleValuesParser;
+
+use crate::claim::{self, Claim};
+use crate::progress::Progress;
+use crate::qemu::Processor;
+use crate::vm::{Build, Root};
+use crate::{debian_root, install, kernels, revision, rounds, run, vm};
+use cells::{Cell, Plan};
+use store::{Done, Kept, Store};
+use table::Missing;
+
+/// Where results are kept in the checkout.
+const RESULTS: &str = "benches/results";
+/// Where those are left that are of few rivals or rounds, and what a run that was stopped goes on from.
+const PART: &str = "target/bench/part";
+const WHOLE: &str = "target/bench/whole";
+/// What may change without another measurement.
+const OTHERS: [&str; 3] = [RESULTS, "tests/results", "*.md"];
+/// How long a cell should take, and after how many seconds its machine is ended.
+const CELL: Duration = Duration::from_hours(1);
+const MACHINE_SECONDS: u64 = 90 * 60;
+/// What the guest leaves.
+const LEFT: &str = "bench.json";
+
+const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how much memory is left at the threshold, in \
+    one boot of one machine, within an hour; all rivals meet it there in turn. What was measured of the same sources is \
+    kept in target/bench and not measured again, so that a run can be stopped and resumed. The results are written into \
+    benches/results (those of --quick or --rivals into target/bench/part): the rounds as JSON, tables as Markdown, and a \
+    plot for each cell. What was not measured is NOT RUN there. The exit code is 1 if something that has to hold does not, \
+    or a cell could not be measured. benches/README.md has the method.";
+
+/// What to measure.
+#[derive(clap::Args)]
+#[command(after_help = CLOSING)]
+pub(crate) struct Arguments {
+    /// Which kernel: a Debian suite (bookworm, trixie, forky) or its version (6.1, 6.12, 7.2).
+    #[arg(long, default_value = "6.12")]
+    kernel: String,
+    /// Measure for less than five minutes once built: memory is filled as fast as possible, without swap, against few
+    /// rivals in few rounds.
+    #[arg(long, conflicts_with_all = ["cells", "rivals"])]
+    quick: bool,
+    /// Measure only this cell, of those that --list prints. Can be given more than once.
+    #[arg(long = "cell", value_name = "NAME")]
+    cells: Vec<String>,
+    /// Only against these rivals, separated by commas; the results are no part of the published ones.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = PossibleValuesParser::new(rivals::names()))]
+    rivals: Vec<String>,
+    /// What the order of cells and of rivals, and the poll's moments, are drawn from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Measure again what was measured of the same sources.
+    #[arg(long)]
+    again: bool,
+    /// Print the cells with their rounds, and measure nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+impl Arguments {
+    /// What it needs: machines with systemd, and in them the other daemons.
+    pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
+        install::systemd_machines_with(&[&self.kernel], &rivals::PACKAGES)
+    }
+
+    /// Whether it has all rivals and rounds, so that its results are published.
+    fn is_whole(&self) -> bool {
+        !self.quick && self.rivals.is_empty()
+    }
+
+    /// What is measured, in this order. An error where a cell is asked for that there is not.
+    fn plans(&self) -> anyhow::Result<Vec<(Cell, Plan)>> {
+        if self.quick {
+            return Ok(vec![cells::quick()]);
+        }
+        let mut chosen = cells::all();
+        let names: Vec<String> = chosen.iter().map(Cell::name).collect();
+        if let Some(unknown) = self.cells.iter().find(|name| !names.contains(name)) {
+            bail!("there is no cell {unknown}; there are {}", names.join(", "));
+        }
+        chosen.retain(|cell| self.cells.is_empty() || self.cells.contains(&cell.name()));
+        cells::shuffle(&mut chosen, self.seed);
+        let asks = |rival: &String| self.rivals.is_empty() || self.rivals.contains(rival);
+        let plan = |cell: &Cell| cell.plan().into_iter().filter(|(rival, _)| asks(rival)).collect();
+        Ok(chosen.into_iter().map(|cell| (cell.clone(), plan(&cell))).collect())
+    }
+}
+
+/// Measures, and writes what was measured. An error where something does not hold.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let plans = arguments.plans()?;
+    if arguments.list {
+        for (cell, plan) in &plans {
+            println!("{:<18} {:>3} rounds: {}", cell.name(), plan.values().sum::<u32>(), cell.what());
+        }
+        return Ok(());
+    }
+    let bench = Bench::of(arguments, &plans)?;
+    install::all(&arguments.needs()?)?;
+    Build::Release.run(Processor::of(bench.kernel))?;
+    let mut failed = Vec::new();
+    let progress = Progress::new("cells", plans.len() as u64);
+    for (cell, plan) in plans {
+        if let Err(error) = bench.cell(&cell, plan, &progress) {
+            progress.line(&format!("NOT RUN {}: {error:#}", cell.name()));
+            failed.push(Missing { cell, why: format!("{error:#}") });
+        }
+        progress.step();
+    }
+    drop(progress);
+    let failures = failed.len();
+    let claims = bench.publish(failed)?;
+    let broken = claim::broken(&claims);
+    ensure!(broken.is_empty(), "does not hold: {}", broken.join(", "));
+    ensure!(failures == 0, "{failures} cells could not be measured");
+    Ok(())
+}
+
+/// One run.
+struct Bench {
+    kernel: &'static str,
+    seed: u64,
+    again: bool,
+    date: String,
+    revision: String,
+    /// What a run that was stopped goes on from.
+    before: Store,
+    /// What is published, and the folder of that.
+    results: Store,
+    folder: PathBuf,
+    /// The cells that are part of the tables where there are results of them: all, unless this run alone is shown.
+    shown: Vec<Cell>,
+}
+
+impl Bench {
+    fn of(arguments: &Arguments, plans: &[(Cell, Plan)]) -> anyhow::Result<Self> {
+        let kernel = kernels::version(&arguments.kernel)?;
+        let (before, folder, shown) = if arguments.is_whole() {
+            (WHOLE, RESULTS, cells::all())
+        } else {
+            (PART, PART, plans.iter().map(|(cell, _)| cell.clone()).collect())
+        };
+        let folder = run::root().join(folder);
+        Ok(Self {
+            kernel,
+            seed: arguments.seed,
+            again: arguments.again,
+            date: revision::today()?,
+            revision: revision::of_all_but(&OTHERS)?,
+            before: Store::of(&run::root().join(before), kernel),
+            results: Store::of(&folder, kernel),
+            folder,
+            shown,
+        })
+    }
+
+    /// Has a cell among the results: what was measured of it before in the same sources, or else now.
+    fn cell(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<()> {
+        let before = if self.again { None } else { self.before.load(cell)? };
+        let kept = match before.filter(|before| before.is_of(&self.revision, self.seed, &plan)) {
+            Some(before) => {
+                progress.line(&format!("{}: measured before of these sources", cell.name()));
+                before
+            }
+            None => self.measure(cell, plan, progress)?,
+        };
+        self.before.save(cell, &kept)?;
+        self.results.save(cell, &kept)?;
+        plots::save(&self.results.path(cell, "svg"), &Done { cell: cell.clone(), kept })
+    }
+
+    /// Boots a machine for it. What that prints is left beside what it measured.
+    fn measure(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Kept> {
+        progress.line(&format!("measuring {}: {}", cell.name(), cell.what()));
+        let out = self.before.path(cell, "out");
+        match fs::remove_dir_all(&out) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => fs::create_dir_all(&out)?,
+        }
+        let command = command(cell, &plan, self.seed);
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
+        machine.agent = Build::Release;
+        machine.root = Root::Systemd;
+        machine.packages = debian_root::names(&rivals::PACKAGES);
+        machine.out = Some(out.clone());
+        let mut log = File::create(out.join("log"))?;
+        let begun = Instant::now();
+        rounds::boot(&machine, &cell.name(), &mut |line| {
+            // A line that cannot be written is no reason to end a machine.
+            let _ = writeln!(log, "{line}");
+        })?;
+        let took = begun.elapsed();
+        if took > CELL {
+            progress.line(&format!("OVER BUDGET: {} took {} s of {}", cell.name(), took.as_secs(), CELL.as_secs()));
+        }
+        let text = fs::read_to_string(out.join(LEFT)).context("the guest left no measurements")?;
+        let measured = serde_json::from_str(&text).context("the guest measured something else")?;
+        let (date, revision) = (self.date.clone(), self.revision.clone());
+        let kept = Kept { date, revision, seed: self.seed, plan, measured };
+        kept.check(cell)?;
+        Ok(kept)
+    }
+
+    /// Writes the tables of all cells that there are results of, prints the short one and what has to hold, and gives
+    /// that.
+    fn publish(&self, mut missing: Vec<Missing>) -> anyhow::Result<Vec<Claim>> {
+        let mut done = Vec::new();
+        for cell in cells::all() {
+            let results = if self.shown.contains(&cell) { self.results.load(&cell)? } else { None };
+            match results {
+                Some(kept) => done.push(Done { cell, kept }),
+                None if missing.iter().any(|one| one.cell == cell) => {}
+                None => missing.push(Missing { cell, why: "it was not asked for".into() }),
+            }
+        }
+        let claims = verdicts::claims(&done);
+        let file = self.folder.join(self.kernel).with_added_extension("md");
+        fs::create_dir_all(&self.folder)?;
+        fs::write(&file, table::whole(self.kernel, &done, &missing, &claims, self.kernel))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        println!("\n{}\n{}\nresults: {}", table::short(&done), table::judged(&claims), file.display());
+        Ok(claims)
+    }
+}
+
+/// What the guest is asked to measure.
+fn command(cell: &Cell, plan: &Plan, seed: u64) -> Vec<String> {
+    let rivals: Vec<&str> = plan.keys().map(String::as_str).collect();
+    let rounds: Vec<String> = plan.iter().map(|(rival, rounds)| format!("{rival}={rounds}")).collect();
+    let (room, seed) = (cell.room_mib.to_string(), seed.to_string());
+    let (rivals, rounds, out) = (rivals.join(","), rounds.join(","), format!("/out/{LEFT}"));
+    let words = [
+        ("--workload", cell.workload.name),
+        ("--swap", cell.swap),
+        ("--rivals", &rivals),
+        ("--rounds", &rounds),
+        ("--room-mib", &room),
+        ("--seed", &seed),
+        ("--out", &out),
+    ];
+    let words = words.into_iter().flat_map(|(name, value)| [name, value]);
+    ["/bin/plimsoll-guest", "bench"].into_iter().chain(words).map(str::to_owned).collect()
+}
+
+/// The cell `anon` as the guest would have measured it. It is made up: nothing was measured.
+#[cfg(test)]
+fn sample() -> Done {
+    let measured = serde_json::from_str(include_str!("../../tests/data/bench/anon.json")).expect("the guest's form");
+    let measured: measured::Measured = measured;
+    let mut plan = Plan::new();
+    for round in &measured.rounds {
+        *plan.entry(round.rival.clone()).or_default() += 1;
+    }
+    let (cell, _) = cells::quick();
+    Done { cell, kept: Kept { date: "2026-01-02".into(), revision: "abc".into(), seed: 1, plan, measured } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments() -> Arguments {
+        let (cells, rivals) = (Vec::new(), Vec::new());
+        Arguments { kernel: "6.12".into(), quick: false, cells, rivals, seed: 1, again: false, list: false }
+    }
+
+    #[test]
+    fn all_is_measured_unless_less_is_asked_for() {
+        let all = arguments().plans().expect("all");
+        assert_eq!(all.len(), cells::all().len());
+        assert!(arguments().is_whole() && all.iter().all(|(cell, plan)| *plan == cell.plan()));
+        let two = Arguments { cells: vec!["slab".into(), "anon-zram".into()], ..arguments() };
+        assert!(two.is_whole());
+        let mut names: Vec<String> = two.plans().expect("two").iter().map(|(cell, _)| cell.name()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["anon-zram", "slab"]);
+        let few = Arguments { rivals: vec!["nohang".into()], ..two };
+        assert!(!few.is_whole());
+        assert!(few.plans().expect("two").iter().all(|(_, plan)| plan.keys().eq(["nohang"])));
+        let quick = Arguments { quick: true, ..arguments() };
+        assert!(!quick.is_whole() && quick.plans().expect("one").len() == 1);
+        let unknown = Arguments { cells: vec!["anon-none".into()], ..arguments() };
+        assert!(
+            unknown
+                .plans()
+                .expect_err("no cell")
+                .to_string()
+                .contains("there is no cell anon-none; there are anon-20, ")
+        );
+    }
+
+    #[test]
+    fn the_guest_is_asked_for_the_cell_and_its_plan() {
+        let cell = cells::all().into_iter().find(|cell| cell.name() == "tmpfs-zram").expect("a cell");
+        let plan = Plan::from([("earlyoom".into(), 6), ("plimsoll-ebpf".into(), 20)]);
+        assert_eq!(
+            command(&cell, &plan, 7).join(" "),
+            "/bin/plimsoll-guest bench --workload tmpfs --swap zram --rivals earlyoom,plimsoll-ebpf --rounds \
+             earlyoom=6,plimsoll-ebpf=20 --room-mib 100 --seed 7 --out /out/bench.json"
+        );
+    }
+
+    #[test]
+    fn machines_have_the_other_daemons() {
+        let needs = arguments().needs().expect("a kernel");
+        assert!(needs.ends_with(&[install::Need::DebianRoot("6.12", &rivals::PACKAGES)]), "{needs:?}");
+    }
+
+    #[test]
+    fn results_of_an_earlier_run_are_published_again_unless_one_run_is_shown() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (before, results) = (place.path().join("before"), place.path().join("results"));
+        let Done { cell, kept } = sample();
+        let mut bench = Bench {
+            kernel: "6.12",
+            seed: 1,
+            again: false,
+            date: "2026-01-03".into(),
+            revision: "abc".into(),
+            before: Store::of(&before, "6.12"),
+            results: Store::of(&results, "6.12"),
+            folder: results.clone(),
+            shown: cells::all(),
+        };
+        bench.before.save(&cell, &kept).expect("written");
+        bench.cell(&cell, kept.plan.clone(), &Progress::new("cells", 1)).expect("it was measured before");
+        assert!(results.join("6.12/anon.json").is_file() && results.join("6.12/anon.svg").is_file());
+        let tmpfs = cells::all().into_iter().find(|cell| cell.name() == "tmpfs").expect("a cell");
+        let claims = bench.publish(vec![Missing { cell: tmpfs, why: "it broke".into() }]).expect("tables");
+        assert_eq!(claim::broken(&claims), [""; 0]);
+        let text = fs::read_to_string(results.join("6.12.md")).expect("tables");
+        for expected in
+            ["\n## anon\n", "| tmpfs | NOT RUN | it broke |", "| anon-zram | NOT RUN | it was not asked for |"]
+        {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+        bench.shown.retain(|one| *one != cell);
+        assert!(bench.publish(Vec::new()).expect("tables").is_empty());
+    }
+}

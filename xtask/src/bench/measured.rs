@@ -1,0 +1,94 @@
+//! What the guest measured in one cell, as it writes it: nanoseconds and bytes, and null where there is no figure.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// All of one boot.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Measured {
+    pub(super) kernel: String,
+    pub(super) cpus: u32,
+    pub(super) page_bytes: u64,
+    pub(super) memory_bytes: u64,
+    pub(super) workload: String,
+    pub(super) swap: String,
+    /// What is left when the threshold is crossed.
+    pub(super) room_bytes: u64,
+    pub(super) seed: u64,
+    /// The version of each rival's package.
+    pub(super) versions: BTreeMap<String, String>,
+    pub(super) rounds: Vec<Round>,
+    pub(super) bare_kills: Vec<BareKill>,
+}
+
+/// One workload that met one rival. Times are after the crossing of the threshold.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Round {
+    pub(super) rival: String,
+    pub(super) number: u32,
+    pub(super) threshold_bytes: u64,
+    pub(super) rate_bytes_per_s: Option<u64>,
+    pub(super) crossed_to_awake_ns: Option<u64>,
+    pub(super) crossed_to_decided_ns: Option<u64>,
+    pub(super) crossed_to_stopped_ns: Option<u64>,
+    pub(super) past_threshold_bytes: Option<u64>,
+    pub(super) crossed_to_memory_back_ns: Option<u64>,
+    pub(super) lowest_available_bytes: Option<u64>,
+    pub(super) killed_by: Option<KilledBy>,
+    pub(super) oom_kills: u64,
+    pub(super) victims: Vec<String>,
+    pub(super) wrong_victims: Vec<String>,
+    /// Whether `plimsoll explain` had named the victim that the OOM killer then chose.
+    pub(super) predicted: Option<bool>,
+    pub(super) survivor_longest_stall_ns: Option<u64>,
+    /// The last lines of the rival's log, where something went wrong.
+    pub(super) log: Option<String>,
+}
+
+/// What chose the first victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum KilledBy {
+    Rival,
+    OomKiller,
+}
+
+/// `cgroup.kill` of a process of the same kind and size, in the same boot, where no rival runs: the limit of what any of
+/// them can reach.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct BareKill {
+    pub(super) bytes: Option<u64>,
+    pub(super) emptied_ns: Option<u64>,
+    pub(super) memory_back_ns: Option<u64>,
+}
+
+impl Measured {
+    /// The rounds against this rival.
+    pub(super) fn of<'a>(&'a self, rival: &'a str) -> impl Iterator<Item = &'a Round> + Clone {
+        self.rounds.iter().filter(move |round| round.rival == rival)
+    }
+}
+
+impl Round {
+    /// Whether the OOM killer was before the rival, or beside it.
+    pub(super) const fn is_lost(&self) -> bool {
+        self.oom_kills > 0
+    }
+
+    /// Whether what should have been kept was killed.
+    pub(super) const fn has_wrong_victim(&self) -> bool {
+        !self.wrong_victims.is_empty()
+    }
+
+    /// Whether anything was killed, by whatever.
+    pub(super) const fn has_victim(&self) -> bool {
+        self.killed_by.is_some() || self.oom_kills > 0 || !self.victims.is_empty()
+    }
+
+    /// Whether the rival itself killed; the kernel is a rival that can only kill in this way.
+    pub(super) fn has_acted(&self) -> bool {
+        let own = if self.rival == super::rivals::KERNEL { KilledBy::OomKiller } else { KilledBy::Rival };
+        self.killed_by == Some(own)
+    }
+}

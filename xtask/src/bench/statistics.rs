@@ -1,0 +1,152 @@
+//! Few rounds, and no assumption of how they are distributed: order statistics for times, exact binomial bounds for shares.
+
+use crate::picture::float;
+
+/// The rounds from which on a p99 is given.
+const P99: usize = 100;
+/// What an interval or a bound may miss.
+const ERROR: f64 = 0.05;
+/// How often the search for a bound is halved: more digits than are printed.
+const HALVINGS: u32 = 50;
+
+/// Some values of one figure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Summary {
+    /// How many there are.
+    pub(super) n: usize,
+    pub(super) median: u64,
+    /// Has the median of all possible rounds within it in 95 of 100 benches, however they are distributed. Absent with
+    /// fewer than six.
+    pub(super) interval: Option<(u64, u64)>,
+    /// The nearest rank, where there are values enough for one.
+    pub(super) p99: Option<u64>,
+    pub(super) most: u64,
+}
+
+impl Summary {
+    /// Of all these values. Absent where there are none.
+    pub(super) fn of(values: impl Iterator<Item = u64>) -> Option<Self> {
+        let mut values: Vec<u64> = values.collect();
+        values.sort_unstable();
+        let (n, most) = (values.len(), *values.last()?);
+        Some(Self {
+            n,
+            median: values[(n - 1) / 2].midpoint(values[n / 2]),
+            interval: outside(n).map(|outside| (values[outside], values[n - 1 - outside])),
+            p99: (n >= P99).then(|| values[(n * 99).div_ceil(100) - 1]),
+            most,
+        })
+    }
+
+    /// Whether it is smaller than the other, or the difference may be by chance. Where there are too few values for an
+    /// interval, nothing is.
+    pub(super) fn is_first_or_tied(&self, other: &Self) -> bool {
+        let is_tied = match (self.interval, other.interval) {
+            (Some((low, high)), Some((others_low, others_high))) => low <= others_high && others_low <= high,
+            _ => false,
+        };
+        is_tied || self.median <= other.median
+    }
+}
+
+/// How many of `n` sorted values are left out at each end of the interval for their median. A value is above the median
+/// as often as a coin shows heads. Absent where even all of them are not enough.
+fn outside(n: usize) -> Option<usize> {
+    (0..n.div_ceil(2)).take_while(|outside| 2.0 * at_most(*outside, n, 0.5) <= ERROR).last()
+}
+
+/// The share that all possible rounds have at most, where it was seen in `seen` of `n`, with 95 % certainty: the
+/// one-sided bound of Clopper and Pearson, which with none seen is close to 3/n. Absent without rounds.
+pub(super) fn share_at_most(seen: usize, n: usize) -> Option<f64> {
+    if seen >= n {
+        return (n > 0).then_some(1.0);
+    }
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        if at_most(seen, n, middle) > ERROR { low = middle } else { high = middle }
+    }
+    Some(high)
+}
+
+/// How probable it is to see something at most so often in `n` rounds, if it has this share of all; between 0 and 1.
+fn at_most(seen: usize, n: usize, share: f64) -> f64 {
+    // Logarithms, because the single terms may be smaller than any number.
+    let mut term = count(n) * (1.0 - share).ln();
+    let mut sum = term.exp();
+    for index in 1..=seen {
+        term += (count(n - index + 1) / count(index)).ln() + (share / (1.0 - share)).ln();
+        sum += term.exp();
+    }
+    sum
+}
+
+fn count(n: usize) -> f64 {
+    float(n as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(values: &[u64]) -> Summary {
+        Summary::of(values.iter().copied()).expect("values")
+    }
+
+    #[test]
+    fn a_median_is_the_middle_and_a_p99_takes_a_hundred() {
+        assert_eq!(Summary::of(std::iter::empty()), None);
+        assert_eq!(summary(&[7]), Summary { n: 1, median: 7, interval: None, p99: None, most: 7 });
+        assert_eq!(summary(&[9, 1, 4, 2]).median, 3);
+        let ninety_nine: Vec<u64> = (1..=99).collect();
+        assert_eq!((summary(&ninety_nine).p99, summary(&ninety_nine).median), (None, 50));
+        let hundred: Vec<u64> = (1..=100).rev().collect();
+        assert_eq!((summary(&hundred).p99, summary(&hundred).most), (Some(99), 100));
+        let many: Vec<u64> = (1..=250).collect();
+        assert_eq!(summary(&many).p99, Some(248));
+    }
+
+    /// The ranks are those of the tables for the sign test.
+    #[test]
+    fn an_interval_has_the_ranks_of_the_sign_test() {
+        for (n, expected) in
+            [(5, None), (6, Some(0)), (8, Some(0)), (9, Some(1)), (10, Some(1)), (20, Some(5)), (100, Some(39))]
+        {
+            assert_eq!(outside(n), expected, "{n}");
+        }
+        let values: Vec<u64> = (1..=20).collect();
+        assert_eq!(summary(&values).interval, Some((6, 15)));
+        assert!(outside(5000).is_some_and(|outside| (2400..2500).contains(&outside)));
+    }
+
+    #[test]
+    fn a_tie_takes_intervals_that_overlap() {
+        let few = |from: u64| summary(&(from..from + 3).collect::<Vec<_>>());
+        let enough = |from: u64| summary(&(from..from + 6).collect::<Vec<_>>());
+        for (own, other, expected) in [
+            (enough(10), enough(20), true),
+            (enough(15), enough(10), true),
+            (enough(16), enough(10), false),
+            (few(10), few(10), true),
+            (few(11), few(10), false),
+            (few(11), enough(10), true),
+            (enough(11), few(10), false),
+        ] {
+            assert_eq!(own.is_first_or_tied(&other), expected, "{own:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_those_of_clopper_and_pearson() {
+        // None seen: 1 - 0.05^(1/n).
+        for (seen, n, expected) in
+            [(0, 20, 0.139), (0, 100, 0.0295), (0, 620, 0.00482), (1, 20, 0.2161), (5, 100, 0.1023), (19, 20, 0.9974)]
+        {
+            let found = share_at_most(seen, n).expect("rounds");
+            assert!((found - expected).abs() < 0.001 * expected.max(0.1), "{seen} of {n}: {found}");
+        }
+        assert_eq!((share_at_most(0, 0), share_at_most(3, 3)), (None, Some(1.0)));
+        // Smaller than any number where it is multiplied out.
+        assert!(share_at_most(0, 5000).is_some_and(|share| (0.0005..0.0007).contains(&share)));
+    }
+}

@@ -1,0 +1,112 @@
+//! What was measured of each cell, kept in a folder, so that a run that was stopped goes on where it was.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::cells::{Cell, Plan};
+use super::measured::Measured;
+use crate::revision;
+
+/// What was measured of a cell, when, and of which sources.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Kept {
+    pub(super) date: String,
+    pub(super) revision: String,
+    pub(super) seed: u64,
+    pub(super) plan: Plan,
+    pub(super) measured: Measured,
+}
+
+impl Kept {
+    /// Whether a run with this plan and seed at this revision need not measure it again.
+    pub(super) fn is_of(&self, revision: &str, seed: u64, plan: &Plan) -> bool {
+        revision::is_same(&self.revision, revision) && self.seed == seed && self.plan == *plan
+    }
+
+    /// An error where it is of another cell, or rounds are missing.
+    pub(super) fn check(&self, cell: &Cell) -> anyhow::Result<()> {
+        let Measured { workload, swap, .. } = &self.measured;
+        ensure!(workload == cell.workload.name && swap == cell.swap, "the guest measured {workload} with swap {swap}");
+        for (rival, rounds) in &self.plan {
+            let found = self.measured.of(rival).count();
+            ensure!(found == *rounds as usize, "the guest measured {found} of {rounds} rounds against {rival}");
+        }
+        Ok(())
+    }
+}
+
+/// A cell that was measured.
+pub(super) struct Done {
+    pub(super) cell: Cell,
+    pub(super) kept: Kept,
+}
+
+/// A folder with a file for each cell that was measured on one kernel.
+pub(super) struct Store(PathBuf);
+
+impl Store {
+    /// The folder is made when something is kept in it.
+    pub(super) fn of(folder: &Path, kernel: &str) -> Self {
+        Self(folder.join(kernel))
+    }
+
+    /// Where something about this cell is kept.
+    pub(super) fn path(&self, cell: &Cell, extension: &str) -> PathBuf {
+        self.0.join(cell.name()).with_added_extension(extension)
+    }
+
+    pub(super) fn load(&self, cell: &Cell) -> anyhow::Result<Option<Kept>> {
+        let file = self.path(cell, "json");
+        let text = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.with_context(|| format!("cannot read {}", file.display()))?,
+        };
+        let kept = serde_json::from_str(&text);
+        kept.map(Some).with_context(|| format!("{} has another form: remove it", file.display()))
+    }
+
+    pub(super) fn save(&self, cell: &Cell, kept: &Kept) -> anyhow::Result<()> {
+        let file = self.path(cell, "json");
+        fs::create_dir_all(&self.0)?;
+        fs::write(&file, serde_json::to_string_pretty(kept)? + "\n")
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{cells, sample};
+    use super::*;
+
+    #[test]
+    fn a_cell_is_kept_for_the_same_sources_and_plan() {
+        let place = tempfile::tempdir().expect("a directory");
+        let store = Store::of(place.path(), "6.12");
+        let Done { cell, kept } = sample();
+        assert!(store.load(&cell).expect("no file").is_none());
+        store.save(&cell, &kept).expect("written");
+        assert!(place.path().join("6.12/anon.json").is_file());
+        let again = store.load(&cell).expect("its form").expect("it is kept");
+        assert!(again.is_of("abc", 1, &kept.plan) && !again.is_of("abd", 1, &kept.plan));
+        assert!(!again.is_of("abc", 2, &kept.plan) && !again.is_of("abc", 1, &cell.plan()));
+        assert_eq!(serde_json::to_value(&again).expect("values"), serde_json::to_value(&kept).expect("values"));
+        fs::write(store.path(&cell, "json"), "{}").expect("written");
+        assert!(store.load(&cell).expect_err("no form").to_string().contains("remove it"));
+    }
+
+    #[test]
+    fn what_is_of_another_cell_or_too_little_is_refused() {
+        let Done { cell, mut kept } = sample();
+        kept.check(&cell).expect("all of it");
+        let other = cells::all().into_iter().find(|cell| cell.name() == "anon-zram").expect("a cell");
+        let error = kept.check(&other).expect_err("another").to_string();
+        assert_eq!(error, "the guest measured anon with swap none");
+        kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number != 0);
+        let error = kept.check(&cell).expect_err("one less").to_string();
+        assert_eq!(error, "the guest measured 5 of 6 rounds against earlyoom");
+    }
+}

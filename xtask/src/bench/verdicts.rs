@@ -1,0 +1,235 @@
+//! What has to hold of all cells that were measured.
+
+use super::figures::{MEMORY_BACK, Unit, bare};
+use super::measured::Round;
+use super::rivals::{self, BRAKE, EBPF, JUDGED};
+use super::statistics::{Summary, share_at_most};
+use super::store::Done;
+use crate::claim::Claim;
+use crate::picture::float;
+
+/// How many times as long as after a bare kill it may take until memory is back.
+const BARE_KILLS: f64 = 1.5;
+
+const RACES: &str = "no race is lost";
+const WRONG: &str = "no wrong victim";
+const NEEDLESS: &str = "no needless kill";
+const FIRST: &str = "first or tied with memory back";
+const BARE: &str = "memory back beside a bare kill";
+/// All that is judged.
+const ALL: [&str; 5] = [RACES, WRONG, NEEDLESS, FIRST, BARE];
+
+/// What has to hold, as far as it was measured.
+pub(super) fn claims(done: &[Done]) -> Vec<Claim> {
+    let claims = [
+        never(RACES, done, |done| !done.cell.is_enough(), Round::is_lost),
+        never(WRONG, done, |_| true, Round::has_wrong_victim),
+        never(NEEDLESS, done, |done| done.cell.is_enough(), Round::has_victim),
+        in_every_cell(FIRST, done, behind),
+        in_every_cell(BARE, done, slower),
+    ];
+    claims.into_iter().flatten().collect()
+}
+
+/// What is not judged by these claims.
+pub(super) fn not_run(claims: &[Claim]) -> Vec<&'static str> {
+    ALL.into_iter().filter(|what| claims.iter().all(|claim| claim.what != *what)).collect()
+}
+
+/// `seen` of `n`, and the bound of the share where that is not all.
+pub(super) fn share(seen: usize, n: usize) -> String {
+    let bound = share_at_most(seen, n).filter(|_| seen < n).map(|share| format!(" (at most {:.1} %)", share * 100.0));
+    format!("{seen} of {n}{}", bound.unwrap_or_default())
+}
+
+/// That something is in no round of those that are judged, in the cells that it is about.
+fn never(what: &'static str, done: &[Done], is_about: fn(&Done) -> bool, is_seen: fn(&Round) -> bool) -> Option<Claim> {
+    let (mut found, mut broken, mut holds) = (Vec::new(), Vec::new(), true);
+    for rival in JUDGED {
+        let (mut seen, mut all) = (0, 0);
+        for one in done.iter().filter(|one| is_about(one)) {
+            let here = one.kept.measured.of(rival).filter(|round| is_seen(round)).count();
+            if here > 0 {
+                broken.push(format!("{here} in {}", one.cell.name()));
+            }
+            seen += here;
+            all += one.kept.measured.of(rival).count();
+        }
+        holds &= seen == 0;
+        if all > 0 {
+            found.push(format!("{} rounds against {rival}", share(seen, all)));
+        }
+    }
+    let found = [found.join(", "), broken.join(", ")].into_iter().filter(|part| !part.is_empty());
+    let found = found.collect::<Vec<_>>().join("; ");
+    (!found.is_empty()).then_some(Claim { what, found, holds })
+}
+
+/// What comes of one cell: whether it holds, and what was found. Absent where there is nothing to judge.
+type Judged = Option<(bool, String)>;
+
+/// That something holds in each cell in which memory runs out and which eBPF met.
+fn in_every_cell(what: &'static str, done: &[Done], judge: fn(&Done) -> Judged) -> Option<Claim> {
+    let judged: Vec<(bool, String)> = done.iter().filter(|one| !one.cell.is_enough()).filter_map(judge).collect();
+    let broken: Vec<&str> = judged.iter().filter(|(holds, _)| !holds).map(|(_, found)| &found[..]).collect();
+    let held = judged.len() - broken.len();
+    let but = if broken.is_empty() { String::new() } else { format!("; not in {}", broken.join("; ")) };
+    let seen: Vec<&str> = judged.iter().filter(|(holds, _)| *holds).map(|(_, found)| &found[..]).collect();
+    let seen = if seen.is_empty() { String::new() } else { format!(": {}", seen.join("; ")) };
+    let found = format!("in {held} of {} cells{seen}{but}", judged.len());
+    (!judged.is_empty()).then_some(Claim { what, found, holds: broken.is_empty() })
+}
+
+/// How long memory takes to be back with eBPF; an error where it was not back after a round.
+fn own(done: &Done) -> Option<Result<Summary, String>> {
+    let all = done.kept.measured.of(EBPF).count();
+    let summary = MEMORY_BACK.summary(&done.kept.measured, EBPF);
+    let n = summary.as_ref().map_or(0, |summary| summary.n);
+    let missing = || format!("{} (memory was back in {n} of {all} rounds)", done.cell.name());
+    (all > 0).then(|| summary.filter(|summary| summary.n == all).ok_or_else(missing))
+}
+
+/// The rivals that killed something, and were sooner.
+fn behind(done: &Done) -> Judged {
+    let own = match own(done)? {
+        Ok(own) => own,
+        Err(missing) => return Some((false, missing)),
+    };
+    let (measured, text) = (&done.kept.measured, |summary: &Summary| Unit::Milliseconds.median(summary));
+    let others = rivals::names().into_iter().filter(|name| ![EBPF, BRAKE].contains(name));
+    let acted = others.filter(|name| measured.of(name).any(Round::has_acted));
+    let sooner: Vec<String> = acted
+        .filter_map(|name| Some((name, MEMORY_BACK.summary(measured, name)?)))
+        .filter(|(_, other)| !own.is_first_or_tied(other))
+        .map(|(name, other)| format!("{name} {}", text(&other)))
+        .collect();
+    let but = if sooner.is_empty() { String::new() } else { format!(", behind {}", sooner.join(" and ")) };
+    Some((sooner.is_empty(), format!("{} {} ms{but}", done.cell.name(), text(&own))))
+}
+
+/// How many times as long it takes as after a bare kill.
+fn slower(done: &Done) -> Judged {
+    let bare = bare(&done.kept.measured)?;
+    let own = match own(done)? {
+        Ok(own) => own,
+        Err(missing) => return Some((false, missing)),
+    };
+    let ratio = float(own.median) / float(bare.median.max(1));
+    Some((ratio <= BARE_KILLS, format!("{} {ratio:.2} times", done.cell.name())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::Cell;
+    use super::super::measured::KilledBy;
+    use super::super::{cells, sample};
+    use super::*;
+    use crate::claim::broken;
+
+    /// The sample, and the same as a cell in which nothing may be killed.
+    fn both(change: &dyn Fn(&mut Round)) -> Vec<Done> {
+        let (mut grown, mut enough) = (sample(), sample());
+        enough.cell = cells::all().into_iter().find(Cell::is_enough).expect("a cell");
+        for round in &mut enough.kept.measured.rounds {
+            (round.killed_by, round.oom_kills) = (None, 0);
+            round.victims.clear();
+        }
+        for one in [&mut grown, &mut enough] {
+            one.kept.measured.rounds.iter_mut().for_each(change);
+        }
+        vec![grown, enough]
+    }
+
+    fn broken_by(change: &dyn Fn(&mut Round)) -> Vec<&'static str> {
+        broken(&claims(&both(change)))
+    }
+
+    fn is(round: &Round, rival: &str) -> bool {
+        round.rival == rival && round.number == 1
+    }
+
+    #[test]
+    fn each_claim_can_break_and_only_by_what_it_is_about() {
+        assert_eq!(broken_by(&|_| ()), [""; 0]);
+        for rival in JUDGED {
+            assert_eq!(broken_by(&|round| round.oom_kills += u64::from(is(round, rival))), [RACES, NEEDLESS]);
+            let wrong = |round: &mut Round| {
+                if is(round, rival) {
+                    round.wrong_victims.push("survivor".into());
+                }
+            };
+            assert_eq!(broken_by(&wrong), [WRONG]);
+            let killed = |round: &mut Round| {
+                if is(round, rival) {
+                    round.killed_by = Some(KilledBy::Rival);
+                }
+            };
+            assert_eq!(broken_by(&killed), [NEEDLESS]);
+        }
+        let others = |round: &mut Round| {
+            if round.rival == "earlyoom" {
+                round.oom_kills += 1;
+                round.wrong_victims.push("survivor".into());
+            }
+        };
+        assert_eq!(broken_by(&others), [""; 0]);
+    }
+
+    fn times(change: impl Fn(&Round) -> Option<u64>) -> Vec<&'static str> {
+        broken_by(&|round| {
+            if let Some(ms) = change(round) {
+                round.crossed_to_memory_back_ns = Some(ms * 1_000_000);
+            }
+        })
+    }
+
+    #[test]
+    fn a_rival_that_acted_may_be_tied_and_not_before() {
+        // With eBPF it takes 38 to 43 ms.
+        let earlyoom = |ms: u64| times(|round| (round.rival == "earlyoom").then_some(ms));
+        assert_eq!((earlyoom(38), earlyoom(37)), (vec![], vec![FIRST]));
+        assert_eq!(times(|round| (round.rival == BRAKE).then_some(1)), [""; 0]);
+        // What did not act was not before.
+        let idle = |round: &mut Round| {
+            if round.rival == "earlyoom" {
+                (round.killed_by, round.crossed_to_memory_back_ns) = (Some(KilledBy::OomKiller), Some(1));
+            }
+        };
+        assert_eq!(broken_by(&idle), [""; 0]);
+        let missing = |round: &mut Round| {
+            if is(round, EBPF) {
+                round.crossed_to_memory_back_ns = None;
+            }
+        };
+        assert_eq!(broken_by(&missing), [FIRST, BARE]);
+    }
+
+    #[test]
+    fn one_and_a_half_times_a_bare_kill_is_the_most() {
+        // A bare kill takes 30 ms.
+        let ebpf = |ms: u64| times(|round| (round.rival == EBPF).then_some(ms));
+        assert_eq!((ebpf(45), ebpf(46)), (vec![], vec![BARE]));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_judged() {
+        assert_eq!(not_run(&claims(&both(&|_| ()))), [""; 0]);
+        assert_eq!(not_run(&claims(&[sample()])), [NEEDLESS]);
+        assert_eq!(not_run(&claims(&[])), ALL);
+        let mut without = sample();
+        without.kept.measured.bare_kills.clear();
+        assert_eq!(not_run(&claims(&[without])), [NEEDLESS, BARE]);
+    }
+
+    #[test]
+    fn what_was_found_has_its_bounds() {
+        let claims = claims(&[sample()]);
+        let found: Vec<&str> = claims.iter().map(|claim| &claim.found[..]).collect();
+        let share = "0 of 6 (at most 39.3 %) rounds against";
+        let none = format!("{share} plimsoll-ebpf, {share} plimsoll-ebpf-brake");
+        assert_eq!(
+            found,
+            [&none[..], &none, "in 1 of 1 cells: anon 40.5 [38.0, 43.0] ms", "in 1 of 1 cells: anon 1.35 times"]
+        );
+    }
+}
