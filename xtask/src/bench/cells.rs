@@ -22,7 +22,7 @@ const ROUNDS_OF_OTHERS: u32 = 6;
 /// The same where nothing may be killed: a round takes a minute there whatever comes, and no median is compared.
 const ROUNDS_OF_OTHERS_IN_VAIN: u32 = 1;
 /// The cell, the rivals and the rounds of a quick run.
-const QUICK: (&str, &[&str], u32) = ("anon", &[KERNEL, "earlyoom", "systemd-oomd", EBPF], 6);
+const QUICK: (&str, &[&str], u32) = ("anon", &[KERNEL, "earlyoom", EBPF], 6);
 
 /// The kinds of swap.
 pub(super) const SWAPS: [&str; 3] = [NO_SWAP, "zram", "disk"];

@@ -46,7 +46,7 @@ pub(super) struct Round {
     pub(super) log: Option<String>,
 }
 
-/// What chose the first victim.
+/// What killed: the OOM killer where that killed at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum KilledBy {
@@ -86,7 +86,7 @@ impl Round {
         self.killed_by.is_some() || self.oom_kills > 0 || !self.victims.is_empty()
     }
 
-    /// Whether the rival itself killed; the kernel is a rival that can only kill in this way.
+    /// Whether the rival killed, and nothing else did; for the kernel as a rival that is the OOM killer.
     pub(super) fn has_acted(&self) -> bool {
         let own = if self.rival == super::rivals::KERNEL { KilledBy::OomKiller } else { KilledBy::Rival };
         self.killed_by == Some(own)

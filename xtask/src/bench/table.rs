@@ -110,7 +110,7 @@ fn of_rounds(done: &[&Done], rival: &str, is_seen: fn(&Round) -> bool) -> String
 
 /// Who killed what in one cell.
 fn counts(measured: &Measured) -> String {
-    let heads = ["", "version", "rounds", "killed itself", "OOM killer killed", "wrong victims", "`explain` was right"];
+    let heads = ["", "version", "rounds", "killed alone", "OOM killer killed", "wrong victims", "`explain` was right"];
     let mut text = head(&heads.map(str::to_owned));
     for rival in rivals::names() {
         let rounds = || measured.of(rival);
