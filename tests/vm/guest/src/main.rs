@@ -25,6 +25,7 @@ mod hostile_tests;
 mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
+mod measure;
 mod observer;
 mod reach;
 mod record;
