@@ -12,12 +12,12 @@ use plimsoll_node::capabilities;
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::param::page_size;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -52,6 +52,10 @@ pub(crate) enum Kind {
     Dirs,
     /// Buffers of pipes, which belong to no address space.
     Pipes,
+    /// Messages that wait in sockets, in whole pages as far as they go.
+    Sockets,
+    /// Small messages that wait in sockets: slab that the kernel cannot take back while their sockets are open.
+    Messages,
     /// Rings of packet sockets in a network namespace of their own, which are charged to no cgroup.
     PacketRings,
     /// Page tables, by mapping one small file of tmpfs again and again: `--mib` is what is mapped, one part in 512 of
@@ -70,6 +74,7 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Arguments {
     kind: Kind,
     /// The cgroup to join before growing: its directory.
@@ -106,6 +111,9 @@ pub(crate) struct Arguments {
     /// Leave a file on tmpfs where it is: it outlives the process that wrote it.
     #[arg(long)]
     keep: bool,
+    /// Wait in the cgroup until standard input ends, and begin then.
+    #[arg(long)]
+    held: bool,
     /// Let the first thread end before anything is taken, as `pthread_exit` in `main` does: others do all of it.
     #[arg(long)]
     pthread_exit: bool,
@@ -154,6 +162,7 @@ fn chunk_bytes(arguments: &Arguments, share: usize) -> usize {
         (0, Kind::Populate | Kind::Mlock | Kind::Fallocate) => share,
         (0, Kind::Hugetlb | Kind::Thp) => HUGE_BYTES,
         (0, Kind::Pipes) => PIPE_BYTES,
+        (0, Kind::Sockets | Kind::Messages) => SOCKET_BYTES,
         (0, Kind::PacketRings) => RING_BYTES,
         (0, Kind::PageTables) => MAPPED_BYTES,
         (0, _) => 256 << 10,
@@ -166,10 +175,14 @@ pub(crate) fn entries(mib: usize, chunk_kib: usize, threads: usize) -> usize {
     (mib << 10).div_ceil(chunk_kib) + threads
 }
 
-const HUGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
 const PIPE_BYTES: usize = 1 << 20;
+/// What a socket holds of messages on the way to it, with all that is kept for them, by default (socket(7), `SO_SNDBUF`).
+pub(crate) const SOCKET_BYTES: usize = 208 << 10;
 const RING_BYTES: usize = 4 << 20;
-const MAPPED_BYTES: usize = 8 << 20;
+pub(crate) const MAPPED_BYTES: usize = 8 << 20;
+/// What one write to a socket takes at most in one message of whole pages (`unix_stream_sendmsg`).
+const MESSAGE_BYTES: usize = 32 << 10;
 /// What one remembered name costs: a dentry, and the name itself, which is too long to lie within it.
 const DENTRY_BYTES: usize = 192 + 256;
 /// What one directory on tmpfs costs: a dentry and an inode, roughly.
@@ -180,6 +193,9 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     machine::oom_score_adjust(0)?;
     if let Some(cgroup) = &arguments.cgroup {
         join(cgroup)?;
+    }
+    if arguments.held {
+        std::io::stdin().read_to_end(&mut Vec::new()).context("cannot wait for the end of standard input")?;
     }
     if arguments.pthread_exit {
         // Read while /proc/self has an address space, which older kernels take from the first thread.
@@ -322,6 +338,7 @@ enum Filler {
     Piped { pipes: Vec<(OwnedFd, OwnedFd)>, zeros: Vec<u8> },
     MappedAgain { file: File, pieces: Vec<Mapping> },
     Received { sockets: Vec<OwnedFd> },
+    Sent { pairs: Vec<(OwnedFd, OwnedFd)>, message: Vec<u8> },
     Read { file: File, buffer: Vec<u8> },
     Replaced { file: File, memory: Mapping },
 }
@@ -349,10 +366,13 @@ impl Filler {
                 std::fs::create_dir(&name)?;
                 Self::Made { below: name, next: 0 }
             }
+            Kind::Sockets | Kind::Messages => {
+                many_files()?;
+                let bytes = if arguments.kind == Kind::Messages { 1 } else { MESSAGE_BYTES };
+                Self::Sent { pairs: Vec::with_capacity(share / SOCKET_BYTES + 1), message: vec![0; bytes] }
+            }
             Kind::Pipes => {
-                let most = getrlimit(Resource::Nofile).maximum;
-                setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })
-                    .context("cannot raise the limit of open files")?;
+                many_files()?;
                 Self::Piped { pipes: Vec::with_capacity(share / PIPE_BYTES + 1), zeros: vec![0; page_size()] }
             }
             Kind::PageTables => {
@@ -423,6 +443,11 @@ impl Filler {
                 packet_ring(&socket, to - from).context("cannot give a packet socket a ring")?;
                 sockets.push(socket);
             }
+            Self::Sent { pairs, message } => {
+                while pairs.len() * SOCKET_BYTES < to {
+                    pairs.push(full_socket(message)?);
+                }
+            }
             Self::Read { file, buffer } => {
                 file.read_exact_at(&mut buffer[..to - from], from as u64).context("cannot read")?;
             }
@@ -454,15 +479,35 @@ fn named(path: &Path) -> Result<File> {
     options.with_context(|| format!("cannot make {}", path.display()))
 }
 
+/// Lets this process have as many files open as it may.
+fn many_files() -> Result<()> {
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).context("cannot raise the limit of open files")
+}
+
 /// A pipe of 1 MiB with every page of its buffer in use.
 fn full_pipe(page: &[u8]) -> Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).context("cannot make a pipe")?;
     fcntl_setpipe_size(&write, PIPE_BYTES).context("cannot grow a pipe")?;
+    write_until_full(&write, page).context("cannot fill a pipe")?;
+    Ok((read, write))
+}
+
+/// A pair of sockets with as many messages on the way as there can be: each write is one.
+fn full_socket(message: &[u8]) -> Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).context("cannot make sockets")?;
+    write_until_full(&pair.0, message).context("cannot fill a socket")?;
+    Ok(pair)
+}
+
+/// Writes this again and again until it would have to wait.
+fn write_until_full(file: &OwnedFd, data: &[u8]) -> rustix::io::Result<()> {
     loop {
-        match rustix::io::write(&write, page) {
+        match rustix::io::write(file, data) {
             Ok(_) => {}
-            Err(Errno::AGAIN) => return Ok((read, write)),
-            Err(error) => return Err(error).context("cannot fill a pipe"),
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(error) => return Err(error),
         }
     }
 }
@@ -575,7 +620,19 @@ mod tests {
 
     #[test]
     fn each_kind_reaches_its_size_and_says_so() {
-        for kind in ["anon", "thp", "populate", "mlock", "tmpfs", "fallocate", "dirs", "pipes", "page-tables"] {
+        for kind in [
+            "anon",
+            "thp",
+            "populate",
+            "mlock",
+            "tmpfs",
+            "fallocate",
+            "dirs",
+            "pipes",
+            "sockets",
+            "messages",
+            "page-tables",
+        ] {
             let filled = grown(&[kind, "--mib", "2"]);
             assert_eq!(filled.last().map(|entry| entry.bytes), Some(2 << 20), "{kind}");
         }

@@ -25,16 +25,29 @@ pub(crate) struct Hog {
 impl Hog {
     /// Starts a hog of `kind` and size in `cgroup`, with a record, and with the rest of its arguments as given.
     pub(crate) fn start(kind: &str, cgroup: &Path, mib: usize, more: &[&str]) -> Result<Self> {
+        Self::spawn(kind, cgroup, mib, 64, more, Stdio::null())
+    }
+
+    /// The same with another standard input, and a record with an entry for each `chunk_kib` KiB at least.
+    pub(crate) fn spawn(
+        kind: &str,
+        cgroup: &Path,
+        mib: usize,
+        chunk_kib: usize,
+        more: &[&str],
+        input: Stdio,
+    ) -> Result<Self> {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = PathBuf::from(format!("/run/record-{}-{number}", std::process::id()));
-        record::prepare(&path, hog::entries(mib, 64, 16))?;
+        record::prepare(&path, hog::entries(mib, chunk_kib, 16))?;
         let child = guest()
             .args(["hog", kind, "--mib", &mib.to_string(), "--cgroup"])
             .arg(cgroup)
             .arg("--record")
             .arg(&path)
             .args(more)
+            .stdin(input)
             .spawn()
             .with_context(|| format!("cannot start a hog of kind {kind}"))?;
         Ok(Self { child, record: path })
@@ -70,7 +83,7 @@ impl Drop for Hog {
 const MIB: u64 = 1 << 20;
 
 pub(crate) fn charged() -> Result<()> {
-    for kind in ["anon", "thp", "populate", "mlock", "tmpfs", "fallocate", "dirs", "pipes"] {
+    for kind in ["anon", "thp", "populate", "mlock", "tmpfs", "fallocate", "dirs", "pipes", "sockets", "messages"] {
         let cgroup = Cgroup::create(&format!("work.slice/{kind}"))?;
         let mut hog = Hog::start(kind, cgroup.path(), 24, &[])?;
         hog.wait_taken(24, Duration::from_secs(30))?;
