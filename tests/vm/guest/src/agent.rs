@@ -43,8 +43,10 @@ fn program() -> OsString {
 pub(crate) struct Settings {
     /// The threshold: act below this many bytes available.
     pub(crate) threshold_bytes: u64,
-    /// `auto`, `ebpf`, `psi` or `poll`, which samples every 10 s as the kubelet does.
+    /// `auto`, `ebpf`, `psi` or `poll`.
     pub(crate) source: &'static str,
+    /// How often `poll` samples; every 10 s, as the kubelet does, unless a test changes it.
+    pub(crate) poll_period: &'static str,
     /// The threshold of work.slice itself, below its own memory.max.
     pub(crate) slice_threshold_bytes: Option<u64>,
     /// Let the kernel itself stop what grows past the threshold.
@@ -73,6 +75,7 @@ impl Settings {
         Self {
             threshold_bytes,
             source: "auto",
+            poll_period: "10s",
             slice_threshold_bytes: None,
             kernel_brake: false,
             stall_percent: None,
@@ -96,10 +99,18 @@ impl Settings {
         PathBuf::from(format!("/run/agent-{}.yaml", self.port))
     }
 
+    /// Writes that file.
+    pub(crate) fn write(&self) -> Result<PathBuf> {
+        let file = self.file();
+        fs::write(&file, self.to_yaml()).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(file)
+    }
+
     fn to_yaml(&self) -> String {
         let Self {
             threshold_bytes,
             source,
+            poll_period,
             slice_threshold_bytes,
             kernel_brake,
             stall_percent,
@@ -117,7 +128,7 @@ machine:
     - {{match: user.slice/**, priority: 0}}
   victimsPerMinute: {victims_per_minute}
   source: {source}
-  pollPeriod: 10s
+  pollPeriod: {poll_period}
   metricsAddress: 127.0.0.1:{port}
   logFormat: json
 "
@@ -178,8 +189,7 @@ impl Agent {
 
     /// Has `command` become the agent, with its file of configuration in place.
     pub(crate) fn launch_by(settings: &Settings, mut command: Command) -> Result<Self> {
-        let config = settings.file();
-        fs::write(&config, settings.to_yaml())?;
+        let config = settings.write()?;
         let log = PathBuf::from(format!("/run/agent-{}.log", settings.port));
         // Appended to, so that it can be emptied meanwhile.
         let out = File::options().create(true).append(true).open(&log)?;
@@ -348,6 +358,27 @@ fn threads(process: u32) -> String {
     tasks.map(of).collect::<Vec<_>>().join("; ")
 }
 
+/// Its version, as it prints it.
+pub(crate) fn version() -> Result<String> {
+    let output = Command::new(program()).arg("--version").output().context("cannot start the agent")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    Ok(said.trim().trim_start_matches("plimsoll ").to_owned())
+}
+
+/// Which processes the OOM killer would select, by the agent's `explain`: their cgroups, the first choice first.
+pub(crate) fn oom_choices(configuration: &Path) -> Result<Vec<String>> {
+    let mut explain = Command::new(program());
+    explain.arg("explain").arg("--config").arg(configuration).args(["--output", "json"]);
+    let output = explain.output().context("cannot start the agent's explain")?;
+    if !output.status.success() {
+        bail!("explain ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    let answer: Value = serde_json::from_slice(&output.stdout)?;
+    let choices = answer["oom"].as_array().context("explain names no choice of the OOM killer")?;
+    let cgroup = |it: &Value| it["cgroup"].as_str().unwrap_or_default().trim_start_matches('/').to_owned();
+    Ok(choices.iter().map(cgroup).collect())
+}
+
 /// What the agent's `replay` makes of a trace, sample by sample.
 pub(crate) fn replayed(trace: &Path, configuration: &Path) -> Result<Vec<Value>> {
     let mut replay = Command::new(program());
@@ -389,6 +420,7 @@ mod tests {
     fn what_tests_write_is_what_the_agent_reads() {
         let settings = Settings {
             source: "psi",
+            poll_period: "100ms",
             slice_threshold_bytes: Some(64 << 20),
             kernel_brake: true,
             stall_percent: Some(100),
@@ -397,6 +429,7 @@ mod tests {
         let read = plimsoll_config::parse(&settings.to_yaml(), "test.yaml").unwrap();
         assert_eq!(read.machine.metrics_address.port(), 10_350);
         assert_eq!(read.machine.source, plimsoll_config::SourceChoice::Psi);
+        assert_eq!(read.machine.poll_period, Duration::from_millis(100));
         assert_eq!(read.machine.slices[0].path.as_str(), "work.slice");
         assert_eq!(read.machine.brake.in_kernel.len(), 2);
         assert!(read.machine.workloads[2].pattern.matches("work.slice/hog"));

@@ -1,12 +1,16 @@
-//! Block devices made for a test: one that answers slowly, and compressed memory to swap to.
+//! Block devices made for a test: one that answers slowly, and what is swapped to.
 //!
-//! Both are modules of the kernel, loaded by the machine's first process; where one is missing the test is not run.
+//! Slow devices and compressed memory are modules of the kernel, loaded by the machine's first process; where one is
+//! missing the test is not run.
 
 use crate::machine::{set, wait_for};
 use crate::map::{swap_off, swap_on};
 use anyhow::{Context as _, Result};
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt as _;
+use rustix::fs::{FallocateFlags, fallocate};
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,26 +66,56 @@ impl Drop for Slow {
     }
 }
 
-/// Swap on compressed memory.
-pub(crate) struct Swap(());
+/// Swap that is on.
+pub(crate) enum Swap {
+    /// On compressed memory.
+    Zram,
+    /// On a file.
+    File(CString),
+}
 
 impl Swap {
-    /// Makes `mib` MiB of it and turns it on.
+    /// Makes `mib` MiB of it in compressed memory and turns it on.
     pub(crate) fn start(mib: u64) -> Result<Self> {
         set(format!("{ZRAM}/disksize"), &format!("{mib}M"))?;
-        let bytes = mib << 20;
         let file = OpenOptions::new().write(true).open("/dev/zram0").context("cannot open /dev/zram0")?;
-        file.write_all_at(&header(bytes, rustix::param::page_size())?, 0)?;
+        Self::Zram.turn_on(&file, mib)
+    }
+
+    /// Makes a file of `mib` MiB and turns swap to it on.
+    pub(crate) fn on_file(path: &Path, mib: u64) -> Result<Self> {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+        let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+        fallocate(&file, FallocateFlags::empty(), 0, mib << 20).context("cannot allocate a file to swap to")?;
+        Self::File(CString::new(path.as_os_str().as_bytes())?).turn_on(&file, mib)
+    }
+
+    fn turn_on(self, file: &File, mib: u64) -> Result<Self> {
+        file.write_all_at(&header(mib << 20, rustix::param::page_size())?, 0)?;
         file.sync_all()?;
-        swap_on(c"/dev/zram0").context("cannot swap to /dev/zram0")?;
-        Ok(Self(()))
+        swap_on(self.path()).with_context(|| format!("cannot swap to {:?}", self.path()))?;
+        Ok(self)
+    }
+
+    fn path(&self) -> &CStr {
+        match self {
+            Self::Zram => c"/dev/zram0",
+            Self::File(path) => path,
+        }
+    }
+
+    fn turn_off(&self) -> Result<()> {
+        swap_off(self.path())?;
+        match self {
+            Self::Zram => set(format!("{ZRAM}/reset"), "1"),
+            Self::File(path) => Ok(fs::remove_file(OsStr::from_bytes(path.to_bytes()))?),
+        }
     }
 }
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        let off = swap_off(c"/dev/zram0").map_err(anyhow::Error::from).and_then(|()| set(format!("{ZRAM}/reset"), "1"));
-        if let Err(error) = off {
+        if let Err(error) = self.turn_off() {
             eprintln!("cannot take swap away: {error:#}");
         }
     }

@@ -253,6 +253,15 @@ impl KernelLog {
         Ok(false)
     }
 
+    /// The processes that the OOM killer has killed since, in their order.
+    pub(crate) fn oom_killed(&mut self) -> Result<Vec<u32>> {
+        let mut found = Vec::new();
+        while let Some(line) = self.next()? {
+            found.extend(oom_killed(&line));
+        }
+        Ok(found)
+    }
+
     /// The records since of system calls that a filter barred: the kernel audits them.
     pub(crate) fn barred_calls(&mut self) -> Result<Vec<String>> {
         let mut found = Vec::new();
@@ -265,9 +274,25 @@ impl KernelLog {
     }
 }
 
+/// The process that a line of the kernel's log reports as killed by the OOM killer (`__oom_kill_process`).
+fn oom_killed(line: &str) -> Option<u32> {
+    line.split_once("ut of memory: Killed process ")?.1.split(' ').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oom_killers_victim_is_named_in_the_kernels_log() {
+        for (line, victim) in [
+            ("Out of memory: Killed process 143 (plimsoll-guest) total-vm:1440kB", Some(143)),
+            ("Memory cgroup out of memory: Killed process 7 (x) total-vm:1kB", Some(7)),
+            ("oom_reaper: reaped process 143 (plimsoll-guest), now anon-rss:0kB", None),
+        ] {
+            assert_eq!(oom_killed(line), victim, "{line}");
+        }
+    }
 
     #[test]
     fn a_number_is_found_by_its_whole_key() {

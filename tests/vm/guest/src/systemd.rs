@@ -26,7 +26,7 @@ pub(crate) fn is_here() -> bool {
 }
 
 /// Runs a command and gives what it prints; an error with that where it fails.
-fn run(command: &mut Command) -> Result<String> {
+pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
     let said = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
     let trouble = String::from_utf8_lossy(&output.stderr);
@@ -75,14 +75,19 @@ fn put(folder: &str, text: &str) -> Result<()> {
 
 /// Starts a service of system.slice that runs this program, with these properties, and gives its cgroup.
 pub(crate) fn start_guest(name: &str, properties: &[&str], words: &[&str]) -> Result<Cgroup> {
+    start_guest_in("system.slice", name, properties, words)
+}
+
+/// The same in another slice.
+pub(crate) fn start_guest_in(slice: &str, name: &str, properties: &[&str], words: &[&str]) -> Result<Cgroup> {
     let unit = unit_of(name);
     // It may be frozen when it is stopped.
     let properties = ["KillSignal=SIGKILL"].iter().chain(properties).flat_map(|property| ["--property", property]);
     let program = std::env::current_exe()?;
     let mut command = Command::new("systemd-run");
-    command.args(["--quiet", "--slice=system.slice", "--unit", &unit]).args(properties).arg(program).args(words);
+    command.args(["--quiet", "--slice", slice, "--unit", &unit]).args(properties).arg(program).args(words);
     run(&mut command)?;
-    Cgroup::existing(&format!("system.slice/{unit}"))
+    Cgroup::existing(&format!("{slice}/{unit}"))
 }
 
 /// The name of such a service.
