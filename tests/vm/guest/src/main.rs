@@ -8,6 +8,7 @@ mod act_tests;
 mod agent;
 mod attacker;
 mod bad_config_tests;
+mod bench;
 mod block;
 mod blocked_tests;
 mod breathe;
@@ -59,6 +60,8 @@ enum Command {
     Suite(suite::Arguments),
     /// Measure: the same growing process met by one watcher after another.
     Demo(demo::Arguments),
+    /// Measure: one workload met by one rival after another, on a machine with systemd.
+    Bench(bench::Arguments),
     /// Cross a slice's threshold again and again, and compare what the agent holds at the beginning and at the end.
     Soak(soak::Arguments),
     /// Grow in one way, to a size, at a rate.
@@ -71,6 +74,8 @@ enum Command {
     Contained(container::Arguments),
     /// Try to reach the agent and other workloads.
     Reach(reach::Arguments),
+    /// Use memory within a reservation again and again, and note the longest time without.
+    Survivor(bench::survivor::Arguments),
     /// Hold a little memory and do nothing: a bystander that must survive.
     Idle(hog::IdleArguments),
 }
@@ -79,12 +84,14 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Suite(arguments) => suite::main(&arguments),
         Command::Demo(arguments) => demo::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Bench(arguments) => bench::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Soak(arguments) => soak::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Hog(arguments) => hog::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Breathe(arguments) => breathe::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Within(arguments) => hog::within(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Contained(arguments) => container::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Reach(arguments) => reach::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Survivor(arguments) => bench::survivor::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

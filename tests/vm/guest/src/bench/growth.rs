@@ -1,0 +1,82 @@
+//! What all processes of a workload together had filled when.
+
+use crate::measure::{filled_at, past, rate_before};
+use crate::record::Filled;
+
+/// The records of its processes; no record where what it does is not noted.
+#[derive(Default)]
+pub(super) struct Growth {
+    records: Vec<Vec<Filled>>,
+    /// What a process takes between two entries.
+    piece_bytes: u64,
+}
+
+impl Growth {
+    /// One part in `part` of what the records have was taken.
+    pub(super) fn new(mut records: Vec<Vec<Filled>>, piece_bytes: u64, part: u64) -> Self {
+        records.retain(|record| !record.is_empty());
+        for entry in records.iter_mut().flatten() {
+            entry.bytes /= part;
+        }
+        Self { records, piece_bytes: piece_bytes / part }
+    }
+
+    /// Bytes a second over the tenth of a second before `at_ns`.
+    pub(super) fn rate_before(&self, at_ns: u64) -> Option<u64> {
+        self.records.iter().filter_map(|record| rate_before(record, at_ns)).reduce(|one, other| one + other)
+    }
+
+    /// What was taken after `at_ns` at most: all of the pieces that the processes were at.
+    pub(super) fn past(&self, at_ns: u64) -> Option<u64> {
+        let of = |record: &Vec<Filled>| match filled_at(record, at_ns) {
+            Some(_) => past(record, at_ns),
+            None => record.last().map(|entry| entry.bytes),
+        };
+        let taken = self.records.iter().filter_map(of).reduce(|one, other| one + other);
+        taken.map(|taken| taken + self.piece_bytes * self.records.len() as u64)
+    }
+
+    /// When the last piece was filled.
+    pub(super) fn last_ns(&self) -> Option<u64> {
+        self.records.iter().filter_map(|record| Some(record.last()?.at_ns)).max()
+    }
+
+    /// All that was filled.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        self.records.iter().filter_map(|record| Some(record.last()?.bytes)).reduce(|one, other| one + other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records() -> Vec<Vec<Filled>> {
+        let filled = |at_ns, bytes| Filled { at_ns, bytes };
+        vec![vec![filled(1000, 10), filled(3000, 30)], vec![], vec![filled(1900, 8), filled(2500, 16)]]
+    }
+
+    #[test]
+    fn what_several_processes_took_is_added_up() {
+        let growth = Growth::new(records(), 4, 1);
+        assert_eq!(growth.bytes(), Some(46));
+        assert_eq!(growth.last_ns(), Some(3000));
+        // 10 of the first, 8 of the other, and a piece of each.
+        assert_eq!(growth.past(2000), Some(30 - 20 + 16 - 9 + 8));
+        // The other had filled nothing by then.
+        assert_eq!(growth.past(1000), Some(20 + 16 + 8));
+        assert_eq!(growth.rate_before(2000), Some(10_000_000 + 10_000_000));
+    }
+
+    #[test]
+    fn what_is_noted_may_be_more_than_what_is_taken() {
+        let growth = Growth::new(records(), 4, 2);
+        assert_eq!((growth.bytes(), growth.past(3000)), (Some(23), Some(4)));
+    }
+
+    #[test]
+    fn nothing_is_known_of_what_notes_nothing() {
+        let growth = Growth::default();
+        assert_eq!((growth.bytes(), growth.past(1), growth.last_ns(), growth.rate_before(1)), (None, None, None, None));
+    }
+}

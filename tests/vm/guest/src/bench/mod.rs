@@ -1,0 +1,258 @@
+//! The measured table's cells: one workload on one machine with one kind of swap, met by one rival after another.
+//!
+//! All rivals are met in one boot, in an order that is drawn anew for each round. In every round the crossing is taken in
+//! the kernel by the guest's own observer, what the workload had filled comes from its own record, and what was available
+//! from /proc/meminfo, read every few milliseconds, whatever watches memory. It needs a machine with systemd.
+
+mod growth;
+mod living;
+mod rival;
+mod round;
+pub(crate) mod survivor;
+mod workload;
+
+use crate::agent;
+use crate::block::{NULL_BLOCK, Swap};
+use crate::machine::{self, Dice, set};
+use crate::observer::Observer;
+use crate::scene::MIB;
+use crate::systemd::{self, run, systemctl};
+use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum;
+use rival::Rival;
+use round::{BareKill, Round};
+use rustix::mount::{MountFlags, mount};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How memory is filled.
+    #[arg(long)]
+    workload: workload::Kind,
+    /// What is swapped to: half as much as there is memory.
+    #[arg(long, default_value = "none")]
+    swap: SwapKind,
+    /// What watches memory, one at a time.
+    #[arg(long, value_delimiter = ',', required = true)]
+    rivals: Vec<Rival>,
+    /// How many rounds are played with each of them, as in `plimsoll-ebpf=20,earlyoom=5`; one where nothing is said.
+    #[arg(long, value_delimiter = ',', value_parser = rounds_of)]
+    rounds: Vec<(Rival, usize)>,
+    /// The threshold: act below so many MiB available, which is what is left before the OOM killer.
+    #[arg(long, default_value_t = 100)]
+    room_mib: u64,
+    /// What the order of the rivals and the moments within their periods are drawn from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the measurements are written, as JSON.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+/// `RIVAL=NUMBER`
+fn rounds_of(text: &str) -> Result<(Rival, usize), String> {
+    let (rival, number) = text.split_once('=').ok_or("RIVAL=NUMBER is expected")?;
+    Ok((Rival::from_str(rival, false)?, number.parse().map_err(|error| format!("{number}: {error}"))?))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum SwapKind {
+    None,
+    /// Compressed memory.
+    Zram,
+    /// A file on the machine's disk.
+    Disk,
+}
+
+impl SwapKind {
+    /// Turns it on, with nothing in it.
+    fn start(self) -> Result<Option<Swap>> {
+        let mib = machine::meminfo("MemTotal")? / MIB / 2;
+        match self {
+            Self::None => Ok(None),
+            Self::Zram => Swap::start(mib).map(Some),
+            Self::Disk => Swap::on_file(Path::new("/var/tmp/swap"), mib).map(Some),
+        }
+    }
+}
+
+/// The slice of all workloads, which systemd-oomd monitors in its rounds.
+const SLICE: &str = "work.slice";
+/// A slice without processes in it. Because of its accounting systemd keeps the controllers on for all cgroups of the
+/// slice, whatever units come and go there.
+const ANCHOR: &str = "work-anchor.slice";
+const UNITS: &str = "/run/systemd/system";
+
+/// How many processes are killed with no rival.
+const BARE_KILLS: usize = 5;
+
+/// All that was measured. Times are nanoseconds, sizes bytes; what did not happen is null.
+#[derive(Serialize)]
+struct Measured {
+    kernel: String,
+    cpus: usize,
+    page_bytes: usize,
+    memory_bytes: u64,
+    workload: String,
+    swap: String,
+    room_bytes: u64,
+    seed: u64,
+    versions: BTreeMap<String, String>,
+    rounds: Vec<Round>,
+    bare_kills: Vec<BareKill>,
+}
+
+/// What is done next: a round with a rival, or a kill without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    rival: Option<Rival>,
+    number: usize,
+}
+
+/// All turns, in an order that is drawn anew among those of one number.
+fn turns(rounds: &[(Option<Rival>, usize)], dice: &mut Dice) -> Vec<Turn> {
+    let most = rounds.iter().map(|(_, rounds)| *rounds).max().unwrap_or(0);
+    let mut turns = Vec::new();
+    for number in 0..most {
+        let first = turns.len();
+        turns.extend(rounds.iter().filter(|(_, rounds)| *rounds > number).map(|&(rival, _)| Turn { rival, number }));
+        for last in (first + 1..turns.len()).rev() {
+            let other = first + usize::try_from(dice.below((last - first + 1) as u64)).unwrap_or(0);
+            turns.swap(last, other);
+        }
+    }
+    turns
+}
+
+/// The name on the command line.
+fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// What each round plays in.
+struct Bench {
+    observer: Observer,
+    workload: workload::Kind,
+    swap: SwapKind,
+    threshold_bytes: u64,
+    dice: Dice,
+}
+
+pub(crate) fn main(arguments: &Arguments) -> Result<()> {
+    ensure!(systemd::is_here(), "rivals are units of systemd: boot with `--root systemd`");
+    // It measures; what is to be killed is another process.
+    machine::oom_score_adjust(-1000)?;
+    rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::FUTURE)
+        .context("cannot lock the observer's memory")?;
+    set_up()?;
+    let mut dice = Dice::new(arguments.seed);
+    let rounds_of =
+        |rival: Rival| arguments.rounds.iter().find(|(it, _)| *it == rival).map_or(1, |(_, rounds)| *rounds);
+    let mut rounds: Vec<_> = arguments.rivals.iter().map(|rival| (Some(*rival), rounds_of(*rival))).collect();
+    if !arguments.workload.is_harmless() {
+        rounds.push((None, BARE_KILLS));
+    }
+    let turns = turns(&rounds, &mut dice);
+    let mut measured = Measured {
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
+        cpus: thread::available_parallelism()?.get(),
+        page_bytes: rustix::param::page_size(),
+        memory_bytes: machine::meminfo("MemTotal")?,
+        workload: name(&arguments.workload),
+        swap: name(&arguments.swap),
+        room_bytes: arguments.room_mib * MIB,
+        seed: arguments.seed,
+        versions: versions()?,
+        rounds: Vec::new(),
+        bare_kills: Vec::new(),
+    };
+    let mut bench = Bench {
+        observer: Observer::new()?,
+        workload: arguments.workload,
+        swap: arguments.swap,
+        threshold_bytes: arguments.room_mib * MIB,
+        dice,
+    };
+    println!("PLAN {}", turns.len());
+    for (index, turn) in turns.iter().enumerate() {
+        let of = format!("ROUND {} of {}", index + 1, turns.len());
+        if let Some(rival) = turn.rival {
+            let round = bench.round(rival, turn.number);
+            let round = round.with_context(|| format!("round {} of {}", turn.number, name(&rival)))?;
+            println!("{of} {round}");
+            measured.rounds.push(round);
+        } else {
+            let kill = bench.bare_kill().with_context(|| format!("bare kill {}", turn.number))?;
+            println!("{of} {kill}");
+            measured.bare_kills.push(kill);
+        }
+        // After each: what was measured so far survives whatever comes.
+        save(&arguments.out, &measured)?;
+    }
+    Ok(())
+}
+
+fn save(path: &Path, measured: &Measured) -> Result<()> {
+    let text = serde_json::to_string_pretty(measured)?;
+    fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Makes the slice of the workloads, and what they need beside.
+fn set_up() -> Result<()> {
+    fs::create_dir_all(UNITS)?;
+    let reserved = survivor::RESERVED;
+    set(format!("{UNITS}/{SLICE}"), &format!("[Unit]\nDescription=Workloads\n[Slice]\n{reserved}\n"))?;
+    let accounting = "MemoryAccounting=yes\nTasksAccounting=yes";
+    set(format!("{UNITS}/{ANCHOR}"), &format!("[Unit]\nDescription=Keeps controllers on\n[Slice]\n{accounting}\n"))?;
+    systemctl(&["daemon-reload"])?;
+    systemctl(&["start", SLICE, ANCHOR])?;
+    fs::create_dir_all(workload::TMPFS)?;
+    mount("tmpfs", workload::TMPFS, "tmpfs", MountFlags::empty(), c"size=0,nr_inodes=0")
+        .context("cannot mount a tmpfs")?;
+    if !Path::new(NULL_BLOCK).exists() {
+        mount("configfs", "/sys/kernel/config", "configfs", MountFlags::empty(), None)
+            .context("cannot mount configfs")?;
+    }
+    Ok(())
+}
+
+/// The versions of the agent and of the rivals' packages, as far as they are installed.
+fn versions() -> Result<BTreeMap<String, String>> {
+    let mut versions = BTreeMap::from([("plimsoll".to_owned(), agent::version()?)]);
+    for package in rival::PACKAGES {
+        let said = run(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", package]));
+        versions.extend(said.ok().map(|version| (package.to_owned(), version)));
+    }
+    Ok(versions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rival_is_met_in_each_of_its_rounds_in_an_order_that_changes() {
+        let rivals: Vec<_> = Rival::value_variants().iter().map(|rival| (Some(*rival), 3)).collect();
+        let turns = turns(&[&rivals[..], &[(None, 1)]].concat(), &mut Dice::new(1));
+        assert_eq!(turns.len(), rivals.len() * 3 + 1);
+        let numbers: Vec<usize> = turns.iter().map(|turn| turn.number).collect();
+        assert!(numbers.is_sorted(), "{numbers:?}");
+        let order = |number| turns.iter().filter(|turn| turn.number == number).map(|it| it.rival).collect::<Vec<_>>();
+        assert!(order(0).contains(&None) && !order(1).contains(&None));
+        assert_ne!(order(1), order(2));
+        assert!(rivals.iter().all(|(rival, _)| order(2).contains(rival)));
+    }
+
+    #[test]
+    fn rounds_are_given_by_rival() {
+        assert_eq!(rounds_of("systemd-oomd=5"), Ok((Rival::SystemdOomd, 5)));
+        for text in ["earlyoom", "nobody=5", "earlyoom=x"] {
+            assert!(rounds_of(text).is_err(), "{text}");
+        }
+    }
+}

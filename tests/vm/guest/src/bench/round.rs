@@ -1,0 +1,406 @@
+//! One round: a clean machine, the survivor, the rival, the workload, and what came of it.
+
+use super::growth::Growth;
+use super::living::{self, Living};
+use super::rival::{self, Rival, Running};
+use super::survivor::{self, Survivor};
+use super::workload::{self, Workload};
+use super::{Bench, name};
+use crate::agent::{Settings, oom_choices};
+use crate::block::Swap;
+use crate::machine::{self, KernelLog, meminfo, now_ns, set, wait_for};
+use crate::measure::{Sample, back, crossed_ns, sampled, woke};
+use crate::scene::{MIB, PATIENCE};
+use anyhow::{Context as _, Result, ensure};
+use plimsoll_sense::Generation;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked what the workload does.
+const TICK: Duration = Duration::from_millis(5);
+/// How long an event of a crossing just before the end may take.
+const LAST_EVENT: Duration = Duration::from_millis(200);
+/// How long memory has to be back, and what lives may not grow, before a round is over in which not all was killed.
+const REST: Duration = Duration::from_secs(1);
+/// By how much it may grow within that and count as at rest.
+const STILL_BYTES: u64 = MIB;
+
+#[derive(Default, Serialize)]
+pub(super) struct Round {
+    rival: String,
+    number: usize,
+    threshold_bytes: u64,
+    /// How fast it grew in the tenth of a second before the crossing.
+    rate_bytes_per_s: Option<u64>,
+    /// From the crossing to Plimsoll's wake and to its decision, by its log.
+    crossed_to_awake_ns: Option<u64>,
+    crossed_to_decided_ns: Option<u64>,
+    /// From the crossing to the last piece that was filled; to the least that was available where that is not noted.
+    crossed_to_stopped_ns: Option<u64>,
+    /// What was taken after the crossing at most; how far below the threshold memory was seen where that is not noted.
+    past_threshold_bytes: Option<u64>,
+    crossed_to_memory_back_ns: Option<u64>,
+    /// The least that was available in any sample.
+    lowest_available_bytes: Option<u64>,
+    killed_by: Option<&'static str>,
+    oom_kills: u64,
+    /// The cgroups that lost a process.
+    victims: BTreeSet<String>,
+    /// Those of them that are not the workload's, or where nothing had to be killed.
+    wrong_victims: BTreeSet<String>,
+    /// Whether `explain`, asked on the way to the threshold, named the workload that the OOM killer chose first.
+    predicted: Option<bool>,
+    survivor_longest_stall_ns: Option<u64>,
+    /// The last lines of the rival's log, where something went wrong.
+    log: Option<String>,
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let past = self.past_threshold_bytes.map_or("-".to_owned(), |bytes| (bytes / 1024).to_string());
+        write!(
+            f,
+            "{} killed_by={} awake_ms={} stopped_ms={} back_ms={} past_kib={past} oom_kills={} wrong_victims={} \
+             survivor_stall_ms={}",
+            self.rival,
+            self.killed_by.unwrap_or("none"),
+            ms(self.crossed_to_awake_ns),
+            ms(self.crossed_to_stopped_ns),
+            ms(self.crossed_to_memory_back_ns),
+            self.oom_kills,
+            self.wrong_victims.len(),
+            ms(self.survivor_longest_stall_ns),
+        )
+    }
+}
+
+/// A workload that was killed as soon as it crossed the threshold, by a write to cgroup.kill and nothing else.
+#[derive(Serialize)]
+pub(super) struct BareKill {
+    /// What it had taken.
+    bytes: Option<u64>,
+    /// From the write to an empty cgroup, and to memory above the threshold.
+    emptied_ns: Option<u64>,
+    memory_back_ns: Option<u64>,
+}
+
+impl fmt::Display for BareKill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bare-kill emptied_ms={} back_ms={}", ms(self.emptied_ns), ms(self.memory_back_ns))
+    }
+}
+
+fn ms(ns: Option<u64>) -> String {
+    ns.map_or("-".to_owned(), |ns| format!("{:.1}", Duration::from_nanos(ns).as_secs_f64() * 1e3))
+}
+
+/// What was seen while the workload grew.
+struct Seen {
+    /// When the threshold was crossed, by the kernel's event.
+    crossed_ns: Option<u64>,
+    /// The cgroup of the process that the OOM killer was expected to choose.
+    expected: Option<String>,
+}
+
+impl Bench {
+    /// A machine on which nothing is left of the round before, and swap that is empty.
+    fn clean(&self) -> Result<Option<Swap>> {
+        workload::clear()?;
+        rival::clear()?;
+        survivor::clear()?;
+        set("/proc/sys/vm/drop_caches", "3")?;
+        self.swap.start()
+    }
+
+    pub(super) fn round(&mut self, rival: Rival, number: usize) -> Result<Round> {
+        let swap = self.clean()?;
+        let threshold_bytes = self.threshold_bytes;
+        let survivor = Survivor::start()?;
+        let running = rival.start(threshold_bytes)?;
+        let mut workload = Workload::prepare(self.workload, threshold_bytes)?;
+        let before = living::lasting()?;
+        thread::sleep(Duration::from_millis(self.dice.below(rival.period_ms().max(1))));
+        let (oom_before, mut log) = (machine::oom_kills()?, KernelLog::from_now()?);
+        let available = meminfo("MemAvailable")?;
+        ensure!(available > threshold_bytes, "only {available} bytes are available before anything grows");
+        let generation = self.observer.arm(threshold_bytes)?;
+        let started = now_ns();
+        survivor.begin();
+        let asks = rival == Rival::OomKiller && !self.workload.is_harmless();
+        let (samples, seen) = sampled(|| self.watch_and_ask(&mut workload, generation, asks, available))?;
+        let oom_kills = machine::oom_kills()? - oom_before;
+        let survivor_longest_stall_ns = survivor.longest_stall_ns();
+        let (victims, growth) = (victims(&before, &workload)?, workload.growth()?);
+        let chosen = log.oom_killed()?.first().map(|pid| before.get(pid).cloned().unwrap_or_else(workload::cgroup));
+        let mut round = Round {
+            rival: name(&rival),
+            number,
+            threshold_bytes,
+            killed_by: killed_by(oom_kills, !victims.is_empty(), rival),
+            oom_kills,
+            wrong_victims: wrong(&victims, self.workload.is_harmless()),
+            victims,
+            predicted: chosen.zip(seen.expected).map(|(chosen, expected)| chosen == expected),
+            survivor_longest_stall_ns,
+            ..Round::default()
+        };
+        // It kills first and reports later.
+        if round.killed_by == Some(RIVAL)
+            && let Running::Agent(..) = running
+        {
+            let _ = wait_for("the decision is reported", PATIENCE, || Ok(woke(&running.lines()).is_some()));
+        }
+        round.time(&samples, &growth, seen.crossed_ns, &running);
+        let went_well = if self.workload.is_harmless() { None } else { Some(RIVAL) };
+        if round.killed_by != went_well || !round.wrong_victims.is_empty() {
+            round.log = running.tail();
+        }
+        // What was not read of a ring buffer keeps place in it.
+        self.observer.oom_kill(started)?;
+        running.stop().context("the rival does not stop")?;
+        workload.end()?;
+        survivor::clear()?;
+        drop(swap);
+        Ok(round)
+    }
+
+    /// Lets the workload grow until the round is over and, where asked to, has `explain` say meanwhile which process the
+    /// OOM killer would choose.
+    fn watch_and_ask(
+        &mut self,
+        workload: &mut Workload,
+        generation: Generation,
+        asks: bool,
+        available: u64,
+    ) -> Result<Seen> {
+        let threshold_bytes = self.threshold_bytes;
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let asked = asks.then(|| scope.spawn(|| expected(threshold_bytes, available, &ended)));
+            let watched = self.watch(workload, generation);
+            ended.store(true, Ordering::Relaxed);
+            let expected = asked.map(|asked| asked.join().map_err(|_| anyhow::anyhow!("the asking thread panicked")));
+            Ok(Seen { crossed_ns: watched?, expected: expected.transpose()?.flatten() })
+        })
+    }
+
+    /// Gives when the threshold was crossed.
+    fn watch(&mut self, workload: &mut Workload, generation: Generation) -> Result<Option<u64>> {
+        workload.begin();
+        let (started, mut crossed, mut rest) = (Instant::now(), None, Rest::default());
+        while started.elapsed() < self.workload.limit() {
+            match crossed {
+                None => crossed = self.observer.wait(generation, TICK)?.map(|crossing| crossing.at_ns),
+                Some(_) => thread::sleep(TICK),
+            }
+            let is_above = meminfo("MemAvailable")? > self.threshold_bytes;
+            let lives = workload.cgroup.populated()?;
+            workload.look()?;
+            let is_at_rest = crossed.is_some() && rest.is_over(now_ns(), is_above, workload.cgroup.current()?);
+            let is_over = if self.workload.is_harmless() { !lives } else { is_above && (!lives || is_at_rest) };
+            if is_over {
+                if crossed.is_none() {
+                    crossed = self.observer.wait(generation, LAST_EVENT)?.map(|crossing| crossing.at_ns);
+                }
+                // The sampler has to see it, too.
+                thread::sleep(TICK * 10);
+                break;
+            }
+        }
+        workload.look()?;
+        Ok(crossed)
+    }
+
+    /// Kills the workload when it crosses the threshold.
+    pub(super) fn bare_kill(&mut self) -> Result<BareKill> {
+        let swap = self.clean()?;
+        Survivor::start()?;
+        let mut workload = Workload::prepare(self.workload, self.threshold_bytes)?;
+        let (generation, started) = (self.observer.arm(self.threshold_bytes)?, now_ns());
+        let oom_before = machine::oom_kills()?;
+        let limit = self.workload.limit();
+        let (samples, (killed_ns, emptied_ns)) = sampled(|| {
+            workload.begin();
+            self.observer.wait(generation, limit)?.context("the threshold was not crossed")?;
+            let killed_ns = now_ns();
+            workload.cgroup.write("cgroup.kill", "1")?;
+            while workload.cgroup.populated()? {
+                thread::sleep(Duration::from_micros(500));
+            }
+            let emptied_ns = now_ns();
+            let _ = wait_for("memory is back", REST, || Ok(meminfo("MemAvailable")? > self.threshold_bytes));
+            thread::sleep(TICK * 10);
+            Ok((killed_ns, emptied_ns))
+        })?;
+        // Where the OOM killer was faster it was no bare kill.
+        let is_bare = machine::oom_kills()? == oom_before;
+        let since = |at: u64| is_bare.then(|| at.saturating_sub(killed_ns));
+        let kill = BareKill {
+            bytes: workload.growth()?.bytes(),
+            emptied_ns: since(emptied_ns),
+            memory_back_ns: back(&samples, killed_ns, self.threshold_bytes).and_then(since),
+        };
+        self.observer.oom_kill(started)?;
+        workload.end()?;
+        survivor::clear()?;
+        drop(swap);
+        Ok(kill)
+    }
+}
+
+impl Round {
+    /// Everything that counts from the crossing. Where a rival that is not Plimsoll was so early that the kernel saw no
+    /// crossing, that is the first sample below the threshold.
+    fn time(&mut self, samples: &[Sample], growth: &Growth, seen_ns: Option<u64>, running: &Running) {
+        let lowest = samples.iter().min_by_key(|sample| sample.bytes);
+        self.lowest_available_bytes = lowest.map(|sample| sample.bytes);
+        let woke = woke(&running.lines());
+        let below_ns = || samples.iter().find(|sample| sample.bytes <= self.threshold_bytes).map(|sample| sample.at_ns);
+        let Some(crossed) = crossed_ns(seen_ns, woke).or_else(below_ns) else { return };
+        let after = |at: u64| at.saturating_sub(crossed);
+        self.rate_bytes_per_s = growth.rate_before(crossed);
+        self.crossed_to_awake_ns = woke.map(|woke| after(woke.at_ns));
+        self.crossed_to_decided_ns = woke.and_then(|woke| woke.decided_ns).map(after);
+        let back_ns = back(samples, crossed, self.threshold_bytes);
+        self.crossed_to_memory_back_ns = back_ns.map(after);
+        // What is still growing at the end was not stopped.
+        let stopped_ns = growth.last_ns().or(lowest.map(|sample| sample.at_ns));
+        self.crossed_to_stopped_ns = back_ns.and(stopped_ns).map(after);
+        let deepest = lowest.map(|sample| self.threshold_bytes.saturating_sub(sample.bytes));
+        self.past_threshold_bytes = growth.past(crossed).or(deepest);
+    }
+}
+
+/// The cgroup of the process that the OOM killer would choose, by the agent's `explain` once half of what there is above
+/// the threshold is taken; nothing where the round ends before.
+fn expected(threshold_bytes: u64, available: u64, ended: &AtomicBool) -> Option<String> {
+    let half = threshold_bytes + available.saturating_sub(threshold_bytes) / 2;
+    while meminfo("MemAvailable").ok()? > half {
+        if ended.load(Ordering::Relaxed) {
+            return None;
+        }
+        thread::sleep(TICK);
+    }
+    let configuration = Settings::with_threshold(threshold_bytes).write().ok()?;
+    match oom_choices(&configuration) {
+        Ok(choices) => choices.into_iter().next(),
+        Err(error) => {
+            println!("no prediction: {error:#}");
+            None
+        }
+    }
+}
+
+/// A kill by whatever watches memory.
+const RIVAL: &str = "rival";
+
+/// What killed: the OOM killer where that killed at all, else the rival, as nothing else kills here.
+fn killed_by(oom_kills: u64, has_victims: bool, rival: Rival) -> Option<&'static str> {
+    match oom_kills {
+        1.. => Some("oom-killer"),
+        0 if has_victims && rival != Rival::OomKiller => Some(RIVAL),
+        0 => None,
+    }
+}
+
+/// The cgroups that lost a process since.
+fn victims(before: &Living, workload: &Workload) -> Result<BTreeSet<String>> {
+    let mut lost = living::lost(before, &living::living()?);
+    // Of the workload's processes some may have ended by themselves, and others may have come since.
+    lost.remove(workload.cgroup.name());
+    lost.extend(workload.is_hurt.then(|| workload.cgroup.name().to_owned()));
+    Ok(lost)
+}
+
+/// The victims that should not have been any.
+fn wrong(victims: &BTreeSet<String>, is_harmless: bool) -> BTreeSet<String> {
+    let workload = workload::cgroup();
+    victims.iter().filter(|victim| is_harmless || **victim != workload).cloned().collect()
+}
+
+/// Whether a round is over in which not all of the workload was killed.
+#[derive(Default)]
+struct Rest {
+    /// Since when memory is back and the workload does not grow, and what it had then.
+    since: Option<(u64, u64)>,
+}
+
+impl Rest {
+    /// Takes note of what is at `now_ns`, and gives whether it is over.
+    fn is_over(&mut self, now_ns: u64, is_above: bool, current: u64) -> bool {
+        let still = |&(_, had): &(u64, u64)| is_above && current <= had + STILL_BYTES;
+        self.since = self.since.filter(still).or(is_above.then_some((now_ns, current)));
+        self.since.is_some_and(|(since, _)| u128::from(now_ns - since) >= REST.as_nanos())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_round_is_over_when_memory_is_back_and_nothing_grows_for_a_second() {
+        let mut rest = Rest::default();
+        for (now, is_above, current, is_over) in [
+            (0, true, 100, false),
+            (SECOND - 1, true, 100, false),
+            // Below in between.
+            (SECOND, false, 100, false),
+            (2 * SECOND, true, 100, false),
+            // Grown in between.
+            (3 * SECOND, true, 101 + STILL_BYTES, false),
+            (4 * SECOND - 1, true, 90, false),
+            (4 * SECOND, true, 90, true),
+        ] {
+            assert_eq!(rest.is_over(now, is_above, current), is_over, "{now}");
+        }
+    }
+
+    #[test]
+    fn the_oom_killer_is_first_in_what_killed() {
+        for (oom_kills, has_victims, rival, expected) in [
+            (0, true, Rival::Earlyoom, Some("rival")),
+            (0, false, Rival::Earlyoom, None),
+            (1, true, Rival::Earlyoom, Some("oom-killer")),
+            (0, true, Rival::OomKiller, None),
+            (2, true, Rival::OomKiller, Some("oom-killer")),
+        ] {
+            assert_eq!(killed_by(oom_kills, has_victims, rival), expected, "{oom_kills} {has_victims} {rival:?}");
+        }
+    }
+
+    #[test]
+    fn a_victim_beside_the_workload_is_wrong_and_any_where_nothing_is_to_be_killed() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let victims = set(&["work.slice/hog", "system.slice/dbus.service"]);
+        assert_eq!(wrong(&victims, false), set(&["system.slice/dbus.service"]));
+        assert_eq!(wrong(&victims, true), victims);
+    }
+
+    #[test]
+    fn figures_count_from_the_crossing() {
+        use crate::record::Filled;
+        let filled = |at_ns, bytes| Filled { at_ns, bytes };
+        let sample = |at_ns, bytes| Sample { at_ns, bytes };
+        let samples = [sample(90, 120), sample(110, 95), sample(130, 60), sample(150, 200)];
+        let mut round = Round { threshold_bytes: 100, ..Round::default() };
+        let growth = Growth::new(vec![vec![filled(80, 0), filled(100, 20), filled(125, 70)]], 5, 1);
+        round.time(&samples, &growth, Some(100), &Running::Nothing);
+        assert_eq!((round.past_threshold_bytes, round.crossed_to_stopped_ns), (Some(55), Some(25)));
+        assert_eq!((round.crossed_to_memory_back_ns, round.lowest_available_bytes), (Some(50), Some(60)));
+        // Without a record, and a crossing that only the samples have.
+        let mut round = Round { threshold_bytes: 100, ..Round::default() };
+        round.time(&samples, &Growth::default(), None, &Running::Nothing);
+        assert_eq!((round.past_threshold_bytes, round.crossed_to_stopped_ns), (Some(40), Some(20)));
+        // Memory that never came back: nothing was stopped.
+        let mut round = Round { threshold_bytes: 100, ..Round::default() };
+        round.time(&samples[..3], &growth, Some(100), &Running::Nothing);
+        assert_eq!((round.crossed_to_memory_back_ns, round.crossed_to_stopped_ns), (None, None));
+    }
+}
