@@ -104,6 +104,11 @@ pub(crate) fn ports(qemu: &mut Command, processor: Processor, files: &[&Path]) {
     }
 }
 
+/// A path as QEMU reads it within an option, where a comma ends a value unless there are two.
+pub(crate) fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
 /// QEMU's arguments for two nodes, each with one half of the memory and of the processors.
 fn nodes(memory: &str, cpus: u32) -> anyhow::Result<Vec<String>> {
     let half = mebibytes(memory).filter(|all| all % 2 == 0).map(|all| all / 2);
@@ -129,7 +134,15 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use super::{Processor, nodes, ports};
+    use super::{Processor, escaped, nodes, ports};
+
+    #[test]
+    fn a_comma_in_a_path_ends_no_value() {
+        assert_eq!(
+            escaped(Path::new("/roots/trixie,earlyoom,nohang/root.ext4")),
+            "/roots/trixie,,earlyoom,,nohang/root.ext4"
+        );
+    }
 
     #[test]
     fn two_nodes_have_one_half_each() {

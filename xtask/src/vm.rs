@@ -391,7 +391,7 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
         Root::Systemd => Some((debian_root::get(&arguments.kernel, &arguments.packages)?, ",snapshot=on")),
     };
     if let Some((image, options)) = disk {
-        let drive = format!("file={},if=virtio,format=raw,cache=unsafe{options}", image.display());
+        let drive = format!("file={},if=virtio,format=raw,cache=unsafe{options}", qemu::escaped(&image));
         qemu.env("TMPDIR", place).arg("-drive").arg(drive);
         append.push_str(" plimsoll.root=/dev/vda");
     }
