@@ -88,7 +88,7 @@ const SLICE: &str = "work.slice";
 const ANCHOR: &str = "work-anchor.slice";
 const UNITS: &str = "/run/systemd/system";
 
-/// How many processes are killed with no rival.
+/// How many times the workload is killed with no rival, where there are as many rounds.
 const BARE_KILLS: usize = 5;
 
 /// All that was measured. Times are nanoseconds, sizes bytes; what did not happen is null.
@@ -155,7 +155,8 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         |rival: Rival| arguments.rounds.iter().find(|(it, _)| *it == rival).map_or(1, |(_, rounds)| *rounds);
     let mut rounds: Vec<_> = arguments.rivals.iter().map(|rival| (Some(*rival), rounds_of(*rival))).collect();
     if !arguments.workload.is_harmless() {
-        rounds.push((None, BARE_KILLS));
+        let most = rounds.iter().map(|(_, rounds)| *rounds).max().unwrap_or(0);
+        rounds.push((None, most.min(BARE_KILLS)));
     }
     let turns = turns(&rounds, &mut dice);
     let mut measured = Measured {

@@ -98,12 +98,15 @@ fn ms(ns: Option<u64>) -> String {
     ns.map_or("-".to_owned(), |ns| format!("{:.1}", Duration::from_nanos(ns).as_secs_f64() * 1e3))
 }
 
-/// What was seen while the workload grew.
+/// What was seen until the round was over.
 struct Seen {
     /// When the threshold was crossed, by the kernel's event.
     crossed_ns: Option<u64>,
-    /// The cgroup of the process that the OOM killer was expected to choose.
-    expected: Option<String>,
+    /// When it was over: what was left of the workload was killed then.
+    over_ns: u64,
+    oom_kills: u64,
+    survivor_longest_stall_ns: Option<u64>,
+    victims: BTreeSet<String>,
 }
 
 impl Bench {
@@ -131,11 +134,24 @@ impl Bench {
         let started = now_ns();
         survivor.begin();
         let asks = rival == Rival::OomKiller && !self.workload.is_harmless();
-        let (samples, seen) = sampled(|| self.watch_and_ask(&mut workload, generation, asks, available))?;
-        let oom_kills = machine::oom_kills()? - oom_before;
-        let survivor_longest_stall_ns = survivor.longest_stall_ns();
-        let (victims, growth) = (victims(&before, &workload)?, workload.growth()?);
-        let chosen = log.oom_killed()?.first().map(|pid| before.get(pid).cloned().unwrap_or_else(workload::cgroup));
+        let ended = AtomicBool::new(false);
+        let (mut samples, (seen, expected)) = sampled(|| {
+            thread::scope(|scope| {
+                let asked = asks.then(|| scope.spawn(|| expected(threshold_bytes, available, &ended)));
+                let watched = self.watch(&mut workload, generation, &before, &survivor);
+                ended.store(true, Ordering::Relaxed);
+                let asked = asked.map(|asked| asked.join().map_err(|_| anyhow::anyhow!("the asking thread panicked")));
+                Ok((watched?, asked.transpose()?.flatten()))
+            })
+        })?;
+        samples.retain(|sample| sample.at_ns <= seen.over_ns);
+        let Seen { crossed_ns, over_ns: _, oom_kills, survivor_longest_stall_ns, victims } = seen;
+        let oom_kills = oom_kills - oom_before;
+        let growth = workload.growth()?;
+        workload.end()?;
+        // The first that the OOM killer chose.
+        let chosen = log.oom_killed()?.first().filter(|_| oom_kills > 0).copied();
+        let chosen = chosen.map(|pid| before.get(&pid).cloned().unwrap_or_else(workload::cgroup));
         let mut round = Round {
             rival: name(&rival),
             number,
@@ -144,7 +160,7 @@ impl Bench {
             oom_kills,
             wrong_victims: wrong(&victims, self.workload.is_harmless()),
             victims,
-            predicted: chosen.zip(seen.expected).map(|(chosen, expected)| chosen == expected),
+            predicted: chosen.zip(expected).map(|(chosen, expected)| chosen == expected),
             survivor_longest_stall_ns,
             ..Round::default()
         };
@@ -154,7 +170,7 @@ impl Bench {
         {
             let _ = wait_for("the decision is reported", PATIENCE, || Ok(woke(&running.lines()).is_some()));
         }
-        round.time(&samples, &growth, seen.crossed_ns, &running);
+        round.time(&samples, &growth, crossed_ns, &running);
         let went_well = if self.workload.is_harmless() { None } else { Some(RIVAL) };
         if round.killed_by != went_well || !round.wrong_victims.is_empty() {
             round.log = running.tail();
@@ -162,34 +178,20 @@ impl Bench {
         // What was not read of a ring buffer keeps place in it.
         self.observer.oom_kill(started)?;
         running.stop().context("the rival does not stop")?;
-        workload.end()?;
         survivor::clear()?;
         drop(swap);
         Ok(round)
     }
 
-    /// Lets the workload grow until the round is over and, where asked to, has `explain` say meanwhile which process the
-    /// OOM killer would choose.
-    fn watch_and_ask(
+    /// Lets the workload grow until the round is over, and kills what is left of it: nothing else can be done on a machine
+    /// without memory.
+    fn watch(
         &mut self,
         workload: &mut Workload,
         generation: Generation,
-        asks: bool,
-        available: u64,
+        before: &Living,
+        survivor: &Survivor,
     ) -> Result<Seen> {
-        let threshold_bytes = self.threshold_bytes;
-        let ended = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let asked = asks.then(|| scope.spawn(|| expected(threshold_bytes, available, &ended)));
-            let watched = self.watch(workload, generation);
-            ended.store(true, Ordering::Relaxed);
-            let expected = asked.map(|asked| asked.join().map_err(|_| anyhow::anyhow!("the asking thread panicked")));
-            Ok(Seen { crossed_ns: watched?, expected: expected.transpose()?.flatten() })
-        })
-    }
-
-    /// Gives when the threshold was crossed.
-    fn watch(&mut self, workload: &mut Workload, generation: Generation) -> Result<Option<u64>> {
         workload.begin();
         let (started, mut crossed, mut rest) = (Instant::now(), None, Rest::default());
         while started.elapsed() < self.workload.limit() {
@@ -212,7 +214,15 @@ impl Bench {
             }
         }
         workload.look()?;
-        Ok(crossed)
+        let seen = Seen {
+            crossed_ns: crossed,
+            over_ns: now_ns(),
+            oom_kills: machine::oom_kills()?,
+            survivor_longest_stall_ns: survivor.longest_stall_ns(),
+            victims: victims(before, workload)?,
+        };
+        workload.kill()?;
+        Ok(seen)
     }
 
     /// Kills the workload when it crosses the threshold.
@@ -227,7 +237,7 @@ impl Bench {
             workload.begin();
             self.observer.wait(generation, limit)?.context("the threshold was not crossed")?;
             let killed_ns = now_ns();
-            workload.cgroup.write("cgroup.kill", "1")?;
+            workload.kill()?;
             while workload.cgroup.populated()? {
                 thread::sleep(Duration::from_micros(500));
             }

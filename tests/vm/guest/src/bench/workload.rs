@@ -230,11 +230,16 @@ impl Workload {
         Ok(Growth::new(records, (piece_kib << 10) as u64, part))
     }
 
+    /// Kills what is left of it.
+    pub(super) fn kill(&self) -> Result<()> {
+        self.cgroup.write("cgroup.kill", "1")
+    }
+
     /// Kills what is left of it, and takes back what was set for it.
     pub(super) fn end(self) -> Result<()> {
+        self.kill()?;
         let Self { kind: _, cgroup, hogs, gate, most: _, is_hurt: _, settings, device } = self;
         drop(gate);
-        cgroup.write("cgroup.kill", "1")?;
         drop(hogs);
         cgroup.remove()?;
         drop((settings, device));
