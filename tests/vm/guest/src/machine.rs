@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -70,6 +70,41 @@ pub(crate) fn reserves(zoneinfo: &str) -> (u64, u64) {
         }
     }
     (reserve, low)
+}
+
+/// A file of the kernel that is read again and again: without opening it anew, and into a buffer made beforehand, so that
+/// reading it takes no memory where there is none.
+pub(crate) struct Reread {
+    file: File,
+    buffer: Vec<u8>,
+}
+
+impl Reread {
+    /// Room for so many bytes of it.
+    pub(crate) fn open(path: impl AsRef<Path>, room: usize) -> Result<Self> {
+        let path = path.as_ref();
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let mut reread = Self { file, buffer: vec![0; room] };
+        // What the kernel takes for the first reading it keeps.
+        reread.text()?;
+        Ok(reread)
+    }
+
+    /// Its text now, as far as there is room.
+    pub(crate) fn text(&mut self) -> Result<&str> {
+        let mut length = 0;
+        loop {
+            match self.file.read_at(&mut self.buffer[length..], length as u64)? {
+                0 => return Ok(std::str::from_utf8(&self.buffer[..length])?),
+                more => length += more,
+            }
+        }
+    }
+
+    /// The number after `key`, as in [`named`].
+    pub(crate) fn named(&mut self, key: &str) -> Result<u64> {
+        named(self.text()?, key).with_context(|| format!("no number {key}"))
+    }
 }
 
 /// A small figure of randomness that the same seed gives again: xorshift.
@@ -302,6 +337,19 @@ mod tests {
         {
             assert_eq!(named(text, key), value, "{key}");
         }
+    }
+
+    #[test]
+    fn a_file_is_read_again_from_its_beginning_as_far_as_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "populated 1\n").unwrap();
+        let mut all = Reread::open(&path, 64).unwrap();
+        let mut part = Reread::open(&path, 4).unwrap();
+        assert_eq!((all.named("populated").unwrap(), part.text().unwrap()), (1, "popu"));
+        fs::write(&path, "populated 0\n").unwrap();
+        assert_eq!(all.named("populated").unwrap(), 0);
+        assert!(all.named("frozen").is_err());
     }
 
     #[test]

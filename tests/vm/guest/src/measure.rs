@@ -1,10 +1,9 @@
 //! What the measurements share: what was available over time, what a growing process had taken when, and when the agent's
 //! log has it awake.
 
-use crate::machine::{self, now_ns};
+use crate::machine::{Reread, now_ns};
 use crate::record::Filled;
 use anyhow::Result;
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -28,16 +27,13 @@ pub(crate) fn sampled<T>(work: impl FnOnce() -> Result<T>) -> Result<(Vec<Sample
     })
 }
 
-/// Samples every few milliseconds, through a descriptor and into a buffer made beforehand.
+/// Samples every few milliseconds.
 fn sample(ended: &AtomicBool) -> Vec<Sample> {
-    use std::os::unix::fs::FileExt as _;
     let mut samples = Vec::with_capacity(64 * 1024);
-    let Ok(file) = fs::File::open("/proc/meminfo") else { return samples };
-    let mut buffer = [0_u8; 4096];
+    let Ok(mut meminfo) = Reread::open("/proc/meminfo", 4096) else { return samples };
     while !ended.load(Ordering::Relaxed) && samples.len() < samples.capacity() {
         let at_ns = now_ns();
-        let text = file.read_at(&mut buffer, 0).ok().and_then(|length| std::str::from_utf8(&buffer[..length]).ok());
-        if let Some(kib) = text.and_then(|text| machine::named(text, "MemAvailable:")) {
+        if let Ok(kib) = meminfo.named("MemAvailable:") {
             samples.push(Sample { at_ns, bytes: kib * 1024 });
         }
         thread::sleep(Duration::from_millis(2));

@@ -1,9 +1,8 @@
 //! Which processes live in which cgroup, and which cgroups lost some.
 
-use crate::cgroup::{self, Cgroup};
+use crate::cgroup;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -38,11 +37,6 @@ pub(super) fn lasting() -> Result<Living> {
 /// The cgroups with a process in `before` that is not in `after`.
 pub(super) fn lost(before: &Living, after: &Living) -> BTreeSet<String> {
     before.iter().filter(|(pid, _)| !after.contains_key(pid)).map(|(_, cgroup)| cgroup.clone()).collect()
-}
-
-/// How many processes live in a cgroup.
-pub(super) fn count(cgroup: &Cgroup) -> usize {
-    fs::read_to_string(Path::new(cgroup.path()).join("cgroup.procs")).map_or(0, |processes| processes.lines().count())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::workload::{self, Workload};
 use super::{Bench, name};
 use crate::agent::{Settings, oom_choices};
 use crate::block::Swap;
-use crate::machine::{self, KernelLog, meminfo, now_ns, set, wait_for};
+use crate::machine::{self, KernelLog, Reread, meminfo, now_ns, set, wait_for};
 use crate::measure::{Sample, back, crossed_ns, sampled, woke};
 use crate::scene::{MIB, PATIENCE};
 use anyhow::{Context as _, Result, ensure};
@@ -24,9 +24,10 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(5);
 /// How long an event of a crossing just before the end may take.
 const LAST_EVENT: Duration = Duration::from_millis(200);
-/// How long memory has to be back, and what lives may not grow, before a round is over in which not all was killed.
-const REST: Duration = Duration::from_secs(1);
-/// By how much it may grow within that and count as at rest.
+/// How long memory has to be back, and what lives may neither grow nor shrink, before a round is over in which not all was
+/// killed. What dies shrinks, which can take seconds.
+const REST: Duration = Duration::from_secs(2);
+/// By how much it may change within that and count as at rest.
 const STILL_BYTES: u64 = MIB;
 
 #[derive(Default, Serialize)]
@@ -105,8 +106,6 @@ struct Seen {
     /// When it was over: what was left of the workload was killed then.
     over_ns: u64,
     oom_kills: u64,
-    survivor_longest_stall_ns: Option<u64>,
-    victims: BTreeSet<String>,
 }
 
 impl Bench {
@@ -138,16 +137,16 @@ impl Bench {
         let (mut samples, (seen, expected)) = sampled(|| {
             thread::scope(|scope| {
                 let asked = asks.then(|| scope.spawn(|| expected(threshold_bytes, available, &ended)));
-                let watched = self.watch(&mut workload, generation, &before, &survivor);
+                let watched = self.watch(&mut workload, generation);
                 ended.store(true, Ordering::Relaxed);
                 let asked = asked.map(|asked| asked.join().map_err(|_| anyhow::anyhow!("the asking thread panicked")));
                 Ok((watched?, asked.transpose()?.flatten()))
             })
         })?;
         samples.retain(|sample| sample.at_ns <= seen.over_ns);
-        let Seen { crossed_ns, over_ns: _, oom_kills, survivor_longest_stall_ns, victims } = seen;
-        let oom_kills = oom_kills - oom_before;
-        let growth = workload.growth()?;
+        let oom_kills = seen.oom_kills - oom_before;
+        let survivor_longest_stall_ns = survivor.longest_stall_ns();
+        let (victims, growth) = (victims(&before, &workload)?, workload.growth()?);
         workload.end()?;
         // The first that the OOM killer chose.
         let chosen = log.oom_killed()?.first().filter(|_| oom_kills > 0).copied();
@@ -170,7 +169,7 @@ impl Bench {
         {
             let _ = wait_for("the decision is reported", PATIENCE, || Ok(woke(&running.lines()).is_some()));
         }
-        round.time(&samples, &growth, crossed_ns, &running);
+        round.time(&samples, &growth, seen.crossed_ns, &running);
         let went_well = if self.workload.is_harmless() { None } else { Some(RIVAL) };
         if round.killed_by != went_well || !round.wrong_victims.is_empty() {
             round.log = running.tail();
@@ -185,13 +184,8 @@ impl Bench {
 
     /// Lets the workload grow until the round is over, and kills what is left of it: nothing else can be done on a machine
     /// without memory.
-    fn watch(
-        &mut self,
-        workload: &mut Workload,
-        generation: Generation,
-        before: &Living,
-        survivor: &Survivor,
-    ) -> Result<Seen> {
+    fn watch(&mut self, workload: &mut Workload, generation: Generation) -> Result<Seen> {
+        let (mut meminfo, mut vmstat) = (Reread::open("/proc/meminfo", 4096)?, Reread::open("/proc/vmstat", 16 << 10)?);
         workload.begin();
         let (started, mut crossed, mut rest) = (Instant::now(), None, Rest::default());
         while started.elapsed() < self.workload.limit() {
@@ -199,10 +193,10 @@ impl Bench {
                 None => crossed = self.observer.wait(generation, TICK)?.map(|crossing| crossing.at_ns),
                 Some(_) => thread::sleep(TICK),
             }
-            let is_above = meminfo("MemAvailable")? > self.threshold_bytes;
-            let lives = workload.cgroup.populated()?;
+            let is_above = meminfo.named("MemAvailable:")? * 1024 > self.threshold_bytes;
+            let lives = workload.lives()?;
             workload.look()?;
-            let is_at_rest = crossed.is_some() && rest.is_over(now_ns(), is_above, workload.cgroup.current()?);
+            let is_at_rest = crossed.is_some() && rest.is_over(now_ns(), is_above, workload.current()?);
             let is_over = if self.workload.is_harmless() { !lives } else { is_above && (!lives || is_at_rest) };
             if is_over {
                 if crossed.is_none() {
@@ -214,13 +208,7 @@ impl Bench {
             }
         }
         workload.look()?;
-        let seen = Seen {
-            crossed_ns: crossed,
-            over_ns: now_ns(),
-            oom_kills: machine::oom_kills()?,
-            survivor_longest_stall_ns: survivor.longest_stall_ns(),
-            victims: victims(before, workload)?,
-        };
+        let seen = Seen { crossed_ns: crossed, over_ns: now_ns(), oom_kills: vmstat.named("oom_kill")? };
         workload.kill()?;
         Ok(seen)
     }
@@ -238,7 +226,7 @@ impl Bench {
             self.observer.wait(generation, limit)?.context("the threshold was not crossed")?;
             let killed_ns = now_ns();
             workload.kill()?;
-            while workload.cgroup.populated()? {
+            while workload.lives()? {
                 thread::sleep(Duration::from_micros(500));
             }
             let emptied_ns = now_ns();
@@ -321,8 +309,8 @@ fn killed_by(oom_kills: u64, has_victims: bool, rival: Rival) -> Option<&'static
 fn victims(before: &Living, workload: &Workload) -> Result<BTreeSet<String>> {
     let mut lost = living::lost(before, &living::living()?);
     // Of the workload's processes some may have ended by themselves, and others may have come since.
-    lost.remove(workload.cgroup.name());
-    lost.extend(workload.is_hurt.then(|| workload.cgroup.name().to_owned()));
+    lost.remove(workload.name());
+    lost.extend(workload.is_hurt.then(|| workload.name().to_owned()));
     Ok(lost)
 }
 
@@ -335,14 +323,14 @@ fn wrong(victims: &BTreeSet<String>, is_harmless: bool) -> BTreeSet<String> {
 /// Whether a round is over in which not all of the workload was killed.
 #[derive(Default)]
 struct Rest {
-    /// Since when memory is back and the workload does not grow, and what it had then.
+    /// Since when memory is back and the workload does not change, and what it had then.
     since: Option<(u64, u64)>,
 }
 
 impl Rest {
     /// Takes note of what is at `now_ns`, and gives whether it is over.
     fn is_over(&mut self, now_ns: u64, is_above: bool, current: u64) -> bool {
-        let still = |&(_, had): &(u64, u64)| is_above && current <= had + STILL_BYTES;
+        let still = |&(_, had): &(u64, u64)| is_above && current.abs_diff(had) <= STILL_BYTES;
         self.since = self.since.filter(still).or(is_above.then_some((now_ns, current)));
         self.since.is_some_and(|(since, _)| u128::from(now_ns - since) >= REST.as_nanos())
     }
@@ -352,21 +340,23 @@ impl Rest {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
+    const REST_NS: u64 = 2_000_000_000;
 
     #[test]
-    fn a_round_is_over_when_memory_is_back_and_nothing_grows_for_a_second() {
+    fn a_round_is_over_when_memory_is_back_and_the_workload_does_not_change() {
         let mut rest = Rest::default();
         for (now, is_above, current, is_over) in [
-            (0, true, 100, false),
-            (SECOND - 1, true, 100, false),
+            (0, true, MIB, false),
+            (REST_NS - 1, true, MIB, false),
             // Below in between.
-            (SECOND, false, 100, false),
-            (2 * SECOND, true, 100, false),
+            (REST_NS, false, MIB, false),
+            (2 * REST_NS, true, MIB, false),
             // Grown in between.
-            (3 * SECOND, true, 101 + STILL_BYTES, false),
-            (4 * SECOND - 1, true, 90, false),
-            (4 * SECOND, true, 90, true),
+            (3 * REST_NS, true, 3 * MIB, false),
+            // Shrunk in between.
+            (4 * REST_NS, true, MIB, false),
+            (5 * REST_NS - 1, true, MIB, false),
+            (5 * REST_NS, true, 0, true),
         ] {
             assert_eq!(rest.is_over(now, is_above, current), is_over, "{now}");
         }

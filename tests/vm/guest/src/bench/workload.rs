@@ -1,17 +1,18 @@
 //! What fills memory in a round, or only seems to, in a cgroup of its own beside the survivor.
 
+use super::SLICE;
 use super::growth::Growth;
-use super::{SLICE, living};
 use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::hog::{HUGE_BYTES, MAPPED_BYTES, SOCKET_BYTES};
 use crate::hog_tests::Hog;
-use crate::machine::{KernelSetting, meminfo};
+use crate::machine::{KernelSetting, Reread, meminfo};
 use crate::record;
 use crate::scene::MIB;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
-use std::io::{PipeReader, PipeWriter};
+use std::fs::File;
+use std::io::{PipeReader, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -105,7 +106,8 @@ impl Kind {
 /// A workload whose processes wait to begin, or have begun.
 pub(super) struct Workload {
     kind: Kind,
-    pub(super) cgroup: Cgroup,
+    cgroup: Cgroup,
+    watched: Watched,
     hogs: Vec<Hog>,
     gate: Option<PipeWriter>,
     /// The most processes that it had.
@@ -116,13 +118,35 @@ pub(super) struct Workload {
     device: Option<Slow>,
 }
 
+/// The files of its cgroup, open before memory is short.
+struct Watched {
+    events: Reread,
+    current: Reread,
+    processes: Reread,
+    kill: File,
+}
+
+impl Watched {
+    fn open(cgroup: &Cgroup) -> Result<Self> {
+        let reread = |file, room| Reread::open(cgroup.path().join(file), room);
+        Ok(Self {
+            events: reread("cgroup.events", 256)?,
+            current: reread("memory.current", 64)?,
+            processes: reread("cgroup.procs", 64 << 10)?,
+            kill: File::options().write(true).open(cgroup.path().join("cgroup.kill"))?,
+        })
+    }
+}
+
 impl Workload {
     /// Starts its processes, which wait in its cgroup.
     pub(super) fn prepare(kind: Kind, threshold_bytes: u64) -> Result<Self> {
         let (waiting, gate) = std::io::pipe()?;
+        let cgroup = Cgroup::create(&cgroup())?;
         let mut workload = Self {
             kind,
-            cgroup: Cgroup::create(&cgroup())?,
+            watched: Watched::open(&cgroup)?,
+            cgroup,
             hogs: Vec::new(),
             gate: Some(gate),
             most: 0,
@@ -209,7 +233,7 @@ impl Workload {
         }
         if self.kind == Kind::Fork {
             // The first process has the others for children; what became of them is seen by their number.
-            let now = living::count(&self.cgroup);
+            let now = self.watched.processes.text()?.lines().count();
             self.most = self.most.max(now);
             self.is_hurt |= now < self.most;
         }
@@ -230,15 +254,30 @@ impl Workload {
         Ok(Growth::new(records, (piece_kib << 10) as u64, part))
     }
 
+    /// Whether any of its processes lives.
+    pub(super) fn lives(&mut self) -> Result<bool> {
+        Ok(self.watched.events.named("populated")? == 1)
+    }
+
+    /// What is charged to it, in bytes.
+    pub(super) fn current(&mut self) -> Result<u64> {
+        Ok(self.watched.current.text()?.trim().parse()?)
+    }
+
+    /// Its cgroup.
+    pub(super) fn name(&self) -> &str {
+        self.cgroup.name()
+    }
+
     /// Kills what is left of it.
     pub(super) fn kill(&self) -> Result<()> {
-        self.cgroup.write("cgroup.kill", "1")
+        (&self.watched.kill).write_all(b"1").context("cannot write to cgroup.kill")
     }
 
     /// Kills what is left of it, and takes back what was set for it.
     pub(super) fn end(self) -> Result<()> {
         self.kill()?;
-        let Self { kind: _, cgroup, hogs, gate, most: _, is_hurt: _, settings, device } = self;
+        let Self { kind: _, cgroup, watched: _, hogs, gate, most: _, is_hurt: _, settings, device } = self;
         drop(gate);
         drop(hogs);
         cgroup.remove()?;
