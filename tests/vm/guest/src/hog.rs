@@ -61,6 +61,9 @@ pub(crate) enum Kind {
     /// Page tables, by mapping one small file of tmpfs again and again: `--mib` is what is mapped, one part in 512 of
     /// it is taken.
     PageTables,
+    /// Page tables alone, quickly, by looking at one page of what each table maps and never writing: all of them are the
+    /// page of zeros.
+    Tables,
     /// Reads and rewrites one file (or block device, which it only reads) round and round: page cache, not growth.
     Churn,
     /// Reads a file or device once: page cache, not growth.
@@ -180,7 +183,7 @@ const PIPE_BYTES: usize = 1 << 20;
 /// What a socket holds of messages on the way to it, with all that is kept for them, by default (socket(7), `SO_SNDBUF`).
 pub(crate) const SOCKET_BYTES: usize = 208 << 10;
 const RING_BYTES: usize = 4 << 20;
-pub(crate) const MAPPED_BYTES: usize = 8 << 20;
+const MAPPED_BYTES: usize = 8 << 20;
 /// What one write to a socket takes at most in one message of whole pages (`unix_stream_sendmsg`).
 const MESSAGE_BYTES: usize = 32 << 10;
 /// What one remembered name costs: a dentry, and the name itself, which is too long to lie within it.
@@ -338,6 +341,7 @@ enum Filler {
     Piped { pipes: Vec<(OwnedFd, OwnedFd)>, zeros: Vec<u8> },
     MappedAgain { file: File, pieces: Vec<Mapping> },
     Received { sockets: Vec<OwnedFd> },
+    Looked { memory: Mapping },
     Sent { pairs: Vec<(OwnedFd, OwnedFd)>, message: Vec<u8> },
     Read { file: File, buffer: Vec<u8> },
     Replaced { file: File, memory: Mapping },
@@ -365,6 +369,11 @@ impl Filler {
             Kind::Dirs => {
                 std::fs::create_dir(&name)?;
                 Self::Made { below: name, next: 0 }
+            }
+            Kind::Tables => {
+                let memory = Mapping::anonymous(share * mapped_by_byte(), MapFlags::empty()).context("cannot map")?;
+                memory.huge(false).context("cannot choose the page size")?;
+                Self::Looked { memory }
             }
             Kind::Sockets | Kind::Messages => {
                 many_files()?;
@@ -443,6 +452,9 @@ impl Filler {
                 packet_ring(&socket, to - from).context("cannot give a packet socket a ring")?;
                 sockets.push(socket);
             }
+            Self::Looked { memory } => {
+                memory.look(from * mapped_by_byte(), to * mapped_by_byte(), page_size() * mapped_by_byte());
+            }
             Self::Sent { pairs, message } => {
                 while pairs.len() * SOCKET_BYTES < to {
                     pairs.push(full_socket(message)?);
@@ -464,6 +476,11 @@ impl Filler {
         }
         Ok(())
     }
+}
+
+/// How many bytes one byte of a page table maps: an entry has eight, and maps a page.
+fn mapped_by_byte() -> usize {
+    page_size() / 8
 }
 
 /// A new file that is gone with the last process that has it open, however that ends.
@@ -632,6 +649,7 @@ mod tests {
             "sockets",
             "messages",
             "page-tables",
+            "tables",
         ] {
             let filled = grown(&[kind, "--mib", "2"]);
             assert_eq!(filled.last().map(|entry| entry.bytes), Some(2 << 20), "{kind}");

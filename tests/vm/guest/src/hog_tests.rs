@@ -83,7 +83,9 @@ impl Drop for Hog {
 const MIB: u64 = 1 << 20;
 
 pub(crate) fn charged() -> Result<()> {
-    for kind in ["anon", "thp", "populate", "mlock", "tmpfs", "fallocate", "dirs", "pipes", "sockets", "messages"] {
+    for kind in
+        ["anon", "thp", "populate", "mlock", "tmpfs", "fallocate", "dirs", "pipes", "sockets", "messages", "tables"]
+    {
         let cgroup = Cgroup::create(&format!("work.slice/{kind}"))?;
         let mut hog = Hog::start(kind, cgroup.path(), 24, &[])?;
         hog.wait_taken(24, Duration::from_secs(30))?;

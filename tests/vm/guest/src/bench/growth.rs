@@ -12,13 +12,10 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// One part in `part` of what the records have was taken.
-    pub(super) fn new(mut records: Vec<Vec<Filled>>, piece_bytes: u64, part: u64) -> Self {
+    /// Those of processes that noted something.
+    pub(super) fn new(mut records: Vec<Vec<Filled>>, piece_bytes: u64) -> Self {
         records.retain(|record| !record.is_empty());
-        for entry in records.iter_mut().flatten() {
-            entry.bytes /= part;
-        }
-        Self { records, piece_bytes: piece_bytes / part }
+        Self { records, piece_bytes }
     }
 
     /// Bytes a second over the tenth of a second before `at_ns`.
@@ -58,7 +55,7 @@ mod tests {
 
     #[test]
     fn what_several_processes_took_is_added_up() {
-        let growth = Growth::new(records(), 4, 1);
+        let growth = Growth::new(records(), 4);
         assert_eq!(growth.bytes(), Some(46));
         assert_eq!(growth.last_ns(), Some(3000));
         // 10 of the first, 8 of the other, and a piece of each.
@@ -66,12 +63,6 @@ mod tests {
         // The other had filled nothing by then.
         assert_eq!(growth.past(1000), Some(20 + 16 + 8));
         assert_eq!(growth.rate_before(2000), Some(10_000_000 + 10_000_000));
-    }
-
-    #[test]
-    fn what_is_noted_may_be_more_than_what_is_taken() {
-        let growth = Growth::new(records(), 4, 2);
-        assert_eq!((growth.bytes(), growth.past(3000)), (Some(23), Some(4)));
     }
 
     #[test]

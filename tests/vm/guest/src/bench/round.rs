@@ -213,7 +213,7 @@ impl Bench {
         Ok(seen)
     }
 
-    /// Kills the workload when it crosses the threshold.
+    /// Kills the workload when it crosses the threshold. Of one that never does nothing is known.
     pub(super) fn bare_kill(&mut self) -> Result<BareKill> {
         let swap = self.clean()?;
         Survivor::start()?;
@@ -221,26 +221,36 @@ impl Bench {
         let (generation, started) = (self.observer.arm(self.threshold_bytes)?, now_ns());
         let oom_before = machine::oom_kills()?;
         let limit = self.workload.limit();
-        let (samples, (killed_ns, emptied_ns)) = sampled(|| {
+        let (samples, killed) = sampled(|| {
+            let mut meminfo = Reread::open("/proc/meminfo", 4096)?;
             workload.begin();
-            self.observer.wait(generation, limit)?.context("the threshold was not crossed")?;
+            let begun = Instant::now();
+            // What is charged to no cgroup may cross it without an event.
+            while self.observer.wait(generation, TICK)?.is_none()
+                && meminfo.named("MemAvailable:")? * 1024 > self.threshold_bytes
+            {
+                if begun.elapsed() > limit || !workload.lives()? {
+                    return Ok(None);
+                }
+            }
             let killed_ns = now_ns();
             workload.kill()?;
             while workload.lives()? {
                 thread::sleep(Duration::from_micros(500));
             }
             let emptied_ns = now_ns();
-            let _ = wait_for("memory is back", REST, || Ok(meminfo("MemAvailable")? > self.threshold_bytes));
+            let above = || Ok(meminfo.named("MemAvailable:")? * 1024 > self.threshold_bytes);
+            let _ = wait_for("memory is back", REST, above);
             thread::sleep(TICK * 10);
-            Ok((killed_ns, emptied_ns))
+            Ok(Some((killed_ns, emptied_ns)))
         })?;
         // Where the OOM killer was faster it was no bare kill.
-        let is_bare = machine::oom_kills()? == oom_before;
-        let since = |at: u64| is_bare.then(|| at.saturating_sub(killed_ns));
+        let killed = killed.filter(|_| machine::oom_kills().is_ok_and(|kills| kills == oom_before));
+        let back_ns = |killed_ns| Some(back(&samples, killed_ns, self.threshold_bytes)?.saturating_sub(killed_ns));
         let kill = BareKill {
             bytes: workload.growth()?.bytes(),
-            emptied_ns: since(emptied_ns),
-            memory_back_ns: back(&samples, killed_ns, self.threshold_bytes).and_then(since),
+            emptied_ns: killed.map(|(killed_ns, emptied_ns)| emptied_ns - killed_ns),
+            memory_back_ns: killed.and_then(|(killed_ns, _)| back_ns(killed_ns)),
         };
         self.observer.oom_kill(started)?;
         workload.end()?;
@@ -390,7 +400,7 @@ mod tests {
         let sample = |at_ns, bytes| Sample { at_ns, bytes };
         let samples = [sample(90, 120), sample(110, 95), sample(130, 60), sample(150, 200)];
         let mut round = Round { threshold_bytes: 100, ..Round::default() };
-        let growth = Growth::new(vec![vec![filled(80, 0), filled(100, 20), filled(125, 70)]], 5, 1);
+        let growth = Growth::new(vec![vec![filled(80, 0), filled(100, 20), filled(125, 70)]], 5);
         round.time(&samples, &growth, Some(100), &Running::Nothing);
         assert_eq!((round.past_threshold_bytes, round.crossed_to_stopped_ns), (Some(55), Some(25)));
         assert_eq!((round.crossed_to_memory_back_ns, round.lowest_available_bytes), (Some(50), Some(60)));

@@ -4,9 +4,9 @@ use super::SLICE;
 use super::growth::Growth;
 use crate::block::Slow;
 use crate::cgroup::Cgroup;
-use crate::hog::{HUGE_BYTES, MAPPED_BYTES, SOCKET_BYTES};
+use crate::hog::{HUGE_BYTES, SOCKET_BYTES};
 use crate::hog_tests::Hog;
-use crate::machine::{KernelSetting, Reread, meminfo};
+use crate::machine::{KernelSetting, Reread, meminfo, set};
 use crate::record;
 use crate::scene::MIB;
 use anyhow::{Context as _, Result, ensure};
@@ -67,8 +67,6 @@ const SMALL_PROCESSES: u64 = 100;
 /// What each process of a fork bomb takes, and what it costs with all that a process needs.
 const FORKED_MIB: u64 = 4;
 const FORKED_WHOLE_MIB: u64 = 5;
-/// Page tables take one part in so many of what they map.
-const MAPPED_BY_TABLES: u64 = 512;
 /// What stalls on a slow disk reads so much, and may keep so much of it.
 const STALLING_MIB: u64 = 256;
 const STALLING_LIMIT: &str = "64M";
@@ -114,7 +112,7 @@ pub(super) struct Workload {
     most: usize,
     /// Whether one of its processes was killed.
     pub(super) is_hurt: bool,
-    settings: Vec<KernelSetting>,
+    setting: Option<KernelSetting>,
     device: Option<Slow>,
 }
 
@@ -151,7 +149,7 @@ impl Workload {
             gate: Some(gate),
             most: 0,
             is_hurt: false,
-            settings: Vec::new(),
+            setting: None,
             device: None,
         };
         workload.start(&waiting, threshold_bytes)?;
@@ -181,13 +179,11 @@ impl Workload {
             Kind::Tmpfs => self.add("tmpfs", everything, PIECE_KIB, &["--path", TMPFS], waiting),
             Kind::Slab => self.add("messages", memory, SOCKET_BYTES >> 10, &[], waiting),
             Kind::Sockets => self.add("sockets", memory, SOCKET_BYTES >> 10, &[], waiting),
-            Kind::PageTables => {
-                self.settings.push(KernelSetting::begin("/proc/sys/vm/max_map_count", "1048576")?);
-                let mapped = memory * MAPPED_BY_TABLES;
-                self.add("page-tables", mapped, MAPPED_BYTES >> 10, &["--path", TMPFS], waiting)
-            }
+            Kind::PageTables => self.add("tables", memory, PIECE_KIB, &[], waiting),
             Kind::Hugetlb => {
-                self.settings.push(KernelSetting::begin(OVERCOMMIT_HUGE, &(past_threshold / 2).to_string())?);
+                // Free memory is in pieces after earlier rounds.
+                set("/proc/sys/vm/compact_memory", "1")?;
+                self.setting = Some(KernelSetting::begin(OVERCOMMIT_HUGE, &(past_threshold / 2).to_string())?);
                 self.add("hugetlb", past_threshold & !1, HUGE_BYTES >> 10, &[], waiting)
             }
             Kind::DiskStall => {
@@ -246,12 +242,10 @@ impl Workload {
             Kind::Fork | Kind::DiskStall | Kind::CacheChurn | Kind::CacheReread => return Ok(Growth::default()),
             Kind::Slab | Kind::Sockets => SOCKET_BYTES >> 10,
             Kind::Hugetlb => HUGE_BYTES >> 10,
-            Kind::PageTables => MAPPED_BYTES >> 10,
             _ => PIECE_KIB,
         };
-        let part = if self.kind == Kind::PageTables { MAPPED_BY_TABLES } else { 1 };
         let records = self.hogs.iter().map(|hog| record::read(&hog.record)).collect::<Result<Vec<_>>>()?;
-        Ok(Growth::new(records, (piece_kib << 10) as u64, part))
+        Ok(Growth::new(records, (piece_kib << 10) as u64))
     }
 
     /// Whether any of its processes lives.
@@ -277,11 +271,11 @@ impl Workload {
     /// Kills what is left of it, and takes back what was set for it.
     pub(super) fn end(self) -> Result<()> {
         self.kill()?;
-        let Self { kind: _, cgroup, watched: _, hogs, gate, most: _, is_hurt: _, settings, device } = self;
+        let Self { kind: _, cgroup, watched: _, hogs, gate, most: _, is_hurt: _, setting, device } = self;
         drop(gate);
         drop(hogs);
         cgroup.remove()?;
-        drop((settings, device));
+        drop((setting, device));
         Ok(())
     }
 }
