@@ -12,6 +12,7 @@ use crate::machine::{self, KernelLog, Reread, meminfo, now_ns, set, wait_for};
 use crate::measure::{Sample, back, crossed_ns, sampled, woke};
 use crate::scene::{MIB, PATIENCE};
 use anyhow::{Context as _, Result, ensure};
+use plimsoll_node::priority::{Level, Priority, raise_this_thread};
 use plimsoll_sense::Generation;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -221,13 +222,13 @@ impl Bench {
         let (generation, started) = (self.observer.arm(self.threshold_bytes)?, now_ns());
         let oom_before = machine::oom_kills()?;
         let limit = self.workload.limit();
-        let (samples, killed) = sampled(|| {
+        let (threshold_bytes, observer) = (self.threshold_bytes, &mut self.observer);
+        let kill = || {
             let mut meminfo = Reread::open("/proc/meminfo", 4096)?;
             workload.begin();
             let begun = Instant::now();
             // What is charged to no cgroup may cross it without an event.
-            while self.observer.wait(generation, TICK)?.is_none()
-                && meminfo.named("MemAvailable:")? * 1024 > self.threshold_bytes
+            while observer.wait(generation, TICK)?.is_none() && meminfo.named("MemAvailable:")? * 1024 > threshold_bytes
             {
                 if begun.elapsed() > limit || !workload.lives()? {
                     return Ok(None);
@@ -239,11 +240,12 @@ impl Bench {
                 thread::sleep(Duration::from_micros(500));
             }
             let emptied_ns = now_ns();
-            let above = || Ok(meminfo.named("MemAvailable:")? * 1024 > self.threshold_bytes);
+            let above = || Ok(meminfo.named("MemAvailable:")? * 1024 > threshold_bytes);
             let _ = wait_for("memory is back", REST, above);
             thread::sleep(TICK * 10);
             Ok(Some((killed_ns, emptied_ns)))
-        })?;
+        };
+        let (samples, killed) = sampled(|| at_once(kill))?;
         // Where the OOM killer was faster it was no bare kill.
         let killed = killed.filter(|_| machine::oom_kills().is_ok_and(|kills| kills == oom_before));
         let back_ns = |killed_ns| Some(back(&samples, killed_ns, self.threshold_bytes)?.saturating_sub(killed_ns));
@@ -258,6 +260,18 @@ impl Bench {
         drop(swap);
         Ok(kill)
     }
+}
+
+/// Does this on a thread that runs when it can, whatever else wants to: with the priority of an agent's watching thread.
+fn at_once<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let got = raise_this_thread(Level::Watching);
+            ensure!(got == Priority::RoundRobin, "a thread cannot have the priority of the agent's: {got:?}");
+            work()
+        });
+        thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+    })
 }
 
 impl Round {
