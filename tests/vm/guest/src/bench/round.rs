@@ -236,7 +236,7 @@ impl Bench {
             }
             let killed_ns = now_ns();
             workload.kill()?;
-            while workload.lives()? {
+            while workload.lives()? && begun.elapsed() < limit + PATIENCE {
                 thread::sleep(Duration::from_micros(500));
             }
             let emptied_ns = now_ns();

@@ -6,7 +6,7 @@ use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::hog::{HUGE_BYTES, SOCKET_BYTES};
 use crate::hog_tests::Hog;
-use crate::machine::{KernelSetting, Reread, meminfo, set};
+use crate::machine::{KernelSetting, Reread, meminfo, set, wait_for};
 use crate::record;
 use crate::scene::MIB;
 use anyhow::{Context as _, Result, ensure};
@@ -57,6 +57,8 @@ pub(super) fn cgroup() -> String {
 /// A tmpfs without a limit of its own.
 pub(super) const TMPFS: &str = "/run/bench";
 const OVERCOMMIT_HUGE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
+/// How long a hundred processes may take to start on a slow machine.
+const START: Duration = Duration::from_mins(2);
 /// What a process wants beyond all that there is.
 const BEYOND_MIB: u64 = 512;
 /// What a paced process takes at its rate before it is at the threshold.
@@ -153,6 +155,8 @@ impl Workload {
             device: None,
         };
         workload.start(&waiting, threshold_bytes)?;
+        // One that comes later would outlive a kill of the cgroup.
+        wait_for("the workload's processes are in place", START, || Ok(workload.count()? >= workload.hogs.len()))?;
         Ok(workload)
     }
 
@@ -229,7 +233,7 @@ impl Workload {
         }
         if self.kind == Kind::Fork {
             // The first process has the others for children; what became of them is seen by their number.
-            let now = self.watched.processes.text()?.lines().count();
+            let now = self.count()?;
             self.most = self.most.max(now);
             self.is_hurt |= now < self.most;
         }
@@ -246,6 +250,11 @@ impl Workload {
         };
         let records = self.hogs.iter().map(|hog| record::read(&hog.record)).collect::<Result<Vec<_>>>()?;
         Ok(Growth::new(records, (piece_kib << 10) as u64))
+    }
+
+    /// How many of its processes live.
+    fn count(&mut self) -> Result<usize> {
+        Ok(self.watched.processes.text()?.lines().count())
     }
 
     /// Whether any of its processes lives.
