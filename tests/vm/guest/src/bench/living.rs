@@ -20,9 +20,15 @@ pub(super) fn living() -> Result<Living> {
         let Some(processes) = fs::read_to_string(path.join("cgroup.procs")).ok().filter(|_| name != own) else {
             continue;
         };
-        living.extend(processes.lines().filter_map(|pid| Some((pid.parse().ok()?, name.clone()))));
+        let pids = processes.lines().filter_map(|pid| pid.parse::<u32>().ok()).filter(|pid| !ends_by_itself(*pid));
+        living.extend(pids.map(|pid| (pid, name.clone())));
     }
     Ok(living)
+}
+
+/// Whether it is one of those that udev has for a while after each event.
+fn ends_by_itself(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "(udev-worker)")
 }
 
 /// Those of them that are not over at once.

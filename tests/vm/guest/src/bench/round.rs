@@ -147,11 +147,10 @@ impl Bench {
         samples.retain(|sample| sample.at_ns <= seen.over_ns);
         let oom_kills = seen.oom_kills - oom_before;
         let survivor_longest_stall_ns = survivor.longest_stall_ns();
-        let (victims, growth) = (victims(&before, &workload)?, workload.growth()?);
+        let (mut victims, growth) = (victims(&before, &workload)?, workload.growth()?);
         workload.end()?;
-        // The first that the OOM killer chose.
-        let chosen = log.oom_killed()?.first().filter(|_| oom_kills > 0).copied();
-        let chosen = chosen.map(|pid| before.get(&pid).cloned().unwrap_or_else(workload::cgroup));
+        let chosen = if oom_kills > 0 { cgroups(&log.oom_killed()?, &before) } else { Vec::new() };
+        victims.extend(chosen.iter().cloned());
         let mut round = Round {
             rival: name(&rival),
             number,
@@ -160,7 +159,7 @@ impl Bench {
             oom_kills,
             wrong_victims: wrong(&victims, self.workload.is_harmless()),
             victims,
-            predicted: chosen.zip(expected).map(|(chosen, expected)| chosen == expected),
+            predicted: chosen.first().zip(expected).map(|(chosen, expected)| *chosen == expected),
             survivor_longest_stall_ns,
             ..Round::default()
         };
@@ -329,6 +328,11 @@ fn killed_by(oom_kills: u64, has_victims: bool, rival: Rival) -> Option<&'static
     }
 }
 
+/// The cgroups of these processes. Of those that began in the round all were the workload's.
+fn cgroups(processes: &[u32], before: &Living) -> Vec<String> {
+    processes.iter().map(|pid| before.get(pid).cloned().unwrap_or_else(workload::cgroup)).collect()
+}
+
 /// The cgroups that lost a process since.
 fn victims(before: &Living, workload: &Workload) -> Result<BTreeSet<String>> {
     let mut lost = living::lost(before, &living::living()?);
@@ -397,6 +401,12 @@ mod tests {
         ] {
             assert_eq!(killed_by(oom_kills, has_victims, rival), expected, "{oom_kills} {has_victims} {rival:?}");
         }
+    }
+
+    #[test]
+    fn a_process_that_began_in_the_round_is_the_workloads() {
+        let before = Living::from([(7, "system.slice/dbus.service".to_owned())]);
+        assert_eq!(cgroups(&[9, 7], &before), ["work.slice/hog", "system.slice/dbus.service"]);
     }
 
     #[test]
