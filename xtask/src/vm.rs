@@ -20,7 +20,8 @@ const PROBE: u64 = 20;
 const TIMEOUT: u64 = 600;
 /// How long a kernel may take until its first process runs; a boot takes some ten seconds on an idle host.
 const BOOT: Duration = Duration::from_mins(3);
-/// How often a machine is booted again whose kernel did not come to its first process.
+/// How often a machine is booted again whose kernel did not come to its first process, and how often one whose kernel the
+/// emulator ended later.
 pub(crate) const BOOTS_AGAIN: u32 = 2;
 /// What the line begins with that reports such a boot.
 pub(crate) const BOOTED_AGAIN: &str = "BOOTED AGAIN ";

@@ -144,7 +144,7 @@ struct Kill {
     fewest: usize,
     /// How often in a row it had its patience again for its threads alone.
     extended: u8,
-    /// When it was killed last.
+    /// When it was sent the signal last; when that was requested where it was not sent yet.
     signalled: MonotonicNs,
     /// The least that was charged to it since then; absent before the first reading.
     least: Option<Bytes>,
@@ -182,7 +182,8 @@ impl Kill {
 
     /// By how much it has grown and what is charged to it, where that shows that it is not only what was killed.
     fn regrown(&mut self, now: MonotonicNs) -> Option<(Bytes, Bytes)> {
-        if now < self.signalled.after(SETTLE) {
+        // Until it was sent the signal it goes on as before: what it takes is not refilled.
+        if !self.is_signalled || now < self.signalled.after(SETTLE) {
             return None;
         }
         let usage = self.handle.usage().ok()?;
@@ -197,8 +198,8 @@ impl Kill {
         self.had.zip(left).is_some_and(|(had, left)| had.saturating_sub(left).0 > had.0 / 8)
     }
 
-    /// Takes what its threads have done by now, and gives whether they are on their way out. All of them were sent
-    /// SIGKILL: those that run, run towards their end. Page tables are given back last of all, so usage alone does not
+    /// Takes what its threads have done by now, and gives whether they are on their way out. Once all of them were sent
+    /// SIGKILL, those that run, run towards their end. Page tables are given back last of all, so usage alone does not
     /// say so.
     fn goes_on(&mut self, activity: Option<Activity>, limits: &KillLimits) -> bool {
         let before = std::mem::replace(&mut self.activity, activity);
@@ -206,7 +207,7 @@ impl Kill {
         let fewest = self.fewest;
         self.fewest = now.threads.map_or(fewest, |threads| threads.min(fewest));
         let used = |before: Activity| now.cpu.saturating_sub(before.cpu) >= limits.patience / 100;
-        before.is_some_and(|before| self.fewest < fewest || used(before))
+        self.is_signalled && before.is_some_and(|before| self.fewest < fewest || used(before))
     }
 }
 
@@ -315,16 +316,21 @@ impl Kills {
         self.table.iter().any(|kill| !kill.is_signalled)
     }
 
+    /// The same of one victim.
+    pub fn awaits_signal_of(&self, cgroup: CgroupId) -> bool {
+        self.table.iter().any(|kill| kill.handle.id() == cgroup && !kill.is_signalled)
+    }
+
     /// Takes a worker's result in. One that is about no victim is passed over.
     pub fn done(&mut self, done: Done, now: MonotonicNs, journal: &mut impl Journal) -> Option<KillEvent> {
         match done {
             Done::KillWritten { cgroup, outcome, at } => {
                 self.find(cgroup)?.refusal = outcome.err().filter(|fault| *fault != Fault::Gone);
-                self.signalled(cgroup, outcome.is_ok().then_some(at), journal)
+                self.signalled(cgroup, outcome.is_ok().then_some(at), now, journal)
             }
             Done::Killed { cgroup, sent, at } => {
                 self.find(cgroup)?.reached_none = sent == 0;
-                self.signalled(cgroup, (sent > 0).then_some(at), journal)
+                self.signalled(cgroup, (sent > 0).then_some(at), now, journal)
             }
             Done::Measured { cgroup, activity } => {
                 self.measured(cgroup, activity, now);
@@ -343,6 +349,7 @@ impl Kills {
         &mut self,
         cgroup: CgroupId,
         at: Option<MonotonicNs>,
+        now: MonotonicNs,
         journal: &mut impl Journal,
     ) -> Option<KillEvent> {
         let kill = self.find(cgroup)?;
@@ -356,6 +363,7 @@ impl Kills {
         if std::mem::replace(&mut kill.is_signalled, true) {
             return None;
         }
+        kill.signalled = now;
         let (path, since) = (kill.handle.path(), kill.since);
         // The entry is there, so there is room for its next step; and the kill is done in any case.
         let _ = journal.write(Intent { step: Step::KillWritten, cgroup, path, since });

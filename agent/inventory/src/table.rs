@@ -100,7 +100,7 @@ impl Table {
     }
 
     /// The processes of a workload that is killed were sent the signal: what it uses now is what comes back.
-    pub fn is_killed(&mut self, id: CgroupId) {
+    pub fn signalled(&mut self, id: CgroupId) {
         let mut workloads = self.iter_mut().map(|(_, workload)| workload);
         if let Some(workload) = workloads.find(|workload| workload.facts.handle.id() == id)
             && workload.termination == Termination::Killing
@@ -300,7 +300,7 @@ mod tests {
         fs::write(tree.path().join("one/memory.current"), "2000").expect("writable");
         assert_eq!(table.observe(0, NOW)[0].returns_at_most, None, "it was not sent the signal, and may take more");
         fs::write(tree.path().join("one/memory.current"), "1000").expect("writable");
-        table.is_killed(id);
+        table.signalled(id);
         // Memory that is charged after the kill is not freed by it, also where it replaces what the victim gave back.
         for (current, held) in [("1000", 700), ("5000", 700), ("400", 100), ("1000", 100)] {
             fs::write(tree.path().join("one/memory.current"), current).expect("writable");

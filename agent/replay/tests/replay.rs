@@ -346,6 +346,34 @@ fn statistics_of_a_kubelet_give_the_order_of_eviction_and_what_is_never_evicted(
 }
 
 #[test]
+fn a_kill_counts_for_no_more_than_what_the_trace_says_that_it_gives_back() {
+    for (gives_back, expected) in [
+        (r#","returns_at_most_bytes":10485760"#, vec![(1, "c/grown".to_owned())]),
+        (r#","returns_at_most_bytes":41943040"#, vec![]),
+        // All that it uses.
+        ("", vec![]),
+    ] {
+        let sample = |at: u64, available: u64, grown: u64, killed: &str| {
+            format!(
+                r#"{{"sample":{{"at_ns":{at},"made_ns":{at},"memory":{{"capacity_bytes":1048576000,
+                "kubelet_bytes":{available},"mem_available_bytes":{available}}},"workloads":[
+                {{"cgroup":"b/killed","id":12,"usage_bytes":62914560,"started_ns":6{killed}}},
+                {{"cgroup":"c/grown","id":13,"usage_bytes":{grown},"started_ns":7}}]}}}}"#
+            )
+            .replace('\n', " ")
+        };
+        let trace = [
+            r#"{"plimsoll_trace":3,"agent":"0.1.0","epoch_ns":1767225600000000000}"#.to_owned(),
+            sample(1_000_000_000, 838_860_800, 1 << 20, ""),
+            sample(1_000_000_000_000, 73_400_320, 720_371_712, &format!(r#","terminating":"killed"{gives_back}"#)),
+        ];
+        let trace = read((trace.join("\n") + "\n").as_bytes()).expect("a trace");
+        let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", None);
+        assert_eq!(evicted(&turns), expected, "{gives_back}: {turns:?}");
+    }
+}
+
+#[test]
 fn a_pod_that_was_killed_long_ago_and_is_still_there_is_not_counted_on() {
     let recording = read(SUMMARY).expect("a summary, of 03:04:05");
     for (deleted, verdict, gone) in [

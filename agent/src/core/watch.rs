@@ -115,7 +115,7 @@ impl Workloads {
     fn close(&mut self, handle: Arc<Handle>) {
         // The inventory thread takes them whenever it sends updates, which is when most of them come. Only where that
         // thread has been stuck for long, in a directory that does not answer, is the queue full, and the handle stays
-        // open until the agent ends.
+        // open until the agent ends: its last end looks names up, which waits for the kernel's locks.
         if let Err(full) = self.give_back.push(handle) {
             core::mem::forget(full);
         }

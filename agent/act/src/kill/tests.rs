@@ -188,6 +188,46 @@ fn a_victim_that_is_refilled_is_killed_again_and_in_the_end_stuck() {
 }
 
 #[test]
+fn what_a_victim_takes_before_it_is_sent_the_signal_is_no_refill() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    let uses = |mib: u64| fake.write("memory.current", &format!("{}\n", mib << 20));
+    uses(10);
+    assert_eq!(kills.begin(&fake.handle, ms(0), &mut book, &mut workers), Ok(Begun::Requested));
+    // The machine stalls, and the workers come to it late.
+    for (at, mib) in [(5, 10), (50, 40), (200, 90), (400, 160)] {
+        uses(mib);
+        assert!(kills.poll(ms(at), &mut book, &mut workers).is_none(), "{mib} MiB");
+    }
+    assert!(kills.awaits_signal_of(fake.handle.id()));
+    let done = Done::KillWritten { cgroup: fake.handle.id(), outcome: Ok(()), at: ms(410) };
+    assert!(matches!(kills.done(done, ms(410), &mut book), Some(KillEvent::Signalled { .. })));
+    assert!(!kills.awaits_signal_of(fake.handle.id()));
+    // What was in flight.
+    uses(180);
+    assert!(kills.poll(ms(414), &mut book, &mut workers).is_none());
+    assert!(kills.poll(ms(415), &mut book, &mut workers).is_none());
+    uses(197);
+    assert!(matches!(kills.poll(ms(416), &mut book, &mut workers), Some(KillEvent::Again { .. })));
+}
+
+#[test]
+fn threads_that_run_before_they_are_sent_the_signal_are_no_progress() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    assert_eq!(kills.begin(&fake.handle, ms(0), &mut book, &mut workers), Ok(Begun::Requested));
+    let ran = |at: u64| Done::Measured {
+        cgroup: fake.handle.id(),
+        activity: Some(Activity { cpu: Duration::from_millis(at), threads: None }),
+    };
+    assert!(kills.done(ran(0), ms(1), &mut book).is_none());
+    assert!(kills.poll(ms(500), &mut book, &mut workers).is_none());
+    assert!(kills.done(ran(500), ms(500), &mut book).is_none());
+    let event = kills.poll(ms(501), &mut book, &mut workers);
+    assert!(matches!(event, Some(KillEvent::Stuck { .. })), "{event:?}");
+}
+
+#[test]
 fn what_is_stuck_can_be_killed_anew_and_makes_room() {
     let fakes = ["a", "b", "c"].map(Fake::new);
     let ((mut kills, mut workers), mut book) = (kills(), Book::default());

@@ -270,7 +270,7 @@ impl Watch {
         let (handle, what, termination) = match event {
             KillEvent::Signalled { handle, at } => {
                 self.report_stopped(at);
-                self.workloads.table.is_killed(handle.id());
+                self.workloads.table.signalled(handle.id());
                 return self.workloads.close(handle);
             }
             KillEvent::Refused { handle, fault } => {
@@ -390,7 +390,10 @@ impl Watch {
             Ok(Begun::Requested) => (Killed::Begun, Termination::Killing, KillOutcome::Yes),
             Ok(Begun::Gone) => (Killed::Gone, Termination::Stays, KillOutcome::No),
             Err(KillRefused::Already) => {
-                (Killed::Refused(Refused::Already), Termination::Killed(held), KillOutcome::No)
+                let awaits = |enforcer: &Enforcer| enforcer.kills.awaits_signal_of(key.id);
+                let is_signalled = !self.enforcement.enforcer.as_ref().is_some_and(awaits);
+                let termination = if is_signalled { Termination::Killed(held) } else { Termination::Killing };
+                (Killed::Refused(Refused::Already), termination, KillOutcome::No)
             }
             // Others must not pay for it meanwhile.
             Err(KillRefused::Full | KillRefused::Journal(_) | KillRefused::WorkerFull) => {
