@@ -24,6 +24,9 @@ pub struct KillLimits {
     pub extensions: u8,
     /// How often it is killed again because it grew by more than [`REGROWN`], before it is stuck.
     pub again: u8,
+    /// Between two polls no more than this counts towards patience: where more time passed, the machine did not run (a
+    /// hypervisor paused it, or gave its processors to another one), and a victim could not die either.
+    pub pause: Duration,
 }
 
 /// A victim that has grown by more than this since it was smallest holds memory that is not what was killed: another
@@ -32,7 +35,7 @@ pub const REGROWN: Bytes = Bytes::mib(16);
 
 impl Default for KillLimits {
     fn default() -> Self {
-        Self { patience: Duration::from_millis(500), extensions: 10, again: 3 }
+        Self { patience: Duration::from_millis(500), extensions: 10, again: 3, pause: Duration::from_millis(50) }
     }
 }
 
@@ -174,6 +177,13 @@ impl Kill {
         }
     }
 
+    /// Gives it so much more time.
+    fn put_off(&mut self, by: Duration) {
+        if let Wait::Until(over) | Wait::Measured(over) = &mut self.wait {
+            *over = over.after(by);
+        }
+    }
+
     /// Gives it its patience from `now`.
     fn begin(&mut self, now: MonotonicNs, patience: Duration) {
         self.wait = Wait::Until(now.after(patience));
@@ -218,12 +228,14 @@ pub struct Kills {
     table: Vec<Kill>,
     /// Where the next `poll` goes on, so that each call reads each victim once.
     next: usize,
+    /// When it was polled last, or the first of those that are waited for was killed.
+    polled: MonotonicNs,
 }
 
 impl Kills {
     /// Room for `count` at a time.
     pub fn with_capacity(limits: KillLimits, count: usize) -> Self {
-        Self { limits, table: Vec::with_capacity(count), next: 0 }
+        Self { limits, table: Vec::with_capacity(count), next: 0, polled: MonotonicNs(0) }
     }
 
     /// Has all of a cgroup killed: by cgroup.kill, and by a worker that sends each of its processes the signal, since
@@ -253,6 +265,7 @@ impl Kills {
             journal.clear(handle.id(), Action::Kill);
             return Err(KillRefused::WorkerFull);
         }
+        self.leave_out_pause(now);
         match before {
             // It was stuck, and is killed anew.
             Some(index) => {
@@ -273,6 +286,7 @@ impl Kills {
         if self.table.len() == self.table.capacity() {
             return false;
         }
+        self.leave_out_pause(now);
         let new = Kill::new(Arc::clone(handle), since, now, &self.limits);
         // Nothing is measured when it is adopted.
         self.table.push(Kill { again: self.limits.again, is_signalled: true, is_measured: true, ..new });
@@ -387,8 +401,17 @@ impl Kills {
         }
     }
 
-    /// The next thing that happened up to `now`; call until `None`. Each victim's `cgroup.events` is read once.
+    /// Puts off the end of each victim's patience by the time in which the machine did not run since the last poll.
+    fn leave_out_pause(&mut self, now: MonotonicNs) {
+        let paused = now.since(self.polled).saturating_sub(self.limits.pause);
+        self.table.iter_mut().for_each(|kill| kill.put_off(paused));
+        self.polled = now;
+    }
+
+    /// The next thing that happened up to `now`; call until `None`, and every few milliseconds while a victim is
+    /// [hopeful](Self::hopeful). Each victim's `cgroup.events` is read once.
     pub fn poll(&mut self, now: MonotonicNs, journal: &mut impl Journal, workers: &mut Workers) -> Option<KillEvent> {
+        self.leave_out_pause(now);
         while let Some(kill) = self.table.get_mut(self.next) {
             let empty = match kill.handle.populated() {
                 Ok(populated) => !populated,

@@ -3,9 +3,14 @@ use crate::testing::{Book, Fake, WriterThatWaits, ms};
 use plimsoll_node::clock::monotonic;
 use std::process::Command;
 
+/// Time leaps in these tests.
+fn limits() -> KillLimits {
+    KillLimits { pause: Duration::MAX, ..KillLimits::default() }
+}
+
 fn kills() -> (Kills, Workers) {
     let workers = Workers::start(8).expect("threads start");
-    (Kills::with_capacity(KillLimits::default(), 2), workers)
+    (Kills::with_capacity(limits(), 2), workers)
 }
 
 /// Kills a cgroup, and waits until that is written.
@@ -248,6 +253,28 @@ fn what_is_stuck_can_be_killed_anew_and_makes_room() {
     assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut workers), Err(KillRefused::Full));
     assert_eq!(kills.give_up(&mut book).map(|handle| handle.id()), Some(fakes[1].handle.id()));
     assert_eq!(kills.begin(&fakes[2].handle, ms(601), &mut book, &mut workers), Ok(Begun::Requested));
+}
+
+#[test]
+fn time_in_which_the_machine_did_not_run_is_left_out() {
+    let fake = Fake::new("w");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    kills.limits.pause = Duration::from_millis(50);
+    assert!(kills.poll(ms(1_000), &mut book, &mut workers).is_none());
+    // Nothing was waited for until then.
+    kill(&mut kills, &mut workers, &mut book, &fake, 10_000);
+    // 50 of 900 ms count, and 440 of 11 polls.
+    for at in (10_900..=11_340).step_by(40) {
+        assert!(kills.poll(ms(at), &mut book, &mut workers).is_none(), "{at}");
+        assert!(matches!(kills.table[0].wait, Wait::Until(_)), "{at}");
+    }
+    assert_eq!(kills.table[0].wait, Wait::Until(ms(11_350)));
+    // Another kill ends no pause.
+    let other = Fake::new("v");
+    kill(&mut kills, &mut workers, &mut book, &other, 11_440);
+    assert_eq!(kills.table[0].wait, Wait::Until(ms(11_400)));
+    assert_eq!(kills.table[1].wait, Wait::Until(ms(11_940)));
+    assert!(matches!(poll_measured(&mut kills, &mut workers, &mut book, 11_441), Some(KillEvent::Stuck { .. })));
 }
 
 #[test]

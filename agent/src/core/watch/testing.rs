@@ -71,7 +71,10 @@ impl Scene {
         let enforcer = Enforcer {
             record,
             brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, Arc::new(stopped)),
-            kills: Kills::with_capacity(KillLimits { patience: PATIENCE, ..KillLimits::default() }, 4),
+            kills: Kills::with_capacity(
+                KillLimits { patience: PATIENCE, pause: Duration::MAX, ..KillLimits::default() },
+                4,
+            ),
             doubtful: Vec::new(),
             workers: Workers::start(16).expect("threads start"),
             reclaim: Worker::start("reclaim", 16).expect("a thread starts"),
