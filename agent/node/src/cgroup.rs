@@ -32,16 +32,43 @@ pub struct Handle {
     kill: Option<KeptFile>,
 }
 
+/// All files of a cgroup that are ever opened.
+const FILES: [&str; 14] = [
+    "cgroup.events",
+    "cgroup.freeze",
+    "cgroup.kill",
+    "cgroup.procs",
+    "cgroup.threads",
+    "cpu.stat",
+    "memory.current",
+    "memory.low",
+    "memory.max",
+    "memory.min",
+    "memory.peak",
+    "memory.reclaim",
+    "memory.stat",
+    "memory.swap.current",
+];
+
 impl Drop for Handle {
     /// The kernel keeps the names of files that were open when their cgroup was removed, each with its inode, until memory is
-    /// short, and charges them to the process that opened them: 4 KiB for each cgroup. Looking a name up makes it forget it
-    /// (`kernfs_dop_revalidate`, fs/kernfs/dir.c). Waits for locks of the kernel: for a helper thread.
+    /// short, and charges them to the process that opened them: 4 KiB for the files of a handle, and more where a helper
+    /// thread had others open at that moment. Looking a name up makes it forget it (`kernfs_dop_revalidate`,
+    /// fs/kernfs/dir.c). Waits for locks of the kernel: for a helper thread.
     fn drop(&mut self) {
-        let kept = [self.current.as_ref(), Some(&self.events), self.freeze.as_ref(), self.kill.as_ref()];
-        for file in kept.into_iter().flatten() {
-            let _ = statat(&self.dir, file.name(), AtFlags::empty());
+        // In one that is there names would be remembered instead; its removal forgets those that are not in use.
+        if self.events() == Err(Fault::Gone) {
+            for name in FILES {
+                let _ = statat(&self.dir, name, AtFlags::empty());
+            }
         }
     }
+}
+
+/// Opens a file of the cgroup whose directory is open; `None` where it has no such file.
+fn open_in(dir: BorrowedFd<'_>, name: &'static str, how: OFlags) -> Result<Option<KeptFile>, Errno> {
+    debug_assert!(FILES.contains(&name), "{name} is none of the files that are forgotten with their cgroup");
+    KeptFile::open_below(dir, name, how)
 }
 
 impl fmt::Debug for Handle {
@@ -113,7 +140,7 @@ impl Handle {
         let dir = open_below(root, path)?;
         let id = id_of(dir.as_fd())?;
         let at = dir.as_fd();
-        let open = |name, how| KeptFile::open_below(at, name, how);
+        let open = |name, how| open_in(at, name, how);
         Ok(Self {
             id,
             path: path.to_vec(),
@@ -158,7 +185,7 @@ impl Handle {
 
     /// Opens one of its files for a helper thread.
     fn open_file(&self, name: &'static str, how: OFlags) -> Result<KeptFile, Fault> {
-        match KeptFile::open_below(self.dir.as_fd(), name, how) {
+        match open_in(self.dir.as_fd(), name, how) {
             Ok(file) => file.ok_or(Fault::Absent { file: name }),
             Err(Errno::NODEV) => Err(Fault::Gone),
             Err(errno) if how.contains(OFlags::WRONLY) => Err(Fault::Write { file: name, errno }),
@@ -325,7 +352,7 @@ fn limit(file: &KeptFile) -> Result<Bytes, Fault> {
 /// `is_trusted`; `max` is the largest amount there is. Zero where it has none. Opens files: for a helper thread.
 pub fn protection(dir: BorrowedFd<'_>, is_trusted: impl Fn(&Stat) -> bool) -> Bytes {
     let read = |name| {
-        let file = KeptFile::open_below(dir, name, OFlags::RDONLY).ok()??;
+        let file = open_in(dir, name, OFlags::RDONLY).ok()??;
         if is_trusted(&fstat(&file).ok()?) { limit(&file).ok() } else { None }
     };
     ["memory.low", "memory.min"].into_iter().filter_map(read).max().unwrap_or(Bytes::ZERO)

@@ -38,11 +38,6 @@ impl KeptFile {
         Ok(Self { fd, name })
     }
 
-    /// Its name below the directory that it was opened in.
-    pub(crate) const fn name(&self) -> &'static str {
-        self.name
-    }
-
     /// Reads the whole file into `buffer`, as far as it fits, and gives what was read.
     pub(crate) fn read<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], Fault> {
         let mut filled = 0;

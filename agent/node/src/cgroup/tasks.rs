@@ -1,7 +1,7 @@
 //! Tasks of a cgroup and of all below it: listed, counted, opened.
 
-use super::Handle;
 use super::walk::{Bound, Walk};
+use super::{Handle, open_in};
 use crate::clock::monotonic;
 use crate::file::KeptFile;
 use crate::process::{self, Opened, OpenedTasks, Pid};
@@ -40,7 +40,7 @@ impl TaskList {
 
     /// The list of the cgroup whose directory is open; `None` where it was removed.
     fn of(self, dir: BorrowedFd<'_>) -> Result<Option<KeptFile>, Fault> {
-        match KeptFile::open_below(dir, self.file(), OFlags::RDONLY) {
+        match open_in(dir, self.file(), OFlags::RDONLY) {
             Ok(file) => Ok(file),
             Err(Errno::NODEV) => Ok(None),
             Err(errno) => Err(Fault::Read { file: self.file(), errno }),
@@ -173,7 +173,7 @@ impl Handle {
     /// thread.
     pub fn activity(&self) -> Result<Activity, Fault> {
         const STAT: &str = "cpu.stat";
-        let stat = KeptFile::open_below(self.dir.as_fd(), STAT, OFlags::RDONLY);
+        let stat = open_in(self.dir.as_fd(), STAT, OFlags::RDONLY);
         let stat = stat.map_err(|errno| Fault::Read { file: STAT, errno })?.ok_or(Fault::Absent { file: STAT })?;
         let mut buffer = [0; 1024];
         let used = parse::field(stat.read(&mut buffer)?, b"usage_usec").ok_or(stat.malformed("usage_usec"))?;

@@ -20,6 +20,7 @@ use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{Fault, clock, limits, meminfo, pressure};
 use plimsoll_state::{Found, Record, StoppedProcesses, undo};
 use plimsoll_units::{Bytes, CgroupId};
+use std::fs::File;
 use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
@@ -520,8 +521,10 @@ pub(crate) fn removed_cgroups_leave_nothing() -> Result<()> {
     let open_and_remove = || -> Result<()> {
         let cgroup = Cgroup::create("work.slice/removed")?;
         let handle = Handle::open(&root, cgroup.name().as_bytes())?.context("it was just made")?;
+        // As a helper thread has it open that counts its tasks.
+        let list = File::open(cgroup.path().join("cgroup.procs"))?;
         std::fs::remove_dir(cgroup.path())?;
-        drop(handle);
+        drop((list, handle));
         Ok(())
     };
     open_and_remove()?;
