@@ -1,0 +1,296 @@
+//! What is kept, an entry each. An entry is a line of JSON, so that another version can read what it knows: fields that
+//! it does not know are ignored, and fields that are absent are unknown. A field or a kind that is added later has to
+//! be one that an older version can do without, or raises the oldest reader of the file.
+
+use super::moment::Moment;
+use core::time::Duration;
+use plimsoll_policy::kubelet::Signal;
+use plimsoll_policy::message::Cause;
+use plimsoll_units::CgroupId;
+use serde::{Deserialize, Serialize};
+
+/// The longest message that is kept, in bytes.
+const MAX_MESSAGE: usize = 4096;
+
+/// One line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Entry {
+    Condition(Condition),
+    Engine(Engine),
+    Eviction(Eviction),
+    Facts(Facts),
+}
+
+impl Entry {
+    /// What of it can still be true after a reboot.
+    pub(super) fn after_reboot(self) -> Option<Self> {
+        match self {
+            Self::Condition(Condition { name, is_true, since, observed }) => Some(Self::Condition(Condition {
+                name,
+                is_true,
+                since: since.of_earlier_boot(),
+                observed: observed.map(Moment::of_earlier_boot),
+            })),
+            Self::Engine(_) => None,
+            Self::Eviction(eviction) => eviction.after_reboot().map(Self::Eviction),
+            facts @ Self::Facts(_) => Some(facts),
+        }
+    }
+}
+
+/// A condition of the node, as the cluster was told of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// Its type in the status of a node.
+    pub name: String,
+    /// Its status.
+    pub is_true: bool,
+    /// When that last changed (`lastTransitionTime`).
+    pub since: Moment,
+    /// When a threshold behind it was last crossed, which its transition period counts from; absent if never.
+    #[serde(default)]
+    pub observed: Option<Moment>,
+}
+
+/// What decisions remember: latches, grace periods, what was reclaimed, the limit of victims a minute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Engine {
+    /// The build that wrote it, which alone reads it back.
+    pub made_by: String,
+    /// `plimsoll_policy::State`, as text.
+    pub state: String,
+}
+
+/// What is known of a pod.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Facts {
+    pub(super) uid: String,
+    pub(super) text: String,
+}
+
+/// A pod that is evicted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Eviction {
+    /// Which.
+    pub pod: PodName,
+    /// The cgroups that its processes were in when it was decided: those of its containers and of its sandbox. None
+    /// after a reboot.
+    #[serde(default)]
+    pub cgroups: Vec<CgroupId>,
+    /// Why.
+    pub reason: Reason,
+    /// The same as the cluster is told.
+    #[serde(default)]
+    pub message: String,
+    /// Seconds for an orderly end; zero is at once.
+    #[serde(default)]
+    pub grace_seconds: u32,
+    /// When it was decided.
+    pub decided: Moment,
+    /// How far it has come on the node.
+    pub progress: Progress,
+    /// The cluster has acknowledged it.
+    #[serde(default)]
+    pub is_reported: bool,
+}
+
+/// A pod by its names. The UID is as the API server has it: what is told to the cluster names it, so that a successor
+/// of the same name is not meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodName {
+    /// Its UID.
+    pub uid: String,
+    /// Its namespace; empty for unknown.
+    #[serde(default)]
+    pub namespace: String,
+    /// Its name within that; empty for unknown.
+    #[serde(default)]
+    pub name: String,
+}
+
+/// How far an eviction has come on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Progress {
+    /// It was decided. Its processes may have been killed or asked to end, or not.
+    Decided,
+    /// SIGKILL was sent to all processes of its cgroups.
+    Killed,
+    /// No process is left, by the kernel's word.
+    Verified,
+}
+
+/// Why a pod is evicted, by the names of the kubelet's metric (`eviction_signal`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Reason {
+    /// A threshold, or a limit of its own.
+    Cause(Cause),
+    /// Swap was short.
+    Swap,
+    /// A newer version's.
+    Unknown(String),
+}
+
+const SWAP: &str = "swap";
+
+impl From<String> for Reason {
+    fn from(name: String) -> Self {
+        let causes = [Cause::EmptyDirLimit, Cause::ContainerLimit, Cause::PodLimit].into_iter();
+        let mut causes = causes.chain(Signal::ALL.into_iter().map(Cause::Signal));
+        match causes.find(|cause| cause.label() == name) {
+            Some(cause) => Self::Cause(cause),
+            None if name == SWAP => Self::Swap,
+            None => Self::Unknown(name),
+        }
+    }
+}
+
+impl From<Reason> for String {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            Reason::Cause(cause) => cause.label().to_owned(),
+            Reason::Swap => SWAP.to_owned(),
+            Reason::Unknown(name) => name,
+        }
+    }
+}
+
+/// What finishes an eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Kill what is left in its cgroups, and in no others. Processes that are dying already do not change by it.
+    Kill,
+    /// Wait for its processes to end, and ask again.
+    Await,
+    /// Tell the cluster.
+    Report,
+    /// Nothing, until the pod is gone.
+    Nothing,
+}
+
+impl Eviction {
+    /// What is to be done next, where the kernel says whether a process is in one of its cgroups. A cgroup that is gone
+    /// has none; absent is not known. Never a new decision: an eviction whose processes have ended is over on the node,
+    /// however far it was written.
+    pub fn next(&self, is_populated: Option<bool>, now: Moment) -> Next {
+        let is_in_grace = || self.decided.age(now) < Duration::from_secs(self.grace_seconds.into());
+        match (self.progress, is_populated) {
+            (Progress::Decided, Some(true)) if !is_in_grace() => Next::Kill,
+            (Progress::Decided | Progress::Killed, Some(true) | None) => Next::Await,
+            (Progress::Verified, _) | (_, Some(false)) if self.is_reported => Next::Nothing,
+            (Progress::Verified, _) | (_, Some(false)) => Next::Report,
+        }
+    }
+
+    fn after_reboot(self) -> Option<Self> {
+        if self.progress == Progress::Decided && !self.is_reported {
+            return None;
+        }
+        let decided = self.decided.of_earlier_boot();
+        Some(Self { cgroups: Vec::new(), decided, progress: Progress::Verified, ..self })
+    }
+
+    /// With a message that is not longer than what is kept.
+    pub(super) fn cut(mut self) -> Self {
+        const ELLIPSIS: char = '…';
+        if self.message.len() > MAX_MESSAGE {
+            self.message.truncate(self.message.floor_char_boundary(MAX_MESSAGE - ELLIPSIS.len_utf8()));
+            self.message.push(ELLIPSIS);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DECIDED: Moment = Moment { wall_ms: 1_000_000, boot_ms: Some(50_000) };
+
+    fn eviction(progress: Progress, is_reported: bool) -> Eviction {
+        Eviction {
+            pod: PodName { uid: "u".into(), namespace: "n".into(), name: "p".into() },
+            cgroups: vec![CgroupId(7)],
+            reason: Reason::Swap,
+            message: "m".into(),
+            grace_seconds: 30,
+            decided: DECIDED,
+            progress,
+            is_reported,
+        }
+    }
+
+    #[test]
+    fn a_decision_is_finished_and_not_taken_again() {
+        use Next::{Await, Kill, Nothing, Report};
+        use Progress::{Decided, Killed, Verified};
+        let at = |boot_ms| Moment { wall_ms: 0, boot_ms: Some(boot_ms) };
+        let (in_grace, later) = (at(79_999), at(80_000));
+        for (progress, is_populated, now, untold, told) in [
+            (Decided, Some(true), in_grace, Await, Await),
+            (Decided, Some(true), later, Kill, Kill),
+            (Decided, Some(false), in_grace, Report, Nothing),
+            (Decided, None, later, Await, Await),
+            (Killed, Some(true), later, Await, Await),
+            (Killed, Some(false), later, Report, Nothing),
+            (Killed, None, later, Await, Await),
+            // Who comes into a cgroup that was empty came after the decision.
+            (Verified, Some(true), later, Report, Nothing),
+            (Verified, Some(false), later, Report, Nothing),
+            (Verified, None, later, Report, Nothing),
+        ] {
+            for (is_reported, next) in [(false, untold), (true, told)] {
+                let eviction = eviction(progress, is_reported);
+                assert_eq!(eviction.next(is_populated, now), next, "{progress:?}, {is_populated:?}, {is_reported}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reboot_leaves_what_can_still_be_true() {
+        use Progress::{Decided, Killed, Verified};
+        for (progress, is_reported, stays) in [
+            (Decided, false, false),
+            (Decided, true, true),
+            (Killed, false, true),
+            (Killed, true, true),
+            (Verified, false, true),
+            (Verified, true, true),
+        ] {
+            let before = eviction(progress, is_reported);
+            let decided = Moment { boot_ms: None, ..DECIDED };
+            let expected = Eviction { cgroups: Vec::new(), decided, progress: Verified, ..before.clone() };
+            assert_eq!(before.after_reboot(), stays.then_some(expected), "{progress:?}, {is_reported}");
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        for (message, kept) in [("é".repeat(2048), 4096), ("é".repeat(2049), 4095), ("x".repeat(9999), 4096)] {
+            let cut = Eviction { message: message.clone(), ..eviction(Progress::Decided, false) }.cut().message;
+            assert_eq!(cut.len(), kept);
+            assert_eq!(cut.ends_with('…'), cut != message);
+        }
+    }
+
+    #[test]
+    fn reasons_have_the_names_of_the_kubelets_metric() {
+        for (reason, name) in [
+            (Reason::Cause(Cause::Signal(Signal::NodeFsInodesFree)), "nodefs.inodesFree"),
+            (Reason::Cause(Cause::PodLimit), "ephemeralpodfs.limit"),
+            (Reason::Cause(Cause::ContainerLimit), "ephemeralcontainerfs.limit"),
+            (Reason::Cause(Cause::EmptyDirLimit), "emptydirfs.limit"),
+            (Reason::Swap, "swap"),
+            (Reason::Unknown("tomorrow".into()), "tomorrow"),
+        ] {
+            assert_eq!(Reason::from(name.to_owned()), reason);
+            assert_eq!(String::from(reason), name);
+        }
+        for signal in Signal::ALL {
+            let reason = Reason::Cause(Cause::Signal(signal));
+            assert_eq!(Reason::from(String::from(reason.clone())), reason);
+        }
+    }
+}
