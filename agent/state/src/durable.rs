@@ -19,7 +19,7 @@
 //!
 //! 1. The core writes the kill to the run record ([`crate::Record`], in memory that outlives processes), and kills. It
 //!    waits for no disk.
-//! 2. At the same time it tells services, which writes the eviction here with the [`Progress`] that is known.
+//! 2. At the same time it reports to services, which writes the eviction here with the [`Progress`] that is known.
 //! 3. When the kernel says that the cgroups are empty, the eviction is [`Progress::Verified`]; when the cluster has
 //!    acknowledged it, it is reported; when the pod is gone it is removed.
 //!
@@ -86,7 +86,7 @@ pub enum Found {
     /// What was written in this boot.
     Continued,
     /// What was written in an earlier boot, without what cannot be true any more: the engine's state, whose clock and
-    /// cgroups are no more, and evictions that were only decided and that nobody was told of, since what they were
+    /// cgroups are no more, and evictions that were only decided and that were not reported, since what they were
     /// decided for is over. Those that were killed for are verified: nothing of that boot lives.
     Rebooted {
         /// How many entries are left out.

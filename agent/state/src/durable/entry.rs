@@ -39,7 +39,7 @@ impl Entry {
     }
 }
 
-/// A condition of the node, as the cluster was told of it.
+/// A condition of the node, as it was reported to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// Its type in the status of a node.
@@ -80,7 +80,7 @@ pub struct Eviction {
     pub cgroups: Vec<CgroupId>,
     /// Why.
     pub reason: Reason,
-    /// The same as the cluster is told.
+    /// The same, as the cluster reports it.
     #[serde(default)]
     pub message: String,
     /// Seconds for an orderly end; zero is at once.
@@ -95,7 +95,7 @@ pub struct Eviction {
     pub is_reported: bool,
 }
 
-/// A pod by its names. The UID is as the API server has it: what is told to the cluster names it, so that a successor
+/// A pod by its names. The UID is as the API server has it: what is reported to the cluster names it, so that a successor
 /// of the same name is not meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodName {
@@ -164,7 +164,7 @@ pub enum Next {
     Kill,
     /// Wait for its processes to end, and ask again.
     Await,
-    /// Tell the cluster.
+    /// Report it to the cluster.
     Report,
     /// Nothing, until the pod is gone.
     Nothing,
@@ -228,7 +228,7 @@ mod tests {
         use Progress::{Decided, Killed, Verified};
         let at = |boot_ms| Moment { wall_ms: 0, boot_ms: Some(boot_ms) };
         let (in_grace, later) = (at(79_999), at(80_000));
-        for (progress, is_populated, now, untold, told) in [
+        for (progress, is_populated, now, unreported, reported) in [
             (Decided, Some(true), in_grace, Await, Await),
             (Decided, Some(true), later, Kill, Kill),
             (Decided, Some(false), in_grace, Report, Nothing),
@@ -236,12 +236,12 @@ mod tests {
             (Killed, Some(true), later, Await, Await),
             (Killed, Some(false), later, Report, Nothing),
             (Killed, None, later, Await, Await),
-            // Who comes into a cgroup that was empty came after the decision.
+            // A process in a cgroup that was empty came after the decision.
             (Verified, Some(true), later, Report, Nothing),
             (Verified, Some(false), later, Report, Nothing),
             (Verified, None, later, Report, Nothing),
         ] {
-            for (is_reported, next) in [(false, untold), (true, told)] {
+            for (is_reported, next) in [(false, unreported), (true, reported)] {
                 let eviction = eviction(progress, is_reported);
                 assert_eq!(eviction.next(is_populated, now), next, "{progress:?}, {is_populated:?}, {is_reported}");
             }

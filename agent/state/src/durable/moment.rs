@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 /// A point in time, by the clock of the wall and, within the boot it was taken in, by the time since that boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Milliseconds since 1970 (`CLOCK_REALTIME`), for what is told to others. It can be set to anything at any time.
+    /// Milliseconds since 1970 (`CLOCK_REALTIME`), for what is reported. It can be set to anything at any time.
     pub wall_ms: u64,
-    /// Milliseconds since this boot (`CLOCK_BOOTTIME`, which counts while the machine is suspended, and which nobody
-    /// can set); absent for a point of an earlier boot.
+    /// Milliseconds since this boot (`CLOCK_BOOTTIME`, which counts while the machine is suspended, and which cannot
+    /// be set); absent for a point of an earlier boot.
     #[serde(default)]
     pub boot_ms: Option<u64>,
 }
