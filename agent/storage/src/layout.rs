@@ -76,7 +76,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Finds them. May hang where a disk does.
+/// Finds them. May hang where a disk does: ask through a [`crate::Worker`].
 pub fn find(roots: Roots<'_>) -> Result<Disks, StorageError> {
     let node = FileSystem::of(roots.kubelet)?;
     let image = FileSystem::of(roots.images)?;
