@@ -25,7 +25,9 @@ impl Mounted {
     }
 
     fn bind(of: &Path, at: &Path) -> Self {
-        fs::create_dir_all(at).expect("a directory");
+        if of.is_dir() {
+            fs::create_dir_all(at).expect("a directory");
+        }
         mount_bind(of, at).expect("a mount");
         Self(at.to_owned())
     }
@@ -80,11 +82,14 @@ fn a_scan_enters_no_mount_not_even_one_of_the_same_file_system() {
         fs::create_dir_all(directory.path().join(path)).expect("a directory");
     }
     fs::write(beside.join("file"), [1; 10_000]).expect("a file");
+    fs::write(tree.join("file"), []).expect("a file");
     let before = scanned(Scan::of(&tree).expect("it is there"));
     let _tmpfs = Mounted::tmpfs(&tree.join("tmpfs"));
     let _bind = Mounted::bind(&beside, &tree.join("bind"));
+    let _file = Mounted::bind(&beside.join("file"), &tree.join("file"));
     let after = scanned(Scan::of(&tree).expect("it is there"));
-    assert_eq!((before.inodes, after.inodes), (3, 1), "a directory that is mounted over is not of this mount");
+    assert_eq!((before.inodes, after.inodes), (4, 1), "what is mounted over is not of this mount");
+    assert!(after.bytes <= before.bytes, "{before:?} {after:?}");
 }
 
 #[test]
