@@ -159,9 +159,16 @@ mod tests {
     fn threads_that_hang_count_until_they_end() {
         let slots = Slots::new(2);
         let (answers, answer) = channel::<u32>();
-        let hangs = Worker::start(&slots, "a dead disk", move || answer.recv().unwrap_or(0)).expect("a thread");
+        let (begins, begun) = channel();
+        let answer = move || {
+            begins.send(()).expect("the test waits for it");
+            answer.recv().unwrap_or(0)
+        };
+        let hangs = Worker::start(&slots, "a dead disk", answer).expect("a thread");
         assert!(hangs.ask(at(1)));
+        begun.recv().expect("it begins");
         drop(hangs);
+        assert_eq!(slots.taken(), 1, "the thread is still there");
         let other = Worker::start(&slots, "a disk", || 1).expect("a thread");
         let error = Worker::start(&slots, "one too many", || 1).expect_err("both are taken");
         assert!(error.to_string().contains("one too many") && error.to_string().contains('2'), "{error}");

@@ -1,6 +1,6 @@
 //! Files with several names, each of which is to count once.
 //!
-//! 65,536 inodes are remembered, which takes 1.2 MiB at most. Of a file that finds no room each name counts its share: a
+//! 16,384 inodes are remembered, which takes 300 KiB at most. Of a file that finds no room each name counts its share: a
 //! third of its blocks where it has three names. That comes to the same where all names are in the tree, and for a volume
 //! they are: no container can link across a mount (`link(2)`: EXDEV, even within one file system).
 
@@ -8,7 +8,7 @@ use super::Count;
 use std::collections::HashSet;
 
 /// How many inodes are remembered.
-pub(super) const MAX_LINKS: usize = 1 << 16;
+pub(super) const MAX_LINKS: usize = 1 << 14;
 
 /// Bits behind the point of a share.
 const FRACTION_BITS: u32 = 32;

@@ -242,11 +242,6 @@ impl Scan {
             }
             // A mount that came in between.
             Ok(_) => true,
-            // One that cannot be read is itself counted.
-            Err(errno @ (Errno::ACCESS | Errno::PERM)) => {
-                self.add(&stat);
-                self.missed(errno)
-            }
             Err(errno) => self.missed(errno),
         }
     }
