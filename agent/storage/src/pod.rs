@@ -1,0 +1,301 @@
+//! Where a pod's local storage is, and how each part of it is measured.
+//!
+//! Writable layers are the runtime's to report, and come in as parameters. A `hostPath` is not measured, as the kubelet
+//! measures none (`MetricsNil`), and neither are secrets, projections and the downward API, which no decision counts.
+
+use crate::error::StorageError;
+use crate::scan::{Count, Scan};
+use crate::statfs::Figures;
+use plimsoll_policy::kubelet::{ContainerStats, Usage};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, fstatfs, open, openat2, statx};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+
+/// The directories that pods' storage is in. Either may be a link.
+#[derive(Clone, Copy, Debug)]
+pub struct PodDirectories<'a> {
+    /// The kubelet's own (`--root-dir`, `/var/lib/kubelet`).
+    pub kubelet: &'a Path,
+    /// That of logs (`podLogsDir`, `/var/log/pods`).
+    pub logs: &'a Path,
+}
+
+/// What a pod's directories are named after. The UID of a static pod is the kubelet's own, not that of its mirror.
+#[derive(Clone, Copy, Debug)]
+pub struct PodName<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its UID.
+    pub uid: &'a str,
+}
+
+/// The volumes that lie in the kubelet's directory and count as the pod's own (`IsLocalEphemeralVolume`,
+/// pkg/volume/util/util.go), and `emptyDir` in memory, which has a limit to be held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeKind {
+    /// On disk, in memory, or of huge pages.
+    EmptyDir,
+    /// A `configMap`.
+    ConfigMap,
+    /// A `gitRepo`.
+    GitRepo,
+}
+
+impl VolumeKind {
+    /// The plugin's name as directories have it (`EscapeQualifiedName`).
+    const fn plugin(self) -> &'static str {
+        match self {
+            Self::EmptyDir => "kubernetes.io~empty-dir",
+            Self::ConfigMap => "kubernetes.io~configmap",
+            Self::GitRepo => "kubernetes.io~git-repo",
+        }
+    }
+}
+
+/// A part of a pod's local storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// All files in the log directory of this container, rotated ones included (`getPodContainerLogStats`,
+    /// pkg/kubelet/stats/host_stats_provider.go).
+    ContainerLogs(&'a str),
+    /// All files beside those directories (`getPodLogStats`).
+    PodLogs,
+    /// The volume of this kind and name.
+    Volume(VolumeKind, &'a str),
+    /// The file that the kubelet writes to be its containers' `/etc/hosts` (`getPodEtcHostsStats`); nothing where the pod
+    /// has none.
+    EtcHosts,
+}
+
+/// How a part is measured.
+#[derive(Debug)]
+pub enum Measure {
+    /// At once.
+    Done(Count),
+    /// By a scan, to be gone on with.
+    Scan(Box<Scan>),
+}
+
+impl PodDirectories<'_> {
+    /// Begins to measure one part. May hang where a disk does. A part whose directory does not exist is an error that
+    /// [`StorageError::is_not_found`] knows.
+    ///
+    /// The two directories themselves and `pods` are followed where they are links. No link below them is, and names
+    /// that are not one component of a path are refused.
+    pub fn measure(&self, pod: PodName<'_>, part: Part<'_>) -> Result<Measure, StorageError> {
+        let PodName { namespace, name, uid } = pod;
+        component("pod's UID", uid)?;
+        let of_kubelet = || self.kubelet.join("pods");
+        let of_logs = || {
+            component("namespace", namespace)?;
+            component("pod", name)?;
+            Ok::<_, StorageError>(format!("{namespace}_{name}_{uid}"))
+        };
+        match part {
+            Part::ContainerLogs(container) => {
+                component("container", container)?;
+                Place { base: self.logs.to_owned(), below: Path::new(&of_logs()?).join(container) }.files()
+            }
+            Part::PodLogs => Place { base: self.logs.to_owned(), below: of_logs()?.into() }.files(),
+            Part::Volume(kind, volume) => {
+                component("volume", volume)?;
+                let below: PathBuf = [uid, "volumes", kind.plugin(), volume].iter().collect();
+                Place { base: of_kubelet(), below }.volume(kind)
+            }
+            Part::EtcHosts => Place { base: of_kubelet(), below: uid.into() }.file(c"etc-hosts"),
+        }
+    }
+}
+
+/// A name that comes from outside and becomes a component of a path.
+fn component(what: &'static str, name: &str) -> Result<(), StorageError> {
+    let is_one = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
+    if is_one { Ok(()) } else { Err(StorageError::Name { what, name: name.to_owned() }) }
+}
+
+/// A directory that is followed to, and one below it that is not.
+struct Place {
+    base: PathBuf,
+    below: PathBuf,
+}
+
+impl Place {
+    fn files(&self) -> Result<Measure, StorageError> {
+        let scan = self.open().and_then(Scan::files);
+        scan.map(|scan| Measure::Scan(Box::new(scan))).map_err(|errno| self.failed(errno))
+    }
+
+    /// A tmpfs that is mounted as the volume knows what is used of it, files that are removed and still open included,
+    /// which a walk cannot see. The kubelet walks it.
+    fn volume(&self, kind: VolumeKind) -> Result<Measure, StorageError> {
+        let measure = || {
+            let directory = self.open()?;
+            if kind == VolumeKind::EmptyDir
+                && is_mount_root(&directory)?
+                && let Some((bytes, inodes)) = Figures::of(&fstatfs(&directory)?).used_of_tmpfs()
+            {
+                return Ok(Measure::Done(Count { bytes, inodes }));
+            }
+            Scan::tree(directory).map(|scan| Measure::Scan(Box::new(scan)))
+        };
+        measure().map_err(|errno| self.failed(errno))
+    }
+
+    fn file(&self, name: &CStr) -> Result<Measure, StorageError> {
+        let stat = || {
+            let wanted = StatxFlags::TYPE | StatxFlags::BLOCKS;
+            match statx(self.open()?, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, wanted) {
+                Ok(stat) => Ok(Count { bytes: stat.stx_blocks.saturating_mul(512), inodes: 1 }),
+                Err(Errno::NOENT) => Ok(Count::default()),
+                Err(errno) => Err(errno),
+            }
+        };
+        stat().map(Measure::Done).map_err(|errno| self.failed(errno))
+    }
+
+    fn open(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let base = open(&self.base, flags, Mode::empty())?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(&base, &self.below, flags, Mode::empty(), resolve)
+    }
+
+    fn failed(&self, source: Errno) -> StorageError {
+        StorageError::File { what: "measure", path: self.base.join(&self.below), source }
+    }
+}
+
+fn is_mount_root(directory: &OwnedFd) -> Result<bool, Errno> {
+    let stat = statx(directory.as_fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE)?;
+    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// A pod's local storage as its limit is held against it (`calcEphemeralStorage`, pkg/kubelet/stats/helper.go): writable
+/// layers, logs, and `others`: its volumes that are local and not in memory, the files beside the logs and `/etc/hosts`.
+///
+/// A sum is absent where a part of it is, since a pod would stand below a limit that it is over. The kubelet leaves
+/// absent parts out.
+pub fn ephemeral_storage(containers: &[ContainerStats], others: &[Usage]) -> Usage {
+    let parts =
+        || containers.iter().flat_map(|container| [container.rootfs, container.logs]).chain(others.iter().copied());
+    let sum = |of: fn(Usage) -> Option<u64>| parts().try_fold(0_u64, |sum, part| Some(sum.saturating_add(of(part)?)));
+    Usage { bytes: sum(|usage| usage.bytes), inodes: sum(|usage| usage.inodes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scan::Progress;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    const POD: PodName<'_> = PodName { namespace: "default", name: "web-0", uid: "6f1c" };
+
+    struct Node {
+        directory: tempfile::TempDir,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            for path in ["disk/kubelet/pods/6f1c/volumes", "disk/logs/default_web-0_6f1c/app"] {
+                fs::create_dir_all(directory.path().join(path)).expect("a directory");
+            }
+            // Both are elsewhere, as where they were moved to a larger disk.
+            for (link, to) in [("kubelet", "disk/kubelet"), ("logs", "disk/logs")] {
+                symlink(to, directory.path().join(link)).expect("a link");
+            }
+            Self { directory }
+        }
+
+        fn write(&self, path: &str, bytes: usize) -> u64 {
+            let path = self.directory.path().join(path);
+            fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
+            fs::write(&path, vec![1; bytes]).expect("a file");
+            fs::metadata(&path).expect("it exists").blocks() * 512
+        }
+
+        fn measure(&self, part: Part<'_>) -> Result<Count, StorageError> {
+            let [kubelet, logs] = ["kubelet", "logs"].map(|name| self.directory.path().join(name));
+            match (PodDirectories { kubelet: &kubelet, logs: &logs }).measure(POD, part)? {
+                Measure::Done(count) => Ok(count),
+                Measure::Scan(mut scan) => match scan.step(1000) {
+                    Progress::Done(outcome) => Ok(outcome.count),
+                    Progress::More => panic!("there are not so many"),
+                },
+            }
+        }
+    }
+
+    #[test]
+    fn logs_are_the_files_of_a_container_rotated_ones_included_and_those_beside_it() {
+        let node = Node::new();
+        let app = "disk/logs/default_web-0_6f1c/app";
+        let bytes = node.write(&format!("{app}/0.log"), 5000)
+            + node.write(&format!("{app}/0.log.20261122-101010.gz"), 100)
+            + node.write(&format!("{app}/1.log"), 1);
+        node.write(&format!("{app}/directory/other.log"), 5000);
+        let beside = node.write("disk/logs/default_web-0_6f1c/beside.log", 10);
+        assert_eq!(node.measure(Part::ContainerLogs("app")).expect("it exists"), Count { bytes, inodes: 3 });
+        assert_eq!(node.measure(Part::PodLogs).expect("it exists"), Count { bytes: beside, inodes: 1 });
+        let missing = node.measure(Part::ContainerLogs("other")).expect_err("it is missing");
+        assert!(missing.is_not_found() && missing.to_string().contains("default_web-0_6f1c/other"), "{missing}");
+    }
+
+    #[test]
+    fn volumes_are_trees_with_their_own_directory_and_hosts_are_one_file_or_none() {
+        let node = Node::new();
+        assert_eq!(node.measure(Part::EtcHosts).expect("none is none"), Count::default());
+        let hosts = node.write("disk/kubelet/pods/6f1c/etc-hosts", 200);
+        assert_eq!(node.measure(Part::EtcHosts).expect("it exists"), Count { bytes: hosts, inodes: 1 });
+        for (kind, plugin) in [
+            (VolumeKind::EmptyDir, "empty-dir"),
+            (VolumeKind::ConfigMap, "configmap"),
+            (VolumeKind::GitRepo, "git-repo"),
+        ] {
+            let volume = format!("disk/kubelet/pods/6f1c/volumes/kubernetes.io~{plugin}/data");
+            let file = node.write(&format!("{volume}/file"), 9000);
+            let own = fs::metadata(node.directory.path().join(&volume)).expect("it exists").blocks() * 512;
+            let count = node.measure(Part::Volume(kind, "data")).expect("it exists");
+            assert_eq!(count, Count { bytes: file + own, inodes: 2 }, "{plugin}");
+            assert!(node.measure(Part::Volume(kind, "other")).expect_err("it is missing").is_not_found());
+        }
+    }
+
+    #[test]
+    fn no_name_and_no_link_leads_elsewhere() {
+        let node = Node::new();
+        node.write("secret/file", 9000);
+        let volumes = node.directory.path().join("disk/kubelet/pods/6f1c/volumes/kubernetes.io~empty-dir");
+        fs::create_dir(&volumes).expect("a directory");
+        symlink(node.directory.path().join("secret"), volumes.join("data")).expect("a link");
+        let linked = node.measure(Part::Volume(VolumeKind::EmptyDir, "data")).expect_err("it is a link");
+        assert!(matches!(linked, StorageError::File { source: Errno::LOOP, .. }), "{linked}");
+        for name in ["", ".", "..", "a/b", "/etc", "a\0"] {
+            for part in [Part::ContainerLogs(name), Part::Volume(VolumeKind::EmptyDir, name)] {
+                let refused = node.measure(part).expect_err("it is no name");
+                assert!(matches!(refused, StorageError::Name { .. }), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_without_a_part_is_absent() {
+        let usage = |bytes, inodes| Usage { bytes, inodes };
+        let container = |rootfs, logs| ContainerStats { rootfs, logs, ..ContainerStats::default() };
+        let whole = usage(Some(5), Some(1));
+        for (containers, others, expected) in [
+            (&[container(whole, whole); 2][..], &[whole][..], usage(Some(25), Some(5))),
+            (&[container(usage(None, Some(1)), whole)], &[], usage(None, Some(2))),
+            (&[container(whole, whole)], &[usage(Some(1), None)], usage(Some(11), None)),
+            (&[], &[], usage(Some(0), Some(0))),
+            (&[], &[usage(Some(u64::MAX), Some(2)), whole], usage(Some(u64::MAX), Some(3))),
+        ] {
+            assert_eq!(ephemeral_storage(containers, others), expected);
+        }
+    }
+}
