@@ -1,0 +1,6 @@
+//! The client against a runtime in the same process, and the rules over what is listed.
+
+mod calls;
+mod fake;
+mod faults;
+mod sockets;
