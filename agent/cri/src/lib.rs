@@ -5,6 +5,9 @@
 //! The messages for running, executing, attaching and port forwarding do not exist in this program
 //! ([decision 11](../../docs/decisions/0011-a-narrow-client-of-the-runtime.md)).
 //!
+//! Which images may be removed is a pure function over what was listed: [`assess`] and [`unused`]. Nothing here decides to
+//! remove anything.
+//!
 //! # What is trusted
 //!
 //! The runtime is: it is root. The text that it passes on is not: names, labels, annotations, image references and paths
@@ -15,13 +18,15 @@
 //!
 //! Each call has a time limit and its answer a size limit ([`Limits`]); nothing is retried except once, on a new
 //! connection, a call whose old connection was lost. A [`Runtime`] has one call under way at a time. What a call returns
-//! takes at most some four times its answer's size, and nothing is kept between calls.
+//! takes at most some four times its answer's size, and nothing is kept between calls. [`History`] remembers at most
+//! [`History::MOST`] images.
 
 #![forbid(unsafe_code)]
 
 mod connection;
 mod error;
 mod id;
+mod images;
 mod in_use;
 mod listed;
 mod runtime;
@@ -30,6 +35,7 @@ mod sockets;
 pub use connection::{Call, Limits, Version};
 pub use error::Error;
 pub use id::{ContainerId, IdError, ImageId, SandboxId};
+pub use images::{Assessed, History, Kept, Rules, assess, unused};
 pub use in_use::InUse;
 pub use listed::{
     Container, ContainerState, ContainerStatus, FileSystem, FileSystems, Image, ImageUse, Mount, Sandbox, SandboxState,

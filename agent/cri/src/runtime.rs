@@ -149,7 +149,7 @@ impl Runtime {
     }
 
     /// Removes an image with all its tags. The runtime refuses nothing: neither a pinned image, nor one that a container
-    /// uses. One that is gone is no error.
+    /// uses ([`assess`](crate::assess)). One that is gone is no error.
     pub async fn remove_image(&mut self, id: &ImageId) -> Result<(), Error> {
         let image = proto::ImageSpec { image: id.as_str().to_owned(), ..proto::ImageSpec::default() };
         let request = proto::RemoveImageRequest { image: Some(image) };

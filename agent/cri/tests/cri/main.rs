@@ -3,4 +3,5 @@
 mod calls;
 mod fake;
 mod faults;
+mod images;
 mod sockets;
