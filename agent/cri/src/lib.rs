@@ -5,8 +5,8 @@
 //! The messages for running, executing, attaching and port forwarding do not exist in this program
 //! ([decision 11](../../docs/decisions/0011-a-narrow-client-of-the-runtime.md)).
 //!
-//! Which images may be removed is a pure function over what was listed: [`assess`] and [`unused`]. Nothing here decides to
-//! remove anything.
+//! The rules of what may be removed are pure functions over what was listed: [`assess`] and [`unused`] for images,
+//! [`dead_containers`] and [`dead_sandboxes`] for the rest. Nothing here decides to remove anything.
 //!
 //! # What is trusted
 //!
@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod dead;
 mod error;
 mod id;
 mod images;
@@ -33,6 +34,7 @@ mod runtime;
 mod sockets;
 
 pub use connection::{Call, Limits, Version};
+pub use dead::{Dead, dead_containers, dead_sandboxes};
 pub use error::Error;
 pub use id::{ContainerId, IdError, ImageId, SandboxId};
 pub use images::{Assessed, History, Kept, Rules, assess, unused};
