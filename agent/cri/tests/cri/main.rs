@@ -1,0 +1,8 @@
+//! The client against a runtime in the same process, and the rules over what is listed.
+
+mod calls;
+mod dead;
+mod fake;
+mod faults;
+mod images;
+mod sockets;
