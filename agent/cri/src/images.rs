@@ -16,7 +16,7 @@ struct Seen {
     last_used: Option<MonotonicNs>,
 }
 
-/// When images were first seen and last used, which no runtime says. It has to be told of each listing, in intervals that
+/// When images were first seen and last used, which no runtime says. It has to be given each listing, in intervals that
 /// are short beside the age that is asked for: the kubelet looks every five minutes (`realImageGCManager.Start`).
 ///
 /// Bounded to [`History::MOST`] images. What is not remembered is not removed.

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::runtime::Runtime;
 use std::path::{Path, PathBuf};
 
-/// Where runtimes listen unless they are told otherwise. containerd's is what a kubelet takes that was told nothing
+/// Where runtimes listen unless configured otherwise. containerd's is what a kubelet takes without configuration
 /// (`SetDefaults_KubeletConfiguration`); k3s and RKE2 bring a containerd of their own; the others are where crictl looks
 /// (`defaultRuntimeEndpoints` in cri-tools' `cmd/crictl`). `/var/run`, which some documents name, is a link to `/run`.
 pub const USUAL_SOCKETS: [(&str, &str); 4] = [

@@ -144,14 +144,14 @@ async fn images_and_file_systems_come_as_they_are() {
     assert_eq!(images[0].annotations, map(&[("k", "v")]));
     assert_eq!((images[1].size, images[1].is_pinned), (None, false), "no image takes nothing");
 
-    let places = runtime.file_systems().await.expect("they are told");
-    let told = |it: &plimsoll_cri::FileSystem| (it.directory.clone(), it.used, it.inodes, it.counted);
+    let places = runtime.file_systems().await.expect("they are reported");
+    let figures = |it: &plimsoll_cri::FileSystem| (it.directory.clone(), it.used, it.inodes, it.counted);
     assert_eq!(
-        places.images.iter().map(told).collect::<Vec<_>>(),
+        places.images.iter().map(figures).collect::<Vec<_>>(),
         [("/images".into(), Some(Bytes(5)), None, Some(at(3)))]
     );
     assert_eq!(
-        places.containers.iter().map(told).collect::<Vec<_>>(),
+        places.containers.iter().map(figures).collect::<Vec<_>>(),
         [("/layers".into(), None, Some(0), Some(at(3)))]
     );
 }
@@ -200,7 +200,7 @@ async fn images_in_use_are_those_of_containers_and_those_that_they_mount() {
     })
     .await;
     let images = runtime.images().await.expect("they are listed");
-    let in_use = runtime.images_in_use().await.expect("they are told");
+    let in_use = runtime.images_in_use().await.expect("they are reported");
     assert_eq!(images.iter().map(|it| in_use.has(it)).collect::<Vec<_>>(), [true, true, true, false]);
     assert_eq!(fake.calls(), ["ListImages", "ListContainers", "ContainerStatus exited", "ContainerStatus vanished"]);
 
@@ -211,7 +211,7 @@ async fn images_in_use_are_those_of_containers_and_those_that_they_mount() {
     let error = runtime.images_in_use().await.expect_err("one status is missing");
     assert!(matches!(error, Error::Malformed { .. }), "{error}");
     fake.change(|node| node.manner = Manner::Refuse(tonic::Code::Internal, "no"));
-    let error = runtime.images_in_use().await.expect_err("nothing is told");
+    let error = runtime.images_in_use().await.expect_err("nothing is reported");
     assert!(matches!(error, Error::Failed { .. }), "{error}");
 }
 

@@ -121,8 +121,8 @@ fn sandboxes_go_that_are_not_ready_and_empty_but_the_newest_of_a_pod_that_is_not
         sandbox("here-0", "here", 0, SandboxState::Other(2), 1),
         sandbox("there-1", "there", 1, Ready, 6),
         sandbox("there-0", "there", 0, NotReady, 5),
-        sandbox("nobody's", "", 0, NotReady, 1),
-        sandbox("nobody's older", "", 0, NotReady, 0),
+        sandbox("ownerless", "", 0, NotReady, 1),
+        sandbox("ownerless older", "", 0, NotReady, 0),
     ];
     let ids = |containers: &[Container]| -> Vec<&str> {
         dead_sandboxes(&sandboxes, containers, is_over).into_iter().map(|it| it.id.as_str()).collect()

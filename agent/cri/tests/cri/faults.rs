@@ -57,7 +57,7 @@ async fn all_statuses_together_have_a_limit() {
     assert!(matches!(error, Error::TimedOut { limit: Duration::ZERO, .. }), "{error}");
 }
 
-/// Serves raw bytes: whatever is said, this comes back, and then nothing. The end of what it was sent is told.
+/// Serves raw bytes: whatever is sent, this comes back, and then nothing. The end of what it was sent is reported.
 fn serve_raw(folder: &Path, answer: &'static [u8]) -> (std::path::PathBuf, oneshot::Receiver<()>) {
     let socket = folder.join("raw.sock");
     let listener = UnixListener::bind(&socket).expect("the folder is new");
@@ -81,7 +81,10 @@ async fn what_never_says_a_word_times_out_and_is_left() {
         let error = Runtime::connect(&socket, SHORT).await.err().expect("nothing comes");
         assert!(matches!(error, Error::TimedOut { call: Call::Version, .. }), "{error}");
         // The other side reads to the end: nothing of ours is left behind that holds the connection.
-        tokio::time::timeout(Duration::from_mins(1), end).await.expect("the connection is closed").expect("it is told");
+        tokio::time::timeout(Duration::from_mins(1), end)
+            .await
+            .expect("the connection is closed")
+            .expect("it is reported");
     }
 }
 

@@ -169,7 +169,7 @@ fn history_outlives_a_restart_and_a_reboot() {
     read.after_reboot();
     assert_eq!(by(&read, minutes(1)), "", "a container may be about to use any");
     assert_eq!(by(&read, minutes(3)), "c b a");
-    // A reboot that nobody told of: what lies ahead counts from now on.
+    // A reboot that was not reported: what lies ahead counts from now on.
     history.note(&images, &using(&[]), minutes(1));
     assert_eq!(by(&history, minutes(2)), "");
     assert_eq!(by(&history, minutes(3)), "a b c");
