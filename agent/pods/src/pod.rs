@@ -97,7 +97,7 @@ impl TryFrom<api::Pod> for Pod {
             name: metadata.name.unwrap_or_default(),
             static_uid: annotations.get("kubernetes.io/config.hash").filter(|hash| **hash != uid).cloned(),
             uid,
-            daemon_set: daemon_set.map(|owner| DaemonSet { uid: OwnerUid(bits(&owner.uid)), name: owner.name }),
+            daemon_set: daemon_set.map(|owner| DaemonSet { uid: OwnerUid(Uid::of(&owner.uid).0), name: owner.name }),
             node: node.unwrap_or_default(),
             has_ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             started: status.start_time.take().map(since_epoch),
@@ -108,20 +108,6 @@ impl TryFrom<api::Pod> for Pod {
             spec,
         })
     }
-}
-
-/// The 128 bits of a UID; of one in no known form, bits that follow from its text.
-pub(crate) fn bits(uid: &str) -> u128 {
-    let digits: String = uid.chars().filter(|character| *character != '-').collect();
-    if digits.len() == 32
-        && let Ok(bits) = u128::from_str_radix(&digits, 16)
-    {
-        return bits;
-    }
-    // FNV-1a.
-    uid.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    })
 }
 
 /// A pod of a recording has no cgroup: the end of its UID stands for that.
@@ -175,7 +161,7 @@ impl Pod {
         swapped: Option<Bytes>,
         now: MonotonicNs,
     ) -> Workload<'static> {
-        let uid = Uid(bits(&self.uid));
+        let uid = Uid::of(&self.uid);
         let of_memory = |working_set: Bytes| PodStats { working_set: Some(working_set.0), ..PodStats::default() };
         Workload {
             key: key(uid),
