@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod discover;
+mod identity;
 mod inventory;
 mod owner;
 mod patterns;
@@ -17,6 +18,7 @@ mod termination;
 mod update;
 
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
+pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in};
 pub use inventory::{Config, Coverage, Inventory, Sink};
 pub use patterns::Patterns;
 pub use protected::Protected;
