@@ -112,6 +112,10 @@ pub enum Protected {
     Static,
     /// The mirror of a static pod.
     Mirror,
+    /// A pod of which nothing is known: it may be a critical one.
+    Unknown,
+    /// A pod with a process of the container runtime in it, which watches its containers.
+    Monitored,
 }
 
 impl From<Critical> for Protected {
