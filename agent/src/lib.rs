@@ -1,8 +1,9 @@
 //! `plimsoll`: sees memory pressure the moment it happens, and evicts the right workload before the OOM killer kills
 //! another process.
 //!
-//! One binary, three processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts
-//! and must never stall, and the reporter, which logs and serves metrics and may.
+//! One binary, four processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts
+//! and must never stall, the reporter, which logs and serves metrics and may, and `services`, which reads what is known of
+//! pods, where that is configured.
 
 #![deny(unsafe_code)]
 // On another system the program prints that and ends: `main.rs`.
@@ -11,6 +12,7 @@
 mod acting;
 mod check;
 mod config_command;
+mod confine;
 mod core;
 mod explain;
 #[cfg(feature = "fault-injection")]
@@ -25,6 +27,8 @@ mod options;
 mod replay;
 mod reporter;
 mod service_manager;
+mod services;
+mod signals;
 mod supervisor;
 mod undo;
 mod watchdog;
@@ -76,6 +80,9 @@ enum Command {
     /// Report what the core does in logs and metrics. Started by `run`.
     #[command(hide = true)]
     Reporter(reporter::Arguments),
+    /// Send the core what is known of pods. Started by `run`.
+    #[command(hide = true)]
+    Services(services::Arguments),
 }
 
 /// The program.
@@ -96,6 +103,7 @@ pub fn main() -> ExitCode {
         }
         Command::Core(arguments) => core::main(&arguments),
         Command::Reporter(arguments) => reporter::main(&arguments).map(|()| 0),
+        Command::Services(arguments) => services::main(&arguments).map(|()| 0),
     };
     match result {
         Ok(code) => ExitCode::from(code),

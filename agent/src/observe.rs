@@ -1,17 +1,18 @@
 //! A sample of the machine from outside the core, for `explain`. Reads files, changes nothing, and needs no rights but to
 //! read.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use plimsoll_config::Configuration;
-use plimsoll_inventory::{Bounds, Patterns, Protected, discover};
+use plimsoll_inventory::{Bounds, Found, Patterns, PodMessage, Pods, Protected, Rank, discover};
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_policy::Protected as Why;
-use plimsoll_report::trace::{Memory, Owner, Sample, Slice, Workload};
+use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Workload};
 use plimsoll_units::{Bytes, MonotonicNs, Pattern};
 
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
@@ -61,8 +62,25 @@ pub(crate) struct Observer {
     patterns: Patterns,
     priorities: Vec<i32>,
     protected: Protected,
+    pods: Pods,
     slices: Vec<Pattern>,
     memory: Option<MemInfo>,
+}
+
+/// What is known of pods. Where that cannot be read, that is printed.
+fn known_pods(configuration: &Configuration) -> Pods {
+    let mut pods = Pods::default();
+    let Some(path) = &configuration.machine.pod_facts else { return pods };
+    let read = std::fs::read(path).map_err(anyhow::Error::from);
+    match read.and_then(|bytes| crate::services::facts_of(&bytes, &mut HashMap::new())) {
+        Ok(known) => {
+            for message in known.into_values().map(PodMessage::Pod).chain([PodMessage::Complete]) {
+                pods.take(message, HashSet::new);
+            }
+        }
+        Err(error) => crate::log::complain(&format!("nothing is known of pods: {}:{error:#}", path.display())),
+    }
+    pods
 }
 
 impl Observer {
@@ -71,9 +89,14 @@ impl Observer {
         let workloads = configuration.machine.workloads.iter().map(|workload| workload.pattern.clone()).collect();
         Self {
             root: root.and_then(|root| Root::open(root).ok()),
-            patterns: Patterns { workloads, never: configuration.machine.never.clone() },
+            patterns: Patterns {
+                workloads,
+                never: configuration.machine.never.clone(),
+                pods: crate::core::pod_root(configuration),
+            },
             priorities: configuration.machine.workloads.iter().map(|workload| workload.priority).collect(),
             protected: Protected::read(),
+            pods: known_pods(configuration),
             slices: configuration.machine.slices.iter().map(|slice| slice.path.clone()).collect(),
             memory: MemInfo::open().ok(),
         }
@@ -129,6 +152,18 @@ impl Observer {
         for (path, found) in found.workloads.iter().map(|found| (&found.path, Some(found))).chain(refused) {
             let Ok(Some(handle)) = Handle::open_to_read(root, path) else { continue };
             let figures = Figures::of(&handle);
+            let pod = found.and_then(|found| found.pod).map(|identity| self.pods.of(identity));
+            let promised = pod.map_or_else(
+                || self.of_cgroup(path, found, now),
+                |(pod, Rank { priority, started })| Workload {
+                    reservation_bytes: pod.memory_request,
+                    priority,
+                    started_ns: started.unwrap_or(now),
+                    protected: pod.protected,
+                    pod: Some(trace::Pod::new(pod.uid, pod.qos, pod.grace_seconds.map(i64::from), pod.daemon_set)),
+                    ..Workload::default()
+                },
+            );
             workloads.push(Workload {
                 cgroup: String::from_utf8_lossy(path).into_owned(),
                 id: handle.id(),
@@ -136,17 +171,24 @@ impl Observer {
                 held_bytes: figures.held(),
                 swapped_bytes: figures.swapped,
                 empty: figures.is_empty,
-                owner: found
-                    .and_then(|found| found.owner)
-                    .map(|owner| Owner { id: owner.id, request_bytes: owner.request }),
-                reservation_bytes: found.map_or(Bytes::ZERO, |found| found.reservation),
-                priority: found.and_then(|found| self.priorities.get(found.pattern)).copied().unwrap_or(0),
-                started_ns: now,
-                protected: found.is_none().then(|| self.why_never(path)),
-                ..Workload::default()
+                ..promised
             });
         }
         workloads
+    }
+
+    /// What a cgroup is promised that is no pod's; `found` is absent where it is refused.
+    fn of_cgroup(&self, path: &[u8], found: Option<&Found>, now: MonotonicNs) -> Workload {
+        Workload {
+            owner: found
+                .and_then(|found| found.owner)
+                .map(|owner| Owner { id: owner.id, request_bytes: owner.request }),
+            reservation_bytes: found.map_or(Bytes::ZERO, |found| found.reservation),
+            priority: found.and_then(|found| self.priorities.get(found.pattern)).copied().unwrap_or(0),
+            started_ns: now,
+            protected: found.is_none().then(|| self.why_never(path)),
+            ..Workload::default()
+        }
     }
 
     fn why_never(&self, path: &[u8]) -> Why {
@@ -190,6 +232,29 @@ pub(crate) mod tests {
             }
         }
         dir
+    }
+
+    #[test]
+    fn a_sample_has_pods_by_what_is_known_of_them() {
+        let pod = |last: char| format!("kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcde{last}.slice");
+        let (known, unknown) = (pod('1'), pod('2'));
+        let dir = tree(&[("kubepods.slice", 900, 0, 0, 0, 0), (&known, 500, 0, 0, 0, 0), (&unknown, 400, 0, 0, 0, 0)]);
+        let facts = dir.path().join("pods.json");
+        let text = r#"{"items": [{"metadata": {"name": "a", "uid": "01234567-89ab-cdef-0123-456789abcde1"}, "spec":
+            {"priority": 7, "containers": [{"name": "c", "resources": {"requests": {"memory": "300"}}}]}}]}"#;
+        fs::write(&facts, text).expect("writable");
+        let configuration = format!("machine: {{podFacts: {}}}", facts.display());
+        let configuration = plimsoll_config::parse(&configuration, "f").expect("it is in order");
+        let sample = Observer::new(&configuration, Some(dir.path())).sample();
+        let reported: Vec<_> = sample
+            .workloads
+            .iter()
+            .map(|it| (it.cgroup.as_str(), it.reservation_bytes, it.priority, it.protected, it.pod.is_some()))
+            .collect();
+        assert_eq!(
+            reported,
+            [(known.as_str(), Bytes(300), 7, None, true), (unknown.as_str(), Bytes(0), 0, Some(Why::Unknown), true),]
+        );
     }
 
     #[test]

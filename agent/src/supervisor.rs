@@ -1,4 +1,4 @@
-//! `plimsoll run`: starts the core and the reporter, and starts them again when they die.
+//! `plimsoll run`: starts the core, the reporter and `services`, and starts them again when they die.
 //!
 //! Small and locked in memory, so that it can do its one duty however short memory is: when the core has ended, what it
 //! froze is thawed and what it stopped is continued at once, before a new core is started.
@@ -47,7 +47,9 @@ const CORE_GRACE: Duration = core::END_MOST.saturating_add(Duration::from_secs(3
 const REPORTER_GRACE: Duration = Duration::from_secs(2);
 /// How long the end waits until this process's own log is read.
 const LAST_LINES: Duration = Duration::from_secs(1);
-/// The OOM killer's adjustment of the three processes: after all others but those that it never kills.
+/// How long `services` may take to end: it has nothing to finish.
+const SERVICES_GRACE: Duration = Duration::from_secs(1);
+/// The OOM killer's adjustment of all processes: after all others but those that it never kills.
 const OOM_SCORE: i16 = -999;
 
 /// Reads the configuration, with this process's own cgroup for its checks.
@@ -90,12 +92,18 @@ struct Supervisor {
     /// By which the reporter gets them.
     to_reporter: Option<UnixDatagram>,
     reporter_restarted: OwnedFd,
+    /// The way from `services` to the newest core.
+    facts: Option<OwnedFd>,
+    /// By which `services` gets that.
+    to_services: Option<UnixDatagram>,
     signals: UnixStream,
     asked: Asked,
     log: Log,
     watchdog: Watchdog,
     core: ChildProcess,
     reporter: ChildProcess,
+    /// Absent where it has nothing to do.
+    services: Option<ChildProcess>,
     /// How many cores were started.
     cores: usize,
 }
@@ -195,6 +203,8 @@ impl Supervisor {
             queues: None,
             from_core: None,
             to_reporter: None,
+            facts: None,
+            to_services: None,
             reporter_restarted: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             signals,
             asked,
@@ -202,6 +212,7 @@ impl Supervisor {
             watchdog: Watchdog::start(configuration.machine.state_directory.clone())?,
             core: ChildProcess::new("core"),
             reporter: ChildProcess::new("reporter"),
+            services: configuration.machine.pod_facts.is_some().then(|| ChildProcess::new("services")),
             cores: 0,
             configuration,
         };
@@ -225,6 +236,7 @@ impl Supervisor {
                 self.take_queues();
                 if first && status.code() == Some(i32::from(crate::NOT_HERE)) {
                     // What this machine lacks it will lack in a second, too. The core printed what it is.
+                    self.services.as_mut().map(|services| services.stop(SERVICES_GRACE));
                     self.reporter.stop(REPORTER_GRACE);
                     return Ok(crate::NOT_HERE);
                 }
@@ -237,6 +249,13 @@ impl Supervisor {
                 tracing::warn!(%status, "the reporter ended and is started again");
                 self.reporter.again();
             }
+            if let Some(services) = &mut self.services
+                && let Some(status) = services.ended()?
+            {
+                self.to_services = None;
+                tracing::warn!(%status, "services ended and is started again; what it sent holds");
+                services.again();
+            }
         }
         // Its watching thread has ended before the core has: the grace bounds that time.
         self.watchdog.forget();
@@ -245,6 +264,7 @@ impl Supervisor {
         }
         self.undo();
         self.take_queues();
+        self.services.as_mut().map(|services| services.stop(SERVICES_GRACE));
         self.reporter.stop(REPORTER_GRACE);
         self.log.finish(LAST_LINES);
         Ok(0)
@@ -252,7 +272,8 @@ impl Supervisor {
 
     /// Waits for a signal, for the queues of a new core, or for the next start.
     fn wait(&mut self) -> anyhow::Result<()> {
-        let due = [self.core.due, self.reporter.due].into_iter().flatten().min();
+        let services = self.services.as_ref().and_then(|services| services.due);
+        let due = [self.core.due, self.reporter.due, services].into_iter().flatten().min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         let timeout = [due, self.watchdog.report()].into_iter().flatten().min().map(Timespec::try_from).transpose()?;
         let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
@@ -295,6 +316,19 @@ impl Supervisor {
         }
     }
 
+    /// Has `services` send to the newest core, if both are there.
+    fn hand_facts_on(&mut self) {
+        let (Some(socket), Some(facts)) = (&self.to_services, &self.facts) else { return };
+        if let Err(errno) = handover::send_one(socket, facts) {
+            // As with the reporter.
+            self.to_services = None;
+            if let Some(services) = self.services.as_mut().and_then(|services| services.child.as_mut()) {
+                let _ = services.kill();
+            }
+            tracing::warn!("services does not receive its way to the core and is killed: {errno}");
+        }
+    }
+
     fn start_due(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.reporter.due.is_some_and(|due| due <= now) {
@@ -302,6 +336,10 @@ impl Supervisor {
             report_launch("reporter", launched);
             // The core sends again what a new reporter cannot know.
             let _ = rustix::io::write(&self.reporter_restarted, &1_u64.to_ne_bytes());
+        }
+        if self.services.as_ref().is_some_and(|services| services.due.is_some_and(|due| due <= now)) {
+            let launched = self.start_services();
+            report_launch("process services", launched);
         }
         if self.core.due.is_some_and(|due| due <= now) {
             // The core's alone.
@@ -322,14 +360,31 @@ impl Supervisor {
         Ok(())
     }
 
+    fn start_services(&mut self) -> std::io::Result<()> {
+        let command = self.command("services");
+        let Some(services) = &mut self.services else { return Ok(()) };
+        let to_services = launch(services, command, |(send, receive)| (receive, send))?;
+        self.to_services = Some(to_services);
+        self.hand_facts_on();
+        Ok(())
+    }
+
     fn start_core(&mut self) -> std::io::Result<()> {
         let mut command = self.command("core");
         command.arg("--reporter-restarted").arg(self.reporter_restarted.as_raw_fd().to_string());
         let (pulse, heart) = heartbeat::create().map_err(std::io::Error::other)?;
         fcntl_setfd(&heart, FdFlags::empty())?;
         command.arg("--heartbeat").arg(heart.as_raw_fd().to_string());
+        // Each core has a way of its own: nothing that was meant for another one is in it.
+        let facts = self.services.as_ref().map(|_| handover::facts_pair()).transpose()?;
+        if let Some((core, _)) = &facts {
+            fcntl_setfd(core, FdFlags::empty())?;
+            command.arg("--pods").arg(core.as_raw_fd().to_string());
+        }
         let from_core = launch(&mut self.core, command, |ends| ends)?;
         self.from_core = Some(from_core);
+        self.facts = facts.map(|(_, services)| services);
+        self.hand_facts_on();
         if let Some(core) = &self.core.child
             && let Err(errno) = self.watchdog.watch(Pid::from_child(core), pulse)
         {
@@ -348,8 +403,9 @@ impl Supervisor {
                 // For a reporter that is started later.
                 self.options.log_level = level;
                 self.log.set_level(self.options.log_level());
-                if let Some(reporter) = &self.reporter.child {
-                    let _ = kill_process(Pid::from_child(reporter), signal);
+                let services = self.services.as_ref().and_then(|services| services.child.as_ref());
+                for child in self.reporter.child.iter().chain(services) {
+                    let _ = kill_process(Pid::from_child(child), signal);
                 }
             }
         }

@@ -126,6 +126,7 @@ mod tests {
                 "evict-for-unattributed",
                 "log-format",
                 "metrics-address",
+                "pod-facts",
                 "poll-period",
                 "reclaim-pause",
                 "responsible-percent",

@@ -2,7 +2,7 @@
 //! `config show` and of the flags; their documents are the descriptions in all of these.
 
 use crate::deserialize::{Document, Refusal};
-use crate::scalar::{Address, Amount, As, Directory, Span, Whole, amount};
+use crate::scalar::{Address, Amount, As, Directory, Source, Span, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Origin as ThresholdOrigin, Signal, Threshold, ThresholdAmount};
@@ -27,6 +27,10 @@ pub struct Machine {
     /// Which of these are never evicted, as patterns. Init and the agent itself never are.
     #[schemars(with = "Vec<String>")]
     pub never: Vec<Pattern>,
+    /// What is known of this node's pods, as `kubectl get pods -A -o json` prints it: an absolute path of a file that is
+    /// read again when it changed. With it, pods are workloads, ranked by their own requests and priorities. Empty for none.
+    #[serde(with = "As::<Source>")]
+    pub pod_facts: Option<PathBuf>,
     /// How growth is held while deciding.
     pub brake: Brake,
     /// Evict by rank even where most of the growth was in nothing that may be evicted.
@@ -190,6 +194,7 @@ impl Default for Machine {
         Self {
             workloads: Vec::new(),
             never: Vec::new(),
+            pod_facts: None,
             brake: Brake::default(),
             evict_for_unattributed: policy.evict_for_unattributed,
             victims_per_minute: policy.hard_victims_per_minute,

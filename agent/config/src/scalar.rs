@@ -177,6 +177,30 @@ impl Scalar for Directory {
     }
 }
 
+/// A file that is read while the agent runs.
+pub(crate) struct Source;
+
+impl Scalar for Source {
+    type Value = Option<PathBuf>;
+
+    fn expected() -> String {
+        "an absolute path of a file".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Option<PathBuf>> {
+        let path = Some(PathBuf::from(text)).filter(|_| !text.is_empty());
+        path.iter().all(|path| path.is_absolute() && path.file_name().is_some()).then_some(path)
+    }
+
+    fn write(path: &Option<PathBuf>) -> Value {
+        path.as_ref().map_or_else(|| json!(""), |path| json!(path))
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^(/.*)?$" })
+    }
+}
+
 /// An eviction policy by its name.
 pub(crate) struct PolicyName;
 

@@ -85,6 +85,7 @@ evictionMaxPodGracePeriod: 20
 machine:
   workloads: [{match: /system.slice/*, priority: -5}, {match: user.slice/**}]
   never: [system.slice/db.service]
+  podFacts: /var/lib/pods.json
   brake: {mode: none, inKernel: [user.slice], deadline: 500ms}
   evictForUnattributed: true
   victimsPerMinute: 3
@@ -124,6 +125,7 @@ machine:
     let workloads: Vec<(&str, i32)> =
         configuration.machine.workloads.iter().map(|workload| (workload.pattern.as_str(), workload.priority)).collect();
     assert_eq!(workloads, [("system.slice/*", -5), ("user.slice/**", 0)]);
+    assert_eq!(configuration.machine.pod_facts, Some(PathBuf::from("/var/lib/pods.json")));
     assert_eq!(configuration.machine.brake.mode, BrakeMode::None);
     assert_eq!(configuration.machine.brake.in_kernel[0].as_str(), "user.slice");
     assert_eq!(configuration.machine.brake.deadline, Duration::from_millis(500));
@@ -365,6 +367,10 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
              127.0.0.1:9464 or [::1]:9464",
         ),
         (
+            "machine: {podFacts: pods.json}",
+            "test.yaml:1: machine.podFacts: \"pods.json\": expected an absolute path of a file",
+        ),
+        (
             "machine: {stateDirectory: run}",
             "test.yaml:1: machine.stateDirectory: \"run\": expected an absolute path of a directory that does not \
              survive a boot",
@@ -418,7 +424,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
             "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, logFormat, metricsAddress, \
-             never, pollPeriod, reclaimPause, responsiblePercent, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
+             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",
         ]

@@ -1,6 +1,7 @@
 //! Which workload cgroups there are now. Walks directories and allocates: for a helper thread.
 
 use crate::owner::{Boundary, Standing};
+use crate::pods::{PodIdentity, PodPath};
 use crate::{Patterns, Protected};
 use plimsoll_node::NodeError;
 use plimsoll_node::cgroup::{Root, children, id_of, open_below};
@@ -45,6 +46,8 @@ pub struct Found {
     pub(crate) owner_length: usize,
     /// Its effective protection, from files that its owner cannot write.
     pub reservation: Bytes,
+    /// The pod whose cgroup it is.
+    pub pod: Option<PodIdentity>,
 }
 
 /// What a walk found.
@@ -91,6 +94,12 @@ pub fn workload_of(root: &Root, patterns: &Patterns, protected: &Protected, path
         let fd = open_below(root.as_fd(), path).ok()?;
         standing = standing.of_child(fd.as_fd(), end);
         let (how, pattern) = patterns.find(path);
+        match of_root(patterns.pod(path), standing) {
+            PodPath::Pod(_) if walk.must_be_spared(fd.as_fd(), path) => return None,
+            PodPath::Pod(pod) => return Found::of_pod(fd.as_fd(), path, pod, standing, patterns),
+            PodPath::Above => continue,
+            PodPath::Not => {}
+        }
         match how {
             Match::Not => return None,
             Match::Prefix => {}
@@ -102,7 +111,31 @@ pub fn workload_of(root: &Root, patterns: &Patterns, protected: &Protected, path
     None
 }
 
+/// Pods are where root alone may make cgroups: a user's own one may have any name.
+fn of_root(pod: PodPath, standing: Standing) -> PodPath {
+    if standing.boundary.is_none() { pod } else { PodPath::Not }
+}
+
 impl Found {
+    fn of_pod(
+        fd: BorrowedFd<'_>,
+        path: &[u8],
+        pod: PodIdentity,
+        standing: Standing,
+        patterns: &Patterns,
+    ) -> Option<Self> {
+        let has_monitor = |name: &Vec<u8>| patterns.may_have_monitor(&[path, b"/", name].concat());
+        let is_monitored = children(fd).is_ok_and(|names| names.iter().any(has_monitor));
+        let pod = Some(PodIdentity { is_monitored, ..pod });
+        Some(Self {
+            path: path.to_vec(),
+            id: id_of(fd).ok()?,
+            reservation: standing.protection,
+            pod,
+            ..Self::default()
+        })
+    }
+
     fn of(fd: BorrowedFd<'_>, path: &[u8], pattern: usize, standing: Standing) -> Option<Self> {
         let id = id_of(fd).ok()?;
         let found = Self { path: path.to_vec(), id, pattern, reservation: standing.protection, ..Self::default() };
@@ -145,21 +178,28 @@ impl<'w> Walk<'w> {
         }
         path.extend_from_slice(name);
         let (how, pattern) = self.patterns.find(path);
+        let pod = of_root(self.patterns.pod(path), standing);
         // What is removed while this walks is no workload.
-        if how != Match::Not
+        if (how != Match::Not || pod != PodPath::Not)
             && let Ok(fd) = open_child(parent, name)
         {
             let standing_here = standing.of_child(fd.as_fd(), path.len());
+            let pod = of_root(pod, standing_here);
             let is_boundary = standing.boundary.is_none() && standing_here.boundary.is_some();
             if is_boundary {
                 self.owner_begin = self.found.workloads.len();
             }
-            match how {
-                Match::Whole => self.take(fd.as_fd(), path, pattern, standing_here),
-                Match::Below if self.is_leaf(fd.as_fd(), depth) => {
+            match (pod, how) {
+                (PodPath::Pod(pod), _) => self.take_pod(fd.as_fd(), path, pod, standing_here),
+                // A user's cgroup with the name of a pod's.
+                (PodPath::Not, Match::Not) => {}
+                (PodPath::Not, Match::Whole) => self.take(fd.as_fd(), path, pattern, standing_here),
+                (PodPath::Not, Match::Below) if self.is_leaf(fd.as_fd(), depth) => {
                     self.take(fd.as_fd(), path, pattern, standing_here);
                 }
-                _ => self.descend(fd.as_fd(), path, depth, standing_here),
+                (PodPath::Above, _) | (PodPath::Not, Match::Below | Match::Prefix) => {
+                    self.descend(fd.as_fd(), path, depth, standing_here);
+                }
             }
             if is_boundary && mem::take(&mut self.is_exceeded) {
                 let of_owner = self.found.workloads.split_off(self.owner_begin);
@@ -184,6 +224,14 @@ impl<'w> Walk<'w> {
     /// Whether it is a leaf, as the memory controller sees it (nothing below has a usage of its own), or is taken for one.
     fn is_leaf(&self, fd: BorrowedFd<'_>, depth: usize) -> bool {
         depth == self.bounds.depth || !has_counted_children(fd)
+    }
+
+    fn take_pod(&mut self, fd: BorrowedFd<'_>, path: &[u8], pod: PodIdentity, standing: Standing) {
+        if self.must_be_spared(fd, path) {
+            self.found.refused.push(path.to_vec());
+        } else {
+            self.found.workloads.extend(Found::of_pod(fd, path, pod, standing, self.patterns));
+        }
     }
 
     fn take(&mut self, fd: BorrowedFd<'_>, path: &[u8], pattern: usize, standing: Standing) {

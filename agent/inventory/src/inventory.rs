@@ -11,9 +11,10 @@ use plimsoll_policy::{Owner, SliceId, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern, counted};
 use rustix::fd::AsFd as _;
 
+use crate::pods::{Pods, Rank};
 use crate::{
-    Bounds, Discovery, Facts, Found, Patterns, Protected, SLOTS, SliceFacts, SliceFigures, Update, discover,
-    workload_of,
+    Bounds, Discovery, Facts, Found, MOST_PODS, Patterns, Pod, PodIdentity, PodMessage, Protected, SLOTS, SliceFacts,
+    SliceFigures, Update, discover, workload_of,
 };
 
 /// Where an inventory sends what it finds.
@@ -69,6 +70,8 @@ struct Known {
     slices: SliceSet,
     standing: Standing,
     cache: PageCache,
+    /// As it was last sent.
+    pod: Option<(Pod, Rank)>,
     /// It has to be sent.
     is_changed: bool,
     seen: u64,
@@ -79,6 +82,7 @@ struct Known {
 struct Standing {
     owner: Option<Owner>,
     reservation: Bytes,
+    pod: Option<PodIdentity>,
 }
 
 /// The workloads and slices that are known.
@@ -86,6 +90,7 @@ struct Standing {
 pub struct Inventory {
     config: Config,
     known: HashMap<CgroupId, Known>,
+    pods: Pods,
     free: Vec<u32>,
     slices: Vec<Option<(Arc<Handle>, SliceFigures)>>,
     marks: Vec<Option<(CgroupId, u8)>>,
@@ -101,6 +106,7 @@ impl Inventory {
         let end = u32::try_from(SLOTS.min(config.max_workloads)).unwrap_or(0);
         Self {
             known: HashMap::with_capacity(256),
+            pods: Pods::default(),
             free: (0..end).rev().collect(),
             slices: config.slices.iter().map(|_| None).collect(),
             marks: vec![None; config.max_brakes],
@@ -133,6 +139,16 @@ impl Inventory {
             descriptors: self.known.values().map(|known| known.handle.descriptors()).sum(),
             kernel_memory: self.own.as_ref().and_then(|own| own.kernel_memory().ok()),
         }
+    }
+
+    /// Takes in what another process knows of pods.
+    pub fn learn(&mut self, messages: impl Iterator<Item = PodMessage>, sink: &mut impl Sink) {
+        let Self { known, pods, .. } = self;
+        let present = || known.values().filter_map(|known| Some(known.standing.pod?.uid)).collect();
+        let refused = messages.filter(|message| !pods.take(*message, present)).count();
+        let why = || format!("facts of pods are left out: no more than {MOST_PODS} pods are kept");
+        sink.trouble("pods", (refused > 0).then(why));
+        self.send(sink);
     }
 
     /// Walks the tree, opens what is new and closes what is gone.
@@ -249,6 +265,7 @@ impl Inventory {
             slot,
             // Without a figure nothing is subtracted from its usage.
             cache: handle.page_cache().unwrap_or_default(),
+            pod: None,
             handle: Arc::new(handle),
             priority: self.config.priorities.get(found.pattern).copied().unwrap_or(0),
             started: monotonic(),
@@ -298,16 +315,24 @@ impl Inventory {
     }
 
     fn send(&mut self, sink: &mut impl Sink) {
-        for known in self.known.values_mut().filter(|known| known.is_changed) {
-            known.is_changed = false;
+        for known in self.known.values_mut() {
+            let pod = known.standing.pod.map(|identity| self.pods.of(identity));
+            known.is_changed |= known.pod != pod;
+            known.pod = pod;
+            if !std::mem::take(&mut known.is_changed) {
+                continue;
+            }
+            // It cannot have been started after its cgroup was seen.
+            let started = pod.and_then(|(_, rank)| rank.started).map_or(known.started, |it| it.min(known.started));
             let facts = Facts {
                 handle: Arc::clone(&known.handle),
                 owner: known.standing.owner,
                 reservation: known.standing.reservation,
                 cache: known.cache,
-                priority: known.priority,
-                started: known.started,
+                priority: pod.map_or(known.priority, |(_, rank)| rank.priority),
+                started,
                 slices: known.slices,
+                pod: pod.map(|(pod, _)| pod),
             };
             sink.update(Update::Workload(known.slot, facts));
         }
@@ -371,7 +396,7 @@ impl Known {
 
 impl Standing {
     fn of(found: &Found) -> Self {
-        Self { owner: found.owner, reservation: found.reservation }
+        Self { owner: found.owner, reservation: found.reservation, pod: found.pod }
     }
 }
 

@@ -8,17 +8,21 @@
 #![forbid(unsafe_code)]
 
 mod discover;
+mod identity;
 mod inventory;
 mod owner;
 mod patterns;
+mod pods;
 mod protected;
 mod table;
 mod termination;
 mod update;
 
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
+pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in};
 pub use inventory::{Config, Coverage, Inventory, Sink};
 pub use patterns::Patterns;
+pub use pods::{MESSAGE, MOST_PODS, Pod, PodFacts, PodIdentity, PodMessage, PodRoot, Pods, Rank};
 pub use protected::Protected;
 pub use table::{Observed, SLOTS, Table, Workload};
 pub use termination::Termination;

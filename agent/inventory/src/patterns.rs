@@ -1,5 +1,6 @@
 //! Which cgroups are workloads, and which are never touched, by pattern. No file is opened here.
 
+use crate::pods::{PodPath, PodRoot};
 use plimsoll_units::{Match, Pattern};
 
 /// Patterns of workloads, and of cgroups that are never touched.
@@ -9,6 +10,8 @@ pub struct Patterns {
     pub workloads: Vec<Pattern>,
     /// With everything below them.
     pub never: Vec<Pattern>,
+    /// Where pods are, whose cgroups are workloads whatever the patterns say; absent where they are none.
+    pub pods: Option<PodRoot>,
 }
 
 impl Patterns {
@@ -26,6 +29,16 @@ impl Patterns {
         prefix
     }
 
+    /// How the cgroup at `path` stands to pods, where they are workloads.
+    pub(crate) fn pod(&self, path: &[u8]) -> PodPath {
+        self.pods.as_ref().map_or(PodPath::Not, |root| root.path(path))
+    }
+
+    /// Whether the name of a cgroup in a pod's is one of a runtime that may keep its monitor there.
+    pub(crate) fn may_have_monitor(&self, path: &[u8]) -> bool {
+        self.pods.as_ref().is_some_and(|root| root.may_have_monitor(path))
+    }
+
     /// Whether `path` is one that is never touched, or below one.
     pub(crate) fn is_never(&self, path: &[u8]) -> bool {
         self.never.iter().any(|pattern| pattern.covers(path))
@@ -41,7 +54,7 @@ impl Patterns {
 impl Patterns {
     pub(crate) fn of(workloads: &[&str], never: &[&str]) -> Self {
         let parsed = |texts: &[&str]| texts.iter().map(|text| Pattern::parse(text).expect("a pattern")).collect();
-        Self { workloads: parsed(workloads), never: parsed(never) }
+        Self { workloads: parsed(workloads), never: parsed(never), pods: None }
     }
 }
 

@@ -40,9 +40,33 @@ pub struct Table {
 }
 
 impl Workload {
+    /// Whether it may be frozen while others are decided about.
+    pub fn may_freeze(&self) -> bool {
+        self.facts.pod.is_none_or(|pod| pod.may_freeze())
+    }
+
     /// What it uses now, without the page cache that reclaim takes first; absent where that cannot be read.
     pub fn usage(&self) -> Option<Bytes> {
         self.facts.handle.usage().ok().map(|usage| usage.saturating_sub(self.facts.cache.inactive_file))
+    }
+}
+
+/// What a cgroup was promised that is no pod's: its request is its reservation. `grace_seconds` is the grace that it asks
+/// for.
+fn of_cgroup(facts: &Facts, stats: Option<PodStats<'static>>, grace_seconds: i64) -> Observed {
+    let request = facts.owner.map_or(facts.reservation, |owner| owner.request);
+    Observed {
+        uid: Uid(facts.handle.id().0.into()),
+        owner: facts.owner,
+        facts: Pod {
+            priority: facts.priority,
+            memory_request: Amount::counted(facts.reservation.0),
+            grace_seconds: Some(grace_seconds),
+            stats,
+            ..Pod::default()
+        },
+        qos: if request > Bytes::ZERO { QosClass::Burstable } else { QosClass::BestEffort },
+        ..Observed::default()
     }
 }
 
@@ -124,7 +148,7 @@ impl Table {
         (0..).zip(&mut self.workloads[..self.end]).filter_map(|(slot, place)| Some((slot, place.as_mut()?)))
     }
 
-    /// Reads every workload's usage. `grace_seconds` is the grace that each asks for.
+    /// Reads every workload's usage. `grace_seconds` is the grace that each asks for which is no pod.
     pub fn observe(&mut self, grace_seconds: i64, now: MonotonicNs) -> &[Observed] {
         self.observed.clear();
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
@@ -137,20 +161,26 @@ impl Table {
             let is_empty = facts.handle.populated() == Ok(false);
             *termination = termination.seen(usage, is_empty, now);
             let id = facts.handle.id();
-            let request = facts.owner.map_or(facts.reservation, |owner| owner.request);
+            let stats = usage.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
+            let promised = match facts.pod {
+                Some(pod) => Observed {
+                    uid: pod.uid,
+                    facts: Pod {
+                        priority: facts.priority,
+                        memory_request: Amount::counted(pod.memory_request.0),
+                        grace_seconds: pod.grace_seconds.map(i64::from),
+                        stats,
+                        ..Pod::default()
+                    },
+                    qos: pod.qos,
+                    protected: pod.protected,
+                    daemon_set: pod.daemon_set,
+                    ..Observed::default()
+                },
+                None => of_cgroup(facts, stats, grace_seconds),
+            };
             self.observed.push(Observed {
                 key: Key { slot, id },
-                uid: Uid(id.0.into()),
-                owner: facts.owner,
-                // Without pod facts its request is its reservation.
-                facts: Pod {
-                    priority: facts.priority,
-                    memory_request: Amount::counted(facts.reservation.0),
-                    grace_seconds: Some(grace_seconds),
-                    stats: usage.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() }),
-                    ..Pod::default()
-                },
-                qos: if request > Bytes::ZERO { QosClass::Burstable } else { QosClass::BestEffort },
                 terminating: termination.terminating(),
                 returns_at_most: match *termination {
                     Termination::Killed(least) => Some(least),
@@ -160,7 +190,7 @@ impl Table {
                 is_empty,
                 started: facts.started,
                 slices: facts.slices,
-                ..Observed::default()
+                ..promised
             });
         }
         &self.observed
@@ -249,6 +279,7 @@ mod tests {
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE,
+            pod: None,
         }
     }
 

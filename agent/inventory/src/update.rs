@@ -6,6 +6,8 @@ use plimsoll_node::cgroup::{Handle, PageCache};
 use plimsoll_policy::{Owner, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
+use crate::Pod;
+
 /// A workload's handle and slow figures.
 #[derive(Debug)]
 pub struct Facts {
@@ -23,6 +25,8 @@ pub struct Facts {
     pub started: MonotonicNs,
     /// The slices with thresholds of their own that it is in.
     pub slices: SliceSet,
+    /// The pod that it is.
+    pub pod: Option<Pod>,
 }
 
 /// A slice with thresholds of its own.

@@ -13,9 +13,9 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// All that a process needs that writes its log and its trace and answers HTTP requests. Everything it reads is open:
-/// it opens nothing, and connects and signals to nothing.
-const REPORTER: &[c_long] = &[
+/// All that a process needs that writes its log and talks through sockets that are open. It connects and signals to
+/// nothing, and opens nothing.
+const COMMON: &[c_long] = &[
     // Open descriptors.
     libc::SYS_read,
     libc::SYS_readv,
@@ -38,10 +38,7 @@ const REPORTER: &[c_long] = &[
     libc::SYS_clock_nanosleep,
     libc::SYS_sched_yield,
     libc::SYS_restart_syscall,
-    // Clients, and the queues of a new core. No `sendmsg`: the address that it names cannot be seen here.
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_accept4,
+    // Clients, and descriptors that are handed over. No `sendmsg`: the address that it names cannot be seen here.
     libc::SYS_setsockopt,
     libc::SYS_getsockopt,
     libc::SYS_getsockname,
@@ -77,9 +74,15 @@ const REPORTER: &[c_long] = &[
 
 /// What x86-64 has besides, and newer architectures do not.
 #[cfg(target_arch = "x86_64")]
-const REPORTER_HERE: &[c_long] = &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_time];
+const COMMON_HERE: &[c_long] = &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
-const REPORTER_HERE: &[c_long] = &[];
+const COMMON_HERE: &[c_long] = &[];
+
+/// To answer HTTP requests.
+const SERVER: &[c_long] = &[libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4];
+
+/// To see whether a file has changed; Landlock names the one directory.
+const STAT: &[c_long] = &[libc::SYS_statx, libc::SYS_newfstatat];
 
 /// To begin the next file of a trace; Landlock names the one directory.
 const TRACE: &[c_long] = &[
@@ -171,10 +174,19 @@ const MAPS: [u64; 6] = [1, 2, 3, 4, 7, 15];
 
 /// Refuses every thread of this process, for good, all that the reporter does not need. `traces`: it writes a trace.
 pub fn filter_reporter(traces: bool) -> Result<(), NodeError> {
+    allow(reporter(traces)?)
+}
+
+/// Refuses every thread of this process, for good, all but what its log takes, sockets that are open, and files to read.
+pub fn filter_services() -> Result<(), NodeError> {
+    allow(services()?)
+}
+
+fn allow(rules: Rules) -> Result<(), NodeError> {
     // A library that does not get clone3 uses clone, whose flags can be seen; only this answer makes it do so.
     let no_clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     install(no_clone3, SeccompAction::Allow, refusal(Errno::NOSYS))?;
-    install(reporter(traces)?, refusal(Errno::PERM), SeccompAction::Allow)
+    install(rules, refusal(Errno::PERM), SeccompAction::Allow)
 }
 
 /// Refuses every thread of this process, for good, what the core does not do after its start.
@@ -186,24 +198,36 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
 fn reporter(traces: bool) -> Result<Rules, BackendError> {
     let trace = [TRACE, TRACE_HERE].into_iter().flatten().filter(|_| traces);
-    let mut rules: Rules = [REPORTER, REPORTER_HERE]
-        .into_iter()
-        .flatten()
-        .chain(trace)
-        .chain(traces.then_some(&libc::SYS_ftruncate))
-        .map(|call| (*call, Vec::new()))
-        .collect();
-    let word = |value: i32| u64::from(value.cast_unsigned());
+    let calls = SERVER.iter().chain(trace).chain(traces.then_some(&libc::SYS_ftruncate));
+    let mut rules = common(calls)?;
     let inet = |family| {
         let stream = is(1, 0xf, word(libc::SOCK_STREAM))?;
         SeccompRule::new(vec![is(0, u64::MAX, word(family))?, stream])
     };
+    rules.insert(libc::SYS_socket, vec![inet(libc::AF_INET)?, inet(libc::AF_INET6)?]);
+    Ok(rules)
+}
+
+fn services() -> Result<Rules, BackendError> {
+    let mut rules = common(STAT.iter())?;
+    let writes = word(libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC);
+    rules.insert(libc::SYS_openat, any(2, writes, &[word(libc::O_RDONLY)])?);
+    Ok(rules)
+}
+
+fn word(value: i32) -> u64 {
+    u64::from(value.cast_unsigned())
+}
+
+/// The calls of [`COMMON`], `more`, and those that are allowed in part.
+fn common<'c>(more: impl Iterator<Item = &'c c_long>) -> Result<Rules, BackendError> {
+    let calls = [COMMON, COMMON_HERE].into_iter().flatten().chain(more);
+    let mut rules: Rules = calls.map(|call| (*call, Vec::new())).collect();
     let executable = word(libc::PROT_EXEC);
     let thread = word(libc::CLONE_THREAD);
     let commands =
         [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC, libc::F_GET_SEALS];
     rules.extend([
-        (libc::SYS_socket, vec![inet(libc::AF_INET)?, inet(libc::AF_INET6)?]),
         // To the other end of a socket that is connected, and to no address.
         (libc::SYS_sendto, any(4, u64::MAX, &[0])?),
         (libc::SYS_mmap, any(2, executable, &[0])?),
@@ -261,7 +285,7 @@ fn install(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Re
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::io::ErrorKind;
+    use std::io::{ErrorKind, Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use std::process::Command;
@@ -316,6 +340,30 @@ mod tests {
             std::fs::rename(&old, &new).expect("it moves");
             assert_eq!(std::fs::metadata(&new).expect("it is there").len(), 0);
             std::fs::remove_file(&new).expect("it goes");
+        });
+    }
+
+    #[test]
+    fn services_read_files_and_write_and_connect_to_nothing() {
+        alone("services_read_files_and_write_and_connect_to_nothing", || {
+            let place = tempfile::tempdir().expect("a directory");
+            let [file, socket] = ["file", "socket"].map(|name| place.path().join(name));
+            std::fs::write(&file, "text").expect("writable");
+            let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+            let (mut ours, mut theirs) = UnixStream::pair().expect("sockets");
+            rustix::thread::set_no_new_privs(true).expect("always allowed");
+            filter_services().expect("a filter");
+            let mut text = String::new();
+            File::open(&file).and_then(|mut file| file.read_to_string(&mut text)).expect("readable");
+            assert_eq!((&*text, std::fs::metadata(&file).expect("it is there").len()), ("text", 4));
+            assert!(is_refused(std::fs::write(&file, "x")) && is_refused(File::create(place.path().join("new"))));
+            assert!(is_refused(File::options().append(true).open(&file)) && is_refused(std::fs::remove_file(&file)));
+            assert!(is_refused(UnixStream::connect(&socket)) && is_refused(TcpListener::bind("127.0.0.1:0")));
+            assert!(is_refused(UnixStream::pair()) && is_refused(Command::new("/bin/true").spawn()));
+            rustix::net::send(&ours, b"x", rustix::net::SendFlags::NOSIGNAL).expect("it is open");
+            theirs.read_exact(&mut [0]).expect("it was sent");
+            ours.flush().expect("it is open");
+            assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
         });
     }
 

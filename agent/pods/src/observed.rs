@@ -1,6 +1,6 @@
 //! A pod together with the statistics of it.
 
-use crate::pod::{Pod, bits, full_name, key};
+use crate::pod::{Pod, full_name, key};
 use crate::spec::{Container, Resources, STORAGE, Spec, Volume};
 use crate::stats::{self, PodStats, Summary, Time};
 use plimsoll_policy::kubelet::{self, Limit, Number, Resource, Usage};
@@ -116,7 +116,7 @@ impl<'a> Observed<'a> {
     /// The pod as it is decided about, at a time on the clock that begins in 1970.
     pub fn workload(&self, now: MonotonicNs) -> Workload<'_> {
         let uid = self.pod.map(|pod| &pod.uid).or_else(|| self.stats.map(|stats| &stats.pod_ref.uid));
-        let uid = Uid(uid.map_or(0, |uid| bits(uid)));
+        let uid = uid.map_or_else(Uid::default, Uid::of);
         let status_start = self.pod.and_then(|pod| pod.started);
         let started = status_start.or_else(|| self.stats?.start_time.map(Time::monotonic));
         Workload {

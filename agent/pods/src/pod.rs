@@ -10,6 +10,7 @@ use plimsoll_policy::oom_score::oom_score_adj;
 use plimsoll_policy::{Key, OwnerUid, Protected, Terminating, Uid, Workload};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::Deserialize;
+use std::path::Path;
 
 /// The priority class of pods without which a node is none.
 const NODE_CRITICAL: &str = "system-node-critical";
@@ -46,6 +47,9 @@ pub struct Pod {
     pub qos: QosClass,
     /// It is critical and of the class `system-node-critical`.
     pub is_node_critical: bool,
+    /// Others wait for it where it stands still: it mounts file systems for them, serves them as a volume plugin or
+    /// through FUSE, or is in the machine's PID namespace.
+    pub serves_others: bool,
     /// What it requests, with texts for messages.
     pub spec: Spec,
 }
@@ -71,6 +75,7 @@ impl TryFrom<api::Pod> for Pod {
         let (mut spec, mut status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let (priority, class) = (spec.priority, spec.priority_class_name.take());
         let (node, grace_seconds) = (spec.node_name.take(), spec.termination_grace_period_seconds);
+        let serves_others = serves_others(&spec);
         let mut spec = Spec::read(spec)?;
         spec.add_ids(&status);
         let annotations = metadata.annotations.unwrap_or_default();
@@ -97,7 +102,7 @@ impl TryFrom<api::Pod> for Pod {
             name: metadata.name.unwrap_or_default(),
             static_uid: annotations.get("kubernetes.io/config.hash").filter(|hash| **hash != uid).cloned(),
             uid,
-            daemon_set: daemon_set.map(|owner| DaemonSet { uid: OwnerUid(bits(&owner.uid)), name: owner.name }),
+            daemon_set: daemon_set.map(|owner| DaemonSet { uid: OwnerUid(Uid::of(&owner.uid).0), name: owner.name }),
             node: node.unwrap_or_default(),
             has_ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             started: status.start_time.take().map(since_epoch),
@@ -105,23 +110,25 @@ impl TryFrom<api::Pod> for Pod {
             is_node_critical: facts.critical.is_some() && class.as_deref() == Some(NODE_CRITICAL),
             facts,
             qos,
+            serves_others,
             spec,
         })
     }
 }
 
-/// The 128 bits of a UID; of one in no known form, bits that follow from its text.
-pub(crate) fn bits(uid: &str) -> u128 {
-    let digits: String = uid.chars().filter(|character| *character != '-').collect();
-    if digits.len() == 32
-        && let Ok(bits) = u128::from_str_radix(&digits, 16)
-    {
-        return bits;
-    }
-    // FNV-1a.
-    uid.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    })
+/// Directories and files of the machine by which a pod serves others.
+const SERVED: [&str; 3] = ["/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/dev/fuse"];
+
+fn serves_others(spec: &api::PodSpec) -> bool {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut mounts = containers.flat_map(|container| container.volume_mounts.iter().flatten());
+    let mut volumes = spec.volumes.iter().flatten();
+    spec.host_pid == Some(true)
+        || mounts.any(|mount| mount.mount_propagation.as_deref() == Some("Bidirectional"))
+        || volumes.any(|volume| {
+            let path = volume.host_path.as_ref().map(|host| Path::new(&host.path));
+            path.is_some_and(|path| SERVED.iter().any(|served| path.starts_with(served)))
+        })
 }
 
 /// A pod of a recording has no cgroup: the end of its UID stands for that.
@@ -175,7 +182,7 @@ impl Pod {
         swapped: Option<Bytes>,
         now: MonotonicNs,
     ) -> Workload<'static> {
-        let uid = Uid(bits(&self.uid));
+        let uid = Uid::of(&self.uid);
         let of_memory = |working_set: Bytes| PodStats { working_set: Some(working_set.0), ..PodStats::default() };
         Workload {
             key: key(uid),
@@ -254,6 +261,29 @@ mod tests {
         assert_eq!((critical.protected(), critical.is_node_critical), (Some(Protected::Critical), true));
         let classed = pod("{}", r#"{"priorityClassName": "system-node-critical"}"#, "{}");
         assert!(!classed.is_node_critical, "the class alone makes no pod critical");
+    }
+
+    #[test]
+    fn a_pod_that_others_wait_for_is_known() {
+        let mounts = |propagation: &str| {
+            format!(
+                r#"{{"containers": [{{"name": "c", "volumeMounts": [{{"name": "v", "mountPath": "/v",
+                "mountPropagation": "{propagation}"}}]}}]}}"#
+            )
+        };
+        let host = |path: &str| format!(r#"{{"volumes": [{{"name": "v", "hostPath": {{"path": "{path}"}}}}]}}"#);
+        for (spec, serves) in [
+            ("{}".to_owned(), false),
+            (r#"{"hostPID": true}"#.to_owned(), true),
+            (r#"{"hostNetwork": true}"#.to_owned(), false),
+            (mounts("Bidirectional"), true),
+            (mounts("HostToContainer"), false),
+            (host("/var/lib/kubelet/plugins/ebs.csi.aws.com/"), true),
+            (host("/dev/fuse"), true),
+            (host("/var/log"), false),
+        ] {
+            assert_eq!(pod("null", &spec, "null").serves_others, serves, "{spec}");
+        }
     }
 
     #[test]

@@ -70,6 +70,29 @@ pub struct Key {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Uid(pub u128);
 
+impl Uid {
+    /// The UID that a text stands for: its 32 hexadecimal digits, in either case, with `-` as the API writes it, with `_`
+    /// as names of systemd's slices have it, or without either, as the kubelet hashes the file of a static pod. Of a text
+    /// in no such form, 128 bits that follow from it (FNV-1a), the same with `-` and with `_`.
+    pub fn of(text: impl AsRef<[u8]>) -> Self {
+        let text = text.as_ref();
+        let is_digit = |byte: &&u8| !matches!(byte, b'-' | b'_');
+        let digits = || text.iter().filter(is_digit);
+        let bits = (digits().count() == 32)
+            .then(|| {
+                digits()
+                    .try_fold(0_u128, |bits, digit| Some((bits << 4) | u128::from(char::from(*digit).to_digit(16)?)))
+            })
+            .flatten();
+        Self(bits.unwrap_or_else(|| {
+            text.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+                let byte = if *byte == b'_' { b'-' } else { *byte };
+                (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+            })
+        }))
+    }
+}
+
 /// The UID of the `DaemonSet` that a pod belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OwnerUid(pub u128);
@@ -89,6 +112,10 @@ pub enum Protected {
     Static,
     /// The mirror of a static pod.
     Mirror,
+    /// A pod of which nothing is known: it may be a critical one.
+    Unknown,
+    /// A pod with a process of the container runtime in it, which watches its containers.
+    Monitored,
 }
 
 impl From<Critical> for Protected {
@@ -265,4 +292,34 @@ pub struct Observation<'a> {
     pub reclaimed: Option<Reclaimed>,
     /// All workloads, those that are protected or terminating too.
     pub workloads: &'a [Workload<'a>],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uid_is_the_same_however_it_is_written() {
+        let uid = Uid(0x0a1b_2c3d_4e5f_6071_8293_a4b5_c6d7_e8f9);
+        for text in [
+            "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9",
+            "0A1B2C3D-4E5F-6071-8293-A4B5C6D7E8F9",
+            "0a1b2c3d_4e5f_6071_8293_a4b5c6d7e8f9",
+            "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
+        ] {
+            assert_eq!(Uid::of(text), uid, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_in_no_known_form_has_bits_of_its_own() {
+        // FNV-1a's own test: nothing, and one byte.
+        assert_eq!(Uid::of(""), Uid(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d));
+        assert_eq!(Uid::of("a"), Uid(0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964));
+        assert_eq!(Uid::of("my-pod"), Uid::of("my_pod"));
+        let [plus, zero] = ["+", "0"].map(|first| Uid::of(format!("{first}{}", "0".repeat(31))));
+        assert_eq!(zero, Uid(0));
+        assert_ne!(plus, zero, "a sign is no digit");
+        assert_ne!(Uid::of("0".repeat(33)), zero);
+    }
 }

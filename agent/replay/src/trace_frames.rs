@@ -6,7 +6,8 @@ use core::time::Duration;
 use plimsoll_config::Configuration;
 use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PodStats, QosClass, StatsTime};
 use plimsoll_policy::{
-    Key, MemoryReading, Owner, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid, Workload,
+    Key, MemoryReading, Owner, OwnerUid, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid,
+    Workload,
 };
 use plimsoll_units::{Bytes, MonotonicNs};
 
@@ -17,24 +18,27 @@ fn held(seen: &Seen) -> Bytes {
     seen.held_bytes.map_or(all, |held| held.min(all))
 }
 
-/// A workload without pod facts: its request is its reservation.
+/// A workload. Without pod facts its request is its reservation.
 fn observed(seen: &Seen, configuration: &Configuration, slot: u32) -> Workload<'static> {
     let (priority, protected) = configured(seen, configuration);
     let stats = seen.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
     let has_reservation = seen.reservation_bytes > Bytes::ZERO;
     let slices = (0_u8..).zip(&configuration.machine.slices).filter(|(_, slice)| slice.path.covers(&seen.cgroup));
+    let of_cgroup = if has_reservation { QosClass::Burstable } else { QosClass::BestEffort };
+    let pod = seen.pod.as_ref();
     Workload {
         key: Key { slot, id: seen.id },
-        uid: Uid(seen.id.0.into()),
+        uid: pod.map_or(Uid(seen.id.0.into()), |pod| Uid::of(&pod.uid)),
         owner: seen.owner.map(|owner| Owner { id: owner.id, request: owner.request_bytes }),
         facts: kubelet::Pod {
             priority,
             memory_request: Amount::counted(seen.reservation_bytes.0),
-            grace_seconds: Some(configuration.policy.max_pod_grace_seconds),
+            grace_seconds: pod.map_or(Some(configuration.policy.max_pod_grace_seconds), |pod| pod.grace_seconds),
             stats,
             ..kubelet::Pod::default()
         },
-        qos: if has_reservation { QosClass::Burstable } else { QosClass::BestEffort },
+        qos: pod.map_or(of_cgroup, |pod| pod.qos),
+        daemon_set: pod.and_then(|pod| pod.daemon_set.as_ref()).map(|uid| OwnerUid(Uid::of(uid).0)),
         protected,
         terminating: seen.terminating.map(|ends| match ends {
             Ends::Graceful { until_ns } => {
@@ -60,6 +64,8 @@ fn configured(workload: &Seen, configuration: &Configuration) -> (i32, Option<Pr
     let path = &workload.cgroup;
     let known = configuration.machine.workloads.iter().find(|known| known.pattern.matches(path));
     let listed = configuration.machine.never.iter().any(|never| never.covers(path)).then_some(Protected::Listed);
+    // A pod has its own, whatever patterns say.
+    let known = known.filter(|_| workload.pod.is_none());
     (known.map_or(workload.priority, |known| known.priority), workload.protected.or(listed))
 }
 

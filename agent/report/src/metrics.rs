@@ -255,6 +255,8 @@ fn verdicts() -> impl Iterator<Item = Verdict> {
         Protected::Critical,
         Protected::Static,
         Protected::Mirror,
+        Protected::Unknown,
+        Protected::Monitored,
     ];
     let others = [
         Verdict::Evicted,

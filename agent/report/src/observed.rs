@@ -7,7 +7,7 @@ use plimsoll_units::MonotonicNs;
 use crate::fields::nanoseconds as ns;
 use crate::record::ObservationRecord;
 use crate::text::escaped;
-use crate::trace::{Memory, Owner, Reclaimed, Sample, Slice, Stall, Terminating, Workload};
+use crate::trace::{Memory, Owner, Pod, Reclaimed, Sample, Slice, Stall, Terminating, Workload};
 
 /// Samples of the core on their way into a trace.
 #[derive(Default)]
@@ -65,6 +65,7 @@ impl Observed {
                 returns_at_most,
                 empty,
                 grows_while_frozen,
+                pod,
                 path,
             } => {
                 if let Some(sample) = &mut self.sample {
@@ -86,6 +87,8 @@ impl Observed {
                             None => Terminating::Killed,
                         }),
                         returns_at_most_bytes: returns_at_most,
+                        protected: pod.and_then(|pod| pod.protected),
+                        pod: pod.map(|pod| Pod::new(pod.uid, pod.qos, pod.grace_seconds, pod.daemon_set)),
                         ..Workload::default()
                     });
                 }
@@ -141,6 +144,7 @@ mod tests {
             returns_at_most: Some(Bytes::mib(1)),
             empty: false,
             grows_while_frozen: false,
+            pod: None,
             path: b"work.slice/a",
         };
         let end = ObservationRecord::End { workloads: 1 };

@@ -15,7 +15,7 @@ mod threshold;
 pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
 pub use health::{HealthRecord, Tampered};
 pub use machine::{MachineRecord, OomScope};
-pub use observation::ObservationRecord;
+pub use observation::{ObservationRecord, ObservedPod};
 pub use plan::{Cause, PlanRecord};
 pub use startup::{StartParts, StartupRecord};
 pub use threshold::ThresholdRecord;
@@ -103,10 +103,18 @@ mod tests {
     use core::time::Duration;
     use plimsoll_policy::kubelet::{Amount, Conditions, Limit, QosClass};
     use plimsoll_policy::{
-        Attribution, Case, Deficit, Growth, Key, MemoryReading, Outcome, Owner, Ranked, Scope, SliceId, Terminating,
-        ThresholdStatus, Uid, Verdict, Why,
+        Attribution, Case, Deficit, Growth, Key, MemoryReading, Outcome, Owner, OwnerUid, Protected, Ranked, Scope,
+        SliceId, Terminating, ThresholdStatus, Uid, Verdict, Why,
     };
     use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+
+    const POD: ObservedPod = ObservedPod {
+        uid: Uid(u128::MAX),
+        qos: QosClass::Guaranteed,
+        protected: Some(Protected::Monitored),
+        grace_seconds: Some(i64::MIN),
+        daemon_set: Some(OwnerUid(u128::MAX)),
+    };
 
     #[test]
     fn the_largest_records_fit_a_frame_and_are_read_back() {
@@ -184,6 +192,7 @@ mod tests {
             returns_at_most: Some(Bytes(u64::MAX)),
             empty: true,
             grows_while_frozen: true,
+            pod: Some(POD),
             path: &path,
         };
         let kill = EnforcementRecord::Kill {

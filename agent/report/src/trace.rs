@@ -1,7 +1,8 @@
 //! Traces of what was observed: one JSON object a line, the first of them a [`Header`]. `agent/docs/replay.md`
 //! describes every field for other programs that write or read them.
 
-use plimsoll_policy::{MemoryReading, Protected};
+use plimsoll_policy::kubelet::QosClass;
+use plimsoll_policy::{MemoryReading, OwnerUid, Protected, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -268,4 +269,31 @@ pub struct Workload {
     /// Why it is never evicted, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<Protected>,
+    /// The pod that it is, with its request and its priority in the fields above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pod {
+    /// Its UID.
+    pub uid: String,
+    /// Its class of service.
+    pub qos: QosClass,
+    /// The time that it wants for an orderly end; absent where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<i64>,
+    /// The UID of the DaemonSet that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daemon_set: Option<String>,
+}
+
+impl Pod {
+    /// With UIDs as text.
+    pub fn new(uid: Uid, qos: QosClass, grace_seconds: Option<i64>, daemon_set: Option<OwnerUid>) -> Self {
+        let text = |uid: u128| format!("{uid:032x}");
+        Self { uid: text(uid.0), qos, grace_seconds, daemon_set: daemon_set.map(|owner| text(owner.0)) }
+    }
 }

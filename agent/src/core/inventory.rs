@@ -5,6 +5,7 @@
 
 mod handle;
 mod outgoing;
+mod pod_socket;
 mod schedule;
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -24,6 +25,8 @@ use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord, Tamp
 
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
 pub(super) use outgoing::{News, Outgoing};
+pub(super) use pod_socket::PodSocket;
+use pod_socket::Received;
 use schedule::Schedule;
 
 /// How often the reporter hears that the core lives.
@@ -65,6 +68,8 @@ pub(super) struct Thread {
     pub(super) left: Vec<Entry>,
     /// Readable when the reporter was restarted.
     pub(super) reporter_restarted: OwnedFd,
+    /// By which another process sends what is known of pods.
+    pub(super) pods: Option<PodSocket>,
     /// Comes before [`Request::TakeOver`].
     pub(super) taken_over: Receiver<TakenOver>,
     /// The watching thread wakes by itself from time to time: if it does not, the core is stuck.
@@ -96,6 +101,7 @@ impl Thread {
                 self.sight_crossing(&mut schedule);
             }
             self.take_inventory(asked, &mut schedule);
+            self.learn_of_pods(&mut schedule);
             self.check_source(&mut schedule);
             let now = monotonic();
             if is_asked(Request::Suspects) && schedule.suspects.is_overdue(now) {
@@ -142,12 +148,16 @@ impl Thread {
 
     /// Waits until something is due, and gives what was asked and is due, and whether the reporter was restarted.
     fn wait(&self, schedule: &Schedule) -> (u32, bool) {
-        let due = schedule.next(|what| self.handle.is_asked(what));
-        let timeout = Timespec::try_from(due.since(monotonic())).ok();
-        let mut fds = [
+        let now = monotonic();
+        let (due, paused) = (schedule.next(|what| self.handle.is_asked(what)), schedule.pods.paused(now));
+        let due = paused.filter(|_| self.pods.is_some()).map_or(due, |paused| paused.min(due));
+        let timeout = Timespec::try_from(due.since(now)).ok();
+        let mut fds = vec![
             PollFd::from_borrowed_fd(self.handle.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.reporter_restarted.as_fd(), PollFlags::IN),
         ];
+        let pods = self.pods.as_ref().filter(|_| paused.is_none());
+        fds.extend(pods.map(|pods| PollFd::from_borrowed_fd(pods.as_fd(), PollFlags::IN)));
         let _ = poll(&mut fds, timeout.as_ref());
         let reporter_restarted = !fds[1].revents().is_empty();
         (self.handle.take(schedule.due(monotonic())), reporter_restarted)
@@ -188,6 +198,26 @@ impl Thread {
             schedule.refresh.done(begun, monotonic(), schedule::refresh_pace(self.handle.headroom()));
         }
         self.outgoing.publish();
+    }
+
+    /// Takes in what another process sends of pods: some at a time, with a pause after them, so that a flood of it delays
+    /// nothing else.
+    fn learn_of_pods(&mut self, schedule: &mut Schedule) {
+        let begun = monotonic();
+        let Some(pods) = self.pods.as_ref().filter(|_| schedule.pods.paused(begun).is_none()) else { return };
+        let Received { messages, malformed, is_over } = pods.receive();
+        if messages.is_empty() && malformed == 0 && !is_over {
+            return;
+        }
+        if malformed > 0 {
+            // Once: whoever sends them could go on.
+            self.outgoing.trouble("messages", Some("messages of services that cannot be read are left out".to_owned()));
+        }
+        self.inventory.learn(messages.into_iter(), &mut self.outgoing);
+        if is_over {
+            self.pods = None;
+        }
+        schedule.pods.done(begun, monotonic(), Duration::MAX);
     }
 
     /// Watermarks and the drift of counters change with `vm.min_free_kbytes`, processors and memory.
@@ -339,7 +369,11 @@ mod tests {
         let pattern = |text: &str| vec![Pattern::parse(text).expect("a pattern")];
         let config = Config {
             root: Root::open(tree.path()).expect("it is there"),
-            patterns: Patterns { workloads: pattern("a/**"), never: pattern(&format!("a/{}c", "*/".repeat(69))) },
+            patterns: Patterns {
+                workloads: pattern("a/**"),
+                never: pattern(&format!("a/{}c", "*/".repeat(69))),
+                pods: None,
+            },
             priorities: vec![0],
             protected: Protected::read(),
             slices: Vec::new(),

@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_act::Worker;
 use plimsoll_config::{Configuration, SourceChoice};
-use plimsoll_inventory::{Inventory, Patterns, Protected, SLOTS};
+use plimsoll_inventory::{Inventory, Patterns, PodRoot, Protected, SLOTS};
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
@@ -92,6 +92,9 @@ pub(crate) struct Arguments {
     /// Readable when the reporter is new.
     #[arg(long)]
     reporter_restarted: i32,
+    /// The socket by which the core is sent what is known of pods.
+    #[arg(long)]
+    pods: Option<i32>,
     /// The configuration as the supervisor read it.
     #[arg(long)]
     inherited_config: Option<i32>,
@@ -109,6 +112,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut troubles = Vec::new();
     let parent = open_parent(arguments.supervisor)?;
     let [socket, reporter_restarted] = [inherit::take(arguments.queues)?, inherit::take(arguments.reporter_restarted)?];
+    let pods = arguments.pods.map(inherit::take).transpose()?;
     let heart = Heart::attach(inherit::take(arguments.heartbeat)?)?;
     let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
@@ -154,6 +158,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         handle: handle.clone(),
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
+        pods: pods.map(inventory::PodSocket::new),
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
         has_events: source.kind() == Kind::Ebpf,
@@ -248,7 +253,13 @@ fn wait_for(mut done: impl FnMut() -> bool) {
 
 /// The patterns that are meant, without what is never touched.
 fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Configuration) -> Patterns {
-    Patterns { workloads: meant.cloned().collect(), never: configuration.machine.never.clone() }
+    Patterns { workloads: meant.cloned().collect(), never: configuration.machine.never.clone(), pods: None }
+}
+
+/// Where pods are; absent where nothing of them is known, so that they are no workloads.
+pub(crate) fn pod_root(configuration: &Configuration) -> Option<PodRoot> {
+    let root = configuration.kubelet.settings.scalar("cgroupRoot").map_or("", |(root, _)| root);
+    configuration.machine.pod_facts.as_ref().map(|_| PodRoot(root.as_bytes().to_vec()))
 }
 
 /// Which cgroups are workloads, slices and slices that the kernel brakes.
@@ -260,9 +271,10 @@ fn inventory_config(
     max_workloads: usize,
 ) -> anyhow::Result<plimsoll_inventory::Config> {
     let machine = &configuration.machine;
+    let workloads = patterns(machine.workloads.iter().map(|workload| &workload.pattern), configuration);
     Ok(plimsoll_inventory::Config {
         root: Root::open(root.path())?,
-        patterns: patterns(machine.workloads.iter().map(|workload| &workload.pattern), configuration),
+        patterns: Patterns { pods: pod_root(configuration), ..workloads },
         priorities: machine.workloads.iter().map(|workload| workload.priority).collect(),
         protected,
         slices: machine.slices.iter().map(|slice| slice.path.clone()).collect(),

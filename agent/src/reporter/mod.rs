@@ -1,7 +1,6 @@
 //! The reporter: reads the records of the core, has them reported, and serves metrics and health. It may be slow, be
 //! paged out, or die: the core goes on.
 
-mod confine;
 mod server;
 
 use std::fs::OpenOptions;
@@ -12,21 +11,22 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use plimsoll_inventory::Protected;
-use plimsoll_node::capabilities;
 use plimsoll_node::meminfo::MemInfo;
-use plimsoll_report::{LevelFilter, Log, Metrics, Reporter, TraceFiles, lock};
+use plimsoll_node::{capabilities, system_calls};
+use plimsoll_report::{Log, Metrics, Reporter, TraceFiles, lock};
 use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::queue::{Consumer, Descriptors, FRAME};
 use plimsoll_units::Bytes;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
-use tokio::signal::unix::{SignalKind, signal};
 
+use crate::confine::{self, Files, REPORTER};
 use crate::inherit;
 use crate::inherited_config;
 use crate::options::Options;
 use crate::record::Record;
+use crate::signals::Signals;
 
 /// So many records are reported before another thread gets its turn.
 const BATCH: usize = 64;
@@ -78,7 +78,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let size = arguments.options.trace_size.unwrap_or(TRACE_SIZE);
     #[cfg(feature = "fault-injection")]
     let hostile = crate::hostile::open()?;
-    let mut unconfined = confine::confine(trace)?;
+    let mut unconfined = REPORTER.confine(trace.map_or(Files::None, Files::Written))?;
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
@@ -86,14 +86,12 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let files = entered.and_then(|folder| folder.map(|folder| TraceFiles::open(folder, size)).transpose());
     let bars_files = confine::is_confined();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut term, mut debug, mut configured) = {
+    let mut signals = {
         let _entered = runtime.enter();
-        let [term, debug, configured] =
-            [SignalKind::terminate(), SignalKind::user_defined1(), SignalKind::user_defined2()].map(signal);
-        (term.context("cannot wait for SIGTERM")?, debug?, configured?)
+        Signals::new()?
     };
     // From here on it reads what comes from outside.
-    unconfined.extend(confine::filter(trace.is_some()).err());
+    unconfined.extend(REPORTER.filter(|| system_calls::filter_reporter(trace.is_some())).err());
     #[cfg(feature = "fault-injection")]
     crate::hostile::start(hostile)?;
     let entries = files.and_then(|files| files.map(TraceFiles::start).transpose());
@@ -109,7 +107,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
         }
         Ok(None) => None,
         Err(error) => {
-            let id = confine::ID;
+            let id = REPORTER.id;
             Some(format!("no trace is written: {error}; give the directory to user {id} (chown {id}), see --trace"))
         }
     };
@@ -117,18 +115,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
         tracing::warn!("{trouble}");
     }
     runtime.block_on(async {
-        let end = async {
-            loop {
-                tokio::select! {
-                    // Of both signals the last one here holds.
-                    biased;
-                    _ = term.recv() => break,
-                    _ = debug.recv() => log.set_level(LevelFilter::DEBUG),
-                    _ = configured.recv() => log.set_level(level),
-                }
-            }
-        };
-        run(socket.into(), Arc::new(Mutex::new(reporter)), address, end).await
+        run(socket.into(), Arc::new(Mutex::new(reporter)), address, signals.end(&log, level)).await
     })?;
     // The log may still not be read: then its last lines are lost.
     log.finish(LAST_LINES);
@@ -248,6 +235,7 @@ mod tests {
     use super::*;
     use crate::record::{HealthRecord, StartParts, StartupRecord};
     use plimsoll_config::LogFormat;
+    use plimsoll_report::LevelFilter;
     use plimsoll_state::queue::{self, Producer};
     use std::io::Read as _;
     use tokio::sync::oneshot;

@@ -1,15 +1,16 @@
-//! Hands the queues of a core, and a descriptor of the core, over to the process that reads them: through a socket, because the reader may live
-//! already when the core makes them.
+//! Hands descriptors over to another process through a socket, because it may live already when they are made: the queues
+//! of a core, and a descriptor of the core, to the process that reads them; and a socket to a core to the process that
+//! sends it what is known of pods.
 
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
 
 use rustix::cmsg_space;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
 
 use crate::queue::Descriptors;
@@ -39,11 +40,32 @@ pub fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
 /// it has ended or receives no more.
 pub fn send(socket: impl AsFd, handover: &Handover) -> Result<(), Errno> {
     let Handover { queues: [watch, inventory], process } = handover;
-    let all = [&watch.frames, &watch.place, &inventory.frames, &inventory.place, process].map(AsFd::as_fd);
+    send_all(socket, &[&watch.frames, &watch.place, &inventory.frames, &inventory.place, process].map(AsFd::as_fd))
+}
+
+/// Sends one descriptor, as [`send`] does.
+pub fn send_one(socket: impl AsFd, descriptor: impl AsFd) -> Result<(), Errno> {
+    send_all(socket, &[descriptor.as_fd()])
+}
+
+/// Receives the next one, as [`receive`] does.
+pub fn receive_one(socket: impl AsFd) -> Result<OwnedFd, Errno> {
+    let [descriptor] = receive_all(socket)?;
+    Ok(descriptor)
+}
+
+/// The ends of a new way from the process that knows pods to a core: whole messages, in order, and neither end waits.
+pub fn facts_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// No more than [`DESCRIPTORS`].
+fn send_all(socket: impl AsFd, all: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // There is room for as many.
-    let fits = control.push(SendAncillaryMessage::ScmRights(&all));
+    let fits = control.push(SendAncillaryMessage::ScmRights(all));
     debug_assert!(fits, "the space is computed from the same number");
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     // Descriptors go with at least one byte.
@@ -53,6 +75,12 @@ pub fn send(socket: impl AsFd, handover: &Handover) -> Result<(), Errno> {
 /// Receives the next ones without waiting: [`Errno::AGAIN`] where there are none yet, [`Errno::BADMSG`] for a message
 /// that is none of [`send`]'s.
 pub fn receive(socket: impl AsFd) -> Result<Handover, Errno> {
+    let [watch, watch_place, inventory, inventory_place, process] = receive_all(socket)?;
+    let queue = |frames, place| Descriptors { frames, place };
+    Ok(Handover { queues: [queue(watch, watch_place), queue(inventory, inventory_place)], process })
+}
+
+fn receive_all<const COUNT: usize>(socket: impl AsFd) -> Result<[OwnedFd; COUNT], Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -64,10 +92,7 @@ pub fn receive(socket: impl AsFd) -> Result<Handover, Errno> {
             all.extend(descriptors);
         }
     }
-    let [watch, watch_place, inventory, inventory_place, process] =
-        <[OwnedFd; DESCRIPTORS]>::try_from(all).map_err(|_| Errno::BADMSG)?;
-    let queue = |frames, place| Descriptors { frames, place };
-    Ok(Handover { queues: [queue(watch, watch_place), queue(inventory, inventory_place)], process })
+    all.try_into().map_err(|_| Errno::BADMSG)
 }
 
 #[cfg(test)]
@@ -111,6 +136,21 @@ mod tests {
         let (ours, theirs) = pair().expect("sockets");
         theirs.shutdown(Shutdown::Both).expect("it is connected");
         assert_eq!(send(&ours, &handover).err(), Some(Errno::PIPE));
+    }
+
+    #[test]
+    fn messages_arrive_whole_through_a_socket_that_was_handed_over() {
+        let (ours, theirs) = pair().expect("sockets");
+        let (core, services) = facts_pair().expect("sockets");
+        send_one(&ours, &services).expect("room");
+        drop(services);
+        let services = receive_one(&theirs).expect("a message");
+        for text in [&b"one"[..], b"another"] {
+            rustix::net::send(&services, text, SendFlags::NOSIGNAL).expect("room");
+        }
+        let mut buffer = [0; 32];
+        let mut next = || rustix::net::recv(&core, &mut buffer[..], RecvFlags::empty()).map(|(length, _)| length);
+        assert_eq!((next(), next(), next()), (Ok(3), Ok(7), Err(Errno::AGAIN)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Walks over trees of plain directories, with `memory.current` where the memory controller would put it.
 
 use super::*;
+use crate::PodRoot;
 
 fn path_of(found: &Found) -> String {
     String::from_utf8_lossy(&found.path).into_owned()
@@ -146,4 +147,64 @@ fn a_cgroup_inside_belongs_to_its_workload() {
         let found = workload_of(&root, &patterns, &service(), path.as_bytes());
         assert_eq!(found.as_ref().map(path_of).as_deref(), workload, "{path}");
     }
+}
+
+#[test]
+fn a_pod_is_one_workload_whatever_patterns_say() {
+    let pod = |class: &str, last: char| {
+        let middle = if class.is_empty() { String::new() } else { format!("kubepods-{class}.slice/") };
+        let dash = if class.is_empty() { "" } else { "-" };
+        format!("kubepods.slice/{middle}kubepods-{class}{dash}pod01234567_89ab_cdef_0123_456789abcde{last}.slice")
+    };
+    let (guaranteed, burstable) = (pod("", '1'), pod("burstable", '2'));
+    let (monitored, kept) = (pod("besteffort", '3'), pod("besteffort", '4'));
+    let scopes = [
+        format!("{guaranteed}/cri-containerd-a.scope"),
+        format!("{burstable}/cri-containerd-b.scope"),
+        format!("{monitored}/crio-{}.scope", "0".repeat(64)),
+        format!("{kept}/cri-containerd-d.scope"),
+        "system.slice/a.service".to_owned(),
+    ];
+    let (_dir, root) = tree(&scopes.each_ref().map(String::as_str));
+    let found = |workloads: &[&str], pods: bool| {
+        let patterns = Patterns { pods: pods.then(PodRoot::default), ..Patterns::of(workloads, &[&kept]) };
+        let found = discover(&root, &patterns, &Protected::default(), Bounds::default()).expect("readable");
+        for it in &found.workloads {
+            let inside = [&it.path[..], b"/"].concat();
+            for path in scopes.iter().filter(|path| path.as_bytes().starts_with(&inside)) {
+                let by_event = workload_of(&root, &patterns, &Protected::default(), path.as_bytes());
+                assert_eq!(by_event.as_ref(), Some(it), "{path}");
+            }
+        }
+        found
+    };
+    for workloads in [&[][..], &["system.slice/*"], &["kubepods.slice/**", "system.slice/*"], &["kubepods.slice"]] {
+        let pods = found(workloads, true);
+        let mut paths = paths(&pods);
+        paths.retain(|path| path != "system.slice/a.service");
+        let mut expected = [guaranteed.clone(), burstable.clone(), monitored.clone()];
+        expected.sort();
+        paths.sort();
+        assert_eq!(paths, expected, "{workloads:?}");
+        assert_eq!(pods.refused, [kept.as_bytes()]);
+        let is_monitored = pods.workloads.iter().filter(|it| it.pod.is_some_and(|pod| pod.is_monitored));
+        assert_eq!(is_monitored.map(path_of).collect::<Vec<_>>(), [monitored.as_str()]);
+    }
+    assert_eq!(paths(&found(&[], false)), [""; 0]);
+}
+
+#[test]
+fn a_users_cgroup_with_the_name_of_a_pod_is_none() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let forged = "kubepods/pod01234567-89ab-cdef-0123-456789abcdef";
+    let (dir, root) = tree(&[forged]);
+    // Others than the tree's own user may make cgroups in it.
+    let owned = dir.path().join("kubepods");
+    let mode = std::fs::metadata(&owned).expect("it is there").permissions().mode();
+    std::fs::set_permissions(&owned, std::fs::Permissions::from_mode(mode | 0o020)).expect("it is ours");
+    let patterns = Patterns { pods: Some(PodRoot::default()), ..Patterns::of(&["kubepods/**"], &[]) };
+    let found = discover(&root, &patterns, &Protected::default(), Bounds::default()).expect("readable");
+    assert_eq!((paths(&found), found.workloads[0].pod), (vec![forged.to_owned()], None));
+    let by_event = workload_of(&root, &patterns, &Protected::default(), forged.as_bytes()).expect("it is a workload");
+    assert_eq!(by_event.pod, None);
 }

@@ -185,3 +185,41 @@ fn slices_that_are_not_braked_are_reported() {
         assert!(reported.unwrap_or_default().contains(expected.unwrap_or_default()), "{expected:?}");
     }
 }
+
+#[test]
+fn facts_of_a_pod_are_sent_to_the_table_once_and_again_when_they_change() {
+    use crate::PodFacts;
+    use plimsoll_policy::kubelet::{Amount, QosClass};
+    use plimsoll_policy::{Protected as Why, Uid};
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    let name = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice";
+    cgroup(tree.path(), name, 100);
+    let mut inventory = inventory(tree.path(), 9);
+    inventory.config.patterns.pods = Some(crate::PodRoot::default());
+    let (mut sent, mut table) = (Sent::default(), Table::with_slots(9));
+    let uid = Uid(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+    let facts =
+        PodFacts { uid, priority: 7, memory_request: Bytes(60), started: Some(MonotonicNs(3)), ..PodFacts::default() };
+    let resized = PodFacts { memory_request: Bytes(80), ..facts };
+    inventory.discover(&mut sent);
+    for (messages, request, priority, protected, count) in [
+        (&[][..], 0, 0, Some(Why::Unknown), 1),
+        (&[PodMessage::Pod(facts)], 0, 0, Some(Why::Unknown), 0),
+        (&[PodMessage::Complete], 60, 7, None, 1),
+        (&[PodMessage::Pod(facts), PodMessage::Complete], 60, 7, None, 0),
+        (&[PodMessage::Pod(resized)], 80, 7, None, 1),
+        (&[PodMessage::Gone(uid)], 0, 0, Some(Why::Unknown), 1),
+    ] {
+        inventory.learn(messages.iter().copied(), &mut sent);
+        assert_eq!(sent.updates.len(), count, "{messages:?}");
+        sent.updates.drain(..).for_each(|update| drop(table.take(update)));
+        let observed = table.observe(30, MonotonicNs(9))[0];
+        assert_eq!(
+            (observed.uid, observed.qos, observed.facts.memory_request, observed.facts.priority, observed.protected),
+            (uid, QosClass::Burstable, Amount::counted(request), priority, protected),
+            "{messages:?}"
+        );
+        assert_eq!(observed.started == MonotonicNs(3), protected.is_none());
+        assert_eq!(observed.owner, None);
+    }
+}

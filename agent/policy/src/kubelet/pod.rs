@@ -82,7 +82,7 @@ impl QosClass {
 }
 
 /// Why a pod is never evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Critical {
     /// It comes from a file or a URL: nothing would admit it again.
     Static,

@@ -1,8 +1,24 @@
 //! What a plan is decided on, in parts.
 
-use plimsoll_policy::{MemoryReading, Owner, Reclaimed, Scope, Stall, Terminating};
+use plimsoll_policy::kubelet::QosClass;
+use plimsoll_policy::{MemoryReading, Owner, OwnerUid, Protected, Reclaimed, Scope, Stall, Terminating, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
+
+/// What is decided by of a pod, beside what a cgroup has.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ObservedPod {
+    /// Its UID.
+    pub uid: Uid,
+    /// Its class of service.
+    pub qos: QosClass,
+    /// Why it is never evicted, if so.
+    pub protected: Option<Protected>,
+    /// The time that it wants for an orderly end, in seconds.
+    pub grace_seconds: Option<i64>,
+    /// The DaemonSet that it belongs to.
+    pub daemon_set: Option<OwnerUid>,
+}
 
 /// A part of an observation, sent by the watching thread only where a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +74,8 @@ pub enum ObservationRecord<'a> {
         empty: bool,
         /// It is frozen and its memory grows nevertheless.
         grows_while_frozen: bool,
+        /// The pod that it is.
+        pod: Option<ObservedPod>,
         /// Its cgroup's path below the root.
         path: &'a [u8],
     },

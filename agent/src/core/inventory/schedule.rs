@@ -47,6 +47,11 @@ impl Duty {
         self.by <= now
     }
 
+    /// Until when it is not done, if it is in its pause.
+    pub(super) fn paused(&self, now: MonotonicNs) -> Option<MonotonicNs> {
+        Some(self.not_before).filter(|until| now < *until)
+    }
+
     fn next(&self, is_asked: bool) -> MonotonicNs {
         if is_asked { self.not_before } else { self.by }
     }
@@ -65,6 +70,8 @@ pub(super) struct Schedule {
     pub(super) walk_pace: Duration,
     pub(super) events: Duty,
     pub(super) refresh: Duty,
+    /// Taking in what is known of pods.
+    pub(super) pods: Duty,
     /// Reading what the inventory leaves out and costs.
     pub(super) coverage: Duty,
     pub(super) beat: MonotonicNs,
@@ -84,6 +91,7 @@ impl Schedule {
             walk_pace,
             events: Duty::new(now, Duration::MAX),
             refresh: Duty::new(now, REFRESH_PACE),
+            pods: Duty::new(now, Duration::MAX),
             coverage: Duty::new(now, Duration::ZERO),
             beat: now.after(PACE),
             is_source_lost: false,
@@ -136,6 +144,16 @@ mod tests {
         assert!(schedule.due(at(51)) & Request::Discover as u32 != 0, "asked for, it is done after its pause");
         assert!(!schedule.walk.is_overdue(at(15_000)) && schedule.walk.is_overdue(at(15_001)));
         assert_eq!(schedule.due(at(0)) & Request::Crossing as u32, Request::Crossing as u32, "it never waits");
+    }
+
+    #[test]
+    fn what_is_known_of_pods_is_taken_in_with_pauses() {
+        let mut schedule = Schedule::new(true, at(0));
+        assert_eq!(schedule.pods.paused(at(0)), None);
+        for (ended, until) in [(0, 20), (2, 102)] {
+            schedule.pods.done(at(0), at(ended), Duration::MAX);
+            assert_eq!((schedule.pods.paused(at(until - 1)), schedule.pods.paused(at(until))), (Some(at(until)), None));
+        }
     }
 
     #[test]

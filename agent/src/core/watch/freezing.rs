@@ -58,7 +58,7 @@ impl Watch {
         for lineage in trigger.growers() {
             let table = &self.workloads.table;
             let Some(workload) = table.of(&lineage).and_then(|key| table.get(key)) else { continue };
-            if workload.termination != Termination::Stays {
+            if workload.termination != Termination::Stays || !workload.may_freeze() {
                 continue;
             }
             let short = self.scopes.first_short(&self.engine.policy, workload.facts.slices);
@@ -89,7 +89,7 @@ impl Watch {
             let ranked = self.engine.plan.ranked[index];
             let is_refused = self.enforcement.grown.refused.contains(&ranked.key.id);
             let Some(workload) = self.workloads.table.get(ranked.key) else { continue };
-            if ranked.grew && !is_refused && workload.termination == Termination::Stays {
+            if ranked.grew && !is_refused && workload.termination == Termination::Stays && workload.may_freeze() {
                 let handle = Arc::clone(&workload.facts.handle);
                 self.freeze(&handle, scope, past);
             }

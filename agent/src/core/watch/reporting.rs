@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use plimsoll_inventory::Table;
+use plimsoll_inventory::{Observed, Table};
 use plimsoll_policy::kubelet::Condition;
 use plimsoll_policy::{Key, Outcome, Plan};
 use plimsoll_state::queue::Producer;
@@ -11,7 +11,7 @@ use plimsoll_units::MonotonicNs;
 use super::sampling::Sample;
 use super::scopes::Scopes;
 use super::triggers::Trigger;
-use crate::record::{Cause, ObservationRecord, PlanRecord, Record, fitting};
+use crate::record::{Cause, ObservationRecord, ObservedPod, PlanRecord, Record, fitting};
 
 /// A plan that stays the same is reported again after this long.
 const REPORT_AGAIN: Duration = Duration::from_secs(30);
@@ -121,6 +121,7 @@ impl Reporting {
                 returns_at_most: observed.returns_at_most,
                 empty: observed.is_empty,
                 grows_while_frozen: observed.grows_while_frozen,
+                pod: pod_of(table, observed),
                 path: path_of(table, observed.key),
             });
         }
@@ -178,6 +179,17 @@ fn head(made: Made<'_>) -> PlanRecord<'static> {
     }
 }
 
+/// What is decided by of a pod; absent of a cgroup that is none.
+fn pod_of(table: &Table, observed: &Observed) -> Option<ObservedPod> {
+    table.get(observed.key)?.facts.pod.map(|_| ObservedPod {
+        uid: observed.uid,
+        qos: observed.qos,
+        protected: observed.protected,
+        grace_seconds: observed.facts.grace_seconds,
+        daemon_set: observed.daemon_set,
+    })
+}
+
 fn path_of(table: &Table, key: Key) -> &[u8] {
     table.get(key).map_or(&b""[..], |workload| fitting(workload.facts.handle.path()))
 }
@@ -187,9 +199,12 @@ mod tests {
     use super::super::testing::{SLICE, SLICE_SCOPE, Scene, THRESHOLD};
     use super::super::triggers::Trigger;
     use crate::record::Record;
+    use plimsoll_inventory::{Facts, Pod, Update};
     use plimsoll_node::clock::monotonic;
-    use plimsoll_policy::EvictionPolicy;
+    use plimsoll_policy::kubelet::QosClass;
+    use plimsoll_policy::{EvictionPolicy, OwnerUid, Protected, Uid};
     use plimsoll_report::{Metrics, Reporter};
+    use plimsoll_units::Bytes;
 
     #[test]
     fn a_plan_is_reported_again_when_a_victim_has_ended() {
@@ -233,6 +248,20 @@ mod tests {
             for (slot, name, mib) in [(0, "slice/a", 40), (1, "slice/b", 30), (2, "slice/c", 20)] {
                 scene.cgroup(name, mib);
                 scene.joins(slot, name);
+            }
+            for (slot, name, protected) in [(3, "slice/pod", None), (4, "slice/critical", Some(Protected::Critical))] {
+                scene.cgroup(name, 25);
+                let facts = scene.facts(name);
+                let pod = Pod {
+                    uid: Uid(u128::from(slot) << 100),
+                    qos: QosClass::Guaranteed,
+                    protected,
+                    memory_request: Bytes::mib(24),
+                    grace_seconds: Some(3),
+                    daemon_set: Some(OwnerUid(9)),
+                    serves_others: false,
+                };
+                scene.update(Update::Workload(slot, Facts { priority: 5, pod: Some(pod), ..facts }));
             }
             for (slice, emptied) in [(50, None), (SLICE - 1, None), (SLICE - 1, Some("slice/a")), (60, Some("slice/b"))]
             {

@@ -166,6 +166,7 @@ impl Scene {
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE.with(SliceId(0)),
+            pod: None,
         }
     }
 

@@ -196,6 +196,7 @@ pub(crate) fn discovers() -> Result<()> {
     let patterns = Patterns {
         workloads: vec!["work.slice/*".parse()?, "deep.slice/**".parse()?],
         never: vec!["work.slice/a".parse()?],
+        pods: None,
     };
     let found = discover(&root, &patterns, &Protected::read(), Bounds::default())?;
     let paths = found.workloads.iter().map(|found| String::from_utf8(found.path.clone()));

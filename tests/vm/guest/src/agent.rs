@@ -57,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) victims_per_minute: u32,
     /// The eviction policy; the agent's default where absent.
     pub(crate) eviction_policy: Option<&'static str>,
+    /// Where it is told of pods, if it is.
+    pub(crate) pod_facts: Option<PathBuf>,
     /// Where it writes a trace, if it does.
     pub(crate) trace: Option<PathBuf>,
     /// Where it listens; each agent of a test has its own.
@@ -81,6 +83,7 @@ impl Settings {
             stall_percent: None,
             victims_per_minute: 1000,
             eviction_policy: None,
+            pod_facts: None,
             trace: None,
             port: 10_350,
             container: false,
@@ -135,6 +138,9 @@ machine:
         );
         if let Some(policy) = self.eviction_policy {
             yaml.insert_str(0, &format!("evictionPolicy: {policy}\n"));
+        }
+        if let Some(path) = &self.pod_facts {
+            let _ = writeln!(yaml, "  podFacts: {}", path.display());
         }
         if let Some(bytes) = slice_threshold_bytes {
             let _ = writeln!(yaml, "  slices: [{{path: work.slice, evictionHard: {{memory.available: \"{bytes}\"}}}}]");

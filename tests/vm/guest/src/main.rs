@@ -28,6 +28,7 @@ mod machine;
 mod map;
 mod measure;
 mod observer;
+mod pods_tests;
 mod reach;
 mod record;
 mod scenarios;

@@ -6,7 +6,7 @@
 
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, counter_tests, hog_tests,
-    hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, scenarios,
+    hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, pods_tests, scenarios,
     scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
     surroundings_tests, systemd, systemd_tests, watchdog_tests,
 };
@@ -156,6 +156,7 @@ const TESTS: &[Test] = &[
     test("spares-the-disk-bound", scenarios::disk_bound, 180, &[NULL_BLOCK]),
     test("spares-page-cache", scenarios_of_memory::page_cache, 400, &[NULL_BLOCK]),
     race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
+    test("pods-rank-by-their-facts", pods_tests::ranked_by_facts, 400, &[]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("costs-little-at-rest", scenarios_at_rest::at_rest, 400, &[]),
     test("watches-no-more-workloads-than-rows", scenarios_at_rest::more_than_rows, 600, &[]),

@@ -48,7 +48,8 @@ fn a_victim_for_which_there_is_no_room_is_killed_when_an_earlier_one_has_ended_a
     let slices = SliceSet::NONE.with(SliceId(0));
     let (reservation, cache, started) =
         (Bytes::ZERO, PageCache { charged: Bytes::mib(20), ..PageCache::default() }, MonotonicNs(1));
-    scene.update(Update::Workload(5, Facts { handle, owner: None, reservation, cache, priority: 1, started, slices }));
+    let facts = Facts { handle, owner: None, reservation, cache, priority: 1, started, slices, pod: None };
+    scene.update(Update::Workload(5, facts));
     scene.uses("slice", SLICE - 1);
     let killed = |scene: &Scene| names.into_iter().filter(|name| scene.text(name, "cgroup.kill") == "1").count();
     for _ in 0..3 {

@@ -1,0 +1,127 @@
+//! What keeps the processes that read what others write, the reporter and `services`, from the rest of the machine: for
+//! each a user of its own without capabilities, Landlock for files, and a filter of system calls for all the rest.
+//!
+//! In this order: what a process needs is opened while it is still root, [`Part::confine`] before it starts a thread,
+//! [`Part::filter`] once all is set up.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use landlock::{
+    ABI, Access as _, AccessFs, PathBeneath, Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _,
+    RulesetStatus, Scope, path_beneath_rules,
+};
+use plimsoll_node::NodeError;
+use plimsoll_node::capabilities::{self, Capability};
+use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+/// A process that is confined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// In sentences.
+    name: &'static str,
+    /// Its user and group. No user has the number: systemd leaves 65520 to 65533 unused (UIDS-GIDS.md), Debian reserves
+    /// them (policy 9.2.2), and subordinate users begin at 65536 or above.
+    pub(crate) id: u32,
+}
+
+/// Nothing on the machine belongs to its user but the directory of a trace.
+pub(crate) const REPORTER: Part = Part { name: "the reporter", id: 65526 };
+
+/// Nothing on the machine belongs to its user but what is given to it to read.
+pub(crate) const SERVICES: Part = Part { name: "the process services", id: 65525 };
+
+/// What a part needs until it has its own user: to take it, and the reporter to give it the directory of a trace.
+pub(crate) const CAPABILITIES: [Capability; 3] = [capabilities::SETUID, capabilities::SETGID, capabilities::CHOWN];
+
+/// The files that a part still reaches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Files<'f> {
+    /// None.
+    None,
+    /// Those of a trace in this directory, to be written.
+    Written(&'f Path),
+    /// Those in this directory, to be read.
+    Read(BorrowedFd<'f>),
+}
+
+/// Enters the directory that the trace is written in: the reporter's user may not enter those above. One that is not
+/// there is made, and given to that user; where giving it is not allowed, and where it was there before, which may be
+/// for others' files, the machine's owner has to give it.
+pub(crate) fn enter_directory(trace: &Path) -> std::io::Result<&'static Path> {
+    let id = Some(REPORTER.id);
+    if let Some(parent) = trace.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::create_dir(trace).and_then(|()| std::os::unix::fs::chown(trace, id, id)) {
+        Err(error) if !matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::PermissionDenied) => {
+            return Err(error);
+        }
+        Ok(()) | Err(_) => {}
+    }
+    std::env::set_current_dir(trace)?;
+    Ok(Path::new("."))
+}
+
+impl Part {
+    /// Takes the part's own user, drops every capability, and bars this thread, and those that it starts, from every
+    /// file that is not open yet but `files`. Gives what could not be had, in sentences.
+    pub(crate) fn confine(self, files: Files<'_>) -> anyhow::Result<Vec<String>> {
+        let Self { name, id } = self;
+        let mut troubles = Vec::new();
+        if let Err(errno) = become_user(id) {
+            troubles.push(format!("{name} keeps user 0, without capabilities: it cannot become user {id}: {errno}"));
+        }
+        capabilities::keep_only(&[])?;
+        // No process of the same user may look into it.
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        troubles.extend(bar_files(files).err().map(|why| format!("{name} is not barred from files: {why}")));
+        Ok(troubles)
+    }
+
+    /// Has every thread refused the system calls that the part does not need, by `filter`. Gives why that could not be
+    /// had.
+    pub(crate) fn filter(self, filter: impl FnOnce() -> Result<(), NodeError>) -> Result<(), String> {
+        filter().map_err(|error| format!("{} may make every system call that its user may: {error}", self.name))
+    }
+}
+
+fn become_user(id: u32) -> Result<(), rustix::io::Errno> {
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    // Of this thread, which is the only one.
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)
+}
+
+fn bar_files(files: Files<'_>) -> Result<(), String> {
+    let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
+    let barred = Ruleset::default()
+        .handle_access(AccessFs::from_all(ABI::V5))
+        // From Linux 6.12 on it cannot signal the core or the supervisor either.
+        .and_then(|rules| rules.scope(Scope::Signal))
+        .and_then(Ruleset::create)
+        .and_then(|rules| match files {
+            Files::None => Ok(rules),
+            Files::Written(trace) => rules.add_rules(path_beneath_rules([trace], write)),
+            Files::Read(directory) => {
+                rules.add_rule(PathBeneath::new(directory, AccessFs::ReadFile | AccessFs::ReadDir))
+            }
+        })
+        .and_then(RulesetCreated::restrict_self);
+    match barred {
+        Ok(status) if status.ruleset == RulesetStatus::NotEnforced => {
+            Err("this kernel has no Landlock, or it is off (lsm=)".to_owned())
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Whether this thread is refused a file that every user may read.
+pub(crate) fn is_confined() -> bool {
+    File::open("/proc/self/status").is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}

@@ -1,0 +1,129 @@
+//! What a core was sent, and what it has to be sent next.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use plimsoll_inventory::{MESSAGE, PodFacts, PodMessage};
+use plimsoll_policy::Uid;
+use tokio::net::UnixDatagram;
+
+/// The way to a core: a socket of whole messages, which is sent to as one of datagrams is.
+pub(super) struct Core(UnixDatagram);
+
+impl Core {
+    pub(super) fn new(socket: OwnedFd) -> std::io::Result<Self> {
+        UnixDatagram::from_std(socket.into()).map(Self)
+    }
+
+    async fn send(&self, message: PodMessage) -> std::io::Result<()> {
+        let mut buffer = [0; MESSAGE];
+        self.0.send(message.encode(&mut buffer)).await.map(drop)
+    }
+}
+
+/// What is known, and what the newest core was sent of it.
+#[derive(Default)]
+pub(super) struct Feed {
+    known: Option<BTreeMap<Uid, PodFacts>>,
+    sent: BTreeMap<Uid, PodFacts>,
+    /// No longer than what is known and what was sent together.
+    next: VecDeque<PodMessage>,
+}
+
+impl Feed {
+    /// A new core was sent nothing yet.
+    pub(super) fn begin(&mut self) {
+        self.sent.clear();
+        self.plan();
+    }
+
+    /// This is all that is known now.
+    pub(super) fn learn(&mut self, pods: BTreeMap<Uid, PodFacts>) {
+        self.known = Some(pods);
+        self.plan();
+    }
+
+    fn plan(&mut self) {
+        let Self { known, sent, next } = self;
+        next.clear();
+        // What was never read is not sent as nothing.
+        let Some(known) = known else { return };
+        next.extend(sent.keys().filter(|uid| !known.contains_key(uid)).map(|uid| PodMessage::Gone(*uid)));
+        let changed = known.values().filter(|facts| sent.get(&facts.uid) != Some(facts));
+        next.extend(changed.map(|facts| PodMessage::Pod(*facts)));
+        next.push_back(PodMessage::Complete);
+    }
+
+    /// Sends the next message, once there is one and room for it.
+    ///
+    /// # Errors
+    /// Where the core has ended.
+    pub(super) async fn send_next(&mut self, core: Option<&Core>) -> std::io::Result<()> {
+        let (Some(core), Some(message)) = (core, self.next.front().copied()) else {
+            return std::future::pending().await;
+        };
+        core.send(message).await?;
+        self.next.pop_front();
+        match message {
+            PodMessage::Pod(facts) => drop(self.sent.insert(facts.uid, facts)),
+            PodMessage::Gone(uid) => drop(self.sent.remove(&uid)),
+            PodMessage::Complete => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_state::handover;
+    use rustix::net::{RecvFlags, recv};
+
+    fn pods(uids: &[u128], priority: i32) -> BTreeMap<Uid, PodFacts> {
+        let facts = |uid: &u128| PodFacts { uid: Uid(*uid), priority, ..PodFacts::default() };
+        uids.iter().map(|uid| (Uid(*uid), facts(uid))).collect()
+    }
+
+    #[test]
+    fn a_core_is_sent_what_changed_and_a_new_one_everything() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut feed = Feed::default();
+            let connect = || {
+                let (ours, theirs) = handover::facts_pair().expect("sockets");
+                (Core::new(ours).expect("a runtime"), theirs)
+            };
+            let received = async |feed: &mut Feed, core: &Core, socket: &OwnedFd| {
+                while !feed.next.is_empty() {
+                    feed.send_next(Some(core)).await.expect("it runs");
+                }
+                let mut buffer = [0; MESSAGE];
+                std::iter::from_fn(move || {
+                    let (length, _) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
+                    PodMessage::decode(&buffer[..length])
+                })
+                .collect::<Vec<_>>()
+            };
+            let of =
+                |uids: &[u128], priority| pods(uids, priority).into_values().map(PodMessage::Pod).collect::<Vec<_>>();
+            let complete = vec![PodMessage::Complete];
+            let (core, socket) = connect();
+            feed.begin();
+            assert_eq!(received(&mut feed, &core, &socket).await, [], "nothing was read yet");
+            feed.learn(pods(&[1, 2], 0));
+            assert_eq!(received(&mut feed, &core, &socket).await, [of(&[1, 2], 0), complete.clone()].concat());
+            let mut changed = pods(&[2], 5);
+            changed.extend(pods(&[3], 0));
+            feed.learn(changed);
+            let gone = vec![PodMessage::Gone(Uid(1))];
+            let expected = [gone, of(&[2], 5), of(&[3], 0), complete.clone()].concat();
+            assert_eq!(received(&mut feed, &core, &socket).await, expected);
+            let (core, socket) = connect();
+            feed.begin();
+            assert_eq!(received(&mut feed, &core, &socket).await, [of(&[2], 5), of(&[3], 0), complete].concat());
+            drop(socket);
+            feed.begin();
+            feed.send_next(Some(&core)).await.expect_err("it has ended");
+        });
+    }
+}

@@ -1,0 +1,116 @@
+//! `services`: reads what Kubernetes writes about this node's pods, and sends the core what it decides by, numbers alone.
+//! It may be slow, hang or die: the core goes on with what it was sent last.
+
+mod feed;
+mod pod_file;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use plimsoll_inventory::Protected;
+use plimsoll_node::{capabilities, system_calls};
+use plimsoll_report::Log;
+use plimsoll_state::handover;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::confine::{self, Files, SERVICES};
+use crate::options::Options;
+use crate::signals::Signals;
+use crate::{inherit, inherited_config};
+use feed::{Core, Feed};
+use pod_file::PodFile;
+pub(crate) use pod_file::facts_of;
+
+/// How often it looks whether a file has changed.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long the end waits until the log is read; the supervisor waits a little longer.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+/// What the supervisor starts it with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// The socket from which the way to each core is received.
+    #[arg(long)]
+    queues: i32,
+    /// The configuration as the supervisor read it.
+    #[arg(long)]
+    inherited_config: Option<i32>,
+    /// The supervisor's process.
+    #[arg(long)]
+    supervisor: Option<i32>,
+}
+
+/// Runs until SIGTERM.
+pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
+    // Before anything else, and before there is another thread: a capability belongs to a thread.
+    capabilities::keep_only(&confine::CAPABILITIES)?;
+    let socket = inherit::take(arguments.queues)?;
+    let own_cgroup = crate::core::own_cgroup(&Protected::read());
+    let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
+    let path = configuration.machine.pod_facts.as_deref().context("there is nothing to do: no podFacts")?;
+    let file = PodFile::open(path)?;
+    let mut troubles = SERVICES.confine(Files::Read(file.directory()))?;
+    // A process that becomes another user forgets what it asked for.
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // One that died before that sends no signal.
+    arguments.supervisor.map(crate::core::ensure_child_of).transpose()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        Signals::new()?
+    };
+    // From here on it reads what others write.
+    troubles.extend(SERVICES.filter(system_calls::filter_services).err());
+    let level = arguments.options.log_level();
+    let log = Log::start(configuration.machine.log_format, level, std::io::stdout(), || {})?;
+    log.install()?;
+    for trouble in troubles {
+        tracing::warn!("{trouble}");
+    }
+    runtime.block_on(async {
+        tokio::select! {
+            () = signals.end(&log, level) => Ok(()),
+            never = serve(socket.into(), file) => never,
+        }
+    })?;
+    log.finish(LAST_LINES);
+    Ok(())
+}
+
+/// Reads the file whenever it changed, and sends the newest core what is known.
+async fn serve(socket: std::os::unix::net::UnixDatagram, mut file: PodFile) -> anyhow::Result<()> {
+    socket.set_nonblocking(true)?;
+    let socket = UnixDatagram::from_std(socket)?;
+    let (mut feed, mut core) = (Feed::default(), None::<Core>);
+    let mut tick = interval(PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            received = socket.async_io(Interest::READABLE, || Ok(handover::receive_one(&socket)?)) => {
+                match received.and_then(Core::new) {
+                    Ok(new) => {
+                        core = Some(new);
+                        feed.begin();
+                    }
+                    Err(error) => tracing::warn!("a core cannot be sent what is known of pods: {error}"),
+                }
+            }
+            _ = tick.tick() => {
+                if let Some(pods) = file.read_changed() {
+                    feed.learn(pods);
+                }
+            }
+            sent = feed.send_next(core.as_ref()) => {
+                // It has ended; the next one is on its way.
+                if sent.is_err() {
+                    core = None;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The file that says what is known of pods, read again whenever it changed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail, ensure};
+use plimsoll_inventory::{MOST_PODS, PodFacts};
+use plimsoll_node::clock::monotonic;
+use plimsoll_pods::{Pod, read_pods};
+use plimsoll_policy::Uid;
+use plimsoll_policy::kubelet::Critical;
+use plimsoll_units::MonotonicNs;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+
+use crate::confine::SERVICES;
+
+/// The longest file, in bytes: that of 4,096 pods with several containers each.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Which content a file has, as far as that is seen without reading it.
+type Content = (u64, u64, i64, [i64; 2], [i64; 2]);
+
+fn content(stat: &Stat) -> Content {
+    let time = |seconds: i64, nanoseconds: u64| [seconds, i64::try_from(nanoseconds).unwrap_or(0)];
+    let (modified, changed) = (time(stat.st_mtime, stat.st_mtime_nsec), time(stat.st_ctime, stat.st_ctime_nsec));
+    (stat.st_dev, stat.st_ino, stat.st_size, modified, changed)
+}
+
+/// The file, by the directory that it is in: it may be replaced.
+pub(super) struct PodFile {
+    path: PathBuf,
+    directory: OwnedFd,
+    name: OsString,
+    seen: Option<Content>,
+    was_read: bool,
+    trouble: Option<String>,
+    /// When each pod was started, as it was found first: a clock that is set does not change it.
+    started: HashMap<Uid, MonotonicNs>,
+}
+
+impl PodFile {
+    /// Opens its directory; the file itself need not be there yet.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            bail!("{} is no file", path.display())
+        };
+        let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, folder, how, Mode::empty())
+            .with_context(|| format!("podFacts: cannot open the directory {}", folder.display()))?;
+        let (path, name) = (path.to_owned(), name.to_owned());
+        Ok(Self { path, directory, name, seen: None, was_read: false, trouble: None, started: HashMap::new() })
+    }
+
+    pub(super) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// What it says, where it changed and can be read. Where it cannot, that is logged once, and what it said before
+    /// holds.
+    pub(super) fn read_changed(&mut self) -> Option<BTreeMap<Uid, PodFacts>> {
+        match self.read() {
+            Ok(None) => None,
+            Ok(Some(pods)) => {
+                let (count, path) = (pods.len(), self.path.display());
+                if self.trouble.take().is_some() || !self.was_read {
+                    tracing::info!(pods = count, "{count} pods are known from {path}");
+                } else {
+                    tracing::debug!(pods = count, "{count} pods are known from {path}, which changed");
+                }
+                self.was_read = true;
+                Some(pods)
+            }
+            Err(error) => {
+                let trouble = format!("{error:#}");
+                if self.trouble.as_ref() != Some(&trouble) {
+                    let path = self.path.display();
+                    tracing::warn!(
+                        "what is known of pods is not renewed: podFacts {path}:{trouble}; what was read before holds"
+                    );
+                    self.trouble = Some(trouble);
+                }
+                None
+            }
+        }
+    }
+
+    fn read(&mut self) -> anyhow::Result<Option<BTreeMap<Uid, PodFacts>>> {
+        let found = statat(&self.directory, &self.name, AtFlags::empty()).context(" it is not there")?;
+        if self.seen == Some(content(&found)) {
+            return Ok(None);
+        }
+        // A FIFO must not keep it waiting.
+        let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = openat(&self.directory, &self.name, how, Mode::empty())
+            .with_context(|| format!(" user {} cannot open it; let that user read it", SERVICES.id))?;
+        let opened = fstat(&file)?;
+        ensure!(FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile, " it is no regular file");
+        let mut bytes = Vec::new();
+        File::from(file).take(MOST_BYTES + 1).read_to_end(&mut bytes).context(" it cannot be read")?;
+        // A file that is wrong is not read again before it changes.
+        self.seen = Some(content(&opened));
+        ensure!(bytes.len() as u64 <= MOST_BYTES, " it is longer than {MOST_BYTES} bytes");
+        let pods = facts_of(&bytes, &mut self.started)?;
+        self.started.retain(|uid, _| pods.contains_key(uid));
+        Ok(Some(pods))
+    }
+}
+
+/// What a list of pods says of each that has not ended, by the UID of its cgroup. `started` has what was found first.
+pub(crate) fn facts_of(
+    bytes: &[u8],
+    started: &mut HashMap<Uid, MonotonicNs>,
+) -> anyhow::Result<BTreeMap<Uid, PodFacts>> {
+    let (now, since_epoch) =
+        (monotonic(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+    let mut pods = BTreeMap::new();
+    for pod in read_pods(bytes)?.iter().filter(|pod| !pod.has_ended) {
+        let mut facts = facts(pod);
+        if let Some(MonotonicNs(at)) = pod.started {
+            let ago = since_epoch.saturating_sub(Duration::from_nanos(at));
+            let at = MonotonicNs(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)));
+            facts.started = Some(*started.entry(facts.uid).or_insert(at));
+        }
+        // Of two with one UID the protected one counts.
+        let known = pods.entry(facts.uid).or_insert(facts);
+        if known.critical.is_none() {
+            *known = facts;
+        }
+    }
+    let most = MOST_PODS;
+    ensure!(pods.len() <= most, " it has {} pods, of {most} at most: list those of this node alone", pods.len());
+    Ok(pods)
+}
+
+fn facts(pod: &Pod) -> PodFacts {
+    // Anyone who makes a pod writes its annotations. That of a mirror can only protect what it names.
+    let is_mirror = matches!(pod.facts.critical, Some(Critical::Static | Critical::Mirror));
+    let uid = pod.static_uid.as_deref().filter(|_| is_mirror).unwrap_or(&pod.uid);
+    PodFacts {
+        uid: Uid::of(uid),
+        priority: pod.facts.priority,
+        critical: pod.facts.critical,
+        memory_request: pod.memory_request(),
+        grace_seconds: pod.facts.grace_seconds.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)),
+        daemon_set: pod.daemon_set.as_ref().map(|owner| owner.uid),
+        started: None,
+        serves_others: pod.serves_others,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_policy::OwnerUid;
+    use plimsoll_units::Bytes;
+    use std::fs;
+
+    fn pod(uid: &str, annotations: &str, memory: &str, status: &str) -> String {
+        format!(
+            r#"{{"metadata": {{"name": "a", "uid": "{uid}", "annotations": {annotations},
+            "ownerReferences": [{{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "9"}}]}},
+            "spec": {{"priority": 7, "terminationGracePeriodSeconds": 5, "containers":
+            [{{"name": "c", "resources": {{"requests": {{"memory": "{memory}"}}}}}}]}}, "status": {status}}}"#
+        )
+    }
+
+    fn list(pods: &[String]) -> String {
+        format!("{{\"items\": [{}]}}", pods.join(","))
+    }
+
+    #[test]
+    fn the_file_is_read_when_it_changed_and_what_it_said_holds_where_it_is_wrong() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("pods.json");
+        let mut file = PodFile::open(&path).expect("its directory is there");
+        let mut read =
+            || file.read_changed().map(|pods| pods.values().map(|pod| pod.memory_request).collect::<Vec<_>>());
+        assert_eq!(read(), None, "it is not there");
+        let write = |memory: &str| fs::write(&path, list(&[pod("1", "{}", memory, "{}")])).expect("writable");
+        write("5Mi");
+        assert_eq!(read(), Some(vec![Bytes::mib(5)]));
+        assert_eq!(read(), None, "it is the same");
+        fs::write(&path, "{\"items\": [").expect("writable");
+        assert_eq!(read(), None, "it is cut off");
+        write("17Mi");
+        assert_eq!(read(), Some(vec![Bytes::mib(17)]), "it was resized");
+        let other = folder.path().join("other");
+        fs::write(&other, list(&[])).expect("writable");
+        fs::rename(&other, &path).expect("writable");
+        assert_eq!(read(), Some(vec![]));
+        fs::remove_file(&path).expect("writable");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0).expect("a FIFO");
+        assert_eq!(read(), None, "it is no file");
+        fs::remove_file(&path).expect("writable");
+        assert_eq!(read(), None, "it is gone");
+        assert!(file.trouble.as_deref().is_some_and(|why| why.starts_with(" it is not there")), "{:?}", file.trouble);
+    }
+
+    #[test]
+    fn a_wrong_file_is_named_with_its_place() {
+        let wrong = list(&[pod("1", "{}", "1Q", "{}")]);
+        let error = facts_of(wrong.as_bytes(), &mut HashMap::new()).expect_err("it is wrong").to_string();
+        let begin = "1: items[0].spec.containers[0].resources.requests.memory: pod a: expected a quantity";
+        assert!(error.starts_with(begin), "{error}");
+        let many: Vec<_> =
+            (0..=MOST_PODS).map(|uid| format!(r#"{{"metadata": {{"name": "a", "uid": "{uid}"}}}}"#)).collect();
+        let error = facts_of(list(&many).as_bytes(), &mut HashMap::new()).expect_err("it is too long").to_string();
+        assert_eq!(error, " it has 4097 pods, of 4096 at most: list those of this node alone");
+    }
+
+    #[test]
+    fn a_pod_is_known_by_the_uid_of_its_cgroup() {
+        let hash = "0123456789abcdef0123456789abcdef";
+        let uid = "01234567-89ab-cdef-0123-456789abcdee";
+        let mirror = format!(r#"{{"kubernetes.io/config.mirror": "{hash}", "kubernetes.io/config.hash": "{hash}"}}"#);
+        // A pod of a user who would have another's ranked by its own facts.
+        let forged = format!(r#"{{"kubernetes.io/config.hash": "{uid}"}}"#);
+        let start = r#"{"startTime": "2020-01-01T00:00:00Z"}"#;
+        let text = list(&[
+            pod("1", &mirror, "1Mi", "{}"),
+            pod(uid, "{}", "2Mi", start),
+            pod("2", &forged, "3Mi", "{}"),
+            pod("3", "{}", "4Mi", r#"{"phase": "Succeeded"}"#),
+        ]);
+        let mut started = HashMap::new();
+        let pods = facts_of(text.as_bytes(), &mut started).expect("it is in order");
+        let known = PodFacts {
+            uid: Uid::of(uid),
+            priority: 7,
+            memory_request: Bytes::mib(2),
+            grace_seconds: Some(5),
+            daemon_set: Some(OwnerUid(Uid::of("9").0)),
+            started: Some(MonotonicNs(0)),
+            ..PodFacts::default()
+        };
+        let of_forger = PodFacts { uid: Uid::of("2"), memory_request: Bytes::mib(3), started: None, ..known };
+        let of_mirror = PodFacts {
+            uid: Uid::of(hash),
+            critical: Some(Critical::Mirror),
+            memory_request: Bytes::mib(1),
+            ..of_forger
+        };
+        for facts in [known, of_forger, of_mirror] {
+            assert_eq!(pods.get(&facts.uid), Some(&facts));
+        }
+        assert_eq!(pods.len(), 3);
+        started.insert(Uid::of(uid), MonotonicNs(77));
+        let again = facts_of(text.as_bytes(), &mut started).expect("it is in order");
+        assert_eq!(again[&Uid::of(uid)].started, Some(MonotonicNs(77)), "as it was found first");
+    }
+}

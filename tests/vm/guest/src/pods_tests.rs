@@ -1,0 +1,125 @@
+//! Pods, by what the agent is told of them: cgroups as the kubelet and containerd make them with systemd's driver, without
+//! either.
+
+use crate::agent::tail;
+use crate::cgroup::Cgroup;
+use crate::hog_tests::{Hog, guest};
+use crate::machine::wait_for;
+use crate::scene::{MIB, PATIENCE, Scene};
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::Child;
+
+/// Where it is told.
+const FACTS: &str = "/run/pods.json";
+
+/// How far below what is available the threshold is, in MiB, and what a hog takes that crosses it.
+const ROOM: u64 = 96;
+const HOG: usize = 256;
+
+/// A pod with one container.
+struct Pod {
+    cgroup: Cgroup,
+    container: Cgroup,
+    facts: Value,
+}
+
+impl Pod {
+    /// `class` is empty for guaranteed; `number` makes the UID.
+    fn create(class: &str, number: u8, priority: i32, resources: &Value) -> Result<Self> {
+        let uid = format!("0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8{number:02x}");
+        let (dash, folder) = if class.is_empty() { ("", "") } else { ("-", "/") };
+        let slice = if class.is_empty() { String::new() } else { format!("kubepods-{class}.slice") };
+        let written = uid.replace('-', "_");
+        let name = format!("kubepods.slice/{slice}{folder}kubepods{dash}{class}-pod{written}.slice");
+        let container = Cgroup::create(&format!("{name}/cri-containerd-{number:064x}.scope"))?;
+        let facts = json!({
+            "metadata": {"name": format!("pod-{number}"), "namespace": "test", "uid": uid},
+            "spec": {"priority": priority, "containers": [{"name": "c", "resources": resources}]},
+            "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
+        });
+        Ok(Self { cgroup: Cgroup::existing(&name)?, container, facts })
+    }
+
+    /// Has a process in it that holds so much.
+    fn holds(&self, mib: u64) -> Result<Child> {
+        let mut idle = guest();
+        let child = idle.args(["idle", "--mib", &mib.to_string(), "--cgroup"]).arg(self.container.path()).spawn()?;
+        wait_for("a pod's process is in place", PATIENCE, || Ok(self.cgroup.current()? >= mib * MIB))?;
+        Ok(child)
+    }
+}
+
+/// Lets the file appear as a whole, as one that is written well.
+fn tell(text: &str) -> Result<()> {
+    let next = format!("{FACTS}.new");
+    fs::write(&next, text)?;
+    Ok(fs::rename(&next, FACTS)?)
+}
+
+/// The pod that grew over its request is evicted, whole, and none that is protected, unknown, within its request or did not
+/// grow; also where the facts cannot be read any more, and where the process that reads them is killed or hangs.
+pub(crate) fn ranked_by_facts() -> Result<()> {
+    let memory = |request: &str, limit: &str| json!({"requests": {"memory": request}, "limits": {"memory": limit}});
+    let guaranteed = json!({"requests": {"memory": "64Mi", "cpu": 1}, "limits": {"memory": "64Mi", "cpu": 1}});
+    let high = Pod::create("", 1, 1000, &guaranteed)?;
+    let over = Pod::create("burstable", 2, 0, &memory("16Mi", "1Gi"))?;
+    let bystander = Pod::create("besteffort", 3, 0, &json!({}))?;
+    let critical = Pod::create("burstable", 4, 2_000_001_000, &memory("16Mi", "1Gi"))?;
+    let unknown = Pod::create("besteffort", 5, 0, &json!({}))?;
+    let mut others = Vec::new();
+    for (name, pod, mib) in
+        [("high", &high, 8), ("bystander", &bystander, 24), ("critical", &critical, 64), ("unknown", &unknown, 48)]
+    {
+        others.push((name, pod.holds(mib)?));
+    }
+    let known: Vec<&Value> = [&high, &over, &bystander, &critical].map(|pod| &pod.facts).into();
+    tell(&json!({"items": known}).to_string())?;
+    let mut scene = Scene::set_with(ROOM, |settings| settings.pod_facts = Some(FACTS.into()))?;
+    let says = |scene: &Scene, text: &str| {
+        wait_for(text, PATIENCE, || Ok(scene.agent.text().contains(text)))
+            .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))
+    };
+    says(&scene, "4 pods are known")?;
+    let mut little = Hog::start("anon", high.container.path(), 16, &["--rate", "8", "--hold", "300"])?;
+    for trouble in ["none", "broken", "killed", "stopped"] {
+        match trouble {
+            "broken" => {
+                tell("{\"items\": [{")?;
+                says(&scene, "is not renewed")?;
+            }
+            "killed" => kill_process(scene.agent.process("services")?, Signal::KILL)?,
+            "stopped" => {
+                wait_for("services runs again", PATIENCE, || Ok(scene.agent.process("services").is_ok()))?;
+                kill_process(scene.agent.process("services")?, Signal::STOP)?;
+            }
+            _ => {}
+        }
+        scene.agent.empty_log()?;
+        let mut hog = Hog::start("anon", over.container.path(), HOG, &["--hold", "60"])?;
+        scene.expect_killed(&mut hog, &over.cgroup).with_context(|| format!("with services {trouble}"))?;
+        for (name, child) in &mut others {
+            let ended = child.try_wait()?;
+            ensure!(ended.is_none(), "{name} died: {ended:?}, with services {trouble}: {}", scene.agent.text());
+        }
+        ensure!(little.child.try_wait()?.is_none(), "the pod of high priority died, with services {trouble}");
+        wait_for("memory is back", PATIENCE, || {
+            Ok(crate::machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + ROOM / 4 * MIB)
+        })?;
+    }
+    kill_process(scene.agent.process("services")?, Signal::CONT)?;
+    let services = scene.agent.part("services")?;
+    let status = fs::read_to_string(format!("/proc/{services}/status"))?;
+    for expected in ["Uid:\t65525\t65525\t65525\t65525", "CapPrm:\t0000000000000000", "Seccomp:\t2", "NoNewPrivs:\t1"] {
+        ensure!(status.contains(expected), "services has no {expected:?}: {status}");
+    }
+    ensure!(Path::new(FACTS).exists(), "it was only read");
+    for (_, child) in &mut others {
+        child.kill()?;
+        child.wait()?;
+    }
+    scene.end()
+}
