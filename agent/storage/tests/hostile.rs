@@ -39,6 +39,11 @@ fn allocated_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("it can be read").count()
 }
 
+/// In memory, where making hundreds of thousands of files takes no disk's time.
+fn directory_in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a directory")
+}
+
 fn directory(at: &OwnedFd, name: &str) -> OwnedFd {
     openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("it can be opened")
 }
@@ -51,7 +56,7 @@ struct Deep {
 
 impl Deep {
     fn new(depth: u32) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = directory_in_memory();
         let root =
             openat(CWD, directory.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("it is there");
         let mut at = root.try_clone().expect("a descriptor");
@@ -93,7 +98,7 @@ fn a_tree_of_twenty_thousand_levels_is_counted_within_the_bounds() {
 #[test]
 fn a_directory_of_two_hundred_thousand_entries_is_counted_within_the_bounds() {
     const FILES: u32 = 200_000;
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = directory_in_memory();
     let at = openat(CWD, directory.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("it is there");
     for number in 0..FILES {
         mknodat(&at, number.to_string(), FileType::RegularFile, Mode::RUSR, 0).expect("a file");
@@ -106,7 +111,7 @@ fn a_directory_of_two_hundred_thousand_entries_is_counted_within_the_bounds() {
 #[test]
 fn more_files_with_several_names_than_are_remembered_count_once_within_the_bounds() {
     const FILES: u32 = 20_000;
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = directory_in_memory();
     for number in 0..FILES {
         let path = directory.path().join(number.to_string());
         fs::write(&path, "x").expect("a file");
@@ -122,7 +127,7 @@ fn more_files_with_several_names_than_are_remembered_count_once_within_the_bound
 
 #[test]
 fn a_tree_that_others_change_meanwhile_ends_the_scan_with_what_rested_counted() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = directory_in_memory();
     let (rests, moves) = (directory.path().join("rests"), directory.path().join("moves"));
     for name in ["a", "b", "c"] {
         fs::create_dir_all(rests.join(name).join(name)).expect("a directory");

@@ -1,15 +1,12 @@
-//! What needs mounts: a tmpfs as an `emptyDir`, and mounts within a tree. They are made in a mount namespace, which
-//! whoever runs these tests provides:
-//!
-//!     unshare --user --map-root-user --mount cargo test -p plimsoll-storage --test mounts -- --ignored --test-threads 1
-//!
-//! They are ignored otherwise, because not every machine lets users have one.
+//! What needs mounts: a tmpfs as an `emptyDir`, and mounts within a tree. They are made in a mount namespace: the one test
+//! that is not ignored runs all others in one.
 
 use plimsoll_policy::kubelet::DiskLayout;
 use plimsoll_storage::{Count, Measure, Part, PodDirectories, PodName, Progress, Roots, Scan, VolumeKind, find};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const POD: PodName<'_> = PodName { namespace: "default", name: "web-0", uid: "6f1c" };
 
@@ -44,6 +41,17 @@ fn scanned(mut scan: Scan) -> Count {
         Progress::Done(outcome) if outcome.incomplete.is_none() => outcome.count,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn all_that_is_ignored_here_holds_in_a_mount_namespace() {
+    let namespaces: &[&str] =
+        if rustix::process::geteuid().is_root() { &["--mount"] } else { &["--user", "--map-root-user", "--mount"] };
+    let own = std::env::current_exe().expect("this program");
+    let ended = Command::new("unshare").args(namespaces).arg(own).args(["--ignored", "--test-threads", "1"]).output();
+    let ended = ended.expect("unshare of util-linux runs");
+    let text = [ended.stdout, ended.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(ended.status.success() && text.contains("3 passed"), "unshare {namespaces:?}: {text}");
 }
 
 #[test]
