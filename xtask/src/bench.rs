@@ -2,6 +2,7 @@
 //! against the same growth, in turn.
 
 mod cells;
+mod cost;
 mod figures;
 mod measured;
 mod plots;
@@ -25,6 +26,7 @@ use crate::qemu::Processor;
 use crate::vm::{Build, Root};
 use crate::{debian_root, install, kernels, revision, rounds, run, vm};
 use cells::{Cell, Plan};
+use cost::CostCell;
 use store::{Done, Kept, Store};
 use table::Missing;
 
@@ -87,13 +89,22 @@ impl Arguments {
         !self.quick && self.rivals.is_empty()
     }
 
-    /// What is measured, in this order. An error where a cell is asked for that there is not.
+    /// Which of the cells are measured whose names begin with `cost-`: those that are asked for, or all unless less of
+    /// the others is.
+    fn costs(&self) -> Vec<&'static CostCell> {
+        let asked = |cell: &&CostCell| self.cells.iter().any(|name| name == cell.name);
+        let all = self.cells.is_empty() && self.is_whole();
+        cost::CELLS.iter().filter(|cell| all || asked(cell)).collect()
+    }
+
+    /// What rivals are met in, in this order. An error where a cell is asked for that there is not.
     fn plans(&self) -> anyhow::Result<Vec<(Cell, Plan)>> {
         if self.quick {
             return Ok(vec![cells::quick()]);
         }
         let mut chosen = cells::all();
-        let names: Vec<String> = chosen.iter().map(Cell::name).collect();
+        let costs = cost::CELLS.iter().map(|cell| cell.name.to_owned());
+        let names: Vec<String> = chosen.iter().map(Cell::name).chain(costs).collect();
         if let Some(unknown) = self.cells.iter().find(|name| !names.contains(name)) {
             bail!("there is no cell {unknown}; there are {}", names.join(", "));
         }
@@ -112,23 +123,27 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         for (cell, plan) in &plans {
             println!("{:<18} {:>3} rounds: {}", cell.name(), plan.values().sum::<u32>(), cell.what());
         }
+        for cell in arguments.costs() {
+            println!("{:<18} {}", cell.name, cell.what);
+        }
         return Ok(());
     }
+    let costs = arguments.costs();
     let bench = Bench::of(arguments, &plans)?;
     install::all(&arguments.needs()?)?;
     Build::Release.run(Processor::of(bench.kernel))?;
-    let mut failed = Vec::new();
-    let progress = Progress::new("cells", plans.len() as u64);
-    for (cell, plan) in plans {
-        if let Err(error) = bench.cell(&cell, plan, &progress) {
-            progress.line(&format!("NOT RUN {}: {error:#}", cell.name()));
-            failed.push(Missing { cell, why: format!("{error:#}") });
-        }
-        progress.step();
+    let (mut claims, mut failures) = (Vec::new(), 0);
+    let progress = Progress::new("cells", (plans.len() + costs.len()) as u64);
+    if !costs.is_empty() {
+        let (more, failed) = bench.costs(&costs, &progress)?;
+        claims.extend(more);
+        failures += failed;
     }
-    drop(progress);
-    let failures = failed.len();
-    let claims = bench.publish(failed)?;
+    if !plans.is_empty() {
+        let (more, failed) = bench.races(plans, &progress)?;
+        claims.extend(more);
+        failures += failed;
+    }
     let broken = claim::broken(&claims);
     ensure!(broken.is_empty(), "does not hold: {}", broken.join(", "));
     ensure!(failures == 0, "{failures} cells could not be measured");
@@ -173,9 +188,24 @@ impl Bench {
         })
     }
 
+    /// Has rivals meet these cells, and publishes all of which there are results. Gives what has to hold, and how many
+    /// could not be measured.
+    fn races(&self, plans: Vec<(Cell, Plan)>, progress: &Progress) -> anyhow::Result<(Vec<Claim>, usize)> {
+        let mut failed = Vec::new();
+        for (cell, plan) in plans {
+            if let Err(error) = self.cell(&cell, plan, progress) {
+                progress.line(&format!("NOT RUN {}: {error:#}", cell.name()));
+                failed.push(Missing { cell, why: format!("{error:#}") });
+            }
+            progress.step();
+        }
+        let failures = failed.len();
+        Ok((self.publish(failed)?, failures))
+    }
+
     /// Has a cell among the results: what was measured of it before in the same sources, or else now.
     fn cell(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<()> {
-        let before = if self.again { None } else { self.before.load(cell)? };
+        let before: Option<Kept> = if self.again { None } else { self.before.load(&cell.name())? };
         let kept = match before.filter(|before| before.is_of(&self.revision, self.seed, &plan)) {
             Some(before) => {
                 progress.line(&format!("{}: measured before of these sources", cell.name()));
@@ -183,37 +213,18 @@ impl Bench {
             }
             None => self.measure(cell, plan, progress)?,
         };
-        self.before.save(cell, &kept)?;
-        self.results.save(cell, &kept)?;
-        plots::save(&self.results.path(cell, "svg"), &Done { cell: cell.clone(), kept })
+        self.before.save(&cell.name(), &kept)?;
+        self.results.save(&cell.name(), &kept)?;
+        plots::save(&self.results.path(&cell.name(), "svg"), &Done { cell: cell.clone(), kept })
     }
 
     /// Boots a machine for it. What that prints is left beside what it measured.
     fn measure(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Kept> {
         progress.line(&format!("measuring {}: {}", cell.name(), cell.what()));
-        let out = self.before.path(cell, "out");
-        match fs::remove_dir_all(&out) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => fs::create_dir_all(&out)?,
-        }
-        let command = command(cell, &plan, self.seed);
-        let command: Vec<&str> = command.iter().map(String::as_str).collect();
-        let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
-        machine.agent = Build::Release;
-        machine.root = Root::Systemd;
-        machine.packages = debian_root::names(&rivals::PACKAGES);
-        machine.out = Some(out.clone());
-        let mut log = File::create(out.join("log"))?;
-        let begun = Instant::now();
-        rounds::boot(&machine, &cell.name(), &mut |line| {
-            // A line that cannot be written is no reason to end a machine.
-            let _ = writeln!(log, "{line}");
+        let text = self.boot(&cell.name(), &command(cell, &plan, self.seed), progress, |machine| {
+            machine.root = Root::Systemd;
+            machine.packages = debian_root::names(&rivals::PACKAGES);
         })?;
-        let took = begun.elapsed();
-        if took > CELL {
-            progress.line(&format!("OVER BUDGET: {} took {} s of {}", cell.name(), took.as_secs(), CELL.as_secs()));
-        }
-        let text = fs::read_to_string(out.join(LEFT)).context("the guest left no measurements")?;
         let measured = serde_json::from_str(&text).context("the guest measured something else")?;
         let (date, revision) = (self.date.clone(), self.revision.clone());
         let kept = Kept { date, revision, seed: self.seed, plan, measured };
@@ -221,12 +232,43 @@ impl Bench {
         Ok(kept)
     }
 
+    /// Boots a machine for a cell, and gives what the guest left.
+    fn boot(
+        &self,
+        name: &str,
+        command: &[String],
+        progress: &Progress,
+        change: impl FnOnce(&mut vm::Arguments),
+    ) -> anyhow::Result<String> {
+        let out = self.before.path(name, "out");
+        match fs::remove_dir_all(&out) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => fs::create_dir_all(&out)?,
+        }
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
+        machine.agent = Build::Release;
+        machine.out = Some(out.clone());
+        change(&mut machine);
+        let mut log = File::create(out.join("log"))?;
+        let begun = Instant::now();
+        rounds::boot(&machine, name, &mut |line| {
+            // A line that cannot be written is no reason to end a machine.
+            let _ = writeln!(log, "{line}");
+        })?;
+        let took = begun.elapsed();
+        if took > CELL {
+            progress.line(&format!("OVER BUDGET: {name} took {} s of {}", took.as_secs(), CELL.as_secs()));
+        }
+        fs::read_to_string(out.join(LEFT)).context("the guest left no measurements")
+    }
+
     /// Writes the tables of all cells that there are results of, prints the short one and what has to hold, and gives
     /// that.
     fn publish(&self, mut missing: Vec<Missing>) -> anyhow::Result<Vec<Claim>> {
         let mut done = Vec::new();
         for cell in cells::all() {
-            let results = if self.shown.contains(&cell) { self.results.load(&cell)? } else { None };
+            let results = if self.shown.contains(&cell) { self.results.load(&cell.name())? } else { None };
             match results {
                 Some(kept) => done.push(Done { cell, kept }),
                 None if missing.iter().any(|one| one.cell == cell) => {}
@@ -234,12 +276,18 @@ impl Bench {
             }
         }
         let claims = verdicts::claims(&done);
-        let file = self.folder.join(self.kernel).with_added_extension("md");
-        fs::create_dir_all(&self.folder)?;
-        fs::write(&file, table::whole(self.kernel, &done, &missing, &claims, self.kernel))
-            .with_context(|| format!("cannot write {}", file.display()))?;
-        println!("\n{}\n{}\nresults: {}", table::short(&done), table::judged(&claims), file.display());
+        self.write(self.kernel, &table::whole(self.kernel, &done, &missing, &claims, self.kernel))?;
+        println!("\n{}\n{}", table::short(&done), table::judged(&claims));
         Ok(claims)
+    }
+
+    /// Writes a page of tables.
+    fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let file = self.folder.join(name).with_added_extension("md");
+        fs::create_dir_all(&self.folder)?;
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("results: {}", file.display());
+        Ok(())
     }
 }
 
@@ -310,6 +358,21 @@ mod tests {
     }
 
     #[test]
+    fn costs_are_measured_with_all_or_where_they_are_asked_for() {
+        let names = |arguments: &Arguments| arguments.costs().iter().map(|cell| cell.name).collect::<Vec<_>>();
+        assert_eq!(names(&arguments()).len(), cost::CELLS.len());
+        for less in [
+            Arguments { quick: true, ..arguments() },
+            Arguments { rivals: vec!["nohang".into()], ..arguments() },
+            Arguments { cells: vec!["slab".into()], ..arguments() },
+        ] {
+            assert_eq!(names(&less), [""; 0]);
+        }
+        let one = Arguments { cells: vec!["cost-start".into()], ..arguments() };
+        assert_eq!((names(&one), one.plans().expect("a cell").len()), (vec!["cost-start"], 0));
+    }
+
+    #[test]
     fn the_guest_is_asked_for_the_cell_and_its_plan() {
         let cell = cells::all().into_iter().find(|cell| cell.name() == "tmpfs-zram").expect("a cell");
         let plan = Plan::from([("earlyoom".into(), 6), ("plimsoll-ebpf".into(), 20)]);
@@ -342,7 +405,7 @@ mod tests {
             folder: results.clone(),
             shown: cells::all(),
         };
-        bench.before.save(&cell, &kept).expect("written");
+        bench.before.save(&cell.name(), &kept).expect("written");
         bench.cell(&cell, kept.plan.clone(), &Progress::new("cells", 1)).expect("it was measured before");
         assert!(results.join("6.12/anon.json").is_file() && results.join("6.12/anon.svg").is_file());
         let tmpfs = cells::all().into_iter().find(|cell| cell.name() == "tmpfs").expect("a cell");

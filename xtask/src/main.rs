@@ -23,6 +23,7 @@ mod sbom;
 mod service;
 mod test;
 mod vectors;
+mod verified;
 mod vm;
 
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
     Test(test::Arguments),
     /// Run saved decisions of the kubelet against our code: per file how many cases passed and the first differences.
     Vectors(vectors::Arguments),
+    /// Write what the verifier takes for each program on each kernel into the table that a test compares with.
+    Verified,
     /// Boot a Debian kernel under QEMU, run one command in it, and end with its exit code.
     Vm(vm::Arguments),
 }
@@ -71,6 +74,7 @@ impl Command {
             Self::Release => Ok(release::needs()),
             Self::Test(arguments) => arguments.needs(),
             Self::Vectors(_) => Ok(Vec::new()),
+            Self::Verified => verified::needs(),
             Self::Vm(machine) => machine.needs(),
         }
     }
@@ -97,6 +101,7 @@ fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Release => release::command()?,
         Command::Test(arguments) => return test::command(&arguments),
         Command::Vectors(arguments) => vectors::run(&arguments)?,
+        Command::Verified => verified::command()?,
         // A command's code is a byte, as this program's own is.
         Command::Vm(machine) => return Ok(ExitCode::from(u8::try_from(vm::run(&machine)?).unwrap_or(u8::MAX))),
     }

@@ -13,6 +13,8 @@
 pub mod bare;
 pub mod btf;
 mod config;
+#[cfg(feature = "bench")]
+pub mod cost;
 mod ebpf;
 mod error;
 pub mod hooks;

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::cells::{Cell, Plan};
@@ -54,13 +55,14 @@ impl Store {
         Self(folder.join(kernel))
     }
 
-    /// Where something about this cell is kept.
-    pub(super) fn path(&self, cell: &Cell, extension: &str) -> PathBuf {
-        self.0.join(cell.name()).with_added_extension(extension)
+    /// Where something about the cell with this name is kept.
+    pub(super) fn path(&self, name: &str, extension: &str) -> PathBuf {
+        self.0.join(name).with_added_extension(extension)
     }
 
-    pub(super) fn load(&self, cell: &Cell) -> anyhow::Result<Option<Kept>> {
-        let file = self.path(cell, "json");
+    /// What was kept of the cell with this name.
+    pub(super) fn load<K: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<K>> {
+        let file = self.path(name, "json");
         let text = match fs::read_to_string(&file) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.with_context(|| format!("cannot read {}", file.display()))?,
@@ -69,8 +71,8 @@ impl Store {
         kept.map(Some).with_context(|| format!("{} has another form: remove it", file.display()))
     }
 
-    pub(super) fn save(&self, cell: &Cell, kept: &Kept) -> anyhow::Result<()> {
-        let file = self.path(cell, "json");
+    pub(super) fn save(&self, name: &str, kept: &impl Serialize) -> anyhow::Result<()> {
+        let file = self.path(name, "json");
         fs::create_dir_all(&self.0)?;
         fs::write(&file, serde_json::to_string_pretty(kept)? + "\n")
             .with_context(|| format!("cannot write {}", file.display()))
@@ -87,15 +89,15 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let store = Store::of(place.path(), "6.12");
         let Done { cell, kept } = sample();
-        assert!(store.load(&cell).expect("no file").is_none());
-        store.save(&cell, &kept).expect("written");
+        assert!(store.load::<Kept>(&cell.name()).expect("no file").is_none());
+        store.save(&cell.name(), &kept).expect("written");
         assert!(place.path().join("6.12/anon.json").is_file());
-        let again = store.load(&cell).expect("its form").expect("it is kept");
+        let again: Kept = store.load(&cell.name()).expect("its form").expect("it is kept");
         assert!(again.is_of("abc", 1, &kept.plan) && !again.is_of("abd", 1, &kept.plan));
         assert!(!again.is_of("abc", 2, &kept.plan) && !again.is_of("abc", 1, &cell.plan()));
         assert_eq!(serde_json::to_value(&again).expect("values"), serde_json::to_value(&kept).expect("values"));
-        fs::write(store.path(&cell, "json"), "{}").expect("written");
-        assert!(store.load(&cell).expect_err("no form").to_string().contains("remove it"));
+        fs::write(store.path(&cell.name(), "json"), "{}").expect("written");
+        assert!(store.load::<Kept>(&cell.name()).expect_err("no form").to_string().contains("remove it"));
     }
 
     #[test]

@@ -167,11 +167,11 @@ fn of_all(unit: Unit, summary: &Summary, rounds: usize) -> String {
     format!("{}{p99}, most {}{part}", unit.median(summary), unit.text(summary.most))
 }
 
-fn head(cells: &[String]) -> String {
+pub(super) fn head(cells: &[String]) -> String {
     row(cells) + &row(&vec!["---".into(); cells.len()])
 }
 
-fn row(cells: &[String]) -> String {
+pub(super) fn row(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 

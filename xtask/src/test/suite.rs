@@ -16,8 +16,9 @@ use crate::vm::{self, Root};
 /// The kernel on which everything runs.
 pub(super) const WHOLE: &str = "6.12";
 /// What runs on the others in every run; a long run has all of it there, too.
-const EVERYWHERE: [&str; 9] = [
+const EVERYWHERE: [&str; 10] = [
     "sense-every-hook-attaches",
+    "sense-verifier-takes-no-more",
     "sense-node-threshold-submits-one-event",
     "sense-readings-agree-with-proc",
     "sense-slice-threshold-submits-an-event",
@@ -53,9 +54,10 @@ const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (None, true, &["act-folds-counters", "sense-oom-in-a-cpuset-is-named"]),
 ];
 /// What runs on arm64: all that senses, what runs on every kernel, and what depends on that processor's system calls.
-const ON_ARM64: [&str; 28] = [
+const ON_ARM64: [&str; 29] = [
     "sense-kernel-facts",
     "sense-every-hook-attaches",
+    "sense-verifier-takes-no-more",
     "sense-bare-wake-arrives",
     "sense-kprobe-carries-the-threshold",
     "sense-full-ring-is-counted",

@@ -192,7 +192,8 @@ fn facts_of_a_pod_are_sent_to_the_table_once_and_again_when_they_change() {
     use plimsoll_policy::kubelet::{Amount, QosClass};
     use plimsoll_policy::{Protected as Why, Uid};
     let tree = tempfile::tempdir().expect("a temporary directory");
-    let name = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice";
+    let name =
+        "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice";
     cgroup(tree.path(), name, 100);
     let mut inventory = inventory(tree.path(), 9);
     inventory.config.patterns.pods = Some(crate::PodRoot::default());

@@ -34,7 +34,7 @@ use crate::{
     thresholds::Generation,
 };
 
-pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/plimsoll.bpf.o"));
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/plimsoll.bpf.o"));
 
 fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> SenseError {
     move |error| SenseError::Ebpf { what, why: with_sources(error) }
@@ -152,7 +152,7 @@ impl EbpfSource {
 }
 
 /// Gives the programs the kernel's addresses and offsets.
-pub(super) fn set_layout<'a>(loader: &mut EbpfLoader<'a>, layout: &'a Layout) {
+pub(crate) fn set_layout<'a>(loader: &mut EbpfLoader<'a>, layout: &'a Layout) {
     for (name, address) in &layout.addresses {
         loader.override_global(name, address, true);
     }
@@ -225,7 +225,7 @@ fn attach_all(ebpf: &mut Ebpf, plan: &[Planned], btf: &Btf) -> Result<Vec<Hook>,
 /// Loads and attaches all programs of an alternative, or none of them.
 fn attach_choice(ebpf: &mut Ebpf, choice: &[Attachment], btf: &Btf) -> Result<(), String> {
     for (index, attachment) in choice.iter().enumerate() {
-        if let Err(error) = attach(ebpf, attachment, btf) {
+        if let Err(error) = load(ebpf, attachment, btf).and_then(|()| attach(ebpf, attachment)) {
             for done in &choice[..=index] {
                 // Unloading detaches; a program that never loaded returns an error, which does not matter here.
                 let _ = ebpf.program_mut(done.program).map(unload);
@@ -236,8 +236,8 @@ fn attach_choice(ebpf: &mut Ebpf, choice: &[Attachment], btf: &Btf) -> Result<()
     Ok(())
 }
 
-fn attach(ebpf: &mut Ebpf, attachment: &Attachment, btf: &Btf) -> Result<(), String> {
-    load(ebpf, attachment, btf)?;
+/// Attaches a program that is loaded.
+pub(crate) fn attach(ebpf: &mut Ebpf, attachment: &Attachment) -> Result<(), String> {
     let Attachment { program, target, .. } = attachment;
     let result = match ebpf.program_mut(program) {
         Some(Program::FEntry(program)) => program.attach().map(drop),
@@ -250,7 +250,7 @@ fn attach(ebpf: &mut Ebpf, attachment: &Attachment, btf: &Btf) -> Result<(), Str
 }
 
 /// Loads a program: the kernel's verifier takes it or refuses it.
-pub(super) fn load(ebpf: &mut Ebpf, attachment: &Attachment, btf: &Btf) -> Result<(), String> {
+pub(crate) fn load(ebpf: &mut Ebpf, attachment: &Attachment, btf: &Btf) -> Result<(), String> {
     let Attachment { program, attach_type, target } = attachment;
     let program = ebpf.program_mut(program).ok_or_else(|| format!("the embedded object has no program `{program}`"))?;
     let result = match (attach_type, program) {

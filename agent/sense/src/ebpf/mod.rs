@@ -35,6 +35,8 @@ use crate::{
     wake::WakeList,
 };
 
+#[cfg(feature = "bench")]
+pub(crate) use self::load::{OBJECT, attach, load, set_layout};
 pub(crate) use self::refusals::refusals;
 
 const THRESHOLDS_TOKEN: u32 = 0;

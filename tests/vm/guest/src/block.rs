@@ -1,4 +1,4 @@
-//! Block devices made for a test: one that answers slowly, and what is swapped to.
+//! Block devices made for a test: one that answers slowly or at once, and what is swapped to.
 //!
 //! Slow devices and compressed memory are modules of the kernel, loaded by the machine's first process; where one is
 //! missing the test is not run.
@@ -19,7 +19,7 @@ pub(crate) const NULL_BLOCK: &str = "/sys/kernel/config/nullb";
 /// The device that swap is made on.
 pub(crate) const ZRAM: &str = "/sys/block/zram0";
 
-/// A block device of zeros that takes its time.
+/// A block device of zeros that takes its time, however little that is.
 pub(crate) struct Slow {
     config: PathBuf,
     /// Its device file.
@@ -37,14 +37,24 @@ impl Slow {
         Self::with_depth(name, 16, Duration::from_secs(3), 1)
     }
 
+    /// A device that answers each request at once, on the CPU that makes it: nothing waits.
+    pub(crate) fn at_once(name: &str, mib: u64) -> Result<Self> {
+        Self::with(name, mib, &[("irqmode", "0")])
+    }
+
     /// A device that works on so many requests at a time.
     fn with_depth(name: &str, mib: u64, delay: Duration, depth: u8) -> Result<Self> {
+        let (delay, depth) = (delay.as_nanos().to_string(), depth.to_string());
+        Self::with(name, mib, &[("hw_queue_depth", &depth), ("irqmode", "2"), ("completion_nsec", &delay)])
+    }
+
+    fn with(name: &str, mib: u64, attributes: &[(&str, &str)]) -> Result<Self> {
         let config = Path::new(NULL_BLOCK).join(name);
         fs::create_dir(&config).with_context(|| format!("cannot make {}", config.display()))?;
         set(config.join("size"), &mib.to_string())?;
-        set(config.join("hw_queue_depth"), &depth.to_string())?;
-        set(config.join("irqmode"), "2")?;
-        set(config.join("completion_nsec"), &delay.as_nanos().to_string())?;
+        for (attribute, value) in attributes {
+            set(config.join(attribute), value)?;
+        }
         set(config.join("power"), "1")?;
         let index = fs::read_to_string(config.join("index"))?;
         // Newer kernels name the device after the directory, older ones by number.

@@ -15,6 +15,7 @@ mod breathe;
 mod cgroup;
 mod container;
 mod container_tests;
+mod cost;
 mod counter_tests;
 mod demo;
 mod hog;
@@ -63,6 +64,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Measure: one workload met by one rival after another, on a machine with systemd.
     Bench(bench::Arguments),
+    /// Measure: what the agent costs, by counted instructions.
+    Cost(cost::Arguments),
     /// Cross a slice's threshold again and again, and compare what the agent holds at the beginning and at the end.
     Soak(soak::Arguments),
     /// Grow in one way, to a size, at a rate.
@@ -75,6 +78,8 @@ enum Command {
     Contained(container::Arguments),
     /// Try to reach the agent and other workloads.
     Reach(reach::Arguments),
+    /// Do a fixed amount of work of one kind, and print how long it took.
+    Storm(cost::storm::Arguments),
     /// Use memory within a reservation again and again, and note the longest time without.
     Survivor(bench::survivor::Arguments),
     /// Hold a little memory and do nothing: a bystander that must survive.
@@ -86,12 +91,14 @@ fn main() -> ExitCode {
         Command::Suite(arguments) => suite::main(&arguments),
         Command::Demo(arguments) => demo::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Bench(arguments) => bench::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Cost(arguments) => cost::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Soak(arguments) => soak::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Hog(arguments) => hog::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Breathe(arguments) => breathe::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Within(arguments) => hog::within(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Contained(arguments) => container::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Reach(arguments) => reach::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Storm(arguments) => cost::storm::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Survivor(arguments) => bench::survivor::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
     };

@@ -5,7 +5,7 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, counter_tests, hog_tests,
+    act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, cost, counter_tests, hog_tests,
     hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, pods_tests, scenarios,
     scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
     surroundings_tests, systemd, systemd_tests, watchdog_tests,
@@ -196,6 +196,7 @@ const TESTS: &[Test] = &[
     test("brake-in-the-kernel-event-lost", scenarios_of_brakes::stop_lost, 240, &[]),
     test("sense-kernel-facts", sense_tests::facts, 120, &[]),
     test("sense-every-hook-attaches", sense_tests::attached, 120, &[]),
+    test("sense-verifier-takes-no-more", cost::verified::takes_no_more, 120, &[]),
     test("sense-bare-wake-arrives", sense_tests::bare_wake_arrives, 120, &[]),
     test("sense-kprobe-carries-the-threshold", sense_tests::kprobe_carries_the_threshold, 180, &[]),
     test("sense-full-ring-is-counted", sense_tests::full_ring_is_counted, 240, &[]),

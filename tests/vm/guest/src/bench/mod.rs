@@ -6,7 +6,7 @@
 
 mod growth;
 mod living;
-mod rival;
+pub(crate) mod rival;
 mod round;
 pub(crate) mod survivor;
 mod workload;
@@ -82,7 +82,7 @@ impl SwapKind {
 }
 
 /// The slice of all workloads, which systemd-oomd monitors in its rounds.
-const SLICE: &str = "work.slice";
+pub(crate) const SLICE: &str = "work.slice";
 /// A slice without processes in it. Because of its accounting systemd keeps the controllers on for all cgroups of the
 /// slice, whatever units come and go there.
 const ANCHOR: &str = "work-anchor.slice";
@@ -130,7 +130,7 @@ fn turns(rounds: &[(Option<Rival>, usize)], dice: &mut Dice) -> Vec<Turn> {
 }
 
 /// The name on the command line.
-fn name(value: &impl ValueEnum) -> String {
+pub(crate) fn name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
@@ -204,7 +204,7 @@ fn save(path: &Path, measured: &Measured) -> Result<()> {
 }
 
 /// Makes the slice of the workloads, and what they need beside.
-fn set_up() -> Result<()> {
+pub(crate) fn set_up() -> Result<()> {
     fs::create_dir_all(UNITS)?;
     let reserved = survivor::RESERVED;
     set(format!("{UNITS}/{SLICE}"), &format!("[Unit]\nDescription=Workloads\n[Slice]\n{reserved}\n"))?;
@@ -223,7 +223,7 @@ fn set_up() -> Result<()> {
 }
 
 /// The versions of the agent and of the rivals' packages, as far as they are installed.
-fn versions() -> Result<BTreeMap<String, String>> {
+pub(crate) fn versions() -> Result<BTreeMap<String, String>> {
     let mut versions = BTreeMap::from([("plimsoll".to_owned(), agent::version()?)]);
     for package in rival::PACKAGES {
         let said = run(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", package]));

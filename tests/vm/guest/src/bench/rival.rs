@@ -13,7 +13,7 @@ use std::fs;
 use std::process::Command;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(super) enum Rival {
+pub(crate) enum Rival {
     /// The kernel alone.
     OomKiller,
     Earlyoom,
@@ -66,7 +66,7 @@ impl Rival {
     }
 
     /// Starts it and waits until it watches.
-    pub(super) fn start(self, threshold_bytes: u64) -> Result<Running> {
+    pub(crate) fn start(self, threshold_bytes: u64) -> Result<Running> {
         match self {
             Self::Earlyoom => earlyoom(threshold_bytes),
             Self::Nohang => nohang(threshold_bytes),
@@ -84,14 +84,14 @@ impl Rival {
 }
 
 /// A rival that watches.
-pub(super) enum Running {
+pub(crate) enum Running {
     Nothing,
     Unit(Unit),
     Agent(Agent, Cgroup),
 }
 
 /// A unit of systemd, since its last start.
-pub(super) struct Unit {
+pub(crate) struct Unit {
     name: &'static str,
     invocation: String,
 }
@@ -132,8 +132,17 @@ impl Running {
         }
     }
 
+    /// The cgroup of all its processes.
+    pub(crate) fn cgroup(&self) -> Result<Option<Cgroup>> {
+        Ok(match self {
+            Self::Nothing => None,
+            Self::Unit(unit) => Some(Cgroup::existing(property(unit.name, "ControlGroup")?.trim_start_matches('/'))?),
+            Self::Agent(_, cgroup) => Some(cgroup.clone()),
+        })
+    }
+
     /// Stops it. One that the OOM killer took is part of what is measured, not an error of the measurement.
-    pub(super) fn stop(self) -> Result<()> {
+    pub(crate) fn stop(self) -> Result<()> {
         match self {
             Self::Nothing => Ok(()),
             Self::Unit(unit) => {
@@ -153,7 +162,7 @@ impl Running {
 /// Stops every rival that is a unit, those that systemd started by itself as well: Debian has systemd-oomd act on swap on
 /// the whole machine, with which systemd starts it. Patterns, so that it is no error where there is none; and with its
 /// socket, through which systemd would start it again.
-pub(super) fn clear() -> Result<()> {
+pub(crate) fn clear() -> Result<()> {
     systemctl(&["stop", "earlyoom.*", "nohang*.service", "systemd-oomd.*"]).map(drop)
 }
 

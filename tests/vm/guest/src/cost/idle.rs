@@ -1,0 +1,197 @@
+//! What the agent, earlyoom and systemd-oomd take while nothing happens, for few and for many workloads, and while memory
+//! is taken and given back as fast as a processor can. In one boot, one after the other, on a machine with systemd.
+
+use super::storm::{self, Kind};
+use super::{Machine, SETTLED, save, settings};
+use crate::agent::Agent;
+use crate::bench;
+use crate::bench::rival::{self, Rival, Running};
+use crate::cgroup::{Cgroup, ROOT};
+use crate::machine::{named, now_ns};
+use crate::scene::MIB;
+use crate::systemd;
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+/// What is measured, in this order.
+const WATCHERS: [Rival; 3] = [Rival::PlimsollEbpf, Rival::Earlyoom, Rival::SystemdOomd];
+/// How long a window is, at rest and in a storm.
+const AT_REST: Duration = Duration::from_secs(20);
+const IN_STORM: Duration = Duration::from_secs(4);
+/// The threshold, which nothing crosses.
+const THRESHOLD: u64 = 64 * MIB;
+
+/// All that was measured.
+#[derive(Serialize)]
+struct Measured {
+    cell: &'static str,
+    #[serde(flatten)]
+    machine: Machine,
+    versions: BTreeMap<String, String>,
+    windows: Vec<Window>,
+}
+
+/// What one watcher took in one window.
+#[derive(Serialize)]
+struct Window {
+    watcher: String,
+    /// How many cgroups there are in the slice of the workloads, without processes in them.
+    workloads: u32,
+    /// Whether memory was taken and given back all the time.
+    storm: bool,
+    elapsed_ns: u64,
+    /// How often its threads went to sleep by themselves, and so were woken, by process and thread.
+    wakeups: BTreeMap<String, u64>,
+    cpu_ns: u64,
+    /// Of all its processes.
+    pss_bytes: u64,
+    /// Charged to its cgroup. Absent before Linux 5.18, whose memory.stat has no such figure.
+    kernel_bytes: Option<u64>,
+    /// All that is charged to its cgroup.
+    charged_bytes: u64,
+    descriptors: u64,
+}
+
+pub(super) fn measure(windows: usize, workloads: &[u32], out: &Path) -> Result<()> {
+    ensure!(systemd::is_here(), "other daemons are units of systemd: boot with `--root systemd`");
+    bench::set_up()?;
+    // As in the shipped unit: the agent has some files of each workload open.
+    let files = Some(65536);
+    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
+    let (machine, versions) = (Machine::here()?, bench::versions()?);
+    let mut measured = Measured { cell: "idle", machine, versions, windows: Vec::new() };
+    println!("PLAN {}", windows * WATCHERS.len() * (workloads.len() + 1));
+    let mut there = 0;
+    let turns = workloads.iter().map(|count| (*count, false));
+    // The storm is the first of all, when there are no workloads.
+    for (count, is_storm) in [(0, true)].into_iter().chain(turns) {
+        while there < count {
+            let idle = Path::new(ROOT).join(bench::SLICE).join(format!("idle-{there}"));
+            fs::create_dir(&idle).with_context(|| format!("cannot make {}", idle.display()))?;
+            there += 1;
+        }
+        for watcher in WATCHERS {
+            rival::clear()?;
+            let watched = Watched::start(watcher)?;
+            thread::sleep(SETTLED);
+            let storm = is_storm.then(Storm::start).transpose()?;
+            for _ in 0..windows {
+                let window = watched.window(watcher, count, is_storm)?;
+                println!(
+                    "ROUND {} {} {count} storm={is_storm} wakeups={} cpu_ns={} pss_bytes={} descriptors={}",
+                    measured.windows.len() + 1,
+                    window.watcher,
+                    window.wakeups.values().sum::<u64>(),
+                    window.cpu_ns,
+                    window.pss_bytes,
+                    window.descriptors
+                );
+                measured.windows.push(window);
+                save(out, &measured)?;
+            }
+            drop(storm);
+            watched.running.stop()?;
+        }
+    }
+    Ok(())
+}
+
+/// A watcher that runs, and the cgroup of its processes.
+struct Watched {
+    running: Running,
+    cgroup: Cgroup,
+}
+
+impl Watched {
+    fn start(watcher: Rival) -> Result<Self> {
+        let running = match watcher {
+            // With the shipped unit's capabilities.
+            Rival::PlimsollEbpf => {
+                let settings = settings()?;
+                Running::Agent(Agent::start(&settings)?, settings.cgroup()?)
+            }
+            other => other.start(THRESHOLD)?,
+        };
+        let cgroup = running.cgroup()?.with_context(|| format!("{} has no cgroup", bench::name(&watcher)))?;
+        Ok(Self { running, cgroup })
+    }
+
+    fn window(&self, watcher: Rival, workloads: u32, storm: bool) -> Result<Window> {
+        let cpu = || Ok(named(&self.cgroup.read("cpu.stat")?, "usage_usec").context("no usage_usec")? * 1000);
+        let before = (self.switches()?, cpu()?, now_ns());
+        thread::sleep(if storm { IN_STORM } else { AT_REST });
+        let elapsed_ns = now_ns() - before.2;
+        let (after, used): (_, Result<u64>) = (self.switches()?, cpu());
+        let woken = |(thread, count): (&String, &u64)| {
+            (thread.clone(), count.saturating_sub(before.0.get(thread).copied().unwrap_or(0)))
+        };
+        let (mut pss_bytes, mut descriptors) = (0, 0);
+        for process in self.processes()? {
+            let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
+            pss_bytes += named(&rollup, "Pss:").context("no Pss")? * 1024;
+            descriptors += fs::read_dir(format!("/proc/{process}/fd"))?.count() as u64;
+        }
+        Ok(Window {
+            watcher: bench::name(&watcher),
+            workloads,
+            storm,
+            elapsed_ns,
+            wakeups: after.iter().map(woken).collect(),
+            cpu_ns: used? - before.1,
+            pss_bytes,
+            kernel_bytes: named(&self.cgroup.read("memory.stat")?, "kernel"),
+            charged_bytes: self.cgroup.current()?,
+            descriptors,
+        })
+    }
+
+    fn processes(&self) -> Result<Vec<u32>> {
+        let text = self.cgroup.read("cgroup.procs")?;
+        let processes: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        ensure!(!processes.is_empty(), "{} is empty", self.cgroup.name());
+        Ok(processes)
+    }
+
+    /// How often each thread went to sleep by itself, so far. Threads of one name in one process are one.
+    fn switches(&self) -> Result<BTreeMap<String, u64>> {
+        let mut switches = BTreeMap::new();
+        for process in self.processes()? {
+            // The core and the reporter are the same program with another first argument.
+            let line = fs::read(format!("/proc/{process}/cmdline"))?;
+            let part = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+            let part = String::from_utf8_lossy(part).into_owned();
+            for task in fs::read_dir(format!("/proc/{process}/task"))? {
+                let task = task?.path();
+                let status = fs::read_to_string(task.join("status"))?;
+                let thread = fs::read_to_string(task.join("comm"))?;
+                *switches.entry(format!("{part} {}", thread.trim())).or_default() +=
+                    named(&status, "voluntary_ctxt_switches:").context("no voluntary_ctxt_switches")?;
+            }
+        }
+        Ok(switches)
+    }
+}
+
+/// A process that takes and gives back memory until this is dropped.
+struct Storm(std::process::Child);
+
+impl Storm {
+    fn start() -> Result<Self> {
+        let child = storm::command(Kind::Allocation, 0, None)?.stdout(Stdio::null()).spawn();
+        Ok(Self(child.context("cannot start a storm")?))
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,249 @@
+//! What watchers take while nothing happens, and in a storm.
+
+use std::collections::BTreeMap;
+
+use super::NS_PER_INSTRUCTION;
+use super::measured::{At, Idle, Window};
+use super::table::{head, row};
+use crate::bench::figures::{Unit, digits};
+use crate::bench::rivals::EBPF;
+use crate::bench::statistics::Summary;
+use crate::claim::Claim;
+use crate::picture::float;
+
+/// What the agent is compared with.
+const OTHER: &str = "earlyoom";
+/// How often the agent may be woken, in thousandths a second.
+const WAKEUPS: u64 = 1000;
+/// The most that its processes may have in memory.
+const PSS: u64 = 12 << 20;
+/// With so many workloads its instructions may be so many times those of the other daemon.
+const CPU: [(u32, u64); 2] = [(0, 2), (500, 1)];
+
+const AT_REST: &str = "one wake-up a second at rest";
+const CPU_BESIDE: &str = "instructions at rest beside earlyoom's";
+const MEMORY: &str = "12 MiB of memory at rest";
+
+/// One figure over the windows of a watcher in the same surroundings.
+fn summary(idle: &Idle, watcher: &str, at: At, figure: impl Fn(&Window) -> Option<u64>) -> Option<Summary> {
+    let windows = idle.windows.iter().filter(|window| window.watcher == watcher && window.at() == at);
+    Summary::of(windows.filter_map(figure))
+}
+
+/// So much in so long as so much in `of_ns`.
+fn rate(value: u64, elapsed_ns: u64, of_ns: u64) -> u64 {
+    u64::try_from(u128::from(value) * u128::from(of_ns) / u128::from(elapsed_ns.max(1))).unwrap_or(u64::MAX)
+}
+
+/// Thousandths a second.
+fn wakeups(window: &Window) -> u64 {
+    rate(window.wakeups.values().sum::<u64>() * 1000, window.elapsed_ns, 1_000_000_000)
+}
+
+/// Instructions a minute of a processor that runs 500 million a second.
+fn cpu(window: &Window) -> u64 {
+    rate(window.cpu_ns / NS_PER_INSTRUCTION, window.elapsed_ns, 60_000_000_000)
+}
+
+/// In which surroundings something was measured, in their order, those at rest before the storm.
+fn surroundings(idle: &Idle) -> Vec<At> {
+    let mut all: Vec<At> = idle.windows.iter().map(Window::at).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn name(at: At) -> String {
+    if at.storm { "a storm".into() } else { format!("{} workloads", at.workloads) }
+}
+
+/// What has to hold of them.
+pub(super) fn claims(idle: &Idle) -> Vec<Claim> {
+    let at_rest: Vec<At> = surroundings(idle).into_iter().filter(|at| !at.storm).collect();
+    let each = |what, figure: fn(&Window) -> u64, most: u64, text: fn(&Summary) -> String| {
+        let all: Vec<(At, Summary)> =
+            at_rest.iter().filter_map(|at| Some((*at, summary(idle, EBPF, *at, |it| Some(figure(it)))?))).collect();
+        let found: Vec<String> =
+            all.iter().map(|(at, summary)| format!("{} with {}", text(summary), name(*at))).collect();
+        let holds = all.iter().all(|(_, summary)| summary.median <= most);
+        (!all.is_empty()).then(|| Claim { what, found: found.join(", "), holds })
+    };
+    let claims = [
+        each(AT_REST, wakeups, WAKEUPS, a_second),
+        beside(idle),
+        each(MEMORY, |window| window.pss_bytes, PSS, |summary| format!("{} MiB", Unit::Mebibytes.median(summary))),
+    ];
+    claims.into_iter().flatten().collect()
+}
+
+/// The agent's instructions as so many times the other daemon's, each with its interval.
+fn beside(idle: &Idle) -> Option<Claim> {
+    let (mut found, mut holds) = (Vec::new(), true);
+    for (workloads, most) in CPU {
+        let of = |watcher| summary(idle, watcher, At { storm: false, workloads }, |window| Some(cpu(window)));
+        let (own, other) = (of(EBPF)?, of(OTHER)?);
+        holds &= own.median <= other.median * most;
+        found.push(format!(
+            "{} million a minute of {} with {workloads} workloads, {} times, of {most} at most",
+            million(&own),
+            million(&other),
+            digits(float(own.median) / float(other.median.max(1)))
+        ));
+    }
+    Some(Claim { what: CPU_BESIDE, found: found.join("; "), holds })
+}
+
+/// A median with its interval.
+fn scaled(summary: &Summary, unit: f64) -> String {
+    let text = |value: u64| digits(float(value) / unit);
+    let interval = summary.interval.map(|(low, high)| format!(" [{}, {}]", text(low), text(high)));
+    text(summary.median) + &interval.unwrap_or_default()
+}
+
+fn a_second(summary: &Summary) -> String {
+    scaled(summary, 1000.0)
+}
+
+fn million(summary: &Summary) -> String {
+    scaled(summary, 1e6)
+}
+
+/// Its tables.
+pub(super) fn table(idle: &Idle) -> String {
+    let mut watchers: Vec<&str> = Vec::new();
+    for window in &idle.windows {
+        if !watchers.contains(&&window.watcher[..]) {
+            watchers.push(&window.watcher);
+        }
+    }
+    let heads = [
+        "",
+        "",
+        "wake-ups a second",
+        "million instructions a minute",
+        "PSS, MiB",
+        "kernel memory, MiB",
+        "charged, MiB",
+        "descriptors",
+    ];
+    let mut text = head(&heads.map(str::to_owned));
+    for at in surroundings(idle) {
+        for watcher in &watchers {
+            let of = |figure: fn(&Window) -> Option<u64>| summary(idle, watcher, at, figure);
+            let cell = |found: Option<Summary>, text: fn(&Summary) -> String| found.map_or("-".into(), |it| text(&it));
+            let mib = |summary: &Summary| digits(Unit::Mebibytes.of(summary.median));
+            text.push_str(&row(&[
+                name(at),
+                (*watcher).to_owned(),
+                cell(of(|window| Some(wakeups(window))), a_second),
+                cell(of(|window| Some(cpu(window))), million),
+                cell(of(|window| Some(window.pss_bytes)), mib),
+                cell(of(|window| window.kernel_bytes), mib),
+                cell(of(|window| Some(window.charged_bytes)), mib),
+                cell(of(|window| Some(window.descriptors)), |summary| summary.median.to_string()),
+            ]));
+        }
+    }
+    text.push_str("\nThe agent's wake-ups a second by process and thread, the mean of all windows:\n\n");
+    text.push_str(&head(&["", "", "wake-ups a second"].map(str::to_owned)));
+    for at in surroundings(idle) {
+        for (thread, rate) in threads(idle, at) {
+            text.push_str(&row(&[name(at), format!("`{thread}`"), digits(rate)]));
+        }
+    }
+    let versions: Vec<String> = idle.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    text + "\nVersions: " + &versions.join(", ") + ".\n"
+}
+
+/// The threads of the agent that were woken at all, the most often woken first.
+fn threads(idle: &Idle, at: At) -> Vec<(&str, f64)> {
+    let (mut all, mut elapsed_ns) = (BTreeMap::<&str, u64>::new(), 0);
+    for window in idle.windows.iter().filter(|window| window.watcher == EBPF && window.at() == at) {
+        elapsed_ns += window.elapsed_ns;
+        for (thread, woken) in &window.wakeups {
+            *all.entry(thread).or_default() += woken;
+        }
+    }
+    let mut all: Vec<(&str, f64)> = all
+        .into_iter()
+        .filter(|(_, woken)| *woken > 0)
+        .map(|(thread, woken)| (thread, float(woken) * 1e9 / float(elapsed_ns.max(1))))
+        .collect();
+    all.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::broken;
+    use serde_json::{Value, json};
+
+    /// Windows of 20 s: the agent is woken once a second and takes as much as earlyoom.
+    fn idle(change: impl Fn(&mut Value)) -> Idle {
+        let mut windows = Vec::new();
+        for watcher in [EBPF, OTHER, "systemd-oomd"] {
+            for (workloads, storm) in [(0, true), (0, false), (500, false)] {
+                for _ in 0..6 {
+                    let mut window = json!({"watcher": watcher, "workloads": workloads, "storm": storm,
+                        "elapsed_ns": 20_000_000_000_u64, "wakeups": {"core core": 15, "run watchdog": 5, "core write": 0},
+                        "cpu_ns": 40_000_000, "pss_bytes": 12 << 20, "kernel_bytes": 3 << 20, "charged_bytes": 30 << 20,
+                        "descriptors": 40});
+                    change(&mut window);
+                    windows.push(window);
+                }
+            }
+        }
+        let idle = json!({"kernel": "6.12", "cpus": 1, "page_bytes": 4096, "memory_bytes": 1,
+            "versions": {"earlyoom": "1.8"}, "windows": windows});
+        serde_json::from_value(idle).expect("the guest's form")
+    }
+
+    fn broken_by(watcher: &str, workloads: u32, storm: bool, key: &str, value: &Value) -> Vec<&'static str> {
+        broken(&claims(&idle(|window| {
+            if window["watcher"] == watcher && window["workloads"] == workloads && window["storm"] == storm {
+                window[key] = value.clone();
+            }
+        })))
+    }
+
+    #[test]
+    fn each_claim_can_break_and_only_at_rest_and_by_the_agent() {
+        assert_eq!(broken(&claims(&idle(|_| ()))), [""; 0]);
+        for (key, value, expected) in [
+            ("wakeups", json!({"core core": 21}), AT_REST),
+            ("pss_bytes", json!((12 << 20) + 1), MEMORY),
+            ("cpu_ns", json!(80_000_100), CPU_BESIDE),
+        ] {
+            for workloads in [0, 500] {
+                assert_eq!(broken_by(EBPF, workloads, false, key, &value), [expected], "{key} {workloads}");
+            }
+            assert_eq!(broken_by(EBPF, 0, true, key, &value), [""; 0], "{key} in a storm");
+            assert_eq!(broken_by("systemd-oomd", 0, false, key, &value), [""; 0], "{key} of another");
+        }
+        // Twice as much with none, and as much with 500.
+        assert_eq!(broken_by(EBPF, 0, false, "cpu_ns", &json!(80_000_000)), [""; 0]);
+        assert_eq!(broken_by(EBPF, 500, false, "cpu_ns", &json!(40_000_100)), [CPU_BESIDE]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_judged() {
+        let mut without = idle(|_| ());
+        without.windows.retain(|window| window.watcher != OTHER);
+        let what: Vec<&str> = claims(&without).iter().map(|claim| claim.what).collect();
+        assert_eq!(what, [AT_REST, MEMORY]);
+        without.windows.clear();
+        assert!(claims(&without).is_empty());
+    }
+
+    #[test]
+    fn figures_are_of_a_second_and_of_a_minute() {
+        let text = table(&idle(|_| ()));
+        let expected =
+            "| 0 workloads | plimsoll-ebpf | 1.00 [1.00, 1.00] | 60.0 [60.0, 60.0] | 12.0 | 3.00 | 30.0 | 40 |";
+        assert!(text.lines().any(|line| line == expected), "{text}");
+        let threads: Vec<&str> = text.lines().filter(|line| line.starts_with("| a storm | `")).collect();
+        assert_eq!(threads, ["| a storm | `core core` | 0.75 |", "| a storm | `run watchdog` | 0.25 |"]);
+        assert!(text.ends_with("\nVersions: earlyoom 1.8.\n"), "{text}");
+    }
+}

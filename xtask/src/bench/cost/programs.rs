@@ -1,0 +1,168 @@
+//! The instructions of each hook.
+
+use super::NS_PER_INSTRUCTION;
+use super::measured::{Hooks, Program, Ran};
+use super::table::{head, row};
+use crate::bench::figures::digits;
+use crate::bench::statistics::Summary;
+use crate::picture::float;
+
+/// Some runs of one load.
+struct Load<'h> {
+    name: &'h str,
+    /// Its instructions, without the kernel's statistics and with them.
+    without: Summary,
+    with: Summary,
+    /// Over all runs with statistics.
+    ran: Ran,
+    runs: u64,
+}
+
+/// Instructions in so many nanoseconds.
+const fn instructions(ns: u64) -> u64 {
+    ns / NS_PER_INSTRUCTION
+}
+
+/// The mean of so many calls, in instructions. Absent without calls.
+fn mean(ran: Ran) -> Option<f64> {
+    (ran.calls > 0).then(|| float(ran.ns) / float(NS_PER_INSTRUCTION) / float(ran.calls))
+}
+
+fn sum(all: impl Iterator<Item = Ran>) -> Ran {
+    all.fold(Ran::default(), |sum, ran| Ran { calls: sum.calls + ran.calls, ns: sum.ns + ran.ns })
+}
+
+/// In all loads.
+fn of_program(hooks: &Hooks, name: &str) -> Ran {
+    sum(hooks.loads.iter().filter_map(|run| run.programs.get(name)).copied())
+}
+
+fn loads(hooks: &Hooks) -> Vec<Load<'_>> {
+    let mut names: Vec<&str> = Vec::new();
+    for run in &hooks.loads {
+        if !names.contains(&&run.load[..]) {
+            names.push(&run.load);
+        }
+    }
+    let load = |name| {
+        let runs = |counted: bool| hooks.loads.iter().filter(move |run| run.load == name && run.statistics == counted);
+        let took = |counted| Summary::of(runs(counted).map(|run| instructions(run.elapsed_ns)));
+        let ran = sum(runs(true).flat_map(|run| run.programs.values()).copied());
+        Some(Load { name, without: took(false)?, with: took(true)?, ran, runs: runs(true).count() as u64 })
+    };
+    names.into_iter().filter_map(load).collect()
+}
+
+/// Its tables.
+pub(super) fn table(hooks: &Hooks) -> String {
+    let counting = mean(hooks.empty).unwrap_or(0.0);
+    let mut text = format!(
+        "A program that does nothing is counted with {} instructions a call: that is the counting's own part of each \
+         figure, and is taken away in the column `without the counting`.\n\n",
+        digits(counting)
+    );
+    let heads = [
+        "program",
+        "calls in all loads",
+        "instructions a call",
+        "without the counting",
+        "verified instructions",
+        "bytes of eBPF",
+        "bytes of machine code",
+    ];
+    text.push_str(&head(&heads.map(str::to_owned)));
+    for program in &hooks.programs {
+        let Program { name, verified_instructions, translated_bytes, machine_code_bytes } = program;
+        let ran = of_program(hooks, name);
+        let number = |number: Option<f64>| number.map_or("-".into(), digits);
+        let count = |count: &Option<u64>| count.map_or("-".into(), |count| count.to_string());
+        text.push_str(&row(&[
+            format!("`{name}`"),
+            ran.calls.to_string(),
+            number(mean(ran)),
+            number(mean(ran).map(|mean| (mean - counting).max(0.0))),
+            count(verified_instructions),
+            count(translated_bytes),
+            machine_code_bytes.to_string(),
+        ]));
+    }
+    let heads = [
+        "load",
+        "million instructions",
+        "with the kernel's statistics",
+        "calls of hooks",
+        "in hooks, without the counting",
+        "of the load",
+        "what the statistics add a call",
+    ];
+    text.push('\n');
+    text.push_str(&head(&heads.map(str::to_owned)));
+    for load in loads(hooks) {
+        let million = |instructions: u64| digits(float(instructions) / 1e6);
+        let calls = load.ran.calls / load.runs.max(1);
+        let each = mean(load.ran).map_or(0.0, |mean| (mean - counting).max(0.0));
+        let inside = each * float(calls);
+        let added = (float(load.with.median) - float(load.without.median)) / float(calls.max(1));
+        text.push_str(&row(&[
+            load.name.to_owned(),
+            million(load.without.median),
+            million(load.with.median),
+            calls.to_string(),
+            format!("{:.3}", inside / 1e6),
+            format!("{:.3} %", inside / float(load.without.median.max(1)) * 100.0),
+            format!("{added:.0}"),
+        ]));
+    }
+    text.push_str(
+        "\nWhat the verifier goes through for each program of every alternative, with the brake in the kernel:\n\n",
+    );
+    text.push_str(&head(&["program", "verified instructions"].map(str::to_owned)));
+    for (name, count) in &hooks.verified {
+        text.push_str(&row(&[format!("`{name}`"), count.to_string()]));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn hooks() -> Hooks {
+        let run = |load: &str, statistics: bool, elapsed_ns: u64, calls: u64, ns: u64| {
+            json!({"load": load, "number": 0, "statistics": statistics, "elapsed_ns": elapsed_ns,
+                "programs": {"charge_fentry": {"calls": calls, "ns": ns}, "fork": {"calls": 0, "ns": 0}}})
+        };
+        let hooks = json!({"kernel": "6.12", "cpus": 1, "page_bytes": 4096, "memory_bytes": 1,
+            "programs": [
+                {"name": "charge_fentry", "verified_instructions": 700, "translated_bytes": 2000, "machine_code_bytes": 1500},
+                {"name": "fork", "verified_instructions": null, "translated_bytes": null, "machine_code_bytes": 90}],
+            "loads": [run("allocation", false, 2_000_000_000, 0, 0), run("allocation", true, 2_000_400_000, 1000, 500_000),
+                run("cgroups", false, 1_000_000, 0, 0), run("cgroups", true, 1_000_000, 0, 0)],
+            "empty": {"calls": 10, "ns": 1000}, "verified": {"charge_kprobe": 900}});
+        serde_json::from_value(hooks).expect("the guest's form")
+    }
+
+    #[test]
+    fn a_mean_is_of_calls_and_in_instructions() {
+        assert_eq!(mean(Ran { calls: 4, ns: 800 }), Some(100.0));
+        assert_eq!(mean(Ran { calls: 0, ns: 0 }), None);
+    }
+
+    #[test]
+    fn the_counting_is_taken_away_once_a_call() {
+        let text = table(&hooks());
+        for line in [
+            // 250 instructions a call, of which 50 are the counting's.
+            "| `charge_fentry` | 1000 | 250 | 200 | 700 | 2000 | 1500 |",
+            "| `fork` | 0 | - | - | - | - | 90 |",
+            // 200 thousand of a thousand million; 200 thousand more with statistics, for a thousand calls.
+            "| allocation | 1000 | 1000 | 1000 | 0.200 | 0.020 % | 200 |",
+            "| cgroups | 0.50 | 0.50 | 0 | 0.000 | 0.000 % | 0 |",
+            "| `charge_kprobe` | 900 |",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        assert!(text.starts_with("A program that does nothing is counted with 50.0 instructions a call"), "{text}");
+    }
+}

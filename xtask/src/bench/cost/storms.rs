@@ -1,0 +1,144 @@
+//! How much longer storms take with the agent than without.
+
+use super::NS_PER_INSTRUCTION;
+use super::measured::{StormRun, Storms};
+use super::table::{head, row};
+use crate::bench::figures::digits;
+use crate::bench::statistics::Summary;
+use crate::claim::Claim;
+use crate::picture::{float, signed};
+
+/// How many parts in a million longer it may take.
+const SLOWDOWN: u64 = 10_000;
+/// As long as without.
+const EQUAL: u64 = 1_000_000;
+
+/// One storm with and without the agent, in pairs.
+struct Compared<'s> {
+    storm: &'s str,
+    /// Instructions without the agent.
+    without: Summary,
+    /// With the agent as parts in a million of without, whatever ran on the machine.
+    whole: Summary,
+    /// The same of what the storm's own cgroup ran: its hooks are in it, and the agent's processes are not.
+    own: Summary,
+    /// What the agent's processes ran, as parts in a million of without.
+    agent: Summary,
+}
+
+fn ratio(part: u64, whole: u64) -> u64 {
+    u64::try_from(u128::from(part) * u128::from(EQUAL) / u128::from(whole.max(1))).unwrap_or(u64::MAX)
+}
+
+fn compared(storms: &Storms) -> Vec<Compared<'_>> {
+    let mut names: Vec<&str> = Vec::new();
+    for run in &storms.runs {
+        if !names.contains(&&run.storm[..]) {
+            names.push(&run.storm);
+        }
+    }
+    let compare = |storm| {
+        let runs = |agent: bool| storms.runs.iter().filter(move |run| run.storm == storm && run.agent == agent);
+        let pairs: Vec<(&StormRun, &StormRun)> =
+            runs(true).filter_map(|with| Some((with, runs(false).find(|one| one.pair == with.pair)?))).collect();
+        let of = |figure: fn(&StormRun, &StormRun) -> u64| {
+            Summary::of(pairs.iter().map(|(with, without)| figure(with, without)))
+        };
+        Some(Compared {
+            storm,
+            without: Summary::of(runs(false).map(|run| run.elapsed_ns / NS_PER_INSTRUCTION))?,
+            whole: of(|with, without| ratio(with.elapsed_ns, without.elapsed_ns))?,
+            own: of(|with, without| ratio(with.own_ns, without.own_ns))?,
+            agent: of(|with, without| ratio(with.agent_ns, without.elapsed_ns))?,
+        })
+    };
+    names.into_iter().filter_map(compare).collect()
+}
+
+/// Parts in a million as percent more than without.
+fn percent(ratio: u64) -> String {
+    format!("{:+.2} %", signed(ratio.cast_signed() - EQUAL.cast_signed()) / 1e4)
+}
+
+fn slowdown(summary: &Summary) -> String {
+    let interval = summary.interval.map(|(low, high)| format!(" [{}, {}]", percent(low), percent(high)));
+    percent(summary.median) + &interval.unwrap_or_default()
+}
+
+/// That each storm is slowed down by so much at most, with its interval.
+pub(super) fn claims(storms: &Storms) -> Vec<Claim> {
+    let all = compared(storms);
+    let holds = |one: &Compared<'_>| one.whole.interval.is_some_and(|(_, high)| high <= EQUAL + SLOWDOWN);
+    let found: Vec<String> =
+        all.iter().map(|one| format!("{} {} in {} pairs", one.storm, slowdown(&one.whole), one.whole.n)).collect();
+    let claim =
+        Claim { what: "storms slowed down by 1 % at most", found: found.join(", "), holds: all.iter().all(holds) };
+    if all.is_empty() { Vec::new() } else { vec![claim] }
+}
+
+/// Its table.
+pub(super) fn table(storms: &Storms) -> String {
+    let heads = [
+        "storm",
+        "pairs",
+        "million instructions without the agent",
+        "with it, all that ran",
+        "with it, the storm's own",
+        "what the agent's processes ran",
+        "without work",
+    ];
+    let mut text = head(&heads.map(str::to_owned));
+    for one in compared(storms) {
+        let idle =
+            storms.runs.iter().filter(|run| run.storm == one.storm).map(|run| ratio(run.idle_ns, run.elapsed_ns));
+        text.push_str(&row(&[
+            one.storm.to_owned(),
+            one.whole.n.to_string(),
+            digits(float(one.without.median) / 1e6),
+            slowdown(&one.whole),
+            slowdown(&one.own),
+            format!("{:.2} %", float(one.agent.median) / 1e4),
+            format!("{:.2} % at most", float(idle.max().unwrap_or(0)) / 1e4),
+        ]));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::broken;
+    use serde_json::json;
+
+    fn storms(with: impl Fn(u64) -> u64, pairs: u64) -> Storms {
+        let run = |pair: u64, agent: bool, elapsed_ns: u64| {
+            json!({"storm": "fork", "pair": pair, "agent": agent, "elapsed_ns": elapsed_ns, "own_ns": 900_000_000,
+                "idle_ns": 0, "agent_ns": if agent { 2_000_000 } else { 0 }})
+        };
+        let runs = (0..pairs).flat_map(|pair| [run(pair, false, 1_000_000_000), run(pair, true, with(pair))]);
+        let storms = json!({"kernel": "6.12", "cpus": 1, "page_bytes": 4096, "memory_bytes": 1, "runs": runs.collect::<Vec<_>>()});
+        serde_json::from_value(storms).expect("the guest's form")
+    }
+
+    #[test]
+    fn the_whole_interval_is_within_the_bound() {
+        let found = |with: fn(u64) -> u64, pairs| broken(&claims(&storms(with, pairs)));
+        assert_eq!(found(|_| 1_010_000_000, 6), [""; 0]);
+        let what = "storms slowed down by 1 % at most";
+        assert_eq!(found(|_| 1_010_001_000, 6), [what]);
+        // The median is within it, and one end of the interval is not.
+        assert_eq!(found(|pair| if pair == 0 { 1_020_000_000 } else { 1_000_000_000 }, 6), [what]);
+        // Too few for an interval.
+        assert_eq!(found(|_| 1_000_000_000, 5), [what]);
+        assert!(claims(&storms(|_| 1, 0)).is_empty());
+    }
+
+    #[test]
+    fn a_slowdown_is_of_pairs_and_in_percent() {
+        let text = table(&storms(|pair| 1_000_000_000 + pair * 1_000_000, 7));
+        let expected =
+            "| fork | 7 | 500 | +0.30 % [+0.00 %, +0.60 %] | +0.00 % [+0.00 %, +0.00 %] | 0.20 % | 0.00 % at most |";
+        assert!(text.lines().any(|line| line == expected), "{text}");
+        assert_eq!(percent(990_000), "-1.00 %");
+    }
+}

@@ -1,0 +1,111 @@
+//! What was measured of these cells, as Markdown.
+
+use std::fmt::Write as _;
+
+use super::binary::Binary;
+use super::measured::{Machine, Measured};
+use super::{Kept, Known, idle, programs, start, storms};
+use crate::bench::figures::{Unit, digits};
+use crate::claim::Claim;
+
+pub(super) use crate::bench::table::{head, row};
+
+const LEGEND: &str = "One processor, emulated, whose clock follows the instructions that it runs: figures do not depend on \
+    what else the host does. Instructions are those of the emulated processor, of which each counts as much as any other: \
+    a cache that misses costs nothing. Times are of a processor that runs 500 million a second. [The 95 % interval of a \
+    median.] On silicon with many processors none of this was measured.";
+
+/// All that is known of one kernel.
+pub(super) fn whole(kernel: &str, known: &[Known], claims: &[Claim]) -> String {
+    let mut text = format!(
+        "# What the agent costs, by `cargo xtask bench` on Linux {kernel}\n\n{LEGEND}\n\n## What has to hold\n\n"
+    );
+    text.push_str(&judged(claims));
+    for Known { cell, kept } in known {
+        let _ = writeln!(text, "\n## {}\n\nIn this cell it is measured {}.\n", cell.name, cell.what);
+        match kept {
+            Ok(kept) => {
+                let _ = writeln!(text, "{}.\n\n{}", origin(kept), figures(kept).trim_end());
+            }
+            Err(why) => {
+                let _ = writeln!(text, "NOT RUN: {}", why.replace('\n', " / "));
+            }
+        }
+    }
+    text
+}
+
+/// The claims as a list.
+pub(super) fn judged(claims: &[Claim]) -> String {
+    let line = |claim: &Claim| {
+        let verdict = if claim.holds { "holds" } else { "DOES NOT HOLD" };
+        format!("- {verdict}: {}: {}\n", claim.what, claim.found)
+    };
+    claims.iter().map(line).collect()
+}
+
+fn origin(kept: &Kept) -> String {
+    let Machine { kernel, cpus, page_bytes, memory_bytes } = kept.measured.machine();
+    let (memory, date, revision) = (memory_bytes >> 20, &kept.date, &kept.revision);
+    format!("Linux {kernel}, {cpus} processor, {memory} MiB, pages of {page_bytes} bytes; {date}, revision {revision}")
+}
+
+fn figures(kept: &Kept) -> String {
+    match &kept.measured {
+        Measured::Hooks(hooks) => programs::table(hooks) + "\n" + &size(&kept.binary),
+        Measured::Storms(storms) => storms::table(storms),
+        Measured::Idle(idle) => idle::table(idle),
+        Measured::Start(start) => start::table(start),
+    }
+}
+
+/// How large the agent is.
+fn size(binary: &Binary) -> String {
+    let mib = |bytes| digits(Unit::Mebibytes.of(bytes));
+    let sections: Vec<String> =
+        binary.sections.iter().map(|(name, bytes)| format!("`{name}` {}", mib(*bytes))).collect();
+    format!(
+        "The agent's program is {} MiB without symbols and what debuggers need, with which it is shipped as {} MiB. Its \
+         largest sections, in MiB: {}.\n",
+        mib(binary.stripped_bytes),
+        mib(binary.file_bytes),
+        sections.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CELLS;
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_whole_says_what_does_not_hold_and_what_was_not_run() {
+        let measured = json!({"cell": "storms", "kernel": "6.12.0-made-up", "cpus": 1, "page_bytes": 4096,
+            "memory_bytes": 967 << 20, "runs": []});
+        let measured = serde_json::from_value(measured).expect("the guest's form");
+        let (date, revision) = ("2026-01-02".into(), "abc".into());
+        let kept = Kept { date, revision, rounds: 10, binary: Binary::default(), measured };
+        let known =
+            [Known { cell: &CELLS[1], kept: Ok(kept) }, Known { cell: &CELLS[3], kept: Err("it\nbroke".into()) }];
+        let claims = [Claim { what: "it is small", found: "not small".into(), holds: false }];
+        let text = whole("6.12", &known, &claims);
+        for expected in [
+            "\n- DOES NOT HOLD: it is small: not small\n",
+            "\n## cost-storms\n\nIn this cell it is measured how much longer",
+            "\nLinux 6.12.0-made-up, 1 processor, 967 MiB, pages of 4096 bytes; 2026-01-02, revision abc.\n",
+            "\n## cost-start\n",
+            "\nNOT RUN: it / broke\n",
+        ] {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_that_without_symbols() {
+        let sections = vec![(".text".to_owned(), 3 << 20)];
+        let text = size(&Binary { file_bytes: 8 << 20, stripped_bytes: 5 << 20, sections });
+        assert!(text.starts_with("The agent's program is 5.00 MiB without symbols"), "{text}");
+        assert!(text.contains("shipped as 8.00 MiB") && text.ends_with("in MiB: `.text` 3.00.\n"), "{text}");
+    }
+}
