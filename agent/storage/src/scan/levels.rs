@@ -83,14 +83,14 @@ impl Levels {
         Ok(true)
     }
 
-    /// Goes up. `identify` says which directory one is, `None` for one outside of the mount.
-    pub(super) fn leave(&mut self, identify: impl FnOnce(BorrowedFd<'_>) -> Result<Option<Identity>, Errno>) -> Return {
+    /// Goes up. `compare` says which directory one is, `None` for one outside of the mount.
+    pub(super) fn leave(&mut self, compare: impl FnOnce(BorrowedFd<'_>) -> Result<Option<Identity>, Errno>) -> Return {
         self.levels.pop();
         let (Some(below), Some(level)) = (self.open.pop_back(), self.levels.last()) else {
             return Return::Done;
         };
         if self.open.is_empty() {
-            match reopen(&below, level.offset, identify) {
+            match reopen(&below, level.offset, compare) {
                 Ok((identity, directory)) if identity == Some(level.identity) => self.open.push_back(directory),
                 Ok(_) => return Return::Moved,
                 Err(errno) => return Return::Failed(errno),
@@ -104,12 +104,12 @@ impl Levels {
 fn reopen(
     below: &Dir,
     offset: i64,
-    identify: impl FnOnce(BorrowedFd<'_>) -> Result<Option<Identity>, Errno>,
+    compare: impl FnOnce(BorrowedFd<'_>) -> Result<Option<Identity>, Errno>,
 ) -> Result<(Option<Identity>, Dir), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     let mut directory = Dir::new(openat2(below.fd()?, c"..", flags, Mode::empty(), resolve)?)?;
-    let identity = identify(directory.fd()?)?;
+    let identity = compare(directory.fd()?)?;
     match directory.seek(offset) {
         // Ext4 takes no position of before in a directory that was removed, which has nothing more to read.
         Err(Errno::INVAL) => {
