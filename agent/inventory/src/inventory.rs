@@ -7,7 +7,7 @@ use std::sync::Arc;
 use plimsoll_node::NodeError;
 use plimsoll_node::cgroup::{Handle, PageCache, Root, children};
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::{Owner, SliceId, SliceSet};
+use plimsoll_policy::{Owner, Protected as Why, SliceId, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern, counted};
 use rustix::fd::AsFd as _;
 
@@ -178,6 +178,8 @@ impl Inventory {
         self.find_slices(false, sink);
         self.find_marks(sink);
         self.send(sink);
+        // What is known of a pod may come somewhat later than its cgroup.
+        sink.trouble("unknown", self.unknown().filter(|_| self.walk > 1));
     }
 
     /// Opens the workload that a cgroup is or lies in, without a walk. False: whether there is one cannot be found out so.
@@ -282,6 +284,15 @@ impl Inventory {
             sink.update(Update::Gone(known.slot));
             self.free.push(known.slot);
         }
+    }
+
+    /// What is reported of pods that are protected because nothing is known of them.
+    fn unknown(&self) -> Option<String> {
+        let is_unknown = |known: &&Known| known.pod.is_some_and(|(pod, _)| pod.protected == Some(Why::Unknown));
+        let count = self.known.values().filter(is_unknown).count();
+        let name = if count == 1 { "it" } else { "them" };
+        (count > 0)
+            .then(|| format!("{} never evicted: podFacts does not name {name}", counted(count, "pod is", "pods are")))
     }
 
     /// What is reported of workloads that are not watched, or not by themselves.

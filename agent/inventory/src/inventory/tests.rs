@@ -189,8 +189,8 @@ fn slices_that_are_not_braked_are_reported() {
 #[test]
 fn facts_of_a_pod_are_sent_to_the_table_once_and_again_when_they_change() {
     use crate::PodFacts;
+    use plimsoll_policy::Uid;
     use plimsoll_policy::kubelet::{Amount, QosClass};
-    use plimsoll_policy::{Protected as Why, Uid};
     let tree = tempfile::tempdir().expect("a temporary directory");
     let name =
         "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice";
@@ -223,4 +223,9 @@ fn facts_of_a_pod_are_sent_to_the_table_once_and_again_when_they_change() {
         assert_eq!(observed.started == MonotonicNs(3), protected.is_none());
         assert_eq!(observed.owner, None);
     }
+    inventory.discover(&mut sent);
+    assert_eq!(sent.troubles["unknown"], "1 pod is never evicted: podFacts does not name it");
+    inventory.learn([PodMessage::Pod(facts)].into_iter(), &mut sent);
+    inventory.discover(&mut sent);
+    assert_eq!(sent.troubles.get("unknown"), None);
 }
