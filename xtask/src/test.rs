@@ -30,7 +30,8 @@ const CLOSING: &str = "The run closes with each failure (its last lines, and whe
 #[command(after_help = CLOSING)]
 pub(crate) struct Arguments {
     /// The groups to run; all of them unless given. Without --long: `unit` (formatting, lints, every test that needs no
-    /// virtual machine) and `vm` (tests on real kernels); with --long: those that --list prints.
+    /// virtual machine), `vm` (tests on real kernels) and `node` (pods that a containerd runs, on one of them); with
+    /// --long: those that --list prints.
     groups: Vec<String>,
     /// Run groups that are too slow for every change, each within an hour, and write a table of results for each. What
     /// passed before in the same sources is not run again, so that a run can be stopped and resumed.
@@ -82,6 +83,14 @@ fn gate(kernels: &[&'static str]) -> Vec<Group> {
             kernels: kernels.to_vec(),
             needs: install::machines,
             run: machines::gate,
+        },
+        Group {
+            name: "node".into(),
+            minutes: 5,
+            // On the others in long runs.
+            kernels: kernels.iter().filter(|kernel| **kernel == suite::WHOLE).copied().collect(),
+            needs: suite::node_needs,
+            run: machines::node,
         },
     ]
 }
@@ -182,7 +191,7 @@ mod tests {
     #[test]
     fn groups_have_names_of_their_own_and_no_long_one_more_than_an_hour() {
         let (gate, long) = (gate(&gate_kernels()), long::groups(&every_kernel()));
-        assert!(gate.iter().map(|group| group.minutes).sum::<u64>() <= 13);
+        assert!(gate.iter().map(|group| group.minutes).sum::<u64>() <= 18);
         assert!(long.iter().all(|group| group.minutes <= 60));
         let names: std::collections::BTreeSet<&str> = gate.iter().chain(&long).map(|group| &group.name[..]).collect();
         assert_eq!(names.len(), gate.len() + long.len());
@@ -195,6 +204,17 @@ mod tests {
             let kernels: Vec<_> = needs.into_iter().filter(|need| matches!(need, install::Need::Kernel(_))).collect();
             assert_eq!(kernels, group.kernels.iter().map(|kernel| install::Need::Kernel(kernel)).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn pods_are_made_on_one_kernel_in_a_gate_and_on_each_that_has_them_in_long_runs() {
+        let node = |kernels: &[&'static str]| gate(kernels).pop().map(|group| (group.name, group.kernels));
+        assert_eq!(node(&gate_kernels()), Some(("node".into(), vec![suite::WHOLE])));
+        assert_eq!(node(&["6.1"]), Some(("node".into(), vec![])));
+        let long = long::groups(&every_kernel());
+        let names: Vec<&str> =
+            long.iter().map(|group| &group.name[..]).filter(|name| name.starts_with("node")).collect();
+        assert_eq!(names, ["node-6.1", "node-6.12"]);
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
             groups.push(of("boots", 30, machines::boots));
             groups.push(Group { needs: install::systemd_machines, ..of("systemd", 15, machines::systemd) });
         }
+        if suite::NODE_KERNELS.contains(kernel) {
+            groups.push(Group { needs: suite::node_needs, ..of("node", 15, machines::node) });
+        }
         if *kernel == suite::WHOLE {
             groups.push(of("soak", 60, machines::soak));
         }

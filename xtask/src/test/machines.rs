@@ -1,5 +1,5 @@
 //! The groups that boot virtual machines: the gate's suite on all kernels, and in long runs, for one kernel each, the
-//! whole suite, the shipped unit with systemd, the demo's full measurement, a hundred boots, and many pressure cycles in
+//! whole suite, the shipped unit with systemd, pods of a containerd (in the gate, too), the demo's full measurement, a hundred boots, and many pressure cycles in
 //! one boot.
 
 use anyhow::ensure;
@@ -45,6 +45,19 @@ pub(super) fn systemd(kernels: &[&'static str], report: &mut Report) -> anyhow::
     for kernel in kernels {
         Build::FaultInjection.run(Processor::of(kernel))?;
         suite::run(&suite::systemd(kernel), report)?;
+    }
+    Ok(())
+}
+
+/// Pods that a containerd runs, made through CRI as a kubelet makes them.
+pub(super) fn node(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    if kernels.is_empty() {
+        report.not_run("pods of a containerd", &format!("they are tested on {}", suite::NODE_KERNELS.join(" and ")));
+        return Ok(());
+    }
+    for kernel in kernels {
+        Build::FaultInjection.run(Processor::of(kernel))?;
+        suite::run(&suite::node(kernel), report)?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use super::report::Report;
 use crate::progress::Progress;
 use crate::qemu::Processor;
 use crate::vm::{self, Root};
+use crate::{debian_root, install};
 
 /// The kernel on which everything runs.
 pub(super) const WHOLE: &str = "6.12";
@@ -103,6 +104,9 @@ const ON_OLDER: [&str; 14] = [
     "cgroup-version-1-is-refused",
     "hybrid-cgroups-are-watched-only",
 ];
+/// The kernels on which pods are made through CRI, and what of Debian makes them: its containerd, which brings runc.
+pub(super) const NODE_KERNELS: [&str; 2] = ["6.1", WHOLE];
+const NODE_PACKAGES: [&str; 1] = ["containerd"];
 /// The parts that a gate divides the suite into, as the guest names them. The halves run on two machines at a time; the
 /// races, in which the agent has to be faster than what grows, on a machine beside which no other one runs.
 const HALVES: [&str; 2] = ["first", "second"];
@@ -123,6 +127,8 @@ pub(super) struct Boot {
     /// The part of the tests; all of them where absent.
     part: Option<&'static str>,
     root: Root,
+    /// Packages of Debian that its root has besides.
+    packages: &'static [&'static str],
     /// More parameters on the kernel's command line.
     append: Option<&'static str>,
     /// With two NUMA nodes.
@@ -164,6 +170,7 @@ const fn usual(kernel: &'static str) -> Boot {
         left_out: &[],
         part: None,
         root: Root::Initramfs,
+        packages: &[],
         append: None,
         numa: false,
         alone: false,
@@ -181,6 +188,16 @@ pub(super) const fn systemd(kernel: &'static str) -> Boot {
     Boot { root: Root::Systemd, ..usual(kernel) }
 }
 
+/// The machine with systemd, containerd and this kernel: it has tests of its own, too.
+pub(super) const fn node(kernel: &'static str) -> Boot {
+    Boot { packages: &NODE_PACKAGES, ..systemd(kernel) }
+}
+
+/// What the machines of [`node`] need.
+pub(super) fn node_needs(kernels: &[&str]) -> anyhow::Result<Vec<install::Need>> {
+    install::systemd_machines_with(kernels, &NODE_PACKAGES)
+}
+
 impl Boot {
     /// The kernel, and what is special about the machine.
     fn name(&self) -> String {
@@ -193,6 +210,9 @@ impl Boot {
             Root::Ext4 => " from an ext4 root",
             Root::Systemd => " with systemd",
         });
+        for package in self.packages {
+            text = text + " and " + package;
+        }
         if let Some(words) = self.append {
             text = text + " with " + words;
         }
@@ -209,6 +229,7 @@ impl Boot {
         command.extend(self.part.iter().flat_map(|part| ["--part", part]));
         let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
         machine.root = self.root;
+        machine.packages = debian_root::names(self.packages);
         machine.append = self.append.map(str::to_owned);
         machine.numa = self.numa;
         machine
@@ -520,6 +541,18 @@ mod tests {
             (machine.root, &machine.command[..]),
             (Root::Systemd, &["/bin/plimsoll-guest", "suite"].map(str::to_owned)[..])
         );
+    }
+
+    #[test]
+    fn a_machine_with_containerd_has_its_package_and_a_name_of_its_own() {
+        let boot = node("6.12");
+        assert_eq!(boot.name(), "6.12 with systemd and containerd");
+        assert_eq!(
+            (boot.machine(&[]).root, boot.machine(&[]).packages),
+            (Root::Systemd, vec!["containerd".to_owned()])
+        );
+        let needs = node_needs(&["6.12"]).expect("it is known");
+        assert_eq!(needs.last(), Some(&install::Need::DebianRoot("6.12", &["containerd"])));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::io::{Read as _, Write as _};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -117,6 +118,12 @@ pub(crate) struct Arguments {
     /// Wait in the cgroup until standard input ends, and begin then.
     #[arg(long)]
     held: bool,
+    /// Wait in the cgroup until this named pipe is opened for writing, and begin then.
+    #[arg(long)]
+    begin: Option<PathBuf>,
+    /// Live on after SIGTERM, and make this file then.
+    #[arg(long)]
+    outlive: Option<PathBuf>,
     /// Let the first thread end before anything is taken, as `pthread_exit` in `main` does: others do all of it.
     #[arg(long)]
     pthread_exit: bool,
@@ -192,10 +199,18 @@ const DENTRY_BYTES: usize = 192 + 256;
 const DIRECTORY_BYTES: usize = 1024;
 
 pub(crate) fn main(arguments: &Arguments) -> Result<()> {
-    // The process that starts it may be protected from the OOM killer; a hog must not be.
-    machine::oom_score_adjust(0)?;
+    // The process that starts it may be protected from the OOM killer; a hog must not be. In a container it cannot be.
+    if machine::oom_score()? < 0 {
+        machine::oom_score_adjust(0)?;
+    }
     if let Some(cgroup) = &arguments.cgroup {
         join(cgroup)?;
+    }
+    if let Some(file) = arguments.outlive.clone() {
+        outlive(file)?;
+    }
+    if let Some(pipe) = &arguments.begin {
+        File::open(pipe).with_context(|| format!("cannot open {}", pipe.display()))?;
     }
     if arguments.held {
         std::io::stdin().read_to_end(&mut Vec::new()).context("cannot wait for the end of standard input")?;
@@ -214,6 +229,21 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         end_this_thread();
     }
     take(arguments)
+}
+
+/// Makes this file when SIGTERM comes, which ends nothing any more.
+fn outlive(file: PathBuf) -> Result<()> {
+    let (mut read, write) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, write).context("cannot handle SIGTERM")?;
+    thread::spawn(move || {
+        let told = read.read_exact(&mut [0]).and_then(|()| File::create(&file).map(drop));
+        if let Err(error) = told {
+            eprintln!("cannot make {}: {error}", file.display());
+        }
+        // Whoever writes to it next must find it open.
+        thread::park();
+    });
+    Ok(())
 }
 
 fn take(arguments: &Arguments) -> Result<()> {

@@ -136,6 +136,12 @@ pub(crate) fn alive(pid: u32) -> bool {
     !matches!(process_state(pid), None | Some('Z' | 'X'))
 }
 
+/// This process's value for the OOM killer's choice.
+pub(crate) fn oom_score() -> Result<i32> {
+    let text = fs::read_to_string("/proc/self/oom_score_adj").context("cannot read /proc/self/oom_score_adj")?;
+    Ok(text.trim().parse()?)
+}
+
 /// Takes this process out of the OOM killer's choice (-1000), or puts it back (0).
 pub(crate) fn oom_score_adjust(value: i32) -> Result<()> {
     set("/proc/self/oom_score_adj", &value.to_string())

@@ -15,8 +15,10 @@ mod breathe;
 mod cgroup;
 mod container;
 mod container_tests;
+mod containerd;
 mod cost;
 mod counter_tests;
+mod cri;
 mod demo;
 mod hog;
 mod hog_tests;
@@ -28,7 +30,11 @@ mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
 mod measure;
+mod node_tests;
 mod observer;
+mod oci;
+mod pod;
+mod pod_tree;
 mod pods_tests;
 mod reach;
 mod record;
@@ -82,6 +88,8 @@ enum Command {
     Storm(cost::storm::Arguments),
     /// Use memory within a reservation again and again, and note the longest time without.
     Survivor(bench::survivor::Arguments),
+    /// Make pods through CRI, and write what their cgroups are like into /out.
+    PodTree,
     /// Hold a little memory and do nothing: a bystander that must survive.
     Idle(hog::IdleArguments),
 }
@@ -100,6 +108,7 @@ fn main() -> ExitCode {
         Command::Reach(arguments) => reach::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Storm(arguments) => cost::storm::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Survivor(arguments) => bench::survivor::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::PodTree => pod_tree::main().map(|()| ExitCode::SUCCESS),
         Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

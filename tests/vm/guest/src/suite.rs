@@ -5,8 +5,8 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, cost, counter_tests, hog_tests,
-    hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, pods_tests, scenarios,
+    act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests, hog_tests,
+    hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, node_tests, pods_tests, scenarios,
     scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
     surroundings_tests, systemd, systemd_tests, watchdog_tests,
 };
@@ -65,21 +65,26 @@ enum Machine {
     TwoNodes,
     /// With systemd as its first process.
     Systemd,
+    /// With that and containerd.
+    Node,
 }
 
 impl Machine {
     /// This one.
     fn here() -> Result<Self> {
         let line = fs::read_to_string("/proc/cmdline").context("cannot read /proc/cmdline")?;
-        Ok(Self::of(&line, Path::new("/sys/devices/system/node/node1").exists(), systemd::is_here()))
+        let second_node = Path::new("/sys/devices/system/node/node1").exists();
+        Ok(match systemd::is_here() {
+            true if containerd::is_here() => Self::Node,
+            true => Self::Systemd,
+            false => Self::without_systemd(&line, second_node),
+        })
     }
 
-    fn of(line: &str, second_node: bool, systemd: bool) -> Self {
+    fn without_systemd(line: &str, second_node: bool) -> Self {
         let words = || line.split_ascii_whitespace();
         // As for the kernel, the last of several counts.
-        if systemd {
-            Self::Systemd
-        } else if words().rfind(|word| word.starts_with("psi=")) == Some("psi=0") {
+        if words().rfind(|word| word.starts_with("psi=")) == Some("psi=0") {
             Self::WithoutPressure
         } else if words().any(|word| word == "cgroup_disable=memory") {
             Self::WithoutMemoryController
@@ -223,6 +228,9 @@ const TESTS: &[Test] = &[
     on(Machine::Systemd, "systemd-unit-supervisor-killed", systemd_tests::killed, 240),
     on(Machine::Systemd, "systemd-unit-supervisor-stopped", systemd_tests::stopped, 240),
     on(Machine::Systemd, "systemd-unit-supervisor-crashes", systemd_tests::crashes, 240),
+    on(Machine::Node, "node-evicts-a-growing-pod", node_tests::evicts_a_growing_pod, 300),
+    on(Machine::Node, "node-evicts-while-containerd-is-stopped", node_tests::evicts_while_the_runtime_is_stopped, 300),
+    on(Machine::Node, "node-evicts-what-outlives-sigterm", node_tests::evicts_what_outlives_sigterm, 300),
 ];
 
 #[derive(clap::Args)]
@@ -391,6 +399,7 @@ fn run_one(test: &Test) -> Outcome {
     let _ = fs::remove_file(&file);
     let cleaned = reap_all().and_then(|()| match test.machine {
         Machine::Systemd => systemd::clean(),
+        Machine::Node => systemd::clean().and_then(|()| containerd::clean()),
         _ => cgroup::restore(&before),
     });
     match (outcome, cleaned) {
@@ -494,16 +503,15 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_known_by_its_command_line_its_nodes_and_its_first_process() {
-        for (line, second_node, systemd, machine) in [
-            ("quiet psi=1\n", false, false, Machine::Usual),
-            ("quiet psi=1 psi=0\n", false, false, Machine::WithoutPressure),
-            ("psi=0 psi=1", false, false, Machine::Usual),
-            ("psi=1 cgroup_disable=memory", false, false, Machine::WithoutMemoryController),
-            ("psi=1", true, false, Machine::TwoNodes),
-            ("psi=1", false, true, Machine::Systemd),
+    fn a_machine_without_systemd_is_known_by_its_command_line_and_its_nodes() {
+        for (line, second_node, machine) in [
+            ("quiet psi=1\n", false, Machine::Usual),
+            ("quiet psi=1 psi=0\n", false, Machine::WithoutPressure),
+            ("psi=0 psi=1", false, Machine::Usual),
+            ("psi=1 cgroup_disable=memory", false, Machine::WithoutMemoryController),
+            ("psi=1", true, Machine::TwoNodes),
         ] {
-            assert_eq!(Machine::of(line, second_node, systemd), machine, "{line}");
+            assert_eq!(Machine::without_systemd(line, second_node), machine, "{line}");
         }
     }
 

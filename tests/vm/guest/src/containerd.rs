@@ -1,0 +1,98 @@
+//! containerd as tests use it: configured as a node's is, with an image of this very program, which sandboxes and
+//! containers run.
+
+use crate::cri::Client;
+use crate::machine::{now_ns, wait_for};
+use crate::scene::PATIENCE;
+use crate::suite::figure;
+use crate::systemd::{property, run, systemctl};
+use crate::{oci, pod};
+use anyhow::{Context as _, Result};
+use rustix::process::Pid;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Its unit.
+pub(crate) const UNIT: &str = "containerd.service";
+/// The image.
+pub(crate) const IMAGE: &str = "plimsoll.test/guest:1";
+/// What a sandbox runs: its process keeps the namespaces and does nothing.
+const PAUSE: [&str; 3] = ["idle", "--mib", "1"];
+/// The program itself.
+const PROGRAM: &str = "/usr/bin/containerd";
+const CONFIGURATION: &str = "/etc/containerd/config.toml";
+const ARCHIVE: &str = "/run/test-image.tar";
+/// The namespace of containerd in which CRI keeps images and containers.
+const NAMESPACE: &str = "k8s.io";
+
+/// What makes the cgroups of containers: systemd, or runc itself in the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// Scopes of systemd, in the slices that the kubelet makes.
+    Systemd,
+    /// Directories.
+    Cgroupfs,
+}
+
+/// Whether it is installed on this machine.
+pub(crate) fn is_here() -> bool {
+    Path::new(PROGRAM).exists()
+}
+
+/// Starts it with this driver, unless it runs, and gives a client of it that finds the image.
+pub(crate) fn start(driver: Driver) -> Result<Client> {
+    if property(UNIT, "ActiveState")? != "active" {
+        let hosts = Path::new("/etc/hosts");
+        if !hosts.exists() {
+            // Each sandbox gets a copy.
+            fs::write(hosts, "127.0.0.1 localhost\n")?;
+        }
+        fs::write(CONFIGURATION, configuration(driver)).with_context(|| format!("cannot write {CONFIGURATION}"))?;
+        systemctl(&["start", UNIT])?;
+    }
+    let client = Client::new()?;
+    if !client.has_image(IMAGE)? {
+        let begun = now_ns();
+        let program = fs::read(std::env::current_exe()?).context("cannot read this program")?;
+        oci::write(Path::new(ARCHIVE), IMAGE, &program, &PAUSE)?;
+        run(Command::new("ctr").args(["--namespace", NAMESPACE, "images", "import", ARCHIVE]))?;
+        fs::remove_file(ARCHIVE)?;
+        // It hears of the image by an event.
+        wait_for("CRI has the image", PATIENCE, || client.has_image(IMAGE))?;
+        figure("image", &[("bytes", &program.len()), ("ms", &((now_ns() - begun) / 1_000_000))]);
+    }
+    Ok(client)
+}
+
+/// One runtime, and what pulls no image: there is no network.
+fn configuration(driver: Driver) -> String {
+    let cri = "plugins.\"io.containerd.grpc.v1.cri\"";
+    format!(
+        "version = 2\n[{cri}]\nsandbox_image = \"{IMAGE}\"\n[{cri}.containerd.runtimes.runc]\n\
+         runtime_type = \"io.containerd.runc.v2\"\n[{cri}.containerd.runtimes.runc.options]\nSystemdCgroup = {}\n",
+        driver == Driver::Systemd
+    )
+}
+
+/// Its main process.
+pub(crate) fn main_process() -> Result<Pid> {
+    Pid::from_raw(property(UNIT, "MainPID")?.parse()?).context("containerd does not run")
+}
+
+/// Ends it, so that it can be started with another driver. What it runs goes on.
+pub(crate) fn stop() -> Result<()> {
+    systemctl(&["stop", UNIT]).map(drop)
+}
+
+/// Removes all pods with what a kubelet would have made for them. Tests may have stopped containerd's process.
+pub(crate) fn clean() -> Result<()> {
+    if property(UNIT, "ActiveState")? == "active" {
+        systemctl(&["kill", "--signal=CONT", UNIT])?;
+        let client = Client::new()?;
+        for sandbox in client.sandboxes()? {
+            client.remove_sandbox(&sandbox)?;
+        }
+    }
+    pod::clean()
+}

@@ -1,0 +1,196 @@
+//! Pods that a containerd runs, made through CRI as a kubelet makes them, and the agent's unit beside them: which pod is
+//! evicted, how, and what becomes of the others and of the runtime.
+
+use crate::agent::{DISORDER, tail};
+use crate::containerd::{self, Driver};
+use crate::cri::Client;
+use crate::cri::api::ContainerState;
+use crate::machine::{self, KernelLog, now_ns, wait_for};
+use crate::pod::{Class, Pod, TOLD};
+use crate::scene::{MIB, PATIENCE, held, threshold_below};
+use crate::suite::figure;
+use crate::systemd::{CONFIGURATION, UNIT, journal, property, systemctl};
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+/// What is available above the threshold when the agent has started, in MiB.
+const ROOM_MIB: u64 = 128;
+/// What the agent takes for itself.
+const AGENT_BYTES: u64 = 24 * MIB;
+/// What is reserved for a pod that keeps to it: a victim whose exit takes long on a busy machine is not the last.
+const RESERVED_BYTES: u64 = 64 * MIB;
+/// How long containerd may take to report the end of a container.
+const REPORTED: Duration = Duration::from_secs(90);
+/// The exit code of a process that SIGKILL ended.
+const KILLED: i32 = 128 + 9;
+/// Longer than any test: the grace with which a container is stopped that lives on.
+const GRACE_SECONDS: i64 = 600;
+
+/// A pod that is small and stays so, one that fills all memory once it is let go, and the agent.
+struct Scene {
+    client: Client,
+    bystander: Pod,
+    growing: Pod,
+    /// The container that fills memory.
+    container: String,
+    containerd: Pid,
+    oom_kills: u64,
+    kernel_log: KernelLog,
+}
+
+impl Scene {
+    fn set() -> Result<Self> {
+        let begun = now_ns();
+        let client = containerd::start(Driver::Systemd)?;
+        let started = now_ns();
+        let bystander = Pod::make(&client, Driver::Systemd, "bystander", Class::Burstable)?;
+        bystander.reserve(RESERVED_BYTES)?;
+        bystander.start(&client, "main", &["idle", "--mib", "16"])?;
+        let growing = Pod::make(&client, Driver::Systemd, "growing", Class::BestEffort)?;
+        let container = growing.start_growing(&client, "main")?;
+        let made = now_ns();
+        let ms = |from: u64, to: u64| (to - from) / 1_000_000;
+        figure("node", &[("containerd-ms", &ms(begun, started)), ("two-pods-ms", &ms(started, made))]);
+        configure(threshold_below(ROOM_MIB)?.saturating_sub(AGENT_BYTES))?;
+        let scene = Self {
+            client,
+            bystander,
+            growing,
+            container,
+            containerd: containerd::main_process()?,
+            oom_kills: machine::oom_kills()?,
+            kernel_log: KernelLog::from_now()?,
+        };
+        systemctl(&["start", UNIT]).with_context(logged)?;
+        Ok(scene)
+    }
+
+    /// Lets the pod grow, and waits until all of it was killed, by the agent.
+    fn expect_evicted(&mut self) -> Result<()> {
+        let victim = self.growing.path();
+        let cgroup = self.growing.cgroup()?;
+        self.growing.let_go()?;
+        wait_for("the growing pod is killed", PATIENCE, || Ok(!cgroup.populated()?)).with_context(logged)?;
+        let kills = self.machine_oom_kills()?;
+        ensure!(kills == 0, "the OOM killer fired {kills} times; {}", logged());
+        let line = format!("plimsoll: killed {victim}: usage ");
+        wait_for("the kill is in the kernel's log", PATIENCE, || self.kernel_log.has(&line)).with_context(logged)
+    }
+
+    /// All others live on, and the runtime reports what ended.
+    fn expect_usual(&mut self) -> Result<()> {
+        let mut state = None;
+        let begun = now_ns();
+        wait_for("the runtime reports the container's end", REPORTED, || {
+            let (now, code) = self.client.status(&self.container)?;
+            state = Some((now.as_str_name(), code));
+            Ok(now == ContainerState::ContainerExited)
+        })
+        .with_context(|| format!("it reports {state:?}"))?;
+        figure("node", &[("reported-ms", &((now_ns() - begun) / 1_000_000))]);
+        ensure!(state.is_some_and(|(_, code)| code == KILLED), "it reports the end as {state:?}");
+        is_whole(&self.bystander)?;
+        let now = containerd::main_process()?;
+        ensure!(now == self.containerd, "containerd was started again");
+        ensure!(property(UNIT, "ActiveState")? == "active", "the agent ended; {}", logged());
+        let kills = self.machine_oom_kills()?;
+        ensure!(kills == 0, "the OOM killer fired {kills} times");
+        wait_for("nothing stays frozen or stopped", PATIENCE, || Ok(held().is_empty()))
+    }
+
+    /// A new pod runs beside the agent.
+    fn expect_room(&self) -> Result<()> {
+        let next = Pod::make(&self.client, Driver::Systemd, "next", Class::Burstable)?;
+        let container = next.start(&self.client, "main", &["idle", "--mib", "16"])?;
+        wait_for("the next pod's memory is in place", PATIENCE, || Ok(next.cgroup()?.current()? >= 16 * MIB))?;
+        let (now, _) = self.client.status(&container)?;
+        ensure!(now == ContainerState::ContainerRunning, "the next pod is {}", now.as_str_name());
+        is_whole(&next)
+    }
+
+    /// The agent ends in order, and has killed nothing else.
+    fn end(self) -> Result<()> {
+        systemctl(&["stop", UNIT])?;
+        let log = journal()?;
+        let killed = begun_kills(&log);
+        ensure!(killed == [self.growing.path()], "it killed {killed:?}; {}", tail(&log));
+        ensure!(!log.contains(DISORDER), "{}", tail(&log));
+        Ok(())
+    }
+
+    fn machine_oom_kills(&self) -> Result<u64> {
+        Ok(machine::oom_kills()? - self.oom_kills)
+    }
+}
+
+/// The processes of a pod's sandbox and of its container live.
+fn is_whole(pod: &Pod) -> Result<()> {
+    let alive = pod.processes()?.into_iter().filter(|pid| machine::alive(*pid)).count();
+    ensure!(alive == 2, "of sandbox and container of {}, {alive} live; {}", pod.name, logged());
+    Ok(())
+}
+
+/// Pods are workloads by their slices.
+fn configure(threshold_bytes: u64) -> Result<()> {
+    let text = format!(
+        "evictionHard: {{memory.available: \"{threshold_bytes}\"}}
+machine:
+  workloads:
+    - {{match: kubepods.slice/kubepods-pod*, priority: 0}}
+    - {{match: kubepods.slice/*/kubepods-*, priority: 0}}
+  logFormat: json
+"
+    );
+    fs::write(CONFIGURATION, text).with_context(|| format!("cannot write {CONFIGURATION}"))
+}
+
+/// What the unit logged last, for messages.
+fn logged() -> String {
+    format!("its journal ends with: {}", journal().map_or_else(|error| format!("{error:#}"), |text| tail(&text)))
+}
+
+/// The cgroups that the agent reported to have begun to kill.
+fn begun_kills(log: &str) -> Vec<String> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let kills = lines.filter(|line| line["kill"] == "begun");
+    kills.filter_map(|line| line["cgroup"].as_str().map(str::to_owned)).collect()
+}
+
+/// A pod grows past the threshold: it is killed as a whole, with its sandbox, and nothing else is; a new pod runs afterwards.
+pub(crate) fn evicts_a_growing_pod() -> Result<()> {
+    let mut scene = Scene::set()?;
+    scene.expect_evicted()?;
+    scene.expect_usual()?;
+    scene.expect_room()?;
+    scene.end()
+}
+
+/// A kill waits for no runtime: containerd is stopped until the pod is dead.
+pub(crate) fn evicts_while_the_runtime_is_stopped() -> Result<()> {
+    let mut scene = Scene::set()?;
+    kill_process(scene.containerd, Signal::STOP)?;
+    scene.expect_evicted()?;
+    let pid = u32::try_from(scene.containerd.as_raw_nonzero().get())?;
+    ensure!(machine::process_state(pid) == Some('T'), "containerd was continued before the pod was dead");
+    kill_process(scene.containerd, Signal::CONT)?;
+    scene.expect_usual()?;
+    scene.end()
+}
+
+/// A container that lives on after SIGTERM, while the runtime waits for its grace to end, is killed at once all the same.
+pub(crate) fn evicts_what_outlives_sigterm() -> Result<()> {
+    let mut scene = Scene::set()?;
+    let container = scene.container.clone();
+    let stop = thread::spawn(move || Client::new()?.stop_container(&container, GRACE_SECONDS));
+    let told = scene.growing.volume().join(TOLD);
+    wait_for("the container was sent SIGTERM", PATIENCE, || Ok(told.exists()))?;
+    ensure!(!stop.is_finished(), "the container ended by SIGTERM");
+    scene.expect_evicted()?;
+    scene.expect_usual()?;
+    stop.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+    scene.end()
+}
