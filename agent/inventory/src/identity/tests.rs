@@ -28,11 +28,13 @@ const fn layout(name: &'static str, cgroup_root: Option<&'static str>, monitor: 
     Layout { name, cgroup_root, monitor }
 }
 
-const LAYOUTS: [Layout; 13] = [
+const LAYOUTS: [Layout; 15] = [
     layout("cgroup-root-cgroupfs", Some("/batch/node-a"), Monitor::Elsewhere),
     layout("cgroup-root-systemd", Some("/batch/node-a"), Monitor::Elsewhere),
-    layout("containerd-cgroupfs", None, Monitor::Elsewhere),
-    layout("containerd-systemd", None, Monitor::Elsewhere),
+    layout("containerd-cgroupfs-1.6", None, Monitor::Elsewhere),
+    layout("containerd-cgroupfs-1.7", None, Monitor::Elsewhere),
+    layout("containerd-systemd-1.6", None, Monitor::Elsewhere),
+    layout("containerd-systemd-1.7", None, Monitor::Elsewhere),
     layout("crio-cgroupfs", None, Monitor::InPod),
     layout("crio-systemd", None, Monitor::Configurable),
     layout("crio-systemd-monitor-in-pod", None, Monitor::InPod),
@@ -116,7 +118,7 @@ fn what_only_looks_like_a_pod_is_none() {
         assert_eq!(identify(path.as_bytes()), None, "{path}");
         assert_eq!(identify(format!("/{path}").as_bytes()), None, "/{path}");
     }
-    for path in tree("containerd-cgroupfs").iter().filter(|path| path.contains("pod0a")) {
+    for path in tree("containerd-cgroupfs-1.7").iter().filter(|path| path.contains("pod0a")) {
         for spoilt in [format!("/{path}"), path.replacen('/', "//", 1), format!("./{path}"), path.to_uppercase()] {
             assert_eq!(identify(spoilt.as_bytes()), None, "{spoilt}");
         }

@@ -5,10 +5,10 @@
 //! happened and in which order, never how long it took: latencies are printed as figures.
 
 use crate::{
-    act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests, hog_tests,
-    hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, node_tests, pods_tests, scenarios,
-    scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
-    surroundings_tests, systemd, systemd_tests, watchdog_tests,
+    act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
+    hog_tests, hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, machine, node_tests,
+    pods_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory,
+    sense_tests, soak, surroundings_tests, systemd, systemd_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
