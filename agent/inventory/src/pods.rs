@@ -215,7 +215,9 @@ impl Pods {
         let PodIdentity { uid, qos, is_static, is_monitored } = identity;
         let facts = self.facts.get(&uid).copied().filter(|_| self.is_complete);
         let of_file = is_static.then_some(Protected::Static);
-        let reported = self.protected.get(&uid).copied().map(Protected::from);
+        // What is said now counts too: of a pod that had no cgroup for a while, what was said may be forgotten.
+        let critical = self.protected.get(&uid).copied().or(facts.and_then(|facts| facts.critical));
+        let reported = critical.map(Protected::from);
         let monitored = is_monitored.then_some(Protected::Monitored);
         let unknown = facts.is_none().then_some(Protected::Unknown);
         let protected = of_file.or(reported).or(monitored).or(unknown);
@@ -341,6 +343,22 @@ mod tests {
         }
         assert_eq!(pods.of(identity()).0.protected, Some(Protected::Critical));
         assert!(pods.facts.len() <= MOST_PODS && pods.protected.len() <= MOST_PODS);
+    }
+
+    #[test]
+    fn a_pod_that_is_critical_by_what_is_said_now_is_protected_though_protections_were_forgotten() {
+        let mut pods = Pods::default();
+        let critical =
+            |uid| PodMessage::Pod(PodFacts { uid, critical: Some(Critical::Priority), ..PodFacts::default() });
+        pods.take(critical(UID), HashSet::new);
+        pods.take(PodMessage::Complete, HashSet::new);
+        // It has no cgroup meanwhile, and what is said of each of the others is taken back.
+        for forged in (0..=MOST_PODS as u128).map(Uid) {
+            pods.take(critical(forged), HashSet::new);
+            pods.take(PodMessage::Gone(forged), HashSet::new);
+        }
+        assert!(!pods.protected.contains_key(&UID), "there are more protections than there is room for");
+        assert_eq!(pods.of(identity()).0.protected, Some(Protected::Critical));
     }
 
     #[test]
