@@ -18,6 +18,9 @@ pub const MOST_PODS: usize = 4096;
 /// No message is longer, in bytes.
 pub const MESSAGE: usize = 128;
 
+/// Quantities of Kubernetes are signed (`Amount::counted`): more than this would be below zero.
+const MOST_BYTES: Bytes = Bytes(i64::MAX.cast_unsigned());
+
 /// What is known of a pod: numbers alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodFacts {
@@ -204,7 +207,8 @@ impl Pods {
                 self.facts.retain(|_, (begun, _)| *begun == self.begun);
             }
             PodMessage::Gone(uid) => drop(self.facts.remove(&uid)),
-            PodMessage::Pod(facts) => {
+            PodMessage::Pod(mut facts) => {
+                facts.memory_request = facts.memory_request.min(MOST_BYTES);
                 let protects = facts.critical.is_some();
                 if let (None, Some(critical)) = (self.protected.get(&facts.uid), facts.critical) {
                     make_room(&mut self.protected, &present);
@@ -250,6 +254,7 @@ fn make_room<T>(known: &mut HashMap<Uid, T>, present: impl Fn() -> HashSet<Uid>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_policy::kubelet::Amount;
 
     const UID: Uid = Uid(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
     const POD: &[u8] =
@@ -357,6 +362,21 @@ mod tests {
             assert_eq!(protected(&pods), expected, "{message:?}");
         }
         assert_eq!(pods.facts.keys().collect::<Vec<_>>(), [&Uid(7)], "a protection is all that is kept of the others");
+    }
+
+    #[test]
+    fn a_request_that_is_too_large_is_the_largest_one_and_not_below_zero() {
+        let mut pods = Pods::default();
+        for (sent, taken) in [(1 << 63, i64::MAX.cast_unsigned()), (u64::MAX, i64::MAX.cast_unsigned()), (9, 9)] {
+            pods.take(
+                PodMessage::Pod(PodFacts { uid: UID, memory_request: Bytes(sent), ..PodFacts::default() }),
+                HashSet::new,
+            );
+            pods.take(PodMessage::Complete, HashSet::new);
+            let (Pod { memory_request, .. }, _) = pods.of(identity());
+            assert_eq!(memory_request, Bytes(taken));
+            assert!(Amount::counted(memory_request.0).is_positive());
+        }
     }
 
     #[test]
