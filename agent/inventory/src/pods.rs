@@ -130,19 +130,22 @@ impl PodRoot {
 /// Whether a path leads to where a kubelet with this `--cgroup-root` keeps pods, in either driver's names.
 fn is_above_pods(root: &[u8], path: &[u8]) -> bool {
     let own = |written: &[u8]| written.strip_suffix(b".slice").unwrap_or(written).to_vec();
-    let ends = |written: &[u8], name: &[u8]| {
-        let same = |(one, other): (&u8, &u8)| one == other || *one == b'_' && *other == b'-';
-        written.len() >= name.len() && written.iter().rev().zip(name.iter().rev()).all(same)
+    let same = |(one, other): (&u8, &u8)| one == other || *one == b'_' && *other == b'-';
+    // Below the first name, systemd's driver has those above it in front.
+    let is_name = |written: &[u8], name: &[u8], is_first: bool| {
+        let Some(above) = written.len().checked_sub(name.len()) else { return false };
+        let (above, own) = written.split_at(above);
+        own.iter().zip(name).all(same) && (above.is_empty() || !is_first && above.ends_with(b"-"))
     };
     let mut written = path.split(|byte| *byte == b'/').map(own);
     let above = root.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let (mut is_at_root, mut is_below) = (true, true);
     for name in above {
-        is_at_root = false;
         match written.next() {
-            Some(written) => is_below &= ends(&written, name),
+            Some(written) => is_below &= is_name(&written, name, is_at_root),
             None => return is_below,
         }
+        is_at_root = false;
     }
     let is_kubepods = |written: Vec<u8>| written == b"kubepods" || !is_at_root && written.ends_with(b"-kubepods");
     is_below && written.next().is_none_or(is_kubepods)
@@ -316,6 +319,11 @@ mod tests {
             ("/a-b/c", "a-b/c/kubepods/burstable", true),
             ("/a-b/c", "a-b/d/kubepods", false),
             ("/a-b/c", "kubepods.slice", false),
+            ("/a", "a.slice", true),
+            ("/a", "data.slice", false),
+            ("/a", "b-a.slice", false),
+            ("/b/a", "b.slice/b-a.slice", true),
+            ("/b/a", "b.slice/b-data.slice", false),
         ] {
             let expected = if above { PodPath::Above } else { PodPath::Not };
             let root = PodRoot(root.as_bytes().to_vec());
