@@ -370,10 +370,13 @@ impl Inventory {
     /// Finds the slices that the kernel brakes.
     fn find_marks(&mut self, sink: &mut impl Sink) {
         let Some(patterns) = &self.config.brakes else { return };
-        let discovery = match self.find(patterns, Bounds::default()) {
+        let mut discovery = match self.find(patterns, Bounds::default()) {
             Ok(discovery) => discovery,
             Err(error) => return sink.trouble("mark", Some(format!("cannot find slices to mark: {error}"))),
         };
+        // The kernel does not ask whether a pod may stand still.
+        let of_pods = discovery.workloads.extract_if(.., |found| self.config.patterns.concerns_pods(&found.path));
+        discovery.refused.extend(of_pods.map(|found| found.path));
         sink.trouble("mark", unmarked(&discovery, self.marks.len()));
         let depth = |path: &[u8]| u8::try_from(path.split(|byte| *byte == b'/').count()).unwrap_or(u8::MAX);
         let mut marks = discovery.workloads.iter().map(|found| (found.id, depth(&found.path)));
@@ -406,7 +409,7 @@ impl Standing {
 
 /// What is reported of slices that the kernel is configured to brake and does not.
 fn unmarked(discovery: &Discovery, most: usize) -> Option<String> {
-    const WHY: &str = "would stop what must not be touched: it holds this agent, init, or what `never` names";
+    const WHY: &str = "would stop what must not be touched: it holds this agent, init, pods, or what `never` names";
     if let Some(path) = discovery.refused.first() {
         let others = match discovery.refused.len() - 1 {
             0 => String::new(),

@@ -121,6 +121,11 @@ impl PodRoot {
         }
     }
 
+    /// Whether the cgroup at `path` is around pods, is one, or is in one.
+    pub(crate) fn concerns(&self, path: &[u8]) -> bool {
+        self.path(path) != PodPath::Not || self.identify(path).is_some()
+    }
+
     /// Whether the runtime that names a cgroup in a pod's so may keep its monitor beside it.
     pub(crate) fn may_have_monitor(&self, path: &[u8]) -> bool {
         self.identify(path).and_then(|pod| pod.container).is_some_and(|container| container.may_have_monitor_beside)

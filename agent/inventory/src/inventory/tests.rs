@@ -197,6 +197,23 @@ fn inventory_of_pods(tree: &Path) -> Inventory {
 }
 
 #[test]
+fn the_kernel_brakes_no_pods_where_they_are_workloads() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    let container = format!("{POD}/cri-containerd-{}.scope", "0".repeat(64));
+    let slices = ["user.slice", "kubelet.slice", "kubepods.slice", POD, &container];
+    for name in slices {
+        cgroup(tree.path(), name, 100);
+        for (pods, marks) in [(None, 1), (Some(crate::PodRoot::default()), usize::from(name == "user.slice"))] {
+            let (mut inventory, mut sent) = (inventory(tree.path(), 9), Sent::default());
+            inventory.config.brakes = Some(Patterns::of(&[name], &[]));
+            inventory.config.patterns.pods = pods;
+            inventory.find_marks(&mut sent);
+            assert_eq!((sent.updates.len(), sent.troubles.contains_key("mark")), (marks, marks == 0), "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_pod_that_a_monitor_came_into_is_protected_by_the_event_and_needs_no_walk() {
     use plimsoll_policy::{Protected as Why, Uid};
     let tree = tempfile::tempdir().expect("a temporary directory");
