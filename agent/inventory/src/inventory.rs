@@ -217,6 +217,10 @@ impl Inventory {
         if !is_merged {
             // What was a leaf is none any more where a cgroup was made in it.
             self.close(|known| is_below(&found.path, known.handle.path()), sink);
+            // The monitor of a runtime may have come into a pod that is known, and is not to wait for a walk.
+            if let Some(known) = self.known.get_mut(&found.id) {
+                known.stands(Standing::of(&found));
+            }
             self.meet(&found, sink);
             self.send(sink);
         }
@@ -377,10 +381,13 @@ impl Inventory {
     /// Finds the slices that the kernel brakes.
     fn find_marks(&mut self, sink: &mut impl Sink) {
         let Some(patterns) = &self.config.brakes else { return };
-        let discovery = match self.find(patterns, Bounds::default()) {
+        let mut discovery = match self.find(patterns, Bounds::default()) {
             Ok(discovery) => discovery,
             Err(error) => return sink.trouble("mark", Some(format!("cannot find slices to mark: {error}"))),
         };
+        // The kernel does not ask whether a pod may stand still.
+        let of_pods = discovery.workloads.extract_if(.., |found| self.config.patterns.concerns_pods(&found.path));
+        discovery.refused.extend(of_pods.map(|found| found.path));
         sink.trouble("mark", unmarked(&discovery, self.marks.len()));
         let depth = |path: &[u8]| u8::try_from(path.split(|byte| *byte == b'/').count()).unwrap_or(u8::MAX);
         let mut marks = discovery.workloads.iter().map(|found| (found.id, depth(&found.path)));
@@ -413,7 +420,7 @@ impl Standing {
 
 /// What is reported of slices that the kernel is configured to brake and does not.
 fn unmarked(discovery: &Discovery, most: usize) -> Option<String> {
-    const WHY: &str = "would stop what must not be touched: it holds this agent, init, or what `never` names";
+    const WHY: &str = "would stop what must not be touched: it holds this agent, init, pods, or what `never` names";
     if let Some(path) = discovery.refused.first() {
         let others = match discovery.refused.len() - 1 {
             0 => String::new(),

@@ -34,6 +34,11 @@ impl Patterns {
         self.pods.as_ref().map_or(PodPath::Not, |root| root.path(path))
     }
 
+    /// Whether the cgroup at `path` is around pods, is one, or is in one, where they are workloads.
+    pub(crate) fn concerns_pods(&self, path: &[u8]) -> bool {
+        self.pods.as_ref().is_some_and(|root| root.concerns(path))
+    }
+
     /// Whether the name of a cgroup in a pod's is one of a runtime that may keep its monitor there.
     pub(crate) fn may_have_monitor(&self, path: &[u8]) -> bool {
         self.pods.as_ref().is_some_and(|root| root.may_have_monitor(path))

@@ -18,6 +18,9 @@ pub const MOST_PODS: usize = 4096;
 /// No message is longer, in bytes.
 pub const MESSAGE: usize = 128;
 
+/// Quantities of Kubernetes are signed (`Amount::counted`): more than this would be below zero.
+const MOST_BYTES: Bytes = Bytes(i64::MAX.cast_unsigned());
+
 /// What is known of a pod: numbers alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodFacts {
@@ -43,6 +46,9 @@ pub struct PodFacts {
 /// A message to the process that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodMessage {
+    /// A process that has sent nothing yet begins. What [`Self::Pod`] does not name again by the next
+    /// [`Self::Complete`] is known no more; until then it holds.
+    Begin,
     /// A pod that is new or changed.
     Pod(PodFacts),
     /// The sources do not name this pod any more.
@@ -115,6 +121,11 @@ impl PodRoot {
         }
     }
 
+    /// Whether the cgroup at `path` is around pods, is one, or is in one.
+    pub(crate) fn concerns(&self, path: &[u8]) -> bool {
+        self.path(path) != PodPath::Not || self.identify(path).is_some()
+    }
+
     /// Whether the runtime that names a cgroup in a pod's so may keep its monitor beside it.
     pub(crate) fn may_have_monitor(&self, path: &[u8]) -> bool {
         self.identify(path).and_then(|pod| pod.container).is_some_and(|container| container.may_have_monitor_beside)
@@ -124,19 +135,22 @@ impl PodRoot {
 /// Whether a path leads to where a kubelet with this `--cgroup-root` keeps pods, in either driver's names.
 fn is_above_pods(root: &[u8], path: &[u8]) -> bool {
     let own = |written: &[u8]| written.strip_suffix(b".slice").unwrap_or(written).to_vec();
-    let ends = |written: &[u8], name: &[u8]| {
-        let same = |(one, other): (&u8, &u8)| one == other || *one == b'_' && *other == b'-';
-        written.len() >= name.len() && written.iter().rev().zip(name.iter().rev()).all(same)
+    let same = |(one, other): (&u8, &u8)| one == other || *one == b'_' && *other == b'-';
+    // Below the first name, systemd's driver has those above it in front.
+    let is_name = |written: &[u8], name: &[u8], is_first: bool| {
+        let Some(above) = written.len().checked_sub(name.len()) else { return false };
+        let (above, own) = written.split_at(above);
+        own.iter().zip(name).all(same) && (above.is_empty() || !is_first && above.ends_with(b"-"))
     };
     let mut written = path.split(|byte| *byte == b'/').map(own);
     let above = root.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let (mut is_at_root, mut is_below) = (true, true);
     for name in above {
-        is_at_root = false;
         match written.next() {
-            Some(written) => is_below &= ends(&written, name),
+            Some(written) => is_below &= is_name(&written, name, is_at_root),
             None => return is_below,
         }
+        is_at_root = false;
     }
     let is_kubepods = |written: Vec<u8>| written == b"kubepods" || !is_at_root && written.ends_with(b"-kubepods");
     is_below && written.next().is_none_or(is_kubepods)
@@ -180,7 +194,10 @@ pub struct Rank {
 /// All that is known, of [`MOST_PODS`] at most.
 #[derive(Debug, Default)]
 pub struct Pods {
-    facts: HashMap<Uid, PodFacts>,
+    /// Each with the `begun` at which it was sent last.
+    facts: HashMap<Uid, (u64, PodFacts)>,
+    /// How often [`PodMessage::Begin`] came.
+    begun: u64,
     /// Pods that were protected once, and why.
     protected: HashMap<Uid, Critical>,
     /// All that the sources name was sent once: from then on pods may be evicted.
@@ -192,9 +209,14 @@ impl Pods {
     /// forgotten where there is no room.
     pub fn take(&mut self, message: PodMessage, present: impl Fn() -> HashSet<Uid>) -> bool {
         match message {
-            PodMessage::Complete => self.is_complete = true,
+            PodMessage::Begin => self.begun += 1,
+            PodMessage::Complete => {
+                self.is_complete = true;
+                self.facts.retain(|_, (begun, _)| *begun == self.begun);
+            }
             PodMessage::Gone(uid) => drop(self.facts.remove(&uid)),
-            PodMessage::Pod(facts) => {
+            PodMessage::Pod(mut facts) => {
+                facts.memory_request = facts.memory_request.min(MOST_BYTES);
                 let protects = facts.critical.is_some();
                 if let (None, Some(critical)) = (self.protected.get(&facts.uid), facts.critical) {
                     make_room(&mut self.protected, &present);
@@ -204,7 +226,7 @@ impl Pods {
                     // A protection is kept all the same.
                     return protects;
                 }
-                self.facts.insert(facts.uid, facts);
+                self.facts.insert(facts.uid, (self.begun, facts));
             }
         }
         true
@@ -213,9 +235,11 @@ impl Pods {
     /// A pod by its cgroup, as it is decided about now.
     pub fn of(&self, identity: PodIdentity) -> (Pod, Rank) {
         let PodIdentity { uid, qos, is_static, is_monitored } = identity;
-        let facts = self.facts.get(&uid).copied().filter(|_| self.is_complete);
+        let facts = self.facts.get(&uid).map(|(_, facts)| *facts).filter(|_| self.is_complete);
         let of_file = is_static.then_some(Protected::Static);
-        let reported = self.protected.get(&uid).copied().map(Protected::from);
+        // What is said now counts too: of a pod that had no cgroup for a while, what was said may be forgotten.
+        let critical = self.protected.get(&uid).copied().or(facts.and_then(|facts| facts.critical));
+        let reported = critical.map(Protected::from);
         let monitored = is_monitored.then_some(Protected::Monitored);
         let unknown = facts.is_none().then_some(Protected::Unknown);
         let protected = of_file.or(reported).or(monitored).or(unknown);
@@ -238,6 +262,7 @@ fn make_room<T>(known: &mut HashMap<Uid, T>, present: impl Fn() -> HashSet<Uid>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_policy::kubelet::Amount;
 
     const UID: Uid = Uid(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
     const POD: &[u8] =
@@ -270,7 +295,8 @@ mod tests {
             started: Some(MonotonicNs(u64::MAX)),
             serves_others: true,
         };
-        for message in [PodMessage::Pod(facts), PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete] {
+        let others = [PodMessage::Begin, PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete];
+        for message in [PodMessage::Pod(facts)].into_iter().chain(others) {
             let mut buffer = [0; MESSAGE];
             let bytes = message.encode(&mut buffer).to_vec();
             assert_eq!(PodMessage::decode(&bytes), Some(message));
@@ -298,6 +324,11 @@ mod tests {
             ("/a-b/c", "a-b/c/kubepods/burstable", true),
             ("/a-b/c", "a-b/d/kubepods", false),
             ("/a-b/c", "kubepods.slice", false),
+            ("/a", "a.slice", true),
+            ("/a", "data.slice", false),
+            ("/a", "b-a.slice", false),
+            ("/b/a", "b.slice/b-a.slice", true),
+            ("/b/a", "b.slice/b-data.slice", false),
         ] {
             let expected = if above { PodPath::Above } else { PodPath::Not };
             let root = PodRoot(root.as_bytes().to_vec());
@@ -324,6 +355,44 @@ mod tests {
     }
 
     #[test]
+    fn what_a_process_that_began_again_does_not_name_is_known_no_more_once_all_was_sent() {
+        let mut pods = Pods::default();
+        let (critical, both) = (Uid(5), || HashSet::from([UID, Uid(5)]));
+        let facts = PodFacts { uid: critical, critical: Some(Critical::Priority), ..PodFacts::default() };
+        let protected = |pods: &Pods| [UID, critical].map(|uid| pods.of(PodIdentity { uid, ..identity() }).0.protected);
+        for (message, expected) in [
+            (PodMessage::Begin, [Some(Protected::Unknown); 2]),
+            (known(UID.0), [Some(Protected::Unknown); 2]),
+            (PodMessage::Pod(facts), [Some(Protected::Unknown), Some(Protected::Critical)]),
+            (PodMessage::Complete, [None, Some(Protected::Critical)]),
+            // Changes alone follow.
+            (PodMessage::Complete, [None, Some(Protected::Critical)]),
+            (PodMessage::Begin, [None, Some(Protected::Critical)]),
+            (known(7), [None, Some(Protected::Critical)]),
+            (PodMessage::Complete, [Some(Protected::Unknown), Some(Protected::Critical)]),
+        ] {
+            assert!(pods.take(message, both));
+            assert_eq!(protected(&pods), expected, "{message:?}");
+        }
+        assert_eq!(pods.facts.keys().collect::<Vec<_>>(), [&Uid(7)], "a protection is all that is kept of the others");
+    }
+
+    #[test]
+    fn a_request_that_is_too_large_is_the_largest_one_and_not_below_zero() {
+        let mut pods = Pods::default();
+        for (sent, taken) in [(1 << 63, i64::MAX.cast_unsigned()), (u64::MAX, i64::MAX.cast_unsigned()), (9, 9)] {
+            pods.take(
+                PodMessage::Pod(PodFacts { uid: UID, memory_request: Bytes(sent), ..PodFacts::default() }),
+                HashSet::new,
+            );
+            pods.take(PodMessage::Complete, HashSet::new);
+            let (Pod { memory_request, .. }, _) = pods.of(identity());
+            assert_eq!(memory_request, Bytes(taken));
+            assert!(Amount::counted(memory_request.0).is_positive());
+        }
+    }
+
+    #[test]
     fn a_protection_is_never_withdrawn() {
         let mut pods = Pods::default();
         let present = || HashSet::from([UID]);
@@ -341,6 +410,22 @@ mod tests {
         }
         assert_eq!(pods.of(identity()).0.protected, Some(Protected::Critical));
         assert!(pods.facts.len() <= MOST_PODS && pods.protected.len() <= MOST_PODS);
+    }
+
+    #[test]
+    fn a_pod_that_is_critical_by_what_is_said_now_is_protected_though_protections_were_forgotten() {
+        let mut pods = Pods::default();
+        let critical =
+            |uid| PodMessage::Pod(PodFacts { uid, critical: Some(Critical::Priority), ..PodFacts::default() });
+        pods.take(critical(UID), HashSet::new);
+        pods.take(PodMessage::Complete, HashSet::new);
+        // It has no cgroup meanwhile, and what is said of each of the others is taken back.
+        for forged in (0..=MOST_PODS as u128).map(Uid) {
+            pods.take(critical(forged), HashSet::new);
+            pods.take(PodMessage::Gone(forged), HashSet::new);
+        }
+        assert!(!pods.protected.contains_key(&UID), "there are more protections than there is room for");
+        assert_eq!(pods.of(identity()).0.protected, Some(Protected::Critical));
     }
 
     #[test]

@@ -26,7 +26,6 @@ use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord, Tamp
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
 pub(super) use outgoing::{News, Outgoing};
 pub(super) use pod_socket::PodSocket;
-use pod_socket::Received;
 use schedule::Schedule;
 
 /// How often the reporter hears that the core lives.
@@ -204,20 +203,11 @@ impl Thread {
     /// nothing else.
     fn learn_of_pods(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
-        let Some(pods) = self.pods.as_ref().filter(|_| schedule.pods.paused(begun).is_none()) else { return };
-        let Received { messages, malformed, is_over } = pods.receive();
-        if messages.is_empty() && malformed == 0 && !is_over {
-            return;
+        if schedule.pods.paused(begun).is_none()
+            && pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
+        {
+            schedule.pods.done(begun, monotonic(), Duration::MAX);
         }
-        if malformed > 0 {
-            // Once: whoever sends them could go on.
-            self.outgoing.trouble("messages", Some("messages of services that cannot be read are left out".to_owned()));
-        }
-        self.inventory.learn(messages.into_iter(), &mut self.outgoing);
-        if is_over {
-            self.pods = None;
-        }
-        schedule.pods.done(begun, monotonic(), Duration::MAX);
     }
 
     /// Watermarks and the drift of counters change with `vm.min_free_kbytes`, processors and memory.

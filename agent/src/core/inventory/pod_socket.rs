@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use plimsoll_inventory::{MESSAGE, PodMessage};
+use plimsoll_inventory::{Inventory, MESSAGE, PodMessage, Sink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
@@ -13,14 +13,35 @@ const BATCH: usize = 256;
 #[derive(Debug)]
 pub(in crate::core) struct PodSocket(OwnedFd);
 
+/// Takes the next messages into an inventory, and closes a socket by which no more will come. False: there was nothing.
+pub(super) fn learn(pods: &mut Option<PodSocket>, inventory: &mut Inventory, sink: &mut impl Sink) -> bool {
+    let Received { messages, malformed, is_over } = pods.as_ref().map(PodSocket::receive).unwrap_or_default();
+    if messages.is_empty() && malformed == 0 && !is_over {
+        return false;
+    }
+    if malformed > 0 {
+        // Once: whoever sends them could go on.
+        sink.trouble("messages", Some("messages of services that cannot be read are left out".to_owned()));
+    }
+    inventory.learn(messages.into_iter(), sink);
+    if is_over {
+        *pods = None;
+        // The supervisor keeps the other end open from one services to the next: one of them closed it for all.
+        let why =
+            "the way from services is closed: until the core is started again, what it knows of pods is not renewed";
+        sink.trouble("way from services", Some(why.to_owned()));
+    }
+    true
+}
+
 /// What was there.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Received {
-    pub(super) messages: Vec<PodMessage>,
+struct Received {
+    messages: Vec<PodMessage>,
     /// How many others.
-    pub(super) malformed: usize,
+    malformed: usize,
     /// There will be no more.
-    pub(super) is_over: bool,
+    is_over: bool,
 }
 
 impl PodSocket {
@@ -29,7 +50,7 @@ impl PodSocket {
     }
 
     /// Takes the next messages, without waiting for any.
-    pub(super) fn receive(&self) -> Received {
+    fn receive(&self) -> Received {
         let mut received = Received::default();
         // What is longer than a message is seen to be.
         let mut buffer = [0; MESSAGE + 1];
@@ -83,5 +104,39 @@ mod tests {
         assert!(taken.iter().all(|count| *count <= BATCH) && taken.iter().sum::<usize>() == sent, "{sent} {taken:?}");
         drop(services);
         assert_eq!(socket.receive(), Received { is_over: true, ..Received::default() });
+    }
+
+    #[derive(Default)]
+    struct Said(Vec<&'static str>);
+
+    impl Sink for Said {
+        fn update(&mut self, _: plimsoll_inventory::Update) {}
+
+        fn trouble(&mut self, tried: &'static str, text: Option<String>) {
+            self.0.extend(text.map(|_| tried));
+        }
+    }
+
+    #[test]
+    fn a_way_that_is_closed_is_reported_once() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let mut inventory = Inventory::new(plimsoll_inventory::Config {
+            root: plimsoll_node::cgroup::Root::open(tree.path()).expect("it is there"),
+            patterns: plimsoll_inventory::Patterns::default(),
+            priorities: Vec::new(),
+            protected: plimsoll_inventory::Protected::default(),
+            slices: Vec::new(),
+            brakes: None,
+            max_brakes: 0,
+            max_workloads: 9,
+        });
+        let (core, services) = handover::facts_pair().expect("sockets");
+        let (mut pods, mut said) = (Some(PodSocket::new(core)), Said::default());
+        assert!(!learn(&mut pods, &mut inventory, &mut said) && pods.is_some());
+        // The supervisor has the same end, and cannot undo this.
+        rustix::net::shutdown(&services, rustix::net::Shutdown::Both).expect("it is connected");
+        assert!(learn(&mut pods, &mut inventory, &mut said) && pods.is_none());
+        assert!(!learn(&mut pods, &mut inventory, &mut said));
+        assert_eq!(said.0, ["way from services"]);
     }
 }
