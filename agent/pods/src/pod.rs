@@ -27,7 +27,8 @@ pub struct Pod {
     pub name: String,
     /// Its UID as it is written, by which statistics and cgroups are joined; empty for none.
     pub uid: String,
-    /// Of a mirror pod, the UID of the static pod that it stands for (`kubernetes.io/config.hash`).
+    /// Of a mirror pod, the UID of the static pod that it stands for (`kubernetes.io/config.hash`). Of a pod without
+    /// `kubernetes.io/config.mirror`, which runs by itself, none.
     pub static_uid: Option<String>,
     /// The DaemonSet that owns it.
     pub daemon_set: Option<DaemonSet>,
@@ -79,9 +80,9 @@ impl TryFrom<api::Pod> for Pod {
         let mut spec = Spec::read(spec)?;
         spec.add_ids(&status);
         let annotations = metadata.annotations.unwrap_or_default();
+        let is_mirror = annotations.contains_key("kubernetes.io/config.mirror");
         let (qos, facts) = spec.with(|spec| {
             let source = annotations.get("kubernetes.io/config.source").map(String::as_str);
-            let is_mirror = annotations.contains_key("kubernetes.io/config.mirror");
             let spec = PodSpec { priority, source, is_mirror, ..spec };
             let facts = kubelet::Pod {
                 priority: priority.unwrap_or(0),
@@ -100,7 +101,7 @@ impl TryFrom<api::Pod> for Pod {
         Ok(Self {
             namespace: metadata.namespace.unwrap_or_default(),
             name: metadata.name.unwrap_or_default(),
-            static_uid: annotations.get("kubernetes.io/config.hash").filter(|hash| **hash != uid).cloned(),
+            static_uid: annotations.get("kubernetes.io/config.hash").filter(|hash| is_mirror && **hash != uid).cloned(),
             uid,
             daemon_set: daemon_set.map(|owner| DaemonSet { uid: OwnerUid(Uid::of(&owner.uid).0), name: owner.name }),
             node: node.unwrap_or_default(),
@@ -255,6 +256,8 @@ mod tests {
             (Some(Protected::Mirror), true, true)
         );
         assert_eq!(["u", "h", "a"].map(|uid| mirror.has_uid(uid)), [true, true, false]);
+        let no_mirror = pod(r#"{"kubernetes.io/config.hash": "h"}"#, "{}", "{}");
+        assert!(!no_mirror.has_uid("h"), "its author would have it taken for another");
         let of_file = r#"{"kubernetes.io/config.source": "file"}"#;
         assert_eq!(pod(of_file, "{}", "{}").protected(), Some(Protected::Static));
         let critical = pod("{}", r#"{"priority": 2000001000, "priorityClassName": "system-node-critical"}"#, "{}");

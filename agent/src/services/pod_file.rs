@@ -13,7 +13,7 @@ use plimsoll_inventory::{MOST_PODS, PodFacts};
 use plimsoll_node::clock::monotonic;
 use plimsoll_pods::{Pod, ReadError, pods_of};
 use plimsoll_policy::Uid;
-use plimsoll_policy::kubelet::Critical;
+use plimsoll_policy::kubelet::{Critical, PodSpec};
 use plimsoll_units::MonotonicNs;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 
@@ -171,9 +171,15 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
             let at = MonotonicNs(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)));
             facts.started = Some(*started.entry(facts.uid).or_insert(at));
         }
-        // Of two with one UID the protected one counts.
+        // Of two with one UID the protected one counts; a mirror only where none has the UID as its own. A UUID without
+        // its dashes is no other UID, so the author of a pod could have a mirror say that it is static.
+        let weight = |facts: &PodFacts| match facts.critical {
+            Some(Critical::Static | Critical::Mirror) => 0,
+            None => 1,
+            Some(Critical::Priority) => 2,
+        };
         let known = pods.entry(facts.uid).or_insert(facts);
-        if known.critical.is_none() {
+        if weight(&facts) > weight(known) {
             *known = facts;
         }
         ensure_room(pods.len() + *unread)?;
@@ -187,14 +193,18 @@ fn ensure_room(count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Anyone who makes a pod writes its annotations, and what a kubelet corrects of them in its own memory
+/// (`kubernetes.io/config.source`; `applyDefaults`, pkg/kubelet/config/common.go) an API server still prints as it was
+/// written. So they make no pod critical by themselves. A mirror is believed as far as it names what has the UID of a
+/// static pod, a hash without dashes: it does not run, and can protect only that.
 fn facts(pod: &Pod) -> PodFacts {
-    // Anyone who makes a pod writes its annotations. That of a mirror can only protect what it names.
-    let is_mirror = matches!(pod.facts.critical, Some(Critical::Static | Critical::Mirror));
-    let uid = pod.static_uid.as_deref().filter(|_| is_mirror).unwrap_or(&pod.uid);
+    let is_hash = |uid: &&str| uid.len() == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let static_uid = pod.static_uid.as_deref().filter(is_hash);
+    let by_priority = PodSpec { priority: Some(pod.facts.priority), ..PodSpec::default() }.critical();
     PodFacts {
-        uid: Uid::of(uid),
+        uid: Uid::of(static_uid.unwrap_or(&pod.uid)),
         priority: pod.facts.priority,
-        critical: pod.facts.critical,
+        critical: static_uid.map(|_| Critical::Mirror).or(by_priority),
         memory_request: pod.memory_request(),
         grace_seconds: pod.facts.grace_seconds.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)),
         daemon_set: pod.daemon_set.as_ref().map(|owner| owner.uid),
@@ -276,6 +286,37 @@ mod tests {
             let error = read(MOST_PODS + 1, written).expect_err("it is too long").to_string();
             assert_eq!(error, " it has more than 4096 pods: list those of this node alone");
         }
+    }
+
+    #[test]
+    fn annotations_alone_protect_no_pod_of_their_author() {
+        let uid = "01234567-89ab-cdef-0123-456789abcdee";
+        let undashed = uid.replace('-', "");
+        let mirror = |uid: &str| {
+            format!(
+                r#"{{"kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": "{uid}",
+                "kubernetes.io/config.hash": "{uid}"}}"#
+            )
+        };
+        let own = pod(uid, "{}", "2Mi", "{}");
+        let urgent = own.replace("\"priority\": 7", "\"priority\": 2000000000");
+        for (pods, critical) in [
+            (&[pod(uid, r#"{"kubernetes.io/config.source": "file"}"#, "2Mi", "{}")][..], None),
+            (&[pod(uid, r#"{"kubernetes.io/config.mirror": "x"}"#, "2Mi", "{}")], None),
+            (&[pod(uid, &mirror(uid), "2Mi", "{}")], None),
+            (&[own.clone(), pod("1", &mirror(uid), "1Mi", "{}")], None),
+            (&[own.clone(), pod("1", &mirror(&undashed), "1Mi", "{}")], None),
+            (&[pod("1", &mirror(&undashed), "1Mi", "{}"), own], None),
+            (&[urgent], Some(Critical::Priority)),
+        ] {
+            let text = list(pods);
+            let known = facts_of(text.as_bytes(), &mut HashMap::new()).expect("it is in order");
+            let facts = known.pods[&Uid::of(uid)];
+            assert_eq!((facts.critical, facts.memory_request), (critical, Bytes::mib(2)), "{text}");
+        }
+        let mirror_alone = list(&[pod("1", &mirror(uid), "1Mi", "{}")]);
+        let known = facts_of(mirror_alone.as_bytes(), &mut HashMap::new()).expect("it is in order");
+        assert_eq!(known.pods.into_keys().collect::<Vec<_>>(), [Uid::of("1")]);
     }
 
     #[test]
