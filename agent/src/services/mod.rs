@@ -113,8 +113,9 @@ async fn serve(socket: std::os::unix::net::UnixDatagram, mut file: PodFile) -> a
                 }
             }
             sent = feed.send_next(core.as_ref()) => {
-                // It has ended; the next one is on its way.
-                if sent.is_err() {
+                // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
+                if let Err(error) = sent {
+                    tracing::warn!("the core is not sent what is known of pods, until it is started again: {error}");
                     core = None;
                 }
             }
