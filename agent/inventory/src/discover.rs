@@ -125,7 +125,8 @@ impl Found {
         patterns: &Patterns,
     ) -> Option<Self> {
         let has_monitor = |name: &Vec<u8>| patterns.may_have_monitor(&[path, b"/", name].concat());
-        let is_monitored = children(fd).is_ok_and(|names| names.iter().any(has_monitor));
+        // Where that cannot be read, a monitor may be there.
+        let is_monitored = children(fd).map_or(true, |names| names.iter().any(has_monitor));
         let pod = Some(PodIdentity { is_monitored, ..pod });
         Some(Self {
             path: path.to_vec(),

@@ -215,6 +215,10 @@ impl Inventory {
         if !is_merged {
             // What was a leaf is none any more where a cgroup was made in it.
             self.close(|known| is_below(&found.path, known.handle.path()), sink);
+            // The monitor of a runtime may have come into a pod that is known, and is not to wait for a walk.
+            if let Some(known) = self.known.get_mut(&found.id) {
+                known.stands(Standing::of(&found));
+            }
             self.meet(&found, sink);
             self.send(sink);
         }

@@ -43,6 +43,9 @@ pub struct PodFacts {
 /// A message to the process that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodMessage {
+    /// A process that has sent nothing yet begins. What [`Self::Pod`] does not name again by the next
+    /// [`Self::Complete`] is known no more; until then it holds.
+    Begin,
     /// A pod that is new or changed.
     Pod(PodFacts),
     /// The sources do not name this pod any more.
@@ -180,7 +183,10 @@ pub struct Rank {
 /// All that is known, of [`MOST_PODS`] at most.
 #[derive(Debug, Default)]
 pub struct Pods {
-    facts: HashMap<Uid, PodFacts>,
+    /// Each with the `begun` at which it was sent last.
+    facts: HashMap<Uid, (u64, PodFacts)>,
+    /// How often [`PodMessage::Begin`] came.
+    begun: u64,
     /// Pods that were protected once, and why.
     protected: HashMap<Uid, Critical>,
     /// All that the sources name was sent once: from then on pods may be evicted.
@@ -192,7 +198,11 @@ impl Pods {
     /// forgotten where there is no room.
     pub fn take(&mut self, message: PodMessage, present: impl Fn() -> HashSet<Uid>) -> bool {
         match message {
-            PodMessage::Complete => self.is_complete = true,
+            PodMessage::Begin => self.begun += 1,
+            PodMessage::Complete => {
+                self.is_complete = true;
+                self.facts.retain(|_, (begun, _)| *begun == self.begun);
+            }
             PodMessage::Gone(uid) => drop(self.facts.remove(&uid)),
             PodMessage::Pod(facts) => {
                 let protects = facts.critical.is_some();
@@ -204,7 +214,7 @@ impl Pods {
                     // A protection is kept all the same.
                     return protects;
                 }
-                self.facts.insert(facts.uid, facts);
+                self.facts.insert(facts.uid, (self.begun, facts));
             }
         }
         true
@@ -213,9 +223,11 @@ impl Pods {
     /// A pod by its cgroup, as it is decided about now.
     pub fn of(&self, identity: PodIdentity) -> (Pod, Rank) {
         let PodIdentity { uid, qos, is_static, is_monitored } = identity;
-        let facts = self.facts.get(&uid).copied().filter(|_| self.is_complete);
+        let facts = self.facts.get(&uid).map(|(_, facts)| *facts).filter(|_| self.is_complete);
         let of_file = is_static.then_some(Protected::Static);
-        let reported = self.protected.get(&uid).copied().map(Protected::from);
+        // What is said now counts too: of a pod that had no cgroup for a while, what was said may be forgotten.
+        let critical = self.protected.get(&uid).copied().or(facts.and_then(|facts| facts.critical));
+        let reported = critical.map(Protected::from);
         let monitored = is_monitored.then_some(Protected::Monitored);
         let unknown = facts.is_none().then_some(Protected::Unknown);
         let protected = of_file.or(reported).or(monitored).or(unknown);
@@ -270,7 +282,8 @@ mod tests {
             started: Some(MonotonicNs(u64::MAX)),
             serves_others: true,
         };
-        for message in [PodMessage::Pod(facts), PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete] {
+        let others = [PodMessage::Begin, PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete];
+        for message in [PodMessage::Pod(facts)].into_iter().chain(others) {
             let mut buffer = [0; MESSAGE];
             let bytes = message.encode(&mut buffer).to_vec();
             assert_eq!(PodMessage::decode(&bytes), Some(message));
@@ -324,6 +337,29 @@ mod tests {
     }
 
     #[test]
+    fn what_a_process_that_began_again_does_not_name_is_known_no_more_once_all_was_sent() {
+        let mut pods = Pods::default();
+        let (critical, both) = (Uid(5), || HashSet::from([UID, Uid(5)]));
+        let facts = PodFacts { uid: critical, critical: Some(Critical::Priority), ..PodFacts::default() };
+        let protected = |pods: &Pods| [UID, critical].map(|uid| pods.of(PodIdentity { uid, ..identity() }).0.protected);
+        for (message, expected) in [
+            (PodMessage::Begin, [Some(Protected::Unknown); 2]),
+            (known(UID.0), [Some(Protected::Unknown); 2]),
+            (PodMessage::Pod(facts), [Some(Protected::Unknown), Some(Protected::Critical)]),
+            (PodMessage::Complete, [None, Some(Protected::Critical)]),
+            // Changes alone follow.
+            (PodMessage::Complete, [None, Some(Protected::Critical)]),
+            (PodMessage::Begin, [None, Some(Protected::Critical)]),
+            (known(7), [None, Some(Protected::Critical)]),
+            (PodMessage::Complete, [Some(Protected::Unknown), Some(Protected::Critical)]),
+        ] {
+            assert!(pods.take(message, both));
+            assert_eq!(protected(&pods), expected, "{message:?}");
+        }
+        assert_eq!(pods.facts.keys().collect::<Vec<_>>(), [&Uid(7)], "a protection is all that is kept of the others");
+    }
+
+    #[test]
     fn a_protection_is_never_withdrawn() {
         let mut pods = Pods::default();
         let present = || HashSet::from([UID]);
@@ -341,6 +377,22 @@ mod tests {
         }
         assert_eq!(pods.of(identity()).0.protected, Some(Protected::Critical));
         assert!(pods.facts.len() <= MOST_PODS && pods.protected.len() <= MOST_PODS);
+    }
+
+    #[test]
+    fn a_pod_that_is_critical_by_what_is_said_now_is_protected_though_protections_were_forgotten() {
+        let mut pods = Pods::default();
+        let critical =
+            |uid| PodMessage::Pod(PodFacts { uid, critical: Some(Critical::Priority), ..PodFacts::default() });
+        pods.take(critical(UID), HashSet::new);
+        pods.take(PodMessage::Complete, HashSet::new);
+        // It has no cgroup meanwhile, and what is said of each of the others is taken back.
+        for forged in (0..=MOST_PODS as u128).map(Uid) {
+            pods.take(critical(forged), HashSet::new);
+            pods.take(PodMessage::Gone(forged), HashSet::new);
+        }
+        assert!(!pods.protected.contains_key(&UID), "there are more protections than there is room for");
+        assert_eq!(pods.of(identity()).0.protected, Some(Protected::Critical));
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Feed {
         match message {
             PodMessage::Pod(facts) => drop(self.sent.insert(facts.uid, facts)),
             PodMessage::Gone(uid) => drop(self.sent.remove(&uid)),
-            PodMessage::Complete => {}
+            PodMessage::Begin | PodMessage::Complete => {}
         }
         Ok(())
     }

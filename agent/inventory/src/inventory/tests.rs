@@ -186,16 +186,44 @@ fn slices_that_are_not_braked_are_reported() {
     }
 }
 
+/// A pod of plain files, and an inventory that knows where pods are.
+const POD: &str =
+    "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice";
+
+fn inventory_of_pods(tree: &Path) -> Inventory {
+    let mut inventory = inventory(tree, 9);
+    inventory.config.patterns.pods = Some(crate::PodRoot::default());
+    inventory
+}
+
+#[test]
+fn a_pod_that_a_monitor_came_into_is_protected_by_the_event_and_needs_no_walk() {
+    use plimsoll_policy::{Protected as Why, Uid};
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    cgroup(tree.path(), POD, 100);
+    let (mut inventory, mut sent) = (inventory_of_pods(tree.path()), Sent::default());
+    let facts = crate::PodFacts { uid: Uid(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef), ..crate::PodFacts::default() };
+    inventory.learn([PodMessage::Pod(facts), PodMessage::Complete].into_iter(), &mut sent);
+    let scope = format!("{POD}/crio-{}.scope", "0".repeat(64));
+    for (path, expected) in [(POD, None), (&scope, Some(Why::Monitored))] {
+        cgroup(tree.path(), path, 100);
+        assert!(inventory.sight_at(path.as_bytes(), &mut sent));
+        let protected = match sent.updates.drain(..).next() {
+            Some(Update::Workload(_, facts)) => facts.pod.expect("it is a pod").protected,
+            other => panic!("sent for {path}: {other:?}"),
+        };
+        assert_eq!(protected, expected, "{path}");
+    }
+}
+
 #[test]
 fn facts_of_a_pod_are_sent_to_the_table_once_and_again_when_they_change() {
     use crate::PodFacts;
     use plimsoll_policy::kubelet::{Amount, QosClass};
     use plimsoll_policy::{Protected as Why, Uid};
     let tree = tempfile::tempdir().expect("a temporary directory");
-    let name = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice";
-    cgroup(tree.path(), name, 100);
-    let mut inventory = inventory(tree.path(), 9);
-    inventory.config.patterns.pods = Some(crate::PodRoot::default());
+    cgroup(tree.path(), POD, 100);
+    let mut inventory = inventory_of_pods(tree.path());
     let (mut sent, mut table) = (Sent::default(), Table::with_slots(9));
     let uid = Uid(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
     let facts =
