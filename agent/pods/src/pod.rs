@@ -48,8 +48,8 @@ pub struct Pod {
     pub qos: QosClass,
     /// It is critical and of the class `system-node-critical`.
     pub is_node_critical: bool,
-    /// Others wait for it where it stands still: it mounts file systems for them, serves them as a volume plugin or
-    /// through FUSE, or is in the machine's PID namespace.
+    /// Others may wait for it where it stands still: it is privileged, mounts file systems for them, serves them as a
+    /// volume plugin or through FUSE, has a directory above that of plugins or devices, or is in the machine's PID namespace.
     pub serves_others: bool,
     /// What it requests, with texts for messages.
     pub spec: Spec,
@@ -121,14 +121,18 @@ impl TryFrom<api::Pod> for Pod {
 const SERVED: [&str; 3] = ["/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/dev/fuse"];
 
 fn serves_others(spec: &api::PodSpec) -> bool {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let mut mounts = containers.flat_map(|container| container.volume_mounts.iter().flatten());
+    let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let is_privileged = |container: &api::Container| container.security_context.as_ref()?.privileged;
+    let mut mounts = containers().flat_map(|container| container.volume_mounts.iter().flatten());
     let mut volumes = spec.volumes.iter().flatten();
     spec.host_pid == Some(true)
+        || containers().any(|container| is_privileged(container) == Some(true))
         || mounts.any(|mount| mount.mount_propagation.as_deref() == Some("Bidirectional"))
         || volumes.any(|volume| {
             let path = volume.host_path.as_ref().map(|host| Path::new(&host.path));
-            path.is_some_and(|path| SERVED.iter().any(|served| path.starts_with(served)))
+            path.is_some_and(|path| {
+                SERVED.iter().any(|served| path.starts_with(served) || Path::new(served).starts_with(path))
+            })
         })
 }
 
@@ -274,6 +278,8 @@ mod tests {
                 "mountPropagation": "{propagation}"}}]}}]}}"#
             )
         };
+        let privileged =
+            |of: &str, is| format!(r#"{{"{of}": [{{"name": "c", "securityContext": {{"privileged": {is}}}}}]}}"#);
         let host = |path: &str| format!(r#"{{"volumes": [{{"name": "v", "hostPath": {{"path": "{path}"}}}}]}}"#);
         for (spec, serves) in [
             ("{}".to_owned(), false),
@@ -284,6 +290,13 @@ mod tests {
             (host("/var/lib/kubelet/plugins/ebs.csi.aws.com/"), true),
             (host("/dev/fuse"), true),
             (host("/var/log"), false),
+            (host("/dev/"), true),
+            (host("/var/lib/kubelet"), true),
+            (host("/"), true),
+            (host("/var/lib/kubelet/pods"), false),
+            (privileged("containers", true), true),
+            (privileged("containers", false), false),
+            (privileged("initContainers", true), true),
         ] {
             assert_eq!(pod("null", &spec, "null").serves_others, serves, "{spec}");
         }
