@@ -73,8 +73,12 @@ fn known_pods(configuration: &Configuration) -> Pods {
     let Some(path) = &configuration.machine.pod_facts else { return pods };
     let read = std::fs::read(path).map_err(anyhow::Error::from);
     match read.and_then(|bytes| crate::services::facts_of(&bytes, &mut HashMap::new())) {
-        Ok(known) => {
-            for message in known.into_values().map(PodMessage::Pod).chain([PodMessage::Complete]) {
+        Ok(listed) => {
+            if let Some(error) = listed.first_error {
+                let (path, unread) = (path.display(), listed.unread);
+                crate::log::complain(&format!("nothing is known of {unread} pods: {path}: line {error}"));
+            }
+            for message in listed.pods.into_values().map(PodMessage::Pod).chain([PodMessage::Complete]) {
                 pods.take(message, HashSet::new);
             }
         }

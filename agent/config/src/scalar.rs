@@ -14,7 +14,7 @@ use serde::de::{Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 /// One way to write a value as a text.
 pub(crate) trait Scalar {
@@ -177,19 +177,22 @@ impl Scalar for Directory {
     }
 }
 
-/// A file that is read while the agent runs.
+/// A file that is read while the agent runs. What reads it reaches all of its directory, which so is not the root's.
 pub(crate) struct Source;
 
 impl Scalar for Source {
     type Value = Option<PathBuf>;
 
     fn expected() -> String {
-        "an absolute path of a file".to_owned()
+        "an absolute path of a file that is not in /, without ..".to_owned()
     }
 
     fn parse(text: &str) -> Option<Option<PathBuf>> {
         let path = Some(PathBuf::from(text)).filter(|_| !text.is_empty());
-        path.iter().all(|path| path.is_absolute() && path.file_name().is_some()).then_some(path)
+        let is_below_root =
+            |path: &Path| path != Path::new("/") && !path.components().any(|part| part == Component::ParentDir);
+        let is_file = |path: &PathBuf| path.is_absolute() && path.file_name().is_some();
+        path.iter().all(|path| is_file(path) && path.parent().is_some_and(is_below_root)).then_some(path)
     }
 
     fn write(path: &Option<PathBuf>) -> Value {
@@ -197,7 +200,7 @@ impl Scalar for Source {
     }
 
     fn schema() -> Schema {
-        json_schema!({ "type": "string", "pattern": "^(/.*)?$" })
+        json_schema!({ "type": "string", "pattern": "^(/+[^/]+/.*)?$" })
     }
 }
 

@@ -368,7 +368,23 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
         ),
         (
             "machine: {podFacts: pods.json}",
-            "test.yaml:1: machine.podFacts: \"pods.json\": expected an absolute path of a file",
+            "test.yaml:1: machine.podFacts: \"pods.json\": expected an absolute path of a file that is not in /, \
+             without ..",
+        ),
+        (
+            "machine: {podFacts: /pods.json}",
+            "test.yaml:1: machine.podFacts: \"/pods.json\": expected an absolute path of a file that is not in /, \
+             without ..",
+        ),
+        (
+            "machine: {podFacts: //./pods.json}",
+            "test.yaml:1: machine.podFacts: \"//./pods.json\": expected an absolute path of a file that is not in /, \
+             without ..",
+        ),
+        (
+            "machine: {podFacts: /run/../pods.json}",
+            "test.yaml:1: machine.podFacts: \"/run/../pods.json\": expected an absolute path of a file that is not in /, \
+             without ..",
         ),
         (
             "machine: {stateDirectory: run}",

@@ -43,7 +43,6 @@ const COMMON: &[c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
-    libc::SYS_shutdown,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     // Memory.
@@ -78,8 +77,8 @@ const COMMON_HERE: &[c_long] = &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS
 #[cfg(not(target_arch = "x86_64"))]
 const COMMON_HERE: &[c_long] = &[];
 
-/// To answer HTTP requests.
-const SERVER: &[c_long] = &[libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4];
+/// To answer HTTP requests, and to end them.
+const SERVER: &[c_long] = &[libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4, libc::SYS_shutdown];
 
 /// To see whether a file has changed; Landlock names the one directory.
 const STAT: &[c_long] = &[libc::SYS_statx, libc::SYS_newfstatat];
@@ -286,7 +285,7 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{ErrorKind, Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use std::process::Command;
 
@@ -363,6 +362,8 @@ mod tests {
             rustix::net::send(&ours, b"x", rustix::net::SendFlags::NOSIGNAL).expect("it is open");
             theirs.read_exact(&mut [0]).expect("it was sent");
             ours.flush().expect("it is open");
+            // The core would be sent nothing by those that are started after it.
+            assert!(is_refused(ours.shutdown(Shutdown::Both)));
             assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
         });
     }

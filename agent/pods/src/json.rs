@@ -70,22 +70,36 @@ struct List<'a> {
 }
 
 /// Reads a list of pods as `kubectl get pods -o json` and a kubelet's `/pods` print it. Each has a name and a UID.
+///
+/// # Errors
+/// Where it is no such list, or where one of the pods cannot be read.
 pub fn read_pods(bytes: &[u8]) -> Result<Vec<Pod>, ReadError> {
+    pods_of(bytes)?.collect()
+}
+
+/// The same, each pod by itself: one that cannot be read leaves the others.
+///
+/// # Errors
+/// Where it is no list of pods.
+pub fn pods_of(bytes: &[u8]) -> Result<impl Iterator<Item = Result<Pod, ReadError>>, ReadError> {
     let list: List<'_> = serde_json::from_slice(bytes).map_err(|error| {
         let hint = core::str::from_utf8(bytes).ok().and_then(not_a_list_of_pods);
         hint.map_or_else(|| placed(&error, 1), |hint| ReadError::whole(1, hint))
     })?;
-    let read = |(index, raw): (usize, &&RawValue)| {
+    // Lines are counted once for all pods: a list of thousands has as many errors, if its author likes.
+    let (mut before, mut counted) = (0, 0);
+    let read = move |(index, raw): (usize, &RawValue)| {
         let (raw, begin) = (raw.get().as_bytes(), raw.get().as_ptr().addr() - bytes.as_ptr().addr());
-        let line = 1 + bytes.iter().take(begin).filter(|byte| **byte == b'\n').count();
-        pod(raw, line).map_err(|error| {
+        before += bytes.iter().take(begin).skip(counted).filter(|byte| **byte == b'\n').count();
+        counted = begin;
+        pod(raw, 1 + before).map_err(|error| {
             let ReadError { line, key, why } = error;
             let key = if key == "." { format!("items[{index}]") } else { format!("items[{index}].{key}") };
             let why = name(raw).map_or(why.clone(), |name| format!("pod {name}: {why}"));
             ReadError { line, key, why }
         })
     };
-    list.items.iter().enumerate().map(read).collect()
+    Ok(list.items.into_iter().enumerate().map(read))
 }
 
 fn pod(bytes: &[u8], line: usize) -> Result<Pod, ReadError> {
@@ -159,6 +173,18 @@ mod tests {
             let error = read_pods(text.as_bytes()).map(drop).expect_err(&text).to_string();
             assert!(error.starts_with(&begin), "{text}\n{error}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_read_leaves_the_others_and_each_has_its_line() {
+        let pod = |uid: &str| format!(r#"{{"metadata": {{"name": "a", "uid": {uid}}}}}"#);
+        let text = format!("{{\"items\": [\n{},\n\n{}, {},\n{}]}}", pod("1"), pod("\"2\""), pod("3"), pod("4"));
+        let lines: Vec<_> = pods_of(text.as_bytes())
+            .expect("a list")
+            .map(|read| read.map(|pod| pod.uid).map_err(|error| (error.line, error.key)))
+            .collect();
+        let wrong = |line, index| Err((line, format!("items[{index}].metadata.uid")));
+        assert_eq!(lines, [wrong(2, 0), Ok("2".to_owned()), wrong(4, 2), wrong(5, 3)]);
     }
 
     #[test]

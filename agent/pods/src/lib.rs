@@ -14,7 +14,7 @@ mod pod;
 mod spec;
 mod stats;
 
-pub use json::{ReadError, parse, read_pods};
+pub use json::{ReadError, parse, pods_of, read_pods};
 pub use observed::{Observed, observed};
 pub use pod::{DaemonSet, Pod};
 pub use spec::{Container, FieldError, Requirements, Resources, Spec, Volume};

@@ -27,7 +27,8 @@ pub struct Pod {
     pub name: String,
     /// Its UID as it is written, by which statistics and cgroups are joined; empty for none.
     pub uid: String,
-    /// Of a mirror pod, the UID of the static pod that it stands for (`kubernetes.io/config.hash`).
+    /// Of a mirror pod, the UID of the static pod that it stands for (`kubernetes.io/config.hash`). Of a pod without
+    /// `kubernetes.io/config.mirror`, which runs by itself, none.
     pub static_uid: Option<String>,
     /// The DaemonSet that owns it.
     pub daemon_set: Option<DaemonSet>,
@@ -47,8 +48,8 @@ pub struct Pod {
     pub qos: QosClass,
     /// It is critical and of the class `system-node-critical`.
     pub is_node_critical: bool,
-    /// Others wait for it where it stands still: it mounts file systems for them, serves them as a volume plugin or
-    /// through FUSE, or is in the machine's PID namespace.
+    /// Others may wait for it where it stands still: it is privileged, mounts file systems for them, serves them as a
+    /// volume plugin or through FUSE, has a directory above that of plugins or devices, or is in the machine's PID namespace.
     pub serves_others: bool,
     /// What it requests, with texts for messages.
     pub spec: Spec,
@@ -79,9 +80,9 @@ impl TryFrom<api::Pod> for Pod {
         let mut spec = Spec::read(spec)?;
         spec.add_ids(&status);
         let annotations = metadata.annotations.unwrap_or_default();
+        let is_mirror = annotations.contains_key("kubernetes.io/config.mirror");
         let (qos, facts) = spec.with(|spec| {
             let source = annotations.get("kubernetes.io/config.source").map(String::as_str);
-            let is_mirror = annotations.contains_key("kubernetes.io/config.mirror");
             let spec = PodSpec { priority, source, is_mirror, ..spec };
             let facts = kubelet::Pod {
                 priority: priority.unwrap_or(0),
@@ -100,7 +101,7 @@ impl TryFrom<api::Pod> for Pod {
         Ok(Self {
             namespace: metadata.namespace.unwrap_or_default(),
             name: metadata.name.unwrap_or_default(),
-            static_uid: annotations.get("kubernetes.io/config.hash").filter(|hash| **hash != uid).cloned(),
+            static_uid: annotations.get("kubernetes.io/config.hash").filter(|hash| is_mirror && **hash != uid).cloned(),
             uid,
             daemon_set: daemon_set.map(|owner| DaemonSet { uid: OwnerUid(Uid::of(&owner.uid).0), name: owner.name }),
             node: node.unwrap_or_default(),
@@ -120,14 +121,18 @@ impl TryFrom<api::Pod> for Pod {
 const SERVED: [&str; 3] = ["/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/dev/fuse"];
 
 fn serves_others(spec: &api::PodSpec) -> bool {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let mut mounts = containers.flat_map(|container| container.volume_mounts.iter().flatten());
+    let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let is_privileged = |container: &api::Container| container.security_context.as_ref()?.privileged;
+    let mut mounts = containers().flat_map(|container| container.volume_mounts.iter().flatten());
     let mut volumes = spec.volumes.iter().flatten();
     spec.host_pid == Some(true)
+        || containers().any(|container| is_privileged(container) == Some(true))
         || mounts.any(|mount| mount.mount_propagation.as_deref() == Some("Bidirectional"))
         || volumes.any(|volume| {
             let path = volume.host_path.as_ref().map(|host| Path::new(&host.path));
-            path.is_some_and(|path| SERVED.iter().any(|served| path.starts_with(served)))
+            path.is_some_and(|path| {
+                SERVED.iter().any(|served| path.starts_with(served) || Path::new(served).starts_with(path))
+            })
         })
 }
 
@@ -255,6 +260,8 @@ mod tests {
             (Some(Protected::Mirror), true, true)
         );
         assert_eq!(["u", "h", "a"].map(|uid| mirror.has_uid(uid)), [true, true, false]);
+        let no_mirror = pod(r#"{"kubernetes.io/config.hash": "h"}"#, "{}", "{}");
+        assert!(!no_mirror.has_uid("h"), "its author would have it taken for another");
         let of_file = r#"{"kubernetes.io/config.source": "file"}"#;
         assert_eq!(pod(of_file, "{}", "{}").protected(), Some(Protected::Static));
         let critical = pod("{}", r#"{"priority": 2000001000, "priorityClassName": "system-node-critical"}"#, "{}");
@@ -271,6 +278,8 @@ mod tests {
                 "mountPropagation": "{propagation}"}}]}}]}}"#
             )
         };
+        let privileged =
+            |of: &str, is| format!(r#"{{"{of}": [{{"name": "c", "securityContext": {{"privileged": {is}}}}}]}}"#);
         let host = |path: &str| format!(r#"{{"volumes": [{{"name": "v", "hostPath": {{"path": "{path}"}}}}]}}"#);
         for (spec, serves) in [
             ("{}".to_owned(), false),
@@ -281,6 +290,13 @@ mod tests {
             (host("/var/lib/kubelet/plugins/ebs.csi.aws.com/"), true),
             (host("/dev/fuse"), true),
             (host("/var/log"), false),
+            (host("/dev/"), true),
+            (host("/var/lib/kubelet"), true),
+            (host("/"), true),
+            (host("/var/lib/kubelet/pods"), false),
+            (privileged("containers", true), true),
+            (privileged("containers", false), false),
+            (privileged("initContainers", true), true),
         ] {
             assert_eq!(pod("null", &spec, "null").serves_others, serves, "{spec}");
         }

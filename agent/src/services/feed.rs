@@ -26,7 +26,9 @@ impl Core {
 pub(super) struct Feed {
     known: Option<BTreeMap<Uid, PodFacts>>,
     sent: BTreeMap<Uid, PodFacts>,
-    /// No longer than what is known and what was sent together.
+    /// The core knows that all is sent once more: it may know pods of an earlier process that have gone since.
+    has_begun: bool,
+    /// No longer than what is known and what was sent together, and two more.
     next: VecDeque<PodMessage>,
 }
 
@@ -34,6 +36,7 @@ impl Feed {
     /// A new core was sent nothing yet.
     pub(super) fn begin(&mut self) {
         self.sent.clear();
+        self.has_begun = false;
         self.plan();
     }
 
@@ -44,10 +47,11 @@ impl Feed {
     }
 
     fn plan(&mut self) {
-        let Self { known, sent, next } = self;
+        let Self { known, sent, has_begun, next } = self;
         next.clear();
         // What was never read is not sent as nothing.
         let Some(known) = known else { return };
+        next.extend((!*has_begun).then_some(PodMessage::Begin));
         next.extend(sent.keys().filter(|uid| !known.contains_key(uid)).map(|uid| PodMessage::Gone(*uid)));
         let changed = known.values().filter(|facts| sent.get(&facts.uid) != Some(facts));
         next.extend(changed.map(|facts| PodMessage::Pod(*facts)));
@@ -65,9 +69,10 @@ impl Feed {
         core.send(message).await?;
         self.next.pop_front();
         match message {
+            PodMessage::Begin => self.has_begun = true,
             PodMessage::Pod(facts) => drop(self.sent.insert(facts.uid, facts)),
             PodMessage::Gone(uid) => drop(self.sent.remove(&uid)),
-            PodMessage::Begin | PodMessage::Complete => {}
+            PodMessage::Complete => {}
         }
         Ok(())
     }
@@ -106,12 +111,15 @@ mod tests {
             };
             let of =
                 |uids: &[u128], priority| pods(uids, priority).into_values().map(PodMessage::Pod).collect::<Vec<_>>();
-            let complete = vec![PodMessage::Complete];
+            let [begin, complete] = [PodMessage::Begin, PodMessage::Complete].map(|message| vec![message]);
             let (core, socket) = connect();
             feed.begin();
             assert_eq!(received(&mut feed, &core, &socket).await, [], "nothing was read yet");
             feed.learn(pods(&[1, 2], 0));
-            assert_eq!(received(&mut feed, &core, &socket).await, [of(&[1, 2], 0), complete.clone()].concat());
+            assert_eq!(
+                received(&mut feed, &core, &socket).await,
+                [begin.clone(), of(&[1, 2], 0), complete.clone()].concat()
+            );
             let mut changed = pods(&[2], 5);
             changed.extend(pods(&[3], 0));
             feed.learn(changed);
@@ -120,7 +128,12 @@ mod tests {
             assert_eq!(received(&mut feed, &core, &socket).await, expected);
             let (core, socket) = connect();
             feed.begin();
-            assert_eq!(received(&mut feed, &core, &socket).await, [of(&[2], 5), of(&[3], 0), complete].concat());
+            // What is learned meanwhile does not begin it once more.
+            feed.send_next(Some(&core)).await.expect("it runs");
+            feed.send_next(Some(&core)).await.expect("it runs");
+            feed.learn(pods(&[2, 4], 5));
+            let expected = [begin, of(&[2], 5), of(&[4], 5), complete].concat();
+            assert_eq!(received(&mut feed, &core, &socket).await, expected);
             drop(socket);
             feed.begin();
             feed.send_next(Some(&core)).await.expect_err("it has ended");

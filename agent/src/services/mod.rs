@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use plimsoll_inventory::Protected;
-use plimsoll_node::{capabilities, system_calls};
+use plimsoll_node::{capabilities, priority, system_calls};
 use plimsoll_report::Log;
 use plimsoll_state::handover;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -28,6 +28,11 @@ pub(crate) use pod_file::facts_of;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_millis(500);
+
+/// The OOM killer's adjustment of this process: as the kubelet gives pods of best effort, among which the largest is first.
+/// What it sent holds without it, and it is started again; so where a list of pods makes it large, it ends before a workload
+/// that has a request does. The other processes have the supervisor's, which it would have else.
+const OOM_SCORE: i16 = 1000;
 
 /// What the supervisor starts it with.
 #[derive(Debug, clap::Args)]
@@ -54,7 +59,9 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
     let path = configuration.machine.pod_facts.as_deref().context("there is nothing to do: no podFacts")?;
     let file = PodFile::open(path)?;
-    let mut troubles = SERVICES.confine(Files::Read(file.directory()))?;
+    // While the file is still its own to write: after it became another user it is root's.
+    let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
+    troubles.extend(SERVICES.confine(Files::Read(file.directory()))?);
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
@@ -106,8 +113,9 @@ async fn serve(socket: std::os::unix::net::UnixDatagram, mut file: PodFile) -> a
                 }
             }
             sent = feed.send_next(core.as_ref()) => {
-                // It has ended; the next one is on its way.
-                if sent.is_err() {
+                // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
+                if let Err(error) = sent {
+                    tracing::warn!("the core is not sent what is known of pods, until it is started again: {error}");
                     core = None;
                 }
             }

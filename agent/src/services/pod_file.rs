@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail, ensure};
 use plimsoll_inventory::{MOST_PODS, PodFacts};
 use plimsoll_node::clock::monotonic;
-use plimsoll_pods::{Pod, read_pods};
+use plimsoll_pods::{Pod, ReadError, pods_of};
 use plimsoll_policy::Uid;
-use plimsoll_policy::kubelet::Critical;
+use plimsoll_policy::kubelet::{Critical, PodSpec};
 use plimsoll_units::MonotonicNs;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 
@@ -39,6 +39,8 @@ pub(super) struct PodFile {
     seen: Option<Content>,
     was_read: bool,
     trouble: Option<String>,
+    /// How many pods of it could not be read.
+    unread: usize,
     /// When each pod was started, as it was found first: a clock that is set does not change it.
     started: HashMap<Uid, MonotonicNs>,
 }
@@ -53,7 +55,16 @@ impl PodFile {
         let directory = openat(CWD, folder, how, Mode::empty())
             .with_context(|| format!("podFacts: cannot open the directory {}", folder.display()))?;
         let (path, name) = (path.to_owned(), name.to_owned());
-        Ok(Self { path, directory, name, seen: None, was_read: false, trouble: None, started: HashMap::new() })
+        Ok(Self {
+            path,
+            directory,
+            name,
+            seen: None,
+            was_read: false,
+            trouble: None,
+            unread: 0,
+            started: HashMap::new(),
+        })
     }
 
     pub(super) fn directory(&self) -> BorrowedFd<'_> {
@@ -65,8 +76,10 @@ impl PodFile {
     pub(super) fn read_changed(&mut self) -> Option<BTreeMap<Uid, PodFacts>> {
         match self.read() {
             Ok(None) => None,
-            Ok(Some(pods)) => {
-                let (count, path) = (pods.len(), self.path.display());
+            Ok(Some(listed)) => {
+                self.report_unread(&listed);
+                let (pods, path) = (listed.pods, self.path.display());
+                let count = pods.len();
                 if self.trouble.take().is_some() || !self.was_read {
                     tracing::info!(pods = count, "{count} pods are known from {path}");
                 } else {
@@ -89,7 +102,16 @@ impl PodFile {
         }
     }
 
-    fn read(&mut self) -> anyhow::Result<Option<BTreeMap<Uid, PodFacts>>> {
+    /// Once for so many: what is wrong stands in another line after each change.
+    fn report_unread(&mut self, listed: &Listed) {
+        let (unread, path) = (listed.unread, self.path.display());
+        if let Some(error) = listed.first_error.as_ref().filter(|_| unread != self.unread) {
+            tracing::warn!(unread, "podFacts {path}: {unread} pods cannot be read and are never evicted; line {error}");
+        }
+        self.unread = unread;
+    }
+
+    fn read(&mut self) -> anyhow::Result<Option<Listed>> {
         let found = statat(&self.directory, &self.name, AtFlags::empty()).context(" it is not there")?;
         if self.seen == Some(content(&found)) {
             return Ok(None);
@@ -105,46 +127,84 @@ impl PodFile {
         // A file that is wrong is not read again before it changes.
         self.seen = Some(content(&opened));
         ensure!(bytes.len() as u64 <= MOST_BYTES, " it is longer than {MOST_BYTES} bytes");
-        let pods = facts_of(&bytes, &mut self.started)?;
-        self.started.retain(|uid, _| pods.contains_key(uid));
-        Ok(Some(pods))
+        let listed = facts_of(&bytes, &mut self.started)?;
+        self.started.retain(|uid, _| listed.pods.contains_key(uid));
+        Ok(Some(listed))
     }
 }
 
-/// What a list of pods says of each that has not ended, by the UID of its cgroup. `started` has what was found first.
-pub(crate) fn facts_of(
-    bytes: &[u8],
-    started: &mut HashMap<Uid, MonotonicNs>,
-) -> anyhow::Result<BTreeMap<Uid, PodFacts>> {
+/// What a list of pods says.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    /// Of each that has not ended, by the UID of its cgroup.
+    pub(crate) pods: BTreeMap<Uid, PodFacts>,
+    /// How many cannot be read. They are left out, so that nothing is known of them and they are protected: the author of
+    /// one must not keep what is known of all others from being renewed.
+    pub(crate) unread: usize,
+    /// Why the first of those cannot be.
+    pub(crate) first_error: Option<ReadError>,
+}
+
+/// Reads a list of pods. `started` has what was found first.
+///
+/// # Errors
+/// Where it is no such list, or has more than [`MOST_PODS`] that have not ended.
+pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) -> anyhow::Result<Listed> {
     let (now, since_epoch) =
         (monotonic(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-    let mut pods = BTreeMap::new();
-    for pod in read_pods(bytes)?.iter().filter(|pod| !pod.has_ended) {
-        let mut facts = facts(pod);
+    let mut listed = Listed::default();
+    for read in pods_of(bytes)? {
+        let Listed { pods, unread, first_error } = &mut listed;
+        let pod = match read {
+            Ok(pod) if pod.has_ended => continue,
+            Ok(pod) => pod,
+            Err(error) => {
+                first_error.get_or_insert(error);
+                *unread += 1;
+                ensure_room(pods.len() + *unread)?;
+                continue;
+            }
+        };
+        let mut facts = facts(&pod);
         if let Some(MonotonicNs(at)) = pod.started {
             let ago = since_epoch.saturating_sub(Duration::from_nanos(at));
             let at = MonotonicNs(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)));
             facts.started = Some(*started.entry(facts.uid).or_insert(at));
         }
-        // Of two with one UID the protected one counts.
+        // Of two with one UID the protected one counts; a mirror only where none has the UID as its own. A UUID without
+        // its dashes is no other UID, so the author of a pod could have a mirror say that it is static.
+        let weight = |facts: &PodFacts| match facts.critical {
+            Some(Critical::Static | Critical::Mirror) => 0,
+            None => 1,
+            Some(Critical::Priority) => 2,
+        };
         let known = pods.entry(facts.uid).or_insert(facts);
-        if known.critical.is_none() {
+        if weight(&facts) > weight(known) {
             *known = facts;
         }
+        ensure_room(pods.len() + *unread)?;
     }
-    let most = MOST_PODS;
-    ensure!(pods.len() <= most, " it has {} pods, of {most} at most: list those of this node alone", pods.len());
-    Ok(pods)
+    Ok(listed)
 }
 
+fn ensure_room(count: usize) -> anyhow::Result<()> {
+    let most = MOST_PODS;
+    ensure!(count <= most, " it has more than {most} pods: list those of this node alone");
+    Ok(())
+}
+
+/// Anyone who makes a pod writes its annotations, and what a kubelet corrects of them in its own memory
+/// (`kubernetes.io/config.source`; `applyDefaults`, pkg/kubelet/config/common.go) an API server still prints as it was
+/// written. So they make no pod critical by themselves. A mirror is believed as far as it names what has the UID of a
+/// static pod, a hash without dashes: it does not run, and can protect only that.
 fn facts(pod: &Pod) -> PodFacts {
-    // Anyone who makes a pod writes its annotations. That of a mirror can only protect what it names.
-    let is_mirror = matches!(pod.facts.critical, Some(Critical::Static | Critical::Mirror));
-    let uid = pod.static_uid.as_deref().filter(|_| is_mirror).unwrap_or(&pod.uid);
+    let is_hash = |uid: &&str| uid.len() == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let static_uid = pod.static_uid.as_deref().filter(is_hash);
+    let by_priority = PodSpec { priority: Some(pod.facts.priority), ..PodSpec::default() }.critical();
     PodFacts {
-        uid: Uid::of(uid),
+        uid: Uid::of(static_uid.unwrap_or(&pod.uid)),
         priority: pod.facts.priority,
-        critical: pod.facts.critical,
+        critical: static_uid.map(|_| Critical::Mirror).or(by_priority),
         memory_request: pod.memory_request(),
         grace_seconds: pod.facts.grace_seconds.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)),
         daemon_set: pod.daemon_set.as_ref().map(|owner| owner.uid),
@@ -202,15 +262,61 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_named_with_its_place() {
-        let wrong = list(&[pod("1", "{}", "1Q", "{}")]);
-        let error = facts_of(wrong.as_bytes(), &mut HashMap::new()).expect_err("it is wrong").to_string();
+    fn a_pod_that_is_wrong_is_named_with_its_place_and_left_out_alone() {
+        let wrong = list(&[pod("1", "{}", "1Q", "{}"), pod("2", "{}", "2Mi", "{}"), "7".to_owned()]);
+        let listed = facts_of(wrong.as_bytes(), &mut HashMap::new()).expect("it is a list");
+        let error = listed.first_error.expect("it is wrong").to_string();
         let begin = "1: items[0].spec.containers[0].resources.requests.memory: pod a: expected a quantity";
         assert!(error.starts_with(begin), "{error}");
-        let many: Vec<_> =
-            (0..=MOST_PODS).map(|uid| format!(r#"{{"metadata": {{"name": "a", "uid": "{uid}"}}}}"#)).collect();
-        let error = facts_of(list(&many).as_bytes(), &mut HashMap::new()).expect_err("it is too long").to_string();
-        assert_eq!(error, " it has 4097 pods, of 4096 at most: list those of this node alone");
+        assert_eq!((listed.pods.into_keys().collect(), listed.unread), (vec![Uid::of("2")], 2));
+    }
+
+    #[test]
+    fn a_list_is_refused_where_it_is_none_or_too_long() {
+        let error = facts_of(b"{}", &mut HashMap::new()).expect_err("it is wrong").to_string();
+        assert!(error.starts_with("1: it has no list named items"), "{error}");
+        let read = |count: usize, written: &dyn Fn(usize) -> String| {
+            let many: Vec<_> = (0..count).map(written).collect();
+            facts_of(list(&many).as_bytes(), &mut HashMap::new()).map(|listed| listed.pods.len() + listed.unread)
+        };
+        let known = |uid| format!(r#"{{"metadata": {{"name": "a", "uid": "{uid}"}}}}"#);
+        let unread = |_| "{}".to_owned();
+        for written in [&known as &dyn Fn(usize) -> String, &unread] {
+            assert_eq!(read(MOST_PODS, written).expect("it is not too long"), MOST_PODS);
+            let error = read(MOST_PODS + 1, written).expect_err("it is too long").to_string();
+            assert_eq!(error, " it has more than 4096 pods: list those of this node alone");
+        }
+    }
+
+    #[test]
+    fn annotations_alone_protect_no_pod_of_their_author() {
+        let uid = "01234567-89ab-cdef-0123-456789abcdee";
+        let undashed = uid.replace('-', "");
+        let mirror = |uid: &str| {
+            format!(
+                r#"{{"kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": "{uid}",
+                "kubernetes.io/config.hash": "{uid}"}}"#
+            )
+        };
+        let own = pod(uid, "{}", "2Mi", "{}");
+        let urgent = own.replace("\"priority\": 7", "\"priority\": 2000000000");
+        for (pods, critical) in [
+            (&[pod(uid, r#"{"kubernetes.io/config.source": "file"}"#, "2Mi", "{}")][..], None),
+            (&[pod(uid, r#"{"kubernetes.io/config.mirror": "x"}"#, "2Mi", "{}")], None),
+            (&[pod(uid, &mirror(uid), "2Mi", "{}")], None),
+            (&[own.clone(), pod("1", &mirror(uid), "1Mi", "{}")], None),
+            (&[own.clone(), pod("1", &mirror(&undashed), "1Mi", "{}")], None),
+            (&[pod("1", &mirror(&undashed), "1Mi", "{}"), own], None),
+            (&[urgent], Some(Critical::Priority)),
+        ] {
+            let text = list(pods);
+            let known = facts_of(text.as_bytes(), &mut HashMap::new()).expect("it is in order");
+            let facts = known.pods[&Uid::of(uid)];
+            assert_eq!((facts.critical, facts.memory_request), (critical, Bytes::mib(2)), "{text}");
+        }
+        let mirror_alone = list(&[pod("1", &mirror(uid), "1Mi", "{}")]);
+        let known = facts_of(mirror_alone.as_bytes(), &mut HashMap::new()).expect("it is in order");
+        assert_eq!(known.pods.into_keys().collect::<Vec<_>>(), [Uid::of("1")]);
     }
 
     #[test]
@@ -228,7 +334,7 @@ mod tests {
             pod("3", "{}", "4Mi", r#"{"phase": "Succeeded"}"#),
         ]);
         let mut started = HashMap::new();
-        let pods = facts_of(text.as_bytes(), &mut started).expect("it is in order");
+        let pods = facts_of(text.as_bytes(), &mut started).expect("it is in order").pods;
         let known = PodFacts {
             uid: Uid::of(uid),
             priority: 7,
@@ -251,6 +357,6 @@ mod tests {
         assert_eq!(pods.len(), 3);
         started.insert(Uid::of(uid), MonotonicNs(77));
         let again = facts_of(text.as_bytes(), &mut started).expect("it is in order");
-        assert_eq!(again[&Uid::of(uid)].started, Some(MonotonicNs(77)), "as it was found first");
+        assert_eq!(again.pods[&Uid::of(uid)].started, Some(MonotonicNs(77)), "as it was found first");
     }
 }

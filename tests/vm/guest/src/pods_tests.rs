@@ -60,8 +60,34 @@ fn tell(text: &str) -> Result<()> {
     Ok(fs::rename(&next, FACTS)?)
 }
 
-/// The pod that grew over its request is evicted, whole, and none that is protected, unknown, within its request or did not
-/// grow; also where the facts cannot be read any more, and where the process that reads them is killed or hangs.
+fn memory_is_back(scene: &Scene) -> Result<()> {
+    wait_for("memory is back", PATIENCE, || {
+        Ok(crate::machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + ROOM / 4 * MIB)
+    })
+}
+
+/// A pod that crosses the threshold by itself is decided about, and lives.
+fn expect_spared(scene: &mut Scene, pod: &Pod) -> Result<()> {
+    scene.agent.empty_log()?;
+    let mut hog = Hog::start("anon", pod.container.path(), HOG, &["--hold", "60"])?;
+    let mut ended = None;
+    wait_for("a pod that is protected has crossed the threshold, and nothing is evicted", PATIENCE, || {
+        ended = hog.child.try_wait()?;
+        let has_grown = pod.cgroup.current()? >= HOG as u64 * MIB;
+        let is_spared = || scene.agent.plans().iter().any(|plan| plan["outcome"] == "unattributed");
+        Ok(ended.is_some() || has_grown && is_spared())
+    })
+    .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
+    ensure!(ended.is_none(), "it died: {ended:?}: {}", scene.agent.text());
+    scene.check()?;
+    hog.child.kill()?;
+    hog.child.wait()?;
+    memory_is_back(scene)
+}
+
+/// The pod that grew over its request is evicted, whole, and none that is within its request or did not grow, nor one that
+/// is protected or unknown, also where that is what grew. The same where the facts cannot be read any more, and where the
+/// process that reads them is killed, after which what is new in them counts, or hangs.
 pub(crate) fn ranked_by_facts() -> Result<()> {
     let memory = |request: &str, limit: &str| json!({"requests": {"memory": request}, "limits": {"memory": limit}});
     let guaranteed = json!({"requests": {"memory": "64Mi", "cpu": 1}, "limits": {"memory": "64Mi", "cpu": 1}});
@@ -85,13 +111,32 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
     };
     says(&scene, "4 pods are known")?;
     let mut little = Hog::start("anon", high.container.path(), 16, &["--rate", "8", "--hold", "300"])?;
-    for trouble in ["none", "broken", "killed", "stopped"] {
+    let known: Vec<&Value> = [&high, &over, &bystander, &critical, &unknown].map(|pod| &pod.facts).into();
+    let all = json!({"items": known}).to_string();
+    for trouble in ["none", "protected", "broken", "killed", "stopped"] {
         match trouble {
             "broken" => {
                 tell("{\"items\": [{")?;
                 says(&scene, "is not renewed")?;
             }
-            "killed" => kill_process(scene.agent.process("services")?, Signal::KILL)?,
+            // All that is known is in place, as the first eviction showed.
+            "protected" => {
+                expect_spared(&mut scene, &critical).context("the critical pod")?;
+                expect_spared(&mut scene, &unknown).context("the pod that the file does not name")?;
+            }
+            // The next one reads that the unknown pod is one that may be evicted.
+            "killed" => {
+                kill_process(scene.agent.process("services")?, Signal::KILL)?;
+                tell(&all)?;
+                says(&scene, "5 pods are known")?;
+                scene.agent.empty_log()?;
+                let (_, mut idle) =
+                    others.remove(others.iter().position(|(name, _)| *name == "unknown").context("it is there")?);
+                let mut hog = Hog::start("anon", unknown.container.path(), HOG, &["--hold", "60"])?;
+                scene.expect_killed(&mut hog, &unknown.cgroup).context("the pod that has come to be known")?;
+                idle.wait()?;
+                memory_is_back(&scene)?;
+            }
             "stopped" => {
                 wait_for("services runs again", PATIENCE, || Ok(scene.agent.process("services").is_ok()))?;
                 kill_process(scene.agent.process("services")?, Signal::STOP)?;
@@ -120,15 +165,15 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
             ensure!(ended.is_none(), "{name} died: {ended:?}, with services {trouble}: {}", scene.agent.text());
         }
         ensure!(little.child.try_wait()?.is_none(), "the pod of high priority died, with services {trouble}");
-        wait_for("memory is back", PATIENCE, || {
-            Ok(crate::machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + ROOM / 4 * MIB)
-        })?;
+        memory_is_back(&scene)?;
     }
     let services = scene.agent.part("services")?;
     let status = fs::read_to_string(format!("/proc/{services}/status"))?;
     for expected in ["Uid:\t65525\t65525\t65525\t65525", "CapPrm:\t0000000000000000", "Seccomp:\t2", "NoNewPrivs:\t1"] {
         ensure!(status.contains(expected), "services has no {expected:?}: {status}");
     }
+    let score = fs::read_to_string(format!("/proc/{services}/oom_score_adj"))?;
+    ensure!(score.trim() == "1000", "services is killed as late as the core: {score}");
     ensure!(Path::new(FACTS).exists(), "it was only read");
     for (_, child) in &mut others {
         child.kill()?;
