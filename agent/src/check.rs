@@ -1,6 +1,7 @@
 //! `plimsoll check`: what this machine can and cannot do, why, and what is lost. Changes nothing.
 
 mod facts;
+mod node;
 
 use std::fmt::Write as _;
 
@@ -113,6 +114,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
         None => "cannot be seen",
     };
     rows.push(row("other agent", facts.other_acts == Some(false), found, advice));
+    rows.extend(node::rows(&facts.node));
     rows.push(source_row(facts, source));
     rows
 }
@@ -353,7 +355,7 @@ fn code(rows: &[Row]) -> u8 {
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
     let entered = namespaces::enter_cgroups().and_then(|mounts| mounts.map_or(Ok(()), namespaces::Mounts::enter));
-    let mut rows = rows(&Facts::gather(&configuration));
+    let mut rows = rows(&Facts::gather(&configuration, arguments.options.names_kubelet()));
     rows.extend(entered.err().map(|error| Row {
         name: "namespaces".into(),
         state: State::Fatal,

@@ -2,7 +2,7 @@
 //! `config show` and of the flags; their documents are the descriptions in all of these.
 
 use crate::deserialize::{Document, Refusal};
-use crate::scalar::{Address, Amount, As, Directory, Source, Span, Whole, amount};
+use crate::scalar::{Address, Amount, As, Directory, Place, Source, Span, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Origin as ThresholdOrigin, Signal, Threshold, ThresholdAmount};
@@ -63,6 +63,14 @@ pub struct Machine {
     pub state_directory: PathBuf,
     /// The format of the log.
     pub log_format: LogFormat,
+    /// The kubelet's own directory, an absolute path. Empty for that of `--root-dir`, where the kubelet's command line is
+    /// read, else for /var/lib/kubelet.
+    #[serde(with = "As::<Place>")]
+    pub kubelet_root: Option<PathBuf>,
+    /// The socket of the container runtime, an absolute path. Empty for the kubelet's `containerRuntimeEndpoint`, where it is
+    /// read, else for the one that answers of the usual sockets.
+    #[serde(with = "As::<Place>")]
+    pub runtime_socket: Option<PathBuf>,
 }
 
 /// Cgroups that may be evicted.
@@ -208,6 +216,8 @@ impl Default for Machine {
             metrics_address: (Ipv4Addr::LOCALHOST, 9464).into(),
             state_directory: "/run/plimsoll".into(),
             log_format: LogFormat::Text,
+            kubelet_root: None,
+            runtime_socket: None,
         }
     }
 }

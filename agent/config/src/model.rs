@@ -9,6 +9,7 @@ use plimsoll_policy::EvictionPolicy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// A text, and the file name for problems and origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +61,26 @@ impl Configuration {
     /// The keys of Plimsoll's own file that no kubelet has.
     pub(crate) fn own_keys() -> Vec<String> {
         Self::default().own().into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// The kubelet's own directory: `machine.kubeletRoot`, else `--root-dir` on the kubelet's command line, else its default
+    /// (`defaultRootDir` in `cmd/kubelet/app/options/options.go`).
+    pub fn kubelet_root(&self) -> PathBuf {
+        let of_kubelet = || self.of_kubelet("root-dir").map(|(text, _)| text.into());
+        self.machine.kubelet_root.clone().or_else(of_kubelet).unwrap_or_else(|| "/var/lib/kubelet".into())
+    }
+
+    /// The endpoint of the container runtime with its origin: `machine.runtimeSocket`, else the kubelet's
+    /// `containerRuntimeEndpoint`; absent where neither is set, so that it has to be found.
+    pub fn runtime_endpoint(&self) -> Option<(String, &Origin)> {
+        let own = self.machine.runtime_socket.as_ref();
+        let own = own.map(|path| (path.to_string_lossy().into_owned(), self.origin("machine.runtimeSocket")));
+        own.or_else(|| self.of_kubelet("containerRuntimeEndpoint").map(|(text, origin)| (text.to_owned(), origin)))
+    }
+
+    /// A text of the kubelet's that is not empty.
+    fn of_kubelet(&self, key: &str) -> Option<(&str, &Origin)> {
+        self.kubelet.settings.scalar(key).filter(|(text, _)| !text.is_empty())
     }
 
     /// Why `run` evicts nothing for the memory of the whole machine, if so. Thresholds of slices hold nevertheless.

@@ -177,6 +177,30 @@ impl Scalar for Directory {
     }
 }
 
+/// An absolute path, or an empty text for none.
+pub(crate) struct Place;
+
+impl Scalar for Place {
+    type Value = Option<PathBuf>;
+
+    fn expected() -> String {
+        "an absolute path".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Option<PathBuf>> {
+        let path = Some(PathBuf::from(text)).filter(|_| !text.is_empty());
+        path.iter().all(|path| path.is_absolute()).then_some(path)
+    }
+
+    fn write(path: &Option<PathBuf>) -> Value {
+        path.as_ref().map_or_else(|| json!(""), |path| json!(path))
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^(/.*)?$" })
+    }
+}
+
 /// A file that is read while the agent runs. What reads it reaches all of its directory, which so is not the root's.
 pub(crate) struct Source;
 

@@ -98,6 +98,8 @@ machine:
   metricsAddress: '[::1]:1'
   stateDirectory: /run/other
   logFormat: json
+  kubeletRoot: /data/kubelet
+  runtimeSocket: /run/other.sock
 ");
     let hard = Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::Share(Percentage::of_one(0.05)));
     let soft = Threshold {
@@ -134,6 +136,8 @@ machine:
     assert_eq!(configuration.machine.metrics_address.to_string(), "[::1]:1");
     assert_eq!(configuration.machine.state_directory, PathBuf::from("/run/other"));
     assert_eq!(configuration.machine.log_format, LogFormat::Json);
+    assert_eq!(configuration.machine.kubelet_root, Some(PathBuf::from("/data/kubelet")));
+    assert_eq!(configuration.machine.runtime_socket, Some(PathBuf::from("/run/other.sock")));
 }
 
 #[test]
@@ -391,6 +395,11 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
             "test.yaml:1: machine.stateDirectory: \"run\": expected an absolute path of a directory that does not \
              survive a boot",
         ),
+        ("machine: {kubeletRoot: kubelet}", "test.yaml:1: machine.kubeletRoot: \"kubelet\": expected an absolute path"),
+        (
+            "machine: {runtimeSocket: 'unix:///run/a.sock'}",
+            "test.yaml:1: machine.runtimeSocket: \"unix:///run/a.sock\": expected an absolute path",
+        ),
         ("machine: {logFormat: xml}", "test.yaml:1: machine.logFormat: \"xml\": expected text or json"),
         ("evictionPolicy: docker", "test.yaml:1: evictionPolicy: \"docker\": expected kubelet, plimsoll or openshift3"),
         ("swap: {grace: 1m}", "test.yaml:1: swap.free: missing; expected a mapping such as {free: 10%, grace: 30s}"),
@@ -439,8 +448,8 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         error.lines().collect::<Vec<_>>(),
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
-            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, logFormat, metricsAddress, \
-             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
+            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, kubeletRoot, logFormat, metricsAddress, \
+             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",
         ]

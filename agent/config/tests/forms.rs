@@ -477,6 +477,33 @@ fn the_path_of_static_pods_is_that_of_the_kubelet() {
 }
 
 #[test]
+fn where_the_kubelet_and_the_runtime_are_is_taken_from_ours_then_from_the_kubelet() {
+    let both = "kubelet --root-dir=/data/kubelet --container-runtime-endpoint=unix:///run/crio/crio.sock";
+    let ours = "machine: {kubeletRoot: /k, runtimeSocket: /r.sock}";
+    for (texts, root, endpoint) in [
+        (Texts::default(), "/var/lib/kubelet", None),
+        (command_line("kubelet --root-dir= --v=2"), "/var/lib/kubelet", None),
+        (kubelet_file("containerRuntimeEndpoint: ''"), "/var/lib/kubelet", None),
+        (
+            kubelet_file("containerRuntimeEndpoint: unix:///run/c.sock"),
+            "/var/lib/kubelet",
+            Some("unix:///run/c.sock from kubelet.yaml:3"),
+        ),
+        (
+            command_line(both),
+            "/data/kubelet",
+            Some("unix:///run/crio/crio.sock from --container-runtime-endpoint in cmdline:1"),
+        ),
+        (Texts { own: own(ours).own, ..command_line(both) }, "/k", Some("/r.sock from plimsoll.yaml:1")),
+        (own("machine: {kubeletRoot: '', runtimeSocket: ''}"), "/var/lib/kubelet", None),
+    ] {
+        let configuration = report(&texts).configuration;
+        let found = configuration.runtime_endpoint().map(|(text, origin)| format!("{text} from {origin}"));
+        assert_eq!((configuration.kubelet_root(), found.as_deref()), (root.into(), endpoint), "{texts:?}");
+    }
+}
+
+#[test]
 fn files_that_a_command_line_names_are_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);

@@ -17,6 +17,7 @@ use plimsoll_units::Bytes;
 use procfs::LockType;
 use rustix::process::{Resource, getrlimit};
 
+use super::node::NodeFacts;
 use crate::acting::machine_lock;
 
 /// Whether the kernel times its programs.
@@ -52,6 +53,7 @@ pub(super) struct Facts {
     pub(super) in_kernel: usize,
     /// Why processes that it stopped might not be found again.
     pub(super) hidden_processes: Option<String>,
+    pub(super) node: NodeFacts,
 }
 
 /// Each capability with what the agent does with it.
@@ -74,7 +76,8 @@ pub(super) const CAPABILITIES: [(Capability, &str); 12] = [
 ];
 
 impl Facts {
-    pub(super) fn gather(configuration: &Configuration) -> Self {
+    /// `names_kubelet`: a source of a kubelet's configuration is named.
+    pub(super) fn gather(configuration: &Configuration, names_kubelet: bool) -> Self {
         let held = capabilities::held().unwrap_or_default();
         let mode = CgroupMode::detect();
         let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
@@ -103,6 +106,7 @@ impl Facts {
             wish: configuration.machine.source,
             in_kernel: configuration.machine.brake.in_kernel.len(),
             hidden_processes: hidden_processes(),
+            node: NodeFacts::gather(configuration, names_kubelet),
         }
     }
 

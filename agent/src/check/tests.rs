@@ -1,4 +1,5 @@
 use super::facts::is_locked;
+use super::node::NodeFacts;
 use super::*;
 use plimsoll_node::capabilities::Capability;
 use plimsoll_node::process;
@@ -50,6 +51,7 @@ fn good() -> Facts {
         wish: SourceChoice::Auto,
         in_kernel: 0,
         hidden_processes: None,
+        node: NodeFacts::none(),
     }
 }
 

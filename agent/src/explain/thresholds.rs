@@ -14,9 +14,6 @@ use serde::Serialize;
 
 use crate::observe::{Figures, Observer};
 
-/// The kubelet's default directory.
-const KUBELET_FOLDER: &str = "/var/lib/kubelet";
-
 /// How far the machine or a slice is from a threshold on its memory, in bytes; below zero: it is crossed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Distance {
@@ -76,10 +73,9 @@ impl Places {
             let path = format!("{above}/{name}");
             Some((name, observer.figures(path.trim_start_matches('/').as_bytes())?))
         });
-        let kubelet = setting("root-dir").filter(|path| !path.is_empty()).unwrap_or(KUBELET_FOLDER);
         let tasks = TaskLimits::open().map_err(|error| error.to_string());
         let tasks = tasks.and_then(|limits| limits.read().map_err(|fault| fault.to_string()));
-        Self { kubelet: kubelet.into(), tasks, pods }
+        Self { kubelet: configuration.kubelet_root(), tasks, pods }
     }
 
     /// The figure of this signal and where it was read, or why it was not.
