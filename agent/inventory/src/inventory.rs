@@ -70,6 +70,8 @@ struct Known {
     slices: SliceSet,
     standing: Standing,
     cache: PageCache,
+    /// It was read since it was sent last.
+    is_cache_read: bool,
     /// As it was last sent.
     pod: Option<(Pod, Rank)>,
     /// It has to be sent.
@@ -271,6 +273,7 @@ impl Inventory {
             slot,
             // Without a figure nothing is subtracted from its usage.
             cache: handle.page_cache().unwrap_or_default(),
+            is_cache_read: true,
             pod: None,
             handle: Arc::new(handle),
             priority: self.config.priorities.get(found.pattern).copied().unwrap_or(0),
@@ -323,6 +326,7 @@ impl Inventory {
             let cache = known.handle.page_cache().unwrap_or_default();
             if all || known.cache.differs(&cache) {
                 known.is_changed = true;
+                known.is_cache_read = true;
                 known.cache = cache;
             }
         }
@@ -344,6 +348,7 @@ impl Inventory {
                 owner: known.standing.owner,
                 reservation: known.standing.reservation,
                 cache: known.cache,
+                is_cache_read: std::mem::take(&mut known.is_cache_read),
                 priority: pod.map_or(known.priority, |(_, rank)| rank.priority),
                 started,
                 slices: known.slices,

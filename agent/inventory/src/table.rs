@@ -87,15 +87,18 @@ impl Table {
     /// Takes an update in, and gives back the handle that it replaces.
     pub fn take(&mut self, update: Update) -> Option<Arc<Handle>> {
         match update {
-            Update::Workload(slot, facts) => {
+            Update::Workload(slot, mut facts) => {
                 let slot = slot as usize;
                 let place = self.workloads.get_mut(slot)?;
                 self.end = self.end.max(slot + 1);
-                let termination = match place {
-                    Some(old) if old.facts.handle.id() == facts.handle.id() => old.termination,
-                    _ => Termination::Stays,
-                };
-                let workload = Workload { facts, termination, moved: Bytes::ZERO };
+                let (mut termination, mut moved) = (Termination::Stays, Bytes::ZERO);
+                if let Some(old) = place.as_ref().filter(|old| old.facts.handle.id() == facts.handle.id()) {
+                    termination = old.termination;
+                    if !facts.is_cache_read {
+                        (facts.cache, moved) = (old.facts.cache, old.moved);
+                    }
+                }
+                let workload = Workload { facts, termination, moved };
                 place.replace(workload).map(|old| old.facts.handle)
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
@@ -276,6 +279,7 @@ mod tests {
             owner: None,
             reservation: Bytes::ZERO,
             cache: PageCache { charged: Bytes(usage), inactive_file: Bytes(inactive_file), reclaimable: None },
+            is_cache_read: true,
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE,

@@ -19,6 +19,8 @@ pub struct Facts {
     pub reservation: Bytes,
     /// Its page cache; none where that could not be read.
     pub cache: PageCache,
+    /// It was read since it was sent last. Where it was not, what the table has may be newer, and stays.
+    pub is_cache_read: bool,
     /// Lower is evicted first.
     pub priority: i32,
     /// When it was first seen.

@@ -123,6 +123,30 @@ fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_
 }
 
 #[test]
+fn page_cache_that_was_read_meanwhile_stays_where_something_else_is_sent() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    cgroup(tree.path(), POD, 1000);
+    let (mut inventory, mut sent, mut table) = (inventory_of_pods(tree.path()), Sent::default(), Table::with_slots(9));
+    inventory.discover(&mut sent);
+    sent.updates.drain(..).for_each(|update| drop(table.take(update)));
+    let id = *inventory.known.keys().next().expect("it is known");
+    table.set_cache(id, PageCache { charged: Bytes(1000), inactive_file: Bytes(900), reclaimable: None });
+    fs::write(tree.path().join(POD).join("memory.current"), "1200").expect("writable");
+    table.observe(0, MonotonicNs(1));
+    inventory.learn([PodMessage::Pod(facts_of_pod()), PodMessage::Complete].into_iter(), &mut sent);
+    assert_eq!(sent.updates.len(), 1);
+    sent.updates.drain(..).for_each(|update| drop(table.take(update)));
+    let workload = table.iter().next().expect("it is there").1;
+    assert_eq!((workload.facts.cache.inactive_file, workload.moved), (Bytes(900), Bytes(200)));
+    // What was read since then replaces it.
+    fs::write(tree.path().join(POD).join("memory.stat"), "inactive_file 300\n").expect("writable");
+    inventory.refresh(false, &mut sent);
+    sent.updates.drain(..).for_each(|update| drop(table.take(update)));
+    let workload = table.iter().next().expect("it is there").1;
+    assert_eq!((workload.facts.cache.inactive_file, workload.moved), (Bytes(300), Bytes(0)));
+}
+
+#[test]
 fn what_there_is_no_room_for_is_counted_and_displaces_nothing() {
     let tree = tempfile::tempdir().expect("a temporary directory");
     cgroup(tree.path(), "work.slice", 100);
@@ -190,6 +214,11 @@ fn slices_that_are_not_braked_are_reported() {
 const POD: &str =
     "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice";
 
+fn facts_of_pod() -> crate::PodFacts {
+    let uid = plimsoll_policy::Uid(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+    crate::PodFacts { uid, ..crate::PodFacts::default() }
+}
+
 fn inventory_of_pods(tree: &Path) -> Inventory {
     let mut inventory = inventory(tree, 9);
     inventory.config.patterns.pods = Some(crate::PodRoot::default());
@@ -215,12 +244,11 @@ fn the_kernel_brakes_no_pods_where_they_are_workloads() {
 
 #[test]
 fn a_pod_that_a_monitor_came_into_is_protected_by_the_event_and_needs_no_walk() {
-    use plimsoll_policy::{Protected as Why, Uid};
+    use plimsoll_policy::Protected as Why;
     let tree = tempfile::tempdir().expect("a temporary directory");
     cgroup(tree.path(), POD, 100);
     let (mut inventory, mut sent) = (inventory_of_pods(tree.path()), Sent::default());
-    let facts = crate::PodFacts { uid: Uid(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef), ..crate::PodFacts::default() };
-    inventory.learn([PodMessage::Pod(facts), PodMessage::Complete].into_iter(), &mut sent);
+    inventory.learn([PodMessage::Pod(facts_of_pod()), PodMessage::Complete].into_iter(), &mut sent);
     let scope = format!("{POD}/crio-{}.scope", "0".repeat(64));
     for (path, expected) in [(POD, None), (&scope, Some(Why::Monitored))] {
         cgroup(tree.path(), path, 100);

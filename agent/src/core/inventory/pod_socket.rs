@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use plimsoll_inventory::{Inventory, MESSAGE, PodMessage, Sink};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
@@ -49,6 +50,12 @@ impl PodSocket {
         Self(socket)
     }
 
+    /// Whether nothing can be sent to it any more.
+    fn is_closed(&self) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0) | Err(Errno::INTR))
+    }
+
     /// Takes the next messages, without waiting for any.
     fn receive(&self) -> Received {
         let mut received = Received::default();
@@ -56,7 +63,8 @@ impl PodSocket {
         let mut buffer = [0; MESSAGE + 1];
         for _ in 0..BATCH {
             match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => received.is_over = true,
+                // A message may be empty, too.
+                Ok((0, _)) if self.is_closed() => received.is_over = true,
                 Ok((length, _)) => match PodMessage::decode(&buffer[..length]) {
                     Some(message) => received.messages.push(message),
                     None => received.malformed += 1,
@@ -96,8 +104,8 @@ mod tests {
         let mut buffer = [0; MESSAGE];
         let bytes = gone.encode(&mut buffer);
         assert_eq!(socket.receive(), Received::default());
-        assert!(put(&[255; 9]) && put(bytes) && put(&[&[0; MESSAGE][..], bytes].concat()));
-        assert_eq!(socket.receive(), Received { messages: vec![gone], malformed: 2, is_over: false });
+        assert!(put(&[255; 9]) && put(&[]) && put(bytes) && put(&[&[0; MESSAGE][..], bytes].concat()));
+        assert_eq!(socket.receive(), Received { messages: vec![gone], malformed: 3, is_over: false });
         let sent = (0..10_000).take_while(|_| put(bytes)).count();
         let taken = std::iter::repeat_with(|| socket.receive().messages.len()).take_while(|count| *count > 0);
         let taken: Vec<_> = taken.collect();

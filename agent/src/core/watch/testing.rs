@@ -163,6 +163,7 @@ impl Scene {
             owner: None,
             reservation: Bytes::ZERO,
             cache: PageCache { charged, ..PageCache::default() },
+            is_cache_read: true,
             priority: 0,
             started: MonotonicNs(1),
             slices: SliceSet::NONE.with(SliceId(0)),

@@ -5,9 +5,8 @@ use super::*;
 use crate::record::Record;
 use plimsoll_act::KillLimits;
 use plimsoll_inventory::{Facts, Update};
-use plimsoll_node::cgroup::PageCache;
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::{Config as Policy, Outcome, SliceId, SliceSet};
+use plimsoll_policy::{Config as Policy, Outcome};
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -44,11 +43,7 @@ fn a_victim_for_which_there_is_no_room_is_killed_when_an_earlier_one_has_ended_a
         scene.joins(slot, name);
     }
     scene.cgroup("bystander", 20);
-    let handle = scene.open("bystander");
-    let slices = SliceSet::NONE.with(SliceId(0));
-    let (reservation, cache, started) =
-        (Bytes::ZERO, PageCache { charged: Bytes::mib(20), ..PageCache::default() }, MonotonicNs(1));
-    let facts = Facts { handle, owner: None, reservation, cache, priority: 1, started, slices, pod: None };
+    let facts = Facts { priority: 1, ..scene.facts("bystander") };
     scene.update(Update::Workload(5, facts));
     scene.uses("slice", SLICE - 1);
     let killed = |scene: &Scene| names.into_iter().filter(|name| scene.text(name, "cgroup.kill") == "1").count();
