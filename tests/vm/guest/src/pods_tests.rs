@@ -5,7 +5,7 @@ use crate::agent::tail;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::wait_for;
-use crate::scene::{MIB, PATIENCE, Scene};
+use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
@@ -145,7 +145,21 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
         }
         scene.agent.empty_log()?;
         let mut hog = Hog::start("anon", over.container.path(), HOG, &["--hold", "60"])?;
-        scene.expect_killed(&mut hog, &over.cgroup).with_context(|| format!("with services {trouble}"))?;
+        if trouble == "stopped" {
+            // What stays stopped is an error otherwise.
+            let mut ended = None;
+            wait_for("the hog is killed", PATIENCE, || {
+                scene.check()?;
+                ended = hog.child.try_wait()?;
+                Ok(ended.is_some())
+            })?;
+            ensure!(ended.is_some_and(was_killed), "the hog ended by itself: {ended:?}");
+            kill_process(scene.agent.process("services")?, Signal::CONT)?;
+            scene.expect_reported(&over.cgroup)?;
+            scene.settled()?;
+        } else {
+            scene.expect_killed(&mut hog, &over.cgroup).with_context(|| format!("with services {trouble}"))?;
+        }
         for (name, child) in &mut others {
             let ended = child.try_wait()?;
             ensure!(ended.is_none(), "{name} died: {ended:?}, with services {trouble}: {}", scene.agent.text());
@@ -153,7 +167,6 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
         ensure!(little.child.try_wait()?.is_none(), "the pod of high priority died, with services {trouble}");
         memory_is_back(&scene)?;
     }
-    kill_process(scene.agent.process("services")?, Signal::CONT)?;
     let services = scene.agent.part("services")?;
     let status = fs::read_to_string(format!("/proc/{services}/status"))?;
     for expected in ["Uid:\t65525\t65525\t65525\t65525", "CapPrm:\t0000000000000000", "Seccomp:\t2", "NoNewPrivs:\t1"] {
