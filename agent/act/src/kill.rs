@@ -20,7 +20,9 @@ pub struct KillLimits {
     /// more. One that makes progress has the same time again. It does if it gave back more than an eighth of what it
     /// had meanwhile; or else if fewer threads than ever are left of it, or they used a hundredth of the time on a CPU.
     pub patience: Duration,
-    /// How often in a row it has the same time again for its threads alone, without giving back.
+    /// How often in a row it has the same time again for its threads alone, without giving back; and how often while its
+    /// processes were not sent the signal yet. That is no fault of the victim's, and the next one would wait for the same
+    /// workers.
     pub extensions: u8,
     /// How often it is killed again because it grew by more than [`REGROWN`], before it is stuck.
     pub again: u8,
@@ -366,6 +368,7 @@ impl Kills {
         now: MonotonicNs,
         journal: &mut impl Journal,
     ) -> Option<KillEvent> {
+        let patience = self.limits.patience;
         let kill = self.find(cgroup)?;
         if let Some(fault) = kill.refusal
             && kill.reached_none
@@ -378,6 +381,8 @@ impl Kills {
             return None;
         }
         kill.signalled = now;
+        kill.extended = 0;
+        kill.begin(now, patience);
         let (path, since) = (kill.handle.path(), kill.since);
         // The entry is there, so there is room for its next step; and the kill is done in any case.
         let _ = journal.write(Intent { step: Step::KillWritten, cgroup, path, since });
@@ -443,6 +448,11 @@ impl Kills {
             }
             match kill.wait {
                 Wait::Until(over) if over <= now => {
+                    if !kill.is_signalled && kill.extended < self.limits.extensions {
+                        kill.extended += 1;
+                        kill.begin(now, self.limits.patience);
+                        continue;
+                    }
                     if kill.gives_back() {
                         kill.extended = 0;
                         kill.begin(now, self.limits.patience);

@@ -217,19 +217,37 @@ fn what_a_victim_takes_before_it_is_sent_the_signal_is_no_refill() {
 }
 
 #[test]
-fn threads_that_run_before_they_are_sent_the_signal_are_no_progress() {
-    let fake = Fake::new("w");
-    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
-    assert_eq!(kills.begin(&fake.handle, ms(0), &mut book, &mut workers), Ok(Begun::Requested));
-    let ran = |at: u64| Done::Measured {
-        cgroup: fake.handle.id(),
-        activity: Some(Activity { cpu: Duration::from_millis(at), threads: None }),
-    };
-    assert!(kills.done(ran(0), ms(1), &mut book).is_none());
-    assert!(kills.poll(ms(500), &mut book, &mut workers).is_none());
-    assert!(kills.done(ran(500), ms(500), &mut book).is_none());
-    let event = kills.poll(ms(501), &mut book, &mut workers);
-    assert!(matches!(event, Some(KillEvent::Stuck { .. })), "{event:?}");
+fn a_victim_that_the_workers_did_not_come_to_is_not_stuck_for_some_time_and_has_its_own_from_the_signal_on() {
+    for signalled_at in [Some(2_700), None] {
+        let fake = Fake::new("w");
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+        assert_eq!(kills.begin(&fake.handle, ms(0), &mut book, &mut workers), Ok(Begun::Requested));
+        // Its threads run, as they did before: that is no progress.
+        let ran = |at: u64| Done::Measured {
+            cgroup: fake.handle.id(),
+            activity: Some(Activity { cpu: Duration::from_millis(at), threads: None }),
+        };
+        assert!(kills.done(ran(0), ms(1), &mut book).is_none());
+        for at in (500..=5_000).step_by(500) {
+            if let Some(signalled) = signalled_at.filter(|signalled| at > *signalled) {
+                let done = Done::KillWritten { cgroup: fake.handle.id(), outcome: Ok(()), at: ms(signalled) };
+                assert!(matches!(kills.done(done, ms(signalled), &mut book), Some(KillEvent::Signalled { .. })));
+                break;
+            }
+            assert!(kills.poll(ms(at), &mut book, &mut workers).is_none(), "{at}");
+            assert!(matches!(kills.table[0].wait, Wait::Until(_)), "{at}");
+        }
+        let over = signalled_at.map_or(5_500, |at| at + 500);
+        assert!(kills.poll(ms(over - 1), &mut book, &mut workers).is_none());
+        assert_eq!(kills.table[0].wait, Wait::Until(ms(over)));
+        assert!(kills.poll(ms(over), &mut book, &mut workers).is_none());
+        assert!(matches!(kills.table[0].wait, Wait::Measured(_)));
+        if signalled_at.is_none() {
+            assert!(kills.done(ran(500), ms(over), &mut book).is_none());
+            let event = kills.poll(ms(over), &mut book, &mut workers);
+            assert!(matches!(event, Some(KillEvent::Stuck { .. })), "{event:?}");
+        }
+    }
 }
 
 #[test]
