@@ -116,7 +116,7 @@ const NAMINGS: [Naming; 7] = [
     Naming::container(b"crio-conmon-", b"").monitor(),
 ];
 
-/// Values of the kubelet's `--cgroup-root` whose cgroup nobody but root can write: the default, and that of kind.
+/// Values of the kubelet's `--cgroup-root` whose cgroup root alone can write: the default, and that of kind.
 const KNOWN_ROOTS: [&[u8]; 2] = [b"", b"kubelet"];
 
 /// The pod and the container that a path belongs to, where the kubelet keeps pods unless it is told otherwise.

@@ -53,7 +53,7 @@ fn grow(mut store: Store) {
 
 fn say(text: &str) {
     // A line in one write: the reader never sees a part of one.
-    stdout().write_all(format!("said {text}\n").as_bytes()).expect("somebody reads");
+    stdout().write_all(format!("said {text}\n").as_bytes()).expect("the parent reads");
 }
 
 fn number(store: &Store) -> Option<usize> {

@@ -80,15 +80,15 @@ fn a_pod_is_its_own_cgroup_and_pods_are_below_kubepods_alone() {
 #[test]
 fn a_pod_is_protected_until_all_was_sent_and_while_nothing_is_known_of_it() {
     let mut pods = Pods::default();
-    let nobody = HashSet::new;
+    let unnamed = HashSet::new;
     assert_eq!(pods.of(identity()).0.protected, Some(Protected::Unknown));
-    assert!(pods.take(known(UID.0), nobody));
+    assert!(pods.take(known(UID.0), unnamed));
     assert_eq!(pods.of(identity()).0.protected, Some(Protected::Unknown), "others may be missing");
-    assert!(pods.take(PodMessage::Complete, nobody));
+    assert!(pods.take(PodMessage::Complete, unnamed));
     let (pod, rank) = pods.of(identity());
     assert_eq!((pod.protected, rank.priority), (None, 7));
     assert!(pod.may_freeze());
-    assert!(pods.take(PodMessage::Gone(UID), nobody));
+    assert!(pods.take(PodMessage::Gone(UID), unnamed));
     assert_eq!(pods.of(identity()).0.protected, Some(Protected::Unknown));
     assert!(!pods.of(identity()).0.may_freeze());
 }

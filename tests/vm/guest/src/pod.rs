@@ -170,7 +170,7 @@ impl Pod {
         wait_for("the container waits to be let go", PATIENCE, || {
             match File::options().write(true).custom_flags(nonblock).open(&pipe) {
                 Ok(_) => Ok(true),
-                // Nobody reads yet.
+                // There is no reader yet.
                 Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(false),
                 Err(error) => Err(error).with_context(|| format!("cannot open {}", pipe.display())),
             }

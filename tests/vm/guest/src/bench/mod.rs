@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn rounds_are_given_by_rival() {
         assert_eq!(rounds_of("systemd-oomd=5"), Ok((Rival::SystemdOomd, 5)));
-        for text in ["earlyoom", "nobody=5", "earlyoom=x"] {
+        for text in ["earlyoom", "unknown=5", "earlyoom=x"] {
             assert!(rounds_of(text).is_err(), "{text}");
         }
     }
