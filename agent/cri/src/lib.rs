@@ -11,8 +11,8 @@
 //! # What is trusted
 //!
 //! The runtime is: it is root. The text that it passes on is not: names, labels, annotations, image references and paths
-//! were written by whoever may create pods. They are kept as they came, with control characters and terminal escapes in
-//! them, and whoever prints them neutralises them. Errors print such text escaped.
+//! were written by the authors of pods. They are kept as they came, with control characters and terminal escapes in
+//! them, and code that prints them neutralises them. Errors print such text escaped.
 //!
 //! # Bounds
 //!
