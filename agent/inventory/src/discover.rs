@@ -280,21 +280,27 @@ impl<'w> Walk<'w> {
         if depth == 0 || !self.patterns.never_may_be_below(path) {
             return false;
         }
-        children(fd).unwrap_or_default().iter().any(|name| {
-            let below = [path, b"/", name].concat();
-            self.patterns.is_never(&below)
-                || open_child(fd, name).is_ok_and(|child| self.never_below(child.as_fd(), &below, depth - 1))
+        // In what cannot be read, such a cgroup may be.
+        children(fd).map_or(true, |names| {
+            names.iter().any(|name| {
+                let below = [path, b"/", name].concat();
+                self.patterns.is_never(&below)
+                    || match open_child(fd, name) {
+                        Ok(child) => self.never_below(child.as_fd(), &below, depth - 1),
+                        Err(error) => error != Errno::NOENT,
+                    }
+            })
         })
     }
 }
 
-/// Whether something below has a usage of its own.
+/// Whether something below has a usage of its own, or may have, as it cannot be read: that is no leaf to be killed.
 fn has_counted_children(fd: BorrowedFd<'_>) -> bool {
     let counts = |name: &Vec<u8>| {
         let file = [name.as_slice(), b"/memory.current"].concat();
         statat(fd, OsStr::from_bytes(&file), AtFlags::SYMLINK_NOFOLLOW).is_ok()
     };
-    children(fd).is_ok_and(|names| names.iter().any(counts))
+    children(fd).map_or(true, |names| names.iter().any(counts))
 }
 
 fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {

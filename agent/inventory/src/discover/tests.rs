@@ -68,6 +68,20 @@ fn the_agent_is_refused_not_taken() {
     assert_eq!(found.refused, [b"system.slice/plimsoll.service"]);
 }
 
+#[test]
+fn what_cannot_be_read_may_hold_anything_that_must_not_be_touched() {
+    let (dir, _root) = tree(&["work/a"]);
+    let patterns = Patterns::of(&["work/*"], &["work/a/never"]);
+    let protected = Protected::default();
+    let walk = Walk::new(&patterns, &protected, Bounds::default());
+    // A file has no directories.
+    for (place, is_readable) in [("", true), ("memory.current", false)] {
+        let fd = std::fs::File::open(dir.path().join("work/a").join(place)).expect("readable");
+        assert_eq!(walk.must_be_spared(fd.as_fd(), b"work/a"), !is_readable, "{place}");
+        assert_eq!(walk.is_leaf(fd.as_fd(), 2), is_readable, "{place}");
+    }
+}
+
 /// Lets the group write the directory: delegated, as far as this user can make it so.
 fn delegate(dir: &tempfile::TempDir, path: &str) {
     use std::os::unix::fs::PermissionsExt as _;
