@@ -11,6 +11,7 @@
 
 mod acting;
 mod check;
+mod child;
 mod config_command;
 mod confine;
 mod core;
@@ -79,10 +80,10 @@ enum Command {
     Core(core::Arguments),
     /// Report what the core does in logs and metrics. Started by `run`.
     #[command(hide = true)]
-    Reporter(reporter::Arguments),
+    Reporter(child::ChildArguments),
     /// Send the core what is known of pods. Started by `run`.
     #[command(hide = true)]
-    Services(services::Arguments),
+    Services(child::ChildArguments),
 }
 
 /// The program.

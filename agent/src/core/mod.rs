@@ -42,9 +42,9 @@ use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
 use crate::acting::{Claim, Locks};
-use crate::options::Options;
+use crate::child::{ChildArguments, ensure_child_of};
+use crate::inherit;
 use crate::record::StartParts;
-use crate::{inherit, inherited_config};
 use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
 use past::{Past, enforcer, resumer};
@@ -82,10 +82,7 @@ pub(crate) const END_MOST: Duration = watch::END_MOST.saturating_add(LAST_WORDS.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    options: Options,
-    /// The socket by which the queues to the reporter are handed over.
-    #[arg(long)]
-    queues: i32,
+    child: ChildArguments,
     /// The memory of the heartbeat.
     #[arg(long)]
     heartbeat: i32,
@@ -95,12 +92,6 @@ pub(crate) struct Arguments {
     /// The socket by which the core is sent what is known of pods.
     #[arg(long)]
     pods: Option<i32>,
-    /// The configuration as the supervisor read it.
-    #[arg(long)]
-    inherited_config: Option<i32>,
-    /// The supervisor's process.
-    #[arg(long)]
-    supervisor: Option<i32>,
 }
 
 /// Runs until it is asked to end, and gives the exit code.
@@ -110,15 +101,14 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     crate::fault_injection::arm_kill_point()?;
     let mut start = StartParts::default();
     let mut troubles = Vec::new();
-    let parent = open_parent(arguments.supervisor)?;
-    let [socket, reporter_restarted] = [inherit::take(arguments.queues)?, inherit::take(arguments.reporter_restarted)?];
+    let parent = open_parent(arguments.child.supervisor)?;
+    let [socket, reporter_restarted] = [arguments.child.socket()?, inherit::take(arguments.reporter_restarted)?];
     let pods = arguments.pods.map(inherit::take).transpose()?;
     let heart = Heart::attach(inherit::take(arguments.heartbeat)?)?;
     let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
     let protected = Protected::read();
-    let configuration =
-        inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup(&protected))?;
+    let configuration = arguments.child.configuration(own_cgroup(&protected))?;
     start.configuration = lap(begun);
     #[cfg(feature = "log")]
     crate::log::print_kernel_side(configuration.machine.log_format)?;
@@ -186,7 +176,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         sampler: Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), now),
         arming: Arming::new(machine, TaskLimits::open().ok()),
         enforcement: Enforcement::new(enforcer, kernel_brake, means),
-        reporting: Reporting::new(queue, arguments.options.trace.is_some()),
+        reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
     // Before it waits for what others write. Where it cannot be had, the core does without.
@@ -351,13 +341,6 @@ fn open_parent(supervisor: Option<i32>) -> anyhow::Result<OwnedFd> {
     let fd = plimsoll_node::process::open(parent).context("cannot open the supervisor's process")?;
     ensure_child_of(supervisor.unwrap_or(parent.as_raw_pid()))?;
     Ok(fd)
-}
-
-/// Fails where the supervisor died already and this process was given to another parent: it would never be ended.
-pub(crate) fn ensure_child_of(supervisor: i32) -> anyhow::Result<()> {
-    let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
-    anyhow::ensure!(parent == Some(supervisor), "the supervisor is gone");
-    Ok(())
 }
 
 /// A descriptor that is readable when this process was asked to end.

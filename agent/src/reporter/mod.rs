@@ -21,10 +21,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
+use crate::child::ChildArguments;
 use crate::confine::{self, Files, REPORTER};
-use crate::inherit;
-use crate::inherited_config;
-use crate::options::Options;
 use crate::record::Record;
 use crate::signals::Signals;
 
@@ -40,29 +38,13 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// All files of a trace together are at most so large, where the options have no size.
 const TRACE_SIZE: Bytes = Bytes::mib(64);
 
-/// What the supervisor starts the reporter with.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    options: Options,
-    /// The socket from which the queues of each core are received.
-    #[arg(long)]
-    queues: i32,
-    /// The configuration as the supervisor read it.
-    #[arg(long)]
-    inherited_config: Option<i32>,
-    /// The supervisor's process.
-    #[arg(long)]
-    supervisor: Option<i32>,
-}
-
 /// Runs until SIGTERM.
-pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
     capabilities::keep_only(&confine::CAPABILITIES)?;
-    let socket = inherit::take(arguments.queues)?;
+    let socket = arguments.socket()?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
-    let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
+    let configuration = arguments.configuration(own_cgroup)?;
     let address = configuration.machine.metrics_address;
     let format = configuration.machine.log_format;
     let (kernel_log, trouble) = match OpenOptions::new().write(true).open("/dev/kmsg") {
@@ -82,7 +64,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
-    arguments.supervisor.map(crate::core::ensure_child_of).transpose()?;
+    arguments.ensure_supervised()?;
     let files = entered.and_then(|folder| folder.map(|folder| TraceFiles::open(folder, size)).transpose());
     let bars_files = confine::is_confined();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

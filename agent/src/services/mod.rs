@@ -16,10 +16,9 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::child::ChildArguments;
 use crate::confine::{self, Files, SERVICES};
-use crate::options::Options;
 use crate::signals::Signals;
-use crate::{inherit, inherited_config};
 use feed::{Core, Feed};
 use pod_file::PodFile;
 pub(crate) use pod_file::facts_of;
@@ -34,29 +33,13 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 /// that has a request does. The other processes have the supervisor's, which it would have else.
 const OOM_SCORE: i16 = 1000;
 
-/// What the supervisor starts it with.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    options: Options,
-    /// The socket from which the way to each core is received.
-    #[arg(long)]
-    queues: i32,
-    /// The configuration as the supervisor read it.
-    #[arg(long)]
-    inherited_config: Option<i32>,
-    /// The supervisor's process.
-    #[arg(long)]
-    supervisor: Option<i32>,
-}
-
 /// Runs until SIGTERM.
-pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
     capabilities::keep_only(&confine::CAPABILITIES)?;
-    let socket = inherit::take(arguments.queues)?;
+    let socket = arguments.socket()?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
-    let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
+    let configuration = arguments.configuration(own_cgroup)?;
     let path = configuration.machine.pod_facts.as_deref().context("there is nothing to do: no podFacts")?;
     let file = PodFile::open(path)?;
     // While the file is still its own to write: after it became another user it is root's.
@@ -65,7 +48,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
-    arguments.supervisor.map(crate::core::ensure_child_of).transpose()?;
+    arguments.ensure_supervised()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = {
         let _entered = runtime.enter();

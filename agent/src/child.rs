@@ -1,0 +1,60 @@
+//! What the supervisor starts each of its processes with.
+
+use std::os::fd::OwnedFd;
+
+use anyhow::ensure;
+use plimsoll_config::Configuration;
+use rustix::process::{Pid, getppid};
+
+use crate::options::Options;
+use crate::{inherit, inherited_config};
+
+/// The arguments that the core, the reporter and `services` have in common.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChildArguments {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    /// The socket by which queues are handed over: those of a core to the reporter, and the way to a core to services.
+    #[arg(long)]
+    queues: i32,
+    /// The configuration as the supervisor read it.
+    #[arg(long)]
+    inherited_config: Option<i32>,
+    /// The supervisor's process.
+    #[arg(long)]
+    pub(crate) supervisor: Option<i32>,
+}
+
+impl ChildArguments {
+    /// Takes over the socket by which queues are handed over. May be called once.
+    ///
+    /// # Errors
+    /// Where this process was not started by the supervisor.
+    pub(crate) fn socket(&self) -> anyhow::Result<OwnedFd> {
+        inherit::take(self.queues)
+    }
+
+    /// Reads the inherited configuration; the files where none was inherited. May be called once.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub(crate) fn configuration(&self, own_cgroup: Option<String>) -> anyhow::Result<Configuration> {
+        inherited_config::configuration(&self.options, self.inherited_config, own_cgroup)
+    }
+
+    /// Call it after this process asked for the signal of its parent's death: where the supervisor died before, it would
+    /// never be ended.
+    ///
+    /// # Errors
+    /// Where it did.
+    pub(crate) fn ensure_supervised(&self) -> anyhow::Result<()> {
+        self.supervisor.map_or(Ok(()), ensure_child_of)
+    }
+}
+
+/// Fails where the supervisor died already and this process was given to another parent.
+pub(crate) fn ensure_child_of(supervisor: i32) -> anyhow::Result<()> {
+    let parent = getppid().map(Pid::as_raw_pid);
+    ensure!(parent == Some(supervisor), "the supervisor is gone");
+    Ok(())
+}
