@@ -176,7 +176,10 @@ impl Deaths<'_> {
         std::thread::sleep(Duration::from_secs(1));
         for (victim, newcomer) in &mut self.newcomers {
             let name = victim.name();
-            ensure!(newcomer.try_wait()?.is_none(), "{name} was killed twice; {}", tail(&self.scene.agent.text()));
+            if let Some(status) = newcomer.try_wait()? {
+                let (begun, log) = (self.scene.agent.kills(name, "begun"), tail(&self.scene.agent.text()));
+                bail!("what joined {name} after its death ended, too: {status}; kills of it: {begun:?}; {log}");
+            }
             let reported = |what| self.scene.agent.kills(name, what).len();
             ensure!(reported("begun") <= 1 + reported("stuck"), "{name} was killed anew although it was not stuck");
             newcomer.kill()?;
