@@ -89,6 +89,9 @@ pub(crate) struct Arguments {
     /// The memory of the heartbeat.
     #[arg(long)]
     heartbeat: i32,
+    /// The alarm that each heartbeat sets anew.
+    #[arg(long)]
+    alarm: i32,
     /// Readable when the reporter is new.
     #[arg(long)]
     reporter_restarted: i32,
@@ -113,7 +116,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let parent = open_parent(arguments.supervisor)?;
     let [socket, reporter_restarted] = [inherit::take(arguments.queues)?, inherit::take(arguments.reporter_restarted)?];
     let pods = arguments.pods.map(inherit::take).transpose()?;
-    let heart = Heart::attach(inherit::take(arguments.heartbeat)?)?;
+    let heart = Heart::attach(inherit::take(arguments.heartbeat)?, inherit::take(arguments.alarm)?)?;
     let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
     let protected = Protected::read();

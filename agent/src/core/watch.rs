@@ -213,7 +213,7 @@ impl Watch {
 
     /// Shows the supervisor that this thread runs, and the kernel that what it stops will be continued.
     fn show_alive(&mut self, now: MonotonicNs) {
-        self.heart.beat();
+        self.heart.beat(now);
         self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
     }
 
