@@ -10,6 +10,7 @@
 //! - [`sampling`]: readings of the node and the slices, and the observation made of them.
 //! - [`deciding`]: the engine, and one sample from its readings to the next arming.
 //! - [`scopes`]: what is kept of the node and of each slice.
+//! - [`resting`]: samples without workloads, while nothing moves.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
 //! - [`figures`]: figures that a decision rests on, read again before it is taken.
 //! - [`folding`]: the kernel's own counters, made exact near a threshold.
@@ -24,6 +25,7 @@ mod folding;
 mod freezing;
 mod reclaiming;
 mod reporting;
+mod resting;
 mod sampling;
 mod schedule;
 mod scopes;
@@ -53,6 +55,7 @@ pub(super) use figures::FIGURES;
 use figures::Figures;
 use folding::Folding;
 pub(super) use reporting::Reporting;
+use resting::Resting;
 pub(super) use sampling::Sampler;
 use schedule::Schedule;
 use scopes::Scopes;
@@ -137,6 +140,9 @@ pub(super) struct Watch {
     scopes: Scopes,
     figures: Figures,
     folding: Folding,
+    resting: Resting,
+    /// How long the last sample took that read workloads.
+    cost: Duration,
 }
 
 /// The parts that the caller makes.
@@ -167,6 +173,8 @@ impl Watch {
             scopes: Scopes::new(&policy),
             figures: Figures::new(),
             folding: Folding::default(),
+            resting: Resting::default(),
+            cost: Duration::ZERO,
             engine: Engine::new(policy, slots),
         }
     }
@@ -339,6 +347,9 @@ impl Watch {
                     }
                 }
             }
+        }
+        if any {
+            self.resting.end();
         }
         any
     }
