@@ -314,10 +314,15 @@ impl Watch {
     }
 
     /// Where the charge hook did not run since the last time, perhaps no memory was charged: the inventory thread has some
-    /// charged. Until that has answered, what the hook shows is left for it to see.
+    /// charged; while nothing happens, only after some times. Until that has answered, what the hook shows is left for it
+    /// to see.
     fn check_source(&mut self) {
         let handle = &self.workloads.handle;
-        if !handle.is_asked(Request::Source) && !self.triggers.source_mut().ran() {
+        if handle.is_asked(Request::Source) {
+            return;
+        }
+        let has_run = self.triggers.source_mut().ran();
+        if self.resting.charged(has_run) {
             handle.request(Request::Source);
         }
     }
@@ -417,14 +422,32 @@ mod tests {
     fn a_charge_hook_that_did_not_run_has_to_show_that_it_does() {
         let ran = Arc::new(AtomicBool::new(true));
         let mut scene = Scene::woken_by(Charged(Arc::clone(&ran)), testing::slice_policy(1));
-        let mut asks = || {
+        let asks = |scene: &mut Scene| {
             scene.watch.slow_turn(monotonic());
             scene.watch.workloads.handle.is_asked(Request::Source)
         };
-        assert!(!asks(), "it has run");
-        assert!(asks(), "it has not since");
+        assert!(!asks(&mut scene), "it has run");
+        assert!(asks(&mut scene), "it has not since");
         ran.store(true, Ordering::Relaxed);
-        assert!(asks() && ran.load(Ordering::Relaxed), "what it shows is for the thread that was asked");
+        assert!(asks(&mut scene) && ran.load(Ordering::Relaxed), "what it shows is for the thread that was asked");
+    }
+
+    #[test]
+    fn while_nothing_happens_a_charge_hook_need_not_run_for_a_while() {
+        for (used, turns) in [(20, 10), (30, 4)] {
+            let ran = Arc::new(AtomicBool::new(true));
+            let mut scene = Scene::woken_by(Charged(ran), testing::slice_policy(1));
+            scene.watch.reporting.set_traced(false);
+            let mut asks = |used: u64| {
+                scene.uses("slice", used);
+                scene.watch.slow_turn(monotonic());
+                scene.watch.sample(&Trigger::of(Cause::Timer, monotonic()));
+                scene.watch.workloads.handle.is_asked(Request::Source)
+            };
+            assert!(!asks(20), "it has run");
+            let asked = (1..100).find(|turn| asks(if *turn < 4 { 20 } else { used }));
+            assert_eq!(asked, Some(turns), "{used}");
+        }
     }
 
     #[test]

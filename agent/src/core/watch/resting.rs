@@ -27,6 +27,8 @@ use super::triggers::Trigger;
 
 /// Workloads are read this often at least.
 const AT_REST: Duration = Duration::from_secs(30);
+/// So many times in a row the charge hook may not have run on the slow timer, while memory does not move.
+const UNCHARGED: u32 = 10;
 /// In percent of the highest threshold.
 const HEADROOM: u32 = 200;
 
@@ -37,6 +39,8 @@ pub(super) struct Resting {
     since: Option<MonotonicNs>,
     /// Memory of each scope then.
     readings: [Option<MemoryReading>; SCOPES],
+    /// How many times in a row the charge hook had not run.
+    uncharged: u32,
 }
 
 impl Resting {
@@ -51,6 +55,13 @@ impl Resting {
     /// The next sample reads workloads.
     pub(super) const fn end(&mut self) {
         self.since = None;
+    }
+
+    /// The slow timer saw whether the charge hook has run. Gives whether it has to show that it does. Where it did not,
+    /// and memory turns out to have moved, it has to as well.
+    pub(super) const fn charged(&mut self, has_run: bool) -> bool {
+        self.uncharged = if has_run { 0 } else { self.uncharged.saturating_add(1) };
+        !has_run && (self.since.is_none() || self.uncharged >= UNCHARGED)
     }
 
     /// Whether workloads were read lately, and nothing has happened since.
@@ -109,6 +120,9 @@ impl Watch {
         self.resting.end();
         if self.resting.has_moved(&self.engine.policy, &self.scopes) {
             self.workloads.handle.request(Request::Moved);
+            if self.resting.uncharged > 0 {
+                self.workloads.handle.request(Request::Source);
+            }
         }
     }
 
