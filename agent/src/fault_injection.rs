@@ -58,6 +58,8 @@ pub(crate) fn filter() -> anyhow::Result<()> {
         // The message of a check that failed.
         libc::SYS_writev,
         libc::SYS_clock_gettime,
+        // The alarm of the heartbeat.
+        libc::SYS_timerfd_settime,
         libc::SYS_rt_sigreturn,
         libc::SYS_sched_yield,
         libc::SYS_restart_syscall,

@@ -373,8 +373,10 @@ impl Supervisor {
         let mut command = self.command("core");
         command.arg("--reporter-restarted").arg(self.reporter_restarted.as_raw_fd().to_string());
         let (pulse, heart) = heartbeat::create().map_err(std::io::Error::other)?;
-        fcntl_setfd(&heart, FdFlags::empty())?;
-        command.arg("--heartbeat").arg(heart.as_raw_fd().to_string());
+        for (name, fd) in [("--heartbeat", &heart.memory), ("--alarm", &heart.alarm)] {
+            fcntl_setfd(fd, FdFlags::empty())?;
+            command.arg(name).arg(fd.as_raw_fd().to_string());
+        }
         // Each core has a way of its own: nothing that was meant for another one is in it.
         let facts = self.services.as_ref().map(|_| handover::facts_pair()).transpose()?;
         if let Some((core, _)) = &facts {

@@ -1,29 +1,29 @@
-//! The watch over the core: a thread of the supervisor with the priority of the core's watching thread. Where this one
-//! runs in time and that one does not run, the core hangs, and not the machine: it is killed, and the supervisor undoes
-//! what it held and starts another. One that cannot die yet, because it is in an uninterruptible system call, holds
-//! nothing any more either.
+//! The watch over the core: a thread of the supervisor with the priority of the core's watching thread. It sleeps for as
+//! long as that thread sets its alarm anew. Once it does not, this one wakes each second: where it runs in time and that
+//! one does not run, the core hangs, and not the machine. It is killed, and the supervisor undoes what it held and starts
+//! another. One that cannot die yet, because it is in an uninterruptible system call, holds nothing any more either.
 //!
 //! To the service manager the supervisor reports (sd_notify) when the core has begun to watch, and from then on that
 //! its own threads run.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use plimsoll_node::priority;
 use plimsoll_node::process;
 use plimsoll_state::heartbeat::{self, Pulse};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 
 use crate::service_manager::ServiceManager;
 use crate::undo::undo_before_death;
 
-/// How often the thread compares: as often as the core beats where nothing happens.
+/// How often the thread compares while no alarm does it for it: as often as the core beats where nothing happens.
 const PERIOD: Duration = heartbeat::PERIOD;
 /// A thread that slept so long could not run itself: that time says nothing of the core.
 const LATE: Duration = PERIOD.saturating_add(Duration::from_millis(250));
@@ -51,6 +51,8 @@ struct Shared {
     /// How many cores, one after another, were killed before they began.
     unbegun: AtomicU32,
     over: AtomicBool,
+    /// Has the thread compare now.
+    wake: OwnedFd,
 }
 
 /// The core that is watched.
@@ -65,7 +67,6 @@ struct Core {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,
-    thread: Thread,
     reported: Instant,
     rounds: u64,
 }
@@ -81,20 +82,19 @@ impl Watchdog {
             ready: AtomicBool::new(false),
             unbegun: AtomicU32::new(0),
             over: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         });
         let seen = Arc::clone(&shared);
         let serve = move || {
             // Refused alike for both threads: then both are ordinary ones.
             let _ = priority::raise_this_thread(priority::Level::Watching);
             while !seen.over.load(Ordering::Relaxed) {
-                let before = Instant::now();
-                thread::park_timeout(PERIOD);
-                seen.compare(before.elapsed(), &directory);
+                let slept = seen.sleep();
+                seen.compare(slept, &directory);
             }
         };
-        let thread = thread::Builder::new().name("watchdog".into()).spawn(serve);
-        let thread = thread.context("cannot start the watchdog's thread")?.thread().clone();
-        Ok(Self { shared, thread, reported: Instant::now(), rounds: 0 })
+        thread::Builder::new().name("watchdog".into()).spawn(serve).context("cannot start the watchdog's thread")?;
+        Ok(Self { shared, reported: Instant::now(), rounds: 0 })
     }
 
     /// Watches this core from now on.
@@ -124,6 +124,8 @@ impl Watchdog {
         if is_ready && self.reported.elapsed() >= every && rounds != self.rounds && service_manager.report("WATCHDOG=1")
         {
             (self.reported, self.rounds) = (Instant::now(), rounds);
+            // So that it shows until the next report that it runs.
+            self.shared.wake();
         }
         Some(every)
     }
@@ -133,7 +135,7 @@ impl Drop for Watchdog {
     /// Ends the thread.
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
-        self.thread.unpark();
+        self.shared.wake();
     }
 }
 
@@ -142,8 +144,35 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compares what the core did with what this thread did, which `slept`.
-    fn compare(&self, slept: Duration, directory: &Path) {
+    fn wake(&self) {
+        // A full counter is readable already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// The alarm of the core, if it does for this thread what it would do each second.
+    fn alarm(&self) -> Option<Arc<OwnedFd>> {
+        let is_reported = self.service_manager.is_none() || self.ready.load(Ordering::Relaxed);
+        let core = self.core();
+        core.as_ref().filter(|core| is_reported && core.judge.count > 0).map(|core| core.pulse.alarm())
+    }
+
+    /// Sleeps until it is time to compare.
+    fn sleep(&self) -> Slept {
+        let begun = Instant::now();
+        let alarm = self.alarm().filter(|alarm| !is_readable(alarm));
+        let period = Timespec::try_from(PERIOD).ok().filter(|_| alarm.is_none());
+        let mut fds = vec![PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN)];
+        fds.extend(alarm.as_ref().map(|alarm| PollFd::new(alarm, PollFlags::IN)));
+        let _ = poll(&mut fds, period.as_ref());
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        match &alarm {
+            Some(alarm) if is_readable(alarm) => Slept::UntilAlarm,
+            Some(_) | None => Slept::For(begun.elapsed()),
+        }
+    }
+
+    /// Compares what the core did with what this thread did, which slept.
+    fn compare(&self, slept: Slept, directory: &Path) {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         let mut core = self.core();
         let Some(Core { process, pulse, judge }) = &mut *core else { return };
@@ -174,6 +203,19 @@ impl Shared {
     }
 }
 
+fn is_readable(fd: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)
+}
+
+/// How the thread slept.
+#[derive(Clone, Copy, Debug)]
+enum Slept {
+    /// For so long.
+    For(Duration),
+    /// Until the core had not set its alarm anew for longer than [`PERIOD`].
+    UntilAlarm,
+}
+
 /// Distinguishes a core that hangs from a machine that does.
 #[derive(Debug)]
 struct Judge {
@@ -194,11 +236,13 @@ impl Judge {
     }
 
     /// For how long the core did not run, once where that is too long.
-    fn hangs(&mut self, count: u64, slept: Duration) -> Option<Duration> {
-        if count != self.count {
-            (self.count, self.silent) = (count, Duration::ZERO);
-        } else if slept < LATE {
-            self.silent += slept;
+    fn hangs(&mut self, count: u64, slept: Slept) -> Option<Duration> {
+        match slept {
+            // The last beat is longer ago than that.
+            Slept::UntilAlarm => (self.count, self.silent) = (count, PERIOD),
+            Slept::For(_) if count != self.count => (self.count, self.silent) = (count, Duration::ZERO),
+            Slept::For(slept) if slept < LATE => self.silent += slept,
+            Slept::For(_) => {}
         }
         let most = if count == 0 { self.start } else { HANGS };
         let hangs = self.silent >= most && !self.was_judged && !self.is_off;
@@ -217,7 +261,7 @@ mod tests {
     }
 
     fn killed_by(mut judge: Judge, beats: u64, slept: impl Fn(u64) -> Duration) -> Option<u64> {
-        (0..100_000).find(|round| judge.hangs((round + 1).min(beats), slept(*round)).is_some())
+        (0..100_000).find(|round| judge.hangs((round + 1).min(beats), Slept::For(slept(*round))).is_some())
     }
 
     #[test]
@@ -230,8 +274,48 @@ mod tests {
             assert_eq!(after, Some(times * rounds(START) - 1), "after {unbegun} that never began");
         }
         let mut judge = Judge::after(0);
-        let times = (0..10_000).filter(|_| judge.hangs(1, PERIOD).is_some()).count();
+        let times = (0..10_000).filter(|_| judge.hangs(1, Slept::For(PERIOD)).is_some()).count();
         assert_eq!(times, 1);
+    }
+
+    #[test]
+    fn a_core_that_sets_no_alarm_is_killed_as_soon_as_one_that_is_counted() {
+        let mut judge = Judge::after(0);
+        assert_eq!(judge.hangs(1, Slept::For(PERIOD)), None);
+        assert_eq!(judge.hangs(100, Slept::UntilAlarm), None, "the beats until then were not counted");
+        let rounds = (2..100).find(|_| judge.hangs(100, Slept::For(PERIOD)).is_some());
+        assert_eq!(rounds, u32::try_from(HANGS.as_secs()).ok(), "with the one that the alarm stands for");
+        let mut judge = Judge::after(0);
+        for count in 1..100 {
+            assert_eq!(judge.hangs(count, Slept::UntilAlarm), None, "it goes on after each alarm");
+        }
+    }
+
+    #[test]
+    fn the_thread_sleeps_while_the_core_sets_its_alarm() {
+        let (pulse, parts) = heartbeat::create().expect("memory");
+        let mut heart = heartbeat::Heart::attach(&parts.memory, parts.alarm).expect("it can be written");
+        let own = process::open(rustix::process::getpid()).expect("it runs");
+        let shared = Shared {
+            service_manager: None,
+            core: Mutex::new(Some(Core { process: own, pulse, judge: Judge::after(0) })),
+            rounds: AtomicU64::new(0),
+            ready: AtomicBool::new(false),
+            unbegun: AtomicU32::new(0),
+            over: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor"),
+        };
+        assert!(shared.alarm().is_none(), "it has not begun");
+        heart.beat(plimsoll_units::MonotonicNs(0));
+        shared.compare(Slept::For(PERIOD), Path::new("/nowhere"));
+        assert!(shared.alarm().is_some());
+        let slept = shared.sleep();
+        assert!(matches!(slept, Slept::UntilAlarm), "{slept:?}");
+        assert!(matches!(shared.sleep(), Slept::For(slept) if slept >= PERIOD), "it compares each second from then on");
+        shared.wake();
+        heart.beat(plimsoll_units::MonotonicNs(1_000_000_000));
+        let slept = shared.sleep();
+        assert!(matches!(slept, Slept::For(_)), "it is woken before the alarm: {slept:?}");
     }
 
     #[test]

@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::lock;
 use crate::record::{HealthRecord, Record, StartupRecord};
 
-/// Without a beat for so long, the core does not count as ready.
-const SILENCE: Duration = Duration::from_secs(15);
+/// Without a beat for so long, the core does not count as ready: more than twice as long as between two where nothing
+/// happens. One that ends is seen at once, and one whose watching thread hangs is killed.
+const SILENCE: Duration = Duration::from_secs(150);
 
 /// What readiness is decided by.
 #[derive(Debug, Default)]
@@ -196,22 +197,22 @@ mod tests {
         let reasons = "source psi\nnot ebpf: no type information\nwithout hook fork: no such function\n";
         for (now, ready, first) in [
             (1, true, "ready: "),
-            (16, true, "ready: "),
-            (17, false, "not ready: no record of the core for 16 s\n"),
-            (99, false, "not ready: no record of the core for 98 s\n"),
+            (151, true, "ready: "),
+            (152, false, "not ready: no record of the core for 151 s\n"),
+            (200, false, "not ready: no record of the core for 199 s\n"),
         ] {
             assert_eq!(health.judge(second(now)), (ready, format!("{first}{reasons}")), "at {now}");
         }
         // It beats again.
-        health.core.as_mut().expect("armed").heard = second(99);
-        assert!(health.judge(second(100)).0);
+        health.core.as_mut().expect("armed").heard = second(200);
+        assert!(health.judge(second(201)).0);
     }
 
     #[test]
     fn an_agent_that_only_watches_is_not_ready_and_says_why() {
         let health = Health { core: Some(armed("ebpf", Some("another agent acts"))), ..Health::default() };
         for (now, first) in
-            [(1, "not ready: this agent does not act"), (99, "not ready: no record of the core for 98 s")]
+            [(1, "not ready: this agent does not act"), (200, "not ready: no record of the core for 199 s")]
         {
             let text = format!("{first}\nsource ebpf\nshadow: another agent acts\n");
             assert_eq!(health.judge(second(now)), (false, text), "at {now}");

@@ -60,6 +60,9 @@ pub const THRESHOLD: &str = "threshold";
 /// The name of the family that needs the address of `nr_threads`.
 pub(crate) const TASKS: &str = "tasks";
 
+/// The name of the family that names cgroups as they come and go.
+pub const CGROUPS: &str = "cgroups";
+
 /// All hook families. The next hook is a file of `ebpf/src`, a row here and a variant of [`Wake`](crate::Wake).
 pub const FAMILIES: &[Family] = &[
     Family {
@@ -108,7 +111,7 @@ pub const FAMILIES: &[Family] = &[
         choices: &[&[at("fork", AttachType::Tracepoint, "sched_process_fork")]],
     },
     Family {
-        name: "cgroups",
+        name: CGROUPS,
         degrades: "cgroups that are created and removed are found by walking the tree",
         members: &["CGROUP_KN", "KN_ID"],
         choices: &[&[

@@ -28,7 +28,7 @@ pub(super) use outgoing::{News, Outgoing};
 pub(super) use pod_socket::PodSocket;
 use schedule::Schedule;
 
-/// How often the reporter hears that the core lives.
+/// How often the reporter hears that the core lives, where something happens or no event would say so.
 const PACE: Duration = Duration::from_secs(5);
 /// A watching thread that has not woken for so long is stuck, and no heartbeat is reported any more.
 const STUCK: Duration = Duration::from_mins(1);
@@ -73,7 +73,7 @@ pub(super) struct Thread {
     pub(super) taken_over: Receiver<TakenOver>,
     /// The watching thread wakes by itself from time to time: if it does not, the core is stuck.
     pub(super) turns: bool,
-    /// The source submits events for cgroups, so that walks only find what those missed.
+    /// The source submits events for cgroups that come and go, so that walks only find what those missed.
     pub(super) has_events: bool,
 }
 
@@ -86,7 +86,8 @@ impl Thread {
 
     /// Serves until it is asked to end.
     pub(super) fn serve(mut self, mut startup_report: StartupReport) {
-        let mut schedule = Schedule::new(self.has_events, monotonic());
+        let has_slices = !self.inventory.config().slices.is_empty();
+        let mut schedule = Schedule::new(self.has_events, has_slices, monotonic());
         self.report_startup(&mut startup_report, &mut schedule, true);
         loop {
             self.outgoing.publish();
@@ -94,6 +95,9 @@ impl Thread {
             let is_asked = |what: Request| asked & what as u32 != 0;
             if is_asked(Request::End) {
                 return;
+            }
+            if asked != 0 {
+                schedule.stir(asked, self.handle.headroom(), monotonic());
             }
             if is_asked(Request::Crossing) {
                 // Before everything else: the watching thread waits for it below a threshold.
@@ -114,13 +118,13 @@ impl Thread {
                 startup_report = StartupReport { shadow: None, undone, troubles, ..startup_report };
                 self.report_startup(&mut startup_report, &mut schedule, true);
             }
-            let is_slow = schedule.beat <= now;
+            let is_slow = schedule.beat.is_overdue(now);
             if is_slow {
-                schedule.beat = now.after(PACE);
                 self.read_machine();
                 for cgroup in thaw_again(&mut self.left, &self.inventory.config().root) {
                     self.outgoing.send(News::Thawed(cgroup));
                 }
+                schedule.beaten(now, self.left.is_empty());
             }
             if reporter_restarted {
                 clear(&self.reporter_restarted);
@@ -179,7 +183,7 @@ impl Thread {
         if asked & Request::Discover as u32 != 0 || schedule.walk.is_overdue(begun) {
             self.handle.events().for_each(drop);
             self.inventory.discover(&mut self.outgoing);
-            schedule.walk.done(begun, monotonic(), schedule.walk_pace);
+            schedule.walked(begun, monotonic());
         } else if asked & Request::Events as u32 != 0 {
             for id in self.handle.events() {
                 self.inventory.check(id, &mut self.outgoing);
@@ -194,7 +198,7 @@ impl Thread {
         if all || asked & Request::Refresh as u32 != 0 || schedule.refresh.is_overdue(begun) {
             self.inventory.find_slices(all, &mut self.outgoing);
             self.inventory.refresh(all, &mut self.outgoing);
-            schedule.refresh.done(begun, monotonic(), schedule::refresh_pace(self.handle.headroom()));
+            schedule.refreshed(begun, monotonic(), self.handle.headroom());
         }
         self.outgoing.publish();
     }
@@ -307,6 +311,10 @@ impl Thread {
                 brakes_refused: health.brakes_refused,
                 brakes_repeated: health.brakes_repeated,
             });
+        }
+        let lost = health.lost.iter().map(|(_, count)| count).sum();
+        if schedule.has_lost(lost) {
+            self.handle.request(Request::Discover);
         }
         for (ring, count) in health.lost {
             self.outgoing.report(HealthRecord::Lost { ring, count });

@@ -33,7 +33,7 @@ use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{NodeError, capabilities, lock, priority, process, system_calls};
 use plimsoll_policy::SliceSet;
-use plimsoll_sense::{Kind, MAX_BRAKES, Source, SourceAttempt, ladder};
+use plimsoll_sense::{HookState, Kind, MAX_BRAKES, Source, SourceAttempt, hooks, ladder};
 use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::heartbeat::Heart;
 use plimsoll_state::queue::{self, Producer};
@@ -86,6 +86,9 @@ pub(crate) struct Arguments {
     /// The memory of the heartbeat.
     #[arg(long)]
     heartbeat: i32,
+    /// The alarm that each heartbeat sets anew.
+    #[arg(long)]
+    alarm: i32,
     /// Readable when the reporter is new.
     #[arg(long)]
     reporter_restarted: i32,
@@ -104,7 +107,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let parent = open_parent(arguments.child.supervisor)?;
     let [socket, reporter_restarted] = [arguments.child.socket()?, inherit::take(arguments.reporter_restarted)?];
     let pods = arguments.pods.map(inherit::take).transpose()?;
-    let heart = Heart::attach(inherit::take(arguments.heartbeat)?)?;
+    let heart = Heart::attach(inherit::take(arguments.heartbeat)?, inherit::take(arguments.alarm)?)?;
     let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
     let protected = Protected::read();
@@ -151,7 +154,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         pods: pods.map(inventory::PodSocket::new),
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
-        has_events: source.kind() == Kind::Ebpf,
+        has_events: names_cgroups(&*source),
     };
     inventory.first();
     start.workloads = lap(now);
@@ -272,6 +275,12 @@ fn inventory_config(
         max_brakes: MAX_BRAKES,
         max_workloads,
     })
+}
+
+/// Whether the source submits events for cgroups that come and go.
+fn names_cgroups(source: &dyn Source) -> bool {
+    let hooks = source.health_reader().read().hooks;
+    hooks.iter().any(|hook| hook.name == hooks::CGROUPS && matches!(hook.state, HookState::Attached(_)))
 }
 
 /// How often to sample where no event comes.

@@ -10,6 +10,7 @@
 //! - [`sampling`]: readings of the node and the slices, and the observation made of them.
 //! - [`deciding`]: the engine, and one sample from its readings to the next arming.
 //! - [`scopes`]: what is kept of the node and of each slice.
+//! - [`resting`]: samples without workloads, while nothing moves.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
 //! - [`figures`]: figures that a decision rests on, read again before it is taken.
 //! - [`folding`]: the kernel's own counters, made exact near a threshold.
@@ -24,6 +25,7 @@ mod folding;
 mod freezing;
 mod reclaiming;
 mod reporting;
+mod resting;
 mod sampling;
 mod schedule;
 mod scopes;
@@ -53,6 +55,7 @@ pub(super) use figures::FIGURES;
 use figures::Figures;
 use folding::Folding;
 pub(super) use reporting::Reporting;
+use resting::Resting;
 pub(super) use sampling::Sampler;
 use schedule::Schedule;
 use scopes::Scopes;
@@ -137,6 +140,9 @@ pub(super) struct Watch {
     scopes: Scopes,
     figures: Figures,
     folding: Folding,
+    resting: Resting,
+    /// How long the last sample took that read workloads.
+    cost: Duration,
 }
 
 /// The parts that the caller makes.
@@ -167,6 +173,8 @@ impl Watch {
             scopes: Scopes::new(&policy),
             figures: Figures::new(),
             folding: Folding::default(),
+            resting: Resting::default(),
+            cost: Duration::ZERO,
             engine: Engine::new(policy, slots),
         }
     }
@@ -213,7 +221,7 @@ impl Watch {
 
     /// Shows the supervisor that this thread runs, and the kernel that what it stops will be continued.
     fn show_alive(&mut self, now: MonotonicNs) {
-        self.heart.beat();
+        self.heart.beat(now);
         self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
     }
 
@@ -306,10 +314,15 @@ impl Watch {
     }
 
     /// Where the charge hook did not run since the last time, perhaps no memory was charged: the inventory thread has some
-    /// charged. Until that has answered, what the hook shows is left for it to see.
+    /// charged; while nothing happens, only after some times. Until that has answered, what the hook shows is left for it
+    /// to see.
     fn check_source(&mut self) {
         let handle = &self.workloads.handle;
-        if !handle.is_asked(Request::Source) && !self.triggers.source_mut().ran() {
+        if handle.is_asked(Request::Source) {
+            return;
+        }
+        let has_run = self.triggers.source_mut().ran();
+        if self.resting.charged(has_run) {
             handle.request(Request::Source);
         }
     }
@@ -339,6 +352,9 @@ impl Watch {
                     }
                 }
             }
+        }
+        if any {
+            self.resting.end();
         }
         any
     }
@@ -406,14 +422,32 @@ mod tests {
     fn a_charge_hook_that_did_not_run_has_to_show_that_it_does() {
         let ran = Arc::new(AtomicBool::new(true));
         let mut scene = Scene::woken_by(Charged(Arc::clone(&ran)), testing::slice_policy(1));
-        let mut asks = || {
+        let asks = |scene: &mut Scene| {
             scene.watch.slow_turn(monotonic());
             scene.watch.workloads.handle.is_asked(Request::Source)
         };
-        assert!(!asks(), "it has run");
-        assert!(asks(), "it has not since");
+        assert!(!asks(&mut scene), "it has run");
+        assert!(asks(&mut scene), "it has not since");
         ran.store(true, Ordering::Relaxed);
-        assert!(asks() && ran.load(Ordering::Relaxed), "what it shows is for the thread that was asked");
+        assert!(asks(&mut scene) && ran.load(Ordering::Relaxed), "what it shows is for the thread that was asked");
+    }
+
+    #[test]
+    fn while_nothing_happens_a_charge_hook_need_not_run_for_a_while() {
+        for (used, turns) in [(20, 10), (30, 4)] {
+            let ran = Arc::new(AtomicBool::new(true));
+            let mut scene = Scene::woken_by(Charged(ran), testing::slice_policy(1));
+            scene.watch.reporting.set_traced(false);
+            let mut asks = |used: u64| {
+                scene.uses("slice", used);
+                scene.watch.slow_turn(monotonic());
+                scene.watch.sample(&Trigger::of(Cause::Timer, monotonic()));
+                scene.watch.workloads.handle.is_asked(Request::Source)
+            };
+            assert!(!asks(20), "it has run");
+            let asked = (1..100).find(|turn| asks(if *turn < 4 { 20 } else { used }));
+            assert_eq!(asked, Some(turns), "{used}");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ const BATCH: usize = 64;
 /// So many batches, before a thread checks whether its queue is still to be read.
 const BATCHES: usize = 64;
 /// A thread that waits for records checks at least so often whether there will be no more.
-const RECHECK: Duration = Duration::from_secs(10);
+const RECHECK: Duration = Duration::from_mins(2);
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_secs(1);
 

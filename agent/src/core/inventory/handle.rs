@@ -31,6 +31,8 @@ pub(in crate::core) enum Request {
     RefreshAll = 128,
     /// Have the source's programs show that they run. Stays asked until they have.
     Source = 256,
+    /// Memory has moved: do now what is done rarely while nothing happens.
+    Moved = 512,
 }
 
 /// Ids on their way: no more than it has places for.

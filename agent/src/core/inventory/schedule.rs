@@ -1,5 +1,6 @@
 //! When the inventory thread does what. Each duty has a pace, and none takes more than a fiftieth of a CPU by itself,
-//! however many workloads there are.
+//! however many workloads there are. Where events name what happens, duties that would only find what these missed are done
+//! much less often while there is none, and memory does not move either.
 
 use core::time::Duration;
 
@@ -11,9 +12,13 @@ use super::{PACE, Request};
 const SHARE: u32 = 50;
 /// Walks and the handling of cgroup events are at least so far apart.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often the tree is walked where events name new cgroups: the walk finds what they missed, and reservations that
-/// changed.
+/// How long after an event the tree is walked where events name new cgroups: the walk finds what they missed, and
+/// reservations that changed.
 const WALK_PACE: Duration = Duration::from_secs(15);
+/// How often the tree is walked and slow figures are read while nothing happens,
+const AT_REST: Duration = Duration::from_mins(5);
+/// and how often the reporter hears that the core lives.
+const BEAT_AT_REST: Duration = Duration::from_mins(1);
 /// How often the slow figures are read near a threshold; at most so many times slower far from one.
 const REFRESH_PACE: Duration = Duration::from_secs(5);
 const REFRESH_SLOWEST: u32 = 12;
@@ -21,6 +26,8 @@ const REFRESH_SLOWEST: u32 = 12;
 /// A duty with its pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Duty {
+    /// When it was done.
+    ended: MonotonicNs,
     /// It is not done before this, even if it is asked for.
     not_before: MonotonicNs,
     /// It is done then even if it is not asked for.
@@ -29,18 +36,23 @@ pub(super) struct Duty {
 
 impl Duty {
     fn new(now: MonotonicNs, pace: Duration) -> Self {
-        Self { not_before: now, by: now.after(pace) }
+        Self { ended: now, not_before: now, by: now.after(pace) }
     }
 
     /// It was done.
     pub(super) fn done(&mut self, begun: MonotonicNs, ended: MonotonicNs, pace: Duration) {
         let pause = PAUSE.max(ended.since(begun) * SHARE);
-        *self = Self { not_before: ended.after(pause), by: ended.after(pace.max(pause)) };
+        *self = Self { ended, not_before: ended.after(pause), by: ended.after(pace.max(pause)) };
     }
 
     /// It is done now, whatever it cost last.
     pub(super) fn hurry(&mut self, now: MonotonicNs) {
-        *self = Self { not_before: now, by: now };
+        (self.not_before, self.by) = (now, now);
+    }
+
+    /// It is done by then, if its pause is over.
+    fn hasten(&mut self, by: MonotonicNs) {
+        self.by = self.by.min(by.max(self.not_before));
     }
 
     pub(super) fn is_overdue(&self, now: MonotonicNs) -> bool {
@@ -67,14 +79,23 @@ pub(super) fn refresh_pace(headroom: u32) -> Duration {
 #[derive(Debug)]
 pub(super) struct Schedule {
     pub(super) walk: Duty,
-    pub(super) walk_pace: Duration,
+    walk_pace: Duration,
+    /// What happens is named by events.
+    has_events: bool,
+    /// Slow figures are needed as often as ever: slices have thresholds that depend on them.
+    has_slices: bool,
     pub(super) events: Duty,
     pub(super) refresh: Duty,
     /// Taking in what is known of pods.
     pub(super) pods: Duty,
     /// Reading what the inventory leaves out and costs.
     pub(super) coverage: Duty,
-    pub(super) beat: MonotonicNs,
+    /// Reporting that the core lives, and reading what rarely changes.
+    pub(super) beat: Duty,
+    /// Doing what is done rarely at rest, because memory has moved.
+    moved: Duty,
+    /// How many events were lost.
+    lost: u64,
     /// The source's programs were found not to run.
     pub(super) is_source_lost: bool,
     pub(super) suspects: Duty,
@@ -83,20 +104,62 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// `has_events`: new cgroups are named by events.
-    pub(super) fn new(has_events: bool, now: MonotonicNs) -> Self {
+    /// `has_events`: new cgroups and crossings are named by events. `has_slices`: slices have thresholds of their own.
+    pub(super) fn new(has_events: bool, has_slices: bool, now: MonotonicNs) -> Self {
         let walk_pace = if has_events { WALK_PACE } else { PACE };
         Self {
             walk: Duty::new(now, walk_pace),
             walk_pace,
+            has_events,
+            has_slices,
             events: Duty::new(now, Duration::MAX),
             refresh: Duty::new(now, REFRESH_PACE),
             pods: Duty::new(now, Duration::MAX),
             coverage: Duty::new(now, Duration::ZERO),
-            beat: now.after(PACE),
+            beat: Duty::new(now, PACE),
+            moved: Duty::new(now, Duration::MAX),
+            lost: 0,
             is_source_lost: false,
             suspects: Duty::new(now, Duration::ZERO),
             turned: (0, now),
+        }
+    }
+
+    /// The tree was walked.
+    pub(super) fn walked(&mut self, begun: MonotonicNs, ended: MonotonicNs) {
+        self.walk.done(begun, ended, if self.has_events { AT_REST } else { self.walk_pace });
+    }
+
+    /// The slow figures were read, with so much memory available.
+    pub(super) fn refreshed(&mut self, begun: MonotonicNs, ended: MonotonicNs, headroom: u32) {
+        let is_rare = self.has_events && !self.has_slices;
+        self.refresh.done(begun, ended, if is_rare { AT_REST } else { refresh_pace(headroom) });
+    }
+
+    /// It was reported that the core lives. `is_done`: nothing else is tried again with it.
+    pub(super) fn beaten(&mut self, now: MonotonicNs, is_done: bool) {
+        self.beat.done(now, now, if self.has_events && is_done { BEAT_AT_REST } else { PACE });
+    }
+
+    /// So many events were lost so far. Gives whether there are more than before: the tree is to be walked for what they
+    /// named.
+    pub(super) const fn has_lost(&mut self, lost: u64) -> bool {
+        std::mem::replace(&mut self.lost, lost) < lost
+    }
+
+    /// These were asked: what is done rarely at rest is done as often as where something happens, once.
+    pub(super) fn stir(&mut self, asked: u32, headroom: u32, now: MonotonicNs) {
+        let is_asked = |what: Request| asked & what as u32 != 0;
+        self.beat.hasten(self.beat.ended.after(PACE));
+        if is_asked(Request::Moved) {
+            self.walk.hasten(self.walk.ended.after(self.walk_pace));
+            self.refresh.hasten(self.refresh.ended.after(refresh_pace(headroom)));
+            self.moved.done(now, now, Duration::MAX);
+            self.moved.not_before = now.after(PACE);
+        }
+        if is_asked(Request::Events) || is_asked(Request::Crossing) {
+            // What is set of a new cgroup is set soon after it was made.
+            self.walk.hasten(now.after(self.walk_pace));
         }
     }
 
@@ -105,9 +168,12 @@ impl Schedule {
     /// once it was followed.
     pub(super) fn due(&self, now: MonotonicNs) -> u32 {
         let mut due = !(Request::Source as u32);
-        for (duty, request) in
-            [(&self.walk, Request::Discover), (&self.events, Request::Events), (&self.refresh, Request::RefreshAll)]
-        {
+        for (duty, request) in [
+            (&self.walk, Request::Discover),
+            (&self.events, Request::Events),
+            (&self.refresh, Request::RefreshAll),
+            (&self.moved, Request::Moved),
+        ] {
             if now < duty.not_before {
                 due &= !(request as u32);
             }
@@ -120,7 +186,8 @@ impl Schedule {
         let walk = self.walk.next(is_asked(Request::Discover));
         let events = self.events.next(is_asked(Request::Events));
         let refresh = self.refresh.next(is_asked(Request::RefreshAll));
-        walk.min(events).min(refresh).min(self.beat)
+        let moved = self.moved.next(is_asked(Request::Moved));
+        walk.min(events).min(refresh).min(moved).min(self.beat.by)
     }
 }
 
@@ -134,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_duty_takes_a_fiftieth_of_a_cpu_at_most() {
-        let mut schedule = Schedule::new(true, at(0));
+        let mut schedule = Schedule::new(true, false, at(0));
         schedule.walk.done(at(0), at(400), WALK_PACE);
         for (ms, due) in [(500, false), (20_399, false), (20_400, true)] {
             assert_eq!(schedule.due(at(ms)) & Request::Discover as u32 != 0, due, "{ms}");
@@ -148,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_pods_is_taken_in_with_pauses() {
-        let mut schedule = Schedule::new(true, at(0));
+        let mut schedule = Schedule::new(true, false, at(0));
         assert_eq!(schedule.pods.paused(at(0)), None);
         for (ended, until) in [(0, 20), (2, 102)] {
             schedule.pods.done(at(0), at(ended), Duration::MAX);
@@ -157,8 +224,46 @@ mod tests {
     }
 
     #[test]
+    fn what_finds_what_events_missed_is_rare_until_something_happens() {
+        let minutes = |minutes: u64| minutes * 60_000;
+        let done = |has_events: bool, has_slices: bool| {
+            let mut schedule = Schedule::new(has_events, has_slices, at(0));
+            schedule.walked(at(0), at(0));
+            schedule.refreshed(at(0), at(0), 1000);
+            schedule.beaten(at(0), true);
+            schedule
+        };
+        let due = |schedule: &Schedule| [schedule.walk.by, schedule.refresh.by, schedule.beat.by];
+        assert_eq!(due(&done(true, false)), [minutes(5), minutes(5), minutes(1)].map(at));
+        assert_eq!(due(&done(true, true)), [minutes(5), 25_000, minutes(1)].map(at), "thresholds depend on figures");
+        assert_eq!(due(&done(false, false)), [5000, 25_000, 5000].map(at), "no event says that something happens");
+        let mut schedule = done(true, false);
+        schedule.stir(Request::Moved as u32, 1000, at(20_000));
+        assert_eq!(due(&schedule), [15_000, 25_000, 5000].map(at));
+        let mut schedule = done(true, false);
+        schedule.stir(Request::Events as u32, 1000, at(20_000));
+        assert_eq!(due(&schedule), [35_000, minutes(5), 5000].map(at), "the walk sees what is set after the event");
+        assert_eq!([0, 2, 2, 3].map(|lost| schedule.has_lost(lost)), [false, true, false, true]);
+        schedule.beaten(at(30_000), false);
+        assert_eq!(schedule.beat.by, at(35_000), "what could not be thawed is tried again");
+    }
+
+    #[test]
+    fn memory_that_moves_all_the_time_wakes_the_thread_as_often_as_ever() {
+        let mut schedule = Schedule::new(true, false, at(0));
+        let is_due = |schedule: &Schedule, ms: u64| schedule.due(at(ms)) & Request::Moved as u32 != 0;
+        assert!(is_due(&schedule, 0));
+        for task in [&mut schedule.walk, &mut schedule.refresh, &mut schedule.beat] {
+            task.done(at(1000), at(1000), AT_REST);
+        }
+        schedule.stir(Request::Moved as u32, u32::MAX, at(1000));
+        assert!(!is_due(&schedule, 5999) && is_due(&schedule, 6000));
+        assert_eq!(schedule.next(|what| what == Request::Moved), at(6000), "with the heartbeat");
+    }
+
+    #[test]
     fn the_thread_wakes_for_what_is_asked_when_it_is_due() {
-        let mut schedule = Schedule::new(true, at(0));
+        let mut schedule = Schedule::new(true, false, at(0));
         assert_eq!(schedule.next(|_| false), at(5000), "the slow figures and the heartbeat");
         schedule.events.done(at(0), at(2), Duration::MAX);
         assert_eq!(schedule.next(|what| what == Request::Events), at(102));

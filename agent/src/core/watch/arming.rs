@@ -22,13 +22,15 @@ pub(in crate::core) struct Arming {
     tasks: Option<TaskLimits>,
     node: Option<NodeThreshold>,
     task: Option<TaskThreshold>,
+    /// The threshold of tasks that is armed.
+    armed_task: Option<TaskThreshold>,
     /// The threshold of tasks is not armed until then.
     tasks_quiet: Option<MonotonicNs>,
 }
 
 impl Arming {
     pub(in crate::core) const fn new(machine: Machine, tasks: Option<TaskLimits>) -> Self {
-        Self { machine, tasks, node: None, task: None, tasks_quiet: None }
+        Self { machine, tasks, node: None, task: None, armed_task: None, tasks_quiet: None }
     }
 
     pub(super) const fn machine(&self) -> &Machine {
@@ -51,12 +53,13 @@ impl Arming {
     }
 
     /// The threshold of tasks, where it is not silenced.
-    fn tasks_now(&mut self, now: MonotonicNs) -> Option<TaskThreshold> {
-        if self.tasks_quiet.is_some_and(|until| until > now) {
-            return None;
-        }
-        self.tasks_quiet = None;
-        self.task
+    fn tasks_now(&self, now: MonotonicNs) -> Option<TaskThreshold> {
+        self.task.filter(|_| self.tasks_quiet.is_none_or(|until| until <= now))
+    }
+
+    /// Whether the threshold of tasks is armed as it is to be.
+    pub(super) fn is_current(&self, now: MonotonicNs) -> bool {
+        self.armed_task == self.tasks_now(now)
     }
 }
 
@@ -78,6 +81,7 @@ impl Watch {
             return;
         }
         self.arming.node = node;
+        self.arming.armed_task = armed.tasks;
         if self.triggers.source_mut().arm(&armed).is_err() {
             self.reporting.send(HealthRecord::Failed { what: "arm the thresholds", errno: None });
         }

@@ -8,7 +8,7 @@ use super::super::episode;
 use super::super::inventory::Request;
 use super::Watch;
 use super::reporting::{Made, is_quiet};
-use super::sampling::Sample;
+use super::sampling::{MachineMemory, Sample};
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::hard_threshold;
 use super::triggers::Trigger;
@@ -58,24 +58,37 @@ impl Summary {
     }
 }
 
+/// Whether no threshold is crossed, no condition is left of one that was, and no other decision is due.
+fn leaves_nothing(plan: &Plan) -> bool {
+    is_quiet(plan.outcome) && plan.conditions.iter().next().is_none() && plan.recheck_at.is_none()
+}
+
 impl Watch {
     pub(super) fn sample(&mut self, trigger: &Trigger) {
         self.schedule.sampled();
         let trigger = &trigger.after(self.figures.waiting.take().as_ref());
-        let Some((sample, memory)) = self.observe(trigger) else {
+        let taken = monotonic();
+        let Some(machine) = self.read_scopes() else {
             self.reporting.send(HealthRecord::Failed { what: "read /proc/meminfo", errno: None });
             return self.schedule.sample_by(trigger.awake.after(BELOW_PACE_MOST));
         };
+        if self.rests(trigger, trigger.awake) {
+            return self.rest(trigger.awake);
+        }
+        self.stir();
+        let sample = self.observe(trigger, taken, machine);
         if self.awaits_figures(&sample, trigger) {
             return;
         }
         self.reporting.observed(&sample, &self.scopes, &self.workloads.table);
-        let mut summary = Summary::NONE;
+        let (mut summary, mut is_calm) = (Summary::NONE, trigger.is_timer_alone());
         for scope in self.scopes.all() {
             self.decide(scope, &sample, trigger);
             summary = summary.with(&self.engine.plan);
+            is_calm &= leaves_nothing(&self.engine.plan);
         }
         let now = sample.completed;
+        let memory = machine.decided_by(self.engine.policy.eviction_policy);
         self.report_memory_back(summary, now);
         if !summary.is_evicting {
             self.thaw_all(now);
@@ -91,25 +104,34 @@ impl Watch {
             self.schedule.is_below(summary.is_evicting || trigger.crossed.is_some(), now);
         }
         self.rearm(trigger, &memory, summary.is_quiet, now);
-        let headroom = self.scopes.headroom(&self.engine.policy);
-        let cost = monotonic().since(sample.taken);
-        self.workloads.handle.sampled(headroom, cost, self.schedule.delayed());
+        if is_calm && self.all_stay() {
+            self.resting.begin(&self.scopes, trigger.awake);
+        }
+        self.cost = monotonic().since(sample.taken);
+        self.report_sampled();
     }
 
-    /// Reads everything, and freezes what grows before the workloads are read. Absent where the machine's memory cannot
-    /// be read. Beside the sample: that memory as it is decided by.
-    fn observe(&mut self, trigger: &Trigger) -> Option<(Sample, MemoryReading)> {
-        let taken = monotonic();
+    /// Shows the inventory thread how far memory is from the thresholds, and what samples cost that read workloads.
+    pub(super) fn report_sampled(&self) {
+        let headroom = self.scopes.headroom(&self.engine.policy);
+        self.workloads.handle.sampled(headroom, self.cost, self.schedule.delayed());
+    }
+
+    /// Reads the machine and the slices. Absent where the machine's memory cannot be read.
+    fn read_scopes(&mut self) -> Option<MachineMemory> {
         let machine = self.sampler.machine()?;
-        let policy = &self.engine.policy;
-        let memory = machine.decided_by(policy.eviction_policy);
         for scope in self.scopes.all() {
             self.scopes.get_mut(scope).reading = match scope {
-                Scope::Node => Some(memory),
+                Scope::Node => Some(machine.decided_by(self.engine.policy.eviction_policy)),
                 Scope::Slice(slice) => self.workloads.table.slice_reading(slice.0.into()),
             };
         }
-        let depth = self.scopes.depth(policy);
+        Some(machine)
+    }
+
+    /// Freezes what grows, and reads the workloads. The machine was read at `taken`.
+    fn observe(&mut self, trigger: &Trigger, taken: MonotonicNs, machine: MachineMemory) -> Sample {
+        let depth = self.scopes.depth(&self.engine.policy);
         if self.scopes.episodes.sample(depth, trigger.crossed, taken) {
             self.figures.crossed(taken);
         }
@@ -123,8 +145,7 @@ impl Watch {
             enforcer.brakes.growing().for_each(|id| self.workloads.table.set_grows_while_frozen(id));
         }
         let (stall, is_below) = (self.sampler.stall(completed), depth.iter().any(|below| *below > 0));
-        let sample = Sample { taken, completed, machine, stall, is_below };
-        Some((sample, memory))
+        Sample { taken, completed, machine, stall, is_below }
     }
 
     /// Decides for one scope, and has it carried out and reported.

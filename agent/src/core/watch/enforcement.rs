@@ -123,6 +123,12 @@ impl Enforcement {
         self.enforcer.as_ref().is_some_and(|enforcer| enforcer.brakes.count() > 0)
     }
 
+    /// Whether nothing is frozen or stopped, and no victim is waited for.
+    pub(super) fn is_idle(&self) -> bool {
+        let waits = |enforcer: &Enforcer| enforcer.kills.count() > 0;
+        !self.holds() && !self.kernel_brake.holds() && !self.enforcer.as_ref().is_some_and(waits)
+    }
+
     /// Whether the workers have not done yet what was requested of them.
     pub(super) fn awaits_writes(&self) -> bool {
         let awaits = |enforcer: &Enforcer| enforcer.brakes.awaits_write() || enforcer.kills.awaits_signal();

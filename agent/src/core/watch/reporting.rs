@@ -76,6 +76,16 @@ impl Reporting {
         Self { queue, is_traced }
     }
 
+    /// Whether what is observed is reported as well.
+    pub(super) const fn is_traced(&self) -> bool {
+        self.is_traced
+    }
+
+    #[cfg(test)]
+    pub(super) const fn set_traced(&mut self, is_traced: bool) {
+        self.is_traced = is_traced;
+    }
+
     pub(super) fn send<'a>(&mut self, record: impl Into<Record<'a>>) {
         record.into().send(&mut self.queue);
     }

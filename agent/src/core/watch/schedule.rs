@@ -100,6 +100,11 @@ impl Schedule {
         self.cost = cost;
     }
 
+    /// A sample at `now` read no workloads: however long it takes to read them, the next one may follow.
+    pub(super) fn rests(&mut self, now: MonotonicNs) {
+        self.next_slow = self.slow.map(|slow| now.after(slow));
+    }
+
     /// Memory is near a threshold.
     pub(super) fn is_near(&mut self, now: MonotonicNs) {
         let pace = self.paced(NEAR_PACE, NEAR_SHARE);
@@ -208,6 +213,10 @@ mod tests {
         assert_eq!(schedule.delayed(), 4);
         schedule.is_below(true, at(6000));
         assert!(schedule.stalls(at(6020)), "below a threshold nothing is spared");
+        schedule = Schedule { cost: Duration::from_millis(100), ..Schedule::new(Some(Duration::from_secs(1)), at(0)) };
+        assert!(schedule.take_slow(at(1000)));
+        schedule.rests(at(1000));
+        assert!(schedule.take_slow(at(2000)), "that sample cost next to nothing");
     }
 
     #[test]

@@ -90,9 +90,9 @@ impl Scene {
         let signals = Signals { inventory: fd(), term: fd(), parent: fd() };
         let handle = InventoryHandle::new().expect("a descriptor");
         let kernel_brake = KernelBrake::new(Duration::from_secs(2), None);
-        let (_, memory) = heartbeat::create().expect("memory");
+        let (_, heart) = heartbeat::create().expect("memory");
         let parts = Parts {
-            heart: Heart::attach(memory).expect("memory"),
+            heart: Heart::attach(heart.memory, heart.alarm).expect("memory"),
             triggers: Triggers::new(Box::new(source), signals).expect("descriptors"),
             workloads: Workloads::new(plimsoll_inventory::SLOTS, take, give_back, handle),
             sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, monotonic()),

@@ -66,23 +66,28 @@ pub(super) struct Trigger {
     /// When the kernel saw a threshold crossed, at the earliest.
     pub(super) crossed: Option<MonotonicNs>,
     cause: Option<Cause>,
+    /// There is another cause than the slow timer.
+    has_event: bool,
     growers: [Option<Lineage>; GROWERS],
 }
 
 impl Trigger {
     /// Nothing yet.
     pub(super) const fn new(awake: MonotonicNs) -> Self {
-        Self { awake, crossed: None, cause: None, growers: [None; GROWERS] }
+        Self { awake, crossed: None, cause: None, has_event: false, growers: [None; GROWERS] }
     }
 
-    pub(super) const fn of(cause: Cause, awake: MonotonicNs) -> Self {
-        Self { cause: Some(cause), ..Self::new(awake) }
+    pub(super) fn of(cause: Cause, awake: MonotonicNs) -> Self {
+        let mut trigger = Self::new(awake);
+        trigger.because(cause);
+        trigger
     }
 
     /// Added to an earlier one, whose decision was not taken yet.
     pub(super) fn after(&self, earlier: Option<&Self>) -> Self {
         let Some(mut first) = earlier.copied() else { return *self };
         self.cause.into_iter().for_each(|cause| first.because(cause));
+        first.has_event |= self.has_event;
         if let Some(at) = self.crossed {
             first.crossed(at, None);
             self.growers().for_each(|grower| first.crossed(at, Some(grower)));
@@ -92,6 +97,7 @@ impl Trigger {
 
     /// Adds a cause. A threshold goes before whatever else woke the thread at the same time.
     pub(super) fn because(&mut self, cause: Cause) {
+        self.has_event |= cause != Cause::Timer;
         if self.cause.is_none() || cause == Cause::Threshold {
             self.cause = Some(cause);
         }
@@ -99,6 +105,11 @@ impl Trigger {
 
     pub(super) const fn cause(&self) -> Option<Cause> {
         self.cause
+    }
+
+    /// Whether the slow timer alone woke the thread.
+    pub(super) const fn is_timer_alone(&self) -> bool {
+        self.cause.is_some() && !self.has_event
     }
 
     /// Adds a crossing, with the cgroup whose charge it was.
