@@ -10,9 +10,10 @@ use plimsoll_config::Configuration;
 use plimsoll_inventory::{Bounds, Found, Patterns, PodMessage, Pods, Protected, Rank, discover};
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
+use plimsoll_node::limits::TaskLimits;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_policy::Protected as Why;
-use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Workload};
+use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs, Pattern};
 
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
@@ -133,7 +134,9 @@ impl Observer {
                 mem_available_bytes: Some(reading.mem_available()),
             }
         });
-        Sample { at_ns, memory, slices: self.slices(), workloads: self.workloads(at_ns), ..Sample::default() }
+        let tasks = TaskLimits::open().ok().and_then(|limits| limits.read().ok());
+        let tasks = tasks.map(|tasks| Tasks { count: tasks.tasks, limit: tasks.limit() });
+        Sample { at_ns, memory, tasks, slices: self.slices(), workloads: self.workloads(at_ns), ..Sample::default() }
     }
 
     fn slices(&self) -> Vec<Slice> {
@@ -174,6 +177,7 @@ impl Observer {
                 usage_bytes: figures.working_set(),
                 held_bytes: figures.held(),
                 swapped_bytes: figures.swapped,
+                tasks: handle.tasks().ok(),
                 empty: figures.is_empty,
                 ..promised
             });

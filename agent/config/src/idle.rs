@@ -1,6 +1,7 @@
 //! Keys of Plimsoll's own file that have no effect in `plimsoll run`.
 
 use crate::kubelet::DEFAULT_EVICTION_HARD;
+use crate::machine::IN_RUN;
 use crate::model::{Configuration, Origin};
 use crate::show::MAPS_BY_SIGNAL;
 use crate::tree::Problems;
@@ -11,8 +12,8 @@ use plimsoll_policy::kubelet::Signal;
 pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Problems) {
     let kubelet = &configuration.kubelet;
     problems.turn_to(own);
-    let why = "no effect in `run`, which reads memory alone; used by `replay` and `explain`";
-    let in_replay = "no effect in `run`, which reads memory alone; used by `replay`";
+    let why = "no effect in `run`, which reads memory and tasks alone; used by `replay` and `explain`";
+    let in_replay = "no effect in `run`, which reads memory and tasks alone; used by `replay`";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
@@ -20,11 +21,9 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
     for map in MAPS_BY_SIGNAL {
         for (name, entry) in kubelet.settings.map(map) {
             let is_default = map == "evictionHard" && DEFAULT_EVICTION_HARD.contains(&(name, &entry.text));
-            if let (Some(line), false) =
-                (line(&entry.origin), is_default || name == Signal::MemoryAvailable.name())
-                // A name that is not a signal is reported as unknown.
-                && Signal::parse(name).is_some()
-            {
+            // A name that is not a signal is reported as unknown.
+            let is_idle = Signal::parse(name).is_some_and(|signal| !IN_RUN.contains(&signal));
+            if let (Some(line), true) = (line(&entry.origin), is_idle && !is_default) {
                 problems.warn(Some(line), &format!("{map}.{name}"), Some(&entry.text), why);
             }
         }
@@ -70,8 +69,9 @@ mod tests {
             ["Some(3) evictionHard.nodefs.available", "Some(5) swap"]
         );
         assert_eq!(
-            own("evictionSoft: {pid.available: 10%}\nevictionSoftGracePeriod: {pid.available: 1m}\n"),
-            ["Some(1) evictionSoft.pid.available", "Some(2) evictionSoftGracePeriod.pid.available"]
+            own("evictionSoft: {imagefs.available: 10%}\nevictionSoftGracePeriod: {imagefs.available: 1m}\n\
+                 evictionHard: {memory.available: 1Gi, pid.available: 5%}\n"),
+            ["Some(1) evictionSoft.imagefs.available", "Some(2) evictionSoftGracePeriod.imagefs.available"]
         );
         let texts = Texts {
             own: Some(Text { file: "f".to_owned(), text: "evictionPolicy: kubelet\nswap: {free: 10%}\n".to_owned() }),

@@ -7,7 +7,7 @@ use crate::kubelet::read::{Dialect, is_misplaced, mapping, repeated};
 use crate::kubelet::settings::Settings;
 use crate::kubelet::typed::{place, typed};
 use crate::kubelet::{Entry, Kubelet};
-use crate::machine::on_memory;
+use crate::machine::{IN_RUN, threshold};
 use crate::model::{Configuration, Origin, Text};
 use crate::scalar::{amount_of, value};
 use crate::tree::{Node, Problems, Value, read};
@@ -76,11 +76,11 @@ fn unwatched(configuration: &Configuration, problems: &mut Problems) {
     }
 }
 
-/// The thresholds on memory, by which `run` decides. What a kubelet refuses is reported already. Amounts that no machine
-/// has and that a kubelet accepts are accepted here too, with the same effect.
+/// The thresholds on memory and on tasks, by which `run` decides. What a kubelet refuses is reported already. Amounts that
+/// no machine has and that a kubelet accepts are accepted here too, with the same effect.
 fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
-    let signal = Signal::MemoryAvailable;
-    for (map, is_reclaim) in [("evictionHard", false), ("evictionSoft", false), ("evictionMinimumReclaim", true)] {
+    let maps = [("evictionHard", false), ("evictionSoft", false), ("evictionMinimumReclaim", true)];
+    for ((map, is_reclaim), signal) in maps.into_iter().flat_map(|map| IN_RUN.map(|signal| (map, signal))) {
         let entry = kubelet.settings.map(map).find(|(name, _)| *name == signal.name());
         if let Some((_, Entry { text, origin })) = entry
             && let Ok(Some(value)) = value(text, is_reclaim)
@@ -92,9 +92,10 @@ fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
         }
     }
     let effect = |amount: &ThresholdAmount<Quantity>| amount_of(amount).map_or_else(|odd| odd.effect, Some);
-    let on_this = kubelet.thresholds.iter().filter(|threshold| threshold.signal == signal);
-    let taken = on_this.filter_map(|Threshold { amount, grace, min_reclaim, .. }| {
-        Some(on_memory(amount.as_ref().and_then(effect)?, *grace, min_reclaim.as_ref().and_then(effect)))
+    let of_run = kubelet.thresholds.iter().filter(|threshold| IN_RUN.contains(&threshold.signal));
+    let taken = of_run.filter_map(|Threshold { signal, amount, grace, min_reclaim, .. }| {
+        let (at, min_reclaim) = (amount.as_ref().and_then(effect)?, min_reclaim.as_ref().and_then(effect));
+        Some(threshold(*signal, at, *grace, min_reclaim))
     });
     taken.collect()
 }

@@ -248,7 +248,8 @@ impl Slice {
         let soft = amount_of(&self.eviction_soft, false).zip(grace);
         let min_reclaim = amount_of(&self.eviction_minimum_reclaim, true);
         let thresholds = [hard, soft].into_iter().flatten();
-        SliceThresholds { thresholds: thresholds.map(|(at, grace)| on_memory(at, grace, min_reclaim)).collect() }
+        let on_memory = |(at, grace)| threshold(Signal::MemoryAvailable, at, grace, min_reclaim);
+        SliceThresholds { thresholds: thresholds.map(on_memory).collect() }
     }
 
     fn refusals(&self, at: &str, document: &Document<'_>) -> Vec<Refusal> {
@@ -316,11 +317,18 @@ fn refused_amount(key: &str, text: &str, is_reclaim: bool) -> Option<Refusal> {
     amount(text, is_reclaim).err().map(|expected| Refusal::value(key, expected))
 }
 
-/// A threshold on the memory of the node or of a slice.
-pub(crate) fn on_memory(at: ThresholdAmount, grace: Duration, min_reclaim: Option<ThresholdAmount>) -> Threshold {
+/// The signals by which `run` decides; the others are for replay and explain.
+pub(crate) const IN_RUN: [Signal; 2] = [Signal::MemoryAvailable, Signal::PidAvailable];
+
+/// A threshold as `run` decides by it. A minimum reclaim of nothing is none.
+pub(crate) fn threshold(
+    signal: Signal,
+    at: ThresholdAmount,
+    grace: Duration,
+    min_reclaim: Option<ThresholdAmount>,
+) -> Threshold {
     let min_reclaim = min_reclaim.filter(|at| !matches!(at, ThresholdAmount::At(amount) if amount.is_zero()));
-    let origin = ThresholdOrigin::Configured;
-    Threshold { signal: Signal::MemoryAvailable, amount: Some(at), grace, min_reclaim, origin }
+    Threshold { signal, amount: Some(at), grace, min_reclaim, origin: ThresholdOrigin::Configured }
 }
 
 fn literal_only(pattern: &Pattern) -> Option<String> {

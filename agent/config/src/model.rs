@@ -5,7 +5,8 @@ use crate::kubelet::Kubelet;
 use crate::machine::{Machine, Swap};
 use crate::scalar::{As, PolicyName};
 use core::fmt;
-use plimsoll_policy::EvictionPolicy;
+use plimsoll_policy::kubelet::Signal;
+use plimsoll_policy::{EvictionPolicy, Scope};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub struct Configuration {
     pub swap: Option<Swap>,
     /// What concerns this machine and no kubelet.
     pub machine: Machine,
-    /// What the engine decides by. The node's thresholds are those on memory, which `run` reads;
+    /// What the engine decides by. The node's thresholds are those on what `run` reads, memory and tasks;
     /// [`Configuration::policy_on`] has all.
     #[serde(skip)]
     pub policy: plimsoll_policy::Config,
@@ -86,7 +87,7 @@ impl Configuration {
     /// Why `run` evicts nothing for the memory of the whole machine, if so. Thresholds of slices hold nevertheless.
     pub fn unwatched_memory(&self) -> Option<&'static str> {
         let why = "no threshold on memory.available is configured: `run` never evicts for this machine's memory";
-        self.policy.thresholds.is_empty().then_some(why)
+        self.policy.thresholds_on(Scope::Node, Signal::MemoryAvailable).next().is_none().then_some(why)
     }
 }
 

@@ -50,7 +50,7 @@ fn signal(signal: Signal) -> &'static str {
         Signal::ContainerFsInodesFree => {
             "Inodes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only."
         }
-        Signal::PidAvailable => "Process numbers. For replay and explain only.",
+        Signal::PidAvailable => "Tasks (threads) that the machine can still have.",
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::convert::json;
 use crate::kubelet::{Role, SettingValue};
+use crate::machine::IN_RUN;
 use crate::model::{Configuration, Origin};
-use plimsoll_policy::kubelet::Signal;
 use serde_json::Value;
 
 /// One value.
@@ -70,11 +70,11 @@ pub(crate) fn leaves(map: &serde_json::Map<String, Value>) -> Vec<(String, Value
     found
 }
 
-/// What uses a key, or an entry in its map. `run` has thresholds on memory alone and no reservations.
+/// What uses a key, or an entry in its map. `run` has thresholds on memory and tasks alone, and no reservations.
 fn role(key: &str, entry: Option<&str>, of_key: Role) -> Role {
     let is_of_pods = matches!(key, "enforceNodeAllocatable" | "kubeReserved" | "systemReserved");
     let is_of_other_signal =
-        MAPS_BY_SIGNAL.contains(&key) && entry.is_some_and(|name| name != Signal::MemoryAvailable.name());
+        MAPS_BY_SIGNAL.contains(&key) && entry.is_some_and(|name| IN_RUN.iter().all(|signal| signal.name() != name));
     if of_key == Role::Used && (is_of_pods || is_of_other_signal) { Role::Offline } else { of_key }
 }
 
@@ -88,12 +88,13 @@ mod tests {
 
     #[test]
     fn keys_without_effect_in_run_are_not_shown_as_used() {
-        let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%}\nkubeReserved: {memory: 1Gi}\n\
+        let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%, pid.available: 5%}\nkubeReserved: {memory: 1Gi}\n\
                     swap: {free: 10%}\n";
         let rows = rows(&crate::parse(text, "f").expect("it is valid"));
         for (key, role) in [
             ("evictionHard.memory.available", Role::Used),
             ("evictionHard.nodefs.available", Role::Offline),
+            ("evictionHard.pid.available", Role::Used),
             ("evictionSoft", Role::Used),
             ("evictionPressureTransitionPeriod", Role::Used),
             ("enforceNodeAllocatable", Role::Offline),

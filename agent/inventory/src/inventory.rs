@@ -45,6 +45,8 @@ pub struct Config {
     pub max_brakes: usize,
     /// The most workloads, as far as the limit of open files allows.
     pub max_workloads: usize,
+    /// Their tasks are counted, for which each keeps a descriptor more.
+    pub counts_tasks: bool,
 }
 
 /// What keeping it costs, and what it leaves out.
@@ -263,10 +265,9 @@ impl Inventory {
     }
 
     fn open(&self, found: &Found, slot: u32) -> Result<Option<Known>, NodeError> {
-        let Some(handle) = Handle::open(&self.config.root, &found.path)?.filter(|handle| handle.id() == found.id)
-        else {
-            return Ok(None);
-        };
+        let Config { root, counts_tasks, .. } = &self.config;
+        let opened = if *counts_tasks { Handle::open_with_tasks } else { Handle::open }(root, &found.path)?;
+        let Some(handle) = opened.filter(|handle| handle.id() == found.id) else { return Ok(None) };
         handle.read_all_once();
         let slices = (0_u8..).zip(&self.config.slices).filter(|(_, slice)| slice.covers(&found.path));
         Ok(Some(Known {

@@ -20,7 +20,7 @@ pub use tree::{Root, children, id_of, open_below};
 pub use walk::{Bound, DEPTH, Walk};
 
 /// One cgroup by its directory and the files that a decision reads or writes: usage and population at each sample, freeze
-/// and kill. All other files are read by helper threads, which open them where they need them: the kernel keeps 1 to 5 KiB
+/// and kill, and the number of tasks where that is decided about. All other files are read by helper threads, which open them where they need them: the kernel keeps 1 to 5 KiB
 /// for each open file of a cgroup, and there may be thousands of cgroups.
 pub struct Handle {
     id: CgroupId,
@@ -28,12 +28,20 @@ pub struct Handle {
     dir: OwnedFd,
     current: Option<KeptFile>,
     events: KeptFile,
+    tasks: Option<KeptFile>,
     freeze: Option<KeptFile>,
     kill: Option<KeptFile>,
 }
 
+/// What a handle is opened for.
+#[derive(Clone, Copy)]
+struct Purpose {
+    is_written: bool,
+    counts_tasks: bool,
+}
+
 /// All files of a cgroup that are ever opened.
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     "cgroup.events",
     "cgroup.freeze",
     "cgroup.kill",
@@ -48,6 +56,7 @@ const FILES: [&str; 14] = [
     "memory.reclaim",
     "memory.stat",
     "memory.swap.current",
+    "pids.current",
 ];
 
 impl Drop for Handle {
@@ -112,16 +121,21 @@ impl Handle {
     /// Opens the cgroup at `path` below the root (bytes as the kernel has them, no slash at the beginning). The root
     /// itself is refused: nothing is ever done to all of a machine. `None` where there is no such cgroup.
     pub fn open(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
-        Self::open_for(root, path, true)
+        Self::open_for(root, path, Purpose { is_written: true, counts_tasks: false })
+    }
+
+    /// The same for one whose tasks are counted as well, which keeps a descriptor more.
+    pub fn open_with_tasks(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
+        Self::open_for(root, path, Purpose { is_written: true, counts_tasks: true })
     }
 
     /// The same for one that is only read, which takes no right to write.
     pub fn open_to_read(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
-        Self::open_for(root, path, false)
+        Self::open_for(root, path, Purpose { is_written: false, counts_tasks: true })
     }
 
-    fn open_for(root: &Root, path: &[u8], is_written: bool) -> Result<Option<Self>, NodeError> {
-        match Self::open_all(root.as_fd(), path, is_written) {
+    fn open_for(root: &Root, path: &[u8], purpose: Purpose) -> Result<Option<Self>, NodeError> {
+        match Self::open_all(root.as_fd(), path, purpose) {
             Ok(handle) => Ok(Some(handle)),
             Err(Errno::NOENT | Errno::NODEV) => Ok(None),
             Err(source) => Err(NodeError::Open {
@@ -136,7 +150,8 @@ impl Handle {
         }
     }
 
-    fn open_all(root: BorrowedFd<'_>, path: &[u8], is_written: bool) -> Result<Self, Errno> {
+    fn open_all(root: BorrowedFd<'_>, path: &[u8], purpose: Purpose) -> Result<Self, Errno> {
+        let Purpose { is_written, counts_tasks } = purpose;
         let dir = open_below(root, path)?;
         let id = id_of(dir.as_fd())?;
         let at = dir.as_fd();
@@ -146,6 +161,7 @@ impl Handle {
             path: path.to_vec(),
             current: open("memory.current", OFlags::RDONLY)?,
             events: open("cgroup.events", OFlags::RDONLY)?.ok_or(Errno::NOENT)?,
+            tasks: if counts_tasks { open("pids.current", OFlags::RDONLY)? } else { None },
             freeze: if is_written { open("cgroup.freeze", OFlags::RDWR)? } else { None },
             kill: if is_written { open("cgroup.kill", OFlags::WRONLY)? } else { None },
             dir,
@@ -179,7 +195,8 @@ impl Handle {
 
     /// How many descriptors it keeps open.
     pub fn descriptors(&self) -> u32 {
-        let optional = [self.current.is_some(), self.freeze.is_some(), self.kill.is_some()];
+        let Self { current, tasks, freeze, kill, .. } = self;
+        let optional = [current.is_some(), tasks.is_some(), freeze.is_some(), kill.is_some()];
         2 + optional.into_iter().map(u32::from).sum::<u32>()
     }
 
@@ -196,6 +213,12 @@ impl Handle {
     /// What it and everything below it uses, exact to what each processor has charged beforehand (64 pages).
     pub fn usage(&self) -> Result<Bytes, Fault> {
         number(have(self.current.as_ref(), "memory.current")?)
+    }
+
+    /// How many tasks are in it and below it, those too that have ended and were not waited for yet. Absent where the pids
+    /// controller is off for it, and where the handle was not opened for that.
+    pub fn tasks(&self) -> Result<u64, Fault> {
+        number(have(self.tasks.as_ref(), "pids.current")?).map(|tasks| tasks.0)
     }
 
     /// Its page cache. Up to two seconds old, and reading it makes the kernel add up its per-processor figures. Opens a
@@ -272,7 +295,7 @@ impl Handle {
     /// (`seq_read_iter`, fs/seq_file.c), which must not wait until the watching thread reads them. For a helper thread,
     /// before the handle is handed on.
     pub fn read_all_once(&self) {
-        let _ = (self.usage(), self.events(), self.freeze_asked());
+        let _ = (self.usage(), self.events(), self.tasks(), self.freeze_asked());
     }
 
     /// Whether there is a live process in it or below it.

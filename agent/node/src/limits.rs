@@ -1,4 +1,5 @@
-//! How many tasks there are, and how many there may be.
+//! How many tasks there are, and how many there may be, as the kubelet reads it for `pid.available`
+//! (`pkg/kubelet/stats/pidlimit/pidlimit_linux.go`).
 
 use crate::file::KeptFile;
 use crate::{Fault, NodeError, parse};
@@ -27,6 +28,11 @@ impl TaskReading {
     pub fn limit(&self) -> u64 {
         self.pid_max.min(self.threads_max)
     }
+
+    /// How many more there can be; none where the limit was lowered below what there is.
+    pub fn available(&self) -> u64 {
+        self.limit().saturating_sub(self.tasks)
+    }
 }
 
 impl TaskLimits {
@@ -39,17 +45,18 @@ impl TaskLimits {
         })
     }
 
-    /// Reads them now, without allocating.
+    /// Reads them now, each by one call, without allocating.
     pub fn read(&self) -> Result<TaskReading, Fault> {
         let mut buffer = [0; 128];
-        let tasks = tasks_of(self.loadavg.read(&mut buffer)?).ok_or(self.loadavg.malformed("number of tasks"))?;
+        let text = self.loadavg.read_piece(&mut buffer, 0)?;
+        let tasks = tasks_of(text).ok_or(self.loadavg.malformed("number of tasks"))?;
         Ok(TaskReading { tasks, pid_max: number(&self.pid_max)?, threads_max: number(&self.threads_max)? })
     }
 }
 
 fn number(file: &KeptFile) -> Result<u64, Fault> {
     let mut buffer = [0; 32];
-    parse::u64_after_blanks(file.read(&mut buffer)?).ok_or(file.malformed("number"))
+    parse::u64_after_blanks(file.read_piece(&mut buffer, 0)?).ok_or(file.malformed("number"))
 }
 
 /// The second number of the fourth field of `0.01 0.02 0.00 1/88 7628`.
@@ -75,5 +82,14 @@ mod tests {
         let reading = TaskLimits::open().expect("there is a /proc").read().expect("readable");
         assert!(reading.tasks > 0);
         assert!(reading.tasks < reading.limit());
+    }
+
+    #[test]
+    fn the_lesser_limit_counts_and_what_is_above_it_leaves_none() {
+        for (pid_max, threads_max, limit, available) in [(4000, 1000, 1000, 800), (300, 9000, 300, 100), (150, 9, 9, 0)]
+        {
+            let reading = TaskReading { tasks: 200, pid_max, threads_max };
+            assert_eq!((reading.limit(), reading.available()), (limit, available));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{Signal, Threshold, ThresholdAmount};
+use crate::plan::Why;
 use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{Bytes, Percentage};
@@ -75,6 +76,19 @@ impl Config {
             Scope::Slice(slice) => {
                 self.slices.get(slice.0 as usize).map_or(&[][..], |slice| slice.thresholds.as_slice())
             }
+        }
+    }
+
+    /// Those of a scope that are on one signal.
+    pub fn thresholds_on(&self, scope: Scope, signal: Signal) -> impl Iterator<Item = &Threshold> + Clone {
+        self.thresholds_in(scope).iter().filter(move |threshold| threshold.signal == signal)
+    }
+
+    /// The signal of a threshold, by its place; absent where it is no threshold on a signal.
+    pub fn signal_of(&self, scope: Scope, why: Why) -> Option<Signal> {
+        match why {
+            Why::Threshold(index) => Some(self.thresholds_in(scope).get(index as usize)?.signal),
+            Why::Swap | Why::Limit(_) => None,
         }
     }
 }

@@ -146,13 +146,7 @@ pub fn ranking<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32)
 
 /// What is short: what the acting threshold measures, or memory.
 fn signal(config: &Config, plan: &Plan, why: Why) -> Signal {
-    match why {
-        Why::Threshold(index) => config
-            .thresholds_in(plan.scope)
-            .get(index as usize)
-            .map_or(Signal::MemoryAvailable, |threshold| threshold.signal),
-        Why::Swap | Why::Limit(_) => Signal::MemoryAvailable,
-    }
+    config.signal_of(plan.scope, why).unwrap_or(Signal::MemoryAvailable)
 }
 
 fn is_bytes(config: &Config, plan: &Plan, why: Why) -> bool {

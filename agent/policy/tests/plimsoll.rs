@@ -666,6 +666,78 @@ fn where_evicting_does_not_help_a_disk_it_is_done_at_the_kubelets_pace_and_not_f
     assert_eq!(sample(30, &last).1, too_little(nothing));
 }
 
+/// A pod of so many processes.
+fn of_processes(uid: u128, processes: u64) -> Workload<'static> {
+    let mut pod = pod(uid, 1, 0);
+    pod.facts.stats.as_mut().expect("some").processes = Some(processes);
+    pod
+}
+
+/// So many processes of the 2000 that there can be, with a hard threshold at 100.
+fn with_processes<'a>(rig: &'a mut Rig, second: u64, running: i64, pods: &[Workload<'_>]) -> &'a Plan {
+    let pids = PidStats { max: Some(2000), running: Some(running), time: Some(time(second)) };
+    let readings = Some(Readings::of(&NodeStats { pids: Some(pids), ..NodeStats::default() }));
+    rig.observe(second, &Observation { readings, workloads: pods, ..Observation::default() })
+}
+
+#[test]
+fn for_processes_the_lowest_priority_goes_first_and_then_the_most_processes() {
+    let ranked = |rig: &mut Rig, pods: &[Workload<'_>]| {
+        with_processes(rig, 1, 1950, pods).ranked.iter().map(|ranked| ranked.workload).collect::<Vec<_>>()
+    };
+    let mut low = of_processes(1, 60);
+    low.facts.priority = -1;
+    for policy in EvictionPolicy::ALL {
+        let config =
+            Config { thresholds: vec![hard(Signal::PidAvailable, 100)], eviction_policy: policy, ..Config::default() };
+        let mut rig = Rig::new(config);
+        assert_eq!(ranked(&mut rig, &[of_processes(2, 70), of_processes(3, 900), low]), [2, 1, 0], "{policy}");
+        assert_eq!(evicted(&rig.plan), [2], "{policy}");
+        assert!(rig.plan.attribution.is_none() && rig.plan.conditions.has(Condition::PidPressure), "{policy}");
+    }
+}
+
+#[test]
+fn where_evicting_does_not_help_processes_it_is_done_at_the_kubelets_pace_and_not_for_next_to_nothing() {
+    // 90 are missing: they are in no pod.
+    let mut rig = Rig::with(&[hard(Signal::PidAvailable, 100)]);
+    let pods = [of_processes(1, 5), of_processes(2, 9), of_processes(3, 0)];
+    assert_eq!(evicted(with_processes(&mut rig, 1, 1990, &pods)), [1]);
+    assert!(rig.plan.is_futile);
+    let rest = [pods[0], pods[2]];
+    assert_eq!(with_processes(&mut rig, 2, 1990, &rest).outcome, Outcome::RateLimited);
+    assert_eq!(rig.plan.recheck_at, Some(secs(11)));
+    assert_eq!(evicted(with_processes(&mut rig, 11, 1990, &rest)), [0]);
+}
+
+#[test]
+fn what_victims_leave_to_be_waited_for_comes_back_by_evicting_no_other() {
+    let mut rig = Rig::with(&[hard(Signal::PidAvailable, 100)]);
+    // 300 are in no pod.
+    let pods = [of_processes(1, 1200), of_processes(2, 450)];
+    assert_eq!(evicted(with_processes(&mut rig, 1, 1950, &pods)), [0]);
+    // Its cgroup is gone, and none of its processes was waited for.
+    assert_eq!(with_processes(&mut rig, 2, 1950, &pods[1..]).outcome, Outcome::ComingBack);
+    // A hundred are left, and another has taken the others' place.
+    assert_eq!(with_processes(&mut rig, 3, 1940, &[of_processes(2, 1540)]).outcome, Outcome::ComingBack);
+    assert_eq!(rig.plan.deficit.map(|deficit| deficit.coming), Some(Amount::whole(100)));
+    assert_eq!(evicted(with_processes(&mut rig, 4, 1940, &[of_processes(2, 1640)])), [0]);
+    // They are not waited for without end, and no longer than ten seconds after the last one ran.
+    for (ran_until, evicted_at) in [(1, 11), (8, 18)] {
+        let mut rig = Rig::with(&[hard(Signal::PidAvailable, 100)]);
+        let evicts = |second: &u64| {
+            let dying = [terminating(&of_processes(1, 0), false, false), pods[1]];
+            let seen = match *second {
+                1 => &pods[..],
+                second if second <= ran_until => &dying,
+                _ => &pods[1..],
+            };
+            with_processes(&mut rig, *second, 1950, seen).outcome == Outcome::Evict
+        };
+        assert_eq!((1..30).filter(evicts).take(2).collect::<Vec<_>>(), [1, evicted_at]);
+    }
+}
+
 #[test]
 fn a_disk_signal_without_a_usable_ranking_evicts_none() {
     let mut rig = Rig::with(&STORAGE.map(|signal| hard(signal, 100)));

@@ -1,10 +1,12 @@
 //! The samples of a trace as observations: memory of the machine, slices, workloads.
 
 use crate::run::{Frame, Slice as OfSlice};
-use crate::trace::{Entry, Reported, Sample, Swap as SwapCounters, Terminating as Ends, Trace, Workload as Seen};
+use crate::trace::{
+    Entry, Reported, Sample, Swap as SwapCounters, Tasks, Terminating as Ends, Trace, Workload as Seen,
+};
 use core::time::Duration;
 use plimsoll_config::Configuration;
-use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PodStats, QosClass, StatsTime};
+use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PidStats, PodStats, QosClass, StatsTime};
 use plimsoll_policy::{
     Key, MemoryReading, Owner, OwnerUid, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid,
     Workload,
@@ -21,7 +23,8 @@ fn held(seen: &Seen) -> Bytes {
 /// A workload. Without pod facts its request is its reservation.
 fn observed(seen: &Seen, configuration: &Configuration, slot: u32) -> Workload<'static> {
     let (priority, protected) = configured(seen, configuration);
-    let stats = seen.usage_bytes.map(|usage| PodStats { working_set: Some(usage.0), ..PodStats::default() });
+    let of_usage = |usage: Bytes| PodStats { working_set: Some(usage.0), processes: seen.tasks, ..PodStats::default() };
+    let stats = seen.usage_bytes.map(of_usage);
     let has_reservation = seen.reservation_bytes > Bytes::ZERO;
     let slices = (0_u8..).zip(&configuration.machine.slices).filter(|(_, slice)| slice.path.covers(&seen.cgroup));
     let of_cgroup = if has_reservation { QosClass::Burstable } else { QosClass::BestEffort };
@@ -74,14 +77,19 @@ pub fn workloads_of(sample: &Sample, configuration: &Configuration) -> Vec<Workl
     (0..).zip(&sample.workloads).map(|(slot, workload)| observed(workload, configuration, slot)).collect()
 }
 
-/// Memory as statistics of a node have it, read then.
-pub fn node_stats(memory: Option<MemoryReading>, at: MonotonicNs) -> NodeStats {
+/// Memory and tasks as statistics of a node have them, read then.
+pub fn node_stats(memory: Option<MemoryReading>, tasks: Option<Tasks>, at: MonotonicNs) -> NodeStats {
     let of_memory = |memory: MemoryReading| MemoryStats {
         available: Some(memory.kubelet_available.0),
         working_set: Some(memory.capacity.saturating_sub(memory.kubelet_available).0),
         time: Some(stats_time(at)),
     };
-    NodeStats { memory: memory.map(of_memory), ..NodeStats::default() }
+    let of_tasks = |Tasks { count, limit }| PidStats {
+        max: i64::try_from(limit).ok(),
+        running: i64::try_from(count).ok(),
+        time: Some(stats_time(at)),
+    };
+    NodeStats { memory: memory.map(of_memory), pids: tasks.map(of_tasks), ..NodeStats::default() }
 }
 
 /// The same time on the clock of statistics.
@@ -122,7 +130,17 @@ fn reported_of(entry: &Entry) -> Option<(Option<&str>, &str)> {
 pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each: impl FnMut(Frame<'_>)) {
     for (sample, reported) in samples(trace) {
         let Sample {
-            at_ns: at, made_ns, memory, huge_page_pool_bytes, stall, swap, slices, reclaimed, workloads, ..
+            at_ns: at,
+            made_ns,
+            memory,
+            huge_page_pool_bytes,
+            tasks,
+            stall,
+            swap,
+            slices,
+            reclaimed,
+            workloads,
+            ..
         } = sample;
         let of_slice = |known: &plimsoll_config::Slice| {
             let slice = slices.iter().find(|slice| slice.path == known.path.as_str())?;
@@ -147,7 +165,7 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             reclaimed: made_ns.map(|_| scopes.map(ended).collect()),
             epoch_ns: trace.header.epoch_ns,
             reported: reported.iter().filter_map(reported_of).collect(),
-            node: node_stats(memory.map(Into::into), *at),
+            node: node_stats(memory.map(Into::into), *tasks, *at),
             mem_available: memory.and_then(|memory| memory.mem_available_bytes),
             pods_mem_available: None,
             huge_page_pool: *huge_page_pool_bytes,

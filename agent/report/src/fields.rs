@@ -29,7 +29,8 @@ pub fn plan_fields(
         (condition.name().to_owned(), case.map(|case| variant(&case).0).into())
     };
     let thresholds = (0..).zip(&plan.thresholds).map(|(index, status)| threshold(config, plan, index, status));
-    let acting_bytes = plan.acting().filter(|status| signal_of(config, plan, status.why).is_none_or(Signal::is_bytes));
+    let acting_bytes =
+        plan.acting().filter(|status| config.signal_of(plan.scope, status.why).is_none_or(Signal::is_bytes));
     object(json!({
         "eviction_policy": config.eviction_policy.name(),
         "taken_ns": plan.taken,
@@ -70,13 +71,6 @@ pub fn plan_fields(
         "overlooked": plan.overlooked,
         "recheck_at_ns": plan.recheck_at,
     }))
-}
-
-fn signal_of(config: &Config, plan: &Plan, why: Why) -> Option<Signal> {
-    match why {
-        Why::Threshold(index) => Some(config.thresholds_in(plan.scope).get(index as usize)?.signal),
-        Why::Swap | Why::Limit(_) => None,
-    }
 }
 
 fn threshold(config: &Config, plan: &Plan, index: u32, status: &ThresholdStatus) -> Value {

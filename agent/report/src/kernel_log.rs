@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::Duration;
 
+use plimsoll_policy::kubelet::{Amount, Signal};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use crate::record::{Braked, EnforcementRecord, HealthRecord, Killed, Record};
@@ -20,25 +21,35 @@ const WAITING: usize = 64;
 /// How long a line waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Available memory as a plan read it, and its threshold.
+/// What was available as a plan read it, and its threshold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Figures {
-    pub(crate) kubelet: Bytes,
-    pub(crate) mem_available: Option<Bytes>,
-    pub(crate) threshold: Option<Bytes>,
+pub(crate) enum Figures {
+    /// Of memory.
+    Memory { kubelet: Bytes, mem_available: Option<Bytes>, threshold: Option<Bytes> },
+    /// Of what another signal measures.
+    Other { signal: Signal, available: Amount, threshold: Amount },
 }
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kubelet, mem_available, threshold } = self;
-        write!(f, "available {kubelet} by the kubelet's formula")?;
-        if let Some(mem_available) = mem_available {
-            write!(f, " and {mem_available} by the kernel's estimate")?;
+        match self {
+            Self::Memory { kubelet, mem_available, threshold } => {
+                write!(f, "available {kubelet} by the kubelet's formula")?;
+                if let Some(mem_available) = mem_available {
+                    write!(f, " and {mem_available} by the kernel's estimate")?;
+                }
+                if let Some(threshold) = threshold {
+                    write!(f, ", threshold {threshold}")?;
+                }
+                Ok(())
+            }
+            Self::Other { signal, available, threshold } if signal.is_bytes() => {
+                write!(f, "{signal} {}, threshold {}", available.to_bytes(), threshold.to_bytes())
+            }
+            Self::Other { signal, available, threshold } => {
+                write!(f, "{signal} {}, threshold {}", available.rounded_up(), threshold.rounded_up())
+            }
         }
-        if let Some(threshold) = threshold {
-            write!(f, ", threshold {threshold}")?;
-        }
-        Ok(())
     }
 }
 
@@ -174,8 +185,11 @@ mod tests {
         (KernelLog::new(Some(file.try_clone().expect("a second descriptor"))), file)
     }
 
-    const FIGURES: Figures =
-        Figures { kubelet: Bytes::mib(90), mem_available: Some(Bytes::mib(80)), threshold: Some(Bytes::mib(100)) };
+    const FIGURES: Figures = Figures::Memory {
+        kubelet: Bytes::mib(90),
+        mem_available: Some(Bytes::mib(80)),
+        threshold: Some(Bytes::mib(100)),
+    };
 
     #[test]
     fn a_line_has_the_figures_of_its_own_plan() {
@@ -214,7 +228,7 @@ mod tests {
         let (mut log, file) = log();
         let most = Bytes(u64::MAX);
         log.kill(7, &escaped(&[b'\n'; crate::record::PATH]), Some(most), MonotonicNs(1));
-        log.plan(7, Some(&Figures { kubelet: most, mem_available: Some(most), threshold: Some(most) }));
+        log.plan(7, Some(&Figures::Memory { kubelet: most, mem_available: Some(most), threshold: Some(most) }));
         let text = written(&file);
         assert!(text.len() < 900 && text.ends_with(", threshold 15.9 EiB\n"), "{text}");
         assert_eq!(text.lines().count(), 1);

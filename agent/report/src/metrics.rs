@@ -52,6 +52,7 @@ pub struct Metrics {
     pub(crate) acting: Gauge,
     pub(crate) available: Family<Label, Gauge>,
     pub(crate) memory_pressure: Gauge,
+    pub(crate) pid_pressure: Gauge,
     pub(crate) workloads: Gauge,
     pub(crate) inventory: InventoryMetrics,
     pub(crate) core_start: Family<Label, FloatGauge>,
@@ -183,6 +184,7 @@ impl Metrics {
                 Unit::Bytes
             ),
             memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
+            pid_pressure: registered!("pid_pressure", "1 while the PID pressure condition holds"),
             workloads: registered!("workloads", "Workloads that are watched"),
             inventory: InventoryMetrics::new(&mut registry),
             core_start: registered!("core_start", "How long the core's start took, part by part", Unit::Seconds),
@@ -351,6 +353,7 @@ mod tests {
             ("reporter_confined", "gauge"),
             ("memory_available_bytes", "gauge"),
             ("memory_pressure", "gauge"),
+            ("pid_pressure", "gauge"),
             ("workloads", "gauge"),
             ("workloads_without_row", "gauge"),
             ("memory_outside_workloads_bytes", "gauge"),

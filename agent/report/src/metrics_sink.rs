@@ -46,7 +46,9 @@ impl MetricsSink {
         count(&self.metrics.decisions, ("outcome", &variant(&draft.plan.outcome).0));
         count_candidates(&self.metrics, &draft.plan);
         if draft.plan.scope == Scope::Node {
-            self.metrics.memory_pressure.set(draft.plan.conditions.has(Condition::MemoryPressure).into());
+            let has = |condition| draft.plan.conditions.has(condition).into();
+            self.metrics.memory_pressure.set(has(Condition::MemoryPressure));
+            self.metrics.pid_pressure.set(has(Condition::PidPressure));
         }
     }
 

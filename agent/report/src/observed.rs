@@ -5,9 +5,9 @@ use plimsoll_policy::Scope;
 use plimsoll_units::MonotonicNs;
 
 use crate::fields::nanoseconds as ns;
-use crate::record::ObservationRecord;
+use crate::record::{ObservationRecord, ObservedTasks};
 use crate::text::escaped;
-use crate::trace::{Memory, Owner, Pod, Reclaimed, Sample, Slice, Stall, Terminating, Workload};
+use crate::trace::{Memory, Owner, Pod, Reclaimed, Sample, Slice, Stall, Tasks, Terminating, Workload};
 
 /// Samples of the core on their way into a trace.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Observed {
             }
         };
         match *record {
-            ObservationRecord::Begin { taken, made, memory, huge_page_pool, stall } => {
+            ObservationRecord::Begin { taken, made, memory, huge_page_pool, tasks, stall } => {
                 // Its end was lost.
                 self.missing += u32::from(self.sample.is_some());
                 self.sample = Some(Sample {
@@ -35,6 +35,7 @@ impl Observed {
                     made_ns: Some(made),
                     memory: Some(memory.into()),
                     huge_page_pool_bytes: huge_page_pool,
+                    tasks: tasks.map(|ObservedTasks { count, limit }| Tasks { count, limit }),
                     stall: stall.map(|stall| Stall { full_ns: ns(stall.full), window_ns: ns(stall.window) }),
                     ..Sample::default()
                 });
@@ -58,6 +59,7 @@ impl Observed {
                 owner,
                 usage,
                 settled,
+                tasks,
                 reservation,
                 priority,
                 started,
@@ -75,6 +77,7 @@ impl Observed {
                         owner: owner.map(|owner| Owner { id: owner.id, request_bytes: owner.request }),
                         usage_bytes: usage,
                         settled_bytes: settled,
+                        tasks,
                         empty,
                         grows_while_frozen,
                         reservation_bytes: reservation,
@@ -130,6 +133,7 @@ mod tests {
             made: MonotonicNs(8),
             memory,
             huge_page_pool: Bytes::mib(1),
+            tasks: Some(ObservedTasks { count: 90, limit: 100 }),
             stall: None,
         };
         let workload = ObservationRecord::Workload {
@@ -137,6 +141,7 @@ mod tests {
             owner: None,
             usage: Some(Bytes::mib(2)),
             settled: None,
+            tasks: Some(7),
             reservation: Bytes::ZERO,
             priority: -1,
             started: MonotonicNs(1),
@@ -160,6 +165,7 @@ mod tests {
         let sample = take(end).expect("it is whole");
         assert_eq!((sample.missing, sample.made_ns, sample.workloads.len()), (3, Some(MonotonicNs(8)), 1));
         assert_eq!(sample.workloads[0].cgroup, "work.slice/a");
+        assert_eq!((sample.tasks, sample.workloads[0].tasks), (Some(Tasks { count: 90, limit: 100 }), Some(7)));
         assert_eq!(sample.workloads[0].returns_at_most_bytes, Some(Bytes::mib(1)));
         observed.lost(sample.missing);
         let mut take = |record| observed.take(&record, &configuration);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::{Action, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, text};
+use plimsoll_policy::kubelet::Resource;
+use plimsoll_policy::{Action, Config, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, text};
 use plimsoll_units::MonotonicNs;
 use serde_json::{Map, Value, json};
 
@@ -91,9 +92,14 @@ impl Draft {
     }
 
     /// The figures that its kills are reported with.
-    pub(crate) fn figures(&self) -> Option<Figures> {
+    pub(crate) fn figures(&self, config: &Config) -> Option<Figures> {
+        let acting = self.plan.acting();
+        let signal = acting.and_then(|status| config.signal_of(self.plan.scope, status.why));
+        if let (Some(status), Some(signal)) = (acting, signal.filter(|signal| signal.resource() != Resource::Memory)) {
+            return Some(Figures::Other { signal, available: status.available, threshold: status.at });
+        }
         let MemoryReading { capacity: _, kubelet_available: kubelet, mem_available } = self.plan.memory?;
-        Some(Figures { kubelet, mem_available, threshold: self.plan.acting().map(|status| status.at.to_bytes()) })
+        Some(Figures::Memory { kubelet, mem_available, threshold: acting.map(|status| status.at.to_bytes()) })
     }
 
     fn name(&self, candidate: u32) -> String {

@@ -15,7 +15,7 @@ mod threshold;
 pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
 pub use health::{HealthRecord, Tampered};
 pub use machine::{MachineRecord, OomScope};
-pub use observation::{ObservationRecord, ObservedPod};
+pub use observation::{ObservationRecord, ObservedPod, ObservedTasks};
 pub use plan::{Cause, PlanRecord};
 pub use startup::{StartParts, StartupRecord};
 pub use threshold::ThresholdRecord;
@@ -180,6 +180,7 @@ mod tests {
             owner: Some(Owner { id: CgroupId(u64::MAX), request: Bytes(u64::MAX) }),
             usage: Some(Bytes(u64::MAX)),
             settled: Some(Bytes(u64::MAX)),
+            tasks: Some(u64::MAX),
             reservation: Bytes(u64::MAX),
             priority: i32::MIN,
             started: MonotonicNs(u64::MAX),

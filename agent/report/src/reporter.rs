@@ -126,7 +126,7 @@ impl Reporter {
             PlanRecord::Action(action) => drop(draft.map(|draft| draft.action(action))),
             PlanRecord::End => match self.draft.take() {
                 Some(draft) => {
-                    self.kernel_log.plan(draft.number(), draft.figures().as_ref());
+                    self.kernel_log.plan(draft.number(), draft.figures(&self.configuration.policy).as_ref());
                     self.metrics.plan(&draft);
                     self.trace.plan(&draft, &self.configuration);
                     log_sink::plan(&draft, &self.configuration);

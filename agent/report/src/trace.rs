@@ -75,6 +75,9 @@ pub struct Sample {
     /// The part of the memory that is set aside for huge pages.
     #[serde(default, skip_serializing_if = "is_zero_bytes")]
     pub huge_page_pool_bytes: Bytes,
+    /// Tasks of the machine; absent where no threshold is on them, and where they could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Tasks>,
     /// How long all tasks waited for memory; absent if the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
@@ -143,6 +146,16 @@ impl From<MemoryReading> for Memory {
         let MemoryReading { capacity, kubelet_available, mem_available } = memory;
         Self { capacity_bytes: capacity, kubelet_bytes: kubelet_available, mem_available_bytes: mem_available }
     }
+}
+
+/// Tasks (threads) of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tasks {
+    /// How many there are.
+    pub count: u64,
+    /// How many there can be: the lesser of `pid_max` and `threads-max`.
+    pub limit: u64,
 }
 
 /// Full stall within a window.
@@ -245,6 +258,9 @@ pub struct Workload {
     /// The part of its memory that is in swap; absent if that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swapped_bytes: Option<Bytes>,
+    /// How many tasks it has; absent where they are not short, and where that could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<u64>,
     /// No process is left in it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub empty: bool,

@@ -106,7 +106,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: TASKS,
-        degrades: "the number of tasks is read by the slow timer only",
+        degrades: "the number of tasks is read from time to time, the more often the nearer it is to a threshold",
         members: &[],
         choices: &[&[at("fork", AttachType::Tracepoint, "sched_process_fork")]],
     },

@@ -90,7 +90,8 @@ pub struct Health {
 ///
 /// After construction, [`drain`](Self::drain), [`arm`](Self::arm), [`disarm`](Self::disarm),
 /// [`set_brakes`](Self::set_brakes), [`lease_brakes`](Self::lease_brakes), [`restore`](Self::restore),
-/// [`ran`](Self::ran) and [`first_stopped`](Self::first_stopped) do not allocate and open nothing.
+/// [`ran`](Self::ran), [`sees_forks`](Self::sees_forks) and [`first_stopped`](Self::first_stopped) do not allocate and
+/// open nothing.
 pub trait Source: Send {
     /// What it is made of.
     fn kind(&self) -> Kind;
@@ -132,6 +133,11 @@ pub trait Source: Send {
     /// Where no memory is charged it does not run: [`HealthReader::runs`] distinguishes the two.
     fn ran(&mut self) -> bool {
         true
+    }
+
+    /// Whether the threshold of tasks that is armed submits an event.
+    fn sees_forks(&self) -> bool {
+        false
     }
 
     /// When the first of the processes that the in-kernel brake holds was stopped, also of those whose event was lost.

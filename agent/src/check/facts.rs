@@ -12,6 +12,8 @@ use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::peers::{Peer, peers};
 use plimsoll_node::process::{self, Released, hidden_processes};
 use plimsoll_node::zoneinfo::{Drift, Zones};
+use plimsoll_policy::Scope;
+use plimsoll_policy::kubelet::Signal;
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_units::Bytes;
 use procfs::LockType;
@@ -98,7 +100,7 @@ impl Facts {
                 (mem_available.to_bytes(page_bytes()), kubelet.to_bytes(page_bytes()))
             }),
             lowest_threshold: memory.and_then(|reading| {
-                let thresholds = configuration.policy.thresholds.iter();
+                let thresholds = configuration.policy.thresholds_on(Scope::Node, Signal::MemoryAvailable);
                 thresholds.filter_map(|threshold| threshold.bytes(reading.total)).filter(|at| *at > Bytes::ZERO).min()
             }),
             peers: peers(),

@@ -378,6 +378,7 @@ mod tests {
             brakes: None,
             max_brakes: 0,
             max_workloads: 9,
+            counts_tasks: true,
         };
         let deepest = move || {
             let (mut inventory, mut sent) = (Inventory::new(config), Sent::default());

@@ -32,7 +32,8 @@ use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{NodeError, capabilities, lock, priority, process, system_calls};
-use plimsoll_policy::SliceSet;
+use plimsoll_policy::kubelet::Signal;
+use plimsoll_policy::{Scope, SliceSet};
 use plimsoll_sense::{HookState, Kind, MAX_BRAKES, Source, SourceAttempt, hooks, ladder};
 use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::heartbeat::Heart;
@@ -56,7 +57,8 @@ use watch::{Arming, Enforcement, Reporting, Sampler, Signals, Triggers, Watch};
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
 /// A watching thread that samples so often shows that it is alive.
 const OFTEN: Duration = Duration::from_secs(10);
-/// Descriptors that a workload's handle keeps open: its directory, usage, events, freeze and kill.
+/// Descriptors that a workload's handle keeps open: its directory, usage, events, freeze and kill; and one more where tasks
+/// are counted.
 const FILES_A_WORKLOAD: u64 = 5;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
@@ -137,7 +139,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
     let now = monotonic();
     let ((give_means, means), (report_taken_over, taken_over)) = (RingBuffer::new(1), std::sync::mpsc::channel());
-    let most = most_workloads();
+    let most = most_workloads(counts_tasks(&configuration));
     let places = most + OTHER_UPDATES;
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
     let machine = machine()?;
@@ -176,8 +178,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         heart,
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
         workloads: watch::Workloads::new(most, updates, give_back, handle.clone()),
-        sampler: Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), now),
-        arming: Arming::new(machine, TaskLimits::open().ok()),
+        sampler: Sampler::new(
+            MemInfo::open()?,
+            MemoryPressure::open().ok(),
+            task_limits(&configuration, &mut troubles),
+            now,
+        ),
+        arming: Arming::new(machine),
         enforcement: Enforcement::new(enforcer, kernel_brake, means),
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
     };
@@ -274,6 +281,7 @@ fn inventory_config(
         brakes: brakes_in_kernel.then(|| patterns(machine.brake.in_kernel.iter(), configuration)),
         max_brakes: MAX_BRAKES,
         max_workloads,
+        counts_tasks: counts_tasks(configuration),
     })
 }
 
@@ -281,6 +289,21 @@ fn inventory_config(
 fn names_cgroups(source: &dyn Source) -> bool {
     let hooks = source.health_reader().read().hooks;
     hooks.iter().any(|hook| hook.name == hooks::CGROUPS && matches!(hook.state, HookState::Attached(_)))
+}
+
+/// Whether decisions need the number of tasks.
+fn counts_tasks(configuration: &Configuration) -> bool {
+    configuration.policy.thresholds_on(Scope::Node, Signal::PidAvailable).next().is_some()
+}
+
+/// The figures of the machine's tasks. Where they cannot be opened and decisions need them, that is reported.
+fn task_limits(configuration: &Configuration, troubles: &mut Vec<String>) -> Option<TaskLimits> {
+    let failed = |error: &NodeError| {
+        if counts_tasks(configuration) {
+            troubles.push(format!("pid.available is not observed: {error}"));
+        }
+    };
+    TaskLimits::open().inspect_err(failed).ok()
 }
 
 /// How often to sample where no event comes.
@@ -415,8 +438,8 @@ fn raise_open_files(troubles: &mut Vec<String>) {
 }
 
 /// How many workloads the limit of open files leaves room for.
-fn most_workloads() -> usize {
+fn most_workloads(counts_tasks: bool) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    let room = limit.saturating_sub(OTHER_FILES) / FILES_A_WORKLOAD;
+    let room = limit.saturating_sub(OTHER_FILES) / (FILES_A_WORKLOAD + u64::from(counts_tasks));
     usize::try_from(room).unwrap_or(usize::MAX).min(SLOTS)
 }

@@ -1,9 +1,10 @@
 //! Which thresholds to arm next, from those that are configured and what was read.
 
+use plimsoll_node::limits::TaskReading;
 use plimsoll_node::zoneinfo::Drift;
 use plimsoll_policy::MemoryReading;
-use plimsoll_policy::kubelet::Threshold;
-use plimsoll_sense::{NodeThreshold, SliceThreshold};
+use plimsoll_policy::kubelet::{Amount, Signal, Threshold};
+use plimsoll_sense::{NodeThreshold, SliceThreshold, TaskThreshold};
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
 /// Below all thresholds, the next event comes when this much more is gone, or a sixteenth of the lowest threshold if
@@ -37,8 +38,14 @@ impl Machine {
     }
 }
 
+/// Those on one signal.
+fn on(thresholds: &[Threshold], signal: Signal) -> impl Iterator<Item = &Threshold> {
+    thresholds.iter().filter(move |threshold| threshold.signal == signal)
+}
+
+/// Those on memory.
 fn configured(thresholds: &[Threshold], capacity: Bytes) -> impl Iterator<Item = Bytes> {
-    thresholds.iter().filter_map(move |threshold| threshold.bytes(capacity))
+    on(thresholds, Signal::MemoryAvailable).filter_map(move |threshold| threshold.bytes(capacity))
 }
 
 /// The highest threshold that `reading` is not below.
@@ -61,9 +68,7 @@ pub(super) fn node(
     memory: &MemoryReading,
     machine: &Machine,
 ) -> Option<(NodeThreshold, bool)> {
-    if thresholds.is_empty() {
-        return None;
-    }
+    configured(thresholds, memory.capacity).next()?;
     let at = |reading: Bytes| next(thresholds, memory.capacity, reading);
     let is_near =
         |reading: Bytes, at: Bytes, drift: Pages| reading < at.saturating_add(drift.to_bytes(machine.page_bytes));
@@ -92,8 +97,7 @@ const NARROW: u64 = 16;
 pub(super) fn is_uncertain(thresholds: &[Threshold], memory: &MemoryReading, machine: &Machine) -> bool {
     let is_within = |reading: Bytes, drift: Pages| {
         let drift = drift.to_bytes(machine.page_bytes).0;
-        let configured = thresholds.iter().filter_map(|threshold| threshold.bytes(memory.capacity));
-        configured.into_iter().any(|at| reading.0.abs_diff(at.0) < drift && drift >= at.0 / NARROW)
+        configured(thresholds, memory.capacity).any(|at| reading.0.abs_diff(at.0) < drift && drift >= at.0 / NARROW)
     };
     is_within(memory.kubelet_available, machine.drift.kubelet)
         || memory.mem_available.is_some_and(|reading| is_within(reading, machine.drift.mem_available))
@@ -130,11 +134,48 @@ pub(super) fn unseen(
     if is_armed { room.filter(|_| inactive_file > Bytes::ZERO) } else { Some(room.unwrap_or(Bytes::ZERO)) }
 }
 
+/// Below all thresholds, the next event comes when this many tasks more exist, or a sixteenth of the lowest threshold if
+/// that is more.
+const TASK_STEP: u64 = 16;
+
+/// An amount of tasks, of which there are only whole ones.
+fn whole(amount: Amount) -> u64 {
+    u64::try_from(amount.rounded_up().max(0)).unwrap_or(u64::MAX)
+}
+
+/// How many tasks each threshold leaves, and how many it leaves with its minimum reclaim.
+fn tasks_left(thresholds: &[Threshold], limit: u64) -> impl Iterator<Item = (u64, u64)> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    on(thresholds, Signal::PidAvailable).filter_map(move |threshold| {
+        let at = threshold.amount?.of(limit);
+        Some((whole(at), whole(at + threshold.min_reclaim.map_or(Amount::ZERO, |more| more.of(limit)))))
+    })
+}
+
+/// Whether tasks are short: each workload's count then.
+pub(super) fn is_short_of_tasks(thresholds: &[Threshold], tasks: &TaskReading) -> bool {
+    tasks_left(thresholds, tasks.limit()).any(|(_, target)| tasks.available() < target)
+}
+
+/// How many tasks more there may be until the next threshold is crossed; absent below all of them.
+pub(super) fn room_for_tasks(thresholds: &[Threshold], tasks: &TaskReading) -> Option<u64> {
+    let left = tasks_left(thresholds, tasks.limit()).map(|(at, _)| at);
+    left.filter_map(|at| tasks.available().checked_sub(at)).min()
+}
+
+/// The threshold of tasks: where the next one is crossed; below all of them a step further.
+pub(super) fn tasks(thresholds: &[Threshold], tasks: &TaskReading) -> Option<TaskThreshold> {
+    let (lowest, _) = tasks_left(thresholds, tasks.limit()).min()?;
+    let more = room_for_tasks(thresholds, tasks).map_or(TASK_STEP.max(lowest / 16), |room| room.saturating_add(1));
+    Some(TaskThreshold { count: u32::try_from(tasks.tasks.saturating_add(more)).unwrap_or(u32::MAX) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use core::time::Duration;
-    use plimsoll_policy::kubelet::{Signal, ThresholdAmount};
+    use plimsoll_policy::kubelet::ThresholdAmount;
+    use plimsoll_units::Percentage;
 
     const MACHINE: Machine = Machine {
         reserve: Pages(0),
@@ -179,6 +220,37 @@ mod tests {
             );
         }
         assert!(node(&[], &memory(1, 1), &MACHINE).is_none());
+        assert!(node(&on_tasks(), &memory(1, 1), &MACHINE).is_none(), "one on tasks is none on memory");
+    }
+
+    /// A hard threshold at 100 tasks and a soft one at a fifth, with 10 more to be reclaimed.
+    fn on_tasks() -> Vec<Threshold> {
+        let at = |tasks| ThresholdAmount::At(Amount::whole(tasks));
+        let hard = Threshold { min_reclaim: Some(at(10)), ..Threshold::hard(Signal::PidAvailable, at(100)) };
+        let soft = ThresholdAmount::Share(Percentage::of_one(0.2));
+        vec![hard, Threshold { amount: Some(soft), grace: Duration::from_mins(1), ..hard }]
+    }
+
+    #[test]
+    fn the_event_comes_with_the_task_that_crosses_the_next_threshold_and_below_all_of_them_a_step_further() {
+        for (count, room, armed, is_short) in [
+            // The soft one: of 1000 tasks, fewer than 200 are left from 801 on.
+            (500, Some(300), 801, false),
+            (790, Some(10), 801, false),
+            (791, Some(9), 801, true),
+            (800, Some(0), 801, true),
+            (801, Some(99), 901, true),
+            (900, Some(0), 901, true),
+            (901, None, 917, true),
+            // More than there can be, after the limit was lowered.
+            (1200, None, 1216, true),
+        ] {
+            let reading = TaskReading { tasks: count, pid_max: 4000, threads_max: 1000 };
+            assert_eq!(room_for_tasks(&on_tasks(), &reading), room, "{count}");
+            assert_eq!(tasks(&on_tasks(), &reading).map(|armed| armed.count), Some(armed), "{count}");
+            assert_eq!(is_short_of_tasks(&on_tasks(), &reading), is_short, "{count}");
+            assert_eq!((tasks(&thresholds(), &reading), is_short_of_tasks(&thresholds(), &reading)), (None, false));
+        }
     }
 
     #[test]

@@ -185,7 +185,7 @@ impl Watch {
         let now = monotonic();
         self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
         self.sampler.remember_stall(now);
-        self.arming.read_task_limit();
+        self.read_task_limit();
         self.sample(&Trigger::of(Cause::Timer, now));
         self.reporting.publish();
     }
@@ -310,7 +310,7 @@ impl Watch {
             self.reporting
                 .send(HealthRecord::Failed { what: "continue a process that the kernel stopped", errno: None });
         }
-        self.arming.read_task_limit();
+        self.read_task_limit();
     }
 
     /// Where the charge hook did not run since the last time, perhaps no memory was charged: the inventory thread has some

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use plimsoll_config::Configuration;
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_pods::Pod;
-use plimsoll_policy::kubelet::QosClass;
+use plimsoll_policy::Scope;
+use plimsoll_policy::kubelet::{QosClass, Signal};
 use plimsoll_replay::trace::Sample;
 use plimsoll_units::Bytes;
 use serde::Serialize;
@@ -173,7 +174,8 @@ pub(super) fn capacity(
     let kept = [&kubelet.kube_reserved, &kubelet.system_reserved].into_iter();
     let kept = kept.filter_map(|amounts| amounts.get("memory")?.bytes()).fold(Bytes::ZERO, Bytes::saturating_add);
     let capacity = sample.memory.map_or(reading.total, |memory| memory.capacity_bytes);
-    let hard = configuration.policy.thresholds.iter().filter(|threshold| threshold.is_hard());
+    let hard = configuration.policy.thresholds_on(Scope::Node, Signal::MemoryAvailable);
+    let hard = hard.filter(|threshold| threshold.is_hard());
     // What pods can request is the kubelet's own sum, and it takes a percentage of all memory, huge pages too.
     let hard = hard.filter_map(|threshold| threshold.bytes(reading.total)).max().unwrap_or(Bytes::ZERO);
     let hard = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };

@@ -136,9 +136,9 @@ fn decided(
     let observation = Observation {
         taken: sample.at_ns,
         scope,
-        // Only memory is decided about: which disks there are makes no difference.
+        // Nothing is decided about disks: which there are makes no difference.
         layout: Some(DiskLayout::Single),
-        readings: Some(Readings::of(&node_stats(memory, sample.at_ns))),
+        readings: Some(Readings::of(&node_stats(memory, sample.tasks.filter(|_| scope == Scope::Node), sample.at_ns))),
         mem_available: memory.and_then(|memory| memory.mem_available),
         workloads,
         ..Observation::default()

@@ -107,8 +107,7 @@ impl Places {
     /// As the kubelet computes it: threads against the lesser of both bounds.
     fn pids(&self) -> Result<(Amounts, String), String> {
         let reading = self.tasks.as_ref().map_err(String::clone)?;
-        let capacity = reading.limit();
-        let amounts = Amounts { capacity, available: capacity.saturating_sub(reading.tasks) };
+        let amounts = Amounts { capacity: reading.limit(), available: reading.available() };
         Ok((amounts, "threads against the lesser of pid_max and threads-max".to_owned()))
     }
 
@@ -135,7 +134,8 @@ pub(super) fn distances(configuration: &Configuration, sample: &Sample) -> Vec<D
                 mem_available_bytes: memory.mem_available.map(from),
             })
         };
-        thresholds.iter().filter_map(distance).collect()
+        let on_memory = thresholds.iter().filter(|threshold| threshold.signal == Signal::MemoryAvailable);
+        on_memory.filter_map(distance).collect()
     };
     let node = sample.memory.map(|memory| of(None, &configuration.policy.thresholds, memory.into()));
     let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, own)| {

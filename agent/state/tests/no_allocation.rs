@@ -27,11 +27,12 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         ("memory.current", "104857600\n"),
         ("memory.low", "0\n"),
         ("memory.min", "max\n"),
+        ("pids.current", "7\n"),
     ] {
         fs::write(dir.join(name), text).expect("writable");
     }
     let root = Root::open(tree.path()).expect("it is there");
-    let handle = Arc::new(Handle::open(&root, b"work.slice").expect("readable").expect("it is there"));
+    let handle = Arc::new(Handle::open_with_tasks(&root, b"work.slice").expect("readable").expect("it is there"));
     let boot = BootId::read().expect("a boot id");
     let (mut record, _) = Record::open(&run.path().join("record"), boot).expect("writable");
     let (mut queue, _descriptors) = queue::create(4).expect("memory");
@@ -51,6 +52,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         memory.read().expect("readable");
         tasks.read().expect("readable");
         handle.usage().expect("readable");
+        handle.tasks().expect("readable");
         assert!(handle.populated().expect("readable"));
         brakes.brake(&handle, Owner(1), now, &mut record, &mut workers).expect("room");
         // As where the freeze waits, so that its processes are stopped one by one.

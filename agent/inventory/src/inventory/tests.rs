@@ -61,6 +61,7 @@ fn inventory(tree: &Path, max_workloads: usize) -> Inventory {
         brakes: None,
         max_brakes: 16,
         max_workloads,
+        counts_tasks: false,
     })
 }
 
@@ -106,7 +107,7 @@ fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_
     sent.updates.drain(..).for_each(|update| drop(table.take(update)));
     let figures = |table: &mut Table| {
         let slice = table.slice_reading(0).map(|reading| reading.kubelet_available);
-        (table.observe(0, MonotonicNs(1))[0].working_set(), slice)
+        (table.observe(0, false, MonotonicNs(1))[0].working_set(), slice)
     };
     assert_eq!(figures(&mut table), (Some(Bytes(1000)), Some(Bytes(3000))));
     // A large file, which is gone again.
@@ -132,7 +133,7 @@ fn page_cache_that_was_read_meanwhile_stays_where_something_else_is_sent() {
     let id = *inventory.known.keys().next().expect("it is known");
     table.set_cache(id, PageCache { charged: Bytes(1000), inactive_file: Bytes(900), reclaimable: None });
     fs::write(tree.path().join(POD).join("memory.current"), "1200").expect("writable");
-    table.observe(0, MonotonicNs(1));
+    table.observe(0, false, MonotonicNs(1));
     inventory.learn([PodMessage::Pod(facts_of_pod()), PodMessage::Complete].into_iter(), &mut sent);
     assert_eq!(sent.updates.len(), 1);
     sent.updates.drain(..).for_each(|update| drop(table.take(update)));
@@ -286,7 +287,7 @@ fn facts_of_a_pod_are_sent_to_the_table_once_and_again_when_they_change() {
         inventory.learn(messages.iter().copied(), &mut sent);
         assert_eq!(sent.updates.len(), count, "{messages:?}");
         sent.updates.drain(..).for_each(|update| drop(table.take(update)));
-        let observed = table.observe(30, MonotonicNs(9))[0];
+        let observed = table.observe(30, false, MonotonicNs(9))[0];
         assert_eq!(
             (observed.uid, observed.qos, observed.facts.memory_request, observed.facts.priority, observed.protected),
             (uid, QosClass::Burstable, Amount::counted(request), priority, protected),

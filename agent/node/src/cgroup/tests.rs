@@ -121,6 +121,19 @@ fn one_that_is_only_read_opens_nothing_to_be_written() {
 }
 
 #[test]
+fn tasks_are_counted_by_one_that_was_opened_for_that_where_the_controller_is_on() {
+    let tree = Tree::new();
+    tree.cgroup(b"w", &[("pids.current", "17\n")]);
+    tree.cgroup(b"off", &[]);
+    let root = Root::open(tree.dir.path()).expect("it is there");
+    let counting = |path: &[u8]| Handle::open_with_tasks(&root, path).expect("readable").expect("it is there");
+    let plain = tree.open(b"w").expect("it is there");
+    assert_eq!((counting(b"w").tasks(), counting(b"w").descriptors()), (Ok(17), plain.descriptors() + 1));
+    let absent = Err(Fault::Absent { file: "pids.current" });
+    assert_eq!((plain.tasks(), counting(b"off").tasks()), (absent, absent));
+}
+
+#[test]
 fn a_sample_reads_each_of_its_files_once() {
     let tree = Tree::new();
     tree.cgroup(b"w", &[]);

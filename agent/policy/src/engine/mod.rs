@@ -13,6 +13,7 @@
 //! - [`rank`]: which workload would be evicted first, and which cannot be; [`openshift3`] is another order.
 //! - [`victims`]: how many are evicted, what is coming back already, and the limits a minute.
 //! - [`loops`]: pods that return at once and are over their request again.
+//! - [`unreaped`]: processes that victims leave behind until they are waited for.
 //! - [`state`]: what is remembered.
 //!
 //! [`decide`] puts these together. Nothing here reads a file or a clock, kills, or allocates.
@@ -27,6 +28,7 @@ mod rank;
 mod reclaim;
 mod state;
 mod thresholds;
+mod unreaped;
 mod victims;
 
 use crate::config::Config;
@@ -41,6 +43,7 @@ use rank::{By, Short, Waits, coming, coming_by_limits, rank};
 use reclaim::{Step, choose_images, step, unused};
 pub(crate) use state::State;
 use state::{InVain, ScopeState, ThresholdKind};
+use unreaped::Unreaped;
 use victims::{Need, take};
 
 /// Seconds that a victim has where there is no time for an orderly end.
@@ -155,7 +158,7 @@ fn kind_of(config: &Config, plan: &Plan, why: Why) -> ThresholdKind {
 /// What is short when a threshold is crossed.
 fn short(config: &Config, plan: &Plan, why: Why) -> Option<Short> {
     match why {
-        Why::Threshold(index) => Some(Short::Signal(config.thresholds_in(plan.scope).get(index as usize)?.signal)),
+        Why::Threshold(_) => Some(Short::Signal(config.signal_of(plan.scope, why)?)),
         Why::Swap => Some(Short::Swap),
         Why::Limit(_) => None,
     }
@@ -285,6 +288,14 @@ impl Turn<'_> {
         coming(observation, short, layout, waits) + coming_by_limits(plan, observation, short, layout)
     }
 
+    /// What comes back of processes that belong to no workload any more.
+    fn unreaped(&mut self, short: Short, scope: crate::Scope) -> Amount {
+        let Self { readings, observation, now, .. } = *self;
+        let known = self.state.scope(scope).and_then(|scope| scope.unreaped.as_mut());
+        let known = known.filter(|_| short.resource() == Resource::Pids);
+        known.map_or(Amount::ZERO, |known| known.coming(readings, observation, now))
+    }
+
     /// For which terminating workloads a threshold waits, and how long it takes until the memory of a victim is back.
     fn waits(&self, kind: ThresholdKind) -> (Waits, Duration) {
         match kind {
@@ -350,7 +361,7 @@ impl Turn<'_> {
             (Some(Step::Evict), _) | (Some(Step::Reclaim(_)), Short::Swap) => {
                 let coming = self.coming(&status, short, plan);
                 let (grown, left) = self.rank(short, kind, plan);
-                let coming = coming + left.coming;
+                let coming = coming + left.coming + self.unreaped(short, plan.scope);
                 let expected = self.attribute(grown, short, kind, &status, plan);
                 let need = Need { why: status.why, short, missing: status.missing(), expected, coming, kind };
                 let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
@@ -358,6 +369,10 @@ impl Turn<'_> {
                     && let Some(scope) = self.state.scope(plan.scope)
                 {
                     scope.baselines[kind as usize].await_from(left.held, self.now);
+                    if let (Resource::Pids, Some(deficit)) = (short.resource(), plan.deficit) {
+                        let Self { readings, observation, now, .. } = *self;
+                        scope.unreaped = Unreaped::took(scope.unreaped, deficit.taken, (readings, observation), now);
+                    }
                 }
                 if let Short::Signal(signal) = short {
                     self.after(outcome, signal, kind, plan);

@@ -3,6 +3,7 @@
 
 use super::attribution::Baseline;
 use super::loops::Loops;
+use super::unreaped::Unreaped;
 use crate::config::Config;
 use crate::kubelet::{Condition, Conditions, DiskLayout, Readings, Signal, StatsTime, Threshold};
 use crate::observation::{Owner, Reclaimed, Uid, Workload};
@@ -82,6 +83,8 @@ pub(super) struct ScopeState {
     orders: u64,
     /// When a workload was last evicted for a signal although that did not help.
     pub(super) futile: [Option<MonotonicNs>; Signal::ALL.len()],
+    /// What the last victims for processes leave behind.
+    pub(super) unreaped: Option<Unreaped>,
     /// Hard thresholds have their own, that soft ones do not keep old.
     pub(super) baselines: [Baseline; 2],
 }
@@ -98,6 +101,7 @@ impl ScopeState {
             asked: [[None; Signal::ALL.len()]; 2],
             orders: 0,
             futile: [None; Signal::ALL.len()],
+            unreaped: None,
             baselines: [(); 2].map(|()| Baseline::with_capacity(slots)),
         }
     }

@@ -302,7 +302,7 @@ impl Responsibility {
     }
 }
 
-/// Evicting for a disk where all that may be evicted together do not free what is missing.
+/// Evicting for a disk, or for processes, where all that may be evicted together do not free what is missing.
 #[derive(Clone, Copy, Default)]
 struct Futile {
     holds: bool,
@@ -315,7 +315,7 @@ struct Futile {
 impl Futile {
     fn of(state: &mut State, need: Need, deficit: &Deficit, now: MonotonicNs, plan: &Plan) -> Self {
         let Short::Signal(signal) = need.short else { return Self::default() };
-        if !matches!(signal.resource(), Resource::EphemeralStorage | Resource::Inodes) {
+        if signal.resource() == Resource::Memory {
             return Self::default();
         }
         let may_go = plan.ranked.iter().filter(|ranked| ranked.verdict == Verdict::NotNeeded);

@@ -174,7 +174,7 @@ mod tests {
         let container = kubelet::ContainerStats { number: kubelet::Number(0), rootfs: used, logs: used };
         let stats = kubelet::PodStats {
             working_set: Some(2048),
-            processes: Some(20),
+            processes: Some(2000),
             ephemeral_storage: Some(2048),
             containers: &[container],
             volumes: &[],

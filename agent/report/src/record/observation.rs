@@ -20,6 +20,15 @@ pub struct ObservedPod {
     pub daemon_set: Option<OwnerUid>,
 }
 
+/// The machine's tasks, where a threshold is on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObservedTasks {
+    /// How many there are.
+    pub count: u64,
+    /// How many there can be.
+    pub limit: u64,
+}
+
 /// A part of an observation, sent by the watching thread only where a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ObservationRecord<'a> {
@@ -33,6 +42,8 @@ pub enum ObservationRecord<'a> {
         memory: MemoryReading,
         /// The huge page pool.
         huge_page_pool: Bytes,
+        /// Tasks; absent where no threshold is on them, and where they could not be read.
+        tasks: Option<ObservedTasks>,
         /// Stall; absent if the kernel does not report it.
         stall: Option<Stall>,
     },
@@ -60,6 +71,8 @@ pub enum ObservationRecord<'a> {
         usage: Option<Bytes>,
         /// What it used when its page cache was read, where more has been charged to it since.
         settled: Option<Bytes>,
+        /// How many tasks it has; absent where they are not short, and where that could not be read.
+        tasks: Option<u64>,
         /// Its reservation.
         reservation: Bytes,
         /// Its priority.

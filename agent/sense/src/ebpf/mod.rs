@@ -28,9 +28,10 @@ use self::{
 };
 use crate::{
     error::SenseError,
+    hooks::TASKS,
     kind::Kind,
     packet_rings::PacketRings,
-    source::{Descriptor, HealthReader, Interest, MAX_DESCRIPTORS, Source},
+    source::{Descriptor, HealthReader, HookState, Interest, MAX_DESCRIPTORS, Source},
     thresholds::{ArmedThresholds, BrakeMark, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold},
     wake::WakeList,
 };
@@ -228,6 +229,10 @@ impl Source for EbpfSource {
 
     fn ran(&mut self) -> bool {
         self.table.ran()
+    }
+
+    fn sees_forks(&self) -> bool {
+        self.counts.hooks.iter().any(|hook| hook.name == TASKS && matches!(hook.state, HookState::Attached(_)))
     }
 
     fn first_stopped(&self) -> Option<MonotonicNs> {

@@ -137,6 +137,7 @@ mod tests {
             brakes: None,
             max_brakes: 0,
             max_workloads: 9,
+            counts_tasks: false,
         });
         let (core, services) = handover::facts_pair().expect("sockets");
         let (mut pods, mut said) = (Some(PodSocket::new(core)), Said::default());

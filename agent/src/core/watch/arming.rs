@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use plimsoll_node::limits::TaskLimits;
+use plimsoll_node::limits::TaskReading;
+use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::{MemoryReading, Scope, SliceThresholds};
 use plimsoll_sense::{ArmedThresholds, Kind, NodeThreshold, TaskThreshold};
 use plimsoll_units::MonotonicNs;
@@ -12,25 +13,25 @@ use super::Watch;
 use super::triggers::Trigger;
 use crate::record::{Cause, HealthRecord};
 
-/// After the event of the threshold of tasks, none of it comes for so long.
+/// Without a threshold on tasks in the configuration, that they are few is reported: after that event none of it comes for
+/// so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
 
 /// What the thresholds are computed from, and where they are.
 pub(in crate::core) struct Arming {
     machine: Machine,
-    /// How many tasks there can be; absent where the kernel does not say.
-    tasks: Option<TaskLimits>,
     node: Option<NodeThreshold>,
-    task: Option<TaskThreshold>,
+    /// A twentieth of what there can be is left there; absent where the kernel does not say how many that is.
+    few_left: Option<TaskThreshold>,
     /// The threshold of tasks that is armed.
     armed_task: Option<TaskThreshold>,
-    /// The threshold of tasks is not armed until then.
+    /// That few are left is not armed until then.
     tasks_quiet: Option<MonotonicNs>,
 }
 
 impl Arming {
-    pub(in crate::core) const fn new(machine: Machine, tasks: Option<TaskLimits>) -> Self {
-        Self { machine, tasks, node: None, task: None, armed_task: None, tasks_quiet: None }
+    pub(in crate::core) const fn new(machine: Machine) -> Self {
+        Self { machine, node: None, few_left: None, armed_task: None, tasks_quiet: None }
     }
 
     pub(super) const fn machine(&self) -> &Machine {
@@ -41,31 +42,70 @@ impl Arming {
         self.machine = machine;
     }
 
-    /// The limits of tasks can be changed at any time. Where they cannot be read, the threshold stays.
-    pub(super) fn read_task_limit(&mut self) {
-        let Some(Ok(reading)) = self.tasks.as_ref().map(TaskLimits::read) else { return };
+    /// The limits of tasks were read, which can be changed at any time.
+    pub(super) fn set_task_limit(&mut self, reading: &TaskReading) {
         let limit = reading.limit();
-        self.task = Some(TaskThreshold { count: u32::try_from(limit - limit / 20).unwrap_or(u32::MAX) });
+        self.few_left = Some(TaskThreshold { count: u32::try_from(limit - limit / 20).unwrap_or(u32::MAX) });
     }
 
     pub(super) fn silence_tasks(&mut self, now: MonotonicNs) {
         self.tasks_quiet = Some(now.after(TASKS_QUIET));
     }
 
-    /// The threshold of tasks, where it is not silenced.
-    fn tasks_now(&self, now: MonotonicNs) -> Option<TaskThreshold> {
-        self.task.filter(|_| self.tasks_quiet.is_none_or(|until| until <= now))
-    }
-
-    /// Whether the threshold of tasks is armed as it is to be.
-    pub(super) fn is_current(&self, now: MonotonicNs) -> bool {
-        self.armed_task == self.tasks_now(now)
+    /// Where tasks are few, unless that is silenced.
+    fn few_left(&self, now: MonotonicNs) -> Option<TaskThreshold> {
+        self.few_left.filter(|_| self.tasks_quiet.is_none_or(|until| until <= now))
     }
 }
 
 impl Watch {
-    /// Arms the thresholds anew, and checks whether memory passed one before it was armed.
-    pub(super) fn rearm(&mut self, trigger: &Trigger, memory: &MemoryReading, is_quiet: bool, now: MonotonicNs) {
+    /// Whether a threshold on tasks is configured.
+    pub(super) fn watches_tasks(&self) -> bool {
+        self.engine.policy.thresholds_on(Scope::Node, Signal::PidAvailable).next().is_some()
+    }
+
+    /// Whether samples need not read how many tasks there are, as the threshold of tasks is armed and submits an event.
+    pub(super) fn arms_tasks(&self, now: MonotonicNs) -> bool {
+        if self.watches_tasks() {
+            self.arming.armed_task.is_some() && self.triggers.source().sees_forks()
+        } else {
+            self.arming.armed_task == self.arming.few_left(now)
+        }
+    }
+
+    /// Takes in how many tasks there can be, where each sample does not. Where that cannot be read, what was read before
+    /// holds.
+    pub(super) fn read_task_limit(&mut self) {
+        if !self.watches_tasks()
+            && let Some(Ok(reading)) = self.sampler.tasks()
+        {
+            self.arming.set_task_limit(&reading);
+        }
+    }
+
+    /// The threshold of tasks to arm. Where no event comes for it, samples are due before it can be crossed.
+    fn arm_tasks(&mut self, tasks: Option<TaskReading>, now: MonotonicNs) -> Option<TaskThreshold> {
+        if !self.watches_tasks() {
+            return self.arming.few_left(now);
+        }
+        let (thresholds, tasks) = (&self.engine.policy.thresholds, tasks?);
+        if !self.triggers.source().sees_forks()
+            && let Some(room) = thresholds::room_for_tasks(thresholds, &tasks)
+        {
+            self.schedule.fork_room(room, now);
+        }
+        thresholds::tasks(thresholds, &tasks)
+    }
+
+    /// Arms the thresholds anew, and checks whether memory or tasks passed one before it was armed.
+    pub(super) fn rearm(
+        &mut self,
+        trigger: &Trigger,
+        (memory, tasks): (&MemoryReading, Option<TaskReading>),
+        is_quiet: bool,
+        now: MonotonicNs,
+    ) {
+        let tasks = self.arm_tasks(tasks, now);
         if self.triggers.source().kind() != Kind::Ebpf {
             return;
         }
@@ -73,7 +113,7 @@ impl Watch {
         if is_near == Some(true) {
             self.schedule.is_near(now);
         }
-        let mut armed = ArmedThresholds { node, tasks: self.arming.tasks_now(now), ..ArmedThresholds::default() };
+        let mut armed = ArmedThresholds { node, tasks, ..ArmedThresholds::default() };
         self.arm_slices(&mut armed, now);
         // The event of reclaim comes once for each arming: arming for its sake alone would make it come without end.
         let is_reclaim_alone = matches!(trigger.cause(), Some(Cause::Reclaim | Cause::Psi)) && node == self.arming.node;
@@ -89,6 +129,12 @@ impl Watch {
         if let (Some(after), Some(node)) = (after, node)
             && (after.kubelet_available < node.kubelet
                 || after.mem_available.is_some_and(|own| own < node.mem_available))
+        {
+            self.schedule.sample_by(now);
+        }
+        if self.watches_tasks()
+            && let (Some(Ok(after)), Some(armed)) = (self.sampler.tasks(), tasks)
+            && after.tasks >= armed.count.into()
         {
             self.schedule.sample_by(now);
         }

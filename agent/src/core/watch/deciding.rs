@@ -1,11 +1,14 @@
 //! One sample: read, decide for each scope, have it carried out, and arm what wakes the thread next.
 
 use plimsoll_node::clock::monotonic;
+use plimsoll_node::limits::TaskReading;
+use plimsoll_policy::kubelet::Resource;
 use plimsoll_policy::{Config as Policy, MemoryReading, Outcome, Plan, Scope, State, decide};
 use plimsoll_units::MonotonicNs;
 
 use super::super::episode;
 use super::super::inventory::Request;
+use super::super::thresholds;
 use super::Watch;
 use super::reporting::{Made, is_quiet};
 use super::sampling::{MachineMemory, Sample};
@@ -33,6 +36,19 @@ impl Engine {
             policy,
         }
     }
+
+    /// Whether the plan is about memory, or about limits of pods.
+    pub(super) fn is_about_memory(&self) -> bool {
+        let signal = self.plan.acting().and_then(|status| self.policy.signal_of(self.plan.scope, status.why));
+        signal.is_none_or(|signal| signal.resource() == Resource::Memory)
+    }
+
+    /// Whether a threshold on memory is crossed whose grace is over.
+    fn is_met_on_memory(&self) -> bool {
+        let Self { policy, plan, .. } = self;
+        let is_on_memory = |why| policy.signal_of(plan.scope, why).is_none_or(|on| on.resource() == Resource::Memory);
+        plan.thresholds.iter().any(|status| status.is_met && is_on_memory(status.why))
+    }
 }
 
 /// What the plans of one sample say together.
@@ -42,18 +58,19 @@ struct Summary {
     is_quiet: bool,
     /// Victims are chosen, or memory of earlier ones comes back.
     is_evicting: bool,
-    /// A threshold is crossed whose grace is over.
+    /// A threshold on memory is crossed whose grace is over.
     is_met: bool,
 }
 
 impl Summary {
     const NONE: Self = Self { is_quiet: true, is_evicting: false, is_met: false };
 
-    fn with(self, plan: &Plan) -> Self {
+    fn with(self, engine: &Engine) -> Self {
+        let outcome = engine.plan.outcome;
         Self {
-            is_quiet: self.is_quiet && is_quiet(plan.outcome),
-            is_evicting: self.is_evicting || matches!(plan.outcome, Outcome::Evict | Outcome::ComingBack),
-            is_met: self.is_met || plan.thresholds.iter().any(|status| status.is_met),
+            is_quiet: self.is_quiet && is_quiet(outcome),
+            is_evicting: self.is_evicting || matches!(outcome, Outcome::Evict | Outcome::ComingBack),
+            is_met: self.is_met || engine.is_met_on_memory(),
         }
     }
 }
@@ -84,7 +101,7 @@ impl Watch {
         let (mut summary, mut is_calm) = (Summary::NONE, trigger.is_timer_alone());
         for scope in self.scopes.all() {
             self.decide(scope, &sample, trigger);
-            summary = summary.with(&self.engine.plan);
+            summary = summary.with(&self.engine);
             is_calm &= leaves_nothing(&self.engine.plan);
         }
         let now = sample.completed;
@@ -103,7 +120,7 @@ impl Watch {
         } else {
             self.schedule.is_below(summary.is_evicting || trigger.crossed.is_some(), now);
         }
-        self.rearm(trigger, &memory, summary.is_quiet, now);
+        self.rearm(trigger, (&memory, sample.tasks), summary.is_quiet, now);
         if is_calm && self.all_stay() {
             self.resting.begin(&self.scopes, trigger.awake);
         }
@@ -139,13 +156,32 @@ impl Watch {
             self.figures.crossed(crossed);
         }
         self.freeze_growers(trigger);
+        let mut tasks = self.tasks();
+        let policy = &self.engine.policy;
+        let counts_tasks = tasks.is_some_and(|tasks| thresholds::is_short_of_tasks(&policy.thresholds, &tasks));
         let completed = monotonic();
-        self.workloads.table.observe(self.engine.policy.max_pod_grace_seconds, completed);
+        self.workloads.table.observe(policy.max_pod_grace_seconds, counts_tasks, completed);
+        if counts_tasks {
+            // Tasks that ended meanwhile are in no workload's count: they must not be missing.
+            tasks = self.tasks();
+        }
         if let Some(enforcer) = &self.enforcement.enforcer {
             enforcer.brakes.growing().for_each(|id| self.workloads.table.set_grows_while_frozen(id));
         }
         let (stall, is_below) = (self.sampler.stall(completed), depth.iter().any(|below| *below > 0));
-        Sample { taken, completed, machine, stall, is_below }
+        Sample { taken, completed, machine, tasks, stall, is_below }
+    }
+
+    /// How many tasks there are, where a threshold is on that. Where they cannot be read, that is reported.
+    fn tasks(&mut self) -> Option<TaskReading> {
+        if !self.watches_tasks() {
+            return None;
+        }
+        let read = self.sampler.tasks()?;
+        if read.is_err() {
+            self.reporting.send(HealthRecord::Failed { what: "read the number of tasks", errno: None });
+        }
+        read.ok()
     }
 
     /// Decides for one scope, and has it carried out and reported.
@@ -193,6 +229,93 @@ impl Watch {
     fn continue_stopped_early(&mut self) {
         if self.enforcement.kernel_brake.holds() {
             self.enforcement.kernel_brake.continue_all(self.triggers.source_mut());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Scene, slice_policy, task_policy};
+    use super::*;
+    use crate::record::{PlanRecord, Record};
+    use plimsoll_policy::kubelet::Condition;
+    use plimsoll_sense::{Generation, Wake};
+    use plimsoll_units::CgroupId;
+
+    /// Far more than the number of tasks changes by while a test runs.
+    const MANY: i64 = 1000;
+
+    /// A workload of five times as many tasks, and one of few.
+    fn scene(policy: Policy) -> Scene {
+        let mut scene = Scene::with(policy);
+        for (slot, name, tasks) in [(0, "bomb", 5 * MANY), (1, "calm", 3)] {
+            scene.cgroup(name, 1);
+            scene.write(name, "pids.current", &format!("{tasks}\n"));
+            scene.joins(slot, name);
+        }
+        scene
+    }
+
+    fn killed(scene: &Scene) -> [bool; 2] {
+        ["bomb", "calm"].map(|name| scene.text(name, "cgroup.kill") == "1")
+    }
+
+    #[test]
+    fn who_has_most_tasks_is_killed_at_once_and_others_stay_until_the_last_of_them_was_waited_for() {
+        let mut scene = scene(task_policy(MANY));
+        scene.watch.sample(&Trigger::new(monotonic()));
+        assert!(!scene.watch.figures.is_awaited(), "page cache has nothing to do with it");
+        scene.settle();
+        assert_eq!(killed(&scene), [true, false]);
+        assert!(!scene.watch.scopes.episodes.is_open(), "memory was never short");
+        // Nothing is left of it, and the machine has as many tasks as before.
+        scene.write("bomb", "cgroup.events", "populated 0\n");
+        scene.write("bomb", "pids.current", "0\n");
+        scene.follow_up(monotonic());
+        scene.sample();
+        let reported = scene.watch.scopes.get(Scope::Node).reported.map(|last| last.outcome_and_time().0);
+        assert_eq!((reported, killed(&scene)), (Some(Outcome::ComingBack), [true, false]));
+    }
+
+    #[test]
+    fn tasks_are_counted_where_they_are_short_and_read_where_a_threshold_is_on_them() {
+        for (policy, is_read, is_counted) in
+            [(task_policy(MANY), true, true), (task_policy(-MANY), true, false), (slice_policy(1), false, false)]
+        {
+            let mut scene = scene(policy);
+            scene.sample();
+            let counted = scene.watch.workloads.table.observed()[1].facts.stats.and_then(|stats| stats.processes);
+            assert_eq!((counted, scene.watch.tasks().is_some()), (is_counted.then_some(3), is_read));
+            assert_eq!(scene.watch.schedule.next_sample().is_some(), is_read, "no event comes here");
+        }
+    }
+
+    #[test]
+    fn the_condition_is_reported_when_it_begins() {
+        let mut scene = scene(task_policy(MANY));
+        scene.sample();
+        let frames = scene.frames();
+        let conditions = frames.iter().filter_map(|frame| match Record::read(frame) {
+            Some(Record::Plan(PlanRecord::Begin { scope: Scope::Node, conditions, .. })) => Some(conditions),
+            _ => None,
+        });
+        assert!(conditions.last().is_some_and(|conditions| conditions.has(Condition::PidPressure)));
+    }
+
+    #[test]
+    fn a_fork_past_the_threshold_is_a_crossing_where_one_is_configured_and_a_warning_elsewhere() {
+        for (policy, is_crossing) in [(task_policy(MANY), true), (slice_policy(1), false)] {
+            let mut scene = Scene::with(policy);
+            let mut trigger = Trigger::new(monotonic());
+            let (generation, at, cgroup) = (Generation(1), monotonic(), CgroupId(1));
+            scene.watch.notice(&Wake::Tasks { count: 9, generation, at, tgid: 1, cgroup }, &mut trigger);
+            scene.watch.reporting.publish();
+            let frames = scene.frames();
+            let is_sent =
+                |is: fn(&Record<'_>) -> bool| frames.iter().filter_map(|it| Record::read(it)).any(|it| is(&it));
+            assert_eq!(trigger.cause().is_some(), is_crossing);
+            assert_eq!(is_sent(|it| matches!(it, Record::Threshold(ThresholdRecord::Crossed { .. }))), is_crossing);
+            assert_eq!(is_sent(|it| matches!(it, Record::Machine(_))), !is_crossing);
         }
     }
 }

@@ -349,14 +349,20 @@ impl Watch {
         let Some(workload) = observed else { return KillOutcome::No };
         let Some(known) = self.workloads.table.get(workload.key) else { return KillOutcome::No };
         let handle = Arc::clone(&known.facts.handle);
-        if !self.has_new_figures(&handle, now) || !grace.is_zero() && self.terminate(&workload, grace, now) {
+        // Page cache matters to decisions on memory alone.
+        let is_about_memory = self.engine.is_about_memory();
+        if is_about_memory && !self.has_new_figures(&handle, now)
+            || !grace.is_zero() && self.terminate(&workload, grace, now)
+        {
             return KillOutcome::No;
         }
         // Also where the request to end could not be sent: it is as if it was not followed.
         let outcome = self.kill(self.engine.number, workload.key, workload.working_set(), now);
         if outcome == KillOutcome::Yes {
             self.figures.outdate(workload.key.id);
-            self.scopes.episodes.stopping(self.past_acting_threshold(), now);
+            if is_about_memory {
+                self.scopes.episodes.stopping(self.past_acting_threshold(), now);
+            }
         }
         outcome
     }

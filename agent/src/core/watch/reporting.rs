@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use plimsoll_inventory::{Observed, Table};
-use plimsoll_policy::kubelet::Condition;
+use plimsoll_policy::kubelet::Conditions;
 use plimsoll_policy::{Key, Outcome, Plan};
 use plimsoll_state::queue::Producer;
 use plimsoll_units::MonotonicNs;
@@ -11,7 +11,7 @@ use plimsoll_units::MonotonicNs;
 use super::sampling::Sample;
 use super::scopes::Scopes;
 use super::triggers::Trigger;
-use crate::record::{Cause, ObservationRecord, ObservedPod, PlanRecord, Record, fitting};
+use crate::record::{Cause, ObservationRecord, ObservedPod, ObservedTasks, PlanRecord, Record, fitting};
 
 /// A plan that stays the same is reported again after this long.
 const REPORT_AGAIN: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ const CANDIDATES: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reported {
     outcome: Outcome,
-    has_pressure: bool,
+    conditions: Conditions,
     at: MonotonicNs,
     /// Something has changed since of what was reported.
     pub(super) is_outdated: bool,
@@ -30,15 +30,14 @@ pub(super) struct Reported {
 
 impl Reported {
     fn of(plan: &Plan, at: MonotonicNs) -> Self {
-        let has_pressure = plan.conditions.has(Condition::MemoryPressure);
-        Self { outcome: plan.outcome, has_pressure, at, is_outdated: false }
+        Self { outcome: plan.outcome, conditions: plan.conditions, at, is_outdated: false }
     }
 
     /// Whether this has to be reported after `last`. `acts`: its actions are carried out.
     fn is_news(&self, last: Option<Self>, acts: bool) -> bool {
         let is_quiet = is_quiet(self.outcome);
-        let Some(last) = last else { return acts || !is_quiet || self.has_pressure };
-        let is_same = (last.outcome, last.has_pressure) == (self.outcome, self.has_pressure);
+        let Some(last) = last else { return acts || !is_quiet || self.conditions != Conditions::default() };
+        let is_same = (last.outcome, last.conditions) == (self.outcome, self.conditions);
         let is_stale = last.is_outdated || self.at.since(last.at) >= REPORT_AGAIN;
         acts || !is_same || is_stale && !is_quiet
     }
@@ -100,12 +99,13 @@ impl Reporting {
         if !self.is_traced {
             return;
         }
-        let Sample { taken, completed: made, machine, stall, .. } = *sample;
+        let Sample { taken, completed: made, machine, tasks, stall, .. } = *sample;
         self.send(ObservationRecord::Begin {
             taken,
             made,
             memory: machine.reading,
             huge_page_pool: machine.huge_page_pool,
+            tasks: tasks.map(|tasks| ObservedTasks { count: tasks.tasks, limit: tasks.limit() }),
             stall,
         });
         for (scope, memory) in scopes.readings() {
@@ -124,6 +124,7 @@ impl Reporting {
                 owner: observed.owner,
                 usage: observed.working_set(),
                 settled: observed.settled,
+                tasks: observed.facts.stats.and_then(|stats| stats.processes),
                 reservation: observed.facts.memory_request.to_bytes(),
                 priority: observed.facts.priority,
                 started: observed.started,
@@ -211,6 +212,7 @@ mod tests {
     use crate::record::Record;
     use plimsoll_inventory::{Facts, Pod, Update};
     use plimsoll_node::clock::monotonic;
+    use plimsoll_node::limits::TaskLimits;
     use plimsoll_policy::kubelet::QosClass;
     use plimsoll_policy::{EvictionPolicy, OwnerUid, Protected, Uid};
     use plimsoll_report::{Metrics, Reporter};
@@ -248,15 +250,20 @@ mod tests {
     /// The node is always below its threshold here, and the slice becomes so.
     #[test]
     fn what_is_traced_gives_the_same_plans_when_it_is_replayed() {
-        for policy in EvictionPolicy::ALL {
+        let tasks = TaskLimits::open().expect("this is Linux").read().expect("readable").available() + 1000;
+        let short = ["memory.available: 16Ei".to_owned(), format!("pid.available: {tasks}")];
+        for (policy, short) in
+            EvictionPolicy::ALL.into_iter().flat_map(|policy| short.iter().map(move |it| (policy, it)))
+        {
             let text = format!(
-                "evictionHard: {{memory.available: 16Ei}}\nevictionPolicy: {policy}\nmachine: {{victimsPerMinute: 2, \
+                "evictionHard: {{{short}}}\nevictionPolicy: {policy}\nmachine: {{victimsPerMinute: 2, \
                  evictForUnattributed: true, slices: [{{path: slice, evictionHard: {{memory.available: {THRESHOLD}Mi}}}}]}}"
             );
             let configuration = plimsoll_config::parse(&text, "f").expect("it is in order");
             let mut scene = Scene::with(configuration.policy.clone());
             for (slot, name, mib) in [(0, "slice/a", 40), (1, "slice/b", 30), (2, "slice/c", 20)] {
                 scene.cgroup(name, mib);
+                scene.write(name, "pids.current", &format!("{}\n", 100 * mib));
                 scene.joins(slot, name);
             }
             for (slot, name, protected) in [(3, "slice/pod", None), (4, "slice/critical", Some(Protected::Critical))] {
@@ -303,6 +310,8 @@ mod tests {
                 "{policy}: {}",
                 plans.len()
             );
+            let evicts_for_node = plans.iter().any(|plan| plan["outcome"] == "evict" && plan["scope"] == "node");
+            assert!(evicts_for_node, "{policy} {short}: nothing is evicted for the node");
             assert_eq!(entries.len() - plans.len(), 8, "{policy}: every sample is in it");
             let header = plimsoll_replay::trace::Header {
                 version: plimsoll_replay::trace::VERSION,

@@ -103,7 +103,7 @@ impl Watch {
             && self.enforcement.is_idle()
             && self.scopes.reclaiming.is_none()
             && !self.scopes.episodes.is_open()
-            && self.arming.is_current(now)
+            && self.arms_tasks(now)
             && self.scopes.headroom(&self.engine.policy) >= HEADROOM
             && !self.resting.has_moved(&self.engine.policy, &self.scopes)
     }

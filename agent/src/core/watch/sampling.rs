@@ -3,9 +3,11 @@
 use core::time::Duration;
 
 use plimsoll_inventory::{Observed, Table};
+use plimsoll_node::Fault;
+use plimsoll_node::limits::{TaskLimits, TaskReading};
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::pressure::MemoryPressure;
-use plimsoll_policy::kubelet::{DiskLayout, MemoryStats, NodeStats, Readings, StatsTime};
+use plimsoll_policy::kubelet::{DiskLayout, MemoryStats, NodeStats, PidStats, Readings, StatsTime};
 use plimsoll_policy::{EvictionPolicy, MemoryReading, Observation, Scope, Stall};
 use plimsoll_units::{Bytes, MonotonicNs};
 
@@ -42,13 +44,25 @@ impl MachineMemory {
 pub(in crate::core) struct Sampler {
     meminfo: MemInfo,
     pressure: Option<MemoryPressure>,
+    /// Absent where the kernel has no such figures.
+    tasks: Option<TaskLimits>,
     /// The stall since boot at two earlier times.
     stall: [(MonotonicNs, Duration); 2],
 }
 
 impl Sampler {
-    pub(in crate::core) const fn new(meminfo: MemInfo, pressure: Option<MemoryPressure>, now: MonotonicNs) -> Self {
-        Self { meminfo, pressure, stall: [(now, Duration::ZERO); 2] }
+    pub(in crate::core) const fn new(
+        meminfo: MemInfo,
+        pressure: Option<MemoryPressure>,
+        tasks: Option<TaskLimits>,
+        now: MonotonicNs,
+    ) -> Self {
+        Self { meminfo, pressure, tasks, stall: [(now, Duration::ZERO); 2] }
+    }
+
+    /// How many tasks there are now, and how many there can be; absent where the kernel has no such figures.
+    pub(super) fn tasks(&self) -> Option<Result<TaskReading, Fault>> {
+        self.tasks.as_ref().map(TaskLimits::read)
     }
 
     /// Memory of the machine now; absent where it cannot be read.
@@ -99,8 +113,10 @@ pub(super) struct Sample {
     /// When the workloads were read as well.
     pub(super) completed: MonotonicNs,
     pub(super) machine: MachineMemory,
+    /// Absent where no threshold is on them, and where they could not be read.
+    pub(super) tasks: Option<TaskReading>,
     pub(super) stall: Option<Stall>,
-    /// A threshold of any scope is crossed.
+    /// A threshold of any scope on memory is crossed.
     pub(super) is_below: bool,
 }
 
@@ -112,16 +128,16 @@ impl Sample {
         workloads: &'w [Observed],
     ) -> Observation<'w> {
         // The pool is a part of what the statistics say, as in the kubelet's.
-        let (memory, huge_page_pool) = match scope {
-            Scope::Node => (Some(self.machine.reading), self.machine.huge_page_pool),
-            Scope::Slice(_) => (state.reading, Bytes::ZERO),
+        let (memory, huge_page_pool, tasks) = match scope {
+            Scope::Node => (Some(self.machine.reading), self.machine.huge_page_pool, self.tasks),
+            Scope::Slice(_) => (state.reading, Bytes::ZERO, None),
         };
         Observation {
             taken: self.taken,
             scope,
             // No disk is read here, so that which there are makes no difference.
             layout: Some(DiskLayout::Single),
-            readings: Some(statistics(memory, self.taken)),
+            readings: Some(statistics(memory, tasks, self.taken)),
             mem_available: memory.and_then(|memory| memory.mem_available),
             mem_available_at: Some(stats_time(self.taken)),
             huge_page_pool,
@@ -133,14 +149,19 @@ impl Sample {
     }
 }
 
-/// Memory as the statistics of a node have it. What could not be read is absent.
-fn statistics(memory: Option<MemoryReading>, taken: MonotonicNs) -> Readings {
+/// Memory and tasks as the statistics of a node have them. What could not be read is absent.
+fn statistics(memory: Option<MemoryReading>, tasks: Option<TaskReading>, taken: MonotonicNs) -> Readings {
     let of_memory = |memory: MemoryReading| MemoryStats {
         available: Some(memory.kubelet_available.0),
         working_set: Some(memory.capacity.saturating_sub(memory.kubelet_available).0),
         time: Some(stats_time(taken)),
     };
-    Readings::of(&NodeStats { memory: memory.map(of_memory), ..NodeStats::default() })
+    let of_tasks = |tasks: TaskReading| PidStats {
+        max: i64::try_from(tasks.limit()).ok(),
+        running: i64::try_from(tasks.tasks).ok(),
+        time: Some(stats_time(taken)),
+    };
+    Readings::of(&NodeStats { memory: memory.map(of_memory), pids: tasks.map(of_tasks), ..NodeStats::default() })
 }
 
 /// The same time on the clock of statistics.

@@ -19,6 +19,8 @@ const NEAR_SHARE: u32 = 5;
 const REPLACED_A_SECOND: u64 = 4 << 30;
 /// and it is read anew this often at least where that can cross a threshold.
 const REREAD_PACE: Duration = Duration::from_secs(5);
+/// No more than so many tasks are made in a second.
+const FORKED_A_SECOND: u64 = 50_000;
 /// Below a threshold with nothing left to do, the pace of samples begins here and doubles,
 const BELOW_PACE: Duration = Duration::from_millis(4);
 /// up to this.
@@ -129,6 +131,13 @@ impl Schedule {
         taken.clamp(NEAR_PACE, REREAD_PACE).max(self.cost * NEAR_SHARE)
     }
 
+    /// Without an event for it: so many tasks more, and a threshold on them is crossed.
+    pub(super) fn fork_room(&mut self, room: u64, now: MonotonicNs) {
+        let forked = Duration::from_millis(room.saturating_mul(1000) / FORKED_A_SECOND);
+        let pace = self.paced(forked.max(NEAR_PACE), NEAR_SHARE);
+        self.sample_by(now.after(pace));
+    }
+
     /// A threshold is crossed: the next sample is due even without an event. `is_new`: something is under way, or a
     /// threshold was just crossed.
     pub(super) fn is_below(&mut self, is_new: bool, now: MonotonicNs) {
@@ -227,6 +236,16 @@ mod tests {
         }
         schedule.is_quiet(Duration::from_millis(100));
         assert_eq!(schedule.reread_pace(Bytes::ZERO), Duration::from_millis(500), "samples cost much");
+    }
+
+    #[test]
+    fn without_its_event_the_number_of_tasks_is_read_the_more_often_the_nearer_a_threshold_is() {
+        let mut schedule = Schedule::new(None, at(0));
+        for (room, ms) in [(0, 20), (1000, 20), (30_000, 600), (4_000_000, 80_000)] {
+            schedule.sampled();
+            schedule.fork_room(room, at(100));
+            assert_eq!(schedule.next_sample(), Some(at(100 + ms)), "{room}");
+        }
     }
 
     #[test]

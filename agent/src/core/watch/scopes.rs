@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use plimsoll_act::Owner;
-use plimsoll_policy::kubelet::Threshold;
+use plimsoll_policy::kubelet::{Signal, Threshold};
 use plimsoll_policy::{Config as Policy, MemoryReading, Reclaimed, Scope, SliceId, SliceSet};
 use plimsoll_sense::MAX_SLICES;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -85,7 +85,7 @@ impl Scopes {
         for (scope, memory) in self.readings() {
             let is_below =
                 |threshold: &&Threshold| threshold.bytes(memory.capacity).is_some_and(|at| memory.lowest() < at);
-            let below = policy.thresholds_in(scope).iter().filter(is_below).count();
+            let below = on_memory(policy, scope).filter(is_below).count();
             depth[index_of(scope)] = u8::try_from(below).unwrap_or(u8::MAX);
         }
         depth
@@ -100,8 +100,7 @@ impl Scopes {
     /// How much memory is available, in percent of the highest threshold, in the scope where that is least.
     pub(super) fn headroom(&self, policy: &Policy) -> u32 {
         let each = self.readings().filter_map(|(scope, memory)| {
-            let thresholds = policy.thresholds_in(scope).iter();
-            let highest = thresholds.filter_map(|threshold| threshold.bytes(memory.capacity)).max()?;
+            let highest = on_memory(policy, scope).filter_map(|threshold| threshold.bytes(memory.capacity)).max()?;
             Some(u32::try_from(memory.lowest().0.saturating_mul(100) / highest.0.max(1)).unwrap_or(u32::MAX))
         });
         each.min().unwrap_or(u32::MAX)
@@ -154,9 +153,14 @@ pub(super) fn past_hard_threshold(policy: &Policy, scope: Scope, memory: &Memory
     past(memory, hard_threshold(policy, scope, memory.capacity))
 }
 
-/// The highest hard threshold of a scope.
+/// A scope's thresholds on memory.
+fn on_memory(policy: &Policy, scope: Scope) -> impl Iterator<Item = &Threshold> {
+    policy.thresholds_on(scope, Signal::MemoryAvailable)
+}
+
+/// The highest hard threshold of a scope on memory.
 pub(super) fn hard_threshold(policy: &Policy, scope: Scope, capacity: Bytes) -> Bytes {
-    let hard = policy.thresholds_in(scope).iter().filter(|threshold| threshold.is_hard());
+    let hard = on_memory(policy, scope).filter(|threshold| threshold.is_hard());
     hard.filter_map(|threshold| threshold.bytes(capacity)).max().unwrap_or(Bytes::ZERO)
 }
 

@@ -15,8 +15,9 @@ use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Termination, Update};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
+use plimsoll_node::limits::TaskLimits;
 use plimsoll_node::meminfo::MemInfo;
-use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
+use plimsoll_policy::kubelet::{Amount, Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, Key, Scope, SliceId, SliceSet, SliceThresholds};
 use plimsoll_sense::{Polling, Source};
 use plimsoll_state::heartbeat::{self, Heart};
@@ -53,6 +54,14 @@ pub(super) fn slice_policy(victims_per_minute: u32) -> Policy {
         hard_victims_per_minute: victims_per_minute,
         ..Policy::default()
     }
+}
+
+/// The same and a hard threshold on tasks, for which so many more are missing than are available now.
+pub(super) fn task_policy(missing: i64) -> Policy {
+    let tasks = TaskLimits::open().and_then(|limits| Ok(limits.read().expect("readable"))).expect("this is Linux");
+    let at = i64::try_from(tasks.available()).expect("no machine has as many") + missing;
+    let on_tasks = Threshold::hard(Signal::PidAvailable, ThresholdAmount::At(Amount::whole(at)));
+    Policy { thresholds: vec![on_tasks], ..slice_policy(10) }
 }
 
 impl Scene {
@@ -95,8 +104,8 @@ impl Scene {
             heart: Heart::attach(heart.memory, heart.alarm).expect("memory"),
             triggers: Triggers::new(Box::new(source), signals).expect("descriptors"),
             workloads: Workloads::new(plimsoll_inventory::SLOTS, take, give_back, handle),
-            sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, monotonic()),
-            arming: Arming::new(Machine { page_bytes: 4096, ..Machine::default() }, None),
+            sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, TaskLimits::open().ok(), monotonic()),
+            arming: Arming::new(Machine { page_bytes: 4096, ..Machine::default() }),
             enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
             reporting: Reporting::new(queue, true),
         };
@@ -118,9 +127,13 @@ impl Scene {
 
     pub(super) fn cgroup(&self, name: &str, mib: u64) {
         fs::create_dir_all(self.tree.path().join(name)).expect("writable");
-        for (file, text) in
-            [("cgroup.events", "populated 1\n"), ("cgroup.procs", ""), ("cgroup.freeze", "0\n"), ("cgroup.kill", "")]
-        {
+        for (file, text) in [
+            ("cgroup.events", "populated 1\n"),
+            ("cgroup.procs", ""),
+            ("cgroup.freeze", "0\n"),
+            ("cgroup.kill", ""),
+            ("pids.current", "1\n"),
+        ] {
             self.write(name, file, text);
         }
         self.uses(name, mib);
@@ -128,7 +141,7 @@ impl Scene {
 
     pub(super) fn open(&self, name: &str) -> Arc<Handle> {
         let root = Root::open(self.tree.path()).expect("it is there");
-        Arc::new(Handle::open(&root, name.as_bytes()).expect("readable").expect("it is there"))
+        Arc::new(Handle::open_with_tasks(&root, name.as_bytes()).expect("readable").expect("it is there"))
     }
 
     pub(super) fn update(&mut self, update: Update) {

@@ -257,7 +257,7 @@ impl Watch {
         }
     }
 
-    fn notice(&mut self, wake: &Wake, trigger: &mut Trigger) {
+    pub(super) fn notice(&mut self, wake: &Wake, trigger: &mut Trigger) {
         match *wake {
             Wake::ThresholdCrossed { crossed, lineage, .. } => {
                 // New workloads cross thresholds, too.
@@ -285,6 +285,10 @@ impl Watch {
                 if scope == plimsoll_sense::OomScope::Global || self.schedule.stalls(trigger.awake) {
                     trigger.because(Cause::FollowUp);
                 }
+            }
+            Wake::Tasks { at, .. } if self.watches_tasks() => {
+                trigger.because(Cause::Threshold);
+                self.reporting.send(ThresholdRecord::Crossed { crossed: at, awake: trigger.awake });
             }
             Wake::Tasks { count, at, tgid, .. } => {
                 self.arming.silence_tasks(trigger.awake);
