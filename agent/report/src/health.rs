@@ -123,6 +123,7 @@ impl HealthSink {
             | Record::Observation(_)
             | Record::Plan(_)
             | Record::Threshold(_)
+            | Record::Disk(_)
             | Record::Enforcement(_)
             | Record::Machine(_) => {}
         }
