@@ -80,7 +80,7 @@ enum Command {
     /// Report what the core does in logs and metrics. Started by `run`.
     #[command(hide = true)]
     Reporter(reporter::Arguments),
-    /// Send the core what is known of pods. Started by `run`.
+    /// Send the core what is known of pods and disks. Started by `run`.
     #[command(hide = true)]
     Services(services::Arguments),
 }

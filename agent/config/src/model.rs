@@ -33,8 +33,8 @@ pub struct Configuration {
     pub swap: Option<Swap>,
     /// What concerns this machine and no kubelet.
     pub machine: Machine,
-    /// What the engine decides by. The node's thresholds are those on memory, which `run` reads;
-    /// [`Configuration::policy_on`] has all.
+    /// What the engine decides by. The node's thresholds are those on memory, by which `run` evicts;
+    /// [`Configuration::disk_policy`] has those on disks, and [`Configuration::policy_on`] all.
     #[serde(skip)]
     pub policy: plimsoll_policy::Config,
     /// The configuration of a kubelet here: thresholds, reservations, and what is checked against them.

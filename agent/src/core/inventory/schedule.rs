@@ -70,7 +70,7 @@ pub(super) struct Schedule {
     pub(super) walk_pace: Duration,
     pub(super) events: Duty,
     pub(super) refresh: Duty,
-    /// Taking in what is known of pods.
+    /// Taking in what is known of pods and disks.
     pub(super) pods: Duty,
     /// Reading what the inventory leaves out and costs.
     pub(super) coverage: Duty,
