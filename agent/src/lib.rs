@@ -81,9 +81,9 @@ enum Command {
     /// Report what the core does in logs and metrics. Started by `run`.
     #[command(hide = true)]
     Reporter(child::ChildArguments),
-    /// Send the core what is known of pods. Started by `run`.
+    /// Send the core what is known of pods and disks. Started by `run`.
     #[command(hide = true)]
-    Services(child::ChildArguments),
+    Services(services::Arguments),
 }
 
 /// The program.

@@ -32,6 +32,7 @@ use crate::core;
 use crate::inherited_config::InheritedConfig;
 use crate::options::{LogLevel, Options};
 use crate::service_manager;
+use crate::services;
 use crate::undo::undo_all;
 use crate::watchdog::Watchdog;
 
@@ -104,6 +105,7 @@ struct Supervisor {
     reporter: ChildProcess,
     /// Absent where it has nothing to do.
     services: Option<ChildProcess>,
+    observes_disks: bool,
     /// How many cores were started.
     cores: usize,
 }
@@ -195,6 +197,8 @@ impl Supervisor {
         // A thread of its own writes it: where it is not read, the core is started all the same.
         let log = Log::start(configuration.machine.log_format, options.log_level(), std::io::stdout(), || {})?;
         log.install()?;
+        let observes_disks = services::disks_are_observed(&configuration);
+        let needs_services = observes_disks || configuration.machine.pod_facts.is_some();
         let supervisor = Self {
             options: options.clone(),
             configured_level: options.log_level,
@@ -212,7 +216,8 @@ impl Supervisor {
             watchdog: Watchdog::start(configuration.machine.state_directory.clone())?,
             core: ChildProcess::new("core"),
             reporter: ChildProcess::new("reporter"),
-            services: configuration.machine.pod_facts.is_some().then(|| ChildProcess::new("services")),
+            services: needs_services.then(|| ChildProcess::new("services")),
+            observes_disks,
             cores: 0,
             configuration,
         };
@@ -361,7 +366,8 @@ impl Supervisor {
     }
 
     fn start_services(&mut self) -> std::io::Result<()> {
-        let command = self.command("services");
+        let mut command = self.command("services");
+        command.args(self.observes_disks.then_some("--disks"));
         let Some(services) = &mut self.services else { return Ok(()) };
         let to_services = launch(services, command, |(send, receive)| (receive, send))?;
         self.to_services = Some(to_services);

@@ -1,9 +1,8 @@
 //! Keys of Plimsoll's own file that have no effect in `plimsoll run`.
 
 use crate::kubelet::DEFAULT_EVICTION_HARD;
-use crate::machine::IN_RUN;
 use crate::model::{Configuration, Origin};
-use crate::show::MAPS_BY_SIGNAL;
+use crate::show::{MAPS_BY_SIGNAL, is_observed};
 use crate::tree::Problems;
 use plimsoll_policy::kubelet::Signal;
 
@@ -12,8 +11,8 @@ use plimsoll_policy::kubelet::Signal;
 pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Problems) {
     let kubelet = &configuration.kubelet;
     problems.turn_to(own);
-    let why = "no effect in `run`, which reads memory and tasks alone; used by `replay` and `explain`";
-    let in_replay = "no effect in `run`, which reads memory and tasks alone; used by `replay`";
+    let why = "no effect in `run`, which goes by memory, tasks and disks alone; used by `replay` and `explain`";
+    let in_replay = "no effect in `run`, which evicts for memory and tasks alone; used by `replay`";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
@@ -22,7 +21,7 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
         for (name, entry) in kubelet.settings.map(map) {
             let is_default = map == "evictionHard" && DEFAULT_EVICTION_HARD.contains(&(name, &entry.text));
             // A name that is not a signal is reported as unknown.
-            let is_idle = Signal::parse(name).is_some_and(|signal| !IN_RUN.contains(&signal));
+            let is_idle = Signal::parse(name).is_some_and(|signal| !is_observed(signal));
             if let (Some(line), true) = (line(&entry.origin), is_idle && !is_default) {
                 problems.warn(Some(line), &format!("{map}.{name}"), Some(&entry.text), why);
             }
@@ -66,7 +65,7 @@ mod tests {
             own(
                 "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 11%\nevictionPolicy: kubelet\nswap: {free: 10%}\n"
             ),
-            ["Some(3) evictionHard.nodefs.available", "Some(5) swap"]
+            ["Some(5) swap"]
         );
         assert_eq!(
             own("evictionSoft: {imagefs.available: 10%}\nevictionSoftGracePeriod: {imagefs.available: 1m}\n\
@@ -84,5 +83,26 @@ mod tests {
                     evictionHard: {memory.available: 1Gi, nodefs.available: 11%}\n";
         let of_kubelet = Text { file: "k".to_owned(), text: text.to_owned() };
         assert_eq!(warned(&Texts { kubelet_config: Some(of_kubelet), ..Texts::default() }), [""; 0]);
+    }
+
+    #[test]
+    fn a_threshold_of_containerfs_is_ignored_with_a_warning_as_by_the_kubelet() {
+        let thresholds = "evictionHard: {memory.available: 1Gi, containerfs.available: 5%}\n\
+                          evictionSoft: {containerfs.inodesFree: 9%}\n\
+                          evictionSoftGracePeriod: {containerfs.inodesFree: 1m}\n";
+        let own = Text { file: "f".to_owned(), text: thresholds.to_owned() };
+        let kubelet = format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{thresholds}");
+        let of_kubelet = Text { file: "k".to_owned(), text: kubelet };
+        for (texts, lines) in [
+            (Texts { own: Some(own), ..Texts::default() }, [1, 2]),
+            (Texts { kubelet_config: Some(of_kubelet), ..Texts::default() }, [3, 4]),
+        ] {
+            let [hard, soft] = lines;
+            let expected = [
+                format!("Some({hard}) evictionHard.containerfs.available"),
+                format!("Some({soft}) evictionSoft.containerfs.inodesFree"),
+            ];
+            assert_eq!(warned(&texts), expected);
+        }
     }
 }

@@ -44,6 +44,7 @@ pub(crate) fn own(
     settings.defaults();
     let kubelet = typed(settings, file, problems);
     let thresholds = thresholds(&kubelet, problems);
+    ignored(&kubelet, problems);
     root.value = match root.value {
         Value::Map(map) => Value::Map(map.into_iter().filter(|(name, _)| own_keys.contains(&name.text)).collect()),
         _ => Value::Null,
@@ -98,6 +99,22 @@ fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
         Some(threshold(*signal, at, *grace, min_reclaim))
     });
     taken.collect()
+}
+
+/// Warns of thresholds of containerfs: the kubelet ignores them, with a warning, once it knows which disks there are
+/// (`UpdateContainerFsThresholds`), and derives its own.
+fn ignored(kubelet: &Kubelet, problems: &mut Problems) {
+    for map in ["evictionHard", "evictionSoft"] {
+        for (name, Entry { text, origin }) in kubelet.settings.map(map) {
+            if matches!(Signal::parse(name), Some(Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree)) {
+                let (file, line) = origin.place();
+                problems.turn_to(file);
+                let why = "ignored, as by the kubelet: thresholds of containerfs are those of nodefs, or of imagefs \
+                           where that has writable layers too";
+                problems.warn(line, &place(map, Some(name), origin), Some(text), why);
+            }
+        }
+    }
 }
 
 impl Configuration {

@@ -34,8 +34,8 @@ pub struct Configuration {
     pub swap: Option<Swap>,
     /// What concerns this machine and no kubelet.
     pub machine: Machine,
-    /// What the engine decides by. The node's thresholds are those on what `run` reads, memory and tasks;
-    /// [`Configuration::policy_on`] has all.
+    /// What the engine decides by. The node's thresholds are those by which `run` evicts, on memory and tasks;
+    /// [`Configuration::disk_policy`] has those on disks, and [`Configuration::policy_on`] all.
     #[serde(skip)]
     pub policy: plimsoll_policy::Config,
     /// The configuration of a kubelet here: thresholds, reservations, and what is checked against them.

@@ -4,7 +4,7 @@
 use crate::kubelet::{DiskLayout, Kubelet, derive_containerfs, room};
 use crate::model::Configuration;
 use plimsoll_policy::Config as Policy;
-use plimsoll_policy::kubelet::Threshold;
+use plimsoll_policy::kubelet::{Condition, Threshold};
 
 impl Configuration {
     /// The policy's configuration, with thresholds on all signals, on these disks.
@@ -14,6 +14,17 @@ impl Configuration {
             max_pod_grace_seconds: i64::from(self.kubelet.max_pod_grace_seconds),
             ..self.policy.clone()
         }
+    }
+
+    /// What `run` holds the disks against: thresholds on disks alone, for the node.
+    ///
+    /// Those of containerfs are derived as on one disk, from nodefs. Where images and writable layers are together on a
+    /// disk of their own, they are those of imagefs, on the same file system, so that imagefs stands for both.
+    pub fn disk_policy(&self) -> Policy {
+        let layout = DiskLayout { dedicated_image_fs: false, split_container_fs: false };
+        let mut policy = self.policy_on(layout);
+        policy.thresholds.retain(|threshold| threshold.signal.condition() == Condition::DiskPressure);
+        Policy { slices: Vec::new(), swap: None, ..policy }
     }
 }
 
@@ -93,6 +104,19 @@ mod tests {
         let mut origins: Vec<_> = of_containers.map(|found| (found.is_hard(), found.origin)).collect();
         origins.sort_by_key(|(is_hard, origin)| (!is_hard, *origin as u8));
         origins
+    }
+
+    #[test]
+    fn disks_are_held_against_their_own_thresholds_alone() {
+        let text = "evictionHard: {memory.available: 1Gi, pid.available: 5%, nodefs.available: 10%, imagefs.inodesFree: 5%}\n\
+                    evictionPressureTransitionPeriod: 7s\nswap: {free: 25%}\n\
+                    machine: {slices: [{path: a, evictionHard: {memory.available: 1Mi}}]}\n";
+        let policy = configuration(text).disk_policy();
+        let mut signals: Vec<_> =
+            policy.thresholds.iter().filter(|it| it.amount.is_some()).map(|it| it.signal).collect();
+        signals.sort();
+        assert_eq!(signals, [Signal::NodeFsAvailable, Signal::ImageFsInodesFree, Signal::ContainerFsAvailable]);
+        assert_eq!((policy.slices.len(), policy.swap, policy.pressure_transition), (0, None, Duration::from_secs(7)));
     }
 
     const DISBELIEVED: DiskLayout = DiskLayout { dedicated_image_fs: false, split_container_fs: true };

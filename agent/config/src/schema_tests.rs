@@ -38,17 +38,19 @@ fn signal(signal: Signal) -> &'static str {
     match signal {
         Signal::MemoryAvailable => "Memory of the machine.",
         Signal::AllocatableMemoryAvailable => "Memory that all pods together can have. For replay and explain only.",
-        Signal::NodeFsAvailable => "Bytes of the file system of the kubelet's directory. For replay and explain only.",
-        Signal::NodeFsInodesFree => {
-            "Inodes of the file system of the kubelet's directory. For replay and explain only."
+        Signal::NodeFsAvailable => {
+            "Bytes of the file system of the kubelet's directory. `run` reports the condition alone."
         }
-        Signal::ImageFsAvailable => "Bytes of the file system of images. For replay and explain only.",
-        Signal::ImageFsInodesFree => "Inodes of the file system of images. For replay and explain only.",
+        Signal::NodeFsInodesFree => {
+            "Inodes of the file system of the kubelet's directory. `run` reports the condition alone."
+        }
+        Signal::ImageFsAvailable => "Bytes of the file system of images. `run` reports the condition alone.",
+        Signal::ImageFsInodesFree => "Inodes of the file system of images. `run` reports the condition alone.",
         Signal::ContainerFsAvailable => {
-            "Bytes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only."
+            "Bytes of the file system of containers' writable layers. Ignored: it is derived."
         }
         Signal::ContainerFsInodesFree => {
-            "Inodes of the file system of containers' writable layers. The kubelet derives it. For replay and explain only."
+            "Inodes of the file system of containers' writable layers. Ignored: it is derived."
         }
         Signal::PidAvailable => "Tasks (threads) that the machine can still have.",
     }

@@ -4,6 +4,7 @@ use crate::convert::json;
 use crate::kubelet::{Role, SettingValue};
 use crate::machine::IN_RUN;
 use crate::model::{Configuration, Origin};
+use plimsoll_policy::kubelet::{Condition, Signal};
 use serde_json::Value;
 
 /// One value.
@@ -70,11 +71,16 @@ pub(crate) fn leaves(map: &serde_json::Map<String, Value>) -> Vec<(String, Value
     found
 }
 
-/// What uses a key, or an entry in its map. `run` has thresholds on memory and tasks alone, and no reservations.
+/// Whether `run` observes a signal.
+pub(crate) fn is_observed(signal: Signal) -> bool {
+    IN_RUN.contains(&signal) || signal.condition() == Condition::DiskPressure
+}
+
+/// What uses a key, or an entry in its map. `run` has no reservations.
 fn role(key: &str, entry: Option<&str>, of_key: Role) -> Role {
     let is_of_pods = matches!(key, "enforceNodeAllocatable" | "kubeReserved" | "systemReserved");
     let is_of_other_signal =
-        MAPS_BY_SIGNAL.contains(&key) && entry.is_some_and(|name| IN_RUN.iter().all(|signal| signal.name() != name));
+        MAPS_BY_SIGNAL.contains(&key) && entry.is_some_and(|name| !Signal::parse(name).is_some_and(is_observed));
     if of_key == Role::Used && (is_of_pods || is_of_other_signal) { Role::Offline } else { of_key }
 }
 
@@ -88,13 +94,14 @@ mod tests {
 
     #[test]
     fn keys_without_effect_in_run_are_not_shown_as_used() {
-        let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%, pid.available: 5%}\nkubeReserved: {memory: 1Gi}\n\
-                    swap: {free: 10%}\n";
+        let text = "evictionHard: {memory.available: 1Gi, nodefs.available: 10%, pid.available: 5%, \
+                    allocatableMemory.available: 1Gi}\nkubeReserved: {memory: 1Gi}\nswap: {free: 10%}\n";
         let rows = rows(&crate::parse(text, "f").expect("it is valid"));
         for (key, role) in [
             ("evictionHard.memory.available", Role::Used),
-            ("evictionHard.nodefs.available", Role::Offline),
+            ("evictionHard.nodefs.available", Role::Used),
             ("evictionHard.pid.available", Role::Used),
+            ("evictionHard.allocatableMemory.available", Role::Offline),
             ("evictionSoft", Role::Used),
             ("evictionPressureTransitionPeriod", Role::Used),
             ("enforceNodeAllocatable", Role::Offline),

@@ -3,13 +3,14 @@
 //!
 //! [`Inventory`] walks directories, opens files and allocates, on a thread of its own. What it finds it sends as
 //! [`Update`]s. [`Table`] takes these in on the watching thread; it opens nothing, and allocates nothing after it was
-//! made. Nothing here decides, kills or logs.
+//! made. Nothing here decides, kills or logs. [`Message`] is what another process sends of the node, pods and disks.
 
 #![forbid(unsafe_code)]
 
 mod discover;
 mod identity;
 mod inventory;
+mod message;
 mod owner;
 mod patterns;
 mod pods;
@@ -21,8 +22,9 @@ mod update;
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
 pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in};
 pub use inventory::{Config, Coverage, Inventory, Sink};
+pub use message::{DiskReading, DiskRole, MESSAGE, Message, Room};
 pub use patterns::Patterns;
-pub use pods::{MESSAGE, MOST_PODS, Pod, PodFacts, PodIdentity, PodMessage, PodRoot, Pods, Rank};
+pub use pods::{MOST_PODS, Pod, PodFacts, PodIdentity, PodMessage, PodRoot, Pods, Rank};
 pub use protected::Protected;
 pub use table::{Observed, SLOTS, Table, Workload};
 pub use termination::Termination;

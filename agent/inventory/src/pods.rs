@@ -15,9 +15,6 @@ use crate::identity::{PodCgroup, identify, identify_in};
 
 /// The most pods of which something is known.
 pub const MOST_PODS: usize = 4096;
-/// No message is longer, in bytes.
-pub const MESSAGE: usize = 128;
-
 /// Quantities of Kubernetes are signed (`Amount::counted`): more than this would be below zero.
 const MOST_BYTES: Bytes = Bytes(i64::MAX.cast_unsigned());
 
@@ -43,7 +40,7 @@ pub struct PodFacts {
     pub serves_others: bool,
 }
 
-/// A message to the process that decides.
+/// What is new of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodMessage {
     /// A process that has sent nothing yet begins. What [`Self::Pod`] does not name again by the next
@@ -55,19 +52,6 @@ pub enum PodMessage {
     Gone(Uid),
     /// Every pod that the sources name has been sent.
     Complete,
-}
-
-impl PodMessage {
-    /// Writes it into a buffer, and gives what it takes of that.
-    pub fn encode<'b>(&self, buffer: &'b mut [u8; MESSAGE]) -> &'b [u8] {
-        // A test holds that the longest one fits.
-        postcard::to_slice(self, buffer).map_or(&[], |bytes| bytes)
-    }
-
-    /// Reads one. `None` for what is no message, or has something after it.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        postcard::take_from_bytes(bytes).ok().filter(|(_, rest)| rest.is_empty()).map(|(message, _)| message)
-    }
 }
 
 /// What the path of a pod's cgroup says, and the names in it.

@@ -80,8 +80,9 @@ const COMMON_HERE: &[c_long] = &[];
 /// To answer HTTP requests, and to end them.
 const SERVER: &[c_long] = &[libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4, libc::SYS_shutdown];
 
-/// To see whether a file has changed; Landlock names the one directory.
-const STAT: &[c_long] = &[libc::SYS_statx, libc::SYS_newfstatat];
+/// To see whether a file has changed, and what is left on a file system. Landlock, which names the one directory to be
+/// read, bars neither, nor `O_PATH`.
+const STAT: &[c_long] = &[libc::SYS_statx, libc::SYS_newfstatat, libc::SYS_fstatfs];
 
 /// To begin the next file of a trace; Landlock names the one directory.
 const TRACE: &[c_long] = &[
@@ -355,6 +356,9 @@ mod tests {
             let mut text = String::new();
             File::open(&file).and_then(|mut file| file.read_to_string(&mut text)).expect("readable");
             assert_eq!((&*text, std::fs::metadata(&file).expect("it is there").len()), ("text", 4));
+            let (path, mode) = (rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
+            let opened = rustix::fs::openat(rustix::fs::CWD, "/", path, mode).expect("it is there");
+            assert!(rustix::fs::fstatfs(&opened).is_ok());
             assert!(is_refused(std::fs::write(&file, "x")) && is_refused(File::create(place.path().join("new"))));
             assert!(is_refused(File::options().append(true).open(&file)) && is_refused(std::fs::remove_file(&file)));
             assert!(is_refused(UnixStream::connect(&socket)) && is_refused(TcpListener::bind("127.0.0.1:0")));

@@ -124,6 +124,7 @@ impl HealthSink {
             | Record::Observation(_)
             | Record::Plan(_)
             | Record::Threshold(_)
+            | Record::Disk(_)
             | Record::Enforcement(_)
             | Record::Machine(_) => {}
         }

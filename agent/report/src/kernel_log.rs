@@ -92,6 +92,7 @@ impl KernelLog {
             | Record::Observation(_)
             | Record::Plan(_)
             | Record::Threshold(_)
+            | Record::Disk(_)
             | Record::Machine(_) => {}
         }
     }

@@ -3,14 +3,16 @@
 use std::fmt::from_fn;
 
 use plimsoll_config::Configuration;
+use plimsoll_policy::ThresholdStatus;
+use plimsoll_policy::kubelet::{Amount, Condition, Signal};
 use plimsoll_units::{Bytes, counted};
 use serde_json::{Map, Value, json};
 
 use crate::fields::nanoseconds;
 use crate::plan::Draft;
 use crate::record::{
-    Braked, EnforcementRecord, HealthRecord, Killed, MachineRecord, Record, Refused, StartParts, StartupRecord,
-    Tampered, ThresholdRecord,
+    Braked, DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, Record, Refused, StartParts,
+    StartupRecord, Tampered, ThresholdRecord,
 };
 use crate::text::escaped;
 
@@ -27,6 +29,7 @@ pub(crate) fn record(record: &Record<'_>) {
         // A plan is one line once it is complete; an observation is for a trace.
         Record::Plan(_) | Record::Observation(_) => {}
         Record::Threshold(record) => threshold(record),
+        Record::Disk(record) => disk(record),
         Record::Enforcement(record) => enforcement(record),
         Record::Machine(record) => machine(record),
         Record::Health(record) => health(record),
@@ -95,6 +98,49 @@ fn threshold(record: &ThresholdRecord) {
             );
         }
     }
+}
+
+fn disk(record: &DiskRecord) {
+    match *record {
+        DiskRecord::Threshold { signal, grace, status } => {
+            let ThresholdStatus { at, target, available, since, is_met, .. } = status;
+            let whole = |amount: Amount| amount.to_bytes().0;
+            let (kind, amount) = (if grace.is_zero() { "hard" } else { "soft" }, |it| amount_of(signal, it));
+            let message = match (since, is_met) {
+                (None, _) => {
+                    format!("{signal} {}, above its {kind} threshold {} again", amount(available), amount(target))
+                }
+                (Some(_), true) => format!("{signal} {}, below its {kind} threshold {}", amount(available), amount(at)),
+                (Some(_), false) => format!(
+                    "{signal} {}, below its {kind} threshold {}, within its grace period of {grace:?}",
+                    amount(available),
+                    amount(at)
+                ),
+            };
+            event!(
+                since.is_some(),
+                signal = signal.name(),
+                available = whole(available),
+                threshold = whole(at),
+                target = whole(target),
+                since_ns = since.map(|at| at.0),
+                is_met,
+                "{message}"
+            );
+        }
+        DiskRecord::Pressure { holds, read, at } => {
+            let condition = Condition::DiskPressure.name();
+            let of: Vec<&str> = DISKS.into_iter().zip(read).filter(|(_, read)| *read).map(|(disk, _)| disk).collect();
+            let of = if of.is_empty() { "no disk is read".to_owned() } else { format!("by {}", of.join(", ")) };
+            event!(holds, condition, status = holds, at_ns = at.0, "{condition} is {holds}: {of}");
+        }
+    }
+}
+
+/// Bytes, or a number of inodes.
+fn amount_of(signal: Signal, amount: Amount) -> String {
+    let whole = amount.to_bytes();
+    if signal.is_bytes() { whole.to_string() } else { whole.0.to_string() }
 }
 
 fn enforcement(record: &EnforcementRecord<'_>) {

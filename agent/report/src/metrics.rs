@@ -53,6 +53,7 @@ pub struct Metrics {
     pub(crate) available: Family<Label, Gauge>,
     pub(crate) memory_pressure: Gauge,
     pub(crate) pid_pressure: Gauge,
+    pub(crate) disks: DiskMetrics,
     pub(crate) workloads: Gauge,
     pub(crate) inventory: InventoryMetrics,
     pub(crate) core_start: Family<Label, FloatGauge>,
@@ -84,6 +85,23 @@ impl InventoryMetrics {
         registry.register_with_unit("sample_cost", help, Unit::Seconds, sample_cost);
         let help = "Samples that came later than they would have, so that they take no more than their share of a CPU";
         registry.register("samples_delayed", help, delayed_samples);
+        metrics
+    }
+}
+
+/// Disks against their thresholds.
+#[derive(Clone, Default)]
+pub(crate) struct DiskMetrics {
+    pub(crate) pressure: Gauge,
+    pub(crate) read: Family<Label, Gauge>,
+}
+
+impl DiskMetrics {
+    fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let Self { pressure, read } = metrics.clone();
+        registry.register("disk_pressure", "1 while the disk pressure condition holds", pressure);
+        registry.register("disk_read", "1 while there are figures of the disk, 0 where they are absent", read);
         metrics
     }
 }
@@ -185,6 +203,7 @@ impl Metrics {
             ),
             memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
             pid_pressure: registered!("pid_pressure", "1 while the PID pressure condition holds"),
+            disks: DiskMetrics::new(&mut registry),
             workloads: registered!("workloads", "Workloads that are watched"),
             inventory: InventoryMetrics::new(&mut registry),
             core_start: registered!("core_start", "How long the core's start took, part by part", Unit::Seconds),

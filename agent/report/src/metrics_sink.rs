@@ -11,8 +11,8 @@ use crate::fields::variant;
 use crate::metrics::{Metrics, count, count_candidates, store};
 use crate::plan::Draft;
 use crate::record::{
-    EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Record, StartParts, StartupRecord,
-    ThresholdRecord,
+    DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Record, StartParts,
+    StartupRecord, ThresholdRecord,
 };
 
 /// The metrics, and what of a starting core does not count before it is armed.
@@ -33,6 +33,7 @@ impl MetricsSink {
             // Counted as a whole.
             Record::Plan(_) | Record::Observation(_) => {}
             Record::Threshold(record) => self.threshold(record),
+            Record::Disk(record) => self.disk(record),
             Record::Enforcement(record) => self.enforcement(record),
             Record::Machine(record) => self.machine(record),
             Record::Health(record) => self.health(record),
@@ -93,6 +94,18 @@ impl MetricsSink {
             ThresholdRecord::MemoryBack { crossed, at, past_threshold: _ } => {
                 if let Some(crossed) = crossed {
                     self.metrics.crossed_to_memory_back.observe(at.since(crossed).as_secs_f64());
+                }
+            }
+        }
+    }
+
+    fn disk(&self, record: &DiskRecord) {
+        match *record {
+            DiskRecord::Threshold { .. } => {}
+            DiskRecord::Pressure { holds, read, at: _ } => {
+                self.metrics.disks.pressure.set(holds.into());
+                for (disk, read) in DISKS.into_iter().zip(read) {
+                    self.metrics.disks.read.get_or_create(&[("disk", disk.into())]).set(read.into());
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! thread, which may open files and allocate, writes the state of the machine and of the source into the second. A
 //! record is complete in itself, except for a plan and an observation, which are sent in parts from `Begin` to `End`.
 
+mod disk;
 mod enforcement;
 mod health;
 mod machine;
@@ -12,6 +13,7 @@ mod plan;
 mod startup;
 mod threshold;
 
+pub use disk::{DISKS, DiskRecord};
 pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
 pub use health::{HealthRecord, Tampered};
 pub use machine::{MachineRecord, OomScope};
@@ -69,6 +71,8 @@ records! {
     Plan(PlanRecord<'a>),
     /// A threshold was crossed, or memory is back.
     Threshold(ThresholdRecord),
+    /// What is left on disks against its thresholds.
+    Disk(DiskRecord),
     /// What was done to a cgroup or a process.
     #[serde(borrow)]
     Enforcement(EnforcementRecord<'a>),
@@ -101,7 +105,7 @@ impl<'a> Record<'a> {
 mod tests {
     use super::*;
     use core::time::Duration;
-    use plimsoll_policy::kubelet::{Amount, Conditions, Limit, QosClass};
+    use plimsoll_policy::kubelet::{Amount, Conditions, Limit, QosClass, Signal};
     use plimsoll_policy::{
         Attribution, Case, Deficit, Growth, Key, MemoryReading, Outcome, Owner, OwnerUid, Protected, Ranked, Scope,
         SliceId, Terminating, ThresholdStatus, Uid, Verdict, Why,
@@ -207,6 +211,7 @@ mod tests {
             Record::from(plan),
             observed.into(),
             PlanRecord::Threshold { status, acting: true }.into(),
+            DiskRecord::Threshold { signal: Signal::PidAvailable, grace: Duration::MAX, status }.into(),
             PlanRecord::Ranked { ranked, path: &path }.into(),
             kill.into(),
         ] {

@@ -99,6 +99,7 @@ impl Reporter {
             Record::Observation(record) => self.trace.observation(record, &self.configuration),
             Record::Startup(_)
             | Record::Threshold(_)
+            | Record::Disk(_)
             | Record::Enforcement(_)
             | Record::Machine(_)
             | Record::Health(_) => {}

@@ -67,7 +67,7 @@ pub(super) struct Thread {
     pub(super) left: Vec<Entry>,
     /// Readable when the reporter was restarted.
     pub(super) reporter_restarted: OwnedFd,
-    /// By which another process sends what is known of pods.
+    /// By which another process sends what is known of pods and disks.
     pub(super) pods: Option<PodSocket>,
     /// Comes before [`Request::TakeOver`].
     pub(super) taken_over: Receiver<TakenOver>,
@@ -104,7 +104,7 @@ impl Thread {
                 self.sight_crossing(&mut schedule);
             }
             self.take_inventory(asked, &mut schedule);
-            self.learn_of_pods(&mut schedule);
+            self.learn(&mut schedule);
             self.check_source(&mut schedule);
             let now = monotonic();
             if is_asked(Request::Suspects) && schedule.suspects.is_overdue(now) {
@@ -203,13 +203,14 @@ impl Thread {
         self.outgoing.publish();
     }
 
-    /// Takes in what another process sends of pods: some at a time, with a pause after them, so that a flood of it delays
-    /// nothing else.
-    fn learn_of_pods(&mut self, schedule: &mut Schedule) {
+    /// Takes in what another process sends of pods and disks: some at a time, with a pause after them, so that a flood of
+    /// it delays nothing else.
+    fn learn(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
         if schedule.pods.paused(begun).is_none()
-            && pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
+            && let Some(disks) = pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
         {
+            disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
             schedule.pods.done(begun, monotonic(), Duration::MAX);
         }
     }

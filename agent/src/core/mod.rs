@@ -51,7 +51,7 @@ use kernel_brake::KernelBrake;
 use past::{Past, enforcer, resumer};
 use thresholds::Machine;
 pub(crate) use watch::BRAKE_LEASE;
-use watch::{Arming, Enforcement, Reporting, Sampler, Signals, Triggers, Watch};
+use watch::{Arming, Disks, Enforcement, Reporting, Sampler, Signals, Triggers, Watch};
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this.
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ pub(crate) struct Arguments {
     /// Readable when the reporter is new.
     #[arg(long)]
     reporter_restarted: i32,
-    /// The socket by which the core is sent what is known of pods.
+    /// The socket by which the core is sent what is known of pods and disks.
     #[arg(long)]
     pods: Option<i32>,
 }
@@ -187,6 +187,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         arming: Arming::new(machine),
         enforcement: Enforcement::new(enforcer, kernel_brake, means),
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
+        disks: Disks::new(configuration.disk_policy()),
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
     // Before it waits for what others write. Where it cannot be had, the core does without.

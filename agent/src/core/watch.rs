@@ -9,6 +9,7 @@
 //! - [`schedule`]: when to sample without an event.
 //! - [`sampling`]: readings of the node and the slices, and the observation made of them.
 //! - [`deciding`]: the engine, and one sample from its readings to the next arming.
+//! - [`disks`]: the condition that follows from what is left on disks.
 //! - [`scopes`]: what is kept of the node and of each slice.
 //! - [`resting`]: samples without workloads, while nothing moves.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
@@ -19,6 +20,7 @@
 
 mod arming;
 mod deciding;
+mod disks;
 mod enforcement;
 mod figures;
 mod folding;
@@ -50,6 +52,7 @@ use super::inventory::{InventoryHandle, News, Request};
 use crate::record::{Cause, HealthRecord, Tampered};
 pub(super) use arming::Arming;
 use deciding::Engine;
+pub(super) use disks::Disks;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
 pub(super) use figures::FIGURES;
 use figures::Figures;
@@ -135,6 +138,7 @@ pub(super) struct Watch {
     pub(super) arming: Arming,
     pub(super) enforcement: Enforcement,
     pub(super) reporting: Reporting,
+    disks: Disks,
     schedule: Schedule,
     engine: Engine,
     scopes: Scopes,
@@ -154,12 +158,13 @@ pub(super) struct Parts {
     pub(super) arming: Arming,
     pub(super) enforcement: Enforcement,
     pub(super) reporting: Reporting,
+    pub(super) disks: Disks,
 }
 
 impl Watch {
     /// `slow`: how often to sample without an event; absent where only the source's own period counts.
     pub(super) fn new(parts: Parts, policy: Policy, slow: Option<Duration>) -> Self {
-        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting } = parts;
+        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, disks } = parts;
         let slots = workloads.table.slots();
         Self {
             heart,
@@ -169,6 +174,7 @@ impl Watch {
             arming,
             enforcement,
             reporting,
+            disks,
             schedule: Schedule::new(slow, monotonic()),
             scopes: Scopes::new(&policy),
             figures: Figures::new(),
@@ -283,6 +289,7 @@ impl Watch {
         if trigger.cause().is_some() {
             self.sample(&trigger);
         }
+        self.judge_disks(awake);
         let (by, end) = self.schedule.end()?;
         let figures = self.figures.is_awaited().then_some("take a decision before the end");
         match self.enforcement.under_way().or(figures) {
@@ -327,12 +334,13 @@ impl Watch {
         }
     }
 
-    /// Takes the inventory thread's updates in. Gives whether there was any.
+    /// Takes the inventory thread's updates in. Gives whether there was any for decisions on memory.
     fn take_updates(&mut self) -> bool {
         let mut any = false;
         while let Ok(update) = self.workloads.updates.pop() {
-            any = true;
+            any |= !matches!(update, News::Disk(_));
             match update {
+                News::Disk(reading) => self.disks.learn(reading, monotonic()),
                 News::Table(Update::Mark(index, mark)) => self.enforcement.kernel_brake.mark(index, mark),
                 News::Machine(machine) => {
                     self.arming.set_machine(machine);

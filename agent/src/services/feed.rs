@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-use plimsoll_inventory::{MESSAGE, PodFacts, PodMessage};
+use plimsoll_inventory::{DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage};
 use plimsoll_policy::Uid;
 use tokio::net::UnixDatagram;
 
@@ -15,7 +15,7 @@ impl Core {
         UnixDatagram::from_std(socket.into()).map(Self)
     }
 
-    async fn send(&self, message: PodMessage) -> std::io::Result<()> {
+    async fn send(&self, message: Message) -> std::io::Result<()> {
         let mut buffer = [0; MESSAGE];
         self.0.send(message.encode(&mut buffer)).await.map(drop)
     }
@@ -30,6 +30,8 @@ pub(super) struct Feed {
     has_begun: bool,
     /// No longer than what is known and what was sent together, and two more.
     next: VecDeque<PodMessage>,
+    /// The last reading of each disk, and whether it has to be sent.
+    disks: [Option<(DiskReading, bool)>; DiskRole::ALL.len()],
 }
 
 impl Feed {
@@ -37,7 +39,15 @@ impl Feed {
     pub(super) fn begin(&mut self) {
         self.sent.clear();
         self.has_begun = false;
+        self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.plan();
+    }
+
+    /// This is what is left on disks now; of others, what was left before.
+    pub(super) fn measure(&mut self, readings: Vec<DiskReading>) {
+        for reading in readings {
+            self.disks[reading.role as usize] = Some((reading, true));
+        }
     }
 
     /// This is all that is known now.
@@ -47,7 +57,7 @@ impl Feed {
     }
 
     fn plan(&mut self) {
-        let Self { known, sent, has_begun, next } = self;
+        let Self { known, sent, has_begun, next, disks: _ } = self;
         next.clear();
         // What was never read is not sent as nothing.
         let Some(known) = known else { return };
@@ -63,10 +73,14 @@ impl Feed {
     /// # Errors
     /// Where the core has ended.
     pub(super) async fn send_next(&mut self, core: Option<&Core>) -> std::io::Result<()> {
-        let (Some(core), Some(message)) = (core, self.next.front().copied()) else {
-            return std::future::pending().await;
-        };
-        core.send(message).await?;
+        let Some(core) = core else { return std::future::pending().await };
+        if let Some((reading, is_next)) = self.disks.iter_mut().flatten().find(|(_, is_next)| *is_next) {
+            core.send(Message::Disk(*reading)).await?;
+            *is_next = false;
+            return Ok(());
+        }
+        let Some(message) = self.next.front().copied() else { return std::future::pending().await };
+        core.send(Message::Pod(message)).await?;
         self.next.pop_front();
         match message {
             PodMessage::Begin => self.has_begun = true,
@@ -81,7 +95,9 @@ impl Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_inventory::Room;
     use plimsoll_state::handover;
+    use plimsoll_units::MonotonicNs;
     use rustix::net::{RecvFlags, recv};
 
     fn pods(uids: &[u128], priority: i32) -> BTreeMap<Uid, PodFacts> {
@@ -105,7 +121,10 @@ mod tests {
                 let mut buffer = [0; MESSAGE];
                 std::iter::from_fn(move || {
                     let (length, _) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
-                    PodMessage::decode(&buffer[..length])
+                    match Message::decode(&buffer[..length])? {
+                        Message::Pod(message) => Some(message),
+                        Message::Disk(_) => panic!("no disk was read"),
+                    }
                 })
                 .collect::<Vec<_>>()
             };
@@ -137,6 +156,35 @@ mod tests {
             drop(socket);
             feed.begin();
             feed.send_next(Some(&core)).await.expect_err("it has ended");
+        });
+    }
+    #[test]
+    fn the_newest_reading_of_each_disk_is_sent_once_to_each_core() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut feed = Feed::default();
+            let reading = |role, left| DiskReading {
+                role,
+                bytes: Some(Room { left, all: 9 }),
+                inodes: None,
+                at: MonotonicNs(left),
+            };
+            let (old, new, other) =
+                (reading(DiskRole::Node, 1), reading(DiskRole::Node, 2), reading(DiskRole::Container, 3));
+            feed.measure(vec![old, other]);
+            feed.measure(vec![new]);
+            for _ in 0..2 {
+                let (ours, socket) = handover::facts_pair().expect("sockets");
+                let core = Core::new(ours).expect("a runtime");
+                feed.begin();
+                for expected in [new, other] {
+                    feed.send_next(Some(&core)).await.expect("it runs");
+                    let mut buffer = [0; MESSAGE];
+                    let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
+                    assert_eq!(Message::decode(&buffer[..length]), Some(Message::Disk(expected)));
+                }
+                assert!(feed.disks.iter().flatten().all(|(_, is_next)| !is_next));
+            }
         });
     }
 }

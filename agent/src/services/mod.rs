@@ -1,13 +1,14 @@
-//! `services`: reads what Kubernetes writes about this node's pods, and sends the core what it decides by, numbers alone.
-//! It may be slow, hang or die: the core goes on with what it was sent last.
+//! `services`: reads what Kubernetes writes about this node's pods, and what is left on its disks, and sends the core what
+//! it decides by, numbers alone. It may be slow, hang or die: the core goes on with what it was sent last of pods, and
+//! without figures of disks.
 
+mod disks;
 mod feed;
 mod pod_file;
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use plimsoll_inventory::Protected;
+use plimsoll_inventory::{DiskReading, Protected};
 use plimsoll_node::{capabilities, priority, system_calls};
 use plimsoll_report::Log;
 use plimsoll_state::handover;
@@ -19,6 +20,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::child::ChildArguments;
 use crate::confine::{self, Files, SERVICES};
 use crate::signals::Signals;
+use disks::Disks;
+pub(crate) use disks::are_observed as disks_are_observed;
 use feed::{Core, Feed};
 use pod_file::PodFile;
 pub(crate) use pod_file::facts_of;
@@ -33,22 +36,32 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 /// that has a request does. The other processes have the supervisor's, which it would have else.
 const OOM_SCORE: i16 = 1000;
 
+/// What the supervisor starts it with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    child: ChildArguments,
+    /// What is left on disks is read.
+    #[arg(long)]
+    disks: bool,
+}
+
 /// Runs until SIGTERM.
-pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
+pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
     capabilities::keep_only(&confine::CAPABILITIES)?;
-    let socket = arguments.socket()?;
+    let socket = arguments.child.socket()?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
-    let configuration = arguments.configuration(own_cgroup)?;
-    let path = configuration.machine.pod_facts.as_deref().context("there is nothing to do: no podFacts")?;
-    let file = PodFile::open(path)?;
+    let configuration = arguments.child.configuration(own_cgroup)?;
+    let file = configuration.machine.pod_facts.as_deref().map(PodFile::open).transpose()?;
+    let sources = arguments.disks.then(|| disks::Sources::open(&configuration)).transpose()?;
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
-    troubles.extend(SERVICES.confine(Files::Read(file.directory()))?);
+    troubles.extend(SERVICES.confine(file.as_ref().map_or(Files::None, |file| Files::Read(file.directory())))?);
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
-    arguments.ensure_supervised()?;
+    arguments.child.ensure_supervised()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = {
         let _entered = runtime.enter();
@@ -56,24 +69,33 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     };
     // From here on it reads what others write.
     troubles.extend(SERVICES.filter(system_calls::filter_services).err());
-    let level = arguments.options.log_level();
+    let level = arguments.child.options.log_level();
     let log = Log::start(configuration.machine.log_format, level, std::io::stdout(), || {})?;
     log.install()?;
     for trouble in troubles {
         tracing::warn!("{trouble}");
     }
+    if sources.is_some() {
+        tracing::info!("of disks the condition alone is reported: nothing is evicted or removed for them yet");
+    }
     runtime.block_on(async {
+        // Threads that are started from here on are confined as this one is.
+        let disks = sources.map(Disks::start).transpose()?;
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
-            never = serve(socket.into(), file) => never,
+            never = serve(socket.into(), file, disks) => never,
         }
     })?;
     log.finish(LAST_LINES);
     Ok(())
 }
 
-/// Reads the file whenever it changed, and sends the newest core what is known.
-async fn serve(socket: std::os::unix::net::UnixDatagram, mut file: PodFile) -> anyhow::Result<()> {
+/// Reads the file whenever it changed, and the disks, and sends the newest core what is known.
+async fn serve(
+    socket: std::os::unix::net::UnixDatagram,
+    mut file: Option<PodFile>,
+    mut disks: Option<Disks>,
+) -> anyhow::Result<()> {
     socket.set_nonblocking(true)?;
     let socket = UnixDatagram::from_std(socket)?;
     let (mut feed, mut core) = (Feed::default(), None::<Core>);
@@ -87,21 +109,30 @@ async fn serve(socket: std::os::unix::net::UnixDatagram, mut file: PodFile) -> a
                         core = Some(new);
                         feed.begin();
                     }
-                    Err(error) => tracing::warn!("a core cannot be sent what is known of pods: {error}"),
+                    Err(error) => tracing::warn!("a core cannot be sent what is known of pods and disks: {error}"),
                 }
             }
-            _ = tick.tick() => {
-                if let Some(pods) = file.read_changed() {
+            _ = tick.tick(), if file.is_some() => {
+                if let Some(pods) = file.as_mut().and_then(PodFile::read_changed) {
                     feed.learn(pods);
                 }
             }
+            readings = next(&mut disks) => feed.measure(readings),
             sent = feed.send_next(core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
                 if let Err(error) = sent {
-                    tracing::warn!("the core is not sent what is known of pods, until it is started again: {error}");
+                    tracing::warn!("the core is not sent what is known, until it is started again: {error}");
                     core = None;
                 }
             }
         }
+    }
+}
+
+/// The next readings of disks, if they are observed.
+async fn next(disks: &mut Option<Disks>) -> Vec<DiskReading> {
+    match disks {
+        Some(disks) => disks.next().await,
+        None => std::future::pending().await,
     }
 }

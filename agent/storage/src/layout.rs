@@ -1,7 +1,7 @@
 //! Which file systems are `nodefs`, `imagefs` and `containerfs`, found as the kubelet 1.36 finds them.
 
 use crate::error::StorageError;
-use crate::mounts::FileSystem;
+use crate::mounts::{FileSystem, Mounts};
 use plimsoll_policy::kubelet::{DiskLayout, FsStats, NodeStats};
 use std::fmt;
 use std::path::Path;
@@ -78,10 +78,17 @@ impl fmt::Display for Warning {
 
 /// Finds them. May hang where a disk does: ask through a [`crate::Worker`].
 pub fn find(roots: Roots<'_>) -> Result<Disks, StorageError> {
-    let node = FileSystem::of(roots.kubelet)?;
-    let image = FileSystem::of(roots.images)?;
-    let container = roots.containers.map_or_else(|| Ok(image.clone()), FileSystem::of)?;
-    Ok(Disks::of(node, image, container))
+    Mounts::open()?.disks(roots)
+}
+
+impl Mounts {
+    /// The same as [`find`], by a list of mounts that is open already.
+    pub fn disks(&mut self, roots: Roots<'_>) -> Result<Disks, StorageError> {
+        let node = self.file_system(roots.kubelet)?;
+        let image = self.file_system(roots.images)?;
+        let container = roots.containers.map_or_else(|| Ok(image.clone()), |path| self.file_system(path))?;
+        Ok(Disks::of(node, image, container))
+    }
 }
 
 impl Disks {

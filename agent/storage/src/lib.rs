@@ -24,7 +24,7 @@ mod worker;
 pub use disks::{DiskState, DiskWatch};
 pub use error::StorageError;
 pub use layout::{Disks, Roots, Warning, find};
-pub use mounts::{Device, FileSystem};
+pub use mounts::{Device, FileSystem, Mounts};
 pub use pace::{Left, Pace, next_reading};
 pub use pod::{Measure, Part, PodDirectories, PodName, VolumeKind, ephemeral_storage};
 pub use scan::{Count, Incomplete, Outcome, Progress, Scan, Slice};

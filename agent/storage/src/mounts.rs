@@ -5,7 +5,7 @@ use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Seek};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -41,29 +41,89 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// The file system of a directory. Symbolic links on the way are followed. May hang where a disk does.
-    pub(crate) fn of(directory: &Path) -> Result<Self, StorageError> {
-        let failed = |source| StorageError::File { what: "stat", path: directory.to_owned(), source };
-        let stat = stat(directory).map_err(failed)?;
-        let device = Device::of(&stat);
-        let mount = mount(stat.stx_mnt_id).map_err(|source| StorageError::File {
-            what: "read",
-            path: "/proc/self/mountinfo".into(),
-            source,
-        })?;
-        let Some(Mount { point: mount_point, fs_type, source }) = mount else {
-            return Err(StorageError::NoMount { mount: stat.stx_mnt_id, path: directory.to_owned() });
-        };
-        let is_visible = self::stat(&mount_point).is_ok_and(|at_mount| Device::of(&at_mount) == device);
-        let measured_at = if is_visible { mount_point.clone() } else { directory.to_owned() };
-        Ok(Self { device, mount_point, fs_type, source, measured_at })
-    }
-
     /// Whether both are one file system. Subvolumes of one btrfs are, by the device that they were mounted from, since
     /// cAdvisor finds them so (`GetDirFsDevice`); bind mounts are, and overlays are not, whatever is below them.
     pub fn is(&self, other: &Self) -> bool {
         let is_btrfs = |fs: &Self| fs.fs_type == "btrfs" && fs.source.as_encoded_bytes().starts_with(b"/dev/");
         self.device == other.device || (is_btrfs(self) && is_btrfs(other) && self.source == other.source)
+    }
+}
+
+/// What is mounted, by `/proc/self/mountinfo`. It is opened once, so that a process that may open no file any more still
+/// reads what is mounted by then.
+#[derive(Debug)]
+pub struct Mounts(File);
+
+impl Mounts {
+    /// Opens the list.
+    pub fn open() -> Result<Self, StorageError> {
+        File::open(LIST).map(Self).map_err(|error| unread(errno(&error)))
+    }
+
+    /// The file system of a directory. Symbolic links on the way are followed. May hang where a disk does.
+    ///
+    /// A directory that this user may not reach is on the file system of the nearest one above that it may, unless
+    /// something is mounted on the way; a link on the way cannot be seen.
+    pub(crate) fn file_system(&mut self, directory: &Path) -> Result<FileSystem, StorageError> {
+        let failed = |source| StorageError::File { what: "stat", path: directory.to_owned(), source };
+        let (reached, stat) = nearest(directory, stat).map_err(failed)?;
+        let device = Device::of(&stat);
+        let (mut found, mut is_between) = (None, false);
+        self.each(|mount| {
+            is_between |=
+                mount.point != reached && mount.point.starts_with(reached) && directory.starts_with(&mount.point);
+            if mount.id == stat.stx_mnt_id {
+                found = Some(mount);
+            }
+        })?;
+        if reached != directory && is_between {
+            return Err(failed(Errno::ACCESS));
+        }
+        let Some(Mount { id: _, point: mount_point, fs_type, source }) = found else {
+            return Err(StorageError::NoMount { mount: stat.stx_mnt_id, path: directory.to_owned() });
+        };
+        let is_visible = self::stat(&mount_point).is_ok_and(|at_mount| Device::of(&at_mount) == device);
+        let measured_at = if is_visible { mount_point.clone() } else { reached.to_owned() };
+        Ok(FileSystem { device, mount_point, fs_type, source, measured_at })
+    }
+
+    /// Goes through what is mounted now. Lines that are none are passed over; the longest is two paths and bounded by the
+    /// kernel.
+    fn each(&mut self, mut with: impl FnMut(Mount)) -> Result<(), StorageError> {
+        let mut read = || {
+            self.0.rewind()?;
+            let mut lines = BufReader::new(&self.0);
+            let mut line = Vec::new();
+            while lines.read_until(b'\n', &mut line)? > 0 {
+                if let Some(mount) = parse(&line) {
+                    with(mount);
+                }
+                line.clear();
+            }
+            Ok(())
+        };
+        read().map_err(|error: std::io::Error| unread(errno(&error)))
+    }
+}
+
+const LIST: &str = "/proc/self/mountinfo";
+
+fn unread(source: Errno) -> StorageError {
+    StorageError::File { what: "read", path: LIST.into(), source }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// The nearest of a directory and those above it that may be reached, with its `stat`.
+fn nearest<T>(directory: &Path, stat: impl Fn(&Path) -> Result<T, Errno>) -> Result<(&Path, T), Errno> {
+    let mut reached = directory;
+    loop {
+        match (stat(reached), reached.parent()) {
+            (Err(Errno::ACCESS), Some(parent)) => reached = parent,
+            (stat, _) => return stat.map(|stat| (reached, stat)),
+        }
     }
 }
 
@@ -75,37 +135,21 @@ fn stat(path: &Path) -> Result<Statx, Errno> {
 /// One line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
+    id: u64,
     point: PathBuf,
     fs_type: String,
     source: OsString,
 }
 
-/// The mount with this id. Lines of other mounts are passed over unread, so that a mount point that is not UTF-8 in some
-/// container's volume keeps no other mount from being found; the longest line is two paths and bounded by the kernel.
-fn mount(id: u64) -> Result<Option<Mount>, Errno> {
-    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    let mut lines = BufReader::new(File::open("/proc/self/mountinfo").map_err(errno)?);
-    let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line).map_err(errno)? > 0 {
-        if let Some(mount) = parse(&line, id) {
-            return Ok(Some(mount));
-        }
-        line.clear();
-    }
-    Ok(None)
-}
-
-fn parse(line: &[u8], id: u64) -> Option<Mount> {
+fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.trim_ascii_end().split(|byte| *byte == b' ');
-    if str::from_utf8(fields.next()?).ok()?.parse() != Ok(id) {
-        return None;
-    }
+    let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let point = OsString::from_vec(unescape(fields.nth(3)?)).into();
     // Behind the mount point are options, and as many optional fields as there are, up to a lone hyphen.
     fields.find(|field| *field == b"-")?;
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = OsString::from_vec(unescape(fields.next()?));
-    Some(Mount { point, fs_type, source })
+    Some(Mount { id, point, fs_type, source })
 }
 
 /// Space, tab, newline and backslash are written as a backslash and three octal digits (`mangle`, fs/seq_file.c).
@@ -129,22 +173,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_found_by_its_id_whatever_its_optional_fields_and_names() {
-        let found = |line: &[u8], id| {
-            parse(line, id).map(|mount| (mount.point.into_os_string().into_vec(), mount.fs_type, mount.source))
+    fn a_line_is_read_whatever_its_optional_fields_and_names() {
+        let found = |line: &[u8]| {
+            parse(line).map(|mount| (mount.id, mount.point.into_os_string().into_vec(), mount.fs_type, mount.source))
         };
-        for (line, id, expected) in [
-            (&b"36 35 98:0 /a /b rw,noatime - ext4 /dev/root rw\n"[..], 36, Some((&b"/b"[..], "ext4", "/dev/root"))),
-            (b"36 35 98:0 / /b rw master:1 shared:2 - xfs /dev/sda1 rw", 36, Some((b"/b", "xfs", "/dev/sda1"))),
-            (b"36 35 98:0 / /a\\040b\\134\\011 rw - tmpfs a\\040b rw", 36, Some((b"/a b\\\t", "tmpfs", "a b"))),
-            (b"36 35 98:0 / /\xff\\0 rw - tmpfs t rw", 36, Some((b"/\xff\\0", "tmpfs", "t"))),
-            (b"36 35 98:0 / /b rw - ext4 /dev/root rw", 6, None),
-            (b"36 35 98:0 / /b rw ext4 /dev/root rw", 36, None),
-            (b"36 35 98:0 /", 36, None),
-            (b"\n", 36, None),
+        for (line, expected) in [
+            (&b"36 35 98:0 /a /b rw,noatime - ext4 /dev/root rw\n"[..], Some((36, &b"/b"[..], "ext4", "/dev/root"))),
+            (b"36 35 98:0 / /b rw master:1 shared:2 - xfs /dev/sda1 rw", Some((36, b"/b", "xfs", "/dev/sda1"))),
+            (b"36 35 98:0 / /a\\040b\\134\\011 rw - tmpfs a\\040b rw", Some((36, b"/a b\\\t", "tmpfs", "a b"))),
+            (b"36 35 98:0 / /\xff\\0 rw - tmpfs t rw", Some((36, b"/\xff\\0", "tmpfs", "t"))),
+            (b"x 35 98:0 / /b rw - ext4 /dev/root rw", None),
+            (b"36 35 98:0 / /b rw ext4 /dev/root rw", None),
+            (b"36 35 98:0 /", None),
+            (b"\n", None),
         ] {
-            let expected = expected.map(|(point, kind, source)| (point.to_vec(), kind.to_owned(), source.into()));
-            assert_eq!(found(line, id), expected, "{}", String::from_utf8_lossy(line));
+            let expected =
+                expected.map(|(id, point, kind, source)| (id, point.to_vec(), kind.to_owned(), source.into()));
+            assert_eq!(found(line), expected, "{}", String::from_utf8_lossy(line));
         }
     }
 
@@ -173,10 +218,28 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/proc/self", &link).expect("a link");
-        let found = FileSystem::of(&link).expect("proc");
-        assert_eq!((found.fs_type.as_str(), found.mount_point.as_path()), ("proc", Path::new("/proc")));
-        assert_eq!(found.measured_at, Path::new("/proc"));
-        let missing = FileSystem::of(&directory.path().join("missing")).expect_err("it is missing");
+        let mut mounts = Mounts::open().expect("this is Linux");
+        // From its beginning each time.
+        for _ in 0..2 {
+            let found = mounts.file_system(&link).expect("proc");
+            assert_eq!((found.fs_type.as_str(), found.mount_point.as_path()), ("proc", Path::new("/proc")));
+            assert_eq!(found.measured_at, Path::new("/proc"));
+        }
+        let missing = mounts.file_system(&directory.path().join("missing")).expect_err("it is missing");
         assert!(missing.is_not_found() && missing.to_string().contains("missing"), "{missing}");
+    }
+
+    #[test]
+    fn what_may_not_be_reached_is_found_by_what_is_above_it() {
+        let stat = |path: &Path| match path.to_str() {
+            Some("/a/closed") => Ok(1),
+            Some(path) if path.starts_with("/a/closed/") => Err(Errno::ACCESS),
+            _ => Err(Errno::NOENT),
+        };
+        let found = |path| nearest(Path::new(path), stat).map(|(reached, _)| reached.to_owned());
+        assert_eq!(found("/a/closed"), Ok("/a/closed".into()));
+        assert_eq!(found("/a/closed/b/c"), Ok("/a/closed".into()));
+        assert_eq!(found("/a/gone"), Err(Errno::NOENT));
+        assert_eq!(nearest(Path::new("/"), |_| Err::<(), _>(Errno::ACCESS)), Err(Errno::ACCESS));
     }
 }

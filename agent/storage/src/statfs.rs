@@ -95,6 +95,7 @@ fn number(field: impl TryInto<u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mounts::Mounts;
     use std::path::Path;
 
     const FIGURES: Figures = Figures {
@@ -132,11 +133,12 @@ mod tests {
     #[test]
     fn what_is_mounted_elsewhere_or_gone_is_told_apart() {
         let directory = tempfile::tempdir().expect("a directory");
-        let fs = FileSystem::of(directory.path()).expect("it exists");
+        let mut mounts = Mounts::open().expect("this is Linux");
+        let fs = mounts.file_system(directory.path()).expect("it exists");
         let left = read(&fs).expect("it can be read");
         assert!(left.available <= left.capacity && left.capacity > Some(0), "{left:?}");
         let elsewhere = FileSystem { measured_at: "/proc".into(), ..fs.clone() };
-        let proc = FileSystem::of(Path::new("/proc")).expect("it exists").device;
+        let proc = mounts.file_system(Path::new("/proc")).expect("it exists").device;
         assert_eq!(read(&elsewhere), Err(Trouble::Moved(proc)));
         let gone = FileSystem { measured_at: directory.path().join("gone"), ..fs };
         assert_eq!(read(&gone), Err(Trouble::Failed(Errno::NOENT)));

@@ -23,29 +23,6 @@ fn known(uid: u128) -> PodMessage {
 }
 
 #[test]
-fn the_longest_message_fits_and_only_a_whole_one_is_read() {
-    let facts = PodFacts {
-        uid: Uid(u128::MAX),
-        priority: i32::MIN,
-        critical: Some(Critical::Priority),
-        memory_request: Bytes(u64::MAX),
-        grace_seconds: Some(u32::MAX),
-        daemon_set: Some(OwnerUid(u128::MAX)),
-        started: Some(MonotonicNs(u64::MAX)),
-        serves_others: true,
-    };
-    let others = [PodMessage::Begin, PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete];
-    for message in [PodMessage::Pod(facts)].into_iter().chain(others) {
-        let mut buffer = [0; MESSAGE];
-        let bytes = message.encode(&mut buffer).to_vec();
-        assert_eq!(PodMessage::decode(&bytes), Some(message));
-        assert_eq!(PodMessage::decode(&bytes[..bytes.len() - 1]), None, "a part of {message:?}");
-        assert_eq!(PodMessage::decode(&[&bytes[..], &[0]].concat()), None, "more than {message:?}");
-    }
-    assert_eq!(PodMessage::decode(&[255; MESSAGE]), None);
-}
-
-#[test]
 fn a_pod_is_its_own_cgroup_and_pods_are_below_kubepods_alone() {
     assert_eq!((identity().uid, identity().qos), (UID, QosClass::Burstable));
     for (root, path, above) in [

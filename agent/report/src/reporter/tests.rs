@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::log::tests::logged;
 use crate::record::{
-    Braked, Cause, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Refused, StartParts,
+    Braked, Cause, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Refused, StartParts,
     StartupRecord, ThresholdRecord,
 };
 use plimsoll_config::LogFormat;
-use plimsoll_policy::kubelet::{Amount, Condition, Conditions, QosClass};
+use plimsoll_policy::kubelet::{Amount, Condition, Conditions, QosClass, Signal};
 use plimsoll_policy::{
     Action, Case, Deficit, Growth, Key, MemoryReading, Outcome, Ranked, Scope, ThresholdStatus, Uid, Verdict, Why,
 };
@@ -390,5 +390,47 @@ proptest! {
         let plans: u64 = metrics.lines().find_map(|line| line.strip_prefix("plimsoll_decisions_total{outcome=\"evict\"} ")?.parse().ok()).unwrap_or(0);
         prop_assert_eq!(plans, *written.lock().unwrap_or_else(PoisonError::into_inner));
         prop_assert!(metrics.ends_with("# EOF\n"));
+    }
+}
+
+#[test]
+fn disk_pressure_is_logged_with_its_thresholds_and_is_a_metric() {
+    let mut reporter = reporter("", None);
+    let threshold = |since, is_met, grace, signal, at: u64| {
+        let at = Amount::counted(at);
+        let available = Amount::counted(9);
+        let status =
+            ThresholdStatus { why: Why::Threshold(0), at, target: at, available, case: Case::Both, since, is_met };
+        Record::from(DiskRecord::Threshold { signal, grace, status })
+    };
+    let since = Some(MonotonicNs(7));
+    let soft = Duration::from_secs(5);
+    let pressure = |holds, read| Record::from(DiskRecord::Pressure { holds, read, at: MonotonicNs(8) });
+    let records = [
+        threshold(since, true, Duration::ZERO, Signal::NodeFsAvailable, 10 << 20),
+        threshold(since, false, soft, Signal::ImageFsInodesFree, 20),
+        pressure(true, [true, true, false]),
+        threshold(None, false, soft, Signal::ImageFsInodesFree, 5),
+        pressure(false, [false; 3]),
+    ];
+    let (held, over) = records.split_at(3);
+    let held = lines(&mut reporter, held);
+    for (line, message) in held.iter().zip([
+        "nodefs.available 9 B, below its hard threshold 10.0 MiB",
+        "imagefs.inodesFree 9, below its soft threshold 20, within its grace period of 5s",
+        "DiskPressure is true: by nodefs, imagefs",
+    ]) {
+        assert_eq!((text_of(line), &line["level"]), (message, &Value::from("warn")));
+    }
+    assert_eq!((&held[0]["available"], &held[2]["status"]), (&Value::from(9), &Value::from(true)));
+    let metrics = |reporter: &Reporter| reporter.answers().metrics();
+    for line in ["plimsoll_disk_pressure 1\n", "plimsoll_disk_read{disk=\"imagefs\"} 1\n"] {
+        assert!(metrics(&reporter).contains(line), "{line} in {}", metrics(&reporter));
+    }
+    let over = lines(&mut reporter, over);
+    let messages = ["imagefs.inodesFree 9, above its soft threshold 5 again", "DiskPressure is false: no disk is read"];
+    assert_eq!(over.iter().map(text_of).collect::<Vec<_>>(), messages);
+    for line in ["plimsoll_disk_pressure 0\n", "plimsoll_disk_read{disk=\"imagefs\"} 0\n"] {
+        assert!(metrics(&reporter).contains(line), "{line} in {}", metrics(&reporter));
     }
 }

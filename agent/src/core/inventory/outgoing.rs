@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_inventory::{Sink, Update};
+use plimsoll_inventory::{DiskReading, Sink, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_state::queue::Producer;
 use plimsoll_units::CgroupId;
@@ -25,6 +25,8 @@ pub(in crate::core) enum News {
     SourceLost,
     /// What an earlier process had frozen is thawed now, or gone.
     Thawed(CgroupId),
+    /// What is left on a disk, as another process says.
+    Disk(DiskReading),
 }
 
 /// Its ways out.

@@ -1,8 +1,8 @@
-//! What another process sends of pods. It is not trusted: it can send anything, as fast as it likes.
+//! What another process sends of pods and disks. It is not trusted: it can send anything, as fast as it likes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use plimsoll_inventory::{Inventory, MESSAGE, PodMessage, Sink};
+use plimsoll_inventory::{DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, Sink};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -14,31 +14,44 @@ const BATCH: usize = 256;
 #[derive(Debug)]
 pub(in crate::core) struct PodSocket(OwnedFd);
 
-/// Takes the next messages into an inventory, and closes a socket by which no more will come. False: there was nothing.
-pub(super) fn learn(pods: &mut Option<PodSocket>, inventory: &mut Inventory, sink: &mut impl Sink) -> bool {
-    let Received { messages, malformed, is_over } = pods.as_ref().map(PodSocket::receive).unwrap_or_default();
-    if messages.is_empty() && malformed == 0 && !is_over {
-        return false;
+/// The newest reading of each disk.
+pub(super) type DiskReadings = [Option<DiskReading>; DiskRole::ALL.len()];
+
+/// Takes the next messages into an inventory, and closes a socket by which no more will come. Gives what they say of
+/// disks; `None`: there was no message.
+pub(super) fn learn(
+    pods: &mut Option<PodSocket>,
+    inventory: &mut Inventory,
+    sink: &mut impl Sink,
+) -> Option<DiskReadings> {
+    let received = pods.as_ref().map(PodSocket::receive).unwrap_or_default();
+    if received == Received::default() {
+        return None;
     }
+    let Received { messages, disks, malformed, is_over } = received;
     if malformed > 0 {
         // Once: whoever sends them could go on.
         sink.trouble("messages", Some("messages of services that cannot be read are left out".to_owned()));
     }
-    inventory.learn(messages.into_iter(), sink);
+    if !messages.is_empty() {
+        inventory.learn(messages.into_iter(), sink);
+    }
     if is_over {
         *pods = None;
         // The supervisor keeps the other end open from one services to the next: one of them closed it for all.
-        let why =
-            "the way from services is closed: until the core is started again, what it knows of pods is not renewed";
+        let why = "the way from services is closed: until the core is started again, what it knows of pods is not \
+                   renewed, and of disks it knows nothing";
         sink.trouble("way from services", Some(why.to_owned()));
     }
-    true
+    Some(disks)
 }
 
 /// What was there.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Received {
+    /// Of pods, in their order.
     messages: Vec<PodMessage>,
+    disks: DiskReadings,
     /// How many others.
     malformed: usize,
     /// There will be no more.
@@ -65,8 +78,9 @@ impl PodSocket {
             match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
                 // A message may be empty, too.
                 Ok((0, _)) if self.is_closed() => received.is_over = true,
-                Ok((length, _)) => match PodMessage::decode(&buffer[..length]) {
-                    Some(message) => received.messages.push(message),
+                Ok((length, _)) => match Message::decode(&buffer[..length]) {
+                    Some(Message::Pod(message)) => received.messages.push(message),
+                    Some(Message::Disk(reading)) => received.disks[reading.role as usize] = Some(reading),
                     None => received.malformed += 1,
                 },
                 Err(Errno::INTR) => {}
@@ -91,8 +105,10 @@ impl AsFd for PodSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_inventory::Room;
     use plimsoll_policy::Uid;
     use plimsoll_state::handover;
+    use plimsoll_units::MonotonicNs;
     use rustix::net::{SendFlags, send};
 
     #[test]
@@ -102,16 +118,31 @@ mod tests {
         let put = |bytes: &[u8]| send(&services, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok();
         let gone = PodMessage::Gone(Uid(7));
         let mut buffer = [0; MESSAGE];
-        let bytes = gone.encode(&mut buffer);
+        let bytes = Message::Pod(gone).encode(&mut buffer);
         assert_eq!(socket.receive(), Received::default());
         assert!(put(&[255; 9]) && put(&[]) && put(bytes) && put(&[&[0; MESSAGE][..], bytes].concat()));
-        assert_eq!(socket.receive(), Received { messages: vec![gone], malformed: 3, is_over: false });
+        assert_eq!(socket.receive(), Received { messages: vec![gone], malformed: 3, ..Received::default() });
         let sent = (0..10_000).take_while(|_| put(bytes)).count();
         let taken = std::iter::repeat_with(|| socket.receive().messages.len()).take_while(|count| *count > 0);
         let taken: Vec<_> = taken.collect();
         assert!(taken.iter().all(|count| *count <= BATCH) && taken.iter().sum::<usize>() == sent, "{sent} {taken:?}");
         drop(services);
         assert_eq!(socket.receive(), Received { is_over: true, ..Received::default() });
+    }
+
+    #[test]
+    fn of_each_disk_the_newest_reading_counts_whatever_is_sent_of_pods() {
+        let (core, services) = handover::facts_pair().expect("sockets");
+        let reading =
+            |role, left| DiskReading { role, bytes: Some(Room { left, all: 9 }), inodes: None, at: MonotonicNs(left) };
+        let (old, new, other) = (reading(DiskRole::Node, 1), reading(DiskRole::Node, 2), reading(DiskRole::Image, 3));
+        let pod = Message::Pod(PodMessage::Complete);
+        for message in [Message::Disk(old), Message::Disk(other), pod, Message::Disk(new)] {
+            let mut buffer = [0; MESSAGE];
+            send(&services, message.encode(&mut buffer), SendFlags::NOSIGNAL).expect("room");
+        }
+        let received = PodSocket::new(core).receive();
+        assert_eq!((received.messages, received.disks), (vec![PodMessage::Complete], [Some(new), Some(other), None]));
     }
 
     #[derive(Default)]
@@ -141,11 +172,11 @@ mod tests {
         });
         let (core, services) = handover::facts_pair().expect("sockets");
         let (mut pods, mut said) = (Some(PodSocket::new(core)), Said::default());
-        assert!(!learn(&mut pods, &mut inventory, &mut said) && pods.is_some());
+        assert!(learn(&mut pods, &mut inventory, &mut said).is_none() && pods.is_some());
         // The supervisor has the same end, and cannot undo this.
         rustix::net::shutdown(&services, rustix::net::Shutdown::Both).expect("it is connected");
-        assert!(learn(&mut pods, &mut inventory, &mut said) && pods.is_none());
-        assert!(!learn(&mut pods, &mut inventory, &mut said));
+        assert!(learn(&mut pods, &mut inventory, &mut said).is_some() && pods.is_none());
+        assert!(learn(&mut pods, &mut inventory, &mut said).is_none());
         assert_eq!(said.0, ["way from services"]);
     }
 }

@@ -86,7 +86,7 @@ pub(super) struct Schedule {
     has_slices: bool,
     pub(super) events: Duty,
     pub(super) refresh: Duty,
-    /// Taking in what is known of pods.
+    /// Taking in what is known of pods and disks.
     pub(super) pods: Duty,
     /// Reading what the inventory leaves out and costs.
     pub(super) coverage: Duty,

@@ -6,7 +6,7 @@ use super::super::kernel_brake::KernelBrake;
 use super::super::thresholds::Machine;
 use super::triggers::{Ready, Trigger};
 use super::{
-    Arming, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Triggers, Watch, Workloads,
+    Arming, Disks, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Triggers, Watch, Workloads,
 };
 use crate::record::{Braked, EnforcementRecord, Record};
 use core::time::Duration;
@@ -108,6 +108,7 @@ impl Scene {
             arming: Arming::new(Machine { page_bytes: 4096, ..Machine::default() }),
             enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
             reporting: Reporting::new(queue, true),
+            disks: Disks::new(Policy::default()),
         };
         let mut scene = Self {
             watch: Watch::new(parts, policy, None),

@@ -1,0 +1,161 @@
+//! What another process sends of this node: messages of numbers alone, none of which is trusted.
+
+use plimsoll_policy::kubelet::{FsStats, StatsTime};
+use plimsoll_units::MonotonicNs;
+use serde::{Deserialize, Serialize};
+
+use crate::pods::PodMessage;
+
+/// No message is longer, in bytes.
+pub const MESSAGE: usize = 128;
+
+/// A message to the process that decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// What is known of pods.
+    Pod(PodMessage),
+    /// What is left on a disk.
+    Disk(DiskReading),
+}
+
+impl Message {
+    /// Writes it into a buffer, and gives what it takes of that.
+    pub fn encode<'b>(&self, buffer: &'b mut [u8; MESSAGE]) -> &'b [u8] {
+        // A test holds that the longest one fits.
+        postcard::to_slice(self, buffer).map_or(&[], |bytes| bytes)
+    }
+
+    /// Reads one. `None` for what is no message, or has something after it.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::take_from_bytes(bytes).ok().filter(|(_, rest)| rest.is_empty()).map(|(message, _)| message)
+    }
+}
+
+/// What a file system is to the kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum DiskRole {
+    /// `nodefs`.
+    Node,
+    /// `imagefs`.
+    Image,
+    /// `containerfs`.
+    Container,
+}
+
+impl DiskRole {
+    /// All of them; the place of each is its number.
+    pub const ALL: [Self; 3] = [Self::Node, Self::Image, Self::Container];
+
+    /// As the signals begin.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "nodefs",
+            Self::Image => "imagefs",
+            Self::Container => "containerfs",
+        }
+    }
+}
+
+/// How much there is of something, and how much of that is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// What is left.
+    pub left: u64,
+    /// All of it.
+    pub all: u64,
+}
+
+/// A file system as it was read. What could not be read, or is not counted there, is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskReading {
+    /// What it is.
+    pub role: DiskRole,
+    /// Bytes.
+    pub bytes: Option<Room>,
+    /// Inodes.
+    pub inodes: Option<Room>,
+    /// When it was asked for, on the monotonic clock.
+    pub at: MonotonicNs,
+}
+
+impl DiskReading {
+    /// What statistics say; nothing where they have no time.
+    pub fn of(role: DiskRole, stats: &FsStats) -> Option<Self> {
+        let FsStats { available, capacity, inodes_free, inodes, time } = *stats;
+        let room = |(left, all)| Room { left, all };
+        Some(Self {
+            role,
+            bytes: available.zip(capacity).map(room),
+            inodes: inodes_free.zip(inodes).map(room),
+            at: MonotonicNs(u64::try_from(time?.0).ok()?),
+        })
+    }
+
+    /// The same as statistics of the node have it.
+    pub fn stats(&self) -> FsStats {
+        let Self { role: _, bytes, inodes, at } = self;
+        FsStats {
+            available: bytes.map(|room| room.left),
+            capacity: bytes.map(|room| room.all),
+            inodes_free: inodes.map(|room| room.left),
+            inodes: inodes.map(|room| room.all),
+            time: Some(StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::PodFacts;
+    use plimsoll_policy::kubelet::Critical;
+    use plimsoll_policy::{OwnerUid, Uid};
+    use plimsoll_units::Bytes;
+
+    const MOST: Room = Room { left: u64::MAX, all: u64::MAX };
+
+    #[test]
+    fn the_longest_message_fits_and_only_a_whole_one_is_read() {
+        let pod = PodFacts {
+            uid: Uid(u128::MAX),
+            priority: i32::MIN,
+            critical: Some(Critical::Priority),
+            memory_request: Bytes(u64::MAX),
+            grace_seconds: Some(u32::MAX),
+            daemon_set: Some(OwnerUid(u128::MAX)),
+            started: Some(MonotonicNs(u64::MAX)),
+            serves_others: true,
+        };
+        let pods = [PodMessage::Pod(pod), PodMessage::Begin, PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete];
+        let disk =
+            DiskReading { role: DiskRole::Container, bytes: Some(MOST), inodes: Some(MOST), at: MonotonicNs(u64::MAX) };
+        let disks = [disk, DiskReading { bytes: None, inodes: None, ..disk }];
+        for message in pods.map(Message::Pod).into_iter().chain(disks.map(Message::Disk)) {
+            let mut buffer = [0; MESSAGE];
+            let bytes = message.encode(&mut buffer).to_vec();
+            assert_eq!(Message::decode(&bytes), Some(message));
+            assert_eq!(Message::decode(&bytes[..bytes.len() - 1]), None, "a part of {message:?}");
+            assert_eq!(Message::decode(&[&bytes[..], &[0]].concat()), None, "more than {message:?}");
+        }
+        assert_eq!(Message::decode(&[255; MESSAGE]), None);
+    }
+
+    #[test]
+    fn a_reading_has_what_was_read_and_no_zero_for_the_rest() {
+        let stats = FsStats {
+            available: Some(3),
+            capacity: Some(9),
+            inodes: Some(5),
+            time: Some(StatsTime(7)),
+            ..FsStats::default()
+        };
+        let reading = DiskReading::of(DiskRole::Image, &stats).expect("it has a time");
+        assert_eq!((reading.bytes, reading.inodes, reading.at), (Some(Room { left: 3, all: 9 }), None, MonotonicNs(7)));
+        assert_eq!(
+            reading.stats(),
+            FsStats { inodes: None, ..stats },
+            "five inodes of which no number is free say nothing"
+        );
+        assert_eq!(DiskReading::of(DiskRole::Image, &FsStats { time: None, ..stats }), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! What is left on the disks of this node: read in threads that may hang, as often as a threshold could be reached.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll_config::Configuration;
+use plimsoll_cri::{FileSystems, Limits, Runtime, socket_path};
+use plimsoll_inventory::{DiskReading, DiskRole};
+use plimsoll_node::clock::monotonic;
+use plimsoll_policy::kubelet::{DiskLayout, FsStats, NodeStats, Signal, Threshold};
+use plimsoll_report::text::printable;
+use plimsoll_storage::{
+    DiskWatch, Disks as Layout, FileSystem, Left, Mounts, Pace, Roots, Slots, StorageError, Worker, next_reading,
+};
+use plimsoll_units::{Bytes, MonotonicNs};
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// All calls to the runtime together. On an emulated machine containerd took 4 s.
+const RUNTIME_LIMIT: Duration = Duration::from_secs(4);
+/// How long answers are waited for before they are left to the next turn. A local disk answers in microseconds.
+const ANSWERS: Duration = Duration::from_millis(20);
+/// After so long without an answer a disk hangs.
+const HANGS: Duration = Duration::from_secs(1);
+/// How often the layout is found anew, so that what is mounted over a directory later is seen.
+const LAYOUT_PACE: Duration = Duration::from_secs(30);
+/// Threads: one that finds the layout, one for each file system, and as many that hang since the layout was another.
+const THREADS: usize = 7;
+
+/// Whether disks are to be observed: a threshold is on them, and the kubelet's directory is named, or is where it usually
+/// is. One that does not answer is there.
+pub(crate) fn are_observed(configuration: &Configuration) -> bool {
+    if configuration.disk_policy().thresholds.iter().all(|threshold| threshold.amount.is_none()) {
+        return false;
+    }
+    let root = configuration.kubelet_root();
+    if configuration.machine.kubelet_root.is_some() {
+        return true;
+    }
+    let name = root.display().to_string();
+    let Ok(looks) = Worker::start(&Slots::new(1), &name, move || root.is_dir()) else { return false };
+    let begun = monotonic();
+    looks.ask(begun);
+    while looks.outstanding(begun).is_some() && monotonic().since(begun) < HANGS {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    looks.answer(begun, Duration::MAX).is_none_or(|(_, is_there)| is_there)
+}
+
+/// What has to be opened and asked as root.
+pub(super) struct Sources {
+    kubelet: PathBuf,
+    /// Where images and writable layers are; absent where the runtime does not say, and why.
+    images: Result<(PathBuf, Option<PathBuf>), String>,
+    mounts: Mounts,
+    thresholds: Vec<Threshold>,
+}
+
+impl Sources {
+    /// Asks the runtime, for a few seconds at most. No directory is looked at yet: that may hang.
+    pub(super) fn open(configuration: &Configuration) -> anyhow::Result<Self> {
+        let images = file_systems(configuration).and_then(|FileSystems { images, containers }| {
+            let first = images.into_iter().next().ok_or("the container runtime names no file system of images")?;
+            Ok((first.directory, containers.into_iter().next().map(|fs| fs.directory)))
+        });
+        let thresholds = configuration.disk_policy().thresholds;
+        Ok(Self { kubelet: configuration.kubelet_root(), images, mounts: Mounts::open()?, thresholds })
+    }
+}
+
+/// Where the runtime says that images and writable layers are. Its socket belongs to root.
+fn file_systems(configuration: &Configuration) -> Result<FileSystems, String> {
+    let endpoint = configuration.runtime_endpoint().map(|(endpoint, _)| endpoint);
+    // One of several sockets that hangs leaves time for the others.
+    let limits = Limits { read: RUNTIME_LIMIT / 2, ..Limits::default() };
+    let ask = async {
+        let mut runtime = match endpoint {
+            Some(endpoint) => Runtime::connect(socket_path(&endpoint)?, limits).await?,
+            None => Runtime::find(limits).await?,
+        };
+        runtime.file_systems().await
+    };
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let answer = tokio.map_err(|error| error.to_string())?.block_on(async { timeout(RUNTIME_LIMIT, ask).await });
+    let late = |_| format!("no container runtime answers within {RUNTIME_LIMIT:?}");
+    answer.map_err(late)?.map_err(|error: plimsoll_cri::Error| error.to_string())
+}
+
+/// The file systems, and why `nodefs` alone of them is known, if so.
+type Found = Result<(Layout, Option<String>), String>;
+
+fn find(mounts: &mut Mounts, kubelet: &Path, images: &Result<(PathBuf, Option<PathBuf>), String>) -> Found {
+    let all = images.as_ref().map_err(String::clone).and_then(|(images, containers)| {
+        let roots = Roots { kubelet, images, containers: containers.as_deref() };
+        mounts.disks(roots).map_err(|error| error.to_string())
+    });
+    let why = match all {
+        Ok(disks) => return Ok((disks, None)),
+        Err(why) => why,
+    };
+    let node = mounts.disks(Roots { kubelet, images: kubelet, containers: None });
+    node.map(|disks| (disks, Some(why))).map_err(|error| error.to_string())
+}
+
+/// The disks, and what was read of them.
+pub(super) struct Disks {
+    layout: Worker<Found>,
+    layout_due: MonotonicNs,
+    /// Of the answer that was taken last.
+    layout_at: Option<MonotonicNs>,
+    slots: Slots,
+    watch: Option<DiskWatch>,
+    /// Imagefs and containerfs are not known.
+    is_node_alone: bool,
+    thresholds: Vec<Threshold>,
+    /// By role, the reading before the last one, and that.
+    read: [[Option<FsStats>; 2]; DiskRole::ALL.len()],
+    /// What was logged as wrong, by what it is about.
+    troubles: BTreeMap<String, String>,
+    /// Answers are due.
+    is_asked: bool,
+    due: Instant,
+}
+
+impl Disks {
+    /// Starts the thread that finds the layout; it and all later ones are confined as the calling thread is.
+    pub(super) fn start(sources: Sources) -> Result<Self, StorageError> {
+        let Sources { kubelet, images, mut mounts, thresholds } = sources;
+        let slots = Slots::new(THREADS);
+        let name = kubelet.display().to_string();
+        let layout = Worker::start(&slots, &name, move || find(&mut mounts, &kubelet, &images))?;
+        Ok(Self {
+            layout,
+            layout_due: monotonic(),
+            layout_at: None,
+            slots,
+            watch: None,
+            is_node_alone: false,
+            thresholds,
+            read: [[None; 2]; DiskRole::ALL.len()],
+            troubles: BTreeMap::new(),
+            is_asked: false,
+            due: Instant::now(),
+        })
+    }
+
+    /// Waits for the next readings.
+    pub(super) async fn next(&mut self) -> Vec<DiskReading> {
+        loop {
+            sleep_until(self.due).await;
+            let (readings, wait) = self.turn(monotonic());
+            self.due = Instant::now() + wait;
+            if !readings.is_empty() {
+                return readings;
+            }
+        }
+    }
+
+    /// Asks, or takes the answers. Gives what is new, and when the next turn is.
+    fn turn(&mut self, now: MonotonicNs) -> (Vec<DiskReading>, Duration) {
+        self.is_asked = !self.is_asked;
+        if self.is_asked {
+            if self.layout_due <= now {
+                self.layout.ask(now);
+                self.layout_due = now.after(LAYOUT_PACE);
+            }
+            self.watch.iter().for_each(|watch| watch.ask(now));
+            return (Vec::new(), ANSWERS);
+        }
+        if self.take_layout() {
+            return (Vec::new(), Duration::ZERO);
+        }
+        let readings = self.take_readings(now);
+        self.log_troubles(now);
+        (readings, self.pace(now))
+    }
+
+    /// Takes the layout in. Gives whether there is another one, whose disks were not asked yet.
+    fn take_layout(&mut self) -> bool {
+        let answer = self.layout.answer(monotonic(), Duration::MAX).filter(|(at, _)| self.layout_at != Some(*at));
+        let Some((at, found)) = answer else { return false };
+        self.layout_at = Some(at);
+        match found {
+            Ok((disks, why)) => {
+                self.trouble("imagefs and containerfs are not read", why.clone());
+                let is_same = self.watch.as_ref().is_some_and(|watch| *watch.disks() == disks);
+                if is_same && self.is_node_alone == why.is_some() {
+                    return false;
+                }
+                self.is_node_alone = why.is_some();
+                log_layout(&disks, self.is_node_alone);
+                self.read = [[None; 2]; DiskRole::ALL.len()];
+                // The threads of the last one end once they have their answers.
+                self.watch = None;
+                let started = DiskWatch::start(disks, &self.slots);
+                self.trouble("disks are not read", started.as_ref().err().map(StorageError::to_string));
+                self.watch = started.ok();
+                self.watch.is_some()
+            }
+            Err(why) => {
+                self.trouble("disks are not read", Some(why));
+                self.watch = None;
+                false
+            }
+        }
+    }
+
+    fn is_read(&self, role: DiskRole) -> bool {
+        let Some(layout) = self.watch.as_ref().map(|watch| watch.disks().layout) else { return false };
+        match role {
+            DiskRole::Node => true,
+            DiskRole::Image => !self.is_node_alone,
+            // Where it is with images, its thresholds are those of imagefs, on the same file system.
+            DiskRole::Container => !self.is_node_alone && layout != DiskLayout::DedicatedImageFs,
+        }
+    }
+
+    fn take_readings(&mut self, now: MonotonicNs) -> Vec<DiskReading> {
+        let mut stats = NodeStats::default();
+        self.watch.iter().for_each(|watch| watch.fill(now, Duration::MAX, &mut stats));
+        let mut readings = Vec::new();
+        for (role, stats) in DiskRole::ALL.into_iter().zip([stats.node_fs, stats.image_fs, stats.container_fs]) {
+            let read = &mut self.read[role as usize];
+            let is_new = stats.is_some_and(|stats| stats.time > read[1].and_then(|last| last.time));
+            if is_new {
+                *read = [read[1], stats];
+            }
+            if is_new && self.is_read(role) {
+                readings.extend(stats.and_then(|stats| DiskReading::of(role, &stats)));
+            }
+        }
+        readings
+    }
+
+    /// Logs of each disk that it hangs or fails, and that it answers again. Another file system in its place has the layout
+    /// found anew.
+    fn log_troubles(&mut self, now: MonotonicNs) {
+        let Some(watch) = &self.watch else { return };
+        let of = |fs: &FileSystem| printable(&fs.mount_point.to_string_lossy());
+        let states: Vec<_> = watch
+            .states(now)
+            .map(|state| {
+                let hangs = state.outstanding.is_some_and(|outstanding| outstanding >= HANGS);
+                let failed = state.answer.and_then(|(_, answer)| answer.err());
+                let why = if hangs { Some("it does not answer".to_owned()) } else { failed.map(|it| it.to_string()) };
+                (format!("the disk at {} is not read", of(state.fs)), why, failed.is_some())
+            })
+            .collect();
+        if states.iter().any(|(_, _, has_failed)| *has_failed) {
+            self.layout_due = self.layout_due.min(now.after(Pace::BYTES.calm));
+        }
+        for (what, why, _) in states {
+            self.trouble(&what, why);
+        }
+    }
+
+    /// Logs it once, until it is another or over.
+    fn trouble(&mut self, what: &str, why: Option<String>) {
+        match why {
+            Some(why) if self.troubles.get(what) != Some(&why) => {
+                tracing::warn!("{what}: {}", printable(&why));
+                self.troubles.insert(what.to_owned(), why);
+            }
+            Some(_) => {}
+            None => {
+                if self.troubles.remove(what).is_some() {
+                    tracing::info!("no longer: {what}");
+                }
+            }
+        }
+    }
+
+    /// When to read again: as soon as the first threshold could be reached.
+    fn pace(&self, now: MonotonicNs) -> Duration {
+        let hangs = self.layout.outstanding(now).is_some()
+            || self.watch.iter().any(|watch| watch.states(now).any(|state| state.outstanding.is_some()));
+        let most = if hangs { HANGS } else { Pace::BYTES.most };
+        self.thresholds.iter().filter_map(|threshold| self.pace_for(threshold)).fold(most, Duration::min)
+    }
+
+    fn pace_for(&self, threshold: &Threshold) -> Option<Duration> {
+        let (role, is_bytes) = measured(threshold.signal)?;
+        let [before, last] = self.read[role as usize];
+        let part = |stats: FsStats| {
+            let pair = if is_bytes { (stats.available, stats.capacity) } else { (stats.inodes_free, stats.inodes) };
+            let (left, all) = pair.0.zip(pair.1)?;
+            Some((Left { left, at: stats.time? }, all))
+        };
+        let (last, all) = part(last?)?;
+        let at = threshold.amount?.of_bytes(Bytes(all)).0;
+        let pace = if is_bytes { Pace::BYTES } else { Pace::INODES };
+        Some(next_reading(&pace, at, last, before.and_then(part).map(|(left, _)| left)))
+    }
+}
+
+/// What a signal measures of a disk, and whether that is bytes.
+const fn measured(signal: Signal) -> Option<(DiskRole, bool)> {
+    Some(match signal {
+        Signal::NodeFsAvailable => (DiskRole::Node, true),
+        Signal::NodeFsInodesFree => (DiskRole::Node, false),
+        Signal::ImageFsAvailable => (DiskRole::Image, true),
+        Signal::ImageFsInodesFree => (DiskRole::Image, false),
+        Signal::ContainerFsAvailable => (DiskRole::Container, true),
+        Signal::ContainerFsInodesFree => (DiskRole::Container, false),
+        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => return None,
+    })
+}
+
+fn log_layout(disks: &Layout, is_node_alone: bool) {
+    let at = |fs: &FileSystem| printable(&fs.mount_point.to_string_lossy());
+    if is_node_alone {
+        tracing::info!("disks are read: nodefs at {}", at(&disks.node));
+        return;
+    }
+    let [node, image, container] = [&disks.node, &disks.image, &disks.container].map(at);
+    tracing::info!("disks are read: nodefs at {node}, imagefs at {image}, containerfs at {container}");
+    for warning in &disks.warnings {
+        tracing::warn!("{}", printable(&warning.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests;
