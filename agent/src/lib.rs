@@ -21,6 +21,7 @@ mod fault_injection;
 mod hostile;
 mod inherit;
 mod inherited_config;
+mod kill_switch;
 mod log;
 mod observe;
 mod options;

@@ -42,6 +42,7 @@ use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
 use crate::acting::{Claim, Locks};
+use crate::kill_switch::KillSwitch;
 use crate::options::Options;
 use crate::record::StartParts;
 use crate::{inherit, inherited_config};
@@ -61,8 +62,8 @@ const FILES_A_WORKLOAD: u64 = 5;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
 /// Room for updates of the inventory thread beside one for each workload: before the watching thread takes the first
-/// one, those of all slices and marks are there too.
-const OTHER_UPDATES: usize = SliceSet::MAX_SLICES + MAX_BRAKES + 1;
+/// one, those of all slices, marks and the kill switch are there too.
+const OTHER_UPDATES: usize = SliceSet::MAX_SLICES + MAX_BRAKES + 2;
 /// Frames in the watching thread's queue to the reporter, locked like all memory of this process: some fifty decisions.
 const QUEUE: usize = 1024;
 /// Frames in the inventory thread's: those of a minute.
@@ -158,6 +159,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         handle: handle.clone(),
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
+        kill_switch: configuration.machine.kill_switch.as_deref().map(KillSwitch::new),
         pods: pods.map(inventory::PodSocket::new),
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),

@@ -25,6 +25,8 @@ pub(in crate::core) enum News {
     SourceLost,
     /// What an earlier process had frozen is thawed now, or gone.
     Thawed(CgroupId),
+    /// The kill switch is thrown, or taken back.
+    KillSwitch(bool),
 }
 
 /// Its ways out.
