@@ -25,6 +25,7 @@ mod kill_switch;
 mod log;
 mod observe;
 mod options;
+mod pods_command;
 mod replay;
 mod reporter;
 mod service_manager;
@@ -68,6 +69,9 @@ enum Command {
     /// Print how far this machine is from each threshold, which workload would be evicted first and why, and which process
     /// the OOM killer would select instead. Changes nothing.
     Explain(explain::Arguments),
+    /// List the pods of this machine in the order in which they would be evicted, with what each requests and uses, and why
+    /// one never is evicted. Changes nothing.
+    Pods(pods_command::Arguments),
     /// Run what was recorded through a configuration and print what would have been decided. Changes nothing.
     Replay(replay::Arguments),
     /// Let go of what an agent held whose processes were all killed: thaw cgroups, and continue stopped processes.
@@ -93,6 +97,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::main(&arguments),
         Command::Config(arguments) => config_command::main(&arguments),
         Command::Explain(arguments) => explain::main(&arguments),
+        Command::Pods(arguments) => pods_command::main(&arguments),
         Command::Replay(arguments) => replay::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
         #[cfg(feature = "fault-injection")]

@@ -259,9 +259,14 @@ fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Con
 }
 
 /// Where pods are; absent where nothing of them is known, so that they are no workloads.
-pub(crate) fn pod_root(configuration: &Configuration) -> Option<PodRoot> {
+pub(crate) fn pod_root_of_known(configuration: &Configuration) -> Option<PodRoot> {
+    configuration.machine.pod_facts.as_ref().map(|_| pod_root(configuration))
+}
+
+/// Where pods are.
+pub(crate) fn pod_root(configuration: &Configuration) -> PodRoot {
     let root = configuration.kubelet.settings.scalar("cgroupRoot").map_or("", |(root, _)| root);
-    configuration.machine.pod_facts.as_ref().map(|_| PodRoot(root.as_bytes().to_vec()))
+    PodRoot(root.as_bytes().to_vec())
 }
 
 /// Which cgroups are workloads, slices and slices that the kernel brakes.
@@ -276,7 +281,7 @@ fn inventory_config(
     let workloads = patterns(machine.workloads.iter().map(|workload| &workload.pattern), configuration);
     Ok(plimsoll_inventory::Config {
         root: Root::open(root.path())?,
-        patterns: Patterns { pods: pod_root(configuration), ..workloads },
+        patterns: Patterns { pods: pod_root_of_known(configuration), ..workloads },
         priorities: machine.workloads.iter().map(|workload| workload.priority).collect(),
         protected,
         slices: machine.slices.iter().map(|slice| slice.path.clone()).collect(),

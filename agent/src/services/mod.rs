@@ -22,7 +22,7 @@ use crate::signals::Signals;
 use crate::{inherit, inherited_config};
 use feed::{Core, Feed};
 use pod_file::PodFile;
-pub(crate) use pod_file::facts_of;
+pub(crate) use pod_file::{facts_of, names_of};
 
 /// How often it looks whether a file has changed.
 const PERIOD: Duration = Duration::from_secs(1);
