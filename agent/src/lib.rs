@@ -37,7 +37,7 @@ mod watchdog;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use plimsoll_report::record;
 
 use crate::options::Options;
@@ -88,6 +88,19 @@ enum Command {
     /// Send the core what is known of pods. Started by `run`.
     #[command(hide = true)]
     Services(services::Arguments),
+}
+
+/// The command line as users type it: without the commands that `run` starts itself. For completions and man pages; the
+/// program takes more.
+pub fn command_line() -> clap::Command {
+    let whole = Arguments::command();
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    clap::Command::new("plimsoll")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(whole.get_about().cloned().unwrap_or_default())
+        .after_help(EXIT_CODES)
+        .subcommand_required(true)
+        .subcommands(shown)
 }
 
 /// The program.
