@@ -15,6 +15,7 @@ use plimsoll_sense::{Kind, hooks, rules};
 use plimsoll_units::{Bytes, counted};
 use serde::Serialize;
 
+use crate::kill_switch::Found;
 use crate::options::{Options, Output};
 use facts::{CAPABILITIES, Facts};
 
@@ -114,6 +115,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
         None => "cannot be seen",
     };
     rows.push(row("other agent", facts.other_acts == Some(false), found, advice));
+    rows.push(kill_switch_row(facts));
     rows.extend(node::rows(&facts.node));
     rows.push(source_row(facts, source));
     rows
@@ -125,6 +127,20 @@ fn there(good: bool) -> &'static str {
 
 fn mib(bytes: Bytes) -> u64 {
     bytes.0 >> 20
+}
+
+fn kill_switch_row(facts: &Facts) -> Row {
+    let name = "kill switch";
+    let Some((path, found)) = &facts.kill_switch else { return row(name, true, "none is configured", "") };
+    let path = path.display();
+    match found {
+        Found::Absent => row(name, true, format!("{path} is not there"), ""),
+        Found::Thrown => {
+            let advice = "nothing is evicted, frozen or reclaimed, only reported, until it is removed";
+            row(name, false, format!("{path} is there"), advice)
+        }
+        Found::Ignored(why) => row(name, false, format!("{path}: {why}"), "what is there stops nothing"),
+    }
 }
 
 /// What this process may do. A service of the same machine may do more, or less.

@@ -22,9 +22,11 @@ mod fault_injection;
 mod hostile;
 mod inherit;
 mod inherited_config;
+mod kill_switch;
 mod log;
 mod observe;
 mod options;
+mod pods_command;
 mod replay;
 mod reporter;
 mod service_manager;
@@ -36,7 +38,7 @@ mod watchdog;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use plimsoll_report::record;
 
 use crate::options::Options;
@@ -68,6 +70,9 @@ enum Command {
     /// Print how far this machine is from each threshold, which workload would be evicted first and why, and which process
     /// the OOM killer would select instead. Changes nothing.
     Explain(explain::Arguments),
+    /// List the pods of this machine in the order in which they would be evicted, with what each requests and uses, and why
+    /// one never is evicted. Changes nothing.
+    Pods(pods_command::Arguments),
     /// Run what was recorded through a configuration and print what would have been decided. Changes nothing.
     Replay(replay::Arguments),
     /// Let go of what an agent held whose processes were all killed: thaw cgroups, and continue stopped processes.
@@ -86,6 +91,19 @@ enum Command {
     Services(services::Arguments),
 }
 
+/// The command line as users type it: without the commands that `run` starts itself. For completions and man pages; the
+/// program takes more.
+pub fn command_line() -> clap::Command {
+    let whole = Arguments::command();
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    clap::Command::new("plimsoll")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(whole.get_about().cloned().unwrap_or_default())
+        .after_help(EXIT_CODES)
+        .subcommand_required(true)
+        .subcommands(shown)
+}
+
 /// The program.
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
@@ -93,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::main(&arguments),
         Command::Config(arguments) => config_command::main(&arguments),
         Command::Explain(arguments) => explain::main(&arguments),
+        Command::Pods(arguments) => pods_command::main(&arguments),
         Command::Replay(arguments) => replay::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
         #[cfg(feature = "fault-injection")]

@@ -7,12 +7,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use plimsoll_config::Configuration;
-use plimsoll_inventory::{Bounds, Found, Patterns, PodMessage, Pods, Protected, Rank, discover};
+use plimsoll_inventory::{Bounds, Found, Patterns, PodMessage, PodRoot, Pods, Protected, Rank, discover};
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
-use plimsoll_policy::Protected as Why;
+use plimsoll_policy::{Protected as Why, Uid};
+use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs, Pattern};
 
@@ -63,48 +64,81 @@ pub(crate) struct Observer {
     patterns: Patterns,
     priorities: Vec<i32>,
     protected: Protected,
-    pods: Pods,
+    known: Known,
     slices: Vec<Pattern>,
     memory: Option<MemInfo>,
 }
 
-/// What is known of pods. Where that cannot be read, that is printed.
-fn known_pods(configuration: &Configuration) -> Pods {
-    let mut pods = Pods::default();
-    let Some(path) = &configuration.machine.pod_facts else { return pods };
-    let read = std::fs::read(path).map_err(anyhow::Error::from);
-    match read.and_then(|bytes| crate::services::facts_of(&bytes, &mut HashMap::new())) {
-        Ok(listed) => {
-            if let Some(error) = listed.first_error {
-                let (path, unread) = (path.display(), listed.unread);
-                crate::log::complain(&format!("nothing is known of {unread} pods: {path}: line {error}"));
-            }
-            for message in listed.pods.into_values().map(PodMessage::Pod).chain([PodMessage::Complete]) {
-                pods.take(message, HashSet::new);
-            }
+/// What is known of pods, and what they are called.
+#[derive(Default)]
+struct Known {
+    pods: Pods,
+    names: HashMap<Uid, String>,
+}
+
+impl Known {
+    /// From a list of pods. Of one that cannot be read nothing is known, which is printed.
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let (bytes, file) = (crate::replay::content(path)?, path.display());
+        let listed = crate::services::facts_of(&bytes, &mut HashMap::new())
+            .map_err(|error| anyhow::anyhow!("{file}:{}", printable(&format!("{error:#}"))))?;
+        if let Some(error) = listed.first_error {
+            let (unread, error) = (listed.unread, printable(&error.to_string()));
+            crate::log::complain(&format!("nothing is known of {unread} pods: {file}: line {error}"));
         }
-        Err(error) => crate::log::complain(&format!("nothing is known of pods: {}:{error:#}", path.display())),
+        let mut pods = Pods::default();
+        for message in listed.pods.into_values().map(PodMessage::Pod).chain([PodMessage::Complete]) {
+            pods.take(message, HashSet::new);
+        }
+        Ok(Self { pods, names: crate::services::names_of(&bytes) })
     }
-    pods
+
+    /// What `machine.podFacts` says. Where that cannot be read, that is printed.
+    fn configured(configuration: &Configuration) -> Self {
+        let read = configuration.machine.pod_facts.as_deref().map(Self::read);
+        read.and_then(|read| {
+            read.inspect_err(|error| crate::log::complain(&format!("nothing is known of pods: {error:#}"))).ok()
+        })
+        .unwrap_or_default()
+    }
 }
 
 impl Observer {
     /// For the cgroup tree at `root`, if there is one.
     pub(crate) fn new(configuration: &Configuration, root: Option<&Path>) -> Self {
+        let pods = crate::core::pod_root_of_known(configuration);
+        Self::with(configuration, root, pods, Known::configured(configuration))
+    }
+
+    /// The same, with pods as workloads also where nothing says what is known of them: what the list in `file` says, or
+    /// else `machine.podFacts`.
+    pub(crate) fn of_pods(
+        configuration: &Configuration,
+        root: Option<&Path>,
+        file: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let known = file.map_or_else(|| Ok(Known::configured(configuration)), Known::read)?;
+        Ok(Self::with(configuration, root, Some(crate::core::pod_root(configuration)), known))
+    }
+
+    fn with(configuration: &Configuration, root: Option<&Path>, pods: Option<PodRoot>, known: Known) -> Self {
         let workloads = configuration.machine.workloads.iter().map(|workload| workload.pattern.clone()).collect();
         Self {
             root: root.and_then(|root| Root::open(root).ok()),
-            patterns: Patterns {
-                workloads,
-                never: configuration.machine.never.clone(),
-                pods: crate::core::pod_root(configuration),
-            },
+            patterns: Patterns { workloads, never: configuration.machine.never.clone(), pods },
             priorities: configuration.machine.workloads.iter().map(|workload| workload.priority).collect(),
             protected: Protected::read(),
-            pods: known_pods(configuration),
+            known,
             slices: configuration.machine.slices.iter().map(|slice| slice.path.clone()).collect(),
             memory: MemInfo::open().ok(),
         }
+    }
+
+    /// What the list of pods calls the pod that this workload is, `namespace/name`, as its author wrote it. Absent where
+    /// it is none, or the list does not name it.
+    pub(crate) fn pod_name(&self, workload: &Workload) -> Option<&str> {
+        let pod = workload.pod.as_ref()?;
+        self.known.names.get(&Uid::of(&pod.uid)).map(String::as_str)
     }
 
     /// Where a cgroup is in the file system.
@@ -156,17 +190,23 @@ impl Observer {
         let Ok(found) = discover(root, &self.patterns, &self.protected, Bounds::default()) else { return Vec::new() };
         let mut workloads = Vec::new();
         let refused = found.refused.iter().map(|path| (path, None));
+        let root_of_pods = self.patterns.pods.as_ref();
         for (path, found) in found.workloads.iter().map(|found| (&found.path, Some(found))).chain(refused) {
             let Ok(Some(handle)) = Handle::open_to_read(root, path) else { continue };
             let figures = Figures::of(&handle);
-            let pod = found.and_then(|found| found.pod).map(|identity| self.pods.of(identity));
+            let identity = match found {
+                Some(found) => found.pod,
+                None => root_of_pods.and_then(|root| root.pod_at(path)),
+            };
+            let refused = found.is_none().then(|| self.why_never(path));
+            let pod = identity.map(|identity| self.known.pods.of(identity));
             let promised = pod.map_or_else(
-                || self.of_cgroup(path, found, now),
+                || Workload { protected: refused, ..self.of_cgroup(found, now) },
                 |(pod, Rank { priority, started })| Workload {
                     reservation_bytes: pod.memory_request,
                     priority,
                     started_ns: started.unwrap_or(now),
-                    protected: pod.protected,
+                    protected: refused.or(pod.protected),
                     pod: Some(trace::Pod::new(pod.uid, pod.qos, pod.grace_seconds.map(i64::from), pod.daemon_set)),
                     ..Workload::default()
                 },
@@ -186,7 +226,7 @@ impl Observer {
     }
 
     /// What a cgroup is promised that is no pod's; `found` is absent where it is refused.
-    fn of_cgroup(&self, path: &[u8], found: Option<&Found>, now: MonotonicNs) -> Workload {
+    fn of_cgroup(&self, found: Option<&Found>, now: MonotonicNs) -> Workload {
         Workload {
             owner: found
                 .and_then(|found| found.owner)
@@ -194,7 +234,6 @@ impl Observer {
             reservation_bytes: found.map_or(Bytes::ZERO, |found| found.reservation),
             priority: found.and_then(|found| self.priorities.get(found.pattern)).copied().unwrap_or(0),
             started_ns: now,
-            protected: found.is_none().then(|| self.why_never(path)),
             ..Workload::default()
         }
     }

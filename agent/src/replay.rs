@@ -111,11 +111,17 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
 /// Reads a file and parses it.
 pub(crate) fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, ReadError>) -> anyhow::Result<T> {
+    let bytes = content(path)?;
+    parse(&bytes).map_err(|error| anyhow::anyhow!("{}:{}", path.display(), printable(&error.to_string())))
+}
+
+/// All of a file, of bounded size.
+pub(crate) fn content(path: &Path) -> anyhow::Result<Vec<u8>> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut bytes = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;
     ensure!(bytes.len() as u64 <= MOST_BYTES, "{} is longer than {} MiB", path.display(), MOST_BYTES >> 20);
-    parse(&bytes).map_err(|error| anyhow::anyhow!("{}:{}", path.display(), printable(&error.to_string())))
+    Ok(bytes)
 }
 
 /// What to know when reading the answer.

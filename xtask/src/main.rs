@@ -5,6 +5,7 @@
 mod bench;
 mod build_ebpf;
 mod claim;
+mod command_line;
 mod debian_root;
 mod demo;
 mod dependencies;
@@ -47,10 +48,14 @@ enum Command {
     Bench(bench::Arguments),
     /// Build the kernel programs with the stable toolchain and print each with its instruction count.
     BuildEbpf(build_ebpf::Arguments),
+    /// Write the completions of the agent's command line for each shell into a directory.
+    Completions(command_line::Arguments),
     /// Show the same growing process met by a poll, a pressure trigger and Plimsoll, on a real kernel.
     Demo(demo::Arguments),
     /// Run every parser against broken input, made by libFuzzer with the stable toolchain.
     Fuzz(fuzz::Arguments),
+    /// Write the agent's man pages into a directory.
+    Man(command_line::Arguments),
     /// Build what is published into target/release-files: the agent for each processor, its SBOMs and all checksums.
     Release,
     /// Run the tests: formatting, lints, every test of the workspace, and those on real kernels in virtual machines.
@@ -68,7 +73,7 @@ impl Command {
     fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
         match self {
             Self::Bench(arguments) => arguments.needs(),
-            Self::BuildEbpf(_) => Ok(install::EBPF.to_vec()),
+            Self::BuildEbpf(_) | Self::Completions(_) | Self::Man(_) => Ok(install::EBPF.to_vec()),
             Self::Demo(arguments) => arguments.needs(),
             Self::Fuzz(_) => Ok([&install::FUZZING[..], &install::EBPF].concat()),
             Self::Release => Ok(release::needs()),
@@ -96,8 +101,10 @@ fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments)?,
         Command::BuildEbpf(arguments) => build_ebpf::command(&arguments)?,
+        Command::Completions(arguments) => command_line::completions(&arguments)?,
         Command::Demo(arguments) => demo::run(&arguments)?,
         Command::Fuzz(arguments) => fuzz::run(&arguments)?,
+        Command::Man(arguments) => command_line::man(&arguments)?,
         Command::Release => release::command()?,
         Command::Test(arguments) => return test::command(&arguments),
         Command::Vectors(arguments) => vectors::run(&arguments)?,

@@ -295,6 +295,11 @@ impl Kills {
         true
     }
 
+    /// Kills none of the victims again that there are now: one that grows is stuck.
+    pub fn kill_none_again(&mut self) {
+        self.table.iter_mut().for_each(|kill| kill.again = self.limits.again);
+    }
+
     /// Gives up waiting for a victim.
     pub fn forget(&mut self, cgroup: CgroupId, journal: &mut impl Journal) -> Option<Arc<Handle>> {
         let index = self.table.iter().position(|kill| kill.handle.id() == cgroup)?;

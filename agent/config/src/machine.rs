@@ -63,6 +63,10 @@ pub struct Machine {
     pub state_directory: PathBuf,
     /// The format of the log.
     pub log_format: LogFormat,
+    /// While this file is there, nothing is evicted, frozen or reclaimed, and what would be is reported: an absolute path.
+    /// It counts where root owns it, and root alone can write the directories around it. Empty for none.
+    #[serde(with = "As::<Source>")]
+    pub kill_switch: Option<PathBuf>,
     /// The kubelet's own directory, an absolute path. Empty for that of `--root-dir`, where the kubelet's command line is
     /// read, else for /var/lib/kubelet.
     #[serde(with = "As::<Place>")]
@@ -216,6 +220,7 @@ impl Default for Machine {
             metrics_address: (Ipv4Addr::LOCALHOST, 9464).into(),
             state_directory: "/run/plimsoll".into(),
             log_format: LogFormat::Text,
+            kill_switch: Some("/etc/plimsoll/kill-switch".into()),
             kubelet_root: None,
             runtime_socket: None,
         }

@@ -201,7 +201,8 @@ impl Scalar for Place {
     }
 }
 
-/// A file that is read while the agent runs. What reads it reaches all of its directory, which so is not the root's.
+/// A file that is read or looked for while the agent runs. What reads it reaches all of its directory, which so is not
+/// the root's.
 pub(crate) struct Source;
 
 impl Scalar for Source {

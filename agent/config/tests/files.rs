@@ -98,6 +98,7 @@ machine:
   metricsAddress: '[::1]:1'
   stateDirectory: /run/other
   logFormat: json
+  killSwitch: ''
   kubeletRoot: /data/kubelet
   runtimeSocket: /run/other.sock
 ");
@@ -136,6 +137,7 @@ machine:
     assert_eq!(configuration.machine.metrics_address.to_string(), "[::1]:1");
     assert_eq!(configuration.machine.state_directory, PathBuf::from("/run/other"));
     assert_eq!(configuration.machine.log_format, LogFormat::Json);
+    assert_eq!(configuration.machine.kill_switch, None);
     assert_eq!(configuration.machine.kubelet_root, Some(PathBuf::from("/data/kubelet")));
     assert_eq!(configuration.machine.runtime_socket, Some(PathBuf::from("/run/other.sock")));
 }
@@ -395,6 +397,11 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
             "test.yaml:1: machine.stateDirectory: \"run\": expected an absolute path of a directory that does not \
              survive a boot",
         ),
+        (
+            "machine: {killSwitch: /kill-switch}",
+            "test.yaml:1: machine.killSwitch: \"/kill-switch\": expected an absolute path of a file that is not in /, \
+             without ..",
+        ),
         ("machine: {kubeletRoot: kubelet}", "test.yaml:1: machine.kubeletRoot: \"kubelet\": expected an absolute path"),
         (
             "machine: {runtimeSocket: 'unix:///run/a.sock'}",
@@ -448,7 +455,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         error.lines().collect::<Vec<_>>(),
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
-            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, kubeletRoot, logFormat, metricsAddress, \
+            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, killSwitch, kubeletRoot, logFormat, metricsAddress, \
              never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",

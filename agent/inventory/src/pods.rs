@@ -91,6 +91,14 @@ impl PodRoot {
         if self.0.is_empty() { identify(path) } else { identify_in(&self.0, path) }
     }
 
+    /// The pod whose own cgroup is at this path below the cgroup root. Whether a monitor is in it is not looked at.
+    pub fn pod_at(&self, path: &[u8]) -> Option<PodIdentity> {
+        match self.path(path) {
+            PodPath::Pod(pod) => Some(pod),
+            PodPath::Above | PodPath::Not => None,
+        }
+    }
+
     /// Of a path below the cgroup root.
     pub(crate) fn path(&self, path: &[u8]) -> PodPath {
         match self.identify(path) {

@@ -126,6 +126,15 @@ impl Table {
         }
     }
 
+    /// No workload is killed any more because its grace is over: each that was asked to end is decided about anew.
+    pub fn forget_graces(&mut self) {
+        for (_, workload) in self.iter_mut() {
+            if let Termination::Asked(..) = workload.termination {
+                workload.termination = Termination::Stays;
+            }
+        }
+    }
+
     /// The processes of a workload that is killed were sent the signal: what it uses now is what comes back.
     pub fn signalled(&mut self, id: CgroupId) {
         let mut workloads = self.iter_mut().map(|(_, workload)| workload);

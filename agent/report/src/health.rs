@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::lock;
 use crate::record::{HealthRecord, Record, StartupRecord};
+use crate::text::printable;
 
 /// Without a beat for so long, the core does not count as ready: more than twice as long as between two where nothing
 /// happens. One that ends is seen at once, and one whose watching thread hangs is killed.
@@ -25,6 +26,8 @@ pub(crate) struct Health {
     pub(crate) source_errors: BTreeMap<String, String>,
     /// Hooks that are missing, and why.
     pub(crate) missing: BTreeMap<String, String>,
+    /// The kill switch, while it is thrown.
+    pub(crate) kill_switch: Option<String>,
 }
 
 /// A core whose thresholds are armed.
@@ -61,17 +64,20 @@ impl Health {
         }
         let Armed { source, shadow, heard, .. } = core;
         let silence = now.since(*heard);
-        let (ready, mut text) = match shadow {
-            _ if silence > SILENCE => {
-                let text = format!("not ready: no record of the core for {} s", silence.as_secs());
-                (false, format!("{text}\nsource {source}\n"))
-            }
-            Some(_) => (false, format!("not ready: this agent does not act\nsource {source}\n")),
-            None => (true, format!("ready: source {source}\n")),
+        let (ready, mut text) = if silence > SILENCE {
+            let text = format!("not ready: no record of the core for {} s", silence.as_secs());
+            (false, format!("{text}\nsource {source}\n"))
+        } else if shadow.is_some() || self.kill_switch.is_some() {
+            (false, format!("not ready: this agent does not act\nsource {source}\n"))
+        } else {
+            (true, format!("ready: source {source}\n"))
         };
         // Writing into a String does not fail.
         if let Some(why) = shadow {
             let _ = writeln!(text, "shadow: {why}");
+        }
+        if let Some(path) = &self.kill_switch {
+            let _ = writeln!(text, "shadow: the kill switch {path} is there");
         }
         for (name, why) in &self.source_errors {
             let _ = writeln!(text, "not {name}: {why}");
@@ -112,6 +118,11 @@ impl HealthSink {
                 if let Some(core) = &mut lock(&self.health).core {
                     core.heard = *at;
                 }
+            }
+            Record::Health(HealthRecord::KillSwitch { path, is_thrown }) => {
+                let thrown = is_thrown.then(|| printable(path));
+                self.starting.kill_switch.clone_from(&thrown);
+                lock(&self.health).kill_switch = thrown;
             }
             Record::Health(
                 HealthRecord::Inventory { .. }
@@ -207,6 +218,30 @@ mod tests {
         // It beats again.
         health.core.as_mut().expect("armed").heard = second(200);
         assert!(health.judge(second(201)).0);
+    }
+
+    #[test]
+    fn an_agent_whose_kill_switch_is_thrown_is_not_ready_whether_it_is_just_armed_or_acted_before() {
+        let mut sink = HealthSink::default();
+        let health = sink.health();
+        let (start, source) = (crate::record::StartParts::default(), "ebpf");
+        let armed = StartupRecord::Armed { pid: 1, source, shadow: None, workloads: 0, start }.into();
+        let switch = |is_thrown| Record::from(HealthRecord::KillSwitch { path: "/etc/a\n", is_thrown });
+        let not_ready = "not ready: this agent does not act\nsource ebpf\nshadow: the kill switch /etc/a\\n is there\n";
+        for (what, record, ready) in [
+            ("a core begins", switch(true), None),
+            ("it is armed", armed, Some(false)),
+            ("it acts", switch(false), Some(true)),
+            ("it is thrown", switch(true), Some(false)),
+            ("it takes over meanwhile", armed, Some(false)),
+            ("it acts again", switch(false), Some(true)),
+            ("it takes over", armed, Some(true)),
+        ] {
+            sink.record(&record, || second(1));
+            let (is_ready, text) = lock(&health).judge(second(1));
+            assert_eq!(is_ready, ready == Some(true), "{what}");
+            assert_eq!(text == not_ready, ready == Some(false), "{what}: {text}");
+        }
     }
 
     #[test]

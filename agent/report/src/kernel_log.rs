@@ -86,7 +86,8 @@ impl KernelLog {
                 | HealthRecord::Program { .. }
                 | HealthRecord::Tampered(_)
                 | HealthRecord::Failed { .. }
-                | HealthRecord::Trouble { .. },
+                | HealthRecord::Trouble { .. }
+                | HealthRecord::KillSwitch { .. },
             )
             | Record::Startup(_)
             | Record::Observation(_)

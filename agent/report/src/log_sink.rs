@@ -14,7 +14,7 @@ use crate::record::{
     Braked, DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, Record, Refused, StartParts,
     StartupRecord, Tampered, ThresholdRecord,
 };
-use crate::text::escaped;
+use crate::text::{escaped, printable};
 
 /// A warning where `$warns`, information else.
 macro_rules! event {
@@ -279,5 +279,14 @@ fn health(record: &HealthRecord<'_>) {
             tracing::warn!(errno, "failed to {what}: {why}");
         }
         HealthRecord::Trouble { text } => tracing::warn!("{text}"),
+        HealthRecord::KillSwitch { path, is_thrown } => {
+            let path = printable(path);
+            let says = if is_thrown {
+                "is there: nothing is evicted, frozen or reclaimed; what would be is reported"
+            } else {
+                "is not there: it stops no action"
+            };
+            event!(is_thrown, kill_switch = path, is_thrown, "the kill switch {path} {says}");
+        }
     }
 }

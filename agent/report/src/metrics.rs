@@ -50,6 +50,7 @@ pub struct Metrics {
     pub(crate) source: Family<Label, Gauge>,
     pub(crate) reporter_confined: Gauge,
     pub(crate) acting: Gauge,
+    pub(crate) kill_switch: Gauge,
     pub(crate) available: Family<Label, Gauge>,
     pub(crate) memory_pressure: Gauge,
     pub(crate) pid_pressure: Gauge,
@@ -196,6 +197,7 @@ impl Metrics {
                 "1 where the reporter is refused all files, as it must be"
             ),
             acting: registered!("acting", "1 where this agent acts, 0 where it shadows"),
+            kill_switch: registered!("kill_switch", "1 while the kill switch stops every action"),
             available: registered!(
                 "memory_available",
                 "Available memory, by the kubelet's formula and by the kernel's estimate",

@@ -20,11 +20,15 @@ pub(crate) struct MetricsSink {
     pub(crate) metrics: Metrics,
     /// Its hooks, and whether they are attached.
     starting_hooks: BTreeMap<String, bool>,
+    /// The core that was armed last has the right to act.
+    may_act: bool,
+    /// The kill switch is thrown.
+    is_off: bool,
 }
 
 impl MetricsSink {
     pub(crate) const fn new(metrics: Metrics) -> Self {
-        Self { metrics, starting_hooks: BTreeMap::new() }
+        Self { metrics, starting_hooks: BTreeMap::new(), may_act: false, is_off: false }
     }
 
     pub(crate) fn record(&mut self, record: &Record<'_>) {
@@ -73,11 +77,17 @@ impl MetricsSink {
             self.metrics.hook_attached.get_or_create(&[("hook", name)]).set(attached.into());
         }
         self.metrics.source.get_or_create(&[("source", source.into())]).set(1);
-        self.metrics.acting.set(acts.into());
+        self.may_act = acts;
+        self.show_acting();
         self.metrics.workloads.set(workloads.into());
         for (part, took) in start.named() {
             self.metrics.core_start.get_or_create(&[("part", part.into())]).set(took.as_secs_f64());
         }
+    }
+
+    fn show_acting(&self) {
+        self.metrics.acting.set((self.may_act && !self.is_off).into());
+        self.metrics.kill_switch.set(self.is_off.into());
     }
 
     fn threshold(&self, record: &ThresholdRecord) {
@@ -143,9 +153,13 @@ impl MetricsSink {
         }
     }
 
-    fn health(&self, record: &HealthRecord<'_>) {
+    fn health(&mut self, record: &HealthRecord<'_>) {
         let metrics = &self.metrics;
         match *record {
+            HealthRecord::KillSwitch { path: _, is_thrown } => {
+                self.is_off = is_thrown;
+                self.show_acting();
+            }
             HealthRecord::Beat { at: _, workloads, malformed, brakes_applied, brakes_refused, brakes_repeated } => {
                 metrics.workloads.set(workloads.into());
                 store(&metrics.malformed_records, ("side", "kernel"), malformed);

@@ -21,6 +21,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::node::NodeFacts;
 use crate::acting::machine_lock;
+use crate::kill_switch::{Found, KillSwitch};
 
 /// Whether the kernel times its programs.
 const RUN_TIMES: &str = "/proc/sys/kernel/bpf_stats_enabled";
@@ -49,6 +50,8 @@ pub(super) struct Facts {
     pub(super) lowest_threshold: Option<Bytes>,
     pub(super) peers: Vec<Peer>,
     pub(super) other_acts: Option<bool>,
+    /// The kill switch and what is there; absent where none is configured.
+    pub(super) kill_switch: Option<(PathBuf, Found)>,
     /// What the configuration asks for.
     pub(super) wish: SourceChoice,
     /// How many slices the kernel side may stop.
@@ -105,6 +108,10 @@ impl Facts {
             }),
             peers: peers(),
             other_acts: is_locked(machine_lock()),
+            kill_switch: configuration.machine.kill_switch.clone().map(|path| {
+                let found = KillSwitch::new(&path).look();
+                (path, found)
+            }),
             wish: configuration.machine.source,
             in_kernel: configuration.machine.brake.in_kernel.len(),
             hidden_processes: hidden_processes(),

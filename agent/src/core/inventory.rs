@@ -7,6 +7,7 @@ mod handle;
 mod outgoing;
 mod pod_socket;
 mod schedule;
+mod switch;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::Receiver;
@@ -21,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::past::thaw_again;
 use super::suspects::{self, Suspect};
 use super::thresholds::Machine;
+use crate::kill_switch::KillSwitch;
 use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord, Tampered, fitting};
 
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
@@ -67,6 +69,8 @@ pub(super) struct Thread {
     pub(super) left: Vec<Entry>,
     /// Readable when the reporter was restarted.
     pub(super) reporter_restarted: OwnedFd,
+    /// Absent where none is configured.
+    pub(super) kill_switch: Option<KillSwitch>,
     /// By which another process sends what is known of pods and disks.
     pub(super) pods: Option<PodSocket>,
     /// Comes before [`Request::TakeOver`].
@@ -80,6 +84,7 @@ pub(super) struct Thread {
 impl Thread {
     /// Finds and opens everything for the first time, on the caller's thread.
     pub(super) fn first(&mut self) {
+        self.look_at_switch();
         self.inventory.discover(&mut self.outgoing);
         self.outgoing.publish();
     }
@@ -103,6 +108,7 @@ impl Thread {
                 // Before everything else: the watching thread waits for it below a threshold.
                 self.sight_crossing(&mut schedule);
             }
+            self.follow_switch();
             self.take_inventory(asked, &mut schedule);
             self.learn(&mut schedule);
             self.check_source(&mut schedule);
@@ -154,6 +160,8 @@ impl Thread {
         let now = monotonic();
         let (due, paused) = (schedule.next(|what| self.handle.is_asked(what)), schedule.pods.paused(now));
         let due = paused.filter(|_| self.pods.is_some()).map_or(due, |paused| paused.min(due));
+        let switch = self.kill_switch.as_ref();
+        let due = switch.and_then(KillSwitch::due).map_or(due, |look| look.min(due));
         let timeout = Timespec::try_from(due.since(now)).ok();
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.handle.as_fd(), PollFlags::IN),
@@ -161,6 +169,7 @@ impl Thread {
         ];
         let pods = self.pods.as_ref().filter(|_| paused.is_none());
         fds.extend(pods.map(|pods| PollFd::from_borrowed_fd(pods.as_fd(), PollFlags::IN)));
+        fds.extend(switch.and_then(KillSwitch::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let _ = poll(&mut fds, timeout.as_ref());
         let reporter_restarted = !fds[1].revents().is_empty();
         (self.handle.take(schedule.due(monotonic())), reporter_restarted)
@@ -250,6 +259,7 @@ impl Thread {
 
     fn report_startup(&mut self, startup_report: &mut StartupReport, schedule: &mut Schedule, first: bool) {
         let StartupReport { source, shadow, attempts, start, undone, troubles } = startup_report;
+        self.report_switch();
         let outgoing = &mut self.outgoing;
         for attempt in attempts.iter() {
             if let Some(why) = &attempt.error {

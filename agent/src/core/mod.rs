@@ -45,6 +45,7 @@ use rustix::event::{Timespec, poll};
 use crate::acting::{Claim, Locks};
 use crate::child::{ChildArguments, ensure_child_of};
 use crate::inherit;
+use crate::kill_switch::KillSwitch;
 use crate::record::StartParts;
 use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
@@ -63,8 +64,8 @@ const FILES_A_WORKLOAD: u64 = 5;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
 /// Room for updates of the inventory thread beside one for each workload: before the watching thread takes the first
-/// one, those of all slices and marks are there too.
-const OTHER_UPDATES: usize = SliceSet::MAX_SLICES + MAX_BRAKES + 1;
+/// one, those of all slices, marks and the kill switch are there too.
+const OTHER_UPDATES: usize = SliceSet::MAX_SLICES + MAX_BRAKES + 2;
 /// Frames in the watching thread's queue to the reporter, locked like all memory of this process: some fifty decisions.
 const QUEUE: usize = 1024;
 /// Frames in the inventory thread's: those of a minute.
@@ -153,6 +154,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         handle: handle.clone(),
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
+        kill_switch: configuration.machine.kill_switch.as_deref().map(KillSwitch::new),
         pods: pods.map(inventory::PodSocket::new),
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
@@ -258,9 +260,14 @@ fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Con
 }
 
 /// Where pods are; absent where nothing of them is known, so that they are no workloads.
-pub(crate) fn pod_root(configuration: &Configuration) -> Option<PodRoot> {
+pub(crate) fn pod_root_of_known(configuration: &Configuration) -> Option<PodRoot> {
+    configuration.machine.pod_facts.as_ref().map(|_| pod_root(configuration))
+}
+
+/// Where pods are.
+pub(crate) fn pod_root(configuration: &Configuration) -> PodRoot {
     let root = configuration.kubelet.settings.scalar("cgroupRoot").map_or("", |(root, _)| root);
-    configuration.machine.pod_facts.as_ref().map(|_| PodRoot(root.as_bytes().to_vec()))
+    PodRoot(root.as_bytes().to_vec())
 }
 
 /// Which cgroups are workloads, slices and slices that the kernel brakes.
@@ -275,7 +282,7 @@ fn inventory_config(
     let workloads = patterns(machine.workloads.iter().map(|workload| &workload.pattern), configuration);
     Ok(plimsoll_inventory::Config {
         root: Root::open(root.path())?,
-        patterns: Patterns { pods: pod_root(configuration), ..workloads },
+        patterns: Patterns { pods: pod_root_of_known(configuration), ..workloads },
         priorities: machine.workloads.iter().map(|workload| workload.priority).collect(),
         protected,
         slices: machine.slices.iter().map(|slice| slice.path.clone()).collect(),

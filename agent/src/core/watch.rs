@@ -17,6 +17,7 @@
 //! - [`folding`]: the kernel's own counters, made exact near a threshold.
 //! - [`enforcement`], [`freezing`], [`reclaiming`]: what is done to cgroups, and the results that come back.
 //! - [`reporting`]: the records, and which plan is reported.
+//! - [`switching`]: the kill switch.
 
 mod arming;
 mod deciding;
@@ -31,6 +32,7 @@ mod resting;
 mod sampling;
 mod schedule;
 mod scopes;
+mod switching;
 #[cfg(test)]
 mod testing;
 mod triggers;
@@ -349,6 +351,7 @@ impl Watch {
                 }
                 News::SourceLost => self.schedule.end_by(monotonic().after(END_MOST), End::SourceLost),
                 News::Thawed(cgroup) => self.enforcement.forget_thawed(cgroup),
+                News::KillSwitch(is_thrown) => self.switch(is_thrown),
                 News::Table(update) => {
                     if let Update::Workload(_, Facts { handle, .. })
                     | Update::Slice(_, Some(SliceFacts { handle, .. })) = &update

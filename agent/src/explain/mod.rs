@@ -7,6 +7,8 @@ mod pods;
 mod print;
 mod thresholds;
 
+pub(crate) use pods::{all_needed, uid_of, words};
+
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -18,7 +20,7 @@ use plimsoll_policy::kubelet::{DiskLayout, Readings};
 use plimsoll_policy::{
     Config, MemoryReading, Observation, Plan, Scope, SliceId, State, Workload, decide, ranking, text,
 };
-use plimsoll_replay::trace::Sample;
+use plimsoll_replay::trace::{Sample, Workload as Sampled};
 use plimsoll_replay::{node_stats, plan_fields, printable, workloads_of};
 use plimsoll_units::MonotonicNs;
 use serde_json::json;
@@ -107,7 +109,10 @@ fn answer<'a>(
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = MonotonicNs(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX));
     let pods = pods::answer(configuration, listed, &cgroups, &sample, reading.total, now);
-    let pod_name = |cgroup: &str| listed.of_path(cgroup).map(Pod::full_name);
+    let pod_name = |workload: &Sampled| {
+        let listed = listed.of_path(&workload.cgroup).map(Pod::full_name);
+        listed.or_else(|| observer.pod_name(workload).map(str::to_owned))
+    };
     Answer {
         policy,
         plan,
@@ -117,7 +122,7 @@ fn answer<'a>(
         cache: memory::cache(observer, &sample, &cgroups, listed),
         reserved: memory::reserved(configuration, observer),
         capacity: memory::capacity(configuration, &sample, reading, pods.as_ref()),
-        pod_names: sample.workloads.iter().map(|workload| pod_name(&workload.cgroup)).collect(),
+        pod_names: sample.workloads.iter().map(pod_name).collect(),
         oom,
         pods,
         sample,

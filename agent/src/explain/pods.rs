@@ -18,7 +18,7 @@ use crate::observe::{Figures, Observer};
 const DEEPEST: usize = 8;
 
 /// The UID in the name of a pod's cgroup, `pod` and the UID, or `kubepods-...-pod` and the UID with underscores.
-fn uid_of(name: &str) -> Option<String> {
+pub(crate) fn uid_of(name: &str) -> Option<String> {
     let uid = match name.strip_suffix(".slice") {
         Some(name) => name.rsplit_once("-pod")?.1.replace('_', "-"),
         None => name.strip_prefix("pod")?.to_owned(),
@@ -186,17 +186,21 @@ fn order(configuration: &Configuration, found: &[(&Cgroup, &Pod)], now: Monotoni
         .map(|(cgroup, pod)| pod.for_memory(cgroup.figures.working_set(), cgroup.figures.swapped, now))
         .collect();
     let plan = all_needed(&configuration.policy, &pods);
-    let verdict = |verdict: Verdict| match verdict {
+    plan.ranked.iter().map(|ranked| (ranked.workload, words(ranked.verdict))).collect()
+}
+
+/// What would become of a pod, in words.
+pub(crate) fn words(verdict: Verdict) -> String {
+    match verdict {
         Verdict::Evicted | Verdict::NotNeeded => "may be evicted".to_owned(),
         // Its grace is not cut short now.
         Verdict::EscalatedToKill => Verdict::Terminating.to_string(),
         verdict => verdict.to_string(),
-    };
-    plan.ranked.iter().map(|ranked| (ranked.workload, verdict(ranked.verdict))).collect()
+    }
 }
 
 /// What would be decided about these pods if no memory at all were left and no limit stood in the way.
-fn all_needed(policy: &Config, pods: &[Workload<'_>]) -> Plan {
+pub(crate) fn all_needed(policy: &Config, pods: &[Workload<'_>]) -> Plan {
     let config = Config {
         eviction_policy: policy.eviction_policy,
         thresholds: vec![Threshold::hard(

@@ -24,7 +24,7 @@ use disks::Disks;
 pub(crate) use disks::are_observed as disks_are_observed;
 use feed::{Core, Feed};
 use pod_file::PodFile;
-pub(crate) use pod_file::facts_of;
+pub(crate) use pod_file::{facts_of, names_of};
 
 /// How often it looks whether a file has changed.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -198,11 +198,10 @@ fn ensure_room(count: usize) -> anyhow::Result<()> {
 /// written. So they make no pod critical by themselves. A mirror is believed as far as it names what has the UID of a
 /// static pod, a hash without dashes: it does not run, and can protect only that.
 fn facts(pod: &Pod) -> PodFacts {
-    let is_hash = |uid: &&str| uid.len() == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let static_uid = pod.static_uid.as_deref().filter(is_hash);
+    let static_uid = static_uid(pod);
     let by_priority = PodSpec { priority: Some(pod.facts.priority), ..PodSpec::default() }.critical();
     PodFacts {
-        uid: Uid::of(static_uid.unwrap_or(&pod.uid)),
+        uid: cgroup_uid(pod),
         priority: pod.facts.priority,
         critical: static_uid.map(|_| Critical::Mirror).or(by_priority),
         memory_request: pod.memory_request(),
@@ -211,6 +210,32 @@ fn facts(pod: &Pod) -> PodFacts {
         started: None,
         serves_others: pod.serves_others,
     }
+}
+
+/// Of a mirror, the UID of the static pod that it stands for.
+fn static_uid(pod: &Pod) -> Option<&str> {
+    let is_hash = |uid: &&str| uid.len() == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit());
+    pod.static_uid.as_deref().filter(is_hash)
+}
+
+/// The UID in the path of its cgroup.
+fn cgroup_uid(pod: &Pod) -> Uid {
+    Uid::of(static_uid(pod).unwrap_or(&pod.uid))
+}
+
+/// The names of the same pods, `namespace/name`, as their authors wrote them. Of a list that cannot be read, none.
+pub(crate) fn names_of(bytes: &[u8]) -> HashMap<Uid, String> {
+    let mut names = HashMap::new();
+    for pod in pods_of(bytes).into_iter().flatten().flatten().filter(|pod| !pod.has_ended) {
+        let (uid, name) = (cgroup_uid(&pod), pod.full_name());
+        // That of a pod goes before that of a mirror, whose author may name any UID.
+        if static_uid(&pod).is_none() {
+            names.insert(uid, name);
+        } else {
+            names.entry(uid).or_insert(name);
+        }
+    }
+    names
 }
 
 #[cfg(test)]
@@ -355,6 +380,8 @@ mod tests {
             assert_eq!(pods.get(&facts.uid), Some(&facts));
         }
         assert_eq!(pods.len(), 3);
+        let named = |uid| names_of(text.as_bytes()).get(&Uid::of(uid)).cloned();
+        assert_eq!([named(hash), named(uid), named("3")], [Some("a".to_owned()), Some("a".to_owned()), None]);
         started.insert(Uid::of(uid), MonotonicNs(77));
         let again = facts_of(text.as_bytes(), &mut started).expect("it is in order");
         assert_eq!(again.pods[&Uid::of(uid)].started, Some(MonotonicNs(77)), "as it was found first");

@@ -69,6 +69,13 @@ pub enum HealthRecord<'a> {
         /// What, as a sentence.
         text: &'a str,
     },
+    /// Whether the kill switch stops every action. Before each [`Armed`](super::StartupRecord::Armed), and when it changes.
+    KillSwitch {
+        /// The file.
+        path: &'a str,
+        /// It is there.
+        is_thrown: bool,
+    },
 }
 
 /// What of the agent's was changed in the kernel.

@@ -282,6 +282,33 @@ fn an_armed_core_makes_it_ready_and_replaces_the_reasons_of_an_earlier_one() {
 }
 
 #[test]
+fn a_kill_switch_is_in_the_log_and_in_metrics_and_an_agent_without_the_right_to_act_stays_without() {
+    let mut reporter = reporter("", None);
+    let switch = |is_thrown| Record::from(HealthRecord::KillSwitch { path: "/etc/p/kill\u{1b}switch", is_thrown });
+    for (what, record, acting, thrown) in [
+        ("a core begins", switch(false), 0, 0),
+        ("it is armed", armed("psi", None), 1, 0),
+        ("it is thrown", switch(true), 0, 1),
+        ("the next core is armed", armed("psi", None), 0, 1),
+        ("it is taken back", switch(false), 1, 0),
+        ("another agent acts", armed("psi", Some("another agent acts")), 0, 0),
+        ("it is thrown", switch(true), 0, 1),
+        ("it is taken back", switch(false), 0, 0),
+    ] {
+        let lines = lines(&mut reporter, &[record]);
+        let text = reporter.answers().metrics();
+        for line in [format!("plimsoll_acting {acting}\n"), format!("plimsoll_kill_switch {thrown}\n")] {
+            assert!(text.contains(&line), "{what}: {line}");
+        }
+        if let Record::Health(_) = record {
+            let level = if thrown == 1 { "warn" } else { "info" };
+            assert_eq!((&lines[0]["level"], &lines[0]["is_thrown"]), (&level.into(), &(thrown == 1).into()), "{what}");
+            assert_eq!(lines[0]["kill_switch"], "/etc/p/kill\\u{1b}switch", "{what}");
+        }
+    }
+}
+
+#[test]
 fn readiness_names_memory_that_is_not_watched() {
     let mut reporter = reporter("evictionHard: {nodefs.available: 5%}\n", None);
     reporter.report(&armed("psi", None));
@@ -345,7 +372,7 @@ proptest! {
     /// Whatever is lost, doubled or out of order, and whatever names it has: nothing panics, and a line stays one.
     #[test]
     fn records_in_any_order_are_reported(
-        order in vec(0_usize..16, 0..40),
+        order in vec(0_usize..17, 0..40),
         name in vec(any::<u8>(), 0..40),
         format in prop_oneof![Just(LogFormat::Text), Just(LogFormat::Json)],
     ) {
@@ -378,6 +405,7 @@ proptest! {
                 12 => HealthRecord::Failed { what: "arm the thresholds", errno: Some(i32::MIN) }.into(),
                 13 => HealthRecord::Lost { ring: "events", count: u64::MAX }.into(),
                 14 => StartupRecord::Undone { thawed: 1, continued: 2, failed: 3, kills: 4 }.into(),
+                15 => HealthRecord::KillSwitch { path: "/a\nb", is_thrown: true }.into(),
                 _ => HealthRecord::Trouble { text: "a\nb" }.into(),
             };
             reporter.report(&record);

@@ -27,6 +27,8 @@ pub(in crate::core) enum News {
     Thawed(CgroupId),
     /// What is left on a disk, as another process says.
     Disk(DiskReading),
+    /// The kill switch is thrown, or taken back.
+    KillSwitch(bool),
 }
 
 /// Its ways out.

@@ -118,7 +118,8 @@ impl Watch {
                 self.reread_moved(now);
             }
         } else {
-            self.schedule.is_below(summary.is_evicting || trigger.crossed.is_some(), now);
+            let is_under_way = summary.is_evicting && self.enforcement.acts();
+            self.schedule.is_below(is_under_way || trigger.crossed.is_some(), now);
         }
         self.rearm(trigger, (&memory, sample.tasks), summary.is_quiet, now);
         if is_calm && self.all_stay() {

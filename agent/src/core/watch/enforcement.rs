@@ -77,6 +77,8 @@ pub(in crate::core) struct Enforcement {
     has_no_room: bool,
     /// What an agent that shadows will act with, once that is its turn.
     means: Consumer<Means>,
+    /// The kill switch is thrown: what is under way is followed up, and nothing is begun.
+    pub(super) is_off: bool,
 }
 
 impl Enforcement {
@@ -85,17 +87,17 @@ impl Enforcement {
         kernel_brake: KernelBrake,
         means: Consumer<Means>,
     ) -> Self {
-        Self { enforcer, kernel_brake, grown: Grown::none(), has_no_room: false, means }
+        Self { enforcer, kernel_brake, grown: Grown::none(), has_no_room: false, means, is_off: false }
     }
 
     /// Whether plans are carried out.
     pub(super) const fn acts(&self) -> bool {
-        self.enforcer.is_some()
+        self.enforcer.is_some() && !self.is_off
     }
 
     /// Whether what grows is frozen while deciding.
     pub(super) fn freezes(&self) -> bool {
-        self.enforcer.as_ref().is_some_and(|enforcer| enforcer.freeze)
+        self.acts() && self.enforcer.as_ref().is_some_and(|enforcer| enforcer.freeze)
     }
 
     /// Acts from here on, if the agent that acted is gone. Gives whether it does.
@@ -197,7 +199,7 @@ impl Enforcement {
 impl Watch {
     /// Takes the results in: of brakes, kills and jobs.
     pub(super) fn follow_up(&mut self, now: MonotonicNs, trigger: &mut Trigger) {
-        if !self.enforcement.acts() {
+        if self.enforcement.enforcer.is_none() {
             return;
         }
         while let Some((at, key, plan)) = self.workloads.table.next_overdue()

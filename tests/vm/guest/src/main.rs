@@ -26,6 +26,7 @@ mod hostile_bpf_tests;
 mod hostile_owner_tests;
 mod hostile_reporter_tests;
 mod hostile_tests;
+mod kill_switch_tests;
 mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;

@@ -1,0 +1,385 @@
+//! `plimsoll pods`: the pods of this machine in the order in which they would be evicted, and why one never is. Changes
+//! nothing.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use plimsoll_config::Configuration;
+use plimsoll_node::os::CgroupMode;
+use plimsoll_policy::{Verdict, Workload};
+use plimsoll_replay::trace::Workload as Sampled;
+use plimsoll_replay::{printable, workloads_of};
+use plimsoll_units::{Bytes, counted};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::explain::{all_needed, uid_of, words};
+use crate::observe::Observer;
+use crate::options::Options;
+
+const NOTES: &str = "\
+RANK 1 would be evicted first if memory were short now, by the configured evictionPolicy over a fresh sample, which shows no \
+growth. A pod without a rank would not be evicted, for the reason in VERDICT. USAGE is the working set, as the kubelet \
+computes it. - is not known.
+
+A pod's request, priority and name come from a list: `machine.podFacts`, or --pods, as `kubectl get pods -A -o json \
+--field-selector spec.nodeName=NODE` prints it. A pod that the list does not name is shown by its UID, and is never evicted.
+
+Exit codes: 0 done; 1 there are no pods here, or the list of --pods cannot be read; 2 wrong arguments or configuration.";
+
+/// Which pods, and how to print them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = NOTES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// What is known of the pods, in place of `machine.podFacts`.
+    #[arg(long, value_name = "FILE")]
+    pods: Option<PathBuf>,
+    /// How to print them.
+    #[arg(long, default_value = "table")]
+    output: Output,
+}
+
+/// How to print the pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// A line a pod.
+    Table,
+    /// The same with what is in swap, the UID and the cgroup.
+    Wide,
+    /// One object, amounts in bytes.
+    Json,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Row {
+    /// Its place in the order of eviction, from 1; absent where it would not be evicted.
+    rank: Option<u32>,
+    /// `namespace/name`, printable; absent where the list does not name it.
+    pod: Option<String>,
+    uid: String,
+    cgroup: String,
+    qos: &'static str,
+    /// Absent, as its request, where the list does not name it.
+    priority: Option<i32>,
+    request_bytes: Option<Bytes>,
+    /// Its working set.
+    usage_bytes: Option<Bytes>,
+    /// What of its memory is in swap.
+    swapped_bytes: Option<Bytes>,
+    /// What would become of it if memory were short and all pods were needed.
+    verdict: String,
+}
+
+/// Lists, prints, and gives the exit code.
+pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
+    let configuration = crate::supervisor::configuration(&arguments.options)?;
+    let mode = CgroupMode::detect();
+    if let Some(sentence) = mode.refusal() {
+        bail!("no pod can be seen: {sentence}");
+    }
+    let file = arguments.pods.as_deref();
+    let observer = Observer::of_pods(&configuration, mode.unified(), file)?;
+    let rows = rows(&configuration, &observer);
+    if rows.is_empty() {
+        bail!("{}", nowhere(&configuration));
+    }
+    let printed = match arguments.output {
+        Output::Table => table(&rows, false),
+        Output::Wide => table(&rows, true),
+        Output::Json => format!("{}\n", json!({ "pods": rows })),
+    };
+    crate::log::print(&printed);
+    for note in notes(&configuration, file, &rows) {
+        crate::log::complain(&note);
+    }
+    Ok(0)
+}
+
+/// Where pods were looked for, and what to do.
+fn nowhere(configuration: &Configuration) -> String {
+    let root = crate::core::pod_root(configuration).0;
+    let place = if root.is_empty() {
+        "at the root of the cgroups and below kubelet".to_owned()
+    } else {
+        format!("below {}, the kubelet's cgroupRoot", root.escape_ascii())
+    };
+    format!(
+        "no pod has a cgroup here: looked for kubepods.slice and kubepods {place}. Run it on a node, with the machine's \
+         cgroups mounted; where the kubelet has another cgroupRoot, name its configuration with --kubelet-config"
+    )
+}
+
+/// What to know when reading the answer.
+fn notes(configuration: &Configuration, file: Option<&Path>, rows: &[Row]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let unnamed = rows.iter().filter(|row| row.pod.is_none()).count();
+    let known = file.or(configuration.machine.pod_facts.as_deref());
+    let pods = counted(unnamed, "pod", "pods");
+    match known {
+        None => notes.push(
+            "requests, priorities and names of pods are not known: name a list of them with --pods, or in machine.podFacts"
+                .to_owned(),
+        ),
+        Some(file) if unnamed > 0 => notes.push(format!("{} does not name {pods}", file.display())),
+        Some(_) => {}
+    }
+    if file.is_some() && configuration.machine.pod_facts.is_none() {
+        notes.push("`plimsoll run` evicts pods only with machine.podFacts, which is not configured".to_owned());
+    }
+    notes
+}
+
+/// Every pod, those that would be evicted first, in that order.
+fn rows(configuration: &Configuration, observer: &Observer) -> Vec<Row> {
+    let sample = observer.sample();
+    let all = sample.workloads.iter().zip(workloads_of(&sample, configuration));
+    let (sampled, workloads): (Vec<&Sampled>, Vec<Workload<'_>>) = all.filter(|(it, _)| it.pod.is_some()).unzip();
+    let plan = all_needed(&configuration.policy, &workloads);
+    let mut rank = 0;
+    let mut row = |of: u32, verdict: Verdict| {
+        let sampled = sampled.get(of as usize)?;
+        let is_evicted = matches!(verdict, Verdict::Evicted | Verdict::NotNeeded);
+        rank += u32::from(is_evicted);
+        let name = observer.pod_name(sampled);
+        Some(Row {
+            rank: is_evicted.then_some(rank),
+            pod: name.map(printable),
+            uid: uid(sampled)?,
+            cgroup: printable(&sampled.cgroup),
+            qos: sampled.pod.as_ref()?.qos.name(),
+            priority: name.map(|_| sampled.priority),
+            request_bytes: name.map(|_| sampled.reservation_bytes),
+            usage_bytes: sampled.usage_bytes,
+            swapped_bytes: sampled.swapped_bytes,
+            verdict: words(verdict),
+        })
+    };
+    let mut rows: Vec<Row> = plan.ranked.iter().filter_map(|ranked| row(ranked.workload, ranked.verdict)).collect();
+    rows.sort_by_key(|row| row.rank.is_none());
+    rows
+}
+
+/// As it stands in the name of its cgroup.
+fn uid(sampled: &Sampled) -> Option<String> {
+    let name = sampled.cgroup.rsplit('/').next()?;
+    uid_of(name).or_else(|| Some(sampled.pod.as_ref()?.uid.clone()))
+}
+
+/// A line for each row, below a head.
+fn table(rows: &[Row], is_wide: bool) -> String {
+    let mut lines = vec![cells(is_wide, HEAD.map(str::to_owned))];
+    lines.extend(rows.iter().map(|row| cells(is_wide, row.cells())));
+    let columns = lines[0].len();
+    let widths: Vec<usize> =
+        (0..columns).map(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0)).collect();
+    let mut text = String::new();
+    for line in lines {
+        let padded: Vec<String> =
+            line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = *width)).collect();
+        text.push_str(padded.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// What the cells of a row are called.
+const HEAD: [&str; 10] = ["RANK", "POD", "QOS", "PRIORITY", "REQUEST", "USAGE", "SWAP", "UID", "CGROUP", "VERDICT"];
+/// Those that only a wide table has.
+const WIDE: core::ops::Range<usize> = 6..9;
+
+fn cells(is_wide: bool, cells: [String; 10]) -> Vec<String> {
+    let shown = |(index, cell): (usize, String)| (is_wide || !WIDE.contains(&index)).then_some(cell);
+    cells.into_iter().enumerate().filter_map(shown).collect()
+}
+
+impl Row {
+    fn cells(&self) -> [String; 10] {
+        fn text(value: Option<impl ToString>) -> String {
+            value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+        }
+        [
+            text(self.rank),
+            self.pod.as_ref().unwrap_or(&self.uid).clone(),
+            self.qos.to_owned(),
+            text(self.priority),
+            text(self.request_bytes),
+            text(self.usage_bytes),
+            text(self.swapped_bytes),
+            self.uid.clone(),
+            self.cgroup.clone(),
+            self.verdict.clone(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::tests::tree;
+
+    const MIB: u64 = 1 << 20;
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+
+    fn uid(last: char) -> String {
+        format!("01234567-89ab-cdef-0123-456789abcde{last}")
+    }
+
+    fn path(class: &str, uid: &str) -> String {
+        let uid = uid.replace('-', "_");
+        match class {
+            "" => format!("kubepods.slice/kubepods-pod{uid}.slice"),
+            class => format!("kubepods.slice/kubepods-{class}.slice/kubepods-{class}-pod{uid}.slice"),
+        }
+    }
+
+    fn pod(name: &str, uid: &str, priority: i32, memory: &str) -> String {
+        format!(
+            r#"{{"metadata": {{"name": "{name}", "namespace": "n", "uid": "{uid}"}}, "spec": {{"priority": {priority},
+            "containers": [{{"name": "c", "resources": {{"requests": {{"memory": "{memory}"}}}}}}]}}}}"#
+        )
+    }
+
+    /// Seven pods, and what is known of five of them.
+    fn node(never: &str) -> (tempfile::TempDir, Configuration, PathBuf) {
+        let dir = tree(&[
+            ("kubepods.slice", 2000 * MIB, 0, 0, 0, 0),
+            (&path("burstable", &uid('1')), 300 * MIB, 0, 100 * MIB, 0, 0),
+            (&path("burstable", &uid('2')), 400 * MIB, 0, 0, 0, 0),
+            (&path("burstable", &uid('3')), 50 * MIB, 0, 0, 0, 0),
+            (&path("besteffort", &uid('4')), 5 * MIB, 0, 0, 0, 0),
+            (&path("burstable", HASH), 60 * MIB, 0, 0, 0, 0),
+            (&path("", &uid('5')), 70 * MIB, 0, 0, 0, 0),
+            (&path("burstable", &uid('6')), 80 * MIB, 0, 0, 0, 0),
+        ]);
+        let list = format!(
+            r#"{{"items": [{}, {}, {}, {}, {}]}}"#,
+            pod("within", &uid('1'), 0, "500Mi"),
+            pod("over", &uid('2'), 9, "100Mi"),
+            pod("critical", &uid('3'), 2_000_000_000, "10Mi"),
+            pod("red\\u001b[31m\\nx\\u009b1m", &uid('5'), -7, "10Mi"),
+            pod("kept", &uid('6'), 0, "1Mi"),
+        );
+        let file = dir.path().join("pods.json");
+        std::fs::write(&file, list).expect("writable");
+        let never = format!("machine: {{never: ['{}']{never}}}", path("burstable", &uid('6')));
+        (dir, plimsoll_config::parse(&never, "f").expect("it is in order"), file)
+    }
+
+    fn listed(configuration: &Configuration, root: &Path, file: Option<&Path>) -> Vec<Row> {
+        let observer = Observer::of_pods(configuration, Some(root), file).expect("the list is in order");
+        rows(configuration, &observer)
+    }
+
+    /// The rank of a pod, what it is printed as, its verdict, and what is known of it.
+    type Said = (Option<u32>, String, String, Option<i32>, Option<u64>);
+
+    fn said(rows: &[Row]) -> Vec<Said> {
+        let said = |row: &Row| {
+            let name = row.pod.clone().unwrap_or_else(|| row.uid.clone());
+            (row.rank, name, row.verdict.clone(), row.priority, row.request_bytes.map(|it| it.0 / MIB))
+        };
+        rows.iter().map(said).collect()
+    }
+
+    #[test]
+    fn pods_stand_in_the_order_of_the_engine_and_those_that_are_never_evicted_have_a_reason() {
+        let (dir, configuration, file) = node("");
+        let rows = listed(&configuration, dir.path(), Some(&file));
+        let ranked: Vec<_> = said(&rows).into_iter().take_while(|(rank, ..)| rank.is_some()).collect();
+        let may = || "may be evicted".to_owned();
+        assert_eq!(
+            ranked,
+            [
+                (Some(1), "n/red\\u{1b}[31m\\nx\\u{9b}1m".to_owned(), may(), Some(-7), Some(10)),
+                (Some(2), "n/over".to_owned(), may(), Some(9), Some(100)),
+                (Some(3), "n/within".to_owned(), may(), Some(0), Some(500)),
+            ]
+        );
+        let mut never: Vec<_> = said(&rows).split_off(3);
+        never.sort();
+        let never_evicted = |why: &str| format!("never evicted: {why}");
+        assert_eq!(
+            never,
+            [
+                (None, uid('4'), never_evicted("a pod of which nothing is known"), None, None),
+                (None, HASH.to_owned(), never_evicted("a static pod"), None, None),
+                (None, "n/critical".to_owned(), never_evicted("critical priority"), Some(2_000_000_000), Some(10)),
+                (None, "n/kept".to_owned(), never_evicted("listed by the owner"), Some(0), Some(1)),
+            ]
+        );
+        let within = rows.iter().find(|row| row.pod.as_deref() == Some("n/within")).expect("it is there");
+        assert_eq!(
+            (within.qos, within.usage_bytes, within.swapped_bytes),
+            ("Burstable", Some(Bytes(200 * MIB)), Some(Bytes(9)))
+        );
+        assert_eq!((within.uid.clone(), within.cgroup.clone()), (uid('1'), path("burstable", &uid('1'))));
+        assert_eq!(notes(&configuration, Some(&file), &rows).len(), 2);
+        // Guaranteed pods are the last ones of that policy, though this one is over its request and its priority lowest.
+        let (dir, mut configuration, file) = node("");
+        configuration.policy.eviction_policy = plimsoll_policy::EvictionPolicy::OpenShift3;
+        let rows = listed(&configuration, dir.path(), Some(&file));
+        let last = rows.iter().rfind(|row| row.rank.is_some()).and_then(|row| row.pod.as_deref());
+        assert!(last.is_some_and(|last| last.starts_with("n/red")), "{last:?}");
+    }
+
+    #[test]
+    fn without_a_list_pods_are_shown_by_their_uids_and_nothing_unknown_is_zero() {
+        let (dir, configuration, _) = node("");
+        let rows = listed(&configuration, dir.path(), None);
+        assert_eq!(rows.len(), 7);
+        assert!(
+            rows.iter().all(|row| (row.rank, &row.pod, row.priority, row.request_bytes) == (None, &None, None, None))
+        );
+        let text = table(&rows, false);
+        let line = text.lines().find(|line| line.contains(&uid('4'))).expect("it is there");
+        let cells: Vec<&str> = line.split_whitespace().take(6).collect();
+        assert_eq!(cells, ["-", &uid('4'), "BestEffort", "-", "-", "5.0"]);
+        let notes = notes(&configuration, None, &rows);
+        assert!(notes.len() == 1 && notes[0].contains("--pods"), "{notes:?}");
+        assert!(Observer::of_pods(&configuration, Some(dir.path()), Some(Path::new("/none"))).is_err());
+    }
+
+    #[test]
+    fn the_list_may_be_that_of_the_configuration() {
+        let (dir, _, file) = node("");
+        let (_, configuration, _) = node(&format!(", podFacts: {}", file.display()));
+        let rows = listed(&configuration, dir.path(), None);
+        assert_eq!(rows.iter().filter(|row| row.pod.is_some()).count(), 5);
+        assert_eq!(notes(&configuration, None, &rows), [format!("{} does not name 2 pods", file.display())]);
+    }
+
+    #[test]
+    fn no_name_writes_a_control_character_and_columns_are_aligned() {
+        let (dir, configuration, file) = node("");
+        let rows = listed(&configuration, dir.path(), Some(&file));
+        let json = json!({ "pods": rows }).to_string();
+        for text in [table(&rows, false), table(&rows, true), json.clone()] {
+            assert!(text.chars().all(|it| it == '\n' || it.is_ascii() && !it.is_control()), "{text:?}");
+        }
+        assert!(json.starts_with(r#"{"pods":[{"#) && json.contains(r#""rank":1"#), "{json}");
+        for (is_wide, head) in
+            [(false, &["RANK", "POD", "QOS", "PRIORITY", "REQUEST", "USAGE", "VERDICT"][..]), (true, &HEAD[..])]
+        {
+            let text = table(&rows, is_wide);
+            let (first, lines) = text.split_once('\n').expect("it has a head");
+            assert_eq!(first.split_whitespace().collect::<Vec<_>>(), head);
+            let verdict = first.find("VERDICT").expect("it is the last column");
+            assert!(
+                lines.lines().all(|line| line[..verdict].ends_with("  ") && line[verdict..].starts_with(['m', 'n'])),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn where_there_are_no_pods_the_error_names_what_was_looked_for() {
+        let dir = tree(&[("system.slice", MIB, 0, 0, 0, 0)]);
+        let configuration = Configuration::default();
+        assert!(listed(&configuration, dir.path(), None).is_empty());
+        let text = nowhere(&configuration);
+        assert!(text.contains("kubepods.slice") && text.contains("--kubelet-config"), "{text}");
+    }
+}

@@ -1,0 +1,75 @@
+//! The kill switch, thrown while a process grows.
+
+use crate::agent::tail;
+use crate::cgroup::Cgroup;
+use crate::hog_tests::Hog;
+use crate::machine::wait_for;
+use crate::scenarios::counted;
+use crate::scene::{PATIENCE, Scene};
+use crate::suite::figure;
+use anyhow::{Context as _, Result, ensure};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+/// The default of `machine.killSwitch`.
+const SWITCH: &str = "/etc/plimsoll/kill-switch";
+
+/// How far below what is available the threshold is, in MiB, and what the process takes that crosses it.
+const ROOM: u64 = 96;
+const HOG: usize = 256;
+
+/// Removes the switch also where the test fails: other tests follow on this machine.
+struct Removed;
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(SWITCH);
+        let _ = fs::remove_dir("/etc/plimsoll");
+    }
+}
+
+/// The file appears, with its directory, while a process grows past the threshold: it is not killed, nor stopped by the
+/// agent or the kernel, and what would be done is reported. The file goes, and the process is killed.
+pub(crate) fn thrown_and_taken_back() -> Result<()> {
+    let removed = Removed;
+    // That of an initial file system in memory is writable by all, and then no file in it counts.
+    fs::set_permissions("/", fs::Permissions::from_mode(0o755))?;
+    ensure!(!Path::new(SWITCH).exists(), "{SWITCH} is there before the test");
+    let mut scene = Scene::set_with(ROOM, |settings| settings.kernel_brake = true)?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "20", "--hold", "300"])?;
+    hog.wait_taken(8, PATIENCE)?;
+    fs::create_dir_all(Path::new(SWITCH).parent().context("it has a directory")?)?;
+    fs::write(SWITCH, "")?;
+    let thrown = Instant::now();
+    scene.agent.wait_shadowing(PATIENCE)?;
+    figure("kill-switch", &[("shadows_after_ms", &thrown.elapsed().as_millis())]);
+    ensure!(scene.agent.killed() == 0, "the process crossed the threshold before the switch was thrown");
+    hog.wait_taken(HOG, PATIENCE).with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
+    let name = victim.name();
+    wait_for("what would be done is reported", PATIENCE, || {
+        let evicts = |plan: &serde_json::Value| {
+            let mut actions = plan["actions"].as_array().into_iter().flatten();
+            plan["shadow"] == true && actions.any(|it| it["action"] == "evict" && it["cgroup"] == name)
+        };
+        Ok(scene.agent.plans().iter().any(evicts))
+    })
+    .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
+    let (status, says) = scene.agent.get("/readyz")?;
+    ensure!(status == 503 && says.contains(SWITCH), "its readiness is {status}: {says}");
+    for (metric, value) in [("plimsoll_kill_switch ", 1.0), ("plimsoll_acting ", 0.0), ("plimsoll_kills_total ", 0.0)] {
+        let found = counted(&scene, metric)?;
+        ensure!((found - value).abs() < 0.5, "{metric}is {found}");
+    }
+    scene.settled()?;
+    let acted = |line: &&serde_json::Value| ["kill", "brake", "kernel_brake"].iter().any(|key| line[*key].is_string());
+    let lines = scene.agent.lines();
+    let acted: Vec<_> = lines.iter().filter(acted).collect();
+    ensure!(acted.is_empty() && hog.child.try_wait()?.is_none(), "it acted: {acted:?}");
+    drop(removed);
+    scene.expect_killed(&mut hog, &victim)?;
+    scene.agent.wait_ready(PATIENCE)?;
+    scene.end()
+}
