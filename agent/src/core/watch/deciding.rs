@@ -296,11 +296,11 @@ mod tests {
         let mut scene = scene(task_policy(MANY));
         scene.sample();
         let frames = scene.frames();
-        let conditions = frames.iter().filter_map(|frame| match Record::read(frame) {
+        let mut conditions = frames.iter().filter_map(|frame| match Record::read(frame) {
             Some(Record::Plan(PlanRecord::Begin { scope: Scope::Node, conditions, .. })) => Some(conditions),
             _ => None,
         });
-        assert!(conditions.last().is_some_and(|conditions| conditions.has(Condition::PidPressure)));
+        assert!(conditions.next_back().is_some_and(|conditions| conditions.has(Condition::PidPressure)));
     }
 
     #[test]

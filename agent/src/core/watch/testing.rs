@@ -58,7 +58,7 @@ pub(super) fn slice_policy(victims_per_minute: u32) -> Policy {
 
 /// The same and a hard threshold on tasks, for which so many more are missing than are available now.
 pub(super) fn task_policy(missing: i64) -> Policy {
-    let tasks = TaskLimits::open().and_then(|limits| Ok(limits.read().expect("readable"))).expect("this is Linux");
+    let tasks = TaskLimits::open().expect("this is Linux").read().expect("readable");
     let at = i64::try_from(tasks.available()).expect("no machine has as many") + missing;
     let on_tasks = Threshold::hard(Signal::PidAvailable, ThresholdAmount::At(Amount::whole(at)));
     Policy { thresholds: vec![on_tasks], ..slice_policy(10) }

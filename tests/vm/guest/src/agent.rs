@@ -43,6 +43,8 @@ fn program() -> OsString {
 pub(crate) struct Settings {
     /// The threshold: act below this many bytes available.
     pub(crate) threshold_bytes: u64,
+    /// The threshold on tasks, where there is one: act with fewer than these left.
+    pub(crate) pid_threshold: Option<u64>,
     /// `auto`, `ebpf`, `psi` or `poll`.
     pub(crate) source: &'static str,
     /// How often `poll` samples; every 10 s, as the kubelet does, unless a test changes it.
@@ -59,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) eviction_policy: Option<&'static str>,
     /// Where it is told of pods, if it is.
     pub(crate) pod_facts: Option<PathBuf>,
+    /// The kubelet's directory, if disks are observed, and the hard threshold on its file system, in bytes.
+    pub(crate) node_disk: Option<(PathBuf, u64)>,
     /// Where it writes a trace, if it does.
     pub(crate) trace: Option<PathBuf>,
     /// Where it listens; each agent of a test has its own.
@@ -76,6 +80,7 @@ impl Settings {
     pub(crate) fn with_threshold(threshold_bytes: u64) -> Self {
         Self {
             threshold_bytes,
+            pid_threshold: None,
             source: "auto",
             poll_period: "10s",
             slice_threshold_bytes: None,
@@ -84,6 +89,7 @@ impl Settings {
             victims_per_minute: 1000,
             eviction_policy: None,
             pod_facts: None,
+            node_disk: None,
             trace: None,
             port: 10_350,
             container: false,
@@ -112,6 +118,7 @@ impl Settings {
     fn to_yaml(&self) -> String {
         let Self {
             threshold_bytes,
+            pid_threshold,
             source,
             poll_period,
             slice_threshold_bytes,
@@ -121,8 +128,10 @@ impl Settings {
             port,
             ..
         } = self;
+        let on_disk = self.node_disk.as_ref().map(|(_, bytes)| format!(", nodefs.available: \"{bytes}\""));
+        let on_tasks = pid_threshold.map(|tasks| format!(", pid.available: \"{tasks}\""));
         let mut yaml = format!(
-            "evictionHard: {{memory.available: \"{threshold_bytes}\"}}
+            "evictionHard: {{memory.available: \"{threshold_bytes}\"{}{}}}
 machine:
   workloads:
     - {{match: work.slice/high, priority: 1000}}
@@ -134,8 +143,14 @@ machine:
   pollPeriod: {poll_period}
   metricsAddress: 127.0.0.1:{port}
   logFormat: json
-"
+",
+            on_disk.unwrap_or_default(),
+            on_tasks.unwrap_or_default()
         );
+        if let Some((root, _)) = &self.node_disk {
+            yaml.insert_str(0, "evictionPressureTransitionPeriod: 5s\n");
+            let _ = writeln!(yaml, "  kubeletRoot: {}", root.display());
+        }
         if let Some(policy) = self.eviction_policy {
             yaml.insert_str(0, &format!("evictionPolicy: {policy}\n"));
         }
@@ -425,6 +440,7 @@ mod tests {
     #[test]
     fn what_tests_write_is_what_the_agent_reads() {
         let settings = Settings {
+            pid_threshold: Some(50),
             source: "psi",
             poll_period: "100ms",
             slice_threshold_bytes: Some(64 << 20),
@@ -434,6 +450,7 @@ mod tests {
         };
         let read = plimsoll_config::parse(&settings.to_yaml(), "test.yaml").unwrap();
         assert_eq!(read.machine.metrics_address.port(), 10_350);
+        assert_eq!(read.policy.thresholds.len(), 2);
         assert_eq!(read.machine.source, plimsoll_config::SourceChoice::Psi);
         assert_eq!(read.machine.poll_period, Duration::from_millis(100));
         assert_eq!(read.machine.slices[0].path.as_str(), "work.slice");

@@ -6,9 +6,10 @@
 
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
-    hog_tests, hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests, kill_switch_tests,
-    machine, node_tests, pods_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death,
-    scenarios_of_memory, sense_tests, soak, surroundings_tests, systemd, systemd_tests, watchdog_tests,
+    disks_tests, hog_tests, hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests,
+    kill_switch_tests, machine, node_tests, pods_tests, process_tests, scenarios, scenarios_at_rest,
+    scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, systemd,
+    systemd_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -162,6 +163,7 @@ const TESTS: &[Test] = &[
     test("spares-page-cache", scenarios_of_memory::page_cache, 400, &[NULL_BLOCK]),
     race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     test("pods-rank-by-their-facts", pods_tests::ranked_by_facts, 400, &[]),
+    test("disk-pressure-is-reported", disks_tests::pressure, 300, &[]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("kill-switch-stops-every-action", kill_switch_tests::thrown_and_taken_back, 240, &[]),
     test("costs-little-at-rest", scenarios_at_rest::at_rest, 400, &[]),
@@ -169,6 +171,7 @@ const TESTS: &[Test] = &[
     test("clock-stepped", scenarios::clock_stepped, 240, &[]),
     test("uninterruptible-victim", scenarios::uninterruptible, 240, &[NULL_BLOCK]),
     test("fork-bomb-as-victim", scenarios::fork_bomb, 180, &[]),
+    test("fork-bomb-takes-all-tasks", process_tests::fork_bomb, 240, &[]),
     test("cgroup-gone", scenarios_of_death::cgroup_gone, 180, &[]),
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
