@@ -9,6 +9,7 @@
 #![allow(internal_features, reason = "the target has no read-modify-write on core's atomics, only the intrinsics")]
 #![feature(core_intrinsics)]
 
+mod allowance;
 mod brake;
 mod cgroup;
 mod kernel;

@@ -3,11 +3,13 @@
 use core::intrinsics::{AtomicOrdering, atomic_xadd, atomic_xchg};
 
 use aya_ebpf::{
-    bindings::{BPF_F_MMAPABLE, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use plimsoll_abi::{StallSlot, StoppedSlot, ThresholdTable, counter};
+
+use crate::allowance::Allowance;
 
 /// Wakes the reader with this very record, however full the ring buffer is.
 pub const WAKE: u64 = BPF_RB_FORCE_WAKEUP as u64;
@@ -18,6 +20,10 @@ pub const NO_WAKE: u64 = BPF_RB_NO_WAKEUP as u64;
 /// What the threshold programs compare with; the agent has it mapped.
 #[map(name = "thresholds")]
 pub static TABLE: Array<ThresholdTable> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// What each CPU may charge without a comparison. System calls only read it.
+#[map(name = "allowances")]
+pub static ALLOWANCES: PerCpuArray<Allowance> = PerCpuArray::with_max_entries(1, BPF_F_RDONLY);
 
 /// Crossed thresholds alone: no other event can fill it. A multiple of 64 KiB, the largest page size.
 #[map(name = "threshold_ring")]

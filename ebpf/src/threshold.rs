@@ -1,10 +1,10 @@
-//! The thresholds: the node's available memory and the slices' charges against the armed levels, at every charge.
+//! The thresholds: the node's available memory and the slices' charges against the armed levels, as memory is charged.
 //!
-//! `page_counter_try_charge` runs once for a batch of 64 pages, for every task in a cgroup, and for nothing in the root
-//! cgroup: [`crate::reclaim`] compares for those.
+//! `page_counter_try_charge` runs for every task in a cgroup, and for nothing in the root cgroup: [`crate::reclaim`]
+//! compares for those. It runs once for a batch of 64 pages, and in a cgroup at its own limit twice for each page: for a
+//! batch, which fails, and for the page. [`crate::allowance`] has which of its calls are compared.
 
 use aya_ebpf::{
-    EbpfContext as _,
     helpers::{
         bpf_get_current_ancestor_cgroup_id, bpf_get_current_cgroup_id, bpf_get_current_pid_tgid, bpf_ktime_get_ns,
     },
@@ -13,7 +13,7 @@ use aya_ebpf::{
 };
 use plimsoll_abi::{ABSENT, LINEAGE, NO_OFFSET, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
 
-use crate::{brake, kernel, maps};
+use crate::{allowance, brake, kernel, maps};
 
 /// Where the memory goes that crosses a threshold.
 #[derive(Clone, Copy)]
@@ -51,11 +51,7 @@ pub struct Readings {
 
 #[fentry(function = "page_counter_try_charge")]
 pub fn charge_fentry(ctx: FEntryContext) -> i32 {
-    // Read through the context: a typed pointer would forbid the arithmetic that finds the struct around the counter.
-    let arguments = ctx.as_ptr() as u64;
-    if let (Some(counter), Some(pages)) = (kernel::word(arguments), kernel::word(arguments + 8)) {
-        charge(counter, pages);
-    }
+    charge(ctx.arg(0), ctx.arg(1));
     0
 }
 
@@ -77,6 +73,7 @@ fn charge(counter: u64, pages: u64) {
         // SAFETY: a word of a map's value, aligned and alive as long as the program runs.
         unsafe { ran.write_volatile(1) };
     }
+    let Some(counter) = allowance::exceeded(table, counter, pages) else { return };
     node(table, Allocation::Charged(counter));
     slices(table, counter, pages);
 }
@@ -92,6 +89,13 @@ pub fn node(table: *mut ThresholdTable, allocation: Allocation) {
         return;
     }
     let now = readings(table);
+    if let Allocation::Charged(_) = allocation {
+        // SAFETY: as above.
+        let (kubelet, mem_available) = unsafe {
+            (maps::peek(&raw const (*table).near_kubelet), maps::peek(&raw const (*table).near_mem_available))
+        };
+        allowance::bound(now.kubelet.saturating_sub(kubelet).min(now.mem_available.saturating_sub(mem_available)));
+    }
     if generation != 0 {
         // SAFETY: as above.
         let (kubelet, mem_available) = unsafe {
@@ -168,11 +172,11 @@ fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
         if id == 0 || id != cgroup {
             continue;
         }
-        if let Some(charged_pages) = kernel::usage(ancestor)
-            && charged_pages + pages >= usage
-        {
+        let Some(charged_pages) = kernel::usage(ancestor) else { continue };
+        if charged_pages + pages >= usage {
             submit(table, slot as u64 + 1, counter, charged_pages + pages);
         }
+        allowance::bound(usage.saturating_sub(charged_pages + pages));
     }
 }
 

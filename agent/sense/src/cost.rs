@@ -73,7 +73,7 @@ pub fn verified() -> Result<Vec<(&'static str, u32)>, SenseError> {
     let mut loader = EbpfLoader::new();
     loader.btf(None);
     set_layout(&mut loader, &layout);
-    loader.override_global("KERNEL_BRAKE", &1_u32, true);
+    loader.override_global("KERNEL_BRAKE", &1_u32, true).override_global("ALLOWANCE_PARTS", &1_u64, true);
     let mut ebpf = loader.load(OBJECT).map_err(|error| failed(with_sources(&error)))?;
     let mut all = Vec::new();
     for attachment in hooks::attachments() {

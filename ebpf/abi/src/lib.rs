@@ -88,6 +88,12 @@ pub struct ThresholdTable {
     pub brake_until: u64,
     /// Not zero once the program at the charge hook ran. The agent clears it to see whether it still runs.
     pub charge_ran: u64,
+    /// Changes whenever a level does: what CPUs may charge without a comparison, by what was found before, has ended.
+    pub arming: u64,
+    /// Below this many pages by the kubelet's reading every charge is compared, for the node's threshold or the marks.
+    pub near_kubelet: u64,
+    /// The same by `MemAvailable`.
+    pub near_mem_available: u64,
     /// The slices' thresholds.
     pub slices: [SliceSlot; SLICES],
     /// The slices that are marked for the brake.
@@ -340,11 +346,11 @@ pub mod change {
 const _: () = {
     assert!(LAST_THRESHOLD as usize == SLICES);
     assert!(size_of::<SliceSlot>() == 32);
-    assert!(size_of::<ThresholdTable>() == 8 * 13 + 32 * SLICES + 32 * BRAKES);
+    assert!(size_of::<ThresholdTable>() == 8 * 16 + 32 * SLICES + 32 * BRAKES);
     assert!(size_of::<ThresholdTable>() <= 4096, "the table is mapped as one page");
     assert!(offset_of!(ThresholdTable, reclaim_generation) == 48);
     assert!(offset_of!(ThresholdTable, brake_count) == 80);
-    assert!(offset_of!(ThresholdTable, slices) == 104);
+    assert!(offset_of!(ThresholdTable, slices) == 128);
     assert!(size_of::<BrakeSlot>() == 32);
     assert!(size_of::<StoppedSlot>() == 24);
     assert!(size_of::<StallSlot>() == 24);

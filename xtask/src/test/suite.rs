@@ -55,7 +55,7 @@ const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (None, true, &["act-folds-counters", "sense-oom-in-a-cpuset-is-named"]),
 ];
 /// What runs on arm64: all that senses, what runs on every kernel, and what depends on that processor's system calls.
-const ON_ARM64: [&str; 29] = [
+const ON_ARM64: [&str; 30] = [
     "sense-kernel-facts",
     "sense-every-hook-attaches",
     "sense-verifier-takes-no-more",
@@ -63,6 +63,7 @@ const ON_ARM64: [&str; 29] = [
     "sense-kprobe-carries-the-threshold",
     "sense-full-ring-is-counted",
     "sense-node-threshold-submits-one-event",
+    "sense-far-thresholds-are-met-in-time",
     "sense-readings-agree-with-proc",
     "sense-slice-threshold-submits-an-event",
     "sense-received-data-names-its-receiver",

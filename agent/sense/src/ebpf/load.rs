@@ -14,10 +14,11 @@ use aya::{
     maps::{HashMap, Map, PerCpuArray, RingBuf},
     programs::{Program, ProgramError},
     sys::{Stats, enable_stats},
+    util::nr_cpus,
 };
 
 use super::{
-    EbpfSource,
+    EbpfSource, Near,
     counts::{Counts, loaded_programs},
     table::{Table, WORDS},
 };
@@ -71,7 +72,9 @@ impl EbpfSource {
         let braking = u32::from(can_brake.is_ok());
         let burst = u64::try_from(config.stall_burst.as_nanos()).unwrap_or(u64::MAX);
         set_layout(&mut loader, &layout);
+        let parts = allowance_parts();
         loader.override_global("STALL_BURST", &burst, true).override_global("KERNEL_BRAKE", &braking, true);
+        loader.override_global("ALLOWANCE_PARTS", &parts, true);
         if can_brake.is_ok() {
             loader.map_pin_path("stopped", config.stopped_pin.as_path());
         }
@@ -142,6 +145,9 @@ impl EbpfSource {
             packet_rings,
             can_brake,
             generation: Generation(0),
+            arming: 0,
+            near_node: Near::default(),
+            near_marks: Near::default(),
             page_bytes: rustix::param::page_size() as u64,
             #[cfg(feature = "log")]
             log,
@@ -159,6 +165,14 @@ pub(crate) fn set_layout<'a>(loader: &mut EbpfLoader<'a>, layout: &'a Layout) {
     for (name, offset) in &layout.offsets {
         loader.override_global(name, offset, true);
     }
+}
+
+/// Of how many parts of the distance to a threshold a CPU may charge one without a comparison. Where it is not known how
+/// many CPUs there can be it is zero, and every charge is compared.
+fn allowance_parts() -> u64 {
+    /// All CPUs together may charge one of so many parts.
+    const ALL: u64 = 8;
+    nr_cpus().map_or(0, |possible| ALL * possible as u64)
 }
 
 fn no_map(name: &'static str) -> SenseError {
@@ -299,7 +313,7 @@ mod tests {
         for attachment in hooks::attachments() {
             assert!(object.contains(attachment.program), "{}", attachment.program);
         }
-        for map in ["thresholds", "threshold_ring", "event_ring", "counts", "stalls", "stopped"] {
+        for map in ["thresholds", "allowances", "threshold_ring", "event_ring", "counts", "stalls", "stopped"] {
             assert!(object.contains(map), "{map}");
         }
     }

@@ -1,4 +1,4 @@
-//! The best source: programs in the kernel that compare at every charge and submit an event as a threshold is crossed.
+//! The best source: programs in the kernel that compare what is charged and submit an event as a threshold is crossed.
 
 mod counts;
 mod decode;
@@ -57,6 +57,10 @@ pub struct EbpfSource {
     stopped: HashMap<MapData, u32, [u64; 3]>,
     can_brake: Result<(), String>,
     generation: Generation,
+    /// Grows whenever a level changes.
+    arming: u64,
+    near_node: Near,
+    near_marks: Near,
     page_bytes: u64,
     counts: Arc<Counts>,
     packet_rings: PacketRings,
@@ -76,7 +80,24 @@ impl std::fmt::Debug for EbpfSource {
     }
 }
 
+/// Below how many available pages every charge is compared; zero where none has to be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Near {
+    kubelet: u64,
+    mem_available: u64,
+}
+
 impl EbpfSource {
+    /// Ends what CPUs may charge without a comparison: the last step of every change of a level.
+    fn end_allowances(&mut self) {
+        let Self { near_node, near_marks, .. } = *self;
+        self.table.store(offset_of!(ThresholdTable, near_kubelet), near_node.kubelet.max(near_marks.kubelet));
+        let near_mem_available = near_node.mem_available.max(near_marks.mem_available);
+        self.table.store(offset_of!(ThresholdTable, near_mem_available), near_mem_available);
+        self.arming += 1;
+        self.table.store(offset_of!(ThresholdTable, arming), self.arming);
+    }
+
     fn drain_thresholds(&mut self, wakes: &mut WakeList) {
         while !wakes.is_full() {
             let Some(item) = self.thresholds.next() else { return };
@@ -179,6 +200,12 @@ impl Source for EbpfSource {
         table.store(offset_of!(ThresholdTable, reclaim_generation), generation);
         table.store(offset_of!(ThresholdTable, task_generation), armed(tasks.is_some()));
         table.store(offset_of!(ThresholdTable, node_generation), armed(node.is_some()));
+        // What CPUs keep back may be folded in between two comparisons.
+        self.near_node = Near {
+            kubelet: early(kubelet, Pages(2 * kubelet_drift.0)),
+            mem_available: early(mem_available, Pages(2 * mem_available_drift.0)),
+        };
+        self.end_allowances();
         Ok(self.generation)
     }
 
@@ -202,14 +229,20 @@ impl Source for EbpfSource {
         // Off while the marks change.
         let table = &mut self.table;
         table.store(offset_of!(ThresholdTable, brake_count), 0);
+        let mut near = Near::default();
         for (index, BrakeMark { slice, level: depth, kubelet, mem_available }) in marks.iter().enumerate() {
+            let (kubelet, mem_available) = (level(*kubelet, self.page_bytes), level(*mem_available, self.page_bytes));
             let slot = offset_of!(ThresholdTable, brakes) + index * size_of::<BrakeSlot>();
             table.store(slot + offset_of!(BrakeSlot, cgroup), slice.0);
             table.store(slot + offset_of!(BrakeSlot, level), (*depth).into());
-            table.store(slot + offset_of!(BrakeSlot, kubelet), level(*kubelet, self.page_bytes));
-            table.store(slot + offset_of!(BrakeSlot, mem_available), level(*mem_available, self.page_bytes));
+            table.store(slot + offset_of!(BrakeSlot, kubelet), kubelet);
+            table.store(slot + offset_of!(BrakeSlot, mem_available), mem_available);
+            near.kubelet = near.kubelet.max(kubelet);
+            near.mem_available = near.mem_available.max(mem_available);
         }
         table.store(offset_of!(ThresholdTable, brake_count), marks.len() as u64);
+        self.near_marks = near;
+        self.end_allowances();
         Ok(())
     }
 
@@ -219,12 +252,16 @@ impl Source for EbpfSource {
 
     fn restore(&mut self) -> bool {
         let Self { table, thresholds, events, .. } = self;
-        table.restore(|ring| {
+        let changed = table.restore(|ring| {
             is_drained(match ring {
                 Ring::Thresholds => thresholds.as_fd(),
                 Ring::Events => events.as_fd(),
             })
-        })
+        });
+        if changed {
+            self.end_allowances();
+        }
+        changed
     }
 
     fn ran(&mut self) -> bool {

@@ -5,6 +5,7 @@ use crate::hog_tests::{Hog, guest};
 use crate::{machine, suite};
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_node::process;
+use plimsoll_node::zoneinfo::Zones;
 use plimsoll_sense::hooks::THRESHOLD;
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_sense::{
@@ -273,6 +274,37 @@ pub(crate) fn node_threshold_submits_one_event() -> Result<()> {
     suite::figure("charge", &[("runs", &format!("{:?}", ran.runs)), ("ns", &format!("{:?}", ran.run_time_ns))]);
     ensure!(ran.runs.is_some_and(|runs| runs > 100), "{ran:?}");
     ensure!(health.lost.iter().all(|(_, lost)| *lost == 0) && health.malformed == 0, "{health:?}");
+    Ok(())
+}
+
+/// A threshold that was far away when it was armed is met as soon as a near one, however fast all processors charge: but
+/// for a batch and what each keeps back of the counters.
+pub(crate) fn far_thresholds_are_met_in_time() -> Result<()> {
+    /// What the kernel charges at once (`MEMCG_CHARGE_BATCH`).
+    const BATCH: u64 = 64;
+    let leaf = Cgroup::create("work.slice/far")?;
+    let mut watched = Watched::new(&Config::default())?;
+    let cpus = std::thread::available_parallelism()?.get();
+    let within = Zones::read()?.drift().kubelet.0 + BATCH * cpus as u64;
+    for mib in [48, 96, 144, 192, 240] {
+        machine::wait_for("the memory of those before is back", LIMIT, || Ok(leaf.current()? < 8 * MIB))?;
+        watched.said.clear();
+        let threshold = node_threshold(mib * MIB)?;
+        let level = pages(threshold.kubelet.0).0 + threshold.kubelet_drift.0;
+        let generation =
+            watched.source.arm(&ArmedThresholds { node: Some(threshold), ..ArmedThresholds::default() })?;
+        let start = |_| Hog::start("anon", leaf.path(), usize::try_from(mib)?, &[]);
+        let _hogs: Vec<Hog> = (0..cpus).map(start).collect::<Result<_>>()?;
+        let at = watched.wait("the node's threshold", |wake| match wake {
+            Wake::ThresholdCrossed { generation: answered, kubelet_available, .. } if *answered == generation => {
+                Some(kubelet_available.0)
+            }
+            _ => None,
+        })?;
+        let late = level.saturating_sub(at);
+        suite::figure("far-threshold", &[("mib", &mib), ("late_pages", &late), ("within", &within)]);
+        ensure!(at < level && late <= within, "the event came at {at} pages for a threshold at {level}");
+    }
     Ok(())
 }
 

@@ -210,6 +210,7 @@ const TESTS: &[Test] = &[
     test("sense-kprobe-carries-the-threshold", sense_tests::kprobe_carries_the_threshold, 180, &[]),
     test("sense-full-ring-is-counted", sense_tests::full_ring_is_counted, 240, &[]),
     test("sense-node-threshold-submits-one-event", sense_tests::node_threshold_submits_one_event, 180, &[]),
+    test("sense-far-thresholds-are-met-in-time", sense_tests::far_thresholds_are_met_in_time, 180, &[]),
     test("sense-readings-agree-with-proc", sense_tests::readings_agree, 120, &[]),
     test("sense-slice-threshold-submits-an-event", sense_tests::slice_threshold_submits_an_event, 180, &[]),
     test("sense-received-data-names-its-receiver", sense_tests::received_data_names_its_receiver, 120, &[]),
