@@ -1,0 +1,107 @@
+//! Disks of a node: a file system of its own as the kubelet's directory, filled and freed.
+
+use crate::agent::tail;
+use crate::machine::wait_for;
+use crate::scene::{MIB, PATIENCE, Scene};
+use anyhow::{Context as _, Result, ensure};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Signal, kill_process};
+use std::ffi::CStr;
+use std::fs;
+use std::path::Path;
+
+/// The kubelet's directory.
+const ROOT: &str = "/run/kubelet";
+/// Its hard threshold, in MiB.
+const THRESHOLD: u64 = 16;
+/// How far below what is available the threshold on memory is, in MiB: nothing comes near to it.
+const ROOM: u64 = 128;
+
+/// A file system at the kubelet's directory, over what is mounted there already.
+struct Mounted;
+
+impl Mounted {
+    fn of(size: &CStr) -> Result<Self> {
+        mount("tmpfs", ROOT, "tmpfs", MountFlags::empty(), size).with_context(|| format!("cannot mount {ROOT}"))?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = unmount(ROOT, UnmountFlags::DETACH);
+    }
+}
+
+/// Waits until a metric has this value, which the log explains otherwise.
+fn await_metric(scene: &Scene, line: &str) -> Result<()> {
+    wait_for(line, PATIENCE, || Ok(scene.agent.get("/metrics")?.1.lines().any(|is| is == line)))
+        .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))
+}
+
+/// What the log says of the threshold and the condition, in order.
+fn said(scene: &Scene) -> Vec<&'static str> {
+    let lines = scene.agent.lines();
+    let of = |line: &serde_json::Value| match (
+        line["signal"].as_str(),
+        line["is_met"].as_bool(),
+        line["status"].as_bool(),
+    ) {
+        (Some("nodefs.available"), Some(true), _) => Some("below"),
+        (Some("nodefs.available"), Some(false), _) => Some("above"),
+        (_, _, Some(true)) if line["condition"] == "DiskPressure" => Some("pressure"),
+        (_, _, Some(false)) if line["condition"] == "DiskPressure" => Some("none"),
+        _ => None,
+    };
+    lines.iter().filter_map(of).collect()
+}
+
+/// Waits until the log ends with that, each of it once or again.
+fn await_said(scene: &Scene, end: &[&str]) -> Result<()> {
+    let ends = || {
+        let mut order = said(scene);
+        order.dedup();
+        order.ends_with(end)
+    };
+    wait_for("the log has what the metrics have", PATIENCE, || Ok(ends()))
+        .with_context(|| format!("expected {end:?}; the log ends with: {}", tail(&scene.agent.text())))
+}
+
+/// A disk that is filled beyond its threshold is reported until its transition period is over, also where services is
+/// killed meanwhile, and nothing is evicted for it. What is mounted over it later is seen.
+pub(crate) fn pressure() -> Result<()> {
+    fs::create_dir_all(ROOT)?;
+    let disk = Mounted::of(c"size=64M")?;
+    let mut scene = Scene::set_with(ROOM, |settings| settings.node_disk = Some((ROOT.into(), THRESHOLD * MIB)))?;
+    await_metric(&scene, "plimsoll_disk_read{disk=\"nodefs\"} 1")?;
+    await_metric(&scene, "plimsoll_disk_pressure 0")?;
+    await_said(&scene, &["none"])?;
+    let file = Path::new(ROOT).join("full");
+    fs::write(&file, vec![1; usize::try_from(56 * MIB)?])?;
+    await_metric(&scene, "plimsoll_disk_pressure 1")?;
+    await_said(&scene, &["none", "below", "pressure"])?;
+    kill_process(scene.agent.process("services")?, Signal::KILL)?;
+    wait_for("services reads the disk again", PATIENCE, || {
+        Ok(scene.agent.text().matches("disks are read: nodefs").count() == 2)
+    })?;
+    scene.check()?;
+    fs::remove_file(&file)?;
+    await_metric(&scene, "plimsoll_disk_pressure 0")?;
+    await_said(&scene, &["above", "pressure", "none"]).context("it lasts for a transition period")?;
+    // Less than the threshold in all.
+    let over = Mounted::of(c"size=8M")?;
+    await_metric(&scene, "plimsoll_disk_pressure 1").context("a file system that is mounted over the directory")?;
+    drop(over);
+    await_metric(&scene, "plimsoll_disk_pressure 0").context("it is gone again")?;
+    let killed = scene.agent.killed();
+    ensure!(killed == 0, "{killed} workloads were evicted: {}", scene.agent.text());
+    ensure!(scene.agent.text().contains("nothing is evicted or removed for them yet"), "the log does not say so");
+    let services = scene.agent.part("services")?;
+    let status = fs::read_to_string(format!("/proc/{services}/status"))?;
+    for expected in ["Uid:\t65525\t65525\t65525\t65525", "CapPrm:\t0000000000000000", "Seccomp:\t2", "NoNewPrivs:\t1"] {
+        ensure!(status.contains(expected), "services has no {expected:?}: {status}");
+    }
+    scene.end()?;
+    drop(disk);
+    Ok(())
+}
