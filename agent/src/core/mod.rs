@@ -258,8 +258,7 @@ fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Con
 
 /// Where pods are; absent where nothing of them is known, so that they are no workloads.
 pub(crate) fn pod_root(configuration: &Configuration) -> Option<PodRoot> {
-    let root = configuration.kubelet.settings.scalar("cgroupRoot").map_or("", |(root, _)| root);
-    configuration.machine.pod_facts.as_ref().map(|_| PodRoot(root.as_bytes().to_vec()))
+    configuration.machine.pod_facts.as_ref().map(|_| PodRoot(configuration.cgroup_root().as_bytes().to_vec()))
 }
 
 /// Which cgroups are workloads, slices and slices that the kernel brakes.

@@ -1,6 +1,7 @@
 //! The reporter: reads the records of the core, has them reported, and serves metrics and health. It may be slow, be
 //! paged out, or die: the core goes on.
 
+mod names;
 mod server;
 
 use std::fs::OpenOptions;
@@ -14,7 +15,7 @@ use plimsoll_inventory::Protected;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::{capabilities, system_calls};
 use plimsoll_report::{Log, Metrics, Reporter, TraceFiles, lock};
-use plimsoll_state::handover::{self, Handover};
+use plimsoll_state::handover::{self, ForReporter, Handover};
 use plimsoll_state::queue::{Consumer, Descriptors, FRAME};
 use plimsoll_units::Bytes;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -27,6 +28,7 @@ use crate::inherited_config;
 use crate::options::Options;
 use crate::record::Record;
 use crate::signals::Signals;
+use names::Taken;
 
 /// So many records are reported before another thread gets its turn.
 const BATCH: usize = 64;
@@ -45,7 +47,7 @@ const TRACE_SIZE: Bytes = Bytes::mib(64);
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// The socket from which the queues of each core are received.
+    /// The socket from which the queues of each core, and the ways of names of pods, are received.
     #[arg(long)]
     queues: i32,
     /// The configuration as the supervisor read it.
@@ -131,7 +133,7 @@ async fn run(
 ) -> anyhow::Result<()> {
     socket.set_nonblocking(true)?;
     let socket = UnixDatagram::from_std(socket)?;
-    let mut readers = Vec::new();
+    let (mut readers, mut names) = (Vec::new(), None::<Taken>);
     let server = server::serve(address, lock(&reporter).answers());
     tokio::pin!(server, end);
     loop {
@@ -139,16 +141,23 @@ async fn run(
             biased;
             never = &mut server => match never {},
             () = &mut end => break,
-            received = socket.async_io(Interest::READABLE, || Ok(handover::receive(&socket)?)) => received,
+            received = socket.async_io(Interest::READABLE, || Ok(handover::receive_for_reporter(&socket)?)) => received,
         };
         match received {
-            Ok(handover) => replace(&mut readers, handover, &reporter)?,
+            Ok(ForReporter::Core(handover)) => replace(&mut readers, handover, &reporter)?,
+            Ok(ForReporter::Names(way)) => {
+                // The earlier one is closed.
+                drop(names.take());
+                names = Some(Taken::from(way, &reporter)?);
+            }
             Err(error) => tracing::warn!("the queues of the core cannot be received: {error}"),
         }
     }
     // Those of a core that was just started may not have been received yet.
-    while let Ok(handover) = handover::receive(&socket) {
-        replace(&mut readers, handover, &reporter)?;
+    while let Ok(received) = handover::receive_for_reporter(&socket) {
+        if let ForReporter::Core(handover) = received {
+            replace(&mut readers, handover, &reporter)?;
+        }
     }
     readers.drain(..).for_each(Reader::end);
     lock(&reporter).close();

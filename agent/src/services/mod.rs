@@ -1,19 +1,27 @@
-//! `services`: reads what Kubernetes writes about this node's pods, and sends the core what it decides by, numbers alone.
-//! It may be slow, hang or die: the core goes on with what it was sent last.
+//! `services`: reads what Kubernetes writes about this node's pods, and asks the container runtime what they are called. It
+//! sends the core what it decides by, numbers alone, and the reporter the names. It may be slow, hang or die: both go on
+//! with what they were sent last.
 
 mod feed;
+mod names;
 mod pod_file;
+mod runtime;
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::ensure;
+use plimsoll_config::Configuration;
+use plimsoll_cri::Error;
 use plimsoll_inventory::Protected;
 use plimsoll_node::{capabilities, priority, system_calls};
 use plimsoll_report::Log;
-use plimsoll_state::handover;
+use plimsoll_state::handover::{self, ForServices};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
+use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::confine::{self, Files, SERVICES};
@@ -21,8 +29,10 @@ use crate::options::Options;
 use crate::signals::Signals;
 use crate::{inherit, inherited_config};
 use feed::{Core, Feed};
+use names::NameFeed;
 use pod_file::PodFile;
 pub(crate) use pod_file::facts_of;
+pub(crate) use runtime::runtime_sockets;
 
 /// How often it looks whether a file has changed.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -39,7 +49,7 @@ const OOM_SCORE: i16 = 1000;
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// The socket from which the way to each core is received.
+    /// The socket by which the ways to cores and reporters, and connections to the container runtime, are received.
     #[arg(long)]
     queues: i32,
     /// The configuration as the supervisor read it.
@@ -50,6 +60,12 @@ pub(crate) struct Arguments {
     supervisor: Option<i32>,
 }
 
+/// Whether the configuration gives it something to do: a list of pods, or the socket of a container runtime. A runtime
+/// that is merely found on a machine is asked nothing.
+pub(crate) fn has_work(configuration: &Configuration) -> bool {
+    configuration.machine.pod_facts.is_some() || configuration.runtime_endpoint().is_some()
+}
+
 /// Runs until SIGTERM.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
@@ -57,11 +73,11 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     let socket = inherit::take(arguments.queues)?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
     let configuration = inherited_config::configuration(&arguments.options, arguments.inherited_config, own_cgroup)?;
-    let path = configuration.machine.pod_facts.as_deref().context("there is nothing to do: no podFacts")?;
-    let file = PodFile::open(path)?;
+    ensure!(has_work(&configuration), "there is nothing to do: no podFacts, and no socket of a container runtime");
+    let file = configuration.machine.pod_facts.as_deref().map(PodFile::open).transpose()?;
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
-    troubles.extend(SERVICES.confine(Files::Read(file.directory()))?);
+    troubles.extend(SERVICES.confine(file.as_ref().map_or(Files::None, |file| Files::Read(file.directory())))?);
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
@@ -82,36 +98,63 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     runtime.block_on(async {
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
-            never = serve(socket.into(), file) => never,
+            never = serve(socket.into(), file, runtime_sockets(&configuration)) => never,
         }
     })?;
     log.finish(LAST_LINES);
     Ok(())
 }
 
-/// Reads the file whenever it changed, and sends the newest core what is known.
-async fn serve(socket: std::os::unix::net::UnixDatagram, mut file: PodFile) -> anyhow::Result<()> {
+/// Reads the file whenever it changed, asks the runtime from time to time, and sends the newest core and the newest
+/// reporter what is known.
+async fn serve(
+    socket: std::os::unix::net::UnixDatagram,
+    mut file: Option<PodFile>,
+    sockets: Result<Vec<PathBuf>, Error>,
+) -> anyhow::Result<()> {
     socket.set_nonblocking(true)?;
-    let socket = UnixDatagram::from_std(socket)?;
-    let (mut feed, mut core) = (Feed::default(), None::<Core>);
+    let socket = Arc::new(UnixDatagram::from_std(socket)?);
+    let (mut feed, mut core, mut names) = (Feed::default(), None::<Core>, NameFeed::default());
+    let sockets = sockets.unwrap_or_else(|error| {
+        tracing::warn!("{error}; the container runtime is not asked for names of pods");
+        Vec::new()
+    });
+    let (lists, mut listed_by_runtime) = mpsc::channel(1);
+    let (dial, answers) = runtime::dial(Arc::clone(&socket), &sockets);
+    if !sockets.is_empty() {
+        tokio::spawn(runtime::watch(sockets, dial, lists));
+    }
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            received = socket.async_io(Interest::READABLE, || Ok(handover::receive_one(&socket)?)) => {
-                match received.and_then(Core::new) {
-                    Ok(new) => {
-                        core = Some(new);
-                        feed.begin();
+            received = socket.async_io(Interest::READABLE, || Ok(handover::receive_for_services(&*socket)?)) => {
+                match received {
+                    Ok(ForServices::Core(way)) => match Core::new(way) {
+                        Ok(new) => {
+                            core = Some(new);
+                            feed.begin();
+                        }
+                        Err(error) => tracing::warn!("a core cannot be sent what is known of pods: {error}"),
+                    },
+                    Ok(ForServices::Names(way)) => {
+                        if let Err(error) = names.begin(way) {
+                            tracing::warn!("a reporter cannot be sent names of pods: {error}");
+                        }
                     }
-                    Err(error) => tracing::warn!("a core cannot be sent what is known of pods: {error}"),
+                    // Where there is no room, nothing waits for it.
+                    Ok(ForServices::Runtime { number, connection }) => drop(answers.try_send((number, connection))),
+                    Err(error) => tracing::warn!("what the supervisor sends cannot be received: {error}"),
                 }
             }
-            _ = tick.tick() => {
-                if let Some(pods) = file.read_changed() {
-                    feed.learn(pods);
+            _ = tick.tick(), if file.is_some() => {
+                if let Some(listed) = file.as_mut().and_then(PodFile::read_changed) {
+                    feed.learn(listed.pods);
+                    names.learn_of_file(listed.names);
                 }
             }
+            Some(listed) = listed_by_runtime.recv() => names.learn_of_runtime(listed),
+            () = names.send_next() => {}
             sent = feed.send_next(core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
                 if let Err(error) = sent {

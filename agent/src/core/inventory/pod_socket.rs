@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn messages_are_taken_some_at_a_time_and_what_is_none_is_counted() {
-        let (core, services) = handover::facts_pair().expect("sockets");
+        let (core, services) = handover::messages_pair().expect("sockets");
         let socket = PodSocket::new(core);
         let put = |bytes: &[u8]| send(&services, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok();
         let gone = PodMessage::Gone(Uid(7));
@@ -138,7 +138,7 @@ mod tests {
             max_brakes: 0,
             max_workloads: 9,
         });
-        let (core, services) = handover::facts_pair().expect("sockets");
+        let (core, services) = handover::messages_pair().expect("sockets");
         let (mut pods, mut said) = (Some(PodSocket::new(core)), Said::default());
         assert!(!learn(&mut pods, &mut inventory, &mut said) && pods.is_some());
         // The supervisor has the same end, and cannot undo this.
