@@ -3,6 +3,8 @@
 //! Small and locked in memory, so that it can do its one duty however short memory is: when the core has ended, what it
 //! froze is thawed and what it stopped is continued at once, before a new core is started.
 
+mod runtime_sockets;
+
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -35,6 +37,7 @@ use crate::service_manager;
 use crate::services;
 use crate::undo::undo_all;
 use crate::watchdog::Watchdog;
+use runtime_sockets::RuntimeSockets;
 
 /// The pause before a process is started again; it doubles,
 const PAUSE: Duration = Duration::from_millis(100);
@@ -95,8 +98,9 @@ struct Supervisor {
     reporter_restarted: OwnedFd,
     /// The way from `services` to the newest core.
     facts: Option<OwnedFd>,
-    /// By which `services` gets that.
+    /// By which `services` gets that, and asks for connections to the container runtime.
     to_services: Option<UnixDatagram>,
+    runtime_sockets: RuntimeSockets,
     signals: UnixStream,
     asked: Asked,
     log: Log,
@@ -198,7 +202,7 @@ impl Supervisor {
         let log = Log::start(configuration.machine.log_format, options.log_level(), std::io::stdout(), || {})?;
         log.install()?;
         let observes_disks = services::disks_are_observed(&configuration);
-        let needs_services = observes_disks || configuration.machine.pod_facts.is_some();
+        let needs_services = observes_disks || services::knows_pods(&configuration);
         let supervisor = Self {
             options: options.clone(),
             configured_level: options.log_level,
@@ -209,6 +213,7 @@ impl Supervisor {
             to_reporter: None,
             facts: None,
             to_services: None,
+            runtime_sockets: RuntimeSockets::of(&configuration),
             reporter_restarted: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             signals,
             asked,
@@ -275,19 +280,27 @@ impl Supervisor {
         Ok(0)
     }
 
-    /// Waits for a signal, for the queues of a new core, or for the next start.
+    /// Waits for a signal, for the queues of a new core, for a request of `services`, or for the next start.
     fn wait(&mut self) -> anyhow::Result<()> {
         let services = self.services.as_ref().and_then(|services| services.due);
         let due = [self.core.due, self.reporter.due, services].into_iter().flatten().min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
-        let timeout = [due, self.watchdog.report()].into_iter().flatten().min().map(Timespec::try_from).transpose()?;
+        // Until its pause is over, what `services` asks for wakes nothing.
+        let pause = self.to_services.as_ref().map(|_| self.runtime_sockets.pause()).filter(|pause| !pause.is_zero());
+        let due = [due, pause, self.watchdog.report()];
+        let timeout = due.into_iter().flatten().min().map(Timespec::try_from).transpose()?;
         let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
         fds.extend(self.from_core.as_ref().map(|core| PollFd::new(core, PollFlags::IN)));
+        let services = self.to_services.as_ref().filter(|_| pause.is_none());
+        fds.extend(services.map(|services| PollFd::new(services, PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno).context("cannot wait for signals"),
         }
         self.take_queues();
+        if let Some(services) = &self.to_services {
+            self.runtime_sockets.answer(services);
+        }
         let mut bytes = [0; 64];
         while self.signals.read(&mut bytes).is_ok_and(|length| length == bytes.len()) {}
         Ok(())
@@ -324,13 +337,26 @@ impl Supervisor {
     /// Has `services` send to the newest core, if both are there.
     fn hand_facts_on(&mut self) {
         let (Some(socket), Some(facts)) = (&self.to_services, &self.facts) else { return };
-        if let Err(errno) = handover::send_one(socket, facts) {
+        if let Err(errno) = handover::send_core(socket, facts) {
             // As with the reporter.
             self.to_services = None;
             if let Some(services) = self.services.as_mut().and_then(|services| services.child.as_mut()) {
                 let _ = services.kill();
             }
             tracing::warn!("services does not receive its way to the core and is killed: {errno}");
+        }
+    }
+
+    /// Gives `services` and the reporter the ends of a new way for names of pods, if both are there. Where that fails, pods
+    /// are reported without names.
+    fn hand_names_on(&self) {
+        let (Some(services), Some(reporter)) = (&self.to_services, &self.to_reporter) else { return };
+        let handed = handover::messages_pair().and_then(|(its, of_services)| {
+            handover::send_names(reporter, &its)?;
+            handover::send_names(services, &of_services)
+        });
+        if let Err(errno) = handed {
+            tracing::warn!("names of pods do not reach the reporter until it or services is started again: {errno}");
         }
     }
 
@@ -362,6 +388,7 @@ impl Supervisor {
         let to_reporter = launch(&mut self.reporter, command, |(send, receive)| (receive, send))?;
         self.to_reporter = Some(to_reporter);
         self.hand_on();
+        self.hand_names_on();
         Ok(())
     }
 
@@ -372,6 +399,7 @@ impl Supervisor {
         let to_services = launch(services, command, |(send, receive)| (receive, send))?;
         self.to_services = Some(to_services);
         self.hand_facts_on();
+        self.hand_names_on();
         Ok(())
     }
 
@@ -384,7 +412,8 @@ impl Supervisor {
             command.arg(name).arg(fd.as_raw_fd().to_string());
         }
         // Each core has a way of its own: nothing that was meant for another one is in it.
-        let facts = self.services.as_ref().map(|_| handover::facts_pair()).transpose()?;
+        let has_facts = self.observes_disks || self.configuration.machine.pod_facts.is_some();
+        let facts = has_facts.then(handover::messages_pair).transpose()?;
         if let Some((core, _)) = &facts {
             fcntl_setfd(core, FdFlags::empty())?;
             command.arg("--pods").arg(core.as_raw_fd().to_string());

@@ -71,8 +71,9 @@ pub struct Machine {
     /// read, else for /var/lib/kubelet.
     #[serde(with = "As::<Place>")]
     pub kubelet_root: Option<PathBuf>,
-    /// The socket of the container runtime, an absolute path. Empty for the kubelet's `containerRuntimeEndpoint`, where it is
-    /// read, else for the one that answers of the usual sockets.
+    /// The socket of the container runtime, an absolute path, which `run` asks for the names of pods. Empty for the kubelet's
+    /// `containerRuntimeEndpoint`, where it is read, else for the one that answers of the usual sockets, which `run` asks
+    /// with podFacts alone.
     #[serde(with = "As::<Place>")]
     pub runtime_socket: Option<PathBuf>,
 }

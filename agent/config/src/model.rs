@@ -79,6 +79,11 @@ impl Configuration {
         own.or_else(|| self.of_kubelet("containerRuntimeEndpoint").map(|(text, origin)| (text.to_owned(), origin)))
     }
 
+    /// The cgroup below which the kubelet keeps its pods (`cgroupRoot`); empty for the places that are known.
+    pub fn cgroup_root(&self) -> &str {
+        self.kubelet.settings.scalar("cgroupRoot").map_or("", |(root, _)| root)
+    }
+
     /// A text of the kubelet's that is not empty.
     fn of_kubelet(&self, key: &str) -> Option<(&str, &Origin)> {
         self.kubelet.settings.scalar(key).filter(|(text, _)| !text.is_empty())

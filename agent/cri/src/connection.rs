@@ -1,5 +1,6 @@
 //! One connection to a runtime's socket, and one call on it.
 
+use crate::dial::Dial;
 use crate::error::Error;
 use core::fmt;
 use core::pin::Pin;
@@ -12,7 +13,6 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll_units::Bytes;
 use std::path::Path;
-use tokio::net::UnixStream;
 use tonic::body::Body;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
@@ -113,9 +113,9 @@ pub(crate) struct Connection(Sender);
 
 impl Connection {
     /// Connects. Nothing was said or heard yet.
-    pub(crate) async fn open(socket: &Path) -> Result<Self, Error> {
+    pub(crate) async fn open(socket: &Path, dial: &Dial) -> Result<Self, Error> {
         let stream =
-            UnixStream::connect(socket).await.map_err(|source| Error::Connect { socket: socket.to_owned(), source })?;
+            dial.connect(socket).await.map_err(|source| Error::Connect { socket: socket.to_owned(), source })?;
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .map_err(|error| Error::NotCri { socket: socket.to_owned(), why: error.to_string() })?;

@@ -25,6 +25,7 @@
 
 mod connection;
 mod dead;
+mod dial;
 mod error;
 mod id;
 mod images;
@@ -35,6 +36,7 @@ mod sockets;
 
 pub use connection::{Call, Limits, Version};
 pub use dead::{Dead, dead_containers, dead_sandboxes};
+pub use dial::Dial;
 pub use error::Error;
 pub use id::{ContainerId, IdError, ImageId, SandboxId};
 pub use images::{Assessed, History, Kept, Rules, assess, unused};

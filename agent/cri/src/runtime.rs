@@ -1,6 +1,7 @@
 //! The calls.
 
 use crate::connection::{Call, Connection, Limits, Version};
+use crate::dial::Dial;
 use crate::error::Error;
 use crate::id::{ContainerId, ImageId, SandboxId};
 use crate::in_use::InUse;
@@ -24,6 +25,7 @@ use tonic::{Code, Status};
 pub struct Runtime {
     socket: PathBuf,
     limits: Limits,
+    dial: Dial,
     connection: Option<Connection>,
     version: Option<Version>,
 }
@@ -31,17 +33,28 @@ pub struct Runtime {
 impl Runtime {
     /// The runtime at this socket. Nothing is opened yet.
     pub fn at(socket: impl Into<PathBuf>, limits: Limits) -> Self {
-        Self { socket: socket.into(), limits, connection: None, version: None }
+        Self { socket: socket.into(), limits, dial: Dial::default(), connection: None, version: None }
     }
 
     /// The runtime at this socket, once it has said its version. [`Limits::read`] is for both.
     pub async fn connect(socket: impl Into<PathBuf>, limits: Limits) -> Result<Self, Error> {
-        let mut runtime = Self::at(socket, limits);
-        match timeout(limits.read, runtime.open()).await {
-            Ok(connection) => runtime.connection = Some(connection?),
-            Err(_) => return Err(Error::TimedOut { socket: runtime.socket, call: Call::Version, limit: limits.read }),
+        Self::at(socket, limits).answering().await
+    }
+
+    /// The same runtime over connections that are made so.
+    #[must_use]
+    pub fn through(self, dial: Dial) -> Self {
+        Self { dial, ..self }
+    }
+
+    /// The same, once it has said its version.
+    pub(crate) async fn answering(mut self) -> Result<Self, Error> {
+        let limit = self.limits.read;
+        match timeout(limit, self.open()).await {
+            Ok(connection) => self.connection = Some(connection?),
+            Err(_) => return Err(Error::TimedOut { socket: self.socket, call: Call::Version, limit }),
         }
-        Ok(runtime)
+        Ok(self)
     }
 
     /// The socket.
@@ -214,7 +227,7 @@ impl Runtime {
 
     /// A new connection on which a runtime has said its version.
     async fn open(&mut self) -> Result<Connection, Error> {
-        let connection = Connection::open(&self.socket).await?;
+        let connection = Connection::open(&self.socket, &self.dial).await?;
         let (socket, call) = (self.socket.clone(), Call::Version);
         match connection.unary(call, proto::VersionRequest {}, Limits::ONE).await {
             Ok(proto::VersionResponse { runtime_name, .. }) if runtime_name.is_empty() => {

@@ -1,6 +1,7 @@
 //! Where runtimes listen.
 
 use crate::connection::Limits;
+use crate::dial::Dial;
 use crate::error::Error;
 use crate::runtime::Runtime;
 use std::path::{Path, PathBuf};
@@ -35,9 +36,14 @@ impl Runtime {
 
     /// The same, behind one of these.
     pub async fn find_among(sockets: &[impl AsRef<Path>], limits: Limits) -> Result<Self, Error> {
+        Self::find_through(sockets, limits, &Dial::default()).await
+    }
+
+    /// The same, over connections that are made so.
+    pub async fn find_through(sockets: &[impl AsRef<Path>], limits: Limits, dial: &Dial) -> Result<Self, Error> {
         let (mut found, mut tried) = (Vec::new(), Vec::new());
         for socket in sockets {
-            match Self::connect(socket.as_ref(), limits).await {
+            match Self::at(socket.as_ref(), limits).through(dial.clone()).answering().await {
                 Ok(runtime) => found.push(runtime),
                 Err(Error::Connect { source, .. }) => tried.push(format!("{} ({source})", quoted(socket.as_ref()))),
                 Err(error) => tried.push(error.to_string()),

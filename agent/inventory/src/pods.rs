@@ -87,7 +87,8 @@ pub struct PodRoot(pub Vec<u8>);
 const KIND: &[u8] = b"kubelet";
 
 impl PodRoot {
-    fn identify<'p>(&self, path: &'p [u8]) -> Option<PodCgroup<'p>> {
+    /// The pod and the container that a path below the cgroup root belongs to.
+    pub fn identify<'p>(&self, path: &'p [u8]) -> Option<PodCgroup<'p>> {
         if self.0.is_empty() { identify(path) } else { identify_in(&self.0, path) }
     }
 

@@ -11,10 +11,10 @@ use std::time::Duration;
 use plimsoll_policy::kubelet::{Amount, Signal};
 use plimsoll_units::{Bytes, MonotonicNs};
 
+use crate::names::{Cgroup, Names};
 use crate::record::{Braked, EnforcementRecord, HealthRecord, Killed, Record};
-use crate::text::escaped;
 
-/// How many bytes of a cgroup's name there is room for: the kernel refuses records of more than some 970 bytes.
+/// How many bytes of a cgroup's path and the name of its pod there is room for: the kernel refuses records of more than some 970 bytes.
 const NAME: usize = 490;
 /// Kills that wait for their plans; where there are more, all that wait are written without figures.
 const WAITING: usize = 64;
@@ -59,6 +59,8 @@ struct Kill {
     plan: u64,
     at: MonotonicNs,
     text: String,
+    /// Its pod, to end the line.
+    pod: String,
 }
 
 /// Writes the lines.
@@ -76,9 +78,9 @@ impl KernelLog {
         Self { file, waiting: Vec::new(), unheld: None }
     }
 
-    pub(crate) fn record(&mut self, record: &Record<'_>) {
+    pub(crate) fn record(&mut self, record: &Record<'_>, names: &Names) {
         match record {
-            Record::Enforcement(record) => self.enforcement(record),
+            Record::Enforcement(record) => self.enforcement(record, names),
             Record::Health(HealthRecord::Beat { at, .. }) => self.sweep(*at),
             Record::Health(
                 HealthRecord::Inventory { .. }
@@ -98,16 +100,16 @@ impl KernelLog {
         }
     }
 
-    fn enforcement(&mut self, record: &EnforcementRecord<'_>) {
+    fn enforcement(&mut self, record: &EnforcementRecord<'_>, names: &Names) {
         match *record {
             EnforcementRecord::Brake { path, what: Braked::StillGrows(grown), at: _ } => {
-                self.unheld = Some((escaped(path), grown));
+                self.unheld = Some((names.cgroup(path).path, grown));
             }
             EnforcementRecord::Kill { plan, path, usage, at, what: Killed::Begun } => {
-                let path = escaped(path);
-                match self.unheld.take().filter(|(unheld, _)| *unheld == path) {
-                    Some((_, grown)) => self.kill_unheld(&path, grown),
-                    None => self.kill(plan, &path, usage, at),
+                let cgroup = names.cgroup(path);
+                match self.unheld.take().filter(|(unheld, _)| *unheld == cgroup.path) {
+                    Some((_, grown)) => self.kill_unheld(&cgroup, grown),
+                    None => self.kill(plan, &cgroup, usage, at),
                 }
             }
             EnforcementRecord::Brake { .. }
@@ -119,25 +121,27 @@ impl KernelLog {
     }
 
     /// A kill was begun for the figures of the plan with this number.
-    fn kill(&mut self, plan: u64, path: &str, usage: Option<Bytes>, at: MonotonicNs) {
+    fn kill(&mut self, plan: u64, cgroup: &Cgroup, usage: Option<Bytes>, at: MonotonicNs) {
         if self.waiting.len() >= WAITING {
             self.flush();
         }
         let usage = usage.map_or_else(|| "unknown".to_owned(), |usage| usage.to_string());
-        self.waiting.push(Kill { plan, at, text: format!("killed {}: usage {usage}", end(path)) });
+        let (path, pod) = named(cgroup);
+        self.waiting.push(Kill { plan, at, text: format!("killed {path}: usage {usage}"), pod });
     }
 
     /// A kill was begun because a cgroup grew by so much although it was frozen.
-    fn kill_unheld(&mut self, path: &str, grown: Bytes) {
-        self.write(&format!("killed {}: it grew {grown} while it was frozen", end(path)));
+    fn kill_unheld(&mut self, cgroup: &Cgroup, grown: Bytes) {
+        let (path, pod) = named(cgroup);
+        self.write(&format!("killed {path}: it grew {grown} while it was frozen{pod}"));
     }
 
     /// The plan with this number is known. Lines that wait for earlier ones are written without figures.
     pub(crate) fn plan(&mut self, number: u64, figures: Option<&Figures>) {
-        for Kill { plan, at: _, text } in std::mem::take(&mut self.waiting) {
+        for Kill { plan, at: _, text, pod } in std::mem::take(&mut self.waiting) {
             match figures.filter(|_| plan == number) {
-                Some(figures) => self.write(&format!("{text}, {figures}")),
-                None => self.write(&text),
+                Some(figures) => self.write(&format!("{text}, {figures}{pod}")),
+                None => self.write(&format!("{text}{pod}")),
             }
         }
     }
@@ -162,13 +166,16 @@ impl KernelLog {
     }
 }
 
-/// The end of an escaped path, which names the workload.
-fn end(path: &str) -> String {
-    let cut = path.len().saturating_sub(NAME);
-    match path.get(cut..) {
+/// The end of a cgroup's path, which names the workload, and what is said of its pod at the end of a line.
+fn named(cgroup: &Cgroup) -> (String, String) {
+    let pod = cgroup.name().map_or_else(String::new, |name| format!(", {name}"));
+    let path = &cgroup.path;
+    let cut = path.len().saturating_sub(NAME.saturating_sub(pod.len()));
+    let path = match path.get(cut..) {
         Some(end) if cut > 0 => format!("...{end}"),
-        _ => path.to_owned(),
-    }
+        _ => path.clone(),
+    };
+    (path, pod)
 }
 
 #[cfg(test)]
@@ -187,6 +194,10 @@ mod tests {
         (KernelLog::new(Some(file.try_clone().expect("a second descriptor"))), file)
     }
 
+    fn cgroup(path: &str) -> Cgroup {
+        Names::default().cgroup(path.as_bytes())
+    }
+
     const FIGURES: Figures = Figures::Memory {
         kubelet: Bytes::mib(90),
         mem_available: Some(Bytes::mib(80)),
@@ -196,12 +207,12 @@ mod tests {
     #[test]
     fn a_line_has_the_figures_of_its_own_plan() {
         let (mut log, file) = log();
-        log.kill(7, "work.slice/a", Some(Bytes::mib(300)), MonotonicNs(1));
+        log.kill(7, &cgroup("work.slice/a"), Some(Bytes::mib(300)), MonotonicNs(1));
         assert_eq!(written(&file), "");
         log.plan(7, Some(&FIGURES));
-        log.kill(8, "work.slice/b", None, MonotonicNs(2));
+        log.kill(8, &cgroup("work.slice/b"), None, MonotonicNs(2));
         log.plan(9, Some(&FIGURES));
-        log.kill_unheld("work.slice/c", Bytes::mib(3));
+        log.kill_unheld(&cgroup("work.slice/c"), Bytes::mib(3));
         assert_eq!(
             written(&file),
             "<4>plimsoll: killed work.slice/a: usage 300.0 MiB, available 90.0 MiB by the kubelet's formula \
@@ -214,25 +225,32 @@ mod tests {
     #[test]
     fn a_line_waits_for_a_second_at_most() {
         let (mut log, file) = log();
-        log.kill(7, "a", None, MonotonicNs(5));
+        log.kill(7, &cgroup("a"), None, MonotonicNs(5));
         log.sweep(MonotonicNs(1_000_000_005));
         assert_eq!(written(&file), "");
         log.sweep(MonotonicNs(1_000_000_006));
         assert_eq!(written(&file), "<4>plimsoll: killed a: usage unknown\n");
         for _ in 0..=WAITING {
-            log.kill(8, "b", None, MonotonicNs(5));
+            log.kill(8, &cgroup("b"), None, MonotonicNs(5));
         }
         assert_eq!(written(&file).lines().count(), 1 + WAITING);
     }
 
     #[test]
-    fn the_longest_name_leaves_room_for_the_figures() {
+    fn the_longest_names_leave_room_for_the_figures() {
         let (mut log, file) = log();
         let most = Bytes(u64::MAX);
-        log.kill(7, &escaped(&[b'\n'; crate::record::PATH]), Some(most), MonotonicNs(1));
-        log.plan(7, Some(&Figures::Memory { kubelet: most, mem_available: Some(most), threshold: Some(most) }));
+        let path = cgroup(&"\n".repeat(crate::record::PATH - 1)).path;
+        let [pod, container] = ["p".repeat(317), "c".repeat(63)].map(Some);
+        let figures = Figures::Memory { kubelet: most, mem_available: Some(most), threshold: Some(most) };
+        for cgroup in [Cgroup { path: path.clone(), ..Cgroup::default() }, Cgroup { path, pod, container }] {
+            log.kill(7, &cgroup, Some(most), MonotonicNs(1));
+            log.plan(7, Some(&figures));
+        }
         let text = written(&file);
-        assert!(text.len() < 900 && text.ends_with(", threshold 15.9 EiB\n"), "{text}");
-        assert_eq!(text.lines().count(), 1);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.len() < 900) && lines.len() == 2, "{text}");
+        assert!(lines[0].ends_with(", threshold 15.9 EiB") && lines[1].ends_with('c'), "{text}");
+        assert!(lines[1].contains("...") && lines[1].contains(", threshold 15.9 EiB, pod pp"), "{text}");
     }
 }

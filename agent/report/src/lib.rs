@@ -15,6 +15,7 @@ mod log_sink;
 mod log_writer;
 mod metrics;
 mod metrics_sink;
+mod names;
 mod observed;
 mod plan;
 pub mod record;
@@ -28,6 +29,7 @@ pub use answers::Answers;
 pub use fields::{nanoseconds, plan_fields, variant};
 pub use log::Log;
 pub use metrics::Metrics;
+pub use names::{NAME_MESSAGE, NameMessage, PodNames};
 pub use reporter::Reporter;
 pub use trace_files::TraceFiles;
 /// The levels of the log.

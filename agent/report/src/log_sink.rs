@@ -9,6 +9,7 @@ use plimsoll_units::{Bytes, counted};
 use serde_json::{Map, Value, json};
 
 use crate::fields::nanoseconds;
+use crate::names::{Cgroup, Names};
 use crate::plan::Draft;
 use crate::record::{
     Braked, DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, Record, Refused, StartParts,
@@ -23,15 +24,15 @@ macro_rules! event {
     };
 }
 
-pub(crate) fn record(record: &Record<'_>) {
+pub(crate) fn record(record: &Record<'_>, names: &Names) {
     match record {
         Record::Startup(record) => startup(record),
         // A plan is one line once it is complete; an observation is for a trace.
         Record::Plan(_) | Record::Observation(_) => {}
         Record::Threshold(record) => threshold(record),
         Record::Disk(record) => disk(record),
-        Record::Enforcement(record) => enforcement(record),
-        Record::Machine(record) => machine(record),
+        Record::Enforcement(record) => enforcement(record, names),
+        Record::Machine(record) => machine(record, names),
         Record::Health(record) => health(record),
     }
 }
@@ -143,13 +144,14 @@ fn amount_of(signal: Signal, amount: Amount) -> String {
     if signal.is_bytes() { whole.to_string() } else { whole.0.to_string() }
 }
 
-fn enforcement(record: &EnforcementRecord<'_>) {
+fn enforcement(record: &EnforcementRecord<'_>, names: &Names) {
     match *record {
         EnforcementRecord::Brake { path, at, what } => {
-            let path = escaped(path);
-            let message = braked(&path, what);
+            let cgroup = names.cgroup(path);
+            let message = braked(&cgroup, what);
             let warns = matches!(what, Braked::Stopped(_) | Braked::ThawFailed | Braked::Refused(_));
-            event!(warns, cgroup = path, brake = what.name(), at_ns = at.0, "{message}");
+            let Cgroup { path, pod, container } = cgroup;
+            event!(warns, cgroup = path, pod, container, brake = what.name(), at_ns = at.0, "{message}");
         }
         EnforcementRecord::StoppedInKernel { pid, slice, at } => tracing::info!(
             pid,
@@ -159,11 +161,14 @@ fn enforcement(record: &EnforcementRecord<'_>) {
             "the kernel stopped process {pid} at the threshold"
         ),
         EnforcementRecord::Kill { plan, path, usage, at, what } => {
-            let path = escaped(path);
-            let message = killed(&path, what);
+            let cgroup = names.cgroup(path);
+            let message = killed(&cgroup, what);
+            let Cgroup { path, pod, container } = cgroup;
             event!(
                 matches!(what, Killed::Again(_) | Killed::Stuck(_) | Killed::Refused(_)),
                 cgroup = path,
+                pod,
+                container,
                 kill = what.name(),
                 plan,
                 usage_bytes = usage.map(|bytes| bytes.0),
@@ -182,30 +187,30 @@ fn enforcement(record: &EnforcementRecord<'_>) {
     }
 }
 
-fn braked(path: &str, what: Braked) -> String {
+fn braked(cgroup: &Cgroup, what: Braked) -> String {
     match what {
-        Braked::Frozen => format!("{path} is frozen"),
+        Braked::Frozen => format!("{cgroup} is frozen"),
         Braked::Stopped(processes) => format!(
-            "{} of {path} stopped one by one, because its freeze waits for writes to other cgroups",
+            "{} of {cgroup} stopped one by one, because its freeze waits for writes to other cgroups",
             counted(processes, "process", "processes")
         ),
-        Braked::Thawed(held) => format!("{path} is thawed after {held:?}"),
-        Braked::StillGrows(grown) => format!("{path} was frozen and grew {grown}"),
-        Braked::Gone => format!("{path} was removed while it was frozen"),
-        Braked::Refused(why) => format!("{path} was not frozen: {why}"),
-        Braked::ThawFailed => format!("{path} could not be thawed; it is tried again"),
+        Braked::Thawed(held) => format!("{cgroup} is thawed after {held:?}"),
+        Braked::StillGrows(grown) => format!("{cgroup} was frozen and grew {grown}"),
+        Braked::Gone => format!("{cgroup} was removed while it was frozen"),
+        Braked::Refused(why) => format!("{cgroup} was not frozen: {why}"),
+        Braked::ThawFailed => format!("{cgroup} could not be thawed; it is tried again"),
     }
 }
 
-fn killed(path: &str, what: Killed) -> String {
+fn killed(cgroup: &Cgroup, what: Killed) -> String {
     match what {
-        Killed::Begun => format!("killed {path}"),
-        Killed::Asked(grace) => format!("{path} was asked to terminate within {grace:?}"),
-        Killed::Gone => format!("{path} was removed or empty before it was killed"),
-        Killed::Again(grown) => format!("{path} grew by {grown} after it was killed, and was killed again"),
-        Killed::Emptied(took, _) => format!("{path} is empty after {took:?}"),
-        Killed::Stuck(_) => format!("{path} does not terminate; its memory does not count as coming back"),
-        Killed::Refused(why) => format!("{path} was not killed: {why}"),
+        Killed::Begun => format!("killed {cgroup}"),
+        Killed::Asked(grace) => format!("{cgroup} was asked to terminate within {grace:?}"),
+        Killed::Gone => format!("{cgroup} was removed or empty before it was killed"),
+        Killed::Again(grown) => format!("{cgroup} grew by {grown} after it was killed, and was killed again"),
+        Killed::Emptied(took, _) => format!("{cgroup} is empty after {took:?}"),
+        Killed::Stuck(_) => format!("{cgroup} does not terminate; its memory does not count as coming back"),
+        Killed::Refused(why) => format!("{cgroup} was not killed: {why}"),
     }
 }
 
@@ -217,7 +222,7 @@ const fn left(what: Killed) -> Option<Bytes> {
     }
 }
 
-fn machine(record: &MachineRecord<'_>) {
+fn machine(record: &MachineRecord<'_>, names: &Names) {
     match *record {
         MachineRecord::Oom { at, pid, cgroup, resident, scope } => tracing::warn!(
             at_ns = at.0,
@@ -232,7 +237,7 @@ fn machine(record: &MachineRecord<'_>) {
             tracing::warn!(tasks = count, at_ns = at.0, pid, "{count} tasks exist, close to the limit of tasks");
         }
         MachineRecord::Suspect { pid, name, cgroup, resident, huge_pages, packet_rings } => {
-            let (name, cgroup) = (escaped(name), escaped(cgroup));
+            let (name, cgroup) = (escaped(name), names.cgroup(cgroup));
             let charged_to_none = [(huge_pages, "huge pages"), (packet_rings, "rings of packet sockets")];
             let held: Vec<String> = charged_to_none
                 .iter()
@@ -247,10 +252,13 @@ fn machine(record: &MachineRecord<'_>) {
                     "process {pid} ({name}) in /{cgroup} holds {held}charged to no cgroup, and {resident} beside that"
                 )
             };
+            let Cgroup { path, pod, container } = cgroup;
             tracing::warn!(
                 pid,
                 name,
-                cgroup,
+                cgroup = path,
+                pod,
+                container,
                 resident_bytes = resident.0,
                 huge_pages_bytes = huge_pages.0,
                 packet_rings_bytes = packet_rings.0,

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use crate::fields::{nanoseconds as ns, plan_fields, variant};
 use crate::kernel_log::Figures;
+use crate::names::Cgroup;
 use crate::record::{Cause, PlanRecord};
-use crate::text::escaped;
 use crate::trace::Reported;
 
 /// A plan of which parts are still to come.
@@ -23,8 +23,8 @@ pub(crate) struct Draft {
     awake: MonotonicNs,
     pub(crate) shadow: bool,
     pub(crate) plan: Plan,
-    /// Candidates' paths, escaped.
-    paths: BTreeMap<u32, String>,
+    /// The candidates.
+    cgroups: BTreeMap<u32, Cgroup>,
 }
 
 impl Draft {
@@ -63,7 +63,7 @@ impl Draft {
         plan.attribution = attribution;
         plan.overlooked = overlooked;
         plan.recheck_at = recheck_at;
-        Some(Self { number, cause, crossed, awake, shadow, plan, paths: BTreeMap::new() })
+        Some(Self { number, cause, crossed, awake, shadow, plan, cgroups: BTreeMap::new() })
     }
 
     pub(crate) fn threshold(&mut self, status: ThresholdStatus, acting: bool) {
@@ -73,8 +73,8 @@ impl Draft {
         self.plan.thresholds.push(status);
     }
 
-    pub(crate) fn ranked(&mut self, ranked: Ranked, path: &[u8]) {
-        self.paths.insert(ranked.workload, escaped(path));
+    pub(crate) fn ranked(&mut self, ranked: Ranked, cgroup: Cgroup) {
+        self.cgroups.insert(ranked.workload, cgroup);
         self.plan.ranked.push(ranked);
     }
 
@@ -88,7 +88,7 @@ impl Draft {
 
     /// Every workload that is acted on is named: no part of that was lost.
     pub(crate) fn is_whole(&self) -> bool {
-        self.plan.victims().all(|victim| self.paths.contains_key(&victim))
+        self.plan.victims().all(|victim| self.cgroups.contains_key(&victim))
     }
 
     /// The figures that its kills are reported with.
@@ -102,14 +102,19 @@ impl Draft {
         Some(Figures::Memory { kubelet, mem_available, threshold: acting.map(|status| status.at.to_bytes()) })
     }
 
-    fn name(&self, candidate: u32) -> String {
-        self.paths.get(&candidate).map_or("?", String::as_str).to_owned()
+    fn path(&self, candidate: u32) -> String {
+        self.cgroups.get(&candidate).map_or("?", |cgroup| &cgroup.path).to_owned()
     }
 
-    /// One line, with every number that led to it.
+    /// One line, with every number that led to it, and with the names of pods.
     pub(crate) fn line(&self, configuration: &Configuration) -> String {
+        let name = |candidate| self.cgroups.get(&candidate).map_or_else(|| "?".to_owned(), Cgroup::to_string);
+        self.line_with(configuration, name)
+    }
+
+    fn line_with(&self, configuration: &Configuration, name: impl Fn(u32) -> String) -> String {
         let done = if self.shadow { "shadow, not done: " } else { "" };
-        let line = text::line(&configuration.policy, &self.plan, |workload| self.name(workload));
+        let line = text::line(&configuration.policy, &self.plan, name);
         let why = match self.cause {
             Cause::Threshold => "a threshold was crossed",
             Cause::Reclaim => "reclaim began",
@@ -122,13 +127,13 @@ impl Draft {
         format!("{done}{line}; sampled because {why}{woke}, decided after {:?}", self.plan.made.since(self.awake))
     }
 
-    /// The plan as a trace has it.
+    /// The plan as a trace has it: without names, which no replay of the trace would have.
     pub(crate) fn reported(&self, configuration: &Configuration) -> Reported {
         Reported {
             at_ns: self.plan.taken,
             slice: self.slice(configuration).map(str::to_owned),
-            line: self.line(configuration),
-            plan: plan_fields(&configuration.policy, &self.plan, self.slice(configuration), |it| self.name(it)),
+            line: self.line_with(configuration, |it| self.path(it)),
+            plan: plan_fields(&configuration.policy, &self.plan, self.slice(configuration), |it| self.path(it)),
         }
     }
 
@@ -148,9 +153,19 @@ impl Draft {
 
     /// Every number by its name and unit.
     pub(crate) fn fields(&self, configuration: &Configuration) -> Map<String, Value> {
-        let Self { number, cause, crossed, awake, shadow, plan, paths: _ } = self;
+        let Self { number, cause, crossed, awake, shadow, plan, cgroups } = self;
         let slice = self.slice(configuration);
-        let mut fields = plan_fields(&configuration.policy, plan, slice, |workload| self.name(workload));
+        let mut fields = plan_fields(&configuration.policy, plan, slice, |workload| self.path(workload));
+        for list in ["actions", "candidates"] {
+            let entries = fields.get_mut(list).and_then(Value::as_array_mut);
+            for entry in entries.into_iter().flatten().filter_map(Value::as_object_mut) {
+                let cgroup = cgroups.values().find(|cgroup| entry.get("cgroup").is_some_and(|it| *it == cgroup.path));
+                if let Some(Cgroup { pod: Some(pod), container, .. }) = cgroup {
+                    entry.insert("pod".to_owned(), json!(pod));
+                    entry.insert("container".to_owned(), json!(container));
+                }
+            }
+        }
         let own = [
             ("plan", json!(number)),
             ("cause", json!(variant(cause).0)),

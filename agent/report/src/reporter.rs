@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use plimsoll_config::Configuration;
+use plimsoll_inventory::PodRoot;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_state::queue::Losses;
@@ -16,6 +17,7 @@ use crate::kernel_log::KernelLog;
 use crate::log_sink;
 use crate::metrics::{Metrics, count};
 use crate::metrics_sink::MetricsSink;
+use crate::names::Names;
 use crate::plan::Draft;
 use crate::record::{PlanRecord, Record};
 use crate::trace::Entry;
@@ -26,6 +28,9 @@ pub struct Reporter {
     configuration: Configuration,
     /// Of which parts are still to come.
     draft: Option<Draft>,
+    names: Names,
+    /// It was said that names were left out.
+    lacks_names: bool,
     kernel_log: KernelLog,
     metrics: MetricsSink,
     health: HealthSink,
@@ -43,6 +48,8 @@ impl Reporter {
         memory: Option<MemInfo>,
     ) -> Self {
         Self {
+            names: Names::new(PodRoot(configuration.cgroup_root().as_bytes().to_vec())),
+            lacks_names: false,
             configuration,
             draft: None,
             kernel_log: KernelLog::new(kernel_log),
@@ -82,6 +89,17 @@ impl Reporter {
         metrics.malformed_records.get_or_create(&[("side", "agent".to_owned())]).inc_by(damaged);
     }
 
+    /// Takes in what another process sends of the names of pods. What is no message, or too much, is left out.
+    pub fn take_names(&mut self, message: &[u8]) {
+        if let Err(left_out) = self.names.take(message)
+            && !self.lacks_names
+        {
+            // Once: whoever sends them could go on.
+            self.lacks_names = true;
+            tracing::warn!("{left_out}");
+        }
+    }
+
     /// The records of the core with this process follow.
     pub fn follow(&mut self, process: OwnedFd) {
         self.health.follow(process);
@@ -106,8 +124,8 @@ impl Reporter {
         }
         self.health.record(record, self.clock);
         self.metrics.record(record);
-        self.kernel_log.record(record);
-        log_sink::record(record);
+        self.kernel_log.record(record, &self.names);
+        log_sink::record(record, &self.names);
     }
 
     /// Takes in a part of a plan, and reports the plan once it is complete. One whose beginning was lost is not
@@ -123,7 +141,11 @@ impl Reporter {
                 self.draft = Draft::begin(record);
             }
             PlanRecord::Threshold { status, acting } => drop(draft.map(|draft| draft.threshold(status, acting))),
-            PlanRecord::Ranked { ranked, path } => drop(draft.map(|draft| draft.ranked(ranked, path))),
+            PlanRecord::Ranked { ranked, path } => {
+                if let Some(draft) = draft {
+                    draft.ranked(ranked, self.names.cgroup(path));
+                }
+            }
             PlanRecord::Action(action) => drop(draft.map(|draft| draft.action(action))),
             PlanRecord::End => match self.draft.take() {
                 Some(draft) => {

@@ -266,8 +266,7 @@ pub(crate) fn pod_root_of_known(configuration: &Configuration) -> Option<PodRoot
 
 /// Where pods are.
 pub(crate) fn pod_root(configuration: &Configuration) -> PodRoot {
-    let root = configuration.kubelet.settings.scalar("cgroupRoot").map_or("", |(root, _)| root);
-    PodRoot(root.as_bytes().to_vec())
+    PodRoot(configuration.cgroup_root().as_bytes().to_vec())
 }
 
 /// Which cgroups are workloads, slices and slices that the kernel brakes.

@@ -1,6 +1,7 @@
 //! The reporter: reads the records of the core, has them reported, and serves metrics and health. It may be slow, be
 //! paged out, or die: the core goes on.
 
+mod names;
 mod server;
 
 use std::fs::OpenOptions;
@@ -14,7 +15,7 @@ use plimsoll_inventory::Protected;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::{capabilities, system_calls};
 use plimsoll_report::{Log, Metrics, Reporter, TraceFiles, lock};
-use plimsoll_state::handover::{self, Handover};
+use plimsoll_state::handover::{self, ForReporter, Handover};
 use plimsoll_state::queue::{Consumer, Descriptors, FRAME};
 use plimsoll_units::Bytes;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -25,6 +26,7 @@ use crate::child::ChildArguments;
 use crate::confine::{self, Files, REPORTER};
 use crate::record::Record;
 use crate::signals::Signals;
+use names::Taken;
 
 /// So many records are reported before another thread gets its turn.
 const BATCH: usize = 64;
@@ -113,7 +115,7 @@ async fn run(
 ) -> anyhow::Result<()> {
     socket.set_nonblocking(true)?;
     let socket = UnixDatagram::from_std(socket)?;
-    let mut readers = Vec::new();
+    let (mut readers, mut names) = (Vec::new(), None::<Taken>);
     let server = server::serve(address, lock(&reporter).answers());
     tokio::pin!(server, end);
     loop {
@@ -121,16 +123,23 @@ async fn run(
             biased;
             never = &mut server => match never {},
             () = &mut end => break,
-            received = socket.async_io(Interest::READABLE, || Ok(handover::receive(&socket)?)) => received,
+            received = socket.async_io(Interest::READABLE, || Ok(handover::receive_for_reporter(&socket)?)) => received,
         };
         match received {
-            Ok(handover) => replace(&mut readers, handover, &reporter)?,
+            Ok(ForReporter::Core(handover)) => replace(&mut readers, handover, &reporter)?,
+            Ok(ForReporter::Names(way)) => {
+                // The earlier one is closed.
+                drop(names.take());
+                names = Some(Taken::from(way, &reporter)?);
+            }
             Err(error) => tracing::warn!("the queues of the core cannot be received: {error}"),
         }
     }
     // Those of a core that was just started may not have been received yet.
-    while let Ok(handover) = handover::receive(&socket) {
-        replace(&mut readers, handover, &reporter)?;
+    while let Ok(received) = handover::receive_for_reporter(&socket) {
+        if let ForReporter::Core(handover) = received {
+            replace(&mut readers, handover, &reporter)?;
+        }
     }
     readers.drain(..).for_each(Reader::end);
     lock(&reporter).close();

@@ -111,7 +111,7 @@ mod tests {
         runtime.block_on(async {
             let mut feed = Feed::default();
             let connect = || {
-                let (ours, theirs) = handover::facts_pair().expect("sockets");
+                let (ours, theirs) = handover::messages_pair().expect("sockets");
                 (Core::new(ours).expect("a runtime"), theirs)
             };
             let received = async |feed: &mut Feed, core: &Core, socket: &OwnedFd| {

@@ -1,20 +1,27 @@
-//! `services`: reads what Kubernetes writes about this node's pods, and what is left on its disks, and sends the core what
-//! it decides by, numbers alone. It may be slow, hang or die: the core goes on with what it was sent last of pods, and
-//! without figures of disks.
+//! `services`: reads what Kubernetes writes about this node's pods, and what is left on its disks, and asks the container
+//! runtime what pods are called. It sends the core what it decides by, numbers alone, and the reporter the names. It may be
+//! slow, hang or die: both go on with what they were sent last, and the core without figures of disks.
 
 mod disks;
 mod feed;
+mod names;
 mod pod_file;
+mod runtime;
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll_config::Configuration;
+use plimsoll_cri::Error;
 use plimsoll_inventory::{DiskReading, Protected};
 use plimsoll_node::{capabilities, priority, system_calls};
 use plimsoll_report::Log;
-use plimsoll_state::handover;
+use plimsoll_state::handover::{self, ForServices};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
+use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::child::ChildArguments;
@@ -23,8 +30,10 @@ use crate::signals::Signals;
 use disks::Disks;
 pub(crate) use disks::are_observed as disks_are_observed;
 use feed::{Core, Feed};
+use names::NameFeed;
 use pod_file::PodFile;
 pub(crate) use pod_file::{facts_of, names_of};
+pub(crate) use runtime::runtime_sockets;
 
 /// How often it looks whether a file has changed.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -44,6 +53,12 @@ pub(crate) struct Arguments {
     /// What is left on disks is read.
     #[arg(long)]
     disks: bool,
+}
+
+/// Whether it has names to find or facts to read: by a list of pods, or the socket of a container runtime. A runtime that is
+/// merely found on a machine is not asked for names.
+pub(crate) fn knows_pods(configuration: &Configuration) -> bool {
+    configuration.machine.pod_facts.is_some() || configuration.runtime_endpoint().is_some()
 }
 
 /// Runs until SIGTERM.
@@ -83,41 +98,65 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
         let disks = sources.map(Disks::start).transpose()?;
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
-            never = serve(socket.into(), file, disks) => never,
+            never = serve(socket.into(), file, disks, runtime_sockets(&configuration)) => never,
         }
     })?;
     log.finish(LAST_LINES);
     Ok(())
 }
 
-/// Reads the file whenever it changed, and the disks, and sends the newest core what is known.
+/// Reads the file whenever it changed, and the disks, asks the runtime from time to time, and sends the newest core and the
+/// newest reporter what is known.
 async fn serve(
     socket: std::os::unix::net::UnixDatagram,
     mut file: Option<PodFile>,
     mut disks: Option<Disks>,
+    sockets: Result<Vec<PathBuf>, Error>,
 ) -> anyhow::Result<()> {
     socket.set_nonblocking(true)?;
-    let socket = UnixDatagram::from_std(socket)?;
-    let (mut feed, mut core) = (Feed::default(), None::<Core>);
+    let socket = Arc::new(UnixDatagram::from_std(socket)?);
+    let (mut feed, mut core, mut names) = (Feed::default(), None::<Core>, NameFeed::default());
+    let sockets = sockets.unwrap_or_else(|error| {
+        tracing::warn!("{error}; the container runtime is not asked for names of pods");
+        Vec::new()
+    });
+    let (lists, mut listed_by_runtime) = mpsc::channel(1);
+    let (dial, answers) = runtime::dial(Arc::clone(&socket), &sockets);
+    if !sockets.is_empty() {
+        tokio::spawn(runtime::watch(sockets, dial, lists));
+    }
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            received = socket.async_io(Interest::READABLE, || Ok(handover::receive_one(&socket)?)) => {
-                match received.and_then(Core::new) {
-                    Ok(new) => {
-                        core = Some(new);
-                        feed.begin();
+            received = socket.async_io(Interest::READABLE, || Ok(handover::receive_for_services(&*socket)?)) => {
+                match received {
+                    Ok(ForServices::Core(way)) => match Core::new(way) {
+                        Ok(new) => {
+                            core = Some(new);
+                            feed.begin();
+                        }
+                        Err(error) => tracing::warn!("a core cannot be sent what is known of pods and disks: {error}"),
+                    },
+                    Ok(ForServices::Names(way)) => {
+                        if let Err(error) = names.begin(way) {
+                            tracing::warn!("a reporter cannot be sent names of pods: {error}");
+                        }
                     }
-                    Err(error) => tracing::warn!("a core cannot be sent what is known of pods and disks: {error}"),
+                    // Where there is no room, nothing waits for it.
+                    Ok(ForServices::Runtime { number, connection }) => drop(answers.try_send((number, connection))),
+                    Err(error) => tracing::warn!("what the supervisor sends cannot be received: {error}"),
                 }
             }
             _ = tick.tick(), if file.is_some() => {
-                if let Some(pods) = file.as_mut().and_then(PodFile::read_changed) {
-                    feed.learn(pods);
+                if let Some(listed) = file.as_mut().and_then(PodFile::read_changed) {
+                    feed.learn(listed.pods);
+                    names.learn_of_file(listed.names);
                 }
             }
             readings = next(&mut disks) => feed.measure(readings),
+            Some(listed) = listed_by_runtime.recv() => names.learn_of_runtime(listed),
+            () = names.send_next() => {}
             sent = feed.send_next(core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
                 if let Err(error) = sent {

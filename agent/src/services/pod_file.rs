@@ -14,9 +14,11 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_pods::{Pod, ReadError, pods_of};
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{Critical, PodSpec};
+use plimsoll_report::PodNames;
 use plimsoll_units::MonotonicNs;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 
+use super::runtime::Named;
 use crate::confine::SERVICES;
 
 /// The longest file, in bytes: that of 4,096 pods with several containers each.
@@ -73,20 +75,19 @@ impl PodFile {
 
     /// What it says, where it changed and can be read. Where it cannot, that is logged once, and what it said before
     /// holds.
-    pub(super) fn read_changed(&mut self) -> Option<BTreeMap<Uid, PodFacts>> {
+    pub(super) fn read_changed(&mut self) -> Option<Listed> {
         match self.read() {
             Ok(None) => None,
             Ok(Some(listed)) => {
                 self.report_unread(&listed);
-                let (pods, path) = (listed.pods, self.path.display());
-                let count = pods.len();
+                let (count, path) = (listed.pods.len(), self.path.display());
                 if self.trouble.take().is_some() || !self.was_read {
                     tracing::info!(pods = count, "{count} pods are known from {path}");
                 } else {
                     tracing::debug!(pods = count, "{count} pods are known from {path}, which changed");
                 }
                 self.was_read = true;
-                Some(pods)
+                Some(listed)
             }
             Err(error) => {
                 let trouble = format!("{error:#}");
@@ -138,6 +139,8 @@ impl PodFile {
 pub(crate) struct Listed {
     /// Of each that has not ended, by the UID of its cgroup.
     pub(crate) pods: BTreeMap<Uid, PodFacts>,
+    /// What each of these is called.
+    pub(crate) names: Named,
     /// How many cannot be read. They are left out, so that nothing is known of them and they are protected: the author of
     /// one must not keep what is known of all others from being renewed.
     pub(crate) unread: usize,
@@ -154,7 +157,7 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
         (monotonic(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     let mut listed = Listed::default();
     for read in pods_of(bytes)? {
-        let Listed { pods, unread, first_error } = &mut listed;
+        let Listed { pods, names, unread, first_error } = &mut listed;
         let pod = match read {
             Ok(pod) if pod.has_ended => continue,
             Ok(pod) => pod,
@@ -178,9 +181,10 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
             None => 1,
             Some(Critical::Priority) => 2,
         };
-        let known = pods.entry(facts.uid).or_insert(facts);
-        if weight(&facts) > weight(known) {
-            *known = facts;
+        let known = pods.get(&facts.uid);
+        if known.is_none_or(|known| weight(&facts) > weight(known)) {
+            names.insert(facts.uid, pod_names(facts.uid, &pod));
+            pods.insert(facts.uid, facts);
         }
         ensure_room(pods.len() + *unread)?;
     }
@@ -238,6 +242,15 @@ pub(crate) fn names_of(bytes: &[u8]) -> HashMap<Uid, String> {
     names
 }
 
+/// What one pod and its containers are called.
+fn pod_names(uid: Uid, pod: &Pod) -> PodNames {
+    let mut names = PodNames::new(uid, &pod.namespace, &pod.name);
+    for container in pod.spec.containers.iter().chain(&pod.spec.init_containers) {
+        container.id.iter().for_each(|id| names.add_container(id, &container.name));
+    }
+    names
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,7 +277,7 @@ mod tests {
         let path = folder.path().join("pods.json");
         let mut file = PodFile::open(&path).expect("its directory is there");
         let mut read =
-            || file.read_changed().map(|pods| pods.values().map(|pod| pod.memory_request).collect::<Vec<_>>());
+            || file.read_changed().map(|listed| listed.pods.values().map(|pod| pod.memory_request).collect::<Vec<_>>());
         assert_eq!(read(), None, "it is not there");
         let write = |memory: &str| fs::write(&path, list(&[pod("1", "{}", memory, "{}")])).expect("writable");
         write("5Mi");
@@ -294,6 +307,24 @@ mod tests {
         let begin = "1: items[0].spec.containers[0].resources.requests.memory: pod a: expected a quantity";
         assert!(error.starts_with(begin), "{error}");
         assert_eq!((listed.pods.into_keys().collect(), listed.unread), (vec![Uid::of("2")], 2));
+    }
+
+    #[test]
+    fn containers_are_named_by_the_ids_of_their_status() {
+        let (id, status) = ("ab".repeat(32), |id: &str| {
+            format!(
+                r#"{{"containerStatuses": [{{"name": "c", "containerID": "containerd://{id}", "image": "", "imageID": "",
+            "ready": true, "restartCount": 0}}]}}"#
+            )
+        });
+        for (written, is_id) in [(&*id, true), ("short", false)] {
+            let text = list(&[pod("1", "{}", "1Mi", &status(written))]);
+            let listed = facts_of(text.as_bytes(), &mut HashMap::new()).expect("it is in order");
+            let mut names = PodNames::new(Uid::of("1"), "", "a");
+            assert_eq!(listed.names[&Uid::of("1")] == names, !is_id, "{text}");
+            names.add_container(&id, "c");
+            assert_eq!(listed.names[&Uid::of("1")] == names, is_id, "{text}");
+        }
     }
 
     #[test]
@@ -384,6 +415,8 @@ mod tests {
         assert_eq!([named(hash), named(uid), named("3")], [Some("a".to_owned()), Some("a".to_owned()), None]);
         started.insert(Uid::of(uid), MonotonicNs(77));
         let again = facts_of(text.as_bytes(), &mut started).expect("it is in order");
+        let names = [hash, uid, "2"].map(|uid| (Uid::of(uid), PodNames::new(Uid::of(uid), "", "a")));
+        assert_eq!(again.names, names.into());
         assert_eq!(again.pods[&Uid::of(uid)].started, Some(MonotonicNs(77)), "as it was found first");
     }
 }

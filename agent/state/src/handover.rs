@@ -1,6 +1,6 @@
 //! Hands descriptors over to another process through a socket, because it may live already when they are made: the queues
-//! of a core, and a descriptor of the core, to the process that reads them; and a socket to a core to the process that
-//! sends it what is known of pods.
+//! of a core, and a descriptor of the core, to the process that reads them; to `services`, which may connect to nothing, the
+//! ways to the core and to the reporter, and connections to the container runtime.
 
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
@@ -10,7 +10,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
+    SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair, sockopt,
 };
 
 use crate::queue::Descriptors;
@@ -24,6 +24,38 @@ pub struct Handover {
     pub process: OwnedFd,
 }
 
+/// What the reporter is handed.
+#[derive(Debug)]
+pub enum ForReporter {
+    /// The queues of a new core.
+    Core(Handover),
+    /// The way on which names of pods come from now on ([`messages_pair`]).
+    Names(OwnedFd),
+}
+
+/// What `services` is handed.
+#[derive(Debug)]
+pub enum ForServices {
+    /// The way to a new core.
+    Core(OwnedFd),
+    /// The way on which names of pods are sent from now on.
+    Names(OwnedFd),
+    /// The answer to a request.
+    Runtime {
+        /// The number that was asked for.
+        number: u8,
+        /// A connection to that socket of a container runtime, or why there is none.
+        connection: Result<OwnedFd, Errno>,
+    },
+}
+
+/// What a message is: its first byte.
+const QUEUES: u8 = 0;
+const CORE: u8 = 1;
+const NAMES: u8 = 2;
+const RUNTIME: u8 = 3;
+/// The longest message, in bytes: that of a connection has the number and, where there is none, the kernel's error.
+const TEXT: usize = 6;
 /// Descriptors in a message.
 const DESCRIPTORS: usize = 5;
 
@@ -40,59 +72,115 @@ pub fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
 /// it has ended or receives no more.
 pub fn send(socket: impl AsFd, handover: &Handover) -> Result<(), Errno> {
     let Handover { queues: [watch, inventory], process } = handover;
-    send_all(socket, &[&watch.frames, &watch.place, &inventory.frames, &inventory.place, process].map(AsFd::as_fd))
+    let all = [&watch.frames, &watch.place, &inventory.frames, &inventory.place, process].map(AsFd::as_fd);
+    send_all(socket, &[QUEUES], &all)
 }
 
-/// Sends one descriptor, as [`send`] does.
-pub fn send_one(socket: impl AsFd, descriptor: impl AsFd) -> Result<(), Errno> {
-    send_all(socket, &[descriptor.as_fd()])
+/// Sends `services` the way to a core, as [`send`] does.
+pub fn send_core(socket: impl AsFd, way: impl AsFd) -> Result<(), Errno> {
+    send_all(socket, &[CORE], &[way.as_fd()])
 }
 
-/// Receives the next one, as [`receive`] does.
-pub fn receive_one(socket: impl AsFd) -> Result<OwnedFd, Errno> {
-    let [descriptor] = receive_all(socket)?;
-    Ok(descriptor)
+/// Sends `services` or the reporter its end of the way of names, as [`send`] does.
+pub fn send_names(socket: impl AsFd, way: impl AsFd) -> Result<(), Errno> {
+    send_all(socket, &[NAMES], &[way.as_fd()])
 }
 
-/// The ends of a new way from the process that knows pods to a core: whole messages, in order, and neither end waits.
-pub fn facts_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+/// Answers a request of `services`, as [`send`] does.
+pub fn send_runtime(socket: impl AsFd, number: u8, connection: &Result<OwnedFd, Errno>) -> Result<(), Errno> {
+    let errno = connection.as_ref().err().map_or(0, |errno| errno.raw_os_error());
+    let [a, b, c, d] = errno.to_ne_bytes();
+    let descriptors: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
+    send_all(socket, &[RUNTIME, number, a, b, c, d], &descriptors)
+}
+
+/// The number that `services` asks for, without waiting: [`Errno::AGAIN`] where it asks for none, [`Errno::BADMSG`] for what
+/// is not one byte. Descriptors that come with it are closed.
+pub fn receive_request(socket: impl AsFd) -> Result<u8, Errno> {
+    let mut buffer = [0; 2];
+    match recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)? {
+        (1, _) => Ok(buffer[0]),
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+/// The ends of a new way for messages, to a core or to the reporter, from the process that knows pods: whole messages, in
+/// order, and neither end waits.
+pub fn messages_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 /// No more than [`DESCRIPTORS`].
-fn send_all(socket: impl AsFd, all: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+fn send_all(socket: impl AsFd, text: &[u8], all: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // There is room for as many.
-    let fits = control.push(SendAncillaryMessage::ScmRights(all));
+    let fits = all.is_empty() || control.push(SendAncillaryMessage::ScmRights(all));
     debug_assert!(fits, "the space is computed from the same number");
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    // Descriptors go with at least one byte.
-    sendmsg(socket, &[IoSlice::new(&[0])], &mut control, flags).map(drop)
+    sendmsg(socket, &[IoSlice::new(text)], &mut control, flags).map(drop)
 }
 
-/// Receives the next ones without waiting: [`Errno::AGAIN`] where there are none yet, [`Errno::BADMSG`] for a message
+/// Receives the next one of a core without waiting: [`Errno::AGAIN`] where there is none yet, [`Errno::BADMSG`] for a message
 /// that is none of [`send`]'s.
 pub fn receive(socket: impl AsFd) -> Result<Handover, Errno> {
-    let [watch, watch_place, inventory, inventory_place, process] = receive_all(socket)?;
-    let queue = |frames, place| Descriptors { frames, place };
-    Ok(Handover { queues: [queue(watch, watch_place), queue(inventory, inventory_place)], process })
+    match receive_for_reporter(socket)? {
+        ForReporter::Core(handover) => Ok(handover),
+        ForReporter::Names(_) => Err(Errno::BADMSG),
+    }
 }
 
-fn receive_all<const COUNT: usize>(socket: impl AsFd) -> Result<[OwnedFd; COUNT], Errno> {
+/// The same of what is for the reporter.
+pub fn receive_for_reporter(socket: impl AsFd) -> Result<ForReporter, Errno> {
+    let (text, descriptors) = receive_all(socket)?;
+    match text[..] {
+        [QUEUES] => {
+            let [watch, watch_place, inventory, inventory_place, process] = exactly(descriptors)?;
+            let queue = |frames, place| Descriptors { frames, place };
+            let queues = [queue(watch, watch_place), queue(inventory, inventory_place)];
+            Ok(ForReporter::Core(Handover { queues, process }))
+        }
+        [NAMES] => exactly(descriptors).map(|[way]| ForReporter::Names(way)),
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+/// The same of what is for `services`.
+pub fn receive_for_services(socket: impl AsFd) -> Result<ForServices, Errno> {
+    let (text, descriptors) = receive_all(socket)?;
+    match text[..] {
+        [CORE] => exactly(descriptors).map(|[way]| ForServices::Core(way)),
+        [NAMES] => exactly(descriptors).map(|[way]| ForServices::Names(way)),
+        [RUNTIME, number, a, b, c, d] => {
+            let connection = match i32::from_ne_bytes([a, b, c, d]) {
+                0 => exactly(descriptors).map(|[connection]| Ok(connection))?,
+                errno => Err(Errno::from_raw_os_error(errno)),
+            };
+            Ok(ForServices::Runtime { number, connection })
+        }
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+fn exactly<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Errno> {
+    descriptors.try_into().map_err(|_| Errno::BADMSG)
+}
+
+fn receive_all(socket: impl AsFd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
+    // What is longer than a message is seen to be.
+    let mut text = [0; TEXT + 1];
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    let length = recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut control, flags)?.bytes;
     let mut all: Vec<OwnedFd> = Vec::with_capacity(DESCRIPTORS);
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = part {
             all.extend(descriptors);
         }
     }
-    all.try_into().map_err(|_| Errno::BADMSG)
+    Ok((text[..length].to_vec(), all))
 }
 
 #[cfg(test)]
@@ -141,10 +229,10 @@ mod tests {
     #[test]
     fn messages_arrive_whole_through_a_socket_that_was_handed_over() {
         let (ours, theirs) = pair().expect("sockets");
-        let (core, services) = facts_pair().expect("sockets");
-        send_one(&ours, &services).expect("room");
+        let (core, services) = messages_pair().expect("sockets");
+        send_core(&ours, &services).expect("room");
         drop(services);
-        let services = receive_one(&theirs).expect("a message");
+        let Ok(ForServices::Core(services)) = receive_for_services(&theirs) else { panic!("the way to a core") };
         for text in [&b"one"[..], b"another"] {
             rustix::net::send(&services, text, SendFlags::NOSIGNAL).expect("room");
         }
@@ -154,11 +242,48 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_is_asked_for_by_number_and_handed_over_or_the_error_is() {
+        let (supervisor, services) = pair().expect("sockets");
+        assert_eq!(receive_request(&supervisor), Err(Errno::AGAIN));
+        services.send(&[7]).expect("room");
+        assert_eq!(receive_request(&supervisor), Ok(7));
+        let (end, other) = messages_pair().expect("sockets");
+        send_runtime(&supervisor, 7, &Ok(end)).expect("room");
+        send_runtime(&supervisor, 8, &Err(Errno::CONNREFUSED)).expect("room");
+        let Ok(ForServices::Runtime { number: 7, connection: Ok(end) }) = receive_for_services(&services) else {
+            panic!("a connection")
+        };
+        rustix::net::send(&end, b"x", SendFlags::NOSIGNAL).expect("it is connected");
+        assert_eq!(recv(&other, &mut [0; 2][..], RecvFlags::empty()).map(|(length, _)| length), Ok(1));
+        let refused = receive_for_services(&services).expect("a message");
+        let expected = matches!(refused, ForServices::Runtime { number: 8, connection: Err(Errno::CONNREFUSED) });
+        assert!(expected, "{refused:?}");
+        // What is no request, and what comes with descriptors that are not wanted.
+        for bytes in [&b""[..], b"longer than a byte"] {
+            services.send(bytes).expect("room");
+            assert_eq!(receive_request(&supervisor), Err(Errno::BADMSG));
+        }
+        send_names(&services, &end).expect("room");
+        assert_eq!(receive_request(&supervisor), Ok(NAMES));
+    }
+
+    #[test]
     fn other_messages_are_refused() {
         let (ours, theirs) = pair().expect("sockets");
-        for bytes in [&b"x"[..], b"longer than a byte"] {
-            ours.send(bytes).expect("room");
-            assert_eq!(receive(&theirs).err(), Some(Errno::BADMSG));
+        let (way, _other) = messages_pair().expect("sockets");
+        let refused =
+            || [receive(&theirs).err(), receive_for_reporter(&theirs).err(), receive_for_services(&theirs).err()];
+        for bytes in [&b"x"[..], b"", b"longer than a byte", &[CORE], &[NAMES], &[RUNTIME, 0, 0, 0, 0, 0]] {
+            for _ in 0..3 {
+                ours.send(bytes).expect("room");
+            }
+            assert_eq!(refused(), [Some(Errno::BADMSG); 3], "{bytes:?}");
         }
+        send_core(&ours, &way).expect("room");
+        assert_eq!(receive_for_reporter(&theirs).err(), Some(Errno::BADMSG));
+        send_all(&ours, &[NAMES], &[way.as_fd(); 2]).expect("room");
+        assert_eq!(receive_for_services(&theirs).err(), Some(Errno::BADMSG), "one too many");
+        send_names(&ours, &way).expect("room");
+        assert!(matches!(receive_for_reporter(&theirs), Ok(ForReporter::Names(_))));
     }
 }

@@ -1,11 +1,15 @@
 //! Runtimes that hang, vanish, come back, or answer with garbage.
 
 use crate::fake::{Fake, Manner, connected, container, image, proto, serve};
+use core::future::ready;
 use core::time::Duration;
-use plimsoll_cri::{Call, Error, Limits, Runtime};
+use plimsoll_cri::{Call, Dial, Error, Limits, Runtime};
 use plimsoll_units::Bytes;
 use proptest::prelude::*;
+use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -119,6 +123,36 @@ async fn a_restarted_runtime_is_not_noticed() {
     let _served = serve(folder.path(), &fake);
     assert_eq!(runtime.images().await.expect("it was gone in between").len(), 1);
     assert_eq!(fake.calls(), ["ListImages", "Version", "ListImages", "Version", "ListImages"]);
+}
+
+/// As in a process that may not connect: each connection is handed in, and a new one where one was lost.
+#[tokio::test]
+async fn connections_are_handed_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let fake = Fake::default();
+    let served = serve(folder.path(), &fake);
+    let (count, socket) = (Arc::new(AtomicUsize::new(0)), served.socket.clone());
+    let counted = Arc::clone(&count);
+    let dial = Dial::by(move |asked| {
+        assert_eq!(asked, Path::new("/of/another/name"));
+        counted.fetch_add(1, Ordering::Relaxed);
+        UnixStream::connect(socket.clone())
+    });
+    let mut runtime = Runtime::at("/of/another/name", Limits::default()).through(dial.clone());
+    assert_eq!(count.load(Ordering::Relaxed), 0, "nothing was asked yet");
+    runtime.images().await.expect("it answers");
+    fake.change(|node| node.manner = Manner::Drop { once: true });
+    runtime.images().await.expect("the second connection holds");
+    assert_eq!(count.load(Ordering::Relaxed), 2);
+    assert_eq!(fake.calls(), ["Version", "ListImages", "ListImages", "Version", "ListImages"]);
+    let found = Runtime::find_through(&["/of/another/name"], Limits::default(), &dial).await.expect("it answers");
+    assert_eq!(found.socket(), Path::new("/of/another/name"));
+    let refused = Dial::by(|_| ready(Err(ErrorKind::ConnectionRefused.into())));
+    let error = Runtime::at("/nowhere", Limits::default()).through(refused).images().await.expect_err("it is refused");
+    assert!(
+        matches!(&error, Error::Connect { source, .. } if source.kind() == ErrorKind::ConnectionRefused),
+        "{error}"
+    );
 }
 
 #[tokio::test]

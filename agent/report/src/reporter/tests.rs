@@ -1,3 +1,5 @@
+mod names;
+
 use super::*;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

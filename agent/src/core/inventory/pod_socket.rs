@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn messages_are_taken_some_at_a_time_and_what_is_none_is_counted() {
-        let (core, services) = handover::facts_pair().expect("sockets");
+        let (core, services) = handover::messages_pair().expect("sockets");
         let socket = PodSocket::new(core);
         let put = |bytes: &[u8]| send(&services, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok();
         let gone = PodMessage::Gone(Uid(7));
@@ -170,7 +170,7 @@ mod tests {
             max_workloads: 9,
             counts_tasks: false,
         });
-        let (core, services) = handover::facts_pair().expect("sockets");
+        let (core, services) = handover::messages_pair().expect("sockets");
         let (mut pods, mut said) = (Some(PodSocket::new(core)), Said::default());
         assert!(learn(&mut pods, &mut inventory, &mut said).is_none() && pods.is_some());
         // The supervisor has the same end, and cannot undo this.

@@ -23,7 +23,7 @@ pub(crate) mod api {
 }
 
 /// Where containerd serves CRI.
-const SOCKET: &str = "unix:///run/containerd/containerd.sock";
+pub(crate) const SOCKET: &str = "unix:///run/containerd/containerd.sock";
 /// How long one call may take. To create a sandbox takes seconds on an emulated machine.
 const LIMIT: Duration = Duration::from_mins(2);
 

@@ -286,12 +286,17 @@ impl KernelLog {
 
     /// Whether a line that came since, or since the last one that was found, begins so.
     pub(crate) fn has(&mut self, beginning: &str) -> Result<bool> {
+        self.find(beginning).map(|line| line.is_some())
+    }
+
+    /// The same line.
+    pub(crate) fn find(&mut self, beginning: &str) -> Result<Option<String>> {
         while let Some(line) = self.next()? {
             if line.starts_with(beginning) {
-                return Ok(true);
+                return Ok(Some(line));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// The processes that the OOM killer has killed since, in their order.

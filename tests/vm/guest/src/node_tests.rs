@@ -3,8 +3,8 @@
 
 use crate::agent::{DISORDER, tail};
 use crate::containerd::{self, Driver};
-use crate::cri::Client;
 use crate::cri::api::ContainerState;
+use crate::cri::{Client, SOCKET};
 use crate::machine::{self, KernelLog, now_ns, wait_for};
 use crate::pod::{Class, Pod, TOLD};
 use crate::scene::{MIB, PATIENCE, held, threshold_below};
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// What is available above the threshold when the agent has started, in MiB.
 const ROOM_MIB: u64 = 128;
 /// What the agent takes for itself.
-const AGENT_BYTES: u64 = 24 * MIB;
+const AGENT_BYTES: u64 = 32 * MIB;
 /// What is reserved for a pod that keeps to it: a victim whose exit takes long on a busy machine is not the last.
 const RESERVED_BYTES: u64 = 64 * MIB;
 /// How long containerd may take to report the end of a container.
@@ -40,6 +40,8 @@ struct Scene {
     containerd: Pid,
     oom_kills: u64,
     kernel_log: KernelLog,
+    /// The same, to be read from its beginning.
+    audit: KernelLog,
 }
 
 impl Scene {
@@ -64,8 +66,12 @@ impl Scene {
             containerd: containerd::main_process()?,
             oom_kills: machine::oom_kills()?,
             kernel_log: KernelLog::from_now()?,
+            audit: KernelLog::from_now()?,
         };
         systemctl(&["start", UNIT]).with_context(logged)?;
+        // Names cost the decision nothing, so that it would not wait for them.
+        let named = "the container runtime names 2 pods";
+        wait_for("both pods have names", PATIENCE, || Ok(journal()?.contains(named))).with_context(logged)?;
         Ok(scene)
     }
 
@@ -78,7 +84,18 @@ impl Scene {
         let kills = self.machine_oom_kills()?;
         ensure!(kills == 0, "the OOM killer fired {kills} times; {}", logged());
         let line = format!("plimsoll: killed {victim}: usage ");
-        wait_for("the kill is in the kernel's log", PATIENCE, || self.kernel_log.has(&line)).with_context(logged)
+        let mut found = None;
+        wait_for("the kill is in the kernel's log", PATIENCE, || {
+            found = self.kernel_log.find(&line)?;
+            Ok(found.is_some())
+        })
+        .with_context(logged)?;
+        let pod = format!(", pod {}", self.growing.full_name());
+        ensure!(
+            found.as_ref().is_some_and(|line| line.trim_end().ends_with(&pod)),
+            "it does not end with {pod:?}: {found:?}"
+        );
+        Ok(())
     }
 
     /// All others live on, and the runtime reports what ended.
@@ -113,12 +130,18 @@ impl Scene {
     }
 
     /// The agent ends in order, and has killed nothing else.
-    fn end(self) -> Result<()> {
+    fn end(mut self) -> Result<()> {
         systemctl(&["stop", UNIT])?;
         let log = journal()?;
         let killed = begun_kills(&log);
-        ensure!(killed == [self.growing.path()], "it killed {killed:?}; {}", tail(&log));
+        let expected = [(self.growing.path(), self.growing.full_name())];
+        ensure!(killed == expected, "it killed {killed:?}; {}", tail(&log));
+        let evicted = format!("evict {} (pod {})", self.growing.path(), self.growing.full_name());
+        ensure!(log.contains(&evicted), "no plan has {evicted:?}; {}", tail(&log));
         ensure!(!log.contains(DISORDER), "{}", tail(&log));
+        let mut barred = self.audit.barred_calls()?;
+        barred.retain(|line| line.contains(" uid=65525 "));
+        ensure!(barred.is_empty(), "services needs system calls that its filter bars: {barred:?}");
         Ok(())
     }
 
@@ -134,7 +157,7 @@ fn is_whole(pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// Pods are workloads by their slices.
+/// Pods are workloads by their slices, and have the names that the runtime gives them.
 fn configure(threshold_bytes: u64) -> Result<()> {
     let text = format!(
         "evictionHard: {{memory.available: \"{threshold_bytes}\"}}
@@ -142,8 +165,10 @@ machine:
   workloads:
     - {{match: kubepods.slice/kubepods-pod*, priority: 0}}
     - {{match: kubepods.slice/*/kubepods-*, priority: 0}}
+  runtimeSocket: {}
   logFormat: json
-"
+",
+        SOCKET.trim_start_matches("unix://")
     );
     fs::write(CONFIGURATION, text).with_context(|| format!("cannot write {CONFIGURATION}"))
 }
@@ -153,11 +178,12 @@ fn logged() -> String {
     format!("its journal ends with: {}", journal().map_or_else(|error| format!("{error:#}"), |text| tail(&text)))
 }
 
-/// The cgroups that the agent reported to have begun to kill.
-fn begun_kills(log: &str) -> Vec<String> {
+/// The cgroups that the agent reported to have begun to kill, and the pods that it named.
+fn begun_kills(log: &str) -> Vec<(String, String)> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let kills = lines.filter(|line| line["kill"] == "begun");
-    kills.filter_map(|line| line["cgroup"].as_str().map(str::to_owned)).collect()
+    let text = |line: &Value, field: &str| line[field].as_str().unwrap_or_default().to_owned();
+    kills.map(|line| (text(&line, "cgroup"), text(&line, "pod"))).collect()
 }
 
 /// A pod grows past the threshold: it is killed as a whole, with its sandbox, and nothing else is; a new pod runs afterwards.

@@ -185,6 +185,11 @@ impl Pod {
         Ok(())
     }
 
+    /// What it is called.
+    pub(crate) fn full_name(&self) -> String {
+        format!("default/{}", self.name)
+    }
+
     /// The pod's cgroup.
     pub(crate) fn cgroup(&self) -> Result<Cgroup> {
         Cgroup::existing(&self.path())

@@ -159,6 +159,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
             scene.settled()?;
         } else {
             scene.expect_killed(&mut hog, &over.cgroup).with_context(|| format!("with services {trouble}"))?;
+            says(&scene, "(pod test/pod-2)").with_context(|| format!("with services {trouble}"))?;
         }
         for (name, child) in &mut others {
             let ended = child.try_wait()?;

@@ -1,0 +1,133 @@
+//! Connects to the container runtime for `services`, which may connect to nothing itself.
+//!
+//! A request is one byte: which of the sockets that the configuration names. `services` is not trusted, so requests are
+//! taken at a bounded pace, and nothing here waits for a runtime: where more connections wait at a socket than it takes,
+//! connecting fails at once.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use plimsoll_config::Configuration;
+use plimsoll_state::handover;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::services;
+
+/// Between two requests that are taken.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The sockets, and when the next request is taken.
+pub(super) struct RuntimeSockets {
+    sockets: Vec<PathBuf>,
+    due: Instant,
+}
+
+impl RuntimeSockets {
+    /// Those of the configuration; none where it names what is no socket, which `services` reports.
+    pub(super) fn of(configuration: &Configuration) -> Self {
+        Self { sockets: services::runtime_sockets(configuration).unwrap_or_default(), due: Instant::now() }
+    }
+
+    /// How long no request is taken.
+    pub(super) fn pause(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// Takes the next request, if there is one and its time has come, and answers it.
+    pub(super) fn answer(&mut self, services: &UnixDatagram) {
+        if !self.pause().is_zero() {
+            return;
+        }
+        let request = handover::receive_request(services);
+        if request == Err(Errno::AGAIN) {
+            return;
+        }
+        self.due = Instant::now() + PAUSE;
+        let socket = request.ok().and_then(|number| Some((number, self.sockets.get(usize::from(number))?)));
+        if let Some((number, path)) = socket {
+            // One that does not read its answers goes without.
+            let _ = handover::send_runtime(services, number, &connected(path));
+        }
+    }
+}
+
+/// A connection to the socket at this path, without waiting for one.
+fn connected(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_state::handover::ForServices;
+    use rustix::net::{bind, listen};
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    fn ask(sockets: &mut RuntimeSockets, number: &[u8]) -> Result<ForServices, Errno> {
+        let (ours, theirs) = handover::pair().expect("sockets");
+        theirs.send(number).expect("room");
+        sockets.due = Instant::now();
+        sockets.answer(&ours);
+        handover::receive_for_services(&theirs)
+    }
+
+    #[test]
+    fn a_request_is_answered_with_a_connection_or_the_error_and_nothing_waits() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let [runtime, none, full] = ["runtime", "none", "full"].map(|name| folder.path().join(name));
+        let listener = UnixListener::bind(&runtime).expect("a socket");
+        // A runtime that hangs: nothing accepts, and no more than one connection may wait.
+        let hanging =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
+        bind(&hanging, &SocketAddrUnix::new(&full).expect("a path")).expect("it is new");
+        listen(&hanging, 0).expect("it is bound");
+        let _waiting = UnixStream::connect(&full).expect("there is room for one");
+        let too_long = folder.path().join("x".repeat(200));
+        let mut sockets = RuntimeSockets { sockets: vec![runtime, none, full, too_long], due: Instant::now() };
+        let Ok(ForServices::Runtime { number: 0, connection: Ok(connection) }) = ask(&mut sockets, &[0]) else {
+            panic!("a connection")
+        };
+        let (mut accepted, _) = listener.accept().expect("it was connected");
+        UnixStream::from(connection).write_all(b"x").expect("it is connected");
+        accepted.read_exact(&mut [0]).expect("it was sent");
+        for (number, expected) in [(1, Errno::NOENT), (2, Errno::AGAIN), (3, Errno::NAMETOOLONG)] {
+            let answer = ask(&mut sockets, &[number]);
+            let Ok(ForServices::Runtime { number: of, connection: Err(errno) }) = answer else { panic!("{answer:?}") };
+            assert_eq!((of, errno), (number, expected));
+        }
+        for none in [&[4][..], &[255], &[], &[0, 0]] {
+            assert_eq!(ask(&mut sockets, none).err(), Some(Errno::AGAIN), "{none:?} is answered");
+        }
+    }
+
+    #[test]
+    fn requests_are_taken_with_pauses_and_what_is_none_counts_as_one() {
+        let mut sockets = RuntimeSockets { sockets: vec!["/nowhere".into()], due: Instant::now() };
+        let (ours, theirs) = handover::pair().expect("sockets");
+        sockets.answer(&ours);
+        assert!(sockets.pause().is_zero(), "nothing was asked");
+        for (request, answers) in [(&[0][..], true), (b"garbage", false)] {
+            theirs.send(request).expect("room");
+            theirs.send(request).expect("room");
+            let begun = Instant::now();
+            sockets.answer(&ours);
+            assert_eq!(handover::receive_for_services(&theirs).is_ok(), answers);
+            assert!(sockets.due >= begun + PAUSE);
+            // However slow the machine is.
+            sockets.due += Duration::from_mins(1);
+            sockets.answer(&ours);
+            assert_eq!(handover::receive_for_services(&theirs).err(), Some(Errno::AGAIN), "its time has not come");
+            sockets.due = Instant::now();
+            sockets.answer(&ours);
+            assert_eq!(handover::receive_for_services(&theirs).is_ok(), answers, "its time has come");
+            sockets.due = Instant::now();
+        }
+    }
+}
