@@ -174,7 +174,7 @@ mod tests {
             feed.measure(vec![old, other]);
             feed.measure(vec![new]);
             for _ in 0..2 {
-                let (ours, socket) = handover::facts_pair().expect("sockets");
+                let (ours, socket) = handover::messages_pair().expect("sockets");
                 let core = Core::new(ours).expect("a runtime");
                 feed.begin();
                 for expected in [new, other] {

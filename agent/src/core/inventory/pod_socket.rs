@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn of_each_disk_the_newest_reading_counts_whatever_is_sent_of_pods() {
-        let (core, services) = handover::facts_pair().expect("sockets");
+        let (core, services) = handover::messages_pair().expect("sockets");
         let reading =
             |role, left| DiskReading { role, bytes: Some(Room { left, all: 9 }), inodes: None, at: MonotonicNs(left) };
         let (old, new, other) = (reading(DiskRole::Node, 1), reading(DiskRole::Node, 2), reading(DiskRole::Image, 3));
