@@ -210,7 +210,8 @@ fn reporter(traces: bool) -> Result<Rules, BackendError> {
 
 fn services() -> Result<Rules, BackendError> {
     let mut rules = common(STAT.iter())?;
-    let writes = word(libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC);
+    // `O_ACCMODE` of musl has `O_PATH` in it, which opens nothing to be read or written.
+    let writes = word(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
     rules.insert(libc::SYS_openat, any(2, writes, &[word(libc::O_RDONLY)])?);
     Ok(rules)
 }
