@@ -164,10 +164,7 @@ impl Metrics {
             kills: registered!("kills", "Workloads whose processes were all sent SIGKILL"),
             kills_refused: registered!("kills_refused", "Kills that were refused"),
             stuck_victims: registered!("stuck_victims", "Killed workloads whose processes did not exit in time"),
-            asked_to_end: registered!(
-                "asked_to_end",
-                "Workloads that were asked to terminate within their grace period"
-            ),
+            asked_to_end: registered!("asked_to_end", "Workloads asked to terminate within their grace period"),
             brakes: registered!("brakes", "Freezes and thaws, by outcome"),
             kernel_brakes: registered!("kernel_brakes", "In-kernel brakes of the running core, by outcome"),
             decisions: registered!("decisions", "Reported plans, by outcome"),
