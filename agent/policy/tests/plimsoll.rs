@@ -675,8 +675,8 @@ fn of_processes(uid: u128, processes: u64) -> Workload<'static> {
 
 /// So many processes of the 2000 that there can be, with a hard threshold at 100.
 fn with_processes<'a>(rig: &'a mut Rig, second: u64, running: i64, pods: &[Workload<'_>]) -> &'a Plan {
-    let pids = PidStats { max: Some(2000), running: Some(running), time: Some(time(second)) };
-    let readings = Some(Readings::of(&NodeStats { pids: Some(pids), ..NodeStats::default() }));
+    let tasks = PidStats { max: Some(2000), running: Some(running), time: Some(time(second)) };
+    let readings = Some(Readings::of(&NodeStats { pids: Some(tasks), ..NodeStats::default() }));
     rig.observe(second, &Observation { readings, workloads: pods, ..Observation::default() })
 }
 

@@ -411,8 +411,8 @@ mod tests {
             assert_eq!(pods.get(&facts.uid), Some(&facts));
         }
         assert_eq!(pods.len(), 3);
-        let named = |uid| names_of(text.as_bytes()).get(&Uid::of(uid)).cloned();
-        assert_eq!([named(hash), named(uid), named("3")], [Some("a".to_owned()), Some("a".to_owned()), None]);
+        let called = |uid| names_of(text.as_bytes()).get(&Uid::of(uid)).cloned();
+        assert_eq!([called(hash), called(uid), called("3")], [Some("a".to_owned()), Some("a".to_owned()), None]);
         started.insert(Uid::of(uid), MonotonicNs(77));
         let again = facts_of(text.as_bytes(), &mut started).expect("it is in order");
         let names = [hash, uid, "2"].map(|uid| (Uid::of(uid), PodNames::new(Uid::of(uid), "", "a")));
