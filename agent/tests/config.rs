@@ -26,7 +26,8 @@ fn exit_codes_are_the_documented_ones() {
         ("good.yaml", "evictionHard: {memory.available: 5%}\nsystemReserved: {memory: 2Gi}\n".to_owned()),
         (
             "idle.yaml",
-            "evictionHard: {memory.available: 5%, pid.available: 5%}\nsystemReserved: {memory: 2Gi}\n".to_owned(),
+            "evictionHard: {memory.available: 5%, allocatableMemory.available: 1Gi}\nsystemReserved: {memory: 2Gi}\n"
+                .to_owned(),
         ),
         ("bad.yaml", "evictionHard: {memory.available: lots}\ncolour: red\n".to_owned()),
         (
@@ -50,9 +51,14 @@ fn exit_codes_are_the_documented_ones() {
             &["show", "--config", "idle.yaml"],
             0,
             "idle.yaml:1 (replay and explain only)",
-            "pid.available: \"5%\": no effect in `run`",
+            "allocatableMemory.available: \"1Gi\": no effect in `run`",
         ),
-        (&["check", "--capacity", "10Gi", "--config", "idle.yaml"], 4, "pid.available: \"5%\": no effect in `run`", ""),
+        (
+            &["check", "--capacity", "10Gi", "--config", "idle.yaml"],
+            4,
+            "allocatableMemory.available: \"1Gi\": no effect in `run`",
+            "",
+        ),
         (&["show", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
         (&["show", "--config", "none.yaml"], 2, "", "none.yaml: the file: it cannot be read"),
         (&["convert", "--config", "good.yaml", "--to", "flags"], 0, "--eviction-hard=memory.available<5%", ""),

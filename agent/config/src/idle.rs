@@ -68,9 +68,13 @@ mod tests {
             ["Some(5) swap"]
         );
         assert_eq!(
-            own("evictionSoft: {imagefs.available: 10%}\nevictionSoftGracePeriod: {imagefs.available: 1m}\n\
-                 evictionHard: {memory.available: 1Gi, pid.available: 5%}\n"),
-            ["Some(1) evictionSoft.imagefs.available", "Some(2) evictionSoftGracePeriod.imagefs.available"]
+            own("evictionSoft: {allocatableMemory.available: 1Gi}\n\
+                 evictionSoftGracePeriod: {allocatableMemory.available: 1m}\n\
+                 evictionHard: {memory.available: 1Gi, imagefs.available: 11%, pid.available: 5%}\n"),
+            [
+                "Some(1) evictionSoft.allocatableMemory.available",
+                "Some(2) evictionSoftGracePeriod.allocatableMemory.available"
+            ]
         );
         let texts = Texts {
             own: Some(Text { file: "f".to_owned(), text: "evictionPolicy: kubelet\nswap: {free: 10%}\n".to_owned() }),

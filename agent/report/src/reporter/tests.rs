@@ -325,7 +325,7 @@ fn readiness_ends_with_the_beats() {
         MonotonicNs(1)
     }
     fn later() -> MonotonicNs {
-        at_first().after(Duration::from_secs(20))
+        at_first().after(Duration::from_secs(200))
     }
     let mut reporter = reporter("", None);
     reporter.clock = at_first;
