@@ -127,7 +127,7 @@ pub fn identify(path: &[u8]) -> Option<PodCgroup<'_>> {
 }
 
 /// The same for a kubelet with this `--cgroup-root`, as it is configured there, and no other place. It must not be below a
-/// cgroup that is delegated: whoever may write there can make pods up.
+/// cgroup that is delegated: a user who may write there can make pods up.
 pub fn identify_in<'a>(cgroup_root: &[u8], path: &'a [u8]) -> Option<PodCgroup<'a>> {
     [Driver::Systemd, Driver::Cgroupfs].into_iter().find_map(|driver| Walk::new(path, driver).pod(cgroup_root))
 }

@@ -94,7 +94,7 @@ impl Reporter {
         if let Err(left_out) = self.names.take(message)
             && !self.lacks_names
         {
-            // Once: whoever sends them could go on.
+            // Once: what sends them could go on.
             self.lacks_names = true;
             tracing::warn!("{left_out}");
         }

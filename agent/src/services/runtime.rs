@@ -219,7 +219,7 @@ mod tests {
             let (dial, answers) = dial(Arc::new(UnixDatagram::from_std(ours).expect("a runtime")), &sockets);
             let limits = Limits { read: Duration::from_mins(1), ..Limits::default() };
             let connect = |socket: &'static str| Runtime::at(socket, limits).through(dial.clone());
-            // Too late for whoever asked for it.
+            // Too late for the call that asked for it.
             answers.send((1, Err(Errno::ACCESS))).await.expect("there is room");
             let (mut first, mut second) = (connect("/b"), connect("/c"));
             let call = tokio::spawn(async move { first.sandboxes().await });

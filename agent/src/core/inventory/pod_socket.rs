@@ -30,7 +30,7 @@ pub(super) fn learn(
     }
     let Received { messages, disks, malformed, is_over } = received;
     if malformed > 0 {
-        // Once: whoever sends them could go on.
+        // Once: what sends them could go on.
         sink.trouble("messages", Some("messages of services that cannot be read are left out".to_owned()));
     }
     if !messages.is_empty() {

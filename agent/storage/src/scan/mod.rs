@@ -2,7 +2,7 @@
 //! blocks of every inode, 512 bytes each, and the inodes themselves, directories and links included; one with several
 //! names once; nothing of other file systems.
 //!
-//! The tree belongs to whoever wants to hurt. A scan recurses nowhere, opens nothing but directories, follows no link and
+//! The tree may belong to an attacker. A scan recurses nowhere, opens nothing but directories, follows no link and
 //! crosses no mount, and takes the memory and the descriptors that [`levels`] and [`links`] state, whatever there is.
 
 mod levels;
