@@ -1,6 +1,6 @@
 //! Memory that stays: nothing of this process may have to be fetched from a disk while memory is short.
 
-use crate::NodeError;
+use crate::{NodeError, program};
 use core::hint::black_box;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -8,7 +8,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 /// How much of a thread's stack is touched beforehand. The deepest way from a wake to a kill needs far less.
 const STACK: usize = 256 << 10;
 
-/// Locks all memory that this process has and will have, and brings it in.
+/// Locks all memory that this process has and will have, and brings it in, but for the tables of the program that are
+/// not read any more unless it panics.
 ///
 /// What comes later counts against the limit of locked memory as soon as CAP_IPC_LOCK is given up, and every allocation
 /// beyond it would fail: where that limit cannot be raised, only what there is now is locked.
@@ -18,7 +19,9 @@ pub fn all() -> Result<(), NodeError> {
         Ok(()) => MlockAllFlags::FUTURE,
         Err(_) => MlockAllFlags::empty(),
     };
-    mlockall(MlockAllFlags::CURRENT | later).map_err(refused)
+    mlockall(MlockAllFlags::CURRENT | later).map_err(refused)?;
+    program::let_go_of_tables();
+    Ok(())
 }
 
 /// Locks what this process has and will have page by page as it is first touched: for a process that maps much more
