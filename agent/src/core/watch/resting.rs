@@ -134,7 +134,7 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{SLICE, Scene, THRESHOLD, slice_policy};
+    use super::super::testing::{SLICE, Scene, THRESHOLD, slice_policy, task_policy};
     use super::*;
     use crate::record::Cause;
     use arrayvec::ArrayVec;
@@ -143,11 +143,18 @@ mod tests {
     use plimsoll_sense::{Descriptor, MAX_DESCRIPTORS, SenseError, Source, WakeList};
 
     /// Its programs run, and it has no event.
-    struct Quiet(Kind);
+    struct Quiet {
+        kind: Kind,
+        sees_forks: bool,
+    }
 
     impl Source for Quiet {
         fn kind(&self) -> Kind {
-            self.0
+            self.kind
+        }
+
+        fn sees_forks(&self) -> bool {
+            self.sees_forks
         }
 
         fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
@@ -161,7 +168,11 @@ mod tests {
 
     /// A workload of 20 MiB in the slice, at rest.
     fn at_rest(kind: Kind) -> Scene {
-        let mut scene = Scene::woken_by(Quiet(kind), slice_policy(1));
+        at_rest_with(Quiet { kind, sees_forks: true }, slice_policy(1))
+    }
+
+    fn at_rest_with(source: Quiet, policy: Policy) -> Scene {
+        let mut scene = Scene::woken_by(source, policy);
         scene.watch.reporting.set_traced(false);
         scene.cgroup("a", 20);
         scene.joins(0, "a");
@@ -229,6 +240,28 @@ mod tests {
             happens(&mut scene);
             assert_eq!(observed(&scene), Some(21), "{what}");
         }
+    }
+
+    #[test]
+    fn samples_read_the_number_of_tasks_unless_an_event_comes_for_it() {
+        for sees_forks in [true, false] {
+            let mut scene = at_rest_with(Quiet { kind: Kind::Ebpf, sees_forks }, task_policy(-1000));
+            scene.uses("a", 21);
+            timer(&mut scene, Duration::ZERO);
+            assert_eq!(observed(&scene), Some(if sees_forks { 20 } else { 21 }), "{sees_forks}");
+        }
+    }
+
+    #[test]
+    fn a_threshold_of_tasks_that_is_not_armed_yet_is_armed_by_the_next_sample() {
+        let mut scene = at_rest(Kind::Ebpf);
+        scene.watch.read_task_limit();
+        scene.uses("a", 21);
+        timer(&mut scene, Duration::ZERO);
+        assert_eq!(observed(&scene), Some(21), "it is armed only where workloads are read");
+        scene.uses("a", 20);
+        timer(&mut scene, Duration::ZERO);
+        assert_eq!(observed(&scene), Some(21), "and is armed from then on");
     }
 
     #[test]
