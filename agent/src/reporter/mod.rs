@@ -229,10 +229,46 @@ mod tests {
     use plimsoll_report::LevelFilter;
     use plimsoll_state::queue::{self, Producer};
     use std::io::Read as _;
+    use std::os::unix::net::UnixDatagram;
     use tokio::sync::oneshot;
 
+    pub(super) fn reporter() -> Arc<Mutex<Reporter>> {
+        let configuration = plimsoll_config::parse("", "test.yaml").expect("it is in order");
+        Arc::new(Mutex::new(Reporter::new(configuration, Metrics::new(true), None, None)))
+    }
+
+    /// Runs the reporter while `feed` sends to its socket, and gives what it logged.
+    pub(super) fn logged(
+        format: LogFormat,
+        reporter: &Arc<Mutex<Reporter>>,
+        feed: impl AsyncFnOnce(UnixDatagram),
+    ) -> String {
+        let (mut text, writer) = std::io::pipe().expect("a pipe");
+        let log = Log::start(format, LevelFilter::INFO, writer, || {}).expect("a thread");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        log.within(|| {
+            runtime.block_on(async {
+                let (send, receive) = handover::pair().expect("sockets");
+                let (end, ended) = oneshot::channel::<()>();
+                let all = run(receive, Arc::clone(reporter), ([127, 0, 0, 1], 0).into(), async {
+                    drop(ended.await);
+                });
+                let feed = async {
+                    feed(send).await;
+                    end.send(()).expect("it runs");
+                };
+                let (result, ()) = tokio::join!(all, feed);
+                result.expect("it ends well");
+            });
+        });
+        assert!(log.finish(Duration::from_mins(1)));
+        let mut lines = String::new();
+        text.read_to_string(&mut lines).expect("its thread has ended");
+        lines
+    }
+
     /// A core's own ends of its queues, the other ones handed over.
-    fn core(socket: &std::os::unix::net::UnixDatagram, watch: usize, inventory: usize) -> (Producer, Producer) {
+    fn core(socket: &UnixDatagram, watch: usize, inventory: usize) -> (Producer, Producer) {
         let ((watch, first), (inventory, second)) =
             (queue::create(watch).expect("memory"), queue::create(inventory).expect("memory"));
         let process = plimsoll_node::process::open(rustix::process::getpid()).expect("it runs");
@@ -246,49 +282,30 @@ mod tests {
 
     #[test]
     fn records_of_each_core_are_reported_in_order_and_none_is_left_at_the_end() {
-        let configuration = plimsoll_config::parse("", "test.yaml").expect("it is in order");
-        let reporter = Arc::new(Mutex::new(Reporter::new(configuration, Metrics::new(true), None, None)));
+        let reporter = reporter();
         let metrics = || lock(&reporter).answers().metrics();
-        let (mut text, writer) = std::io::pipe().expect("a pipe");
-        let log = Log::start(LogFormat::Json, LevelFilter::INFO, writer, || {}).expect("a thread");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        log.within(|| {
-            runtime.block_on(async {
-                let (send, receive) = handover::pair().expect("sockets");
-                let (end, ended) = oneshot::channel::<()>();
-                let all = run(receive, Arc::clone(&reporter), ([127, 0, 0, 1], 0).into(), async {
-                    drop(ended.await);
-                });
-                let feed = async {
-                    let (pid, start) = (std::process::id(), StartParts::default());
-                    let (mut watch, mut inventory) = core(&send, 2, 200);
-                    assert!(trouble("from the core that died").send(&mut watch));
-                    let armed = StartupRecord::Armed { pid, source: "psi", shadow: None, workloads: 4, start };
-                    assert!(armed.send(&mut inventory));
-                    drop((watch, inventory));
-                    let (mut watch, mut inventory) = core(&send, 2, 200);
-                    // Nothing is read before this is awaited, so the third record overwrites the first.
-                    assert!(trouble("without room").send(&mut watch));
-                    assert!(watch.push(&[255; 16]));
-                    assert!(trouble("from the watch").send(&mut watch));
-                    for _ in 0..2 * BATCH {
-                        assert!(trouble("from the inventory thread").send(&mut inventory));
-                    }
-                    while !metrics().contains("side=\"agent\"} 1") {
-                        tokio::task::yield_now().await;
-                    }
-                    assert!(trouble("the last record").send(&mut watch));
-                    let (mut watch, _inventory) = core(&send, 2, 200);
-                    assert!(trouble("of a core that just started").send(&mut watch));
-                    end.send(()).expect("it runs");
-                };
-                let (result, ()) = tokio::join!(all, feed);
-                result.expect("it ends well");
-            });
+        let lines = logged(LogFormat::Json, &reporter, async |send| {
+            let (pid, start) = (std::process::id(), StartParts::default());
+            let (mut watch, mut inventory) = core(&send, 2, 200);
+            assert!(trouble("from the core that died").send(&mut watch));
+            let armed = StartupRecord::Armed { pid, source: "psi", shadow: None, workloads: 4, start };
+            assert!(armed.send(&mut inventory));
+            drop((watch, inventory));
+            let (mut watch, mut inventory) = core(&send, 2, 200);
+            // Nothing is read before this is awaited, so the third record overwrites the first.
+            assert!(trouble("without room").send(&mut watch));
+            assert!(watch.push(&[255; 16]));
+            assert!(trouble("from the watch").send(&mut watch));
+            for _ in 0..2 * BATCH {
+                assert!(trouble("from the inventory thread").send(&mut inventory));
+            }
+            while !metrics().contains("side=\"agent\"} 1") {
+                tokio::task::yield_now().await;
+            }
+            assert!(trouble("the last record").send(&mut watch));
+            let (mut watch, _inventory) = core(&send, 2, 200);
+            assert!(trouble("of a core that just started").send(&mut watch));
         });
-        assert!(log.finish(Duration::from_mins(1)));
-        let mut lines = String::new();
-        text.read_to_string(&mut lines).expect("its thread has ended");
         let count = |text: &str| lines.matches(&format!("\"message\":\"{text}\"")).count();
         for (message, times) in [
             ("from the watch", 1),

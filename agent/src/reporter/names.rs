@@ -47,82 +47,61 @@ async fn take_all(way: UnixDatagram, reporter: Arc<Mutex<Reporter>>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run;
+    use super::super::tests::{logged, reporter};
     use super::*;
     use crate::record::{Braked, EnforcementRecord};
     use plimsoll_config::LogFormat;
     use plimsoll_policy::Uid;
-    use plimsoll_report::{LevelFilter, Log, Metrics, NameMessage, PodNames};
+    use plimsoll_report::{NameMessage, PodNames};
     use plimsoll_state::handover;
     use plimsoll_units::MonotonicNs;
     use rustix::net::SendFlags;
-    use std::io::Read as _;
-    use tokio::sync::oneshot;
 
     #[test]
     fn names_of_pods_are_taken_from_the_newest_way_alone() {
-        let configuration = plimsoll_config::parse("", "test.yaml").expect("it is in order");
-        let reporter = Arc::new(Mutex::new(Reporter::new(configuration, Metrics::new(true), None, None)));
-        let (mut text, writer) = std::io::pipe().expect("a pipe");
-        let log = Log::start(LogFormat::Text, LevelFilter::INFO, writer, || {}).expect("a thread");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let reporter = reporter();
         let path = b"kubepods/besteffort/pod01234567-89ab-cdef-0123-456789abcdee";
         let frozen = |at: u64| {
             let brake = EnforcementRecord::Brake { path, at: MonotonicNs(at), what: Braked::Frozen };
             lock(&reporter).report(&brake.into());
         };
-        log.within(|| {
-            runtime.block_on(async {
-                let (send, receive) = handover::pair().expect("sockets");
-                let (end, ended) = oneshot::channel::<()>();
-                let all = run(receive, Arc::clone(&reporter), ([127, 0, 0, 1], 0).into(), async {
-                    drop(ended.await);
-                });
-                let names = async {
-                    let way = || {
-                        let (theirs, ours) = handover::messages_pair().expect("sockets");
-                        handover::send_names(&send, theirs).expect("room");
-                        ours
-                    };
-                    let put = |way: &OwnedFd, message: &[u8]| {
-                        rustix::net::send(way, message, SendFlags::NOSIGNAL).expect("room");
-                    };
-                    let give = |way: &OwnedFd, name: &str| {
-                        let pod = PodNames::new(Uid::of("01234567-89ab-cdef-0123-456789abcdee"), "default", name);
-                        for message in [NameMessage::Begin, NameMessage::Pod(pod), NameMessage::Complete] {
-                            put(way, message.encode(&mut [0; NAME_MESSAGE]));
-                        }
-                    };
-                    // All that is there is taken in before the other task has so many turns.
-                    let turns = async || {
-                        for _ in 0..100 {
-                            tokio::task::yield_now().await;
-                        }
-                    };
-                    let first = way();
-                    give(&first, "web");
-                    turns().await;
-                    frozen(1);
-                    let second = way();
-                    turns().await;
-                    assert!(rustix::net::send(&first, b"x", SendFlags::NOSIGNAL).is_err(), "it is closed");
-                    frozen(2);
-                    give(&second, "shop");
-                    turns().await;
-                    frozen(3);
-                    put(&second, &[0; NAME_MESSAGE + 1]);
-                    drop(second);
-                    turns().await;
-                    frozen(4);
-                    end.send(()).expect("it runs");
-                };
-                let (result, ()) = tokio::join!(all, names);
-                result.expect("it ends well");
-            });
+        let lines = logged(LogFormat::Text, &reporter, async |send| {
+            let way = || {
+                let (theirs, ours) = handover::messages_pair().expect("sockets");
+                handover::send_names(&send, theirs).expect("room");
+                ours
+            };
+            let put = |way: &OwnedFd, message: &[u8]| {
+                rustix::net::send(way, message, SendFlags::NOSIGNAL).expect("room");
+            };
+            let give = |way: &OwnedFd, name: &str| {
+                let pod = PodNames::new(Uid::of("01234567-89ab-cdef-0123-456789abcdee"), "default", name);
+                for message in [NameMessage::Begin, NameMessage::Pod(pod), NameMessage::Complete] {
+                    put(way, message.encode(&mut [0; NAME_MESSAGE]));
+                }
+            };
+            // All that is there is taken in before the other task has so many turns.
+            let turns = async || {
+                for _ in 0..100 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let first = way();
+            give(&first, "web");
+            turns().await;
+            frozen(1);
+            let second = way();
+            turns().await;
+            assert!(rustix::net::send(&first, b"x", SendFlags::NOSIGNAL).is_err(), "it is closed");
+            frozen(2);
+            give(&second, "shop");
+            turns().await;
+            frozen(3);
+            put(&second, &[0; NAME_MESSAGE + 1]);
+            drop(second);
+            turns().await;
+            frozen(4);
         });
-        assert!(log.finish(Duration::from_mins(1)));
-        let mut lines = String::new();
-        text.read_to_string(&mut lines).expect("its thread has ended");
         let names: Vec<_> = lines.lines().filter_map(|line| line.split_once("(pod ")?.1.split_once(')')).collect();
         assert_eq!(
             names.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
