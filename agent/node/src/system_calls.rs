@@ -160,7 +160,7 @@ const X32: c_long = 0x4000_0000;
 /// `execveat`.
 #[cfg(target_arch = "x86_64")]
 fn core_x32() -> impl Iterator<Item = c_long> {
-    let in_part = [libc::SYS_bpf, libc::SYS_prlimit64, 520, 521, 528, 539, 540, 545];
+    let in_part = [libc::SYS_bpf, libc::SYS_prlimit64, libc::SYS_clone, libc::SYS_clone3, 520, 521, 528, 539, 540, 545];
     CORE.iter().copied().chain(in_part).map(|call| call | X32)
 }
 #[cfg(not(target_arch = "x86_64"))]
@@ -183,14 +183,18 @@ pub fn filter_services() -> Result<(), NodeError> {
 }
 
 fn allow(rules: Rules) -> Result<(), NodeError> {
-    // A library that does not get clone3 uses clone, whose flags can be seen; only this answer makes it do so.
-    let no_clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    install(no_clone3, SeccompAction::Allow, refusal(Errno::NOSYS))?;
+    have_no_clone3()?;
     install(rules, refusal(Errno::PERM), SeccompAction::Allow)
+}
+
+/// A library that does not get `clone3` uses `clone`, whose flags can be seen; only this answer makes it do so.
+fn have_no_clone3() -> Result<(), NodeError> {
+    install(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), SeccompAction::Allow, refusal(Errno::NOSYS))
 }
 
 /// Refuses every thread of this process, for good, what the core does not do after its start.
 pub fn filter_core() -> Result<(), NodeError> {
+    have_no_clone3()?;
     install(core()?, SeccompAction::Allow, refusal(Errno::PERM))
 }
 
@@ -249,8 +253,22 @@ fn core() -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_bpf, none(0, &MAPS)?);
     // Limits of other processes.
     rules.insert(libc::SYS_prlimit64, none(0, &[0])?);
+    // Threads are started, and namespaces never. `clone` has no flag for those of time.
+    let namespaces = NAMESPACES.map(|flag| SeccompRule::new(vec![is(0, word(flag), word(flag))?]));
+    rules.insert(libc::SYS_clone, namespaces.into_iter().collect::<Result<_, _>>()?);
     Ok(rules)
 }
+
+/// Flags of `clone(2)`.
+const NAMESPACES: [i32; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
 
 /// An argument that is `value` in the bits of `mask`.
 fn is(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, BackendError> {
@@ -306,6 +324,31 @@ mod tests {
         result.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
     }
 
+    /// Makes a call whose first argument is this one and whose others are zero.
+    #[expect(unsafe_code, reason = "libraries do not make calls like these")]
+    fn call(number: c_long, first: i32) -> std::io::Result<c_long> {
+        // SAFETY: with these arguments none of the calls that are tried changes memory of this process.
+        match unsafe { libc::syscall(number, c_long::from(first), 0, 0, 0, 0, 0) } {
+            -1 => Err(std::io::Error::last_os_error()),
+            result => Ok(result),
+        }
+    }
+
+    /// What reaches other processes, or makes this one another.
+    const REACHES: [c_long; 11] = [
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_prlimit64,
+        libc::SYS_kill,
+        libc::SYS_pidfd_send_signal,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_setresuid,
+        libc::SYS_setns,
+        libc::SYS_mount,
+        libc::SYS_bpf,
+    ];
+
     #[test]
     fn a_reporter_serves_and_opens_and_connects_to_nothing() {
         alone("a_reporter_serves_and_opens_and_connects_to_nothing", || {
@@ -325,7 +368,7 @@ mod tests {
             let address = server.local_addr().expect("an address");
             assert!(is_refused(TcpStream::connect(address)) && is_refused(UnixStream::connect(&path)));
             assert!(is_refused(UnixStream::pair()) && is_refused(Command::new("/bin/true").spawn()));
-            assert!(rustix::process::kill_current_process_group(rustix::process::Signal::URG).is_err());
+            assert!(REACHES.iter().all(|number| is_refused(call(*number, 0))));
             assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
         });
     }
@@ -364,6 +407,9 @@ mod tests {
             assert!(is_refused(File::options().append(true).open(&file)) && is_refused(std::fs::remove_file(&file)));
             assert!(is_refused(UnixStream::connect(&socket)) && is_refused(TcpListener::bind("127.0.0.1:0")));
             assert!(is_refused(UnixStream::pair()) && is_refused(Command::new("/bin/true").spawn()));
+            for number in REACHES {
+                assert!(is_refused(call(number, 0)), "{number}");
+            }
             rustix::net::send(&ours, b"x", rustix::net::SendFlags::NOSIGNAL).expect("it is open");
             theirs.read_exact(&mut [0]).expect("it was sent");
             ours.flush().expect("it is open");
@@ -388,6 +434,11 @@ mod tests {
             };
             assert!(limits(own).is_ok());
             assert_eq!(limits(parent).err(), Some(Errno::PERM));
+            for flag in NAMESPACES {
+                assert!(is_refused(call(libc::SYS_clone, flag)), "{flag:#x}");
+            }
+            assert_eq!(call(libc::SYS_clone3, 0).expect_err("refused").raw_os_error(), Some(libc::ENOSYS));
+            assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
         });
     }
 
