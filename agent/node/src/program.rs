@@ -104,6 +104,7 @@ fn address(value: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use procfs::process::{MemoryPageFlags, PageInfo};
 
     #[test]
     fn pages_that_hold_anything_else_stay() {
@@ -129,14 +130,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_reads_as_before() {
+    fn what_is_given_back_is_not_in_memory_until_it_is_read_and_then_as_before() {
         let part = tables()[0].clone().expect("a panic's backtrace needs them");
         let read = || {
             // SAFETY: it is mapped, and read alone.
             unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(part.start), part.len()) }.to_vec()
         };
+        let page = page_size();
+        let pages = whole_pages(&part, page);
+        let present = || {
+            let mut map = procfs::process::Process::myself().and_then(|process| process.pagemap()).expect("readable");
+            let infos = map.get_range_info(pages.start / page..pages.end / page).expect("readable");
+            infos
+                .into_iter()
+                .filter(|info| matches!(info, PageInfo::MemoryPage(flags) if flags.contains(MemoryPageFlags::PRESENT)))
+                .count()
+        };
         let before = read();
+        assert_eq!(present(), pages.len() / page);
         let_go_of_tables();
+        // Another test's panic may read some of it meanwhile.
+        assert!(present() < pages.len() / page / 2);
         assert_eq!(read(), before);
     }
 }
