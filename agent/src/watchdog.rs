@@ -105,6 +105,8 @@ impl Watchdog {
             ..Judge::after(self.shared.unbegun.load(Ordering::Relaxed))
         };
         *self.shared.core() = Some(Core { process: process::open(core)?, pulse, judge });
+        // It may wait for the alarm of the core before, which says nothing of this one.
+        self.shared.wake();
         Ok(())
     }
 

@@ -77,20 +77,21 @@ impl Heart {
 
     /// One store, and at most twice a second a system call: neither allocates nor waits.
     pub fn beat(&mut self, now: MonotonicNs) {
-        self.beats.words()[0].fetch_add(1, Ordering::Relaxed);
+        // Before it is counted: a side that has seen a beat relies on the alarm.
         if self.due <= now {
             self.due = now.after(SET_AGAIN);
             let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: ALARM };
             // It fails for no timer only. Then the count is all that shows that this thread runs.
             let _ = timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &once);
         }
+        self.beats.words()[0].fetch_add(1, Ordering::Release);
     }
 }
 
 impl Pulse {
     /// How often it beat; zero: the thread has not begun.
     pub fn count(&self) -> u64 {
-        self.beats.load(0, Ordering::Relaxed)
+        self.beats.load(0, Ordering::Acquire)
     }
 
     /// Readable while the last beat is longer ago than the alarm takes. One that was never set is not.
