@@ -88,7 +88,7 @@ enum Command {
     Reporter(child::ChildArguments),
     /// Send the core what is known of pods and disks. Started by `run`.
     #[command(hide = true)]
-    Services(services::Arguments),
+    Services(child::ChildArguments),
 }
 
 /// The command line as users type it: without the commands that `run` starts itself. For completions and man pages; the
@@ -123,7 +123,7 @@ pub fn main() -> ExitCode {
         }
         Command::Core(arguments) => core::main(&arguments),
         Command::Reporter(arguments) => reporter::main(&arguments).map(|()| 0),
-        Command::Services(arguments) => services::main(&arguments).map(|()| 0),
+        Command::Services(arguments) => services::main(&arguments),
     };
     match result {
         Ok(code) => ExitCode::from(code),

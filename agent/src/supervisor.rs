@@ -201,7 +201,7 @@ impl Supervisor {
         // A thread of its own writes it: where it is not read, the core is started all the same.
         let log = Log::start(configuration.machine.log_format, options.log_level(), std::io::stdout(), || {})?;
         log.install()?;
-        let observes_disks = services::disks_are_observed(&configuration);
+        let observes_disks = services::disks_are_configured(&configuration);
         let needs_services = observes_disks || services::knows_pods(&configuration);
         let supervisor = Self {
             options: options.clone(),
@@ -263,8 +263,12 @@ impl Supervisor {
                 && let Some(status) = services.ended()?
             {
                 self.to_services = None;
-                tracing::warn!(%status, "services ended and is started again; what it sent holds");
-                services.again();
+                if status.code() == Some(services::NOTHING_TO_DO.into()) {
+                    (self.services, self.observes_disks) = (None, false);
+                } else {
+                    tracing::warn!(%status, "services ended and is started again; what it sent holds");
+                    services.again();
+                }
             }
         }
         // Its watching thread has ended before the core has: the grace bounds that time.
@@ -393,8 +397,7 @@ impl Supervisor {
     }
 
     fn start_services(&mut self) -> std::io::Result<()> {
-        let mut command = self.command("services");
-        command.args(self.observes_disks.then_some("--disks"));
+        let command = self.command("services");
         let Some(services) = &mut self.services else { return Ok(()) };
         let to_services = launch(services, command, |(send, receive)| (receive, send))?;
         self.to_services = Some(to_services);

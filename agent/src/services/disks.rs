@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_cri::{FileSystems, Limits, Runtime, socket_path};
+use plimsoll_cri::{FileSystems, Limits, Runtime};
 use plimsoll_inventory::{DiskReading, DiskRole};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::{DiskLayout, FsStats, NodeStats, Signal, Threshold};
@@ -15,6 +15,8 @@ use plimsoll_storage::{
 };
 use plimsoll_units::{Bytes, MonotonicNs};
 use tokio::time::{Instant, sleep_until, timeout};
+
+use super::runtime_sockets;
 
 /// All calls to the runtime together. On an emulated machine containerd took 4 s.
 const RUNTIME_LIMIT: Duration = Duration::from_secs(4);
@@ -27,16 +29,18 @@ const LAYOUT_PACE: Duration = Duration::from_secs(30);
 /// Threads: one that finds the layout, one for each file system, and as many that hang since the layout was another.
 const THREADS: usize = 7;
 
-/// Whether disks are to be observed: a threshold is on them, and the kubelet's directory is named, or is where it usually
-/// is. One that does not answer is there.
-pub(crate) fn are_observed(configuration: &Configuration) -> bool {
-    if configuration.disk_policy().thresholds.iter().all(|threshold| threshold.amount.is_none()) {
-        return false;
-    }
-    let root = configuration.kubelet_root();
+/// Whether a threshold is on disks.
+pub(crate) fn are_configured(configuration: &Configuration) -> bool {
+    configuration.disk_policy().thresholds.iter().any(|threshold| threshold.amount.is_some())
+}
+
+/// Whether this is a node: the kubelet's directory is named, or is where it usually is. One that does not answer is there.
+/// The thread that asks for it may hang, and is confined as the calling thread is.
+pub(super) fn are_there(configuration: &Configuration) -> bool {
     if configuration.machine.kubelet_root.is_some() {
         return true;
     }
+    let root = configuration.kubelet_root();
     let name = root.display().to_string();
     let Ok(looks) = Worker::start(&Slots::new(1), &name, move || root.is_dir()) else { return false };
     let begun = monotonic();
@@ -70,13 +74,16 @@ impl Sources {
 
 /// Where the runtime says that images and writable layers are. Its socket belongs to root.
 fn file_systems(configuration: &Configuration) -> Result<FileSystems, String> {
-    let endpoint = configuration.runtime_endpoint().map(|(endpoint, _)| endpoint);
+    let sockets = runtime_sockets(configuration).map_err(|error| error.to_string())?;
+    if sockets.is_empty() {
+        return Err("no container runtime is named (machine.runtimeSocket)".to_owned());
+    }
     // One of several sockets that hangs leaves time for the others.
     let limits = Limits { read: RUNTIME_LIMIT / 2, ..Limits::default() };
     let ask = async {
-        let mut runtime = match endpoint {
-            Some(endpoint) => Runtime::connect(socket_path(&endpoint)?, limits).await?,
-            None => Runtime::find(limits).await?,
+        let mut runtime = match &sockets[..] {
+            [socket] => Runtime::connect(socket, limits).await?,
+            _ => Runtime::find(limits).await?,
         };
         runtime.file_systems().await
     };

@@ -28,7 +28,7 @@ use crate::child::ChildArguments;
 use crate::confine::{self, Files, SERVICES};
 use crate::signals::Signals;
 use disks::Disks;
-pub(crate) use disks::are_observed as disks_are_observed;
+pub(crate) use disks::are_configured as disks_are_configured;
 use feed::{Core, Feed};
 use names::NameFeed;
 use pod_file::PodFile;
@@ -45,15 +45,8 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 /// that has a request does. The other processes have the supervisor's, which it would have else.
 const OOM_SCORE: i16 = 1000;
 
-/// What the supervisor starts it with.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    child: ChildArguments,
-    /// What is left on disks is read.
-    #[arg(long)]
-    disks: bool,
-}
+/// The exit code that says that there is nothing to do on this machine: it is not started again.
+pub(crate) const NOTHING_TO_DO: u8 = 4;
 
 /// Whether it has names to find or facts to read: by a list of pods, or the socket of a container runtime. A runtime that is
 /// merely found on a machine is not asked for names.
@@ -61,22 +54,22 @@ pub(crate) fn knows_pods(configuration: &Configuration) -> bool {
     configuration.machine.pod_facts.is_some() || configuration.runtime_endpoint().is_some()
 }
 
-/// Runs until SIGTERM.
-pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
+/// Runs until SIGTERM; ends with [`NOTHING_TO_DO`] where disks alone are to be read and this is no node.
+pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
     capabilities::keep_only(&confine::CAPABILITIES)?;
-    let socket = arguments.child.socket()?;
+    let socket = arguments.socket()?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
-    let configuration = arguments.child.configuration(own_cgroup)?;
+    let configuration = arguments.configuration(own_cgroup)?;
     let file = configuration.machine.pod_facts.as_deref().map(PodFile::open).transpose()?;
-    let sources = arguments.disks.then(|| disks::Sources::open(&configuration)).transpose()?;
+    let sources = disks::are_configured(&configuration).then(|| disks::Sources::open(&configuration)).transpose()?;
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
     troubles.extend(SERVICES.confine(file.as_ref().map_or(Files::None, |file| Files::Read(file.directory())))?);
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
-    arguments.child.ensure_supervised()?;
+    arguments.ensure_supervised()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = {
         let _entered = runtime.enter();
@@ -84,11 +77,16 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
     };
     // From here on it reads what others write.
     troubles.extend(SERVICES.filter(system_calls::filter_services).err());
-    let level = arguments.child.options.log_level();
+    let level = arguments.options.log_level();
     let log = Log::start(configuration.machine.log_format, level, std::io::stdout(), || {})?;
     log.install()?;
     for trouble in troubles {
         tracing::warn!("{trouble}");
+    }
+    let sources = sources.filter(|_| disks::are_there(&configuration));
+    if sources.is_none() && !knows_pods(&configuration) {
+        log.finish(LAST_LINES);
+        return Ok(NOTHING_TO_DO);
     }
     if sources.is_some() {
         tracing::info!("of disks the condition alone is reported: nothing is evicted or removed for them yet");
@@ -102,7 +100,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<()> {
         }
     })?;
     log.finish(LAST_LINES);
-    Ok(())
+    Ok(0)
 }
 
 /// Reads the file whenever it changed, and the disks, asks the runtime from time to time, and sends the newest core and the

@@ -31,13 +31,16 @@ const SHARE: u32 = 20;
 /// The longest pause. After a failure it doubles up to this one.
 const PAUSE_MOST: Duration = Duration::from_mins(5);
 
-/// Where a runtime may listen: at the socket that the configuration names, else at the usual ones.
+/// Where a runtime may listen that is to be asked: at the socket that the configuration names, else at the usual ones with a
+/// list of pods alone. What merely runs on a machine that was not said to be a node is asked nothing, as a connection to it
+/// is equivalent to root.
 ///
 /// # Errors
 /// Where the configuration names what is no socket.
 pub(crate) fn runtime_sockets(configuration: &Configuration) -> Result<Vec<PathBuf>, Error> {
     match configuration.runtime_endpoint() {
         Some((endpoint, _)) => socket_path(&endpoint).map(|socket| vec![socket]),
+        None if configuration.machine.pod_facts.is_none() => Ok(Vec::new()),
         None => Ok(USUAL_SOCKETS.map(|(_, path)| path.into()).into()),
     }
 }
@@ -263,9 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn a_named_socket_is_the_only_one_and_else_the_usual_ones_are_tried() {
+    fn a_named_socket_is_the_only_one_and_the_usual_ones_are_tried_with_a_list_of_pods_alone() {
         let of = |yaml| runtime_sockets(&plimsoll_config::parse(yaml, "f").expect("it is in order"));
         assert_eq!(of("machine: {runtimeSocket: /run/a.sock}").expect("a socket"), [PathBuf::from("/run/a.sock")]);
-        assert_eq!(of("").expect("sockets").len(), USUAL_SOCKETS.len());
+        assert_eq!(of("machine: {podFacts: /etc/pods.json}").expect("sockets").len(), USUAL_SOCKETS.len());
+        for asks_nothing in ["", "machine: {kubeletRoot: /var/lib/kubelet}\nevictionHard: {nodefs.available: 10%}"] {
+            assert_eq!(of(asks_nothing).expect("none"), Vec::<PathBuf>::new(), "{asks_nothing}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use rustix::process::{Signal, kill_process};
 use std::ffi::CStr;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// The kubelet's directory.
 const ROOT: &str = "/run/kubelet";
@@ -67,9 +68,21 @@ fn await_said(scene: &Scene, end: &[&str]) -> Result<()> {
         .with_context(|| format!("expected {end:?}; the log ends with: {}", tail(&scene.agent.text())))
 }
 
+/// Where there is no kubelet, no process is left to read disks.
+fn without_a_kubelet() -> Result<()> {
+    let scene = Scene::set(ROOM)?;
+    wait_for("services has ended", PATIENCE, || Ok(scene.agent.process("services").is_err()))?;
+    // It would be started again within a second, and say so.
+    std::thread::sleep(Duration::from_secs(2));
+    ensure!(scene.agent.process("services").is_err(), "services was started again: {}", scene.agent.text());
+    ensure!(!scene.agent.text().contains("services"), "services is in the log: {}", scene.agent.text());
+    scene.end()
+}
+
 /// A disk that is filled beyond its threshold is reported until its transition period is over, also where services is
 /// killed meanwhile, and nothing is evicted for it. What is mounted over it later is seen.
 pub(crate) fn pressure() -> Result<()> {
+    without_a_kubelet()?;
     fs::create_dir_all(ROOT)?;
     let disk = Mounted::of(c"size=64M")?;
     let mut scene = Scene::set_with(ROOM, |settings| settings.node_disk = Some((ROOT.into(), THRESHOLD * MIB)))?;
