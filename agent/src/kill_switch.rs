@@ -4,7 +4,7 @@
 //! with no symbolic link on the way: another user must not be able to stop the agent, nor to take the file away.
 //!
 //! Changes are reported by the kernel (inotify(7)), so that nothing polls. It does not report a mount over one of the
-//! directories, nor what another machine does on a network file system, so that it is looked at from time to time
+//! directories, nor what another machine does on a network file system, so that it is checked from time to time
 //! as well.
 
 use core::time::Duration;
@@ -18,9 +18,9 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{AtFlags, CWD, FileType, Stat, statat};
 use rustix::io::Errno;
 
-/// Where the kernel reports no changes, how often to look.
-const LOOK_PACE: Duration = Duration::from_millis(500);
-/// Directories that keep changing are watched anew so often at a time; the next look goes on.
+/// Where the kernel reports no changes, how often to check.
+const CHECK_PACE: Duration = Duration::from_millis(500);
+/// Directories that keep changing are watched anew so often at a time; the next check goes on.
 const ROUNDS: usize = 4;
 /// What group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
@@ -82,7 +82,7 @@ struct Directory {
 #[derive(Debug)]
 pub(crate) struct KillSwitch {
     path: PathBuf,
-    /// The directory that is trusted as it is; all below it are looked at.
+    /// The directory that is trusted as it is; all below it are checked.
     root: PathBuf,
     /// The user that has to own it.
     owner: u32,
@@ -90,12 +90,12 @@ pub(crate) struct KillSwitch {
     way: Vec<Directory>,
     /// Readable when something changed in one of them.
     watch: Result<OwnedFd, Errno>,
-    looked: MonotonicNs,
+    checked: MonotonicNs,
     is_thrown: bool,
 }
 
 impl KillSwitch {
-    /// The one at `path`, which is absolute and has no `..`. It is not looked at yet.
+    /// The one at `path`, which is absolute and has no `..`. It is not checked yet.
     pub(crate) fn new(path: &Path) -> Self {
         Self::below(Path::new("/"), 0, path)
     }
@@ -103,19 +103,19 @@ impl KillSwitch {
     fn below(root: &Path, owner: u32, path: &Path) -> Self {
         let watch = Err(Errno::NOSYS);
         let (path, root) = (path.to_owned(), root.to_owned());
-        Self { path, root, owner, way: Vec::new(), watch, looked: MonotonicNs(0), is_thrown: false }
+        Self { path, root, owner, way: Vec::new(), watch, checked: MonotonicNs(0), is_thrown: false }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it was thrown when it was last looked at.
+    /// Whether it was thrown when it was last checked.
     pub(crate) const fn is_thrown(&self) -> bool {
         self.is_thrown
     }
 
-    /// Readable when it is to be looked at again. Absent where the kernel does not report that: then it is at [`Self::due`].
+    /// Readable when it is to be checked again. Absent where the kernel does not report that: then it is at [`Self::due`].
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().ok().map(OwnedFd::as_fd)
     }
@@ -125,14 +125,14 @@ impl KillSwitch {
         self.watch.as_ref().err().copied()
     }
 
-    /// When it is looked at again where the kernel does not report changes.
+    /// When it is checked again where the kernel does not report changes.
     pub(crate) fn due(&self) -> Option<MonotonicNs> {
-        self.watch.is_err().then(|| self.looked.after(LOOK_PACE))
+        self.watch.is_err().then(|| self.checked.after(CHECK_PACE))
     }
 
-    /// Looks at it, and has changes reported from here on.
-    pub(crate) fn look(&mut self) -> Found {
-        self.looked = monotonic();
+    /// Checks what is there, and has changes reported from here on.
+    pub(crate) fn check(&mut self) -> Found {
+        self.checked = monotonic();
         if let Ok(watch) = &self.watch {
             // What is left of a flood makes it readable again.
             let _ = rustix::io::read(watch, &mut [0; 4096]);
@@ -239,7 +239,7 @@ mod tests {
     fn a_file_that_comes_and_goes_is_reported_whatever_of_its_directories_was_there() {
         let root = root();
         let mut switch = switch(root.path());
-        assert_eq!(switch.look(), Found::Absent);
+        assert_eq!(switch.check(), Found::Absent);
         assert!(!is_reported(&switch), "nothing has changed");
         let (etc, agent) = (root.path().join("etc"), root.path().join("etc/agent"));
         for (what, change, found) in [
@@ -260,7 +260,7 @@ mod tests {
             assert!(!is_reported(&switch), "{what}: nothing has changed");
             change().expect("writable");
             assert!(is_reported(&switch), "{what}");
-            assert_eq!(switch.look(), found, "{what}");
+            assert_eq!(switch.check(), found, "{what}");
             assert_eq!(switch.is_thrown(), found == Found::Thrown, "{what}");
         }
     }
@@ -274,21 +274,21 @@ mod tests {
         let mut switch = switch(root.path());
         let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
         mode(&etc, 0o777);
-        assert_eq!(switch.look(), Found::Absent, "nothing is there");
+        assert_eq!(switch.check(), Found::Absent, "nothing is there");
         fs::write(&file, "").expect("writable");
         for (path, bits) in [(&etc, 0o777), (&etc, 0o775), (&agent, 0o1777)] {
             mode(path, bits);
-            assert_eq!(switch.look(), Found::Ignored(Ignored::Writable(path.clone())), "{bits:o}");
+            assert_eq!(switch.check(), Found::Ignored(Ignored::Writable(path.clone())), "{bits:o}");
             mode(path, 0o755);
             assert!(is_reported(&switch), "its mode has changed");
-            assert_eq!(switch.look(), Found::Thrown, "{bits:o}");
+            assert_eq!(switch.check(), Found::Thrown, "{bits:o}");
         }
         // Whatever its own mode is: only that it is there counts.
         mode(&file, 0o666);
-        assert_eq!(switch.look(), Found::Thrown);
+        assert_eq!(switch.check(), Found::Thrown);
         let mine = rustix::process::geteuid().as_raw();
         let mut of_another = KillSwitch::below(root.path(), mine + 1, &file);
-        assert_eq!(of_another.look(), Found::Ignored(Ignored::DirectoryOf(root.path().to_owned(), mine)));
+        assert_eq!(of_another.check(), Found::Ignored(Ignored::DirectoryOf(root.path().to_owned(), mine)));
         let found = statat(CWD, &file, AtFlags::SYMLINK_NOFOLLOW).expect("it is there");
         assert_eq!(of_another.judge(&found), Found::Ignored(Ignored::FileOf(mine)));
     }
@@ -302,33 +302,33 @@ mod tests {
         fs::write(root.path().join("real/agent/switch"), "").expect("writable");
         symlink("real", &etc).expect("writable");
         let mut switch = switch(root.path());
-        assert_eq!(switch.look(), Found::Ignored(Ignored::Link(etc.clone())));
+        assert_eq!(switch.check(), Found::Ignored(Ignored::Link(etc.clone())));
         fs::remove_file(&etc).expect("ours");
         fs::create_dir_all(&file).expect("writable");
-        assert_eq!(switch.look(), Found::Ignored(Ignored::NoFile));
+        assert_eq!(switch.check(), Found::Ignored(Ignored::NoFile));
         fs::remove_dir(&file).expect("ours");
         symlink("/etc/hostname", &file).expect("writable");
-        assert_eq!(switch.look(), Found::Ignored(Ignored::Link(file.clone())));
+        assert_eq!(switch.check(), Found::Ignored(Ignored::Link(file.clone())));
         fs::remove_dir_all(&etc).expect("ours");
         fs::write(&etc, "").expect("writable");
-        assert_eq!(switch.look(), Found::Absent, "a file is where a directory should be");
+        assert_eq!(switch.check(), Found::Absent, "a file is where a directory should be");
         let long = root.path().join("x".repeat(300));
         let mut unseen = KillSwitch::below(root.path(), rustix::process::geteuid().as_raw(), &long);
-        assert_eq!(unseen.look(), Found::Ignored(Ignored::Unseen(long, Errno::NAMETOOLONG)));
+        assert_eq!(unseen.check(), Found::Ignored(Ignored::Unseen(long, Errno::NAMETOOLONG)));
         assert!(!unseen.is_thrown());
     }
 
     #[test]
-    fn where_the_kernel_reports_nothing_it_is_looked_at_from_time_to_time() {
+    fn where_the_kernel_reports_nothing_it_is_checked_from_time_to_time() {
         let root = root();
         let mut switch = switch(root.path());
-        switch.look();
+        switch.check();
         assert_eq!((switch.due(), switch.unreported()), (None, None));
         switch.watch = Err(Errno::MFILE);
-        let looked = switch.looked;
-        assert_eq!((switch.due(), switch.unreported()), (Some(looked.after(LOOK_PACE)), Some(Errno::MFILE)));
+        let checked = switch.checked;
+        assert_eq!((switch.due(), switch.unreported()), (Some(checked.after(CHECK_PACE)), Some(Errno::MFILE)));
         assert!(switch.descriptor().is_none());
-        switch.look();
+        switch.check();
         assert!(switch.descriptor().is_some(), "it is tried again");
     }
 }

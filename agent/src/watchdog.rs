@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_not_blamed_for_what_the_machine_does() {
+    fn a_core_is_not_killed_for_what_the_machine_does() {
         assert_eq!(killed_after(u64::MAX, |_| PERIOD), None, "it runs");
         for slept in [LATE, Duration::from_secs(30)] {
             assert_eq!(killed_after(10, |_| slept), None, "this thread did not run either");

@@ -263,7 +263,7 @@ impl Kills {
         }
         journal.write(Intent { step: Step::Killing, cgroup: handle.id(), path: handle.path(), since: now })?;
         reached(KillPoint::KillIntentWritten);
-        if !strike(handle, self.limits.patience, workers) {
+        if !submit_kill(handle, self.limits.patience, workers) {
             journal.clear(handle.id(), Action::Kill);
             return Err(KillRefused::WorkerFull);
         }
@@ -442,7 +442,7 @@ impl Kills {
                 continue;
             }
             if let Some((grown, left)) = kill.regrown(now) {
-                if kill.again < self.limits.again && strike(&kill.handle, self.limits.patience, workers) {
+                if kill.again < self.limits.again && submit_kill(&kill.handle, self.limits.patience, workers) {
                     kill.again += 1;
                     (kill.signalled, kill.least) = (now, None);
                     kill.begin(now, self.limits.patience);
@@ -480,7 +480,7 @@ impl Kills {
 }
 
 /// Has the workers kill a cgroup. False: they have no room.
-fn strike(handle: &Arc<Handle>, patience: Duration, workers: &mut Workers) -> bool {
+fn submit_kill(handle: &Arc<Handle>, patience: Duration, workers: &mut Workers) -> bool {
     // Clones only: whatever is dropped here, the caller still holds, so nothing is closed on this thread.
     let [written, victim, measured, dying] = [(); 4].map(|()| Arc::clone(handle));
     // A worker may come to it so late that the cgroup was empty meanwhile and is used again.

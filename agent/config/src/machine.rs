@@ -98,7 +98,7 @@ pub struct Brake {
     /// How a growing cgroup is held from user space.
     pub mode: BrakeMode,
     /// Paths of cgroups that the kernel side may stop in their own context, before user space runs. With `podFacts`,
-    /// those around and in pods are left out: some must not stand still.
+    /// those around and in pods are left out: some must not be stopped.
     #[schemars(with = "Vec<String>")]
     pub in_kernel: Vec<Pattern>,
     /// The longest time that a brake holds.

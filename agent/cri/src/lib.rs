@@ -1,8 +1,8 @@
 //! What the container runtime knows of pods, containers and images, and what it may be asked to stop and remove.
 //!
-//! A runtime's socket is equivalent to root: who may write to it may run anything on the node. [`Runtime`] is therefore a
-//! client of eleven calls of the Container Runtime Interface, version 1, and has no others: it lists, stops and removes.
-//! The messages for running, executing, attaching and port forwarding do not exist in this program
+//! A runtime's socket is equivalent to root: a process that may write to it may run anything on the node. [`Runtime`] is
+//! therefore a client of eleven calls of the Container Runtime Interface, version 1, and has no others: it lists, stops and
+//! removes. The messages for running, executing, attaching and port forwarding do not exist in this program
 //! ([decision 11](../../docs/decisions/0011-a-narrow-client-of-the-runtime.md)).
 //!
 //! The rules of what may be removed are pure functions over what was listed: [`assess`] and [`unused`] for images,

@@ -14,9 +14,9 @@
 //! Anyone to whom a cgroup is delegated can make cgroups of any name below it: a user below
 //! `user.slice/user-1000.slice/user@1000.service`, a container below its own. So a name proves nothing, only a place that
 //! root alone can write does. [`identify`] knows two of them: `kubepods` at the root, and in `kubelet`, which [kind] sets
-//! as `--cgroup-root`. A node with another root needs it configured ([`identify_in`]); it is the owner of the machine who
-//! must not put it below a delegated cgroup. The outermost pod counts: what a container has below its own cgroup, a
-//! kubelet's tree included, is that container.
+//! as `--cgroup-root`. A node with another root needs it configured ([`identify_in`]); the owner of the machine must not
+//! put it below a delegated cgroup. The outermost pod counts: what a container has below its own cgroup, a kubelet's tree
+//! included, is that container.
 //!
 //! Paths are relative to the root of the node. Where a node is a container (kind, k3d, minikube), that is the root of its
 //! cgroup namespace, seen from inside. Seen from the machine, as `system.slice/docker-ID.scope/kubelet.slice/...`, such
@@ -119,7 +119,7 @@ const NAMINGS: [Naming; 7] = [
 /// Values of the kubelet's `--cgroup-root` whose cgroup root alone can write: the default, and that of kind.
 const KNOWN_ROOTS: [&[u8]; 2] = [b"", b"kubelet"];
 
-/// The pod and the container that a path belongs to, where the kubelet keeps pods unless it is told otherwise.
+/// The pod and the container that a path belongs to, where the kubelet keeps pods unless it is configured otherwise.
 ///
 /// The path is relative to the cgroup root of the node, without a slash in front. Takes time linear in its length.
 pub fn identify(path: &[u8]) -> Option<PodCgroup<'_>> {

@@ -391,7 +391,7 @@ impl Inventory {
             Ok(discovery) => discovery,
             Err(error) => return sink.trouble("mark", Some(format!("cannot find slices to mark: {error}"))),
         };
-        // The kernel does not ask whether a pod may stand still.
+        // The kernel does not ask whether a pod may be stopped.
         let of_pods = discovery.workloads.extract_if(.., |found| self.config.patterns.concerns_pods(&found.path));
         discovery.refused.extend(of_pods.map(|found| found.path));
         sink.trouble("mark", unmarked(&discovery, self.marks.len()));

@@ -35,7 +35,7 @@ pub struct PodFacts {
     pub daemon_set: Option<OwnerUid>,
     /// When it was started, on the monotonic clock.
     pub started: Option<MonotonicNs>,
-    /// Others wait for it where it stands still: it serves file systems, or is in the machine's PID namespace. It is
+    /// Others wait for it while it is frozen: it serves file systems, or is in the machine's PID namespace. It is
     /// never frozen.
     pub serves_others: bool,
 }

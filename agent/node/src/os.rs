@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_tell_the_mode() {
+    fn the_mode_follows_from_mounts() {
         const TMPFS: u64 = 0x0102_1994;
         let hybrid = CgroupMode::Hybrid { unified: PathBuf::from("/c/unified") };
         for (mounts, mode) in [

@@ -48,7 +48,7 @@ pub struct Pod {
     pub qos: QosClass,
     /// It is critical and of the class `system-node-critical`.
     pub is_node_critical: bool,
-    /// Others may wait for it where it stands still: it is privileged, mounts file systems for them, serves them as a
+    /// Others may wait for it while it is frozen: it is privileged, mounts file systems for them, serves them as a
     /// volume plugin or through FUSE, has a directory above that of plugins or devices, or is in the machine's PID namespace.
     pub serves_others: bool,
     /// What it requests, with texts for messages.

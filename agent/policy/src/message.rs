@@ -118,7 +118,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// Of this resource. Disk counts only if both parts are known; of inodes and processes no container is blamed.
+    /// Of this resource. Disk counts only if both parts are known; of inodes and processes no container is named.
     fn of(&self, resource: Resource) -> Option<i64> {
         let used = match resource {
             Resource::Memory => self.working_set?,
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_own_request_is_told_with_its_statistics_of_memory() {
+    fn a_pods_own_request_is_named_with_its_statistics_of_memory() {
         let reported = |memory| {
             let victim = Victim {
                 name: "p".into(),

@@ -109,7 +109,7 @@ impl Facts {
             peers: peers(),
             other_acts: is_locked(machine_lock()),
             kill_switch: configuration.machine.kill_switch.clone().map(|path| {
-                let found = KillSwitch::new(&path).look();
+                let found = KillSwitch::new(&path).check();
                 (path, found)
             }),
             wish: configuration.machine.source,

@@ -84,7 +84,7 @@ pub(super) struct Thread {
 impl Thread {
     /// Finds and opens everything for the first time, on the caller's thread.
     pub(super) fn first(&mut self) {
-        self.look_at_switch();
+        self.check_switch();
         self.inventory.discover(&mut self.outgoing);
         self.outgoing.publish();
     }
@@ -161,7 +161,7 @@ impl Thread {
         let (due, paused) = (schedule.next(|what| self.handle.is_asked(what)), schedule.pods.paused(now));
         let due = paused.filter(|_| self.pods.is_some()).map_or(due, |paused| paused.min(due));
         let switch = self.kill_switch.as_ref();
-        let due = switch.and_then(KillSwitch::due).map_or(due, |look| look.min(due));
+        let due = switch.and_then(KillSwitch::due).map_or(due, |check| check.min(due));
         let timeout = Timespec::try_from(due.since(now)).ok();
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.handle.as_fd(), PollFlags::IN),

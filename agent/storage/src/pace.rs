@@ -42,7 +42,7 @@ pub struct Left {
 
 /// How long after `last` to read again, where `threshold` is what must be left.
 ///
-/// - Not before the fastest writer could get there: reading sooner can tell nothing.
+/// - Not before the fastest writer could get there: reading sooner cannot show a crossing.
 /// - Else after half the time that is left at the rate since `before`, so that a steady writer is met by ever closer
 ///   readings; after [`Pace::calm`] at most, because a writer may begin at any moment. A rate that is not known is the
 ///   fastest.
@@ -112,8 +112,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever writes as fast as can be gets no further past the threshold than the calm pause lets him, and where
-        /// he was seen to, no further than the least.
+        /// A writer as fast as can be gets no further past the threshold than in the calm pause, and where it was seen
+        /// before, no further than in the least.
         #[test]
         fn a_crossing_is_unseen_for_a_bounded_time(
             threshold in any::<u64>(), last: u64, before: u64, at: i64, earlier: i64, fastest in 1_u64..,

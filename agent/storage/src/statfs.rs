@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bounded_tmpfs_tells_what_is_used() {
+    fn only_a_bounded_tmpfs_reports_what_is_used() {
         assert_eq!(FIGURES.used_of_tmpfs(), Some((70 * 4096, 41)));
         for other in
             [Figures { kind: 0xef53, ..FIGURES }, Figures { blocks: 0, ..FIGURES }, Figures { inodes: 0, ..FIGURES }]
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_elsewhere_or_gone_is_told_apart() {
+    fn what_is_mounted_elsewhere_or_gone_is_distinguished() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut mounts = Mounts::open().expect("this is Linux");
         let fs = mounts.file_system(directory.path()).expect("it exists");

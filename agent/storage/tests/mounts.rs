@@ -102,7 +102,7 @@ fn a_scan_enters_no_mount_not_even_one_of_the_same_file_system() {
 
 #[test]
 #[ignore = "mounts"]
-fn bind_mounts_of_one_disk_are_one_and_disks_of_their_own_are_told_apart() {
+fn bind_mounts_of_one_disk_are_one_and_disks_of_their_own_are_distinguished() {
     let directory = tempfile::tempdir().expect("a directory");
     let [kubelet, images, elsewhere] = ["kubelet", "images", "elsewhere"].map(|name| directory.path().join(name));
     fs::create_dir(&kubelet).expect("a directory");

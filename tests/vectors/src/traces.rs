@@ -190,7 +190,7 @@ impl Step {
         self.fail.contains_key(what)
     }
 
-    fn tells_disks(&self) -> bool {
+    fn reports_disks(&self) -> bool {
         !self.fails("imageFs")
     }
 }
@@ -215,7 +215,7 @@ impl Case {
         let thresholds = parse_thresholds(&eviction).map_err(|error| format!("its thresholds: {error}"))?;
         let disks = configured::DiskLayout {
             dedicated_image_fs: self.config.dedicated_image_fs,
-            split_container_fs: self.is_split(self.steps.iter().find(|step| step.tells_disks())),
+            split_container_fs: self.is_split(self.steps.iter().find(|step| step.reports_disks())),
         };
         let ours = Kubelet { eviction, thresholds, ..Kubelet::default() }.thresholds_on(disks);
         let drawn = self.thresholds.as_deref().unwrap_or_default();
@@ -402,7 +402,7 @@ impl crate::Case for Case {
                 .collect();
             let layout = || DiskLayout::of(self.config.dedicated_image_fs, self.is_split(Some(step)));
             let observation = Observation {
-                layout: step.tells_disks().then(layout),
+                layout: step.reports_disks().then(layout),
                 readings: read(seen).filter(|_| !step.fails("statsError")),
                 reclaimed,
                 workloads: &workloads,

@@ -48,7 +48,7 @@ pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[
     text.trim_end().to_owned() + "\n"
 }
 
-/// The table for those who read no other: counts over all cells, and times of one.
+/// The table that may be read alone: counts over all cells, and times of one.
 pub(super) fn short(done: &[Done]) -> String {
     let timed = done.iter().find(|one| one.cell.name() == SHORT);
     let mut text = match timed {
@@ -108,7 +108,7 @@ fn of_rounds(done: &[&Done], rival: &str, is_seen: fn(&Round) -> bool) -> String
     }
 }
 
-/// Who killed what in one cell.
+/// What was killed in one cell, and by what.
 fn counts(measured: &Measured) -> String {
     let heads = ["", "version", "rounds", "killed alone", "OOM killer killed", "wrong victims", "`explain` was right"];
     let mut text = head(&heads.map(str::to_owned));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_has_who_killed_and_how_long_it_took() {
+    fn a_cell_has_what_was_killed_by_what_and_how_long_it_took() {
         let text = counts(&sample().kept.measured);
         let lost = "6 of 6";
         assert_eq!(

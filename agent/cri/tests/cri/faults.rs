@@ -221,7 +221,7 @@ async fn as_many_are_listed_as_the_documents_say() {
 }
 
 #[tokio::test]
-async fn an_old_runtime_and_a_nameless_one_are_told_apart() {
+async fn an_old_runtime_and_a_nameless_one_are_distinguished() {
     let folder = tempfile::tempdir().expect("a folder");
     let (fake, served, mut runtime) = connected(folder.path(), |_| ()).await;
     fake.change(|node| node.manner = Manner::Refuse(tonic::Code::Unimplemented, "unknown method \u{1b}[2J"));

@@ -278,7 +278,7 @@ impl<'a> Rules<'a> {
 #[derive(Clone, Copy, Default)]
 struct Responsibility {
     /// Most of it is in nothing that may be evicted.
-    is_elsewhere: bool,
+    is_unattributed: bool,
     /// Held by workloads of which no process is left.
     left_behind: Bytes,
 }
@@ -290,7 +290,7 @@ impl Responsibility {
             return Self::default();
         };
         Self {
-            is_elsewhere: !attribution.is_evictable(config.responsible_percent),
+            is_unattributed: !attribution.is_evictable(config.responsible_percent),
             left_behind: attribution.left_behind,
         }
     }
@@ -298,7 +298,7 @@ impl Responsibility {
     /// What is left behind comes back by evicting nothing: for that much, only workloads of owners that grew pay.
     fn covers(self, ranked: &Ranked, deficit: &Deficit) -> bool {
         let is_left_behind = deficit.uncovered().to_bytes() <= self.left_behind;
-        !self.is_elsewhere && (ranked.growth.is_large || !is_left_behind)
+        !self.is_unattributed && (ranked.growth.is_large || !is_left_behind)
     }
 }
 

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const WALK_PACE: Duration = Duration::from_secs(15);
 /// How often the tree is walked and slow figures are read while nothing happens,
 const AT_REST: Duration = Duration::from_mins(5);
-/// and how often the reporter hears that the core lives.
+/// and how often it is reported that the core lives.
 const BEAT_AT_REST: Duration = Duration::from_mins(1);
 /// How often the slow figures are read near a threshold; at most so many times slower far from one.
 const REFRESH_PACE: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ impl Duty {
     }
 
     /// It is done by then, if its pause is over.
-    fn hasten(&mut self, by: MonotonicNs) {
+    fn bring_forward(&mut self, by: MonotonicNs) {
         self.by = self.by.min(by.max(self.not_before));
     }
 
@@ -150,16 +150,16 @@ impl Schedule {
     /// These were asked: what is done rarely at rest is done as often as where something happens, once.
     pub(super) fn stir(&mut self, asked: u32, headroom: u32, now: MonotonicNs) {
         let is_asked = |what: Request| asked & what as u32 != 0;
-        self.beat.hasten(self.beat.ended.after(PACE));
+        self.beat.bring_forward(self.beat.ended.after(PACE));
         if is_asked(Request::Moved) {
-            self.walk.hasten(self.walk.ended.after(self.walk_pace));
-            self.refresh.hasten(self.refresh.ended.after(refresh_pace(headroom)));
+            self.walk.bring_forward(self.walk.ended.after(self.walk_pace));
+            self.refresh.bring_forward(self.refresh.ended.after(refresh_pace(headroom)));
             self.moved.done(now, now, Duration::MAX);
             self.moved.not_before = now.after(PACE);
         }
         if is_asked(Request::Events) || is_asked(Request::Crossing) {
             // What is set of a new cgroup is set soon after it was made.
-            self.walk.hasten(now.after(self.walk_pace));
+            self.walk.bring_forward(now.after(self.walk_pace));
         }
     }
 

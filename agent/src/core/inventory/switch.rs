@@ -1,4 +1,4 @@
-//! The kill switch, as the inventory thread looks at it.
+//! The kill switch, as the inventory thread checks it.
 
 use plimsoll_inventory::Sink as _;
 
@@ -8,20 +8,20 @@ use crate::kill_switch::Found;
 use crate::record::HealthRecord;
 
 impl Thread {
-    /// Looks at it, and has what is new followed and reported.
+    /// Checks it, and has what is new followed and reported.
     pub(super) fn follow_switch(&mut self) {
-        if self.look_at_switch() {
+        if self.check_switch() {
             self.report_switch();
             // What is frozen must not wait for what else this thread does.
             self.outgoing.publish();
         }
     }
 
-    /// Looks at it, and sends the watching thread what is new. Gives whether anything is.
-    pub(super) fn look_at_switch(&mut self) -> bool {
+    /// Checks it, and sends the watching thread what is new. Gives whether anything is.
+    pub(super) fn check_switch(&mut self) -> bool {
         let Some(switch) = &mut self.kill_switch else { return false };
         let was_thrown = switch.is_thrown();
-        let found = switch.look();
+        let found = switch.check();
         let path = switch.path().display();
         let ignored = match found {
             Found::Ignored(why) => Some(format!("what is at {path} is no kill switch: {why}")),

@@ -98,11 +98,11 @@ impl Watch {
             return;
         }
         self.reporting.observed(&sample, &self.scopes, &self.workloads.table);
-        let (mut summary, mut is_calm) = (Summary::NONE, trigger.is_timer_alone());
+        let (mut summary, mut may_rest) = (Summary::NONE, trigger.is_timer_alone());
         for scope in self.scopes.all() {
             self.decide(scope, &sample, trigger);
             summary = summary.with(&self.engine);
-            is_calm &= leaves_nothing(&self.engine.plan);
+            may_rest &= leaves_nothing(&self.engine.plan);
         }
         let now = sample.completed;
         let memory = machine.decided_by(self.engine.policy.eviction_policy);
@@ -122,7 +122,7 @@ impl Watch {
             self.schedule.is_below(is_under_way || trigger.crossed.is_some(), now);
         }
         self.rearm(trigger, (&memory, sample.tasks), summary.is_quiet, now);
-        if is_calm && self.all_stay() {
+        if may_rest && self.all_stay() {
             self.resting.begin(&self.scopes, trigger.awake);
         }
         self.cost = monotonic().since(sample.taken);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_tasks_is_killed_at_once_and_others_stay_until_the_last_of_them_was_waited_for() {
+    fn the_workload_with_most_tasks_is_killed_at_once_and_others_stay_until_the_last_of_them_was_waited_for() {
         let mut scene = scene(task_policy(MANY));
         scene.watch.sample(&Trigger::new(monotonic()));
         assert!(!scene.watch.figures.is_awaited(), "page cache has nothing to do with it");

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_reads_figures_is_not_blamed_for_a_folding_that_takes_long() {
+    fn a_worker_that_reads_figures_is_not_stuck_for_a_folding_that_takes_long() {
         let mut scene = scene(Bytes(1 << 50));
         scene.sample();
         may_be_off(&mut scene, FAR);

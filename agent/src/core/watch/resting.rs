@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inventory_thread_hears_that_memory_has_moved() {
+    fn the_inventory_thread_is_notified_that_memory_has_moved() {
         for (used, has_moved) in [(20, false), (23, false), (24, true)] {
             let mut scene = at_rest(Kind::Ebpf);
             assert!(!scene.watch.workloads.handle.is_asked(Request::Moved));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_say_who_may_read() {
+    fn versions_say_which_readers_may_read() {
         let body = || std::iter::once(&b"{}"[..]);
         let newer = encode_as([7, 1], BOOT, 1 << 40, body());
         let read = decode(&newer).expect("it may be read").expect("it was written");

@@ -129,7 +129,7 @@ mod tests {
     use rustix::fs::open;
 
     #[test]
-    fn the_deepest_way_is_bounded_and_its_end_is_told() {
+    fn the_deepest_way_is_bounded_and_its_end_is_reported() {
         let mut levels = Levels::default();
         let mut enter = || {
             let directory = open("/", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("it is there");

@@ -100,8 +100,8 @@ enum Extent {
     Files,
 }
 
-/// The mount that a scan stays on. A mount of the same file system within the tree has the same device: its id tells it
-/// apart.
+/// The mount that a scan stays on. A mount of the same file system within the tree has the same device: its id
+/// distinguishes it.
 #[derive(Clone, Copy, Debug)]
 struct Home {
     device: Device,

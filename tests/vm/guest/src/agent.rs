@@ -59,7 +59,7 @@ pub(crate) struct Settings {
     pub(crate) victims_per_minute: u32,
     /// The eviction policy; the agent's default where absent.
     pub(crate) eviction_policy: Option<&'static str>,
-    /// Where it is told of pods, if it is.
+    /// The file in which it finds the pods, if it has one.
     pub(crate) pod_facts: Option<PathBuf>,
     /// The kubelet's directory, if disks are observed, and the hard threshold on its file system, in bytes.
     pub(crate) node_disk: Option<(PathBuf, u64)>,

@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_kill_that_was_told_is_the_agents() {
+    fn only_a_kill_that_was_reported_is_the_agents() {
         for (oom_kills, signal, reported, expected) in [
             (0, Some(9), true, Some("plimsoll")),
             (0, Some(9), false, None),

@@ -236,11 +236,11 @@ fn outlive(file: PathBuf) -> Result<()> {
     let (mut read, write) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, write).context("cannot handle SIGTERM")?;
     thread::spawn(move || {
-        let told = read.read_exact(&mut [0]).and_then(|()| File::create(&file).map(drop));
-        if let Err(error) = told {
+        let made = read.read_exact(&mut [0]).and_then(|()| File::create(&file).map(drop));
+        if let Err(error) = made {
             eprintln!("cannot make {}: {error}", file.display());
         }
-        // Whoever writes to it next must find it open.
+        // What writes to it next must find it open.
         thread::park();
     });
     Ok(())

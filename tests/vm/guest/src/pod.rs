@@ -23,7 +23,7 @@ const LOGS: &str = "/var/log/pods";
 const VOLUME: &str = "/volume";
 const PIPE: &str = "begin";
 /// What a container that grows makes there when it was sent SIGTERM, on which it lives on.
-pub(crate) const TOLD: &str = "told";
+pub(crate) const SIGTERM_SENT: &str = "sigterm-sent";
 /// What each container of a burstable pod asks for, and what each of a guaranteed one asks for and may take.
 const REQUEST_BYTES: u64 = 64 * MIB;
 const GUARANTEED_BYTES: u64 = 128 * MIB;
@@ -158,8 +158,8 @@ impl Pod {
         let pipe = self.volume().join(PIPE);
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).context("cannot make a named pipe")?;
         let mib = (meminfo("MemTotal")? / MIB).to_string();
-        let (begin, told) = (format!("{VOLUME}/{PIPE}"), format!("{VOLUME}/{TOLD}"));
-        let words = ["hog", "anon", "--mib", &mib, "--hold", "300", "--begin", &begin, "--outlive", &told];
+        let (begin, outlive) = (format!("{VOLUME}/{PIPE}"), format!("{VOLUME}/{SIGTERM_SENT}"));
+        let words = ["hog", "anon", "--mib", &mib, "--hold", "300", "--begin", &begin, "--outlive", &outlive];
         self.start(client, container, &words)
     }
 

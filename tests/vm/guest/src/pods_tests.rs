@@ -1,4 +1,4 @@
-//! Pods, by what the agent is told of them: cgroups as the kubelet and containerd make them with systemd's driver, without
+//! Pods, by what the agent reads of them: cgroups as the kubelet and containerd make them with systemd's driver, without
 //! either.
 
 use crate::agent::tail;
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Child;
 
-/// Where it is told.
+/// Where it reads that.
 const FACTS: &str = "/run/pods.json";
 
 /// How far below what is available the threshold is, in MiB, and what a hog takes that crosses it.
@@ -53,8 +53,8 @@ impl Pod {
     }
 }
 
-/// Lets the file appear as a whole, as one that is written well.
-fn tell(text: &str) -> Result<()> {
+/// Replaces the file by a rename, so that it is never read in part.
+fn write_facts(text: &str) -> Result<()> {
     let next = format!("{FACTS}.new");
     fs::write(&next, text)?;
     Ok(fs::rename(&next, FACTS)?)
@@ -103,7 +103,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
         others.push((name, pod.holds(mib)?));
     }
     let known: Vec<&Value> = [&high, &over, &bystander, &critical].map(|pod| &pod.facts).into();
-    tell(&json!({"items": known}).to_string())?;
+    write_facts(&json!({"items": known}).to_string())?;
     let mut scene = Scene::set_with(ROOM, |settings| settings.pod_facts = Some(FACTS.into()))?;
     let says = |scene: &Scene, text: &str| {
         wait_for(text, PATIENCE, || Ok(scene.agent.text().contains(text)))
@@ -116,7 +116,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
     for trouble in ["none", "protected", "broken", "killed", "stopped"] {
         match trouble {
             "broken" => {
-                tell("{\"items\": [{")?;
+                write_facts("{\"items\": [{")?;
                 says(&scene, "is not renewed")?;
             }
             // All that is known is in place, as the first eviction showed.
@@ -127,7 +127,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
             // The next one reads that the unknown pod is one that may be evicted.
             "killed" => {
                 kill_process(scene.agent.process("services")?, Signal::KILL)?;
-                tell(&all)?;
+                write_facts(&all)?;
                 says(&scene, "5 pods are known")?;
                 scene.agent.empty_log()?;
                 let (_, mut idle) =

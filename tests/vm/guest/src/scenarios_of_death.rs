@@ -227,7 +227,7 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     let victim = Cgroup::create("work.slice/hog")?;
     let grown = grown()?;
     let mut hog = Hog::start("anon", victim.path(), grown, &["--hold", "120"])?;
-    // What is the only one to blame may be killed before it is frozen.
+    // The only responsible workload may be killed before it is frozen.
     wait_for("the kill point is reached, or the hog is dead", PATIENCE, || {
         Ok(has_reached(&scene, name) || hog.child.try_wait()?.is_some())
     })

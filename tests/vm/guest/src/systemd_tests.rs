@@ -173,7 +173,7 @@ fn grow_as(mut user: Command) -> Result<String> {
 fn freeze(lines: &str) -> Result<Cgroup> {
     configure(Some(threshold_below(96)?.saturating_sub(24 * MIB)))?;
     drop_in(&format!("Environment={KILL_POINT}=freeze-recorded:pause {NO_WATCHDOG}=1\n{lines}"))?;
-    // A hog that is the only one to blame is killed at once: there is not always something to freeze.
+    // A hog that alone is responsible is killed at once: there is not always something to freeze.
     for number in 0..TRIES {
         systemctl(&["restart", UNIT]).with_context(logged)?;
         let mib = grown()?.to_string();

@@ -29,7 +29,7 @@ fn hang(how: &str, environment: Vec<(&'static str, String)>) -> Result<(Scene, C
         settings.environment.extend(environment);
     })?;
     let victim = Cgroup::create("work.slice/hog")?;
-    // A hog that is the only one to blame is killed at once: there is not always something to freeze.
+    // A hog that alone is responsible is killed at once: there is not always something to freeze.
     for _ in 0..TRIES {
         wait_for("memory is above the threshold", PATIENCE, || {
             Ok(machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + 64 * MIB)
