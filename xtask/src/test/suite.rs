@@ -30,8 +30,7 @@ const EVERYWHERE: [&str; 10] = [
     "core-or-reporter-dies",
 ];
 /// What a gate leaves to long runs on the kernel on which everything else runs, with the reason.
-const LEFT_TO_LONG: [(&str, &str); 12] = [
-    ("meets-what-replaces-page-cache", "it fails at times, as the page of known deviations has it"),
+const LEFT_TO_LONG: [(&str, &str); 11] = [
     ("costs-little-at-rest", "170 s; it measures what watching many workloads costs"),
     ("watches-no-more-workloads-than-rows", "300 s; unit tests of agent/inventory have more workloads than rows"),
     ("kill-points-supervisor", "180 s; the same steps as kill-points-core, which stays"),
