@@ -383,7 +383,9 @@ fn repeated(why: &str, again: Outcome) -> Outcome {
     match again {
         Outcome::Pass => Outcome::Flaky(format!("{why}; repeated at once, it passed")),
         Outcome::Fail(then) => Outcome::Fail(format!("{why}; repeated at once: {then}")),
-        other => other,
+        Outcome::NotRun(then) => Outcome::Fail(format!("{why}; repeated at once, it was not run: {then}")),
+        // One run of a test never gives it.
+        Outcome::Flaky(outcomes) => Outcome::Flaky(outcomes),
     }
 }
 
@@ -525,7 +527,7 @@ mod tests {
         for (again, expected) in [
             (Outcome::Pass, Outcome::Flaky("a; repeated at once, it passed".into())),
             (Outcome::Fail("b".into()), Outcome::Fail("a; repeated at once: b".into())),
-            (Outcome::NotRun("c".into()), Outcome::NotRun("c".into())),
+            (Outcome::NotRun("c".into()), Outcome::Fail("a; repeated at once, it was not run: c".into())),
         ] {
             assert_eq!(repeated("a", again), expected);
         }
