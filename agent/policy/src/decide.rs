@@ -7,13 +7,15 @@ use crate::kubelet;
 use crate::kubelet_policy;
 use crate::observation::Observation;
 use crate::plan::Plan;
+use core::hash::{Hash as _, Hasher as _};
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
+use std::hash::DefaultHasher;
 
 /// What [`decide`] remembers, for one configuration: a new one needs a new state. It can be serialised, and restored by
 /// [`State::restore`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State(Of);
+pub struct State(Of, MadeFor);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Of {
@@ -21,20 +23,38 @@ enum Of {
     Kubelet(Box<kubelet_policy::State>),
 }
 
+/// Stands for the configuration and the number of slots that a state was made for. A build whose `Debug` or hash gives
+/// another one does not take the state: what is remembered by the place of a threshold must never be taken for another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct MadeFor(u64);
+
+impl MadeFor {
+    fn of(config: &Config, slots: usize) -> Self {
+        let mut hasher = DefaultHasher::new();
+        // Shares of a capacity are floating point, which has no hash. Their text is exact.
+        (format!("{config:?}"), slots).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
 impl State {
     /// For `config`, up to `slots` workloads, and slots below that. Nothing allocates later.
     pub fn with_capacity(config: &Config, slots: usize) -> Self {
-        Self(match config.eviction_policy {
+        let of = match config.eviction_policy {
             EvictionPolicy::Kubelet => Of::Kubelet(Box::new(kubelet_policy::State::with_capacity(config, slots))),
             EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => {
                 Of::Engine(Box::new(engine::State::with_capacity(config, slots)))
             }
-        })
+        };
+        Self(of, MadeFor::of(config, slots))
     }
 
     /// A state that was read back, with all the room again that decisions need. `None` where it was made for another
     /// configuration or for another number of slots.
     pub fn restore(mut read: Self, config: &Config, slots: usize) -> Option<Self> {
+        if read.1 != MadeFor::of(config, slots) {
+            return None;
+        }
         let fits = match (&mut read.0, config.eviction_policy) {
             (Of::Engine(state), EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3) => {
                 state.reserve();

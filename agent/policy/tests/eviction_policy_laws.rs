@@ -41,6 +41,28 @@ thread_local! {
     static KUBELETS: Cell<Runs> = Cell::default();
 }
 
+/// Configurations with as many thresholds, slices and victims, and one with another number of victims.
+fn other_configs(config: &Config) -> Vec<Config> {
+    let with_first = |change: &dyn Fn(&mut Threshold)| {
+        let mut other = config.clone();
+        other.thresholds.iter_mut().take(1).for_each(change);
+        other
+    };
+    let mut reversed = config.clone();
+    reversed.thresholds.reverse();
+    let amount = Some(ThresholdAmount::bytes(Bytes(7)));
+    let others = [
+        with_first(&|threshold| threshold.signal = Signal::PidAvailable),
+        with_first(&|threshold| threshold.amount = amount),
+        with_first(&|threshold| threshold.grace += Duration::from_nanos(1)),
+        with_first(&|threshold| threshold.min_reclaim = amount),
+        reversed,
+        Config { hard_victims_per_minute: config.hard_victims_per_minute + 1, ..config.clone() },
+    ];
+    // By their text: a share that is no number is equal to nothing.
+    others.into_iter().filter(|other| format!("{other:?}") != format!("{config:?}")).collect()
+}
+
 /// Laws for generated cases, each a test that fails as well if hardly a case sees an eviction: it would hold whatever
 /// the code does.
 macro_rules! laws {
@@ -610,10 +632,10 @@ laws! {
             let mut room = vec![0; 1 << 16];
             let saved = postcard::to_slice(&state, &mut room).expect("it can be saved");
             let read: State = postcard::from_bytes(saved).expect("it can be read");
-            let other = Config { hard_victims_per_minute: config.hard_victims_per_minute + 1, ..config.clone() };
-            let fits = |config| State::restore(read.clone(), config, 10).is_some();
-            assert_eq!(fits(&other), policy == EvictionPolicy::Kubelet, "it was made for another configuration");
-            assert!(State::restore(read.clone(), &config, 11).is_none() || policy == EvictionPolicy::Kubelet);
+            for other in other_configs(&config) {
+                assert!(State::restore(read.clone(), &other, 10).is_none(), "it was made for another: {other:?}");
+            }
+            assert!(State::restore(read.clone(), &config, 11).is_none(), "it was made for other slots");
             State::restore(read, &config, 10).expect("it was made for this configuration")
         };
         let plans = |between: &dyn Fn(State) -> State| {
