@@ -1,17 +1,19 @@
 //! Recordings run through a configuration: what would have been decided, which workloads would have been evicted, and why.
 //!
 //! [`read`] takes a trace of `plimsoll run`, or one or more saved answers of a kubelet's `/stats/summary`; [`run`]
-//! takes it through the decision that the core makes. A workload that would have been evicted is absent from everything
-//! that follows, and its memory then counts as available. What a clean-up would have brought back is not known; it is
-//! taken to have brought nothing.
+//! takes it through the decision that the core makes. What came of a workload that the recorded agent evicted too is in
+//! the recording. Another that would have been evicted is absent from everything that follows, and its memory then
+//! counts as available. What a clean-up would have brought back is not known; it is taken to have brought nothing.
 //!
 //! Nothing here opens a file or reads a clock, and whatever is read, nothing panics.
 
 #![forbid(unsafe_code)]
 
+mod give_back;
 mod read;
 mod report;
 mod run;
+mod slots;
 mod trace_frames;
 
 pub use plimsoll_report::text::printable;

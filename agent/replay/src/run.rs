@@ -1,26 +1,27 @@
-//! A recording through [`decide`]: what is evicted is absent from everything that follows, and gives back what it holds.
+//! A recording through [`decide`]. What came of a victim is taken from the recording where that has it. Any other victim
+//! is absent from everything that follows, and gives back what it holds.
 
 use crate::Settings;
+use crate::give_back::give_back;
 use crate::report::Turn;
+use crate::slots::Slots;
 use crate::trace::Trace;
 use crate::trace_frames::{each_frame, most_workloads, node_stats, stats_time};
 use core::time::Duration;
 use plimsoll_config::{Configuration, kubelet as config};
 use plimsoll_pods::{Observed, Pod, Summary, Time, observed};
-use plimsoll_policy::kubelet::{
-    self, Amount, DiskLayout, Limit, NodeStats, PodStats, Readings, Resource, Threshold, Usage,
-};
+use plimsoll_policy::kubelet::{self, Amount, DiskLayout, Limit, NodeStats, PodStats, Readings, Resource, Threshold};
 use plimsoll_policy::message::{MemoryUsage, Message, MessageContext, OverLimit, ThresholdText, Victim, VictimUsage};
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, MemoryReading, Observation, Plan, Reclaimed, Scope, SliceId, Stall, State, Swap,
     Terminating, Uid, Workload, decide,
 };
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::collections::BTreeMap;
 
 /// The kubelet's period; for statistics without a time.
 const TURN: Duration = Duration::from_secs(10);
-/// The number of workloads whose growth is remembered.
+/// The number of workloads at one time whose growth is remembered, at least.
 const SLOTS: usize = 4096;
 
 /// Memory of a slice with thresholds of its own.
@@ -36,6 +37,9 @@ pub(crate) struct Frame<'a> {
     /// The reclaims that have ended, by scope, where the recording says so itself; and then it also says which
     /// workloads are terminating.
     pub(crate) reclaimed: Option<Vec<Option<Reclaimed>>>,
+    /// The workloads that the agent's own plans evicted then, and whether each is still there in the next sample, and
+    /// not terminating.
+    pub(crate) evicted_then: BTreeMap<CgroupId, bool>,
     pub(crate) epoch_ns: Option<i64>,
     /// What the agent reported then, by slice.
     pub(crate) reported: Vec<(Option<&'a str>, &'a str)>,
@@ -113,7 +117,7 @@ fn texts(configuration: &Configuration, thresholds: &[Threshold]) -> Vec<Thresho
     thresholds.iter().map(text).collect()
 }
 
-/// A workload that the replay evicted.
+/// A workload that the replay evicted, and the recorded agent did not.
 #[derive(Clone, Copy)]
 struct Taken {
     until: MonotonicNs,
@@ -128,7 +132,7 @@ struct Run<'a> {
     plan: Plan,
     /// Where each threshold is, as messages say it.
     threshold_texts: Vec<ThresholdText>,
-    slots: BTreeMap<Uid, u32>,
+    slots: Slots,
     taken: BTreeMap<Uid, Taken>,
     /// The last reclaim of each scope. It ended when it was asked for, and brought nothing.
     reclaimed: Vec<Option<Reclaimed>>,
@@ -138,13 +142,14 @@ impl<'a> Run<'a> {
     fn new(settings: &Settings<'a>, mut policy: Config, layout: DiskLayout, workloads: usize) -> Self {
         let configuration = settings.configuration;
         policy.eviction_policy = settings.eviction_policy.unwrap_or(policy.eviction_policy);
+        let slots = SLOTS.max(workloads);
         let mut run = Self {
             configuration,
             layout,
-            state: State::with_capacity(&policy, SLOTS.max(workloads)),
+            state: State::with_capacity(&policy, slots),
             plan: Plan::with_capacity(&policy, workloads, 0),
             threshold_texts: texts(configuration, &policy.thresholds),
-            slots: BTreeMap::new(),
+            slots: Slots::new(slots),
             taken: BTreeMap::new(),
             reclaimed: vec![None; 1 + policy.slices.len()],
             policy,
@@ -159,10 +164,7 @@ impl<'a> Run<'a> {
 
     fn turn(&mut self, mut frame: Frame<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
         self.take_out(&mut frame);
-        for workload in &mut frame.workloads {
-            let next = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-            workload.key.slot = *self.slots.entry(workload.uid).or_insert(next);
-        }
+        self.slots.assign(&mut frame.workloads);
         for scope in 0..=self.policy.slices.len() {
             self.decide(scope, &mut frame, each);
         }
@@ -231,6 +233,11 @@ impl<'a> Run<'a> {
                 break;
             }
         }
+        self.evict(frame);
+    }
+
+    /// Remembers what the plan evicts, but for what the recorded agent evicted too: what came of that is in the recording.
+    fn evict(&mut self, frame: &mut Frame<'_>) {
         for action in &self.plan.actions {
             let (victim, grace_seconds) = match *action {
                 Action::Evict { workload, grace_seconds, .. } => (workload, grace_seconds),
@@ -240,7 +247,15 @@ impl<'a> Run<'a> {
             let Some(workload) = frame.workloads.get_mut(victim as usize) else { continue };
             let is_graceful = grace_seconds > 1;
             let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
-            self.taken.insert(workload.uid, Taken { until: frame.at.after(grace), is_graceful });
+            let goes_on = frame.evicted_then.get(&workload.key.id);
+            if goes_on.is_some() {
+                self.taken.remove(&workload.uid);
+            } else {
+                self.taken.insert(workload.uid, Taken { until: frame.at.after(grace), is_graceful });
+            }
+            if goes_on == Some(&true) {
+                continue;
+            }
             // For the slices, whose decisions follow.
             workload.terminating = Some(Terminating {
                 is_graceful,
@@ -301,49 +316,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Counts what a workload holds as available, by the kubelet's formulas.
-fn give_back(node: &mut NodeStats, workload: &Workload<'_>, layout: DiskLayout) {
-    let Some(PodStats { working_set, processes, ephemeral_storage: _, containers, volumes }) = workload.facts.stats
-    else {
-        return;
-    };
-    let held = working_set.unwrap_or(0);
-    for memory in [&mut node.memory, &mut node.pods].into_iter().flatten() {
-        let back = memory.working_set.map_or(0, |used| used.min(held));
-        memory.working_set = memory.working_set.map(|used| used - back);
-        memory.available = memory.available.map(|available| available.saturating_add(back));
-    }
-    if let Some(pids) = &mut node.pids {
-        let back = i64::try_from(processes.unwrap_or(0)).unwrap_or(i64::MAX);
-        pids.running = pids.running.map(|running| running.saturating_sub(back));
-    }
-    let layers = sum(containers.iter().map(|container| container.rootfs));
-    let local = volumes
-        .iter()
-        .filter(|stats| workload.facts.volumes.iter().any(|volume| volume.is_local && volume.number == stats.number));
-    let rest = sum(containers.iter().map(|container| container.logs).chain(local.map(|stats| stats.usage)));
-    let all = sum([layers, rest].into_iter());
-    let [on_node, on_images, on_containers] = match layout {
-        DiskLayout::Single => [all; 3],
-        DiskLayout::DedicatedImageFs => [rest, layers, layers],
-        DiskLayout::SplitImageFs => [all, Usage::default(), all],
-    };
-    for (fs, back) in
-        [(&mut node.node_fs, on_node), (&mut node.image_fs, on_images), (&mut node.container_fs, on_containers)]
-    {
-        let Some(fs) = fs else { continue };
-        fs.available = fs.available.map(|available| available.saturating_add(back.bytes.unwrap_or(0)));
-        fs.inodes_free = fs.inodes_free.map(|free| free.saturating_add(back.inodes.unwrap_or(0)));
-    }
-}
-
-fn sum(usages: impl Iterator<Item = Usage>) -> Usage {
-    usages.fold(Usage { bytes: Some(0), inodes: Some(0) }, |sum, usage| Usage {
-        bytes: sum.bytes.map(|bytes| bytes.saturating_add(usage.bytes.unwrap_or(0))),
-        inodes: sum.inodes.map(|inodes| inodes.saturating_add(usage.inodes.unwrap_or(0))),
-    })
-}
-
 /// Runs saved statistics, each as a turn.
 pub(crate) fn run_summaries(
     summaries: &[Summary],
@@ -372,6 +344,7 @@ pub(crate) fn run_summaries(
             at,
             made: at,
             reclaimed: None,
+            evicted_then: BTreeMap::new(),
             epoch_ns: time.map(|_| 0),
             reported: Vec::new(),
             node: summary.node_stats(),

@@ -11,7 +11,12 @@ use plimsoll_policy::{
     Key, MemoryReading, Owner, OwnerUid, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid,
     Workload,
 };
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The verdicts on workloads that a plan evicts, as a reported plan names them.
+const VICTIMS: [&str; 2] = ["evicted", "escalated-to-kill"];
 
 /// What its eviction gives back by the kernel's own estimate, which counts cache as available while it lives.
 /// Without a figure of that all of its working set.
@@ -126,9 +131,43 @@ fn reported_of(entry: &Entry) -> Option<(Option<&str>, &str)> {
     }
 }
 
+/// The workloads that a reported plan evicts.
+fn victims_of(reported: &Reported) -> Vec<CgroupId> {
+    let candidates = reported.plan.get("candidates").and_then(Value::as_array).into_iter().flatten();
+    let is_victim =
+        |candidate: &&Value| candidate["verdict"].as_str().is_some_and(|verdict| VICTIMS.contains(&verdict));
+    candidates.filter(is_victim).filter_map(|candidate| candidate["cgroup_id"].as_u64().map(CgroupId)).collect()
+}
+
+/// What the agent's own plans evicted, sample by sample.
+#[derive(Default)]
+struct Evicted<'a> {
+    /// By slice, of the last plan that was reported: one that is carried out always is, and of an agent that shadows one
+    /// that is the same again is not.
+    by_slice: BTreeMap<Option<&'a str>, Vec<CgroupId>>,
+}
+
+impl<'a> Evicted<'a> {
+    /// Those of this sample, and whether each is still there in the next one, and not terminating.
+    fn then(&mut self, reported: &'a [Entry], next: Option<&Sample>) -> BTreeMap<CgroupId, bool> {
+        for entry in reported {
+            if let Entry::Reported(reported) = entry {
+                self.by_slice.insert(reported.slice.as_deref(), victims_of(reported));
+            }
+        }
+        let goes_on = |id: CgroupId| {
+            let mut workloads = next.into_iter().flat_map(|next| &next.workloads);
+            workloads.any(|it| it.id == id && it.terminating.is_none() && !it.empty)
+        };
+        self.by_slice.values().flatten().map(|id| (*id, goes_on(*id))).collect()
+    }
+}
+
 /// Each sample of a trace as a frame.
 pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each: impl FnMut(Frame<'_>)) {
-    for (sample, reported) in samples(trace) {
+    let (mut evicted, mut all) = (Evicted::default(), samples(trace).peekable());
+    while let Some((sample, reported)) = all.next() {
+        let evicted_then = evicted.then(reported, all.peek().map(|(next, _)| *next));
         let Sample {
             at_ns: at,
             made_ns,
@@ -163,6 +202,7 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             made: made_ns.unwrap_or(*at),
             // Such a sample has the reclaims that have ended.
             reclaimed: made_ns.map(|_| scopes.map(ended).collect()),
+            evicted_then: made_ns.map_or_else(BTreeMap::new, |_| evicted_then),
             epoch_ns: trace.header.epoch_ns,
             reported: reported.iter().filter_map(reported_of).collect(),
             node: node_stats(memory.map(Into::into), *tasks, *at),
