@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_policy::{Plan, Protected, Verdict};
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, MonotonicNs};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -266,7 +266,7 @@ impl Metrics {
     }
 }
 
-/// All verdicts that a candidate can have, but one that names a time.
+/// All verdicts that a candidate can have. The time in one is no part of its name.
 fn verdicts() -> impl Iterator<Item = Verdict> {
     let protected = [
         Protected::Init,
@@ -287,6 +287,7 @@ fn verdicts() -> impl Iterator<Item = Verdict> {
         Verdict::Stuck,
         Verdict::NoStatistics,
         Verdict::NothingToFree,
+        Verdict::Looping(MonotonicNs(0)),
         Verdict::SparedByLoop,
         Verdict::ClassRemains,
         Verdict::TooLittle,
@@ -395,6 +396,18 @@ mod tests {
             );
         }
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn each_verdict_begins_a_series_and_is_documented() {
+        let (text, documented) = (Metrics::new(true).text(), include_str!("../../docs/explain.md"));
+        let names: Vec<_> = verdicts().map(name_of).collect();
+        assert!(["looping", "spared-by-loop", "over-limit"].iter().all(|name| names.iter().any(|it| it == name)));
+        for name in names {
+            assert!(text.contains(&format!("plimsoll_candidates_total{{verdict=\"{name}\"}} 0\n")), "{name}");
+            let name = name.strip_prefix("protected-").unwrap_or(&name);
+            assert!(documented.contains(&format!("`\"{name}\"`")), "{name} or its series is not documented");
+        }
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "stall",
-        degrades: "stalls of single cgroups are known only from memory.pressure, whose averages change every two seconds",
+        degrades: "a cgroup whose tasks stall causes no sample: the next one comes with a crossing, with reclaim or by the timer",
         members: &[],
         choices: &[&[
             at("stall_enter", AttachType::Fexit, "psi_memstall_enter"),
@@ -97,7 +97,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "oom",
-        degrades: "an OOM kill is counted from /proc/vmstat, without its victim",
+        degrades: "OOM kills cause no sample, and are neither counted nor logged",
         members: &["OC_CHOSEN"],
         choices: &[
             &[at("oom_fentry", AttachType::Fentry, "oom_kill_process")],
@@ -135,4 +135,16 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
 /// Every tracepoint that a family attaches to.
 pub(crate) fn tracepoints() -> impl Iterator<Item = &'static str> {
     attachments().filter(|it| it.attach_type == AttachType::Tracepoint).map(|it| it.target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_is_named_as_read_in_place_of_a_hook() {
+        for Family { name, degrades, .. } in FAMILIES {
+            assert!(!["/proc", "/sys", "memory.", "cgroup."].iter().any(|file| degrades.contains(file)), "{name}");
+        }
+    }
 }
