@@ -12,7 +12,7 @@ use plimsoll_policy::kubelet::{Amount, Signal};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use crate::names::{Cgroup, Names};
-use crate::record::{Braked, EnforcementRecord, HealthRecord, Killed, Record};
+use crate::record::{EnforcementRecord, HealthRecord, Killed, Record};
 
 /// How many bytes of a cgroup's path and the name of its pod there is room for: the kernel refuses records of more than some 970 bytes.
 const NAME: usize = 490;
@@ -69,13 +69,11 @@ pub(crate) struct KernelLog {
     /// Absent where it could not be opened.
     file: Option<File>,
     waiting: Vec<Kill>,
-    /// A cgroup, escaped, that grew by so much although it was frozen: it is killed next.
-    unheld: Option<(String, Bytes)>,
 }
 
 impl KernelLog {
     pub(crate) fn new(file: Option<File>) -> Self {
-        Self { file, waiting: Vec::new(), unheld: None }
+        Self { file, waiting: Vec::new() }
     }
 
     pub(crate) fn record(&mut self, record: &Record<'_>, names: &Names) {
@@ -102,15 +100,8 @@ impl KernelLog {
 
     fn enforcement(&mut self, record: &EnforcementRecord<'_>, names: &Names) {
         match *record {
-            EnforcementRecord::Brake { path, what: Braked::StillGrows(grown), at: _ } => {
-                self.unheld = Some((names.cgroup(path).path, grown));
-            }
             EnforcementRecord::Kill { plan, path, usage, at, what: Killed::Begun } => {
-                let cgroup = names.cgroup(path);
-                match self.unheld.take().filter(|(unheld, _)| *unheld == cgroup.path) {
-                    Some((_, grown)) => self.kill_unheld(&cgroup, grown),
-                    None => self.kill(plan, &cgroup, usage, at),
-                }
+                self.kill(plan, &names.cgroup(path), usage, at);
             }
             EnforcementRecord::Brake { .. }
             | EnforcementRecord::Kill { .. }
@@ -128,12 +119,6 @@ impl KernelLog {
         let usage = usage.map_or_else(|| "unknown".to_owned(), |usage| usage.to_string());
         let (path, pod) = named(cgroup);
         self.waiting.push(Kill { plan, at, text: format!("killed {path}: usage {usage}"), pod });
-    }
-
-    /// A kill was begun because a cgroup grew by so much although it was frozen.
-    fn kill_unheld(&mut self, cgroup: &Cgroup, grown: Bytes) {
-        let (path, pod) = named(cgroup);
-        self.write(&format!("killed {path}: it grew {grown} while it was frozen{pod}"));
     }
 
     /// The plan with this number is known. Lines that wait for earlier ones are written without figures.
@@ -212,13 +197,11 @@ mod tests {
         log.plan(7, Some(&FIGURES));
         log.kill(8, &cgroup("work.slice/b"), None, MonotonicNs(2));
         log.plan(9, Some(&FIGURES));
-        log.kill_unheld(&cgroup("work.slice/c"), Bytes::mib(3));
         assert_eq!(
             written(&file),
             "<4>plimsoll: killed work.slice/a: usage 300.0 MiB, available 90.0 MiB by the kubelet's formula \
              and 80.0 MiB by the kernel's estimate, threshold 100.0 MiB\n\
-             <4>plimsoll: killed work.slice/b: usage unknown\n\
-             <4>plimsoll: killed work.slice/c: it grew 3.0 MiB while it was frozen\n"
+             <4>plimsoll: killed work.slice/b: usage unknown\n"
         );
     }
 
