@@ -263,7 +263,9 @@ impl Supervisor {
                 && let Some(status) = services.ended()?
             {
                 self.to_services = None;
-                if status.code() == Some(services::NOTHING_TO_DO.into()) {
+                // It is not trusted: where pods are known there is something to do.
+                let may_end = !services::knows_pods(&self.configuration);
+                if may_end && status.code() == Some(services::NOTHING_TO_DO.into()) {
                     (self.services, self.observes_disks) = (None, false);
                 } else {
                     tracing::warn!(%status, "services ended and is started again; what it sent holds");

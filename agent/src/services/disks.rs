@@ -14,6 +14,8 @@ use plimsoll_storage::{
     DiskWatch, Disks as Layout, FileSystem, Left, Mounts, Pace, Roots, Slots, StorageError, Worker, next_reading,
 };
 use plimsoll_units::{Bytes, MonotonicNs};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::io::Errno;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::runtime_sockets;
@@ -34,21 +36,29 @@ pub(crate) fn are_configured(configuration: &Configuration) -> bool {
     configuration.disk_policy().thresholds.iter().any(|threshold| threshold.amount.is_some())
 }
 
-/// Whether this is a node: the kubelet's directory is named, or is where it usually is. One that does not answer is there.
-/// The thread that asks for it may hang, and is confined as the calling thread is.
+/// Whether this is a node: the kubelet's directory is named, or is where it usually is. One that does not answer, or whose
+/// parent may not be searched, is there. The thread that asks for it may hang, and is confined as the calling thread is.
 pub(super) fn are_there(configuration: &Configuration) -> bool {
     if configuration.machine.kubelet_root.is_some() {
         return true;
     }
     let root = configuration.kubelet_root();
     let name = root.display().to_string();
-    let Ok(looks) = Worker::start(&Slots::new(1), &name, move || root.is_dir()) else { return false };
+    let Ok(looks) = Worker::start(&Slots::new(1), &name, move || is_there(&root)) else { return false };
     let begun = monotonic();
     looks.ask(begun);
     while looks.outstanding(begun).is_some() && monotonic().since(begun) < HANGS {
         std::thread::sleep(Duration::from_millis(1));
     }
     looks.answer(begun, Duration::MAX).is_none_or(|(_, is_there)| is_there)
+}
+
+/// By `statx(2)`, which the filter of system calls allows: musl's `stat` makes another call.
+fn is_there(directory: &Path) -> bool {
+    match statx(CWD, directory, AtFlags::empty(), StatxFlags::TYPE) {
+        Ok(found) => FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory,
+        Err(errno) => !matches!(errno, Errno::NOENT | Errno::NOTDIR),
+    }
 }
 
 /// What has to be opened and asked as root.

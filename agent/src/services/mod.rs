@@ -83,7 +83,12 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     for trouble in troubles {
         tracing::warn!("{trouble}");
     }
+    let is_configured = sources.is_some();
     let sources = sources.filter(|_| disks::are_there(&configuration));
+    if is_configured && sources.is_none() {
+        let directory = configuration.kubelet_root();
+        tracing::info!("disks are not read: there is no {}, the kubelet's directory", directory.display());
+    }
     if sources.is_none() && !knows_pods(&configuration) {
         log.finish(LAST_LINES);
         return Ok(NOTHING_TO_DO);

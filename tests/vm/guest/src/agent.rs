@@ -61,8 +61,8 @@ pub(crate) struct Settings {
     pub(crate) eviction_policy: Option<&'static str>,
     /// The file in which it finds the pods, if it has one.
     pub(crate) pod_facts: Option<PathBuf>,
-    /// The kubelet's directory, if disks are observed, and the hard threshold on its file system, in bytes.
-    pub(crate) node_disk: Option<(PathBuf, u64)>,
+    /// The kubelet's directory, if it is named, and the hard threshold on its file system, in bytes.
+    pub(crate) node_disk: Option<(Option<PathBuf>, u64)>,
     /// Where it writes a trace, if it does.
     pub(crate) trace: Option<PathBuf>,
     /// Where it listens; each agent of a test has its own.
@@ -149,7 +149,9 @@ machine:
         );
         if let Some((root, _)) = &self.node_disk {
             yaml.insert_str(0, "evictionPressureTransitionPeriod: 5s\n");
-            let _ = writeln!(yaml, "  kubeletRoot: {}", root.display());
+            if let Some(root) = root {
+                let _ = writeln!(yaml, "  kubeletRoot: {}", root.display());
+            }
         }
         if let Some(policy) = self.eviction_policy {
             yaml.insert_str(0, &format!("evictionPolicy: {policy}\n"));

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// The kubelet's directory.
 const ROOT: &str = "/run/kubelet";
+/// Where it is unless it is named.
+const USUAL_ROOT: &str = "/var/lib/kubelet";
 /// Its hard threshold, in MiB.
 const THRESHOLD: u64 = 16;
 /// How far below what is available the threshold on memory is, in MiB: nothing comes near to it.
@@ -68,24 +70,38 @@ fn await_said(scene: &Scene, end: &[&str]) -> Result<()> {
         .with_context(|| format!("expected {end:?}; the log ends with: {}", tail(&scene.agent.text())))
 }
 
-/// Where there is no kubelet, no process is left to read disks.
-fn without_a_kubelet() -> Result<()> {
-    let scene = Scene::set(ROOM)?;
-    wait_for("services has ended", PATIENCE, || Ok(scene.agent.process("services").is_err()))?;
-    // It would be started again within a second, and say so.
-    std::thread::sleep(Duration::from_secs(2));
-    ensure!(scene.agent.process("services").is_err(), "services was started again: {}", scene.agent.text());
-    ensure!(!scene.agent.text().contains("services"), "services is in the log: {}", scene.agent.text());
-    scene.end()
+/// Where the configuration does not name the kubelet's directory, disks are read if it is where it usually is. Else no
+/// process is left to read them.
+fn unnamed() -> Result<()> {
+    for is_there in [false, true] {
+        if is_there {
+            fs::create_dir_all(USUAL_ROOT)?;
+        }
+        let scene = Scene::set_with(ROOM, |settings| settings.node_disk = Some((None, MIB)))?;
+        let said = if is_there { "disks are read: nodefs" } else { "disks are not read: there is no /var/lib/kubelet" };
+        wait_for(said, PATIENCE, || Ok(scene.agent.text().contains(said)))
+            .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
+        if !is_there {
+            wait_for("services has ended", PATIENCE, || Ok(scene.agent.process("services").is_err()))?;
+        }
+        // It would be started again within a second.
+        std::thread::sleep(Duration::from_secs(2));
+        let runs = scene.agent.process("services").is_ok();
+        ensure!(runs == is_there, "services runs: {runs}, {}", scene.agent.text());
+        ensure!(!scene.agent.text().contains("started again"), "{}", scene.agent.text());
+        scene.end()?;
+    }
+    fs::remove_dir(USUAL_ROOT)?;
+    Ok(())
 }
 
 /// A disk that is filled beyond its threshold is reported until its transition period is over, also where services is
 /// killed meanwhile, and nothing is evicted for it. What is mounted over it later is seen.
 pub(crate) fn pressure() -> Result<()> {
-    without_a_kubelet()?;
+    unnamed()?;
     fs::create_dir_all(ROOT)?;
     let disk = Mounted::of(c"size=64M")?;
-    let mut scene = Scene::set_with(ROOM, |settings| settings.node_disk = Some((ROOT.into(), THRESHOLD * MIB)))?;
+    let mut scene = Scene::set_with(ROOM, |settings| settings.node_disk = Some((Some(ROOT.into()), THRESHOLD * MIB)))?;
     await_metric(&scene, "plimsoll_disk_read{disk=\"nodefs\"} 1")?;
     await_metric(&scene, "plimsoll_disk_pressure 0")?;
     await_said(&scene, &["none"])?;
