@@ -26,7 +26,7 @@ pub mod peers;
 pub mod pressure;
 pub mod priority;
 pub mod process;
-mod program;
+pub mod program;
 mod sys;
 pub mod system_calls;
 pub mod vmstat;

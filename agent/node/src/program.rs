@@ -1,12 +1,11 @@
-//! Parts of this program that need not stay in memory: what a panic's backtrace reads, and what the start has read.
+//! Parts of this program that need not stay in memory: what a panic's backtrace reads, and what the start alone has used.
 #![expect(unsafe_code, reason = "the program's own headers are behind pointers of the C library")]
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::{ptr, slice};
-use libc::{Elf64_Phdr, PF_R, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, dl_phdr_info};
+use libc::{Elf64_Phdr, PF_W, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, dl_phdr_info};
 use rustix::mm::{Advice, madvise, munlock};
-use rustix::param::page_size;
 
 /// An entry of the dynamic section, as ELF lays it out (System V ABI, chapter 5).
 #[repr(C)]
@@ -23,19 +22,40 @@ const DT_RELASZ: usize = 8;
 /// Addresses in this process.
 type Part = Range<usize>;
 
+/// Gives all of this program's code and constants back once the start is over: what is used from then on is mapped again as
+/// it is used, and what the start alone has used, which is most of it, can be reclaimed. For a process that may wait for
+/// a disk; locked parts stay.
+pub fn let_go_of_start() {
+    if let Some(program) = Program::find() {
+        program.mapped_without(PF_W).for_each(|part| give_back(&part));
+    }
+}
+
 /// Unlocks what a panic's backtrace reads (the tables for unwinding) and what the start has read (relocations), and gives
-/// its pages back. All of it is unchanged parts of the file: a read brings it in again.
+/// its pages back.
 pub(crate) fn let_go_of_tables() {
     for part in tables().into_iter().flatten() {
         let part = whole_pages(&part, page_size());
-        let start = ptr::with_exposed_provenance_mut::<c_void>(part.start);
         // SAFETY: the part is mapped as long as the program runs, and unlocking changes no byte of it.
-        let unlocked = unsafe { munlock(start, part.len()) };
+        let unlocked = unsafe { munlock(ptr::with_exposed_provenance_mut(part.start), part.len()) };
         if unlocked.is_ok() {
-            // SAFETY: the part is mapped from a file, not writable, and thus reads the same when it is brought in again.
-            let _ = unsafe { madvise(start, part.len(), Advice::LinuxDontNeed) };
+            give_back(&part);
         }
     }
+}
+
+/// Gives the pages of a part back that is never written, thus unchanged in the file: a read brings it in again.
+fn give_back(part: &Part) {
+    let part = whole_pages(part, page_size());
+    // SAFETY: the part is mapped from a file, not writable, and thus reads the same when it is brought in again.
+    let _ = unsafe { madvise(ptr::with_exposed_provenance_mut(part.start), part.len(), Advice::LinuxDontNeed) };
+}
+
+/// Bytes. A confined process may not ask the kernel for what the C library knows.
+fn page_size() -> usize {
+    // SAFETY: it takes no pointer.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).expect("pages have a size")
 }
 
 /// The pages that are in the part as a whole.
@@ -46,48 +66,64 @@ fn whole_pages(part: &Part, page: usize) -> Part {
 
 /// Where the tables for unwinding and the relocations are.
 fn tables() -> [Option<Part>; 2] {
-    let mut found = [None, None];
-    // SAFETY: the callback is given what `found` is, and is called before this returns.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
-    found
+    Program::find().map_or([None, None], |program| [program.unwinding(), program.relocations()])
+}
+
+/// This program in memory.
+#[derive(Clone, Copy)]
+struct Program {
+    headers: &'static [Elf64_Phdr],
+    base: usize,
+}
+
+impl Program {
+    /// Absent where the C library does not know its headers.
+    fn find() -> Option<Self> {
+        let mut found = None;
+        // SAFETY: the callback is given what `found` is, and is called before this returns.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+        found
+    }
+
+    /// What is mapped of it with none of these flags. Without `PF_W` it is never written, by the start neither.
+    fn mapped_without(self, flags: u32) -> impl Iterator<Item = Part> {
+        let is_without = move |header: &&Elf64_Phdr| header.p_type == PT_LOAD && header.p_flags & flags == 0;
+        self.headers.iter().filter(is_without).map(move |header| mapped(header, self.base))
+    }
+
+    /// From the index of the tables for unwinding, which linkers put in front of them, to the end of what is mapped with
+    /// it. Code and constants stand before them.
+    fn unwinding(self) -> Option<Part> {
+        let index = self.headers.iter().find(|header| header.p_type == PT_GNU_EH_FRAME)?;
+        let start = self.base + address(index.p_vaddr);
+        let mapped = self.mapped_without(PF_W | PF_X).find(|part| part.contains(&start))?;
+        Some(start..mapped.end)
+    }
+
+    /// The relocations that the start applies, where the program has any.
+    fn relocations(self) -> Option<Part> {
+        let section = mapped(self.headers.iter().find(|header| header.p_type == PT_DYNAMIC)?, self.base);
+        let first = ptr::with_exposed_provenance::<Dynamic>(section.start);
+        // SAFETY: the dynamic section is mapped and aligned as its entries are, and nothing changes it after the start.
+        let entries = unsafe { slice::from_raw_parts(first, section.len() / size_of::<Dynamic>()) };
+        let entries = entries.iter().take_while(|entry| entry.tag != DT_NULL);
+        let value = |tag| entries.clone().find(|entry| entry.tag == tag).map(|entry| entry.value);
+        // A C library with a loader of its own writes the address into the entry, musl's start leaves the offset there.
+        let start = value(DT_RELA).map(|table| if table < self.base { self.base + table } else { table })?;
+        let end = start + value(DT_RELASZ)?;
+        self.mapped_without(PF_W).any(|part| part.start <= start && end <= part.end).then_some(start..end)
+    }
 }
 
 /// Looks at the first object, which is the program, and ends the iteration.
 unsafe extern "C" fn look(info: *mut dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
     // SAFETY: the C library gives what is valid while this runs.
     let info = unsafe { &*info };
-    // SAFETY: it is what `tables` gave.
-    let found = unsafe { &mut *found.cast::<[Option<Part>; 2]>() };
-    let count = usize::from(info.dlpi_phnum);
     // SAFETY: the program's headers are mapped as long as it runs.
-    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, count) };
-    let base = address(info.dlpi_addr);
-    *found = [unwinding(headers, base), relocations(headers, base)];
+    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    // SAFETY: it is what `Program::find` gave.
+    unsafe { *found.cast::<Option<Program>>() = Some(Program { headers, base: address(info.dlpi_addr) }) };
     1
-}
-
-/// From the index of the tables for unwinding, which linkers put in front of them, to the end of what is mapped with it,
-/// where that is read alone. Code and constants stand before them.
-fn unwinding(headers: &[Elf64_Phdr], base: usize) -> Option<Part> {
-    let index = headers.iter().find(|header| header.p_type == PT_GNU_EH_FRAME)?;
-    let start = base + address(index.p_vaddr);
-    let holds = |part: &Part| part.contains(&start);
-    let read_only = headers.iter().filter(|header| header.p_type == PT_LOAD && header.p_flags == PF_R);
-    let mapped = read_only.map(|header| mapped(header, base)).find(holds)?;
-    Some(start..mapped.end)
-}
-
-/// The relocations that the start applies, where the program has any.
-fn relocations(headers: &[Elf64_Phdr], base: usize) -> Option<Part> {
-    let section = mapped(headers.iter().find(|header| header.p_type == PT_DYNAMIC)?, base);
-    let first = ptr::with_exposed_provenance::<Dynamic>(section.start);
-    // SAFETY: the dynamic section is mapped and aligned as its entries are, and nothing changes it after the start.
-    let entries = unsafe { slice::from_raw_parts(first, section.len() / size_of::<Dynamic>()) };
-    let entries = entries.iter().take_while(|entry| entry.tag != DT_NULL);
-    let value = |tag| entries.clone().find(|entry| entry.tag == tag).map(|entry| entry.value);
-    // A C library with a loader of its own writes the address into the entry, musl's start leaves the offset there.
-    let table = value(DT_RELA).map(|table| if table < base { base + table } else { table })?;
-    Some(table..table + value(DT_RELASZ)?)
 }
 
 /// Where a segment is in memory.
@@ -150,6 +186,10 @@ mod tests {
         assert_eq!(present(), pages.len() / page);
         let_go_of_tables();
         // Another test's panic may read some of it meanwhile.
+        assert!(present() < pages.len() / page / 2);
+        assert_eq!(read(), before);
+        assert!(present() > pages.len() / page / 2);
+        let_go_of_start();
         assert!(present() < pages.len() / page / 2);
         assert_eq!(read(), before);
     }

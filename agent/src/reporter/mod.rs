@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_inventory::Protected;
 use plimsoll_node::meminfo::MemInfo;
-use plimsoll_node::{capabilities, system_calls};
+use plimsoll_node::{capabilities, program, system_calls};
 use plimsoll_report::{Log, Metrics, Reporter, TraceFiles, lock};
 use plimsoll_state::handover::{self, ForReporter, Handover};
 use plimsoll_state::queue::{Consumer, Descriptors, FRAME};
@@ -98,6 +98,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     for trouble in trouble.into_iter().chain(unconfined).chain(untraced) {
         tracing::warn!("{trouble}");
     }
+    program::let_go_of_start();
     runtime.block_on(async {
         run(socket.into(), Arc::new(Mutex::new(reporter)), address, signals.end(&log, level)).await
     })?;

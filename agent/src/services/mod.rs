@@ -15,7 +15,7 @@ use std::time::Duration;
 use plimsoll_config::Configuration;
 use plimsoll_cri::Error;
 use plimsoll_inventory::{DiskReading, Protected};
-use plimsoll_node::{capabilities, priority, system_calls};
+use plimsoll_node::{capabilities, priority, program, system_calls};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, ForServices};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -96,6 +96,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     if sources.is_some() {
         tracing::info!("of disks the condition alone is reported: nothing is evicted or removed for them yet");
     }
+    program::let_go_of_start();
     runtime.block_on(async {
         // Threads that are started from here on are confined as this one is.
         let disks = sources.map(Disks::start).transpose()?;
