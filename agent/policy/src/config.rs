@@ -84,6 +84,12 @@ impl Config {
         self.thresholds_in(scope).iter().filter(move |threshold| threshold.signal == signal)
     }
 
+    /// The signal that a scope's own memory is called by: of the cgroup of all pods what is allocatable.
+    pub fn memory_signal(&self, scope: Scope) -> Signal {
+        let of_slice = self.thresholds_in(scope).first().filter(|_| scope != Scope::Node);
+        of_slice.map_or(Signal::MemoryAvailable, |threshold| threshold.signal)
+    }
+
     /// The signal of a threshold, by its place; absent where it is no threshold on a signal.
     pub fn signal_of(&self, scope: Scope, why: Why) -> Option<Signal> {
         match why {

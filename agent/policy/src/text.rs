@@ -32,7 +32,7 @@ fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: im
         write!(f, " in slice {}", slice.0)?;
     }
     if let Some(MemoryReading { capacity, kubelet_available, mem_available }) = plan.memory {
-        write!(f, ": {kubelet_available} {} by the kubelet's formula", Signal::MemoryAvailable)?;
+        write!(f, ": {kubelet_available} {} by the kubelet's formula", config.memory_signal(plan.scope))?;
         if let Some(own) = mem_available {
             write!(f, ", {own} by the kernel's estimate,")?;
         }

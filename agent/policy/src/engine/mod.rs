@@ -71,7 +71,7 @@ pub(crate) fn decide(
         plan.outcome = Outcome::NoLayout;
         return;
     };
-    let Some(readings) = observation.readings else {
+    let Some(readings) = observation.readings.map(|readings| readings.in_scope(observation.scope)) else {
         plan.outcome = Outcome::NoStatistics;
         return;
     };

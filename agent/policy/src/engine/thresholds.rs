@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::kubelet::{Amount, Condition, Conditions, Origin, Reading, Readings, Signal, Threshold};
 use crate::observation::{MemoryReading, Observation};
 use crate::plan::{Case, Plan, ThresholdStatus, Why};
+use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
 
@@ -33,7 +34,11 @@ impl Available {
                 })
             }
             Signal::AllocatableMemoryAvailable => {
-                Some(Self { kubelet, kernel: counted(observation.pods_mem_available), capacity })
+                let estimate = match observation.scope {
+                    Scope::Node => observation.pods_mem_available,
+                    Scope::Slice(_) => observation.mem_available,
+                };
+                Some(Self { kubelet, kernel: counted(estimate), capacity })
             }
             _ => Some(Self { kubelet, kernel: None, capacity }),
         }

@@ -1,5 +1,6 @@
 //! What is measured against thresholds, and how it follows from the statistics of the node.
 
+use crate::scope::Scope;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -237,6 +238,16 @@ impl Readings {
         }
         readings.set(Signal::PidAvailable, pids.and_then(Reading::of_pids));
         readings
+    }
+
+    /// As the thresholds of a scope are judged by them. A slice has one memory, its own: in the cgroup of all pods that is
+    /// what is allocatable.
+    #[must_use]
+    pub const fn in_scope(mut self, scope: Scope) -> Self {
+        if let Scope::Slice(_) = scope {
+            self.set(Signal::AllocatableMemoryAvailable, self.get(Signal::MemoryAvailable));
+        }
+        self
     }
 
     /// One of them; absent if it was not read.

@@ -58,7 +58,7 @@ impl Message {
                         Met { signal, threshold, reading: below(status, reading) }
                     }
                 };
-                (signal.resource(), readings.get(signal).map(met))
+                (signal.resource(), readings.in_scope(plan.scope).get(signal).map(met))
             }
         };
         Some(Self::Low(NodeLow::of(resource, met, &words.victim(pod, resource))))

@@ -364,20 +364,36 @@ fn where_none_can_be_evicted_the_plan_says_why() {
 
 #[test]
 fn a_slice_has_its_own_thresholds_and_its_own_workloads() {
-    let mut rig = Rig::new(Config {
-        slices: vec![SliceThresholds::default(), SliceThresholds { thresholds: vec![threshold(50, 0, 0)] }],
-        ..Config::default()
-    });
-    let inside = SliceSet::NONE.with(SliceId(1));
-    let candidates = [candidate(0, 900), Workload { slices: inside, ..candidate(1, 200) }];
-    let memory = MemoryReading { capacity: mib(256), kubelet_available: mib(40), mem_available: None };
-    let slice =
-        |id| Observation { scope: Scope::Slice(SliceId(id)), workloads: &candidates, ..observed(1, Some(memory)) };
-    assert_eq!(victims(rig.observe(1, &slice(1))), [1]);
-    assert_eq!(rig.plan.ranked.len(), 1, "the other is outside of it");
-    // A slice without thresholds, and one that is not configured.
-    assert_eq!(rig.observe(1, &slice(0)).outcome, Outcome::NotObserved);
-    assert_eq!(rig.observe(1, &slice(9)).outcome, Outcome::NotObserved);
+    // All that pods have together is the memory of the slice that they are in.
+    for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+        let thresholds = vec![Threshold { signal, ..threshold(50, 0, 0) }];
+        let slices = vec![SliceThresholds::default(), SliceThresholds { thresholds }];
+        let mut rig = Rig::new(Config { slices, ..Config::default() });
+        let inside = SliceSet::NONE.with(SliceId(1));
+        let candidates = [candidate(0, 900), Workload { slices: inside, ..candidate(1, 200) }];
+        let slice = |id, at, kubelet, kernel: Option<u64>| Observation {
+            scope: Scope::Slice(SliceId(id)),
+            workloads: &candidates,
+            ..observed(
+                at,
+                Some(MemoryReading {
+                    capacity: mib(256),
+                    kubelet_available: mib(kubelet),
+                    mem_available: kernel.map(mib),
+                }),
+            )
+        };
+        assert_eq!(victims(rig.observe(1, &slice(1, 1, 40, None))), [1]);
+        assert_eq!(rig.plan.ranked.len(), 1, "the other is outside of it");
+        let line = text::line(&rig.config, &rig.plan, |index| index);
+        assert!(line.contains(&format!(": 40.0 MiB {signal} by the kubelet's formula of 256.0 MiB")), "{line}");
+        assert_eq!(victims(rig.observe(2, &slice(1, 2, 200, Some(40)))), [1], "by the kernel's estimate");
+        assert_eq!(rig.plan.acting().map(|status| status.case), Some(Case::MemAvailableOnly));
+        // A slice without thresholds, and one that is not configured.
+        for id in [0, 9] {
+            assert_eq!(rig.observe(2, &slice(id, 2, 40, None)).outcome, Outcome::NotObserved);
+        }
+    }
 }
 
 #[test]
