@@ -28,13 +28,22 @@ pub(super) struct Used {
     pub(super) is_empty: bool,
 }
 
+/// What was available then.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Then {
+    kubelet: Amount,
+    kernel: Option<Amount>,
+    /// All that there was.
+    capacity: i64,
+}
+
 /// What was in use when memory was last plentiful.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Baseline {
     /// When it was taken, if it was.
     taken: Option<MonotonicNs>,
-    /// Available then, by the kubelet's and the kernel's reading.
-    available: [Option<(Amount, Option<Amount>)>; MEMORY.len()],
+    /// By signal.
+    available: [Option<Then>; MEMORY.len()],
     /// By slot.
     used: Vec<Option<Used>>,
     /// Since when what empty cgroups hold is counted on, and how much that was.
@@ -56,7 +65,8 @@ impl Baseline {
         self.taken = Some(observation.taken);
         self.awaited = None;
         self.available = MEMORY.map(|signal| {
-            Available::of(signal, readings, observation).map(|available| (available.kubelet, available.kernel))
+            let Available { kubelet, kernel, .. } = Available::of(signal, readings, observation)?;
+            Some(Then { kubelet, kernel, capacity: readings.get(signal)?.capacity })
         });
         self.used.fill(None);
         for workload in observation.workloads.iter().filter(|workload| workload.is_in(observation.scope)) {
@@ -70,15 +80,17 @@ impl Baseline {
         }
     }
 
-    /// Available memory then, by the reading that is below now; all of the capacity if there is no baseline.
-    fn available(&self, signal: Signal, case: Case, now: &Available) -> Amount {
+    /// Available memory then, by the reading that is below now, had there been as much in all as there is now: what was
+    /// added since, or taken away, is no growth. All of the capacity if there is no baseline.
+    fn available(&self, signal: Signal, case: Case, now: &Available, capacity: i64) -> Amount {
         let place = MEMORY.iter().position(|known| *known == signal);
         match place.and_then(|place| self.available[place]) {
             None => Amount::whole(now.capacity),
-            Some((kubelet, kernel)) => {
+            Some(Then { kubelet, kernel, capacity: before }) => {
                 let goes_by_kernel =
                     case == Case::MemAvailableOnly || case == Case::Both && now.kernel == Some(now.lowest());
-                kernel.filter(|_| goes_by_kernel).unwrap_or(kubelet)
+                let available = kernel.filter(|_| goes_by_kernel).unwrap_or(kubelet);
+                available + (Amount::whole(capacity) - Amount::whole(before))
             }
         }
     }
@@ -189,7 +201,8 @@ pub(super) fn fallen(
     observation: &Observation<'_>,
 ) -> Option<Bytes> {
     let available = Available::of(signal, readings, observation)?;
-    Some((baseline.available(signal, status.case, &available) - status.available).to_bytes())
+    let capacity = readings.get(signal)?.capacity;
+    Some((baseline.available(signal, status.case, &available, capacity) - status.available).to_bytes())
 }
 
 pub(super) fn workload<'a>(observation: &Observation<'a>, index: u32) -> &'a Workload<'a> {

@@ -8,6 +8,31 @@ use plimsoll_policy::{
 use plimsoll_units::{CgroupId, MonotonicNs};
 
 #[test]
+fn memory_that_is_added_or_taken_away_is_no_growth() {
+    let at = |capacity: u64, available: u64| MemoryReading { capacity: mib(capacity), ..reading(available, available) };
+    for (what, capacity, available, used, fallen, outcome) in [
+        // Of 1000 MiB 500 were available.
+        ("400 MiB were taken away, and it grew by 40", 600, 60, 140, 40, Outcome::Evict),
+        ("it did not grow", 600, 90, 100, 10, Outcome::Unattributed),
+        ("nothing grew", 590, 90, 100, 0, Outcome::Evict),
+        ("400 MiB were added, and it grew by 810", 1400, 90, 910, 810, Outcome::Evict),
+        ("what is outside grew by as much as was added", 1400, 90, 500, 810, Outcome::Unattributed),
+    ] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        assert_eq!(rig.sample(1, at(1000, 500), &[candidate(0, 100)]).outcome, Outcome::NoPressure);
+        let plan = rig.sample(2, at(capacity, available), &[candidate(0, used)]);
+        assert_eq!((plan.attribution.map(|it| it.fallen), plan.outcome), (Some(mib(fallen)), outcome), "{what}");
+    }
+    // Huge pages that are set aside are as before: memory that another took.
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    rig.sample(1, at(1000, 500), &[candidate(0, 100)]);
+    let observation = Observation { huge_page_pool: mib(410), ..observed(2, Some(reading(500, 90))) };
+    let workloads = [candidate(0, 100)];
+    let plan = rig.observe(2, &Observation { workloads: &workloads, ..observation });
+    assert_eq!(plan.outcome, Outcome::Unattributed);
+}
+
+#[test]
 fn growth_elsewhere_costs_no_bystander() {
     let protected = |slot, usage| Workload { protected: Some(Protected::Listed), ..candidate(slot, usage) };
     // Before, when 500 MiB were available, and now, when 90 are: 410 went.
