@@ -21,8 +21,8 @@ const TASKS_QUIET: Duration = Duration::from_mins(1);
 pub(in crate::core) struct Arming {
     machine: Machine,
     node: Option<NodeThreshold>,
-    /// A twentieth of what there can be is left there; absent where the kernel does not say how many that is.
-    few_left: Option<TaskThreshold>,
+    /// How many tasks there can be; absent where the kernel does not say.
+    task_limit: Option<u64>,
     /// The threshold of tasks that is armed.
     armed_task: Option<TaskThreshold>,
     /// That few are left is not armed until then.
@@ -31,7 +31,7 @@ pub(in crate::core) struct Arming {
 
 impl Arming {
     pub(in crate::core) const fn new(machine: Machine) -> Self {
-        Self { machine, node: None, few_left: None, armed_task: None, tasks_quiet: None }
+        Self { machine, node: None, task_limit: None, armed_task: None, tasks_quiet: None }
     }
 
     pub(super) const fn machine(&self) -> &Machine {
@@ -42,19 +42,20 @@ impl Arming {
         self.machine = machine;
     }
 
-    /// The limits of tasks were read, which can be changed at any time.
-    pub(super) fn set_task_limit(&mut self, reading: &TaskReading) {
+    /// The limits of tasks were read, which can be changed at any time. Gives whether they were.
+    pub(super) fn set_task_limit(&mut self, reading: &TaskReading) -> bool {
         let limit = reading.limit();
-        self.few_left = Some(TaskThreshold { count: u32::try_from(limit - limit / 20).unwrap_or(u32::MAX) });
+        self.task_limit.replace(limit).is_some_and(|before| before != limit)
     }
 
     pub(super) fn silence_tasks(&mut self, now: MonotonicNs) {
         self.tasks_quiet = Some(now.after(TASKS_QUIET));
     }
 
-    /// Where tasks are few, unless that is silenced.
+    /// Where a twentieth of the tasks that there can be is left, unless that is silenced.
     fn few_left(&self, now: MonotonicNs) -> Option<TaskThreshold> {
-        self.few_left.filter(|_| self.tasks_quiet.is_none_or(|until| until <= now))
+        let limit = self.task_limit.filter(|_| self.tasks_quiet.is_none_or(|until| until <= now))?;
+        Some(TaskThreshold { count: u32::try_from(limit - limit / 20).unwrap_or(u32::MAX) })
     }
 }
 
@@ -73,13 +74,13 @@ impl Watch {
         }
     }
 
-    /// Takes in how many tasks there can be, where each sample does not. Where that cannot be read, what was read before
-    /// holds.
+    /// Takes in how many tasks there can be. Where that has changed, the next sample arms the threshold of tasks anew.
+    /// Where it cannot be read, what was read before holds.
     pub(super) fn read_task_limit(&mut self) {
-        if !self.watches_tasks()
-            && let Some(Ok(reading)) = self.sampler.tasks()
+        if let Some(Ok(reading)) = self.sampler.tasks()
+            && self.arming.set_task_limit(&reading)
         {
-            self.arming.set_task_limit(&reading);
+            self.resting.end();
         }
     }
 

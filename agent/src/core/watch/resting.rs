@@ -140,6 +140,7 @@ mod tests {
     use arrayvec::ArrayVec;
     use plimsoll_inventory::Update;
     use plimsoll_node::clock::monotonic;
+    use plimsoll_node::limits::TaskReading;
     use plimsoll_sense::{Descriptor, MAX_DESCRIPTORS, SenseError, Source, WakeList};
 
     /// Its programs run, and it has no event.
@@ -250,6 +251,22 @@ mod tests {
             timer(&mut scene, Duration::ZERO);
             assert_eq!(observed(&scene), Some(if sees_forks { 20 } else { 21 }), "{sees_forks}");
         }
+    }
+
+    #[test]
+    fn a_limit_of_tasks_that_was_changed_is_noticed_on_the_slow_timer() {
+        let mut scene = at_rest_with(Quiet { kind: Kind::Ebpf, sees_forks: true }, task_policy(-1000));
+        let mut turn = |before: Option<TaskReading>| {
+            if let Some(before) = before {
+                scene.watch.arming.set_task_limit(&before);
+            }
+            scene.uses("a", 21);
+            scene.watch.slow_turn(monotonic());
+            timer(&mut scene, Duration::ZERO);
+            observed(&scene)
+        };
+        assert_eq!([turn(None), turn(None)], [Some(20), Some(20)], "it is what it was");
+        assert_eq!(turn(Some(TaskReading { tasks: 1, pid_max: 9, threads_max: 9 })), Some(21));
     }
 
     #[test]
