@@ -216,11 +216,67 @@ fn size(text: &str) -> Result<Bytes, String> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use plimsoll_policy::kubelet::{Amount, ThresholdAmount};
+    use plimsoll_units::Percentage;
 
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
         options: Options,
+    }
+
+    /// The core has what the supervisor read, also where the files are gone since.
+    #[test]
+    fn run_decides_by_the_thresholds_of_each_form_of_a_kubelets_configuration() {
+        let resource = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        let maps = "evictionHard: {memory.available: 7%, pid.available: '900'}\nevictionSoft: {memory.available: 1Gi}\n\
+                    evictionSoftGracePeriod: {memory.available: 2m}\nevictionMinimumReclaim: {memory.available: 64Mi}\n\
+                    evictionPressureTransitionPeriod: 3m\nevictionMaxPodGracePeriod: 45\n";
+        let configz = "{\"kubeletconfig\": {\"evictionHard\": {\"memory.available\": \"7%\", \"pid.available\": \"900\"}, \
+                       \"evictionSoft\": {\"memory.available\": \"1Gi\"}, \"evictionSoftGracePeriod\": \
+                       {\"memory.available\": \"2m\"}, \"evictionMinimumReclaim\": {\"memory.available\": \"64Mi\"}, \
+                       \"evictionPressureTransitionPeriod\": \"3m\", \"evictionMaxPodGracePeriod\": 45}}";
+        let flags = [
+            ("eviction-hard", "memory.available<7%,pid.available<900"),
+            ("eviction-soft", "memory.available<1Gi"),
+            ("eviction-soft-grace-period", "memory.available=2m"),
+            ("eviction-minimum-reclaim", "memory.available=64Mi"),
+            ("eviction-pressure-transition-period", "3m"),
+            ("eviction-max-pod-grace-period", "45"),
+        ];
+        let node_config = flags.map(|(name, value)| format!("  {name}: ['{value}']\n")).concat();
+        let command_line = flags.map(|(name, value)| format!("\0--{name}={value}")).concat();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        for (option, text) in [
+            ("--kubelet-config", format!("{resource}{maps}")),
+            ("--configz", configz.to_owned()),
+            ("--node-config", format!("kubeletArguments:\n{node_config}")),
+            ("--kubelet-command-line", format!("/usr/bin/kubelet{command_line}\0")),
+        ] {
+            let file = directory.path().join("file");
+            std::fs::write(&file, text).expect("writable");
+            let words = [OsString::from("x"), option.into(), file.clone().into()];
+            let options = Line::parse_from(words).options;
+            let (_, kept) = options.load_and_keep(None).unwrap_or_else(|error| panic!("{option}: {error}"));
+            std::fs::remove_file(file).expect("it is there");
+            let again = Line::parse_from([OsString::from("x")].into_iter().chain(options.arguments())).options;
+            let policy = again.load_kept(&kept, None).expect("as before").policy;
+            let mut found: Vec<_> = policy
+                .thresholds
+                .iter()
+                .map(|it| (it.signal.name(), it.grace.as_secs(), it.amount, it.min_reclaim))
+                .collect();
+            found.sort_by_key(|(signal, grace, ..)| (*signal, *grace));
+            let mib = |mib| Some(ThresholdAmount::bytes(Bytes::mib(mib)));
+            let share = ThresholdAmount::Share(Percentage::parse("7%").expect("a percentage"));
+            let expected = [
+                ("memory.available", 0, Some(share), mib(64)),
+                ("memory.available", 120, mib(1024), mib(64)),
+                ("pid.available", 0, Some(ThresholdAmount::At(Amount::whole(900))), None),
+            ];
+            assert_eq!(found, expected, "{option}");
+            assert_eq!((policy.pressure_transition.as_secs(), policy.max_pod_grace_seconds), (180, 45), "{option}");
+        }
     }
 
     #[test]
