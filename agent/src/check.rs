@@ -1,5 +1,6 @@
 //! `plimsoll check`: what this machine can and cannot do, why, and what is lost. Changes nothing.
 
+mod all_pods;
 mod facts;
 mod node;
 
@@ -117,6 +118,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
     rows.push(row("other agent", facts.other_acts == Some(false), found, advice));
     rows.push(kill_switch_row(facts));
     rows.extend(node::rows(&facts.node));
+    rows.extend(facts.all_pods.as_ref().map(all_pods::all_pods_row));
     rows.push(source_row(facts, source));
     rows
 }

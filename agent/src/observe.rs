@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use plimsoll_config::Configuration;
+use plimsoll_config::{Configuration, WatchedSlice};
 use plimsoll_inventory::{Bounds, Found, Patterns, PodMessage, PodRoot, Pods, Protected, Rank, discover};
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
@@ -15,7 +15,7 @@ use plimsoll_node::meminfo::{MemInfo, MemReading};
 use plimsoll_policy::{Protected as Why, Uid};
 use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
-use plimsoll_units::{Bytes, MonotonicNs, Pattern};
+use plimsoll_units::{Bytes, MonotonicNs};
 
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,8 +65,19 @@ pub(crate) struct Observer {
     priorities: Vec<i32>,
     protected: Protected,
     known: Known,
-    slices: Vec<Pattern>,
+    /// What each slice with thresholds of its own is called, and where it may be.
+    slices: Vec<(String, Vec<Vec<u8>>)>,
+    /// Where the cgroup of all pods may be.
+    all_pods: Vec<Vec<u8>>,
     memory: Option<MemInfo>,
+}
+
+/// The first of these cgroups that is there, with its memory now.
+pub(crate) fn first_of(root: &Root, paths: &[Vec<u8>]) -> Option<(String, Figures)> {
+    paths.iter().find_map(|path| {
+        let handle = Handle::open_to_read(root, path).ok()??;
+        Some((String::from_utf8_lossy(path).into_owned(), Figures::of(&handle)))
+    })
 }
 
 /// What is known of pods, and what they are called.
@@ -123,13 +134,19 @@ impl Observer {
 
     fn with(configuration: &Configuration, root: Option<&Path>, pods: Option<PodRoot>, known: Known) -> Self {
         let workloads = configuration.machine.workloads.iter().map(|workload| workload.pattern.clone()).collect();
+        let all_pods = crate::core::pod_root(configuration).all_pods();
+        let paths = |slice| match slice {
+            WatchedSlice::Listed(path) => vec![path.as_str().as_bytes().to_vec()],
+            WatchedSlice::Pods => all_pods.clone(),
+        };
         Self {
             root: root.and_then(|root| Root::open(root).ok()),
             patterns: Patterns { workloads, never: configuration.machine.never.clone(), pods },
             priorities: configuration.machine.workloads.iter().map(|workload| workload.priority).collect(),
             protected: Protected::read(),
             known,
-            slices: configuration.machine.slices.iter().map(|slice| slice.path.clone()).collect(),
+            slices: configuration.slices().map(|slice| (slice.name().to_owned(), paths(slice))).collect(),
+            all_pods,
             memory: MemInfo::open().ok(),
         }
     }
@@ -144,6 +161,11 @@ impl Observer {
     /// Where a cgroup is in the file system.
     pub(crate) fn folder(&self, cgroup: &[u8]) -> Option<PathBuf> {
         self.root.as_ref().map(|root| root.path().join(OsStr::from_bytes(cgroup)))
+    }
+
+    /// The cgroup of all pods by its path, with its memory now; absent where there is none.
+    pub(crate) fn all_pods(&self) -> Option<(String, Figures)> {
+        first_of(self.root.as_ref()?, &self.all_pods)
     }
 
     /// A cgroup's memory now; absent where there is no such cgroup, or it cannot be opened.
@@ -174,12 +196,12 @@ impl Observer {
     }
 
     fn slices(&self) -> Vec<Slice> {
-        let slice = |pattern: &Pattern| {
-            let figures = self.figures(pattern.as_str().as_bytes())?;
+        let slice = |(name, paths): &(String, Vec<Vec<u8>>)| {
+            let (_, figures) = first_of(self.root.as_ref()?, paths)?;
             let max = figures.max?;
             let available_bytes = max.saturating_sub(figures.working_set()?);
             let mem_available_bytes = figures.held().map(|held| max.saturating_sub(held));
-            Some(Slice { path: pattern.as_str().to_owned(), capacity_bytes: max, available_bytes, mem_available_bytes })
+            Some(Slice { path: name.clone(), capacity_bytes: max, available_bytes, mem_available_bytes })
         };
         self.slices.iter().filter_map(slice).collect()
     }

@@ -12,6 +12,8 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
     let kubelet = &configuration.kubelet;
     problems.turn_to(own);
     let why = "no effect in `run`, which goes by memory, tasks and disks alone; used by `replay` and `explain`";
+    let without_pods = "no effect in `run` without machine.podFacts, or with the policy `kubelet`; used by `replay` and \
+                        `explain`";
     let in_replay = "no effect in `run`, which evicts for memory and tasks alone; used by `replay`";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
@@ -21,8 +23,9 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
         for (name, entry) in kubelet.settings.map(map) {
             let is_default = map == "evictionHard" && DEFAULT_EVICTION_HARD.contains(&(name, &entry.text));
             // A name that is not a signal is reported as unknown.
-            let is_idle = Signal::parse(name).is_some_and(|signal| !is_observed(signal));
-            if let (Some(line), true) = (line(&entry.origin), is_idle && !is_default) {
+            let idle = Signal::parse(name).filter(|signal| !is_observed(configuration, *signal));
+            if let (Some(line), Some(signal), false) = (line(&entry.origin), idle, is_default) {
+                let why = if signal == Signal::AllocatableMemoryAvailable { without_pods } else { why };
                 problems.warn(Some(line), &format!("{map}.{name}"), Some(&entry.text), why);
             }
         }

@@ -32,6 +32,7 @@ mod scalar;
 #[cfg(test)]
 mod schema_tests;
 mod show;
+mod slices;
 mod snapshot;
 mod sources;
 mod tree;
@@ -44,5 +45,6 @@ pub use flags::{FLAGS, Flag, Override, Overrides};
 pub use machine::{Brake, BrakeMode, GraceOfMemory, LogFormat, Machine, OfMemory, Slice, SourceChoice, Swap, Workload};
 pub use model::{Configuration, Origin, Text};
 pub use show::{Row, rows};
+pub use slices::WatchedSlice;
 pub use snapshot::Snapshot;
 pub use sources::{Report, Sources, Texts, examine, examine_and_keep, examine_texts, load_kept, parse};

@@ -11,8 +11,8 @@ use crate::machine::{IN_RUN, threshold};
 use crate::model::{Configuration, Origin, Text};
 use crate::scalar::{amount_of, value};
 use crate::tree::{Node, Problems, Value, read};
-use plimsoll_policy::Config as Policy;
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
+use plimsoll_policy::{Config as Policy, SliceThresholds};
 use plimsoll_units::Quantity;
 
 /// Reads Plimsoll's own file over the settings of a kubelet. `has_kubelet`: some source of such settings was named.
@@ -92,8 +92,13 @@ fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
             problems.warn(line, &place(map, Some(signal.name()), origin), Some(text), odd.why);
         }
     }
+    thresholds_on(kubelet, &IN_RUN)
+}
+
+/// The thresholds on these signals, as `run` decides by them.
+fn thresholds_on(kubelet: &Kubelet, signals: &[Signal]) -> Vec<Threshold> {
     let effect = |amount: &ThresholdAmount<Quantity>| amount_of(amount).map_or_else(|odd| odd.effect, Some);
-    let of_run = kubelet.thresholds.iter().filter(|threshold| IN_RUN.contains(&threshold.signal));
+    let of_run = kubelet.thresholds.iter().filter(|threshold| signals.contains(&threshold.signal));
     let taken = of_run.filter_map(|Threshold { signal, amount, grace, min_reclaim, .. }| {
         let (at, min_reclaim) = (amount.as_ref().and_then(effect)?, min_reclaim.as_ref().and_then(effect));
         Some(threshold(*signal, at, *grace, min_reclaim))
@@ -121,10 +126,14 @@ impl Configuration {
     /// The policy that follows from the parts.
     fn with_policy(self, thresholds: Vec<Threshold>) -> Self {
         let Self { machine, kubelet, .. } = &self;
+        let mut slices: Vec<_> = machine.slices.iter().map(crate::Slice::thresholds).collect();
+        let on_pods = Some(Signal::AllocatableMemoryAvailable).filter(|signal| self.decides_by(*signal));
+        let of_pods = on_pods.map(|signal| thresholds_on(kubelet, &[signal])).filter(|found| !found.is_empty());
+        slices.extend(of_pods.map(|thresholds| SliceThresholds { thresholds }));
         let policy = Policy {
             eviction_policy: self.eviction_policy,
             thresholds,
-            slices: machine.slices.iter().map(crate::Slice::thresholds).collect(),
+            slices,
             swap: self.swap.as_ref().and_then(crate::Swap::threshold),
             pressure_transition: kubelet.pressure_transition,
             // Below zero the kubelet's code gives a second, which is the least that any victim gets.

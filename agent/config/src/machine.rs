@@ -311,8 +311,11 @@ impl Machine {
             found.extend(refused.map(|why| Refusal::value(&format!("{at}.path"), why)));
             found.extend(slice.refusals(at, document));
         }
-        if self.slices.len() > SliceSet::MAX_SLICES {
-            let why = format!("expected at most {} slices with thresholds", SliceSet::MAX_SLICES);
+        // All pods together are one more.
+        let most = SliceSet::MAX_SLICES - usize::from(self.pod_facts.is_some());
+        if self.slices.len() > most {
+            let beside = if self.pod_facts.is_some() { ", beside the cgroup of all pods" } else { "" };
+            let why = format!("expected at most {most} slices with thresholds{beside}");
             found.push(Refusal::missing("machine.slices", "machine.slices", why));
         }
         found
@@ -323,7 +326,7 @@ fn refused_amount(key: &str, text: &str, is_reclaim: bool) -> Option<Refusal> {
     amount(text, is_reclaim).err().map(|expected| Refusal::value(key, expected))
 }
 
-/// The signals by which `run` decides; the others are for replay and explain.
+/// The signals by which `run` decides about the node.
 pub(crate) const IN_RUN: [Signal; 2] = [Signal::MemoryAvailable, Signal::PidAvailable];
 
 /// A threshold as `run` decides by it. A minimum reclaim of nothing is none.

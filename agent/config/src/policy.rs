@@ -7,9 +7,11 @@ use plimsoll_policy::Config as Policy;
 use plimsoll_policy::kubelet::{Condition, Threshold};
 
 impl Configuration {
-    /// The policy's configuration, with thresholds on all signals, on these disks.
+    /// The policy's configuration, with thresholds on all signals, on these disks. Those on allocatable memory are the
+    /// node's, as in the kubelet, so that all pods together are no slice.
     pub fn policy_on(&self, layout: DiskLayout) -> Policy {
         Policy {
+            slices: self.policy.slices.iter().take(self.machine.slices.len()).cloned().collect(),
             thresholds: self.kubelet.thresholds_on(layout),
             max_pod_grace_seconds: i64::from(self.kubelet.max_pod_grace_seconds),
             ..self.policy.clone()

@@ -25,7 +25,7 @@ const DESCRIPTIONS: [(&str, &str); 11] = [
     ),
     ("evictionMaxPodGracePeriod", "The longest grace for a victim of a soft threshold, in seconds. 0 by default."),
     ("mergeDefaultEvictionSettings", "Add the default thresholds that evictionHard does not set. Not by default."),
-    ("enforceNodeAllocatable", "What a kubelet enforces: pods by default. For replay and explain only."),
+    ("enforceNodeAllocatable", "What a kubelet enforces: pods by default. In `run` with podFacts alone."),
     ("kubeReserved", "Reserved for the kubelet and the runtime. For replay and explain only."),
     ("systemReserved", "Reserved for the rest of the system. For replay and explain only."),
     (
@@ -37,7 +37,7 @@ const DESCRIPTIONS: [(&str, &str); 11] = [
 fn signal(signal: Signal) -> &'static str {
     match signal {
         Signal::MemoryAvailable => "Memory of the machine.",
-        Signal::AllocatableMemoryAvailable => "Memory that all pods together can have. For replay and explain only.",
+        Signal::AllocatableMemoryAvailable => "Memory that all pods together can have. In `run` with podFacts alone.",
         Signal::NodeFsAvailable => {
             "Bytes of the file system of the kubelet's directory. `run` reports the condition alone."
         }

@@ -2,7 +2,6 @@
 
 use crate::convert::json;
 use crate::kubelet::{Role, SettingValue};
-use crate::machine::IN_RUN;
 use crate::model::{Configuration, Origin};
 use plimsoll_policy::kubelet::{Condition, Signal};
 use serde_json::Value;
@@ -30,7 +29,7 @@ pub fn rows(configuration: &Configuration) -> Vec<Row> {
                     key: key.name.to_owned(),
                     value: Value::Null,
                     origin: Origin::Default,
-                    role: role(key.name, None, key.role),
+                    role: role(configuration, key.name, None, key.role),
                 });
             }
             continue;
@@ -40,13 +39,13 @@ pub fn rows(configuration: &Configuration) -> Vec<Row> {
                 key: format!("{}.{name}", key.name),
                 value: Value::String(entry.text.clone()),
                 origin: entry.origin.clone(),
-                role: role(key.name, Some(name), key.role),
+                role: role(configuration, key.name, Some(name), key.role),
             })),
             value => rows.push(Row {
                 key: key.name.to_owned(),
                 value: json(key, value),
                 origin: setting.origin.clone(),
-                role: role(key.name, None, key.role),
+                role: role(configuration, key.name, None, key.role),
             }),
         }
     }
@@ -72,16 +71,19 @@ pub(crate) fn leaves(map: &serde_json::Map<String, Value>) -> Vec<(String, Value
 }
 
 /// Whether `run` observes a signal.
-pub(crate) fn is_observed(signal: Signal) -> bool {
-    IN_RUN.contains(&signal) || signal.condition() == Condition::DiskPressure
+pub(crate) fn is_observed(configuration: &Configuration, signal: Signal) -> bool {
+    configuration.decides_by(signal) || signal.condition() == Condition::DiskPressure
 }
 
 /// What uses a key, or an entry in its map. `run` has no reservations.
-fn role(key: &str, entry: Option<&str>, of_key: Role) -> Role {
-    let is_of_pods = matches!(key, "enforceNodeAllocatable" | "kubeReserved" | "systemReserved");
-    let is_of_other_signal =
-        MAPS_BY_SIGNAL.contains(&key) && entry.is_some_and(|name| !Signal::parse(name).is_some_and(is_observed));
-    if of_key == Role::Used && (is_of_pods || is_of_other_signal) { Role::Offline } else { of_key }
+fn role(configuration: &Configuration, key: &str, entry: Option<&str>, of_key: Role) -> Role {
+    let observes = |signal| is_observed(configuration, signal);
+    let is_idle = match key {
+        "kubeReserved" | "systemReserved" => true,
+        "enforceNodeAllocatable" => !observes(Signal::AllocatableMemoryAvailable),
+        _ => MAPS_BY_SIGNAL.contains(&key) && entry.is_some_and(|name| !Signal::parse(name).is_some_and(observes)),
+    };
+    if of_key == Role::Used && is_idle { Role::Offline } else { of_key }
 }
 
 /// The maps of thresholds, which have an entry by signal.

@@ -111,9 +111,12 @@ machine:
         configuration.policy,
         Policy {
             thresholds: vec![hard, soft],
-            slices: vec![SliceThresholds {
-                thresholds: vec![Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(64)))]
-            }],
+            slices: vec![
+                SliceThresholds {
+                    thresholds: vec![Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(64)))]
+                },
+                SliceThresholds { thresholds: vec![Threshold { signal: Signal::AllocatableMemoryAvailable, ..hard }] },
+            ],
             pressure_transition: Duration::ZERO,
             max_pod_grace_seconds: 20,
             hard_victims_per_minute: 3,

@@ -8,13 +8,13 @@ use plimsoll_node::NodeError;
 use plimsoll_node::cgroup::{Handle, PageCache, Root, children};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Owner, Protected as Why, SliceId, SliceSet};
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pattern, counted};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs, counted};
 use rustix::fd::AsFd as _;
 
 use crate::pods::{Pods, Rank};
 use crate::{
     Bounds, Discovery, Facts, Found, MOST_PODS, Patterns, Pod, PodIdentity, PodMessage, Protected, SLOTS, SliceFacts,
-    SliceFigures, Update, discover, workload_of,
+    SlicePlace, Update, discover, slices, workload_of,
 };
 
 /// Where an inventory sends what it finds.
@@ -38,7 +38,7 @@ pub struct Config {
     /// The agent and init.
     pub protected: Protected,
     /// Slices with thresholds of their own.
-    pub slices: Vec<Pattern>,
+    pub slices: Vec<SlicePlace>,
     /// The slices that the kernel brakes, and cgroups that are never touched; absent where there are none.
     pub brakes: Option<Patterns>,
     /// The most slices that the kernel brakes.
@@ -96,7 +96,7 @@ pub struct Inventory {
     known: HashMap<CgroupId, Known>,
     pods: Pods,
     free: Vec<u32>,
-    slices: Vec<Option<(Arc<Handle>, SliceFigures)>>,
+    slices: Vec<Option<slices::Read>>,
     marks: Vec<Option<(CgroupId, u8)>>,
     walk: u64,
     without_row: u32,
@@ -269,7 +269,7 @@ impl Inventory {
         let opened = if *counts_tasks { Handle::open_with_tasks } else { Handle::open }(root, &found.path)?;
         let Some(handle) = opened.filter(|handle| handle.id() == found.id) else { return Ok(None) };
         handle.read_all_once();
-        let slices = (0_u8..).zip(&self.config.slices).filter(|(_, slice)| slice.covers(&found.path));
+        let slices = (0_u8..).zip(&self.config.slices).filter(|(_, slice)| slice.holds(found));
         Ok(Some(Known {
             slot,
             // Without a figure nothing is subtracted from its usage.
@@ -362,20 +362,14 @@ impl Inventory {
     /// Reads the limits and slow figures of slices with thresholds of their own, and sends those that changed, or `all`,
     /// as [`Self::refresh`] does.
     pub fn find_slices(&mut self, all: bool, sink: &mut impl Sink) {
-        for (index, (known, path)) in (0..).zip(self.slices.iter_mut().zip(&self.config.slices)) {
-            let handle = match &known {
-                Some((handle, ..)) if handle.usage().is_ok() => Some(Arc::clone(handle)),
-                _ => {
-                    let handle = Handle::open(&self.config.root, path.as_str().as_bytes()).ok().flatten();
-                    handle.inspect(Handle::read_all_once).map(Arc::new)
-                }
-            };
-            // A slice without a limit of its own has no threshold below it.
-            let now = handle.and_then(|handle| {
-                let max = handle.max().ok()??;
-                let cache = handle.page_cache().unwrap_or_default();
-                Some((handle, SliceFigures { max, cache }))
-            });
+        for (index, (known, place)) in (0..).zip(self.slices.iter_mut().zip(&self.config.slices)) {
+            let now = place.read(known.as_ref(), &self.config.root, &self.config.patterns);
+            if *place == SlicePlace::Pods {
+                let why = now.as_ref().err();
+                let why = why.map(|why| format!("allocatableMemory.available is not observed: {why}"));
+                sink.trouble("allocatable", why);
+            }
+            let now = now.ok();
             let facts = |(handle, figures): &(Arc<Handle>, _)| (handle.id(), *figures);
             if all || known.as_ref().map(facts) != now.as_ref().map(facts) {
                 known.clone_from(&now);

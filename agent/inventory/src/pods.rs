@@ -92,6 +92,12 @@ impl PodRoot {
         if self.0.is_empty() { identify(path) } else { identify_in(&self.0, path) }
     }
 
+    /// Where the cgroup of all pods may be, by the names of either driver: `kubepods.slice`, `kubepods`.
+    pub fn all_pods(&self) -> Vec<Vec<u8>> {
+        let roots = if self.0.is_empty() { vec![&b""[..], KIND] } else { vec![self.0.as_slice()] };
+        roots.into_iter().flat_map(|root| [systemd_path(root), cgroupfs_path(root)]).collect()
+    }
+
     /// The pod whose own cgroup is at this path below the cgroup root. Whether a monitor is in it is not looked at.
     pub fn pod_at(&self, path: &[u8]) -> Option<PodIdentity> {
         match self.path(path) {
@@ -123,6 +129,30 @@ impl PodRoot {
     pub(crate) fn may_have_monitor(&self, path: &[u8]) -> bool {
         self.identify(path).and_then(|pod| pod.container).is_some_and(|container| container.may_have_monitor_beside)
     }
+}
+
+/// The names of the cgroups from the root to that of all pods.
+fn names_to_pods(root: &[u8]) -> impl Iterator<Item = &[u8]> {
+    root.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).chain([&b"kubepods"[..]])
+}
+
+fn cgroupfs_path(root: &[u8]) -> Vec<u8> {
+    names_to_pods(root).collect::<Vec<_>>().join(&b'/')
+}
+
+/// Each slice has the names of those above it in front, and no other dash (`CgroupName.ToSystemd` in pkg/kubelet/cm).
+fn systemd_path(root: &[u8]) -> Vec<u8> {
+    let (mut path, mut slice) = (Vec::new(), Vec::new());
+    for name in names_to_pods(root) {
+        if !slice.is_empty() {
+            slice.push(b'-');
+            path.push(b'/');
+        }
+        slice.extend(name.iter().map(|byte| if *byte == b'-' { b'_' } else { *byte }));
+        path.extend_from_slice(&slice);
+        path.extend_from_slice(b".slice");
+    }
+    path
 }
 
 /// Whether a path leads to where a kubelet with this `--cgroup-root` keeps pods, in either driver's names.

@@ -177,9 +177,13 @@ impl<'a> Run<'a> {
             None => (Scope::Node, None, frame.node, frame.mem_available),
             Some(place) => {
                 let memory = slice.map(|slice| slice.memory);
-                let name = self.configuration.machine.slices.get(place).map(|slice| slice.path.as_str());
-                let scope = Scope::Slice(SliceId(u8::try_from(place).unwrap_or(u8::MAX)));
-                (scope, name, node_stats(memory, None, frame.at), memory.and_then(|memory| memory.mem_available))
+                let id = SliceId(u8::try_from(place).unwrap_or(u8::MAX));
+                (
+                    Scope::Slice(id),
+                    self.configuration.slice_name(id),
+                    node_stats(memory, None, frame.at),
+                    memory.and_then(|memory| memory.mem_available),
+                )
             }
         };
         let is_node = of_slice.is_none();

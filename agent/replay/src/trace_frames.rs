@@ -5,7 +5,7 @@ use crate::trace::{
     Entry, Reported, Sample, Swap as SwapCounters, Tasks, Terminating as Ends, Trace, Workload as Seen,
 };
 use core::time::Duration;
-use plimsoll_config::Configuration;
+use plimsoll_config::{Configuration, WatchedSlice};
 use plimsoll_policy::kubelet::{self, Amount, MemoryStats, NodeStats, PidStats, PodStats, QosClass, StatsTime};
 use plimsoll_policy::{
     Key, MemoryReading, Owner, OwnerUid, Protected, Reclaimed, SliceId, SliceSet, Stall, Swap, Terminating, Uid,
@@ -31,7 +31,8 @@ fn observed(seen: &Seen, configuration: &Configuration, slot: u32) -> Workload<'
     let of_usage = |usage: Bytes| PodStats { working_set: Some(usage.0), processes: seen.tasks, ..PodStats::default() };
     let stats = seen.usage_bytes.map(of_usage);
     let has_reservation = seen.reservation_bytes > Bytes::ZERO;
-    let slices = (0_u8..).zip(&configuration.machine.slices).filter(|(_, slice)| slice.path.covers(&seen.cgroup));
+    let slices = (0_u8..).zip(configuration.slices());
+    let slices = slices.filter(|(_, slice)| slice.holds(&seen.cgroup, seen.pod.is_some()));
     let of_cgroup = if has_reservation { QosClass::Burstable } else { QosClass::BestEffort };
     let pod = seen.pod.as_ref();
     Workload {
@@ -181,8 +182,8 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             workloads,
             ..
         } = sample;
-        let of_slice = |known: &plimsoll_config::Slice| {
-            let slice = slices.iter().find(|slice| slice.path == known.path.as_str())?;
+        let of_slice = |known: WatchedSlice<'_>| {
+            let slice = slices.iter().find(|slice| slice.path == known.name())?;
             let memory = MemoryReading {
                 capacity: slice.capacity_bytes,
                 kubelet_available: slice.available_bytes,
@@ -190,8 +191,7 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             };
             Some(OfSlice { memory })
         };
-        let scopes =
-            core::iter::once(None).chain(configuration.machine.slices.iter().map(|slice| Some(slice.path.as_str())));
+        let scopes = core::iter::once(None).chain(configuration.slices().map(|slice| Some(slice.name())));
         let ended = |scope: Option<&str>| {
             let reclaimed = reclaimed.iter().find(|reclaimed| reclaimed.slice.as_deref() == scope)?;
             Some(Reclaimed { order: reclaimed.order, at: stats_time(reclaimed.at_ns) })
@@ -214,7 +214,7 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
                 window: Duration::from_nanos(stall.window_ns),
             }),
             swap: swap.map(of_swap),
-            slices: configuration.machine.slices.iter().map(of_slice).collect(),
+            slices: configuration.slices().map(of_slice).collect(),
             names: workloads.iter().map(|workload| workload.cgroup.clone()).collect(),
             workloads: workloads.iter().map(|workload| observed(workload, configuration, 0)).collect(),
             held: workloads.iter().map(held).collect(),

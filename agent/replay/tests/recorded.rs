@@ -107,6 +107,32 @@ fn what_a_plan_of_the_node_did_not_kill_is_not_coming_back_for_a_slice() {
 }
 
 #[test]
+fn all_pods_together_are_a_slice_of_which_pods_alone_are_evicted() {
+    let text = "machine: {podFacts: /run/pods/pods.json, evictForUnattributed: true}";
+    let at = |second: u64, available_mib: u64, used_mib: u64| {
+        let pod = json!({"pod": {"uid": "0123456789abcdef0123456789abcdef", "qos": "Burstable"}});
+        let mut entry = sample(second, 800, &hog(used_mib, &pod));
+        let available = available_mib << 20;
+        let of_pods = json!({"path": "pods", "capacity_bytes": CAPACITY / 2, "available_bytes": available});
+        entry["sample"]["slices"] = json!([of_pods]);
+        // Larger than the pod, and outside.
+        entry["sample"]["workloads"][1]["usage_bytes"] = CAPACITY.into();
+        entry
+    };
+    let entries = [at(1, 400, 100), at(2, 101, 399), at(3, 99, 401)];
+    for policy in [EvictionPolicy::Plimsoll, EvictionPolicy::OpenShift3] {
+        assert_eq!(evictions(&entries, text, policy), [(3, true)], "{policy}");
+        let mut victims = Vec::new();
+        replay(&entries, text, policy, &mut |turn| {
+            let evicted = turn.candidates().into_iter().filter(|[_, verdict, _]| verdict == "evicted");
+            victims.extend(evicted.map(|[name, ..]| (name, turn.scope().map(str::to_owned))));
+        });
+        assert_eq!(victims, [("b/hog".to_owned(), Some("pods".to_owned()))], "{policy}");
+    }
+    assert_eq!(evictions(&entries, text, EvictionPolicy::Kubelet), [], "it decides about no slice");
+}
+
+#[test]
 fn growth_is_remembered_however_many_cgroups_have_come_and_gone() {
     let cgroup =
         |id: u64, mib: u64| json!({"cgroup": format!("b/{id}"), "id": id, "usage_bytes": mib << 20, "started_ns": 1});

@@ -1,7 +1,7 @@
 //! An observation, put together from its parts, as a trace has it.
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::Scope;
+use plimsoll_policy::{Scope, SliceId};
 use plimsoll_units::MonotonicNs;
 
 use crate::fields::nanoseconds as ns;
@@ -22,9 +22,7 @@ impl Observed {
     pub(crate) fn take(&mut self, record: &ObservationRecord<'_>, configuration: &Configuration) -> Option<Sample> {
         let path = |scope: Scope| match scope {
             Scope::Node => None,
-            Scope::Slice(slice) => {
-                Some(configuration.machine.slices.get(usize::from(slice.0))?.path.as_str().to_owned())
-            }
+            Scope::Slice(slice) => configuration.slice_name(slice).map(str::to_owned),
         };
         match *record {
             ObservationRecord::Begin { taken, made, memory, huge_page_pool, tasks, stall } => {
@@ -41,10 +39,9 @@ impl Observed {
                 });
             }
             ObservationRecord::Slice { index, memory } => {
-                let slice = configuration.machine.slices.get(usize::from(index));
-                if let (Some(sample), Some(slice)) = (&mut self.sample, slice) {
+                let path = path(Scope::Slice(SliceId(index)));
+                if let (Some(sample), Some(path)) = (&mut self.sample, path) {
                     let Memory { capacity_bytes, kubelet_bytes: available_bytes, mem_available_bytes } = memory.into();
-                    let path = slice.path.as_str().to_owned();
                     sample.slices.push(Slice { path, capacity_bytes, available_bytes, mem_available_bytes });
                 }
             }

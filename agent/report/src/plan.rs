@@ -141,9 +141,7 @@ impl Draft {
     fn slice<'a>(&self, configuration: &'a Configuration) -> Option<&'a str> {
         match self.plan.scope {
             Scope::Node => None,
-            Scope::Slice(slice) => {
-                configuration.machine.slices.get(usize::from(slice.0)).map(|slice| slice.path.as_str())
-            }
+            Scope::Slice(slice) => configuration.slice_name(slice),
         }
     }
 

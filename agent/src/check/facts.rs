@@ -19,6 +19,7 @@ use plimsoll_units::Bytes;
 use procfs::LockType;
 use rustix::process::{Resource, getrlimit};
 
+use super::all_pods::{self, AllPods};
 use super::node::NodeFacts;
 use crate::acting::machine_lock;
 use crate::kill_switch::{Found, KillSwitch};
@@ -59,6 +60,8 @@ pub(super) struct Facts {
     /// Why processes that it stopped might not be found again.
     pub(super) hidden_processes: Option<String>,
     pub(super) node: NodeFacts,
+    /// What all pods may take together; absent where `run` would not decide by it.
+    pub(super) all_pods: Option<AllPods>,
 }
 
 /// Each capability with what the agent does with it.
@@ -86,6 +89,7 @@ impl Facts {
         let held = capabilities::held().unwrap_or_default();
         let mode = CgroupMode::detect();
         let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
+        let all_pods = all_pods::find(configuration, mode.unified());
         let cgroup = some_cgroup(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()));
         Self {
             kernel: KernelFacts::gather(),
@@ -116,6 +120,7 @@ impl Facts {
             in_kernel: configuration.machine.brake.in_kernel.len(),
             hidden_processes: hidden_processes(),
             node: NodeFacts::gather(configuration, names_kubelet),
+            all_pods,
         }
     }
 

@@ -54,6 +54,7 @@ fn good() -> Facts {
         in_kernel: 0,
         hidden_processes: None,
         node: NodeFacts::none(),
+        all_pods: None,
     }
 }
 

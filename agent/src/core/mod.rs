@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use plimsoll_act::Worker;
-use plimsoll_config::{Configuration, SourceChoice};
-use plimsoll_inventory::{Inventory, Patterns, PodRoot, Protected, SLOTS};
+use plimsoll_config::{Configuration, SourceChoice, WatchedSlice};
+use plimsoll_inventory::{Inventory, Patterns, PodRoot, Protected, SLOTS, SlicePlace};
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
@@ -284,12 +284,19 @@ fn inventory_config(
         patterns: Patterns { pods: pod_root_of_known(configuration), ..workloads },
         priorities: machine.workloads.iter().map(|workload| workload.priority).collect(),
         protected,
-        slices: machine.slices.iter().map(|slice| slice.path.clone()).collect(),
+        slices: configuration.slices().map(place_of).collect(),
         brakes: brakes_in_kernel.then(|| patterns(machine.brake.in_kernel.iter(), configuration)),
         max_brakes: MAX_BRAKES,
         max_workloads,
         counts_tasks: counts_tasks(configuration),
     })
+}
+
+fn place_of(slice: WatchedSlice<'_>) -> SlicePlace {
+    match slice {
+        WatchedSlice::Listed(path) => SlicePlace::Path(path.clone()),
+        WatchedSlice::Pods => SlicePlace::Pods,
+    }
 }
 
 /// Whether the source submits events for cgroups that come and go.

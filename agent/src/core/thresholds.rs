@@ -3,7 +3,7 @@
 use plimsoll_node::limits::TaskReading;
 use plimsoll_node::zoneinfo::Drift;
 use plimsoll_policy::MemoryReading;
-use plimsoll_policy::kubelet::{Amount, Signal, Threshold};
+use plimsoll_policy::kubelet::{Amount, Resource, Signal, Threshold};
 use plimsoll_sense::{NodeThreshold, SliceThreshold, TaskThreshold};
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
@@ -38,14 +38,10 @@ impl Machine {
     }
 }
 
-/// Those on one signal.
-fn on(thresholds: &[Threshold], signal: Signal) -> impl Iterator<Item = &Threshold> {
-    thresholds.iter().filter(move |threshold| threshold.signal == signal)
-}
-
-/// Those on memory.
+/// Those on memory, of the machine or of a slice.
 fn configured(thresholds: &[Threshold], capacity: Bytes) -> impl Iterator<Item = Bytes> {
-    on(thresholds, Signal::MemoryAvailable).filter_map(move |threshold| threshold.bytes(capacity))
+    let on_memory = thresholds.iter().filter(|threshold| threshold.signal.resource() == Resource::Memory);
+    on_memory.filter_map(move |threshold| threshold.bytes(capacity))
 }
 
 /// The highest threshold that `reading` is not below.
@@ -146,7 +142,8 @@ fn whole(amount: Amount) -> u64 {
 /// How many tasks each threshold leaves, and how many it leaves with its minimum reclaim.
 fn tasks_left(thresholds: &[Threshold], limit: u64) -> impl Iterator<Item = (u64, u64)> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    on(thresholds, Signal::PidAvailable).filter_map(move |threshold| {
+    let on_tasks = thresholds.iter().filter(|threshold| threshold.signal == Signal::PidAvailable);
+    on_tasks.filter_map(move |threshold| {
         let at = threshold.amount?.of(limit);
         Some((whole(at), whole(at + threshold.min_reclaim.map_or(Amount::ZERO, |more| more.of(limit)))))
     })
@@ -250,6 +247,28 @@ mod tests {
             assert_eq!(tasks(&on_tasks(), &reading).map(|armed| armed.count), Some(armed), "{count}");
             assert_eq!(is_short_of_tasks(&on_tasks(), &reading), is_short, "{count}");
             assert_eq!((tasks(&thresholds(), &reading), is_short_of_tasks(&thresholds(), &reading)), (None, false));
+        }
+    }
+
+    #[test]
+    fn thresholds_in_percent_follow_what_there_is() {
+        let tenth = |signal| [Threshold::hard(signal, ThresholdAmount::Share(Percentage::of_one(0.1)))];
+        for mib in [1000, 500, 2000] {
+            let memory = MemoryReading {
+                capacity: Bytes::mib(mib),
+                kubelet_available: Bytes::mib(mib / 2),
+                mem_available: Some(Bytes::mib(mib / 2)),
+            };
+            let (armed, _) = node(&tenth(Signal::MemoryAvailable), &memory, &MACHINE).expect("there is one");
+            assert_eq!((armed.kubelet.0 >> 20, armed.total), (mib / 10, Pages::from_bytes(memory.capacity, 4096)));
+            let of_pods = tenth(Signal::AllocatableMemoryAvailable);
+            let slice = slice((CgroupId(7), 1), &of_pods, &memory, Bytes::ZERO).expect("there is one");
+            assert_eq!(slice.usage.0.div_ceil(1 << 20), mib - mib / 10, "{mib}");
+        }
+        for (pid_max, threads_max, armed) in [(4000, 1000, 901), (4000, 2000, 1801), (500, 2000, 451)] {
+            let reading = TaskReading { tasks: 100, pid_max, threads_max };
+            let found = tasks(&tenth(Signal::PidAvailable), &reading).map(|armed| armed.count);
+            assert_eq!(found, Some(armed), "{pid_max} {threads_max}");
         }
     }
 

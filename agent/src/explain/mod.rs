@@ -99,8 +99,8 @@ fn answer<'a>(
     let sample = observer.sample();
     let workloads = workloads_of(&sample, configuration);
     let plan = decided(policy, Scope::Node, sample.memory.map(Into::into), &sample, &workloads);
-    let slices = (0_u8..).zip(&configuration.machine.slices).filter_map(|(index, slice)| {
-        let path = slice.path.as_str();
+    let slices = (0_u8..).zip(configuration.slices()).filter_map(|(index, slice)| {
+        let path = slice.name();
         let memory = thresholds::slice_memory(&sample, path)?;
         let plan = decided(policy, Scope::Slice(SliceId(index)), Some(memory), &sample, &workloads);
         Some((path.to_owned(), plan))

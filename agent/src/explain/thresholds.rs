@@ -61,21 +61,15 @@ pub(super) struct Places {
     /// The file system of it is nodefs.
     kubelet: PathBuf,
     tasks: Result<TaskReading, String>,
-    /// The cgroup of all pods, by its name.
-    pods: Option<(&'static str, Figures)>,
+    /// The cgroup of all pods, by its path.
+    pods: Option<(String, Figures)>,
 }
 
 impl Places {
     pub(super) fn new(configuration: &Configuration, observer: &Observer) -> Self {
-        let setting = |key: &str| configuration.kubelet.settings.scalar(key).map(|(text, _)| text);
-        let above = setting("cgroupRoot").unwrap_or("").trim_matches('/');
-        let pods = ["kubepods.slice", "kubepods"].into_iter().find_map(|name| {
-            let path = format!("{above}/{name}");
-            Some((name, observer.figures(path.trim_start_matches('/').as_bytes())?))
-        });
         let tasks = TaskLimits::open().map_err(|error| error.to_string());
         let tasks = tasks.and_then(|limits| limits.read().map_err(|fault| fault.to_string()));
-        Self { kubelet: configuration.kubelet_root(), tasks, pods }
+        Self { kubelet: configuration.kubelet_root(), tasks, pods: observer.all_pods() }
     }
 
     /// The figure of this signal and where it was read, or why it was not.
@@ -251,7 +245,7 @@ fn of_swap(free: ThresholdAmount, hard: bool, reading: &MemReading) -> Other {
 /// Places that are not this machine's.
 #[cfg(test)]
 pub(super) fn places(kubelet: &std::path::Path, tasks: Result<TaskReading, String>, pods: Option<Figures>) -> Places {
-    Places { kubelet: kubelet.to_owned(), tasks, pods: pods.map(|pods| ("kubepods", pods)) }
+    Places { kubelet: kubelet.to_owned(), tasks, pods: pods.map(|pods| ("kubepods".to_owned(), pods)) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! An inventory of a tree of plain files.
 
 use super::*;
-use crate::Table;
+use crate::{PodRoot, Table};
 use std::fs;
 use std::path::Path;
 
@@ -101,7 +101,7 @@ fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_
         fs::write(tree.path().join("work.slice").join(file), text).expect("writable");
     }
     let (mut inventory, mut sent, mut table) = (inventory(tree.path(), 9), Sent::default(), Table::with_slots(9));
-    inventory.config.slices = vec!["work.slice".parse().expect("a pattern")];
+    inventory.config.slices = vec![SlicePlace::Path("work.slice".parse().expect("a pattern"))];
     inventory.slices = vec![None];
     inventory.discover(&mut sent);
     sent.updates.drain(..).for_each(|update| drop(table.take(update)));
@@ -301,4 +301,44 @@ fn facts_of_a_pod_are_sent_to_the_table_once_and_again_when_they_change() {
     inventory.learn([PodMessage::Pod(facts)].into_iter(), &mut sent);
     inventory.discover(&mut sent);
     assert_eq!(sent.troubles.get("unknown"), None);
+}
+
+#[test]
+fn all_pods_are_a_slice_with_the_limit_that_their_cgroup_has_now() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    cgroup(tree.path(), "work.slice/a", 1000);
+    let (mut inventory, mut sent, mut table) = (inventory(tree.path(), 9), Sent::default(), Table::with_slots(9));
+    inventory.config.patterns.pods = Some(PodRoot::default());
+    inventory.config.slices = vec![SlicePlace::Pods];
+    inventory.slices = vec![None];
+    let mut capacity = |walks: bool, inventory: &mut Inventory| {
+        if walks {
+            inventory.discover(&mut sent)
+        } else {
+            inventory.find_slices(false, &mut sent)
+        }
+        sent.updates.drain(..).for_each(|update| drop(table.take(update)));
+        let inside = table.observe(0, false, MonotonicNs(1)).iter();
+        let inside: Vec<_> = inside.map(|it| it.slices.contains(SliceId(0))).collect();
+        (table.slice_reading(0).map(|reading| reading.capacity.0), sent.troubles.get("allocatable").cloned(), inside)
+    };
+    let not = |why: &str| Some(format!("allocatableMemory.available is not observed: {why}"));
+    let limit = |text: &str| fs::write(tree.path().join("kubepods.slice/memory.max"), text).expect("writable");
+    let nowhere = not("there is no kubepods cgroup here");
+    assert_eq!(capacity(true, &mut inventory), (None, nowhere.clone(), vec![false]));
+    let pod = "kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice";
+    for name in ["kubepods.slice", pod] {
+        cgroup(tree.path(), name, 2000);
+    }
+    limit("max\n");
+    assert_eq!(capacity(false, &mut inventory).1, not("kubepods.slice has no memory.max"));
+    limit("9000\n");
+    let (found, trouble, mut inside) = capacity(true, &mut inventory);
+    inside.sort_unstable();
+    assert_eq!((found, trouble, inside), (Some(9000), None, vec![false, true]), "the pod alone is in it");
+    // As the kubelet does where reservations change, or memory is added.
+    limit("7000\n");
+    assert_eq!(capacity(false, &mut inventory).0, Some(7000));
+    fs::remove_dir_all(tree.path().join("kubepods.slice")).expect("writable");
+    assert_eq!((capacity(true, &mut inventory).0, capacity(true, &mut inventory).1), (None, nowhere));
 }

@@ -55,6 +55,20 @@ fn a_pod_is_its_own_cgroup_and_pods_are_below_kubepods_alone() {
 }
 
 #[test]
+fn all_pods_are_where_either_driver_keeps_them() {
+    for (root, expected) in [
+        ("", &["kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods"][..]),
+        ("/a-b/c", &["a_b.slice/a_b-c.slice/a_b-c-kubepods.slice", "a-b/c/kubepods"]),
+    ] {
+        let root = PodRoot(root.as_bytes().to_vec());
+        let found: Vec<_> =
+            root.all_pods().into_iter().map(|path| String::from_utf8_lossy(&path).into_owned()).collect();
+        assert_eq!(found, expected);
+        assert!(root.all_pods().iter().all(|path| root.path(path) == PodPath::Above), "{found:?}");
+    }
+}
+
+#[test]
 fn a_pod_is_protected_until_all_was_sent_and_while_nothing_is_known_of_it() {
     let mut pods = Pods::default();
     let unnamed = HashSet::new;

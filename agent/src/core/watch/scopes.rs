@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use plimsoll_act::Owner;
-use plimsoll_policy::kubelet::{Signal, Threshold};
+use plimsoll_policy::kubelet::Threshold;
 use plimsoll_policy::{Config as Policy, MemoryReading, Reclaimed, Scope, SliceId, SliceSet};
 use plimsoll_sense::MAX_SLICES;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -155,7 +155,7 @@ pub(super) fn past_hard_threshold(policy: &Policy, scope: Scope, memory: &Memory
 
 /// A scope's thresholds on memory.
 fn on_memory(policy: &Policy, scope: Scope) -> impl Iterator<Item = &Threshold> {
-    policy.thresholds_on(scope, Signal::MemoryAvailable)
+    policy.thresholds_on(scope, policy.memory_signal(scope))
 }
 
 /// The highest hard threshold of a scope on memory.
