@@ -127,9 +127,9 @@ impl Configuration {
     fn with_policy(self, thresholds: Vec<Threshold>) -> Self {
         let Self { machine, kubelet, .. } = &self;
         let mut slices: Vec<_> = machine.slices.iter().map(crate::Slice::thresholds).collect();
-        let on_pods = Some(Signal::AllocatableMemoryAvailable).filter(|signal| self.decides_by(*signal));
-        let of_pods = on_pods.map(|signal| thresholds_on(kubelet, &[signal])).filter(|found| !found.is_empty());
-        slices.extend(of_pods.map(|thresholds| SliceThresholds { thresholds }));
+        let signal = Signal::AllocatableMemoryAvailable;
+        let of_pods = if self.decides_by(signal) { thresholds_on(kubelet, &[signal]) } else { Vec::new() };
+        slices.extend((!of_pods.is_empty()).then_some(SliceThresholds { thresholds: of_pods }));
         let policy = Policy {
             eviction_policy: self.eviction_policy,
             thresholds,

@@ -313,9 +313,9 @@ fn all_pods_are_a_slice_with_the_limit_that_their_cgroup_has_now() {
     inventory.slices = vec![None];
     let mut capacity = |walks: bool, inventory: &mut Inventory| {
         if walks {
-            inventory.discover(&mut sent)
+            inventory.discover(&mut sent);
         } else {
-            inventory.find_slices(false, &mut sent)
+            inventory.find_slices(false, &mut sent);
         }
         sent.updates.drain(..).for_each(|update| drop(table.take(update)));
         let inside = table.observe(0, false, MonotonicNs(1)).iter();

@@ -59,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) victims_per_minute: u32,
     /// The eviction policy; the agent's default where absent.
     pub(crate) eviction_policy: Option<&'static str>,
+    /// OpenShift's file with the flags of the kubelet, if the thresholds are there and nowhere else.
+    pub(crate) node_config: Option<PathBuf>,
     /// The file in which it finds the pods, if it has one.
     pub(crate) pod_facts: Option<PathBuf>,
     /// The kubelet's directory, if it is named, and the hard threshold on its file system, in bytes.
@@ -88,6 +90,7 @@ impl Settings {
             stall_percent: None,
             victims_per_minute: 1000,
             eviction_policy: None,
+            node_config: None,
             pod_facts: None,
             node_disk: None,
             trace: None,
@@ -130,9 +133,14 @@ impl Settings {
         } = self;
         let on_disk = self.node_disk.as_ref().map(|(_, bytes)| format!(", nodefs.available: \"{bytes}\""));
         let on_tasks = pid_threshold.map(|tasks| format!(", pid.available: \"{tasks}\""));
+        let hard = format!(
+            "evictionHard: {{memory.available: \"{threshold_bytes}\"{}{}}}\n",
+            on_disk.unwrap_or_default(),
+            on_tasks.unwrap_or_default()
+        );
+        let hard = if self.node_config.is_some() { "" } else { &hard };
         let mut yaml = format!(
-            "evictionHard: {{memory.available: \"{threshold_bytes}\"{}{}}}
-machine:
+            "{hard}machine:
   workloads:
     - {{match: work.slice/high, priority: 1000}}
     - {{match: work.slice/low, priority: -1000}}
@@ -144,8 +152,6 @@ machine:
   metricsAddress: 127.0.0.1:{port}
   logFormat: json
 ",
-            on_disk.unwrap_or_default(),
-            on_tasks.unwrap_or_default()
         );
         if let Some((root, _)) = &self.node_disk {
             yaml.insert_str(0, "evictionPressureTransitionPeriod: 5s\n");
@@ -205,6 +211,7 @@ impl Agent {
             .arg(program())
             .args(["run", "--config"])
             .arg(settings.file())
+            .args(settings.node_config.iter().flat_map(|file| ["--node-config".as_ref(), file.as_os_str()]))
             .args(settings.trace.iter().flat_map(|trace| ["--trace".as_ref(), trace.as_os_str()]))
             .envs(settings.environment.iter().map(|(key, value)| (key, value)));
         Self::launch_by(settings, command)

@@ -4,7 +4,7 @@
 use crate::agent::tail;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
-use crate::machine::wait_for;
+use crate::machine::{named, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -177,6 +177,55 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
     ensure!(score.trim() == "1000", "services is killed as late as the core: {score}");
     ensure!(Path::new(FACTS).exists(), "it was only read");
     for (_, child) in &mut others {
+        child.kill()?;
+        child.wait()?;
+    }
+    scene.end()
+}
+
+/// What all pods may take together, in MiB, and how much of it is to be left.
+const ALLOCATABLE: u64 = 256;
+const SHARE: &str = "25%";
+/// What one of them has, in MiB.
+const CALM: u64 = 48;
+
+/// Pods that reach what is allocatable, while the machine has plenty: the one that grows is evicted before the kernel kills
+/// at their limit, and neither the other pod nor what is outside. The threshold is the kubelet's on memory, in percent, from
+/// its own configuration, and follows the limit.
+pub(crate) fn bounded_together() -> Result<()> {
+    let [growing, calm] = [Pod::create("burstable", 1, 0, &json!({}))?, Pod::create("besteffort", 2, 0, &json!({}))?];
+    let all = Cgroup::existing("kubepods.slice")?;
+    let limit = |mib: u64| all.write("memory.max", &(mib * MIB).to_string());
+    limit(ALLOCATABLE)?;
+    let outside = Cgroup::create("work.slice/outside")?;
+    let mut large = guest().args(["idle", "--mib", "64", "--cgroup"]).arg(outside.path()).spawn()?;
+    let mut idle = calm.holds(CALM)?;
+    write_facts(&json!({"items": [growing.facts, calm.facts]}).to_string())?;
+    let node_config = "/run/node-config.yaml";
+    fs::write(node_config, format!("kubeletArguments:\n  eviction-hard: ['memory.available<{SHARE}']\n"))?;
+    let mut scene = Scene::set_with(ROOM, |settings| {
+        settings.pod_facts = Some(FACTS.into());
+        settings.node_config = Some(node_config.into());
+    })?;
+    wait_for("both pods are known", PATIENCE, || Ok(scene.agent.text().contains("2 pods are known")))?;
+    // The second one takes less than the first threshold left.
+    for (max, mib) in [(ALLOCATABLE, 300), (ALLOCATABLE / 2, 60)] {
+        limit(max)?;
+        scene.agent.empty_log()?;
+        let mut hog = Hog::start("anon", growing.container.path(), mib, &["--rate", "64", "--hold", "300"])?;
+        scene.expect_killed(&mut hog, &growing.cgroup).with_context(|| format!("below {max} MiB"))?;
+        let is_of_pods = |plan: &Value| plan["slice"] == "pods" && plan["outcome"] == "evict";
+        let text = scene.agent.text();
+        ensure!(scene.agent.plans().iter().any(is_of_pods), "not for all pods together: {}", tail(&text));
+        ensure!(text.contains("; allocatableMemory.available "), "by another signal: {}", tail(&text));
+        let events = all.read("memory.events")?;
+        ensure!(named(&events, "oom_kill") == Some(0), "the kernel killed at the limit of all pods first");
+        for (name, child) in [("the other pod", &mut idle), ("what is outside", &mut large)] {
+            let ended = child.try_wait()?;
+            ensure!(ended.is_none(), "{name} died: {ended:?}: {}", scene.agent.text());
+        }
+    }
+    for child in [&mut idle, &mut large] {
         child.kill()?;
         child.wait()?;
     }

@@ -163,6 +163,7 @@ const TESTS: &[Test] = &[
     test("spares-page-cache", scenarios_of_memory::page_cache, 400, &[NULL_BLOCK]),
     race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     test("pods-rank-by-their-facts", pods_tests::ranked_by_facts, 400, &[]),
+    test("pods-are-bounded-together", pods_tests::bounded_together, 240, &[]),
     test("disk-pressure-is-reported", disks_tests::pressure, 300, &[]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("kill-switch-stops-every-action", kill_switch_tests::thrown_and_taken_back, 240, &[]),
