@@ -5,6 +5,7 @@
 mod bench;
 mod build_ebpf;
 mod claim;
+mod cluster;
 mod command_line;
 mod debian_root;
 mod demo;
@@ -48,6 +49,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Build the kernel programs with the stable toolchain and print each with its instruction count.
     BuildEbpf(build_ebpf::Arguments),
+    /// Start and end a real Kubernetes on this machine, and reach it with kubectl.
+    Cluster(cluster::Arguments),
     /// Write the completions of the agent's command line for each shell into a directory.
     Completions(command_line::Arguments),
     /// Show the same growing process met by a poll, a pressure trigger and Plimsoll, on a real kernel.
@@ -74,6 +77,7 @@ impl Command {
         match self {
             Self::Bench(arguments) => arguments.needs(),
             Self::BuildEbpf(_) | Self::Completions(_) | Self::Man(_) => Ok(install::EBPF.to_vec()),
+            Self::Cluster(_) => Ok(cluster::needs()),
             Self::Demo(arguments) => arguments.needs(),
             Self::Fuzz(_) => Ok([&install::FUZZING[..], &install::EBPF].concat()),
             Self::Release => Ok(release::needs()),
@@ -101,6 +105,10 @@ fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments)?,
         Command::BuildEbpf(arguments) => build_ebpf::command(&arguments)?,
+        Command::Cluster(arguments) => {
+            install::all(&cluster::needs())?;
+            return cluster::command(&arguments);
+        }
         Command::Completions(arguments) => command_line::completions(&arguments)?,
         Command::Demo(arguments) => demo::run(&arguments)?,
         Command::Fuzz(arguments) => fuzz::run(&arguments)?,

@@ -1,0 +1,68 @@
+//! `cargo xtask cluster`: a real Kubernetes on this machine, for people and for tests.
+
+mod control_plane;
+pub(crate) mod kube;
+mod processes;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::install::Need;
+use control_plane::ControlPlane;
+
+/// What to do with the cluster of this checkout.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Start the control plane on the loopback, and wait until it is ready: etcd, kube-apiserver,
+    /// kube-controller-manager, kube-scheduler. Their logs are in target/cluster.
+    Up,
+    /// End all of it. What it stored is removed with the next start.
+    Down,
+    /// Run kubectl with every right.
+    #[command(disable_help_flag = true)]
+    Kubectl {
+        /// As kubectl takes them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+/// What has to be there before.
+pub(crate) fn needs() -> Vec<Need> {
+    vec![Need::Kubernetes]
+}
+
+/// Runs the action; the exit code is kubectl's where that is what was run.
+pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let plane = ControlPlane::here();
+    match &arguments.action {
+        Action::Up => {
+            plane.up()?;
+            println!(
+                "the control plane of Kubernetes {} is ready; `cargo xtask cluster kubectl` reaches it, and so does\n  \
+                 export KUBECONFIG={}",
+                kube::release()?,
+                plane.kubeconfig().display()
+            );
+        }
+        Action::Down => match plane.down()? {
+            0 => println!("no cluster of this checkout runs"),
+            ended => println!("{ended} processes were ended"),
+        },
+        Action::Kubectl { arguments } => {
+            let status = plane.kubectl()?.args(arguments).status().context("cannot start kubectl")?;
+            return Ok(status
+                .code()
+                .and_then(|code| u8::try_from(code).ok())
+                .map_or(ExitCode::FAILURE, ExitCode::from));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,283 @@
+//! etcd, kube-apiserver, kube-controller-manager and kube-scheduler on this machine's loopback, with certificates of
+//! their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use super::kube;
+use super::processes::{self, Process};
+use crate::run;
+
+/// Where the API server listens.
+const API_PORT: u16 = 6443;
+/// Where etcd listens: for clients, and for members of which there are none.
+const ETCD_PORTS: [u16; 2] = [2379, 2380];
+/// This machine's loopback as a virtual machine with QEMU's user network reaches it.
+pub(super) const HOST_FROM_NODE: &str = "10.0.2.2";
+/// The cluster's only node.
+pub(super) const NODE: &str = "node-1";
+/// How long the control plane may take until it is ready; some ten seconds on two idle processors.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A control plane, whether or not it runs.
+pub(super) struct ControlPlane {
+    folder: PathBuf,
+}
+
+impl ControlPlane {
+    /// That of this checkout.
+    pub(super) fn here() -> Self {
+        Self { folder: run::root().join("target/cluster") }
+    }
+
+    fn list(&self) -> PathBuf {
+        self.folder.join("processes.json")
+    }
+
+    /// A kubeconfig with every right, for this machine.
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("super-admin.conf")
+    }
+
+    fn pki(&self, name: &str) -> PathBuf {
+        self.folder.join("pki").join(name)
+    }
+
+    /// `kubectl` with every right.
+    pub(super) fn kubectl(&self) -> anyhow::Result<Command> {
+        let mut kubectl = Command::new(kube::program()?);
+        kubectl.arg("kubectl").arg("--kubeconfig").arg(self.kubeconfig());
+        Ok(kubectl)
+    }
+
+    /// Its processes that run.
+    pub(super) fn running(&self) -> anyhow::Result<Vec<Process>> {
+        let mut all = processes::read(&self.list())?;
+        all.retain(Process::runs);
+        Ok(all)
+    }
+
+    /// Starts it and waits until it is ready. Where it does not become ready, all that was started is ended again.
+    pub(super) fn up(&self) -> anyhow::Result<()> {
+        let running = self.running()?;
+        if !running.is_empty() {
+            let names: Vec<&str> = running.iter().map(|process| &process.name[..]).collect();
+            bail!("{} still run: end them with `cargo xtask cluster down`", names.join(", "));
+        }
+        // Of an earlier cluster; its certificates may be for another release.
+        match fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot clear {}", self.folder.display()));
+            }
+            _ => fs::create_dir_all(&self.folder).with_context(|| format!("cannot make {}", self.folder.display()))?,
+        }
+        self.certificates()?;
+        let started = self.start();
+        if started.is_err() {
+            self.down()?;
+        }
+        started
+    }
+
+    /// Ends what runs of it, the last one first; how many those were.
+    pub(super) fn down(&self) -> anyhow::Result<usize> {
+        let running = self.running()?;
+        for process in running.iter().rev() {
+            process.end()?;
+        }
+        Ok(running.len())
+    }
+
+    /// Certificates and kubeconfigs, as kubeadm makes them for every cluster.
+    fn certificates(&self) -> anyhow::Result<()> {
+        let configuration = self.folder.join("kubeadm.yaml");
+        fs::write(&configuration, kubeadm(&kube::release()?, &self.folder))
+            .with_context(|| format!("cannot write {}", configuration.display()))?;
+        for phase in [&["certs", "all"][..], &["kubeconfig", "all", "--kubeconfig-dir"]] {
+            let mut kubeadm = Command::new(kube::program()?);
+            kubeadm.args(["kubeadm", "init", "phase"]).args(phase);
+            if phase.len() > 2 {
+                kubeadm.arg(&self.folder);
+            }
+            run::text(kubeadm.arg("--config").arg(&configuration)).context("kubeadm makes no certificates")?;
+        }
+        // A certificate for each name; the address is the one of this machine for those that are used on it.
+        for name in ["super-admin", "controller-manager", "scheduler"] {
+            let path = self.folder.join(name).with_added_extension("conf");
+            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            fs::write(&path, text.replace(HOST_FROM_NODE, "127.0.0.1"))?;
+        }
+        Ok(())
+    }
+
+    fn start(&self) -> anyhow::Result<()> {
+        let mut running = Vec::new();
+        for (name, arguments) in [("etcd", self.etcd()), ("kube-apiserver", self.api_server())] {
+            self.start_one(name, &arguments, &mut running)?;
+        }
+        self.wait(&running, "the API server is ready", &["get", "--raw", "/readyz"])?;
+        for name in ["kube-controller-manager", "kube-scheduler"] {
+            self.start_one(name, &self.client(name), &mut running)?;
+        }
+        // The controllers make it: pods cannot be made before.
+        self.wait(&running, "the controllers run", &["--namespace", "default", "get", "serviceaccount", "default"])
+    }
+
+    fn start_one(&self, name: &str, arguments: &[String], running: &mut Vec<Process>) -> anyhow::Result<()> {
+        let process = Process::start(name, &self.folder, Command::new(kube::program()?).arg(name).args(arguments))?;
+        running.push(process);
+        processes::write(&self.list(), running)
+    }
+
+    /// Waits until this call of kubectl succeeds. An error where a process ends before, or it takes too long.
+    fn wait(&self, running: &[Process], until: &str, call: &[&str]) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        loop {
+            let answer = run::text(self.kubectl()?.args(["--request-timeout", "5s"]).args(call));
+            let Err(error) = answer else { return Ok(()) };
+            for process in running {
+                process.ensure_runs()?;
+            }
+            ensure!(
+                begun.elapsed() < PATIENCE,
+                "after {} s it does not hold that {until}: {error:#}; logs are in {}",
+                PATIENCE.as_secs(),
+                self.folder.display()
+            );
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn etcd(&self) -> Vec<String> {
+        let [clients, peers] = ETCD_PORTS.map(|port| format!("https://127.0.0.1:{port}"));
+        let pki = |name: &str| self.pki(&format!("etcd/{name}")).display().to_string();
+        flags(&[
+            ("name", "here"),
+            ("data-dir", &self.folder.join("etcd").display().to_string()),
+            // What it holds is worth nothing after a power failure.
+            ("unsafe-no-fsync", "true"),
+            ("listen-client-urls", &clients),
+            ("advertise-client-urls", &clients),
+            ("listen-peer-urls", &peers),
+            ("initial-advertise-peer-urls", &peers),
+            ("initial-cluster", &format!("here={peers}")),
+            ("client-cert-auth", "true"),
+            ("cert-file", &pki("server.crt")),
+            ("key-file", &pki("server.key")),
+            ("trusted-ca-file", &pki("ca.crt")),
+            ("peer-client-cert-auth", "true"),
+            ("peer-cert-file", &pki("peer.crt")),
+            ("peer-key-file", &pki("peer.key")),
+            ("peer-trusted-ca-file", &pki("ca.crt")),
+        ])
+    }
+
+    fn api_server(&self) -> Vec<String> {
+        let pki = |name: &str| self.pki(name).display().to_string();
+        flags(&[
+            ("bind-address", "127.0.0.1"),
+            ("secure-port", &API_PORT.to_string()),
+            ("advertise-address", HOST_FROM_NODE),
+            // The service `kubernetes` has no endpoint: the loopback is none.
+            ("endpoint-reconciler-type", "none"),
+            ("service-cluster-ip-range", "10.96.0.0/16"),
+            ("authorization-mode", "Node,RBAC"),
+            ("enable-admission-plugins", "NodeRestriction"),
+            ("etcd-servers", &format!("https://127.0.0.1:{}", ETCD_PORTS[0])),
+            ("etcd-cafile", &pki("etcd/ca.crt")),
+            ("etcd-certfile", &pki("apiserver-etcd-client.crt")),
+            ("etcd-keyfile", &pki("apiserver-etcd-client.key")),
+            ("client-ca-file", &pki("ca.crt")),
+            ("tls-cert-file", &pki("apiserver.crt")),
+            ("tls-private-key-file", &pki("apiserver.key")),
+            ("kubelet-client-certificate", &pki("apiserver-kubelet-client.crt")),
+            ("kubelet-client-key", &pki("apiserver-kubelet-client.key")),
+            ("kubelet-preferred-address-types", "Hostname,InternalIP"),
+            ("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
+            ("service-account-key-file", &pki("sa.pub")),
+            ("service-account-signing-key-file", &pki("sa.key")),
+            ("requestheader-client-ca-file", &pki("front-proxy-ca.crt")),
+            ("requestheader-allowed-names", "front-proxy-client"),
+            ("requestheader-username-headers", "X-Remote-User"),
+            ("requestheader-group-headers", "X-Remote-Group"),
+            ("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
+            ("proxy-client-cert-file", &pki("front-proxy-client.crt")),
+            ("proxy-client-key-file", &pki("front-proxy-client.key")),
+        ])
+    }
+
+    /// The flags of kube-controller-manager or kube-scheduler.
+    fn client(&self, name: &str) -> Vec<String> {
+        let short = name.trim_start_matches("kube-");
+        let kubeconfig = self.folder.join(short).with_added_extension("conf").display().to_string();
+        let mut all = flags(&[
+            ("bind-address", "127.0.0.1"),
+            ("kubeconfig", &kubeconfig),
+            ("authentication-kubeconfig", &kubeconfig),
+            ("authorization-kubeconfig", &kubeconfig),
+            // There is one of each.
+            ("leader-elect", "false"),
+        ]);
+        if short == "controller-manager" {
+            let pki = |name: &str| self.pki(name).display().to_string();
+            all.extend(flags(&[
+                ("use-service-account-credentials", "true"),
+                ("root-ca-file", &pki("ca.crt")),
+                ("service-account-private-key-file", &pki("sa.key")),
+            ]));
+        }
+        all
+    }
+}
+
+fn flags(all: &[(&str, &str)]) -> Vec<String> {
+    all.iter().map(|(name, value)| format!("--{name}={value}")).collect()
+}
+
+/// What kubeadm makes certificates and kubeconfigs for.
+fn kubeadm(release: &str, folder: &Path) -> String {
+    let pki = folder.join("pki");
+    format!(
+        "apiVersion: kubeadm.k8s.io/v1beta4\n\
+         kind: InitConfiguration\n\
+         localAPIEndpoint: {{advertiseAddress: {HOST_FROM_NODE}, bindPort: {API_PORT}}}\n\
+         nodeRegistration: {{name: {NODE}, criSocket: \"unix:///run/containerd/containerd.sock\"}}\n\
+         ---\n\
+         apiVersion: kubeadm.k8s.io/v1beta4\n\
+         kind: ClusterConfiguration\n\
+         kubernetesVersion: {release}\n\
+         certificatesDir: {pki:?}\n\
+         networking: {{serviceSubnet: 10.96.0.0/16}}\n\
+         apiServer: {{certSANs: [localhost, 127.0.0.1, {HOST_FROM_NODE}]}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ControlPlane, kubeadm};
+
+    #[test]
+    fn every_server_listens_on_the_loopback_alone() {
+        let plane = ControlPlane { folder: "/cluster".into() };
+        for flags in
+            [plane.etcd(), plane.api_server(), plane.client("kube-scheduler"), plane.client("kube-controller-manager")]
+        {
+            let bound: Vec<&String> = flags
+                .iter()
+                .filter(|flag| flag.starts_with("--bind-address=") || flag.starts_with("--listen-"))
+                .collect();
+            assert!(!bound.is_empty() && bound.iter().all(|flag| flag.contains("127.0.0.1")), "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn certificates_are_for_this_release_and_both_addresses() {
+        let text = kubeadm("v1.36.3", "/a b/cluster".as_ref());
+        assert!(text.contains("kubernetesVersion: v1.36.3\n") && text.contains("\"/a b/cluster/pki\""), "{text}");
+        assert!(text.contains("127.0.0.1, 10.0.2.2]"), "{text}");
+    }
+}
