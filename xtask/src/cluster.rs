@@ -2,13 +2,14 @@
 
 mod control_plane;
 pub(crate) mod kube;
+mod node;
 mod processes;
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 
-use crate::install::Need;
+use crate::install::{self, Need};
 use control_plane::ControlPlane;
 
 /// What to do with the cluster of this checkout.
@@ -22,7 +23,11 @@ pub(crate) struct Arguments {
 enum Action {
     /// Start the control plane on the loopback, and wait until it is ready: etcd, kube-apiserver,
     /// kube-controller-manager, kube-scheduler. Their logs are in target/cluster.
-    Up,
+    Up {
+        /// With a node: a virtual machine with containerd and a kubelet.
+        #[arg(long)]
+        node: bool,
+    },
     /// End all of it. What it stored is removed with the next start.
     Down,
     /// Run kubectl with every right.
@@ -35,16 +40,21 @@ enum Action {
 }
 
 /// What has to be there before.
-pub(crate) fn needs() -> Vec<Need> {
-    vec![Need::Kubernetes]
+pub(crate) fn needs(arguments: &Arguments) -> anyhow::Result<Vec<Need>> {
+    let mut needs = vec![Need::Kubernetes];
+    if matches!(arguments.action, Action::Up { node: true }) {
+        needs.extend(node::needs()?);
+    }
+    Ok(needs)
 }
 
 /// Runs the action; the exit code is kubectl's where that is what was run.
 pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    install::all(&needs(arguments)?)?;
     let plane = ControlPlane::here();
     match &arguments.action {
-        Action::Up => {
-            plane.up()?;
+        Action::Up { node } => {
+            plane.up(*node)?;
             println!(
                 "the control plane of Kubernetes {} is ready; `cargo xtask cluster kubectl` reaches it, and so does\n  \
                  export KUBECONFIG={}",

@@ -14,6 +14,7 @@ use crate::run;
 const MODULES: [(&str, &str); 3] = [("configfs", ""), ("null_blk", "nr_devices=0"), ("zram", "num_devices=1")];
 /// The kernel finds checksums by the name of the algorithm, which `depends=` does not name.
 const ROOT_MODULES: [(&str, &str); 4] = [("virtio_pci", ""), ("virtio_blk", ""), ("crc32c_generic", ""), ("ext4", "")];
+const NETWORK_MODULES: [(&str, &str); 2] = [("virtio_pci", ""), ("virtio_net", "")];
 /// What is free on the ext4 root beside its files.
 const ROOT_MIB: u64 = 256;
 
@@ -40,11 +41,12 @@ impl Files {
     }
 
     /// Adds the kernel's modules, in the order in which they are loaded, and their list.
-    pub(crate) fn modules(&mut self, kernel: &Kernel, disk: bool) -> anyhow::Result<()> {
+    pub(crate) fn modules(&mut self, kernel: &Kernel, disk: bool, network: bool) -> anyhow::Result<()> {
         let all = find_modules(&kernel.unpacked);
         let mut order = Vec::new();
         let mut seen = BTreeSet::new();
-        let wanted = ROOT_MODULES.iter().filter(|_| disk).chain(&MODULES);
+        let wanted =
+            ROOT_MODULES.iter().filter(|_| disk).chain(NETWORK_MODULES.iter().filter(|_| network)).chain(&MODULES);
         for (name, parameters) in wanted {
             add_module(&all, name, parameters, &mut seen, &mut order)?;
         }

@@ -77,7 +77,7 @@ impl Command {
         match self {
             Self::Bench(arguments) => arguments.needs(),
             Self::BuildEbpf(_) | Self::Completions(_) | Self::Man(_) => Ok(install::EBPF.to_vec()),
-            Self::Cluster(_) => Ok(cluster::needs()),
+            Self::Cluster(arguments) => cluster::needs(arguments),
             Self::Demo(arguments) => arguments.needs(),
             Self::Fuzz(_) => Ok([&install::FUZZING[..], &install::EBPF].concat()),
             Self::Release => Ok(release::needs()),
@@ -105,10 +105,7 @@ fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments)?,
         Command::BuildEbpf(arguments) => build_ebpf::command(&arguments)?,
-        Command::Cluster(arguments) => {
-            install::all(&cluster::needs())?;
-            return cluster::command(&arguments);
-        }
+        Command::Cluster(arguments) => return cluster::command(&arguments),
         Command::Completions(arguments) => command_line::completions(&arguments)?,
         Command::Demo(arguments) => demo::run(&arguments)?,
         Command::Fuzz(arguments) => fuzz::run(&arguments)?,

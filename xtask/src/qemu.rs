@@ -55,7 +55,9 @@ impl Processor {
 /// The machine, but for its kernel, its disks and its ports.
 pub(crate) fn machine(arguments: &Arguments, processor: Processor, accelerated: bool) -> anyhow::Result<Command> {
     let mut qemu = Command::new(format!("qemu-system-{}", processor.name()));
-    qemu.args(["-nographic", "-no-reboot", "-monitor", "none", "-net", "none", "-m", &arguments.memory]);
+    qemu.args(["-nographic", "-no-reboot", "-monitor", "none", "-m", &arguments.memory]);
+    let network = if arguments.network { ["-nic", "user,model=virtio-net-pci"] } else { ["-net", "none"] };
+    qemu.args(network);
     if processor == Processor::Aarch64 {
         // The board's own port is one, and three are needed: all of them are PCI cards.
         qemu.args(["-machine", "virt", "-serial", "none"]);

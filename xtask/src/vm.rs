@@ -68,6 +68,13 @@ pub(crate) struct Arguments {
     /// How the agent is built.
     #[arg(long, value_name = "BUILD", value_enum, default_value_t = Build::FaultInjection)]
     pub(crate) agent: Build,
+    /// A network card. The machine's own address is 10.0.2.15, this host's loopback is 10.0.2.2 to it, and nothing can
+    /// connect to it.
+    #[arg(long)]
+    pub(crate) network: bool,
+    /// A further disk, which is read alone: a file with a file system. Can be given more than once.
+    #[arg(long = "disk", value_name = "FILE")]
+    pub(crate) disks: Vec<PathBuf>,
     /// Put a file of the host into the machine. Can be given more than once.
     #[arg(long, value_name = "HOST:GUEST")]
     pub(crate) file: Vec<String>,
@@ -131,6 +138,8 @@ impl Arguments {
             numa: false,
             append: None,
             agent: Build::FaultInjection,
+            network: false,
+            disks: Vec::new(),
             file: Vec::new(),
             out: None,
             shell: false,
@@ -396,6 +405,10 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
         qemu.env("TMPDIR", place).arg("-drive").arg(drive);
         append.push_str(" plimsoll.root=/dev/vda");
     }
+    for disk in &arguments.disks {
+        let drive = format!("file={},if=virtio,format=raw,readonly=on", qemu::escaped(disk));
+        qemu.arg("-drive").arg(drive);
+    }
     if arguments.root == Root::Systemd {
         append.push_str(&debian_root::parameters());
     }
@@ -414,7 +427,7 @@ fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
     files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;
     files.host("bin/plimsoll", &place.join("plimsoll"))?;
     files.host("bin/busybox", &kernel.busybox())?;
-    files.modules(kernel, arguments.root.is_disk())?;
+    files.modules(kernel, arguments.root.is_disk(), arguments.network)?;
     if arguments.root == Root::Systemd {
         debian_root::add_units(&mut files, arguments.shell);
     }
@@ -441,6 +454,7 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> bool {
         root: Root::Initramfs,
         packages: Vec::new(),
         out: None,
+        disks: Vec::new(),
         file: Vec::new(),
         ..arguments.clone()
     };

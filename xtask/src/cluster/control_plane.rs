@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::kube;
 use super::processes::{self, Process};
+use super::{kube, node};
 use crate::run;
 
 /// Where the API server listens.
@@ -22,6 +22,8 @@ pub(super) const HOST_FROM_NODE: &str = "10.0.2.2";
 pub(super) const NODE: &str = "node-1";
 /// How long the control plane may take until it is ready; some ten seconds on two idle processors.
 const PATIENCE: Duration = Duration::from_mins(2);
+/// How long the node may take until it is ready; a minute or two on two idle processors.
+const NODE_PATIENCE: Duration = Duration::from_mins(8);
 
 /// A control plane, whether or not it runs.
 pub(super) struct ControlPlane {
@@ -61,8 +63,9 @@ impl ControlPlane {
         Ok(all)
     }
 
-    /// Starts it and waits until it is ready. Where it does not become ready, all that was started is ended again.
-    pub(super) fn up(&self) -> anyhow::Result<()> {
+    /// Starts it, and the node where that is asked for, and waits until it is ready. Where it does not become ready, all
+    /// that was started is ended again.
+    pub(super) fn up(&self, with_node: bool) -> anyhow::Result<()> {
         let running = self.running()?;
         if !running.is_empty() {
             let names: Vec<&str> = running.iter().map(|process| &process.name[..]).collect();
@@ -76,7 +79,7 @@ impl ControlPlane {
             _ => fs::create_dir_all(&self.folder).with_context(|| format!("cannot make {}", self.folder.display()))?,
         }
         self.certificates()?;
-        let started = self.start();
+        let started = self.start(with_node);
         if started.is_err() {
             self.down()?;
         }
@@ -114,27 +117,40 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn start(&self) -> anyhow::Result<()> {
+    fn start(&self, with_node: bool) -> anyhow::Result<()> {
         let mut running = Vec::new();
         for (name, arguments) in [("etcd", self.etcd()), ("kube-apiserver", self.api_server())] {
             self.start_one(name, &arguments, &mut running)?;
         }
-        self.wait(&running, "the API server is ready", &["get", "--raw", "/readyz"])?;
+        self.wait(&running, PATIENCE, "the API server is ready", &["get", "--raw", "/readyz"])?;
         for name in ["kube-controller-manager", "kube-scheduler"] {
             self.start_one(name, &self.client(name), &mut running)?;
         }
         // The controllers make it: pods cannot be made before.
-        self.wait(&running, "the controllers run", &["--namespace", "default", "get", "serviceaccount", "default"])
+        let account = ["--namespace", "default", "get", "serviceaccount", "default"];
+        self.wait(&running, PATIENCE, "the controllers run", &account)?;
+        if with_node {
+            println!("the control plane is ready; the node boots");
+            self.add(Process::start(NODE, &self.folder, &mut node::command(&self.folder)?)?, &mut running)?;
+            let ready = ["wait", "--for=condition=Ready", "--timeout=5s", &format!("node/{NODE}")];
+            self.wait(&running, NODE_PATIENCE, "the node is ready", &ready)?;
+        }
+        Ok(())
     }
 
     fn start_one(&self, name: &str, arguments: &[String], running: &mut Vec<Process>) -> anyhow::Result<()> {
         let process = Process::start(name, &self.folder, Command::new(kube::program()?).arg(name).args(arguments))?;
+        self.add(process, running)
+    }
+
+    /// Writes down that it runs.
+    fn add(&self, process: Process, running: &mut Vec<Process>) -> anyhow::Result<()> {
         running.push(process);
         processes::write(&self.list(), running)
     }
 
     /// Waits until this call of kubectl succeeds. An error where a process ends before, or it takes too long.
-    fn wait(&self, running: &[Process], until: &str, call: &[&str]) -> anyhow::Result<()> {
+    fn wait(&self, running: &[Process], patience: Duration, until: &str, call: &[&str]) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
             let answer = run::text(self.kubectl()?.args(["--request-timeout", "5s"]).args(call));
@@ -143,9 +159,9 @@ impl ControlPlane {
                 process.ensure_runs()?;
             }
             ensure!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < patience,
                 "after {} s it does not hold that {until}: {error:#}; logs are in {}",
-                PATIENCE.as_secs(),
+                patience.as_secs(),
                 self.folder.display()
             );
             std::thread::sleep(Duration::from_millis(200));
@@ -240,7 +256,8 @@ fn flags(all: &[(&str, &str)]) -> Vec<String> {
 
 /// What kubeadm makes certificates and kubeconfigs for.
 fn kubeadm(release: &str, folder: &Path) -> String {
-    let pki = folder.join("pki");
+    // As YAML has it between quotation marks.
+    let pki = serde_json::Value::from(folder.join("pki").display().to_string());
     format!(
         "apiVersion: kubeadm.k8s.io/v1beta4\n\
          kind: InitConfiguration\n\
@@ -250,7 +267,7 @@ fn kubeadm(release: &str, folder: &Path) -> String {
          apiVersion: kubeadm.k8s.io/v1beta4\n\
          kind: ClusterConfiguration\n\
          kubernetesVersion: {release}\n\
-         certificatesDir: {pki:?}\n\
+         certificatesDir: {pki}\n\
          networking: {{serviceSubnet: 10.96.0.0/16}}\n\
          apiServer: {{certSANs: [localhost, 127.0.0.1, {HOST_FROM_NODE}]}}\n"
     )

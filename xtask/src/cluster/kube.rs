@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use sha2::{Digest as _, Sha256};
 
 use crate::progress::Progress;
+use crate::release::sha256;
 use crate::run;
 
 /// The module that it is built from.
@@ -60,12 +60,9 @@ fn is_recent(version: &str) -> bool {
 
 /// Another folder for other sources, so that a checkout never runs what another one built.
 fn place() -> anyhow::Result<PathBuf> {
-    let mut digest = Sha256::new();
-    for name in SOURCES {
-        digest.update(read(name)?);
-    }
-    let digest: String = digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    Ok(run::cache()?.join(format!("kubernetes-{}-{digest}", release()?)).join("kube"))
+    let sources = SOURCES.map(read).into_iter().collect::<anyhow::Result<String>>()?;
+    let digest = sha256(sources.as_bytes());
+    Ok(run::cache()?.join(format!("kubernetes-{}-{}", release()?, &digest[..12])).join("kube"))
 }
 
 fn read(name: &str) -> anyhow::Result<String> {

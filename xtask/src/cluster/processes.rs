@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::run;
@@ -46,7 +46,8 @@ impl Process {
 
     /// An error with the last lines of its log unless it runs.
     pub(super) fn ensure_runs(&self) -> anyhow::Result<()> {
-        if self.runs() { Ok(()) } else { bail!("{} has ended; {}", self.name, tail(&self.log)) }
+        ensure!(self.runs(), "{} has ended; {}", self.name, tail(&self.log));
+        Ok(())
     }
 
     /// Ends it, and waits until it is gone.
@@ -55,14 +56,15 @@ impl Process {
             if !self.runs() {
                 return Ok(());
             }
-            // It may end by itself meanwhile.
-            let _ = run::text(Command::new("kill").args([&format!("-{signal}"), &self.pid.to_string()]));
+            // All of its group, which it leads. It may end by itself meanwhile.
+            let _ = run::text(Command::new("kill").args([&format!("-{signal}"), "--", &format!("-{}", self.pid)]));
             let begun = Instant::now();
             while self.runs() && begun.elapsed() < patience {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
-        if self.runs() { bail!("{} (process {}) does not end", self.name, self.pid) } else { Ok(()) }
+        ensure!(!self.runs(), "{} (process {}) does not end", self.name, self.pid);
+        Ok(())
     }
 }
 
@@ -130,6 +132,9 @@ mod tests {
         let process = Process::start("speaker", place.path(), command.args(["-c", "echo no such flag; exec sleep 60"]));
         let process = process.expect("it starts");
         process.ensure_runs().expect("it runs");
+        while std::fs::read_to_string(&process.log).expect("it is there").is_empty() {
+            std::thread::yield_now();
+        }
         process.end().expect("it ends");
         let error = process.ensure_runs().expect_err("it has ended").to_string();
         assert!(error.starts_with("speaker has ended") && error.ends_with("no such flag"), "{error}");

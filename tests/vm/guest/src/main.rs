@@ -28,6 +28,7 @@ mod hostile_owner_tests;
 mod hostile_reporter_tests;
 mod hostile_tests;
 mod kill_switch_tests;
+mod kubelet;
 mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
@@ -91,6 +92,8 @@ enum Command {
     Storm(cost::storm::Arguments),
     /// Use memory within a reservation again and again, and note the longest time without.
     Survivor(bench::survivor::Arguments),
+    /// Be a node of a cluster.
+    Node(kubelet::Arguments),
     /// Make pods through CRI, and write what their cgroups are like into /out.
     PodTree,
     /// Hold a little memory and do nothing: a bystander that must survive.
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Reach(arguments) => reach::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Storm(arguments) => cost::storm::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Survivor(arguments) => bench::survivor::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Node(arguments) => kubelet::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::PodTree => pod_tree::main().map(|()| ExitCode::SUCCESS),
         Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
     };
