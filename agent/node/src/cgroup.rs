@@ -12,10 +12,12 @@ use rustix::fs::{AtFlags, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
 mod tasks;
+mod throttling;
 mod tree;
 mod walk;
 
 pub use tasks::{Activity, TaskList};
+pub use throttling::Throttling;
 pub use tree::{Root, children, id_of, open_below};
 pub use walk::{Bound, DEPTH, Walk};
 
@@ -41,7 +43,7 @@ struct Purpose {
 }
 
 /// All files of a cgroup that are ever opened.
-const FILES: [&str; 15] = [
+const FILES: [&str; 19] = [
     "cgroup.events",
     "cgroup.freeze",
     "cgroup.kill",
@@ -49,10 +51,14 @@ const FILES: [&str; 15] = [
     "cgroup.threads",
     "cpu.stat",
     "memory.current",
+    "memory.events",
+    "memory.events.local",
+    "memory.high",
     "memory.low",
     "memory.max",
     "memory.min",
     "memory.peak",
+    "memory.pressure",
     "memory.reclaim",
     "memory.stat",
     "memory.swap.current",

@@ -1,4 +1,4 @@
-//! Pressure stall information of the machine: how long tasks waited for memory.
+//! Pressure stall information: how long tasks waited for memory, on the machine or in a cgroup.
 
 use crate::file::KeptFile;
 use crate::{Fault, NodeError, parse};
@@ -44,7 +44,7 @@ impl MemoryPressure {
 }
 
 impl Pressure {
-    fn parse(text: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let line = |kind: &[u8]| parse::lines(text).find_map(|line| line.strip_prefix(kind));
         Some(Self { some: Stall::parse(line(b"some ")?)?, full: line(b"full ").and_then(Stall::parse) })
     }

@@ -102,6 +102,26 @@ fn figures_come_out_of_their_files() {
     assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
 }
 
+#[test]
+fn what_memory_high_does_is_read_and_what_is_not_there_is_absent() {
+    let tree = Tree::new();
+    let events = ("memory.events.local", "low 0\nhigh 7\nmax 2\noom 0\noom_kill 0\n");
+    let pressure =
+        "some avg10=1.00 avg60=0.00 avg300=0.00 total=2500000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+    tree.cgroup(b"w", &[events, ("memory.high", "8388608\n"), ("memory.pressure", pressure)]);
+    tree.cgroup(b"w/b", &[events, ("memory.high", "max\n")]);
+    tree.cgroup(b"w/a", &[]);
+    let handle = tree.open(b"w").expect("it is there");
+    assert_eq!(handle.throttling(), Ok(Throttling { exceeded: 7, stalled: Some(Duration::from_millis(2500)) }));
+    assert_eq!(handle.high(), Ok(Some(Bytes::mib(8))));
+    assert_eq!(handle.below(), Ok(vec![b"w/a".to_vec(), b"w/b".to_vec()]));
+    let without_pressure = tree.open(b"w/b").expect("it is there");
+    assert_eq!(without_pressure.throttling(), Ok(Throttling { exceeded: 7, stalled: None }));
+    assert_eq!(without_pressure.high(), Ok(None));
+    let bare = tree.open(b"w/a").expect("it is there");
+    assert_eq!(bare.throttling(), Err(Fault::Absent { file: "memory.events.local" }));
+}
+
 /// Of this thread (`syscr`, Documentation/filesystems/proc.rst).
 fn read_calls() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/io").expect("this is Linux");
