@@ -1,6 +1,8 @@
 //! The workloads and slices that are known, with their handles. Walks directories, opens files and allocates: for a
 //! thread of its own.
 
+mod lookup;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -99,6 +101,8 @@ pub struct Inventory {
     slices: Vec<Option<slices::Read>>,
     marks: Vec<Option<(CgroupId, u8)>>,
     walk: u64,
+    /// How often a workload came or went.
+    revision: u64,
     without_row: u32,
     /// The agent's own cgroup.
     own: Option<Handle>,
@@ -115,6 +119,7 @@ impl Inventory {
             slices: config.slices.iter().map(|_| None).collect(),
             marks: vec![None; config.max_brakes],
             walk: 0,
+            revision: 0,
             without_row: 0,
             own: Handle::open(&config.root, &config.protected.own).ok().flatten(),
             config,
@@ -253,7 +258,10 @@ impl Inventory {
             return;
         };
         match self.open(found, slot) {
-            Ok(Some(known)) => drop(self.known.insert(found.id, known)),
+            Ok(Some(known)) => {
+                self.known.insert(found.id, known);
+                self.revision += 1;
+            }
             // It was removed, or another one was made in its place, which the next walk finds.
             Ok(None) => self.free.push(slot),
             Err(error) => {
@@ -291,6 +299,7 @@ impl Inventory {
         for (_, known) in self.known.extract_if(|_, known| is_gone(known)) {
             sink.update(Update::Gone(known.slot));
             self.free.push(known.slot);
+            self.revision += 1;
         }
     }
 

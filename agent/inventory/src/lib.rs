@@ -3,10 +3,12 @@
 //!
 //! [`Inventory`] walks directories, opens files and allocates, on a thread of its own. What it finds it sends as
 //! [`Update`]s. [`Table`] takes these in on the watching thread; it opens nothing, and allocates nothing after it was
-//! made. Nothing here decides, kills or logs. [`Message`] is what another process sends of the node, pods and disks.
+//! made. [`Containers`] has figures of workloads and of what is directly in them, by which nothing is decided. Nothing here
+//! decides, kills or logs. [`Message`] is what another process sends of the node, pods and disks.
 
 #![forbid(unsafe_code)]
 
+mod containers;
 mod discover;
 mod identity;
 mod inventory;
@@ -16,10 +18,13 @@ mod patterns;
 mod pods;
 mod protected;
 mod slices;
+mod rate;
 mod table;
 mod termination;
+mod throttle;
 mod update;
 
+pub use containers::{Container, ContainerFigures, Containers, Found as FoundContainer, MOST_CONTAINERS};
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
 pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in};
 pub use inventory::{Config, Coverage, Inventory, Sink};
@@ -28,6 +33,8 @@ pub use patterns::Patterns;
 pub use pods::{MOST_PODS, Pod, PodFacts, PodIdentity, PodMessage, PodRoot, Pods, Rank};
 pub use protected::Protected;
 pub use slices::SlicePlace;
+pub use rate::Rate;
 pub use table::{Observed, SLOTS, Table, Workload};
 pub use termination::Termination;
+pub use throttle::{Change, Ended, Stall, Throttle};
 pub use update::{Facts, SliceFacts, SliceFigures, Update};

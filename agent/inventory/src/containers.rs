@@ -1,0 +1,234 @@
+//! Figures of workloads and of the cgroups directly in them, which in a pod are its containers: how much they take, how
+//! fast that grows, how far it is to their memory.max, and whether memory.high throttles them. Opens files and allocates:
+//! for a thread of its own. Nothing is decided by these figures.
+
+use core::time::Duration;
+use std::collections::HashMap;
+
+use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use serde::{Deserialize, Serialize};
+
+use crate::rate::Rate;
+use crate::throttle::{Change, Stall, Throttle};
+
+/// Cgroups of which figures are kept.
+pub const MOST_CONTAINERS: usize = 8192;
+/// Cgroups directly in one workload that are read; the first ones by name.
+const MOST_IN_ONE: usize = 32;
+
+/// What is known of a cgroup. What is unknown is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerFigures {
+    /// Its working set: what is charged to it without inactive page cache.
+    pub working_set: Option<Bytes>,
+    /// How fast that grows which reclaim could not take without swap, smoothed, in bytes a second; below zero where it
+    /// shrinks.
+    pub rate: Option<i64>,
+    /// How much of that it may take until its own memory.max. Absent where it has none.
+    pub distance: Option<Bytes>,
+    /// When it is there at this rate: the kernel's OOM killer ends it then. Absent where it does not grow, has no
+    /// memory.max, or is further away than a day.
+    pub forecast: Option<Duration>,
+    /// How long tasks waited for memory when that was last read, while memory.high throttles it.
+    pub stall: Option<Stall>,
+    /// memory.high throttles it.
+    pub is_throttled: bool,
+}
+
+/// A workload, or a cgroup directly in it.
+#[derive(Debug)]
+pub struct Container {
+    /// The workload that it is or is in.
+    workload: CgroupId,
+    path: Vec<u8>,
+    working_set: Option<Bytes>,
+    rate: Rate,
+    distance: Option<Bytes>,
+    throttle: Throttle,
+    seen: MonotonicNs,
+}
+
+impl Container {
+    /// Its path below the cgroup root.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// What is known of it.
+    pub fn figures(&self) -> ContainerFigures {
+        ContainerFigures {
+            working_set: self.working_set,
+            rate: self.rate.bytes_per_second(),
+            distance: self.distance,
+            forecast: self.distance.and_then(|distance| self.rate.time_until(distance)),
+            stall: self.throttle.stall().filter(|_| self.throttle.is_throttled()),
+            is_throttled: self.throttle.is_throttled(),
+        }
+    }
+
+    fn read_figures(&mut self, cgroup: &Handle, now: MonotonicNs) {
+        let cache = cgroup.page_cache().ok();
+        self.working_set = cache.map(|cache| cache.charged.saturating_sub(cache.inactive_file));
+        let held = cache.and_then(|cache| Some(cache.charged.saturating_sub(cache.reclaimable?)));
+        match held {
+            Some(held) => self.rate.take(now, held),
+            None => self.rate.forget(),
+        }
+        self.distance = held.and_then(|held| Some(cgroup.max().ok()??.saturating_sub(held)));
+    }
+}
+
+/// What a look at a cgroup found.
+#[derive(Debug)]
+pub struct Found<'c> {
+    /// Its path below the cgroup root.
+    pub path: &'c [u8],
+    /// What is known of it.
+    pub figures: ContainerFigures,
+    /// What has changed.
+    pub change: Change,
+    /// It is there no more.
+    pub is_gone: bool,
+}
+
+/// All that are known, of [`MOST_CONTAINERS`] at most.
+#[derive(Debug, Default)]
+pub struct Containers {
+    known: HashMap<CgroupId, Container>,
+    /// Workloads that were read before.
+    workloads: HashMap<CgroupId, MonotonicNs>,
+    is_full: bool,
+}
+
+impl Containers {
+    /// Reads all figures of a workload and of what is directly in it, and gives to `report` what has changed. Whether it
+    /// is to be looked at again soon: [`Self::look`].
+    pub fn read(
+        &mut self,
+        root: &Root,
+        workload: &Handle,
+        now: MonotonicNs,
+        report: &mut impl FnMut(Found<'_>),
+    ) -> bool {
+        self.visit(root, workload, now, true, report)
+    }
+
+    /// Reads whether memory.high throttles any of them, and gives to `report` what has changed. Gives whether it is to be
+    /// looked at again soon: one is throttled, or exceeded its memory.high just before.
+    pub fn look(
+        &mut self,
+        root: &Root,
+        workload: &Handle,
+        now: MonotonicNs,
+        report: &mut impl FnMut(Found<'_>),
+    ) -> bool {
+        self.visit(root, workload, now, false, report)
+    }
+
+    fn visit(
+        &mut self,
+        root: &Root,
+        workload: &Handle,
+        now: MonotonicNs,
+        has_figures: bool,
+        report: &mut impl FnMut(Found<'_>),
+    ) -> bool {
+        let is_known = self.workloads.insert(workload.id(), now).is_some();
+        let mut is_open = self.visit_one(workload, workload.id(), is_known, now, has_figures, report);
+        for path in workload.below().unwrap_or_default().iter().take(MOST_IN_ONE) {
+            if let Ok(Some(cgroup)) = Handle::open_to_read(root, path) {
+                is_open |= self.visit_one(&cgroup, workload.id(), is_known, now, has_figures, report);
+            }
+        }
+        self.remove(|container| container.workload == workload.id() && container.seen != now, report);
+        is_open
+    }
+
+    fn visit_one(
+        &mut self,
+        cgroup: &Handle,
+        workload: CgroupId,
+        is_known: bool,
+        now: MonotonicNs,
+        has_figures: bool,
+        report: &mut impl FnMut(Found<'_>),
+    ) -> bool {
+        if !cgroup.has_memory() {
+            return false;
+        }
+        if !self.known.contains_key(&cgroup.id()) && self.known.len() >= MOST_CONTAINERS {
+            self.is_full = true;
+            return false;
+        }
+        let container = self.known.entry(cgroup.id()).or_insert_with(|| Container {
+            workload,
+            path: cgroup.path().to_vec(),
+            working_set: None,
+            rate: Rate::default(),
+            distance: None,
+            // One that was not there when its workload was read before has counted nothing until then.
+            throttle: if is_known { Throttle::of_new(now) } else { Throttle::default() },
+            seen: now,
+        });
+        container.seen = now;
+        if has_figures {
+            container.read_figures(cgroup, now);
+        }
+        if let Ok(reading) = cgroup.throttling()
+            && let Some(change) = container.throttle.take(now, reading)
+        {
+            report(Found { path: &container.path, figures: container.figures(), change, is_gone: false });
+        }
+        container.throttle.is_open(now)
+    }
+
+    /// Forgets the workloads that are none any more, and what is in them.
+    pub fn retain(&mut self, is_workload: impl Fn(CgroupId) -> bool, report: &mut impl FnMut(Found<'_>)) {
+        self.workloads.retain(|workload, _| is_workload(*workload));
+        self.remove(|container| !is_workload(container.workload), report);
+    }
+
+    fn remove(&mut self, is_gone: impl Fn(&Container) -> bool, report: &mut impl FnMut(Found<'_>)) {
+        for (_, mut container) in self.known.extract_if(|_, container| is_gone(container)) {
+            self.is_full = false;
+            if let Some(ended) = container.throttle.end() {
+                let change = Change::Ends(ended);
+                report(Found { path: &container.path, figures: container.figures(), change, is_gone: true });
+            }
+        }
+    }
+
+    /// Those that memory.high throttles, and then those that reach their memory.max the soonest: `most` at most.
+    pub fn foremost(&self, most: usize) -> Vec<&Container> {
+        let mut foremost: Vec<(&Container, ContainerFigures)> = self
+            .known
+            .values()
+            .map(|container| (container, container.figures()))
+            .filter(|(_, figures)| figures.is_throttled || figures.forecast.is_some())
+            .collect();
+        foremost.sort_unstable_by_key(|(container, figures)| {
+            (!figures.is_throttled, figures.forecast.unwrap_or(Duration::MAX), &container.path)
+        });
+        foremost.truncate(most);
+        foremost.into_iter().map(|(container, _)| container).collect()
+    }
+
+    /// How many are throttled.
+    pub fn throttled(&self) -> usize {
+        self.known.values().filter(|container| container.throttle.is_throttled()).count()
+    }
+
+    /// All of a workload, itself among them.
+    pub fn of(&self, workload: CgroupId) -> impl Iterator<Item = &Container> {
+        self.known.values().filter(move |container| container.workload == workload)
+    }
+
+    /// There are more cgroups than there is room for.
+    pub const fn is_full(&self) -> bool {
+        self.is_full
+    }
+}
+
+#[cfg(test)]
+mod tests;
