@@ -137,7 +137,8 @@ impl HealthSink {
             | Record::Threshold(_)
             | Record::Disk(_)
             | Record::Enforcement(_)
-            | Record::Machine(_) => {}
+            | Record::Machine(_)
+            | Record::Container(_) => {}
         }
     }
 

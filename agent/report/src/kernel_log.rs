@@ -94,7 +94,8 @@ impl KernelLog {
             | Record::Plan(_)
             | Record::Threshold(_)
             | Record::Disk(_)
-            | Record::Machine(_) => {}
+            | Record::Machine(_)
+            | Record::Container(_) => {}
         }
     }
 

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod container_log;
+mod container_metrics;
 mod fields;
 mod health;
 mod kernel_log;

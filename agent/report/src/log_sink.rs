@@ -8,6 +8,7 @@ use plimsoll_policy::kubelet::{Amount, Condition, Signal};
 use plimsoll_units::{Bytes, counted};
 use serde_json::{Map, Value, json};
 
+use crate::container_log;
 use crate::fields::nanoseconds;
 use crate::names::{Cgroup, Names};
 use crate::plan::Draft;
@@ -33,6 +34,7 @@ pub(crate) fn record(record: &Record<'_>, names: &Names) {
         Record::Disk(record) => disk(record),
         Record::Enforcement(record) => enforcement(record, names),
         Record::Machine(record) => machine(record, names),
+        Record::Container(record) => container_log::record(record, names),
         Record::Health(record) => health(record),
     }
 }

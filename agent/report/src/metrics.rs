@@ -1,4 +1,5 @@
-//! The metrics, in OpenMetrics. Labels come from closed sets: no name from outside is one.
+//! The metrics, in OpenMetrics. Labels come from closed sets: no name from outside is one, but of the few containers that
+//! [`crate::container_metrics`] has.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,11 +14,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::container_metrics::ContainerMetrics;
 use crate::fields::variant;
 
 /// One label.
 pub(crate) type Label = [(&'static str, String); 1];
-type FloatGauge = Gauge<f64, AtomicU64>;
+pub(crate) type FloatGauge = Gauge<f64, AtomicU64>;
 type FloatCounter = Counter<f64, AtomicU64>;
 
 /// All metrics. A clone has the same values.
@@ -57,6 +59,7 @@ pub struct Metrics {
     pub(crate) disks: DiskMetrics,
     pub(crate) workloads: Gauge,
     pub(crate) inventory: InventoryMetrics,
+    pub(crate) containers: ContainerMetrics,
     pub(crate) core_start: Family<Label, FloatGauge>,
     pub(crate) hook_attached: Family<Label, Gauge>,
 }
@@ -205,6 +208,7 @@ impl Metrics {
             disks: DiskMetrics::new(&mut registry),
             workloads: registered!("workloads", "Workloads that are watched"),
             inventory: InventoryMetrics::new(&mut registry),
+            containers: ContainerMetrics::new(&mut registry),
             core_start: registered!("core_start", "How long the core's start took, part by part", Unit::Seconds),
             hook_attached: registered!(
                 "hook_attached",

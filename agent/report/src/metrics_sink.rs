@@ -9,6 +9,7 @@ use plimsoll_units::Bytes;
 
 use crate::fields::variant;
 use crate::metrics::{Metrics, count, count_candidates, store};
+use crate::names::Names;
 use crate::plan::Draft;
 use crate::record::{
     DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Record, StartParts,
@@ -31,7 +32,7 @@ impl MetricsSink {
         Self { metrics, starting_hooks: BTreeMap::new(), may_act: false, is_off: false }
     }
 
-    pub(crate) fn record(&mut self, record: &Record<'_>) {
+    pub(crate) fn record(&mut self, record: &Record<'_>, names: &Names) {
         match record {
             Record::Startup(record) => self.startup(record),
             // Counted as a whole.
@@ -40,6 +41,7 @@ impl MetricsSink {
             Record::Disk(record) => self.disk(record),
             Record::Enforcement(record) => self.enforcement(record),
             Record::Machine(record) => self.machine(record),
+            Record::Container(record) => self.metrics.containers.record(record, names),
             Record::Health(record) => self.health(record),
         }
     }
@@ -73,6 +75,7 @@ impl MetricsSink {
         // What another core had is not there any more.
         self.metrics.source.clear();
         self.metrics.hook_attached.clear();
+        self.metrics.containers.clear();
         for (name, attached) in std::mem::take(&mut self.starting_hooks) {
             self.metrics.hook_attached.get_or_create(&[("hook", name)]).set(attached.into());
         }

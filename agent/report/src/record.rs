@@ -4,6 +4,7 @@
 //! thread, which may open files and allocate, writes the state of the machine and of the source into the second. A
 //! record is complete in itself, except for a plan and an observation, which are sent in parts from `Begin` to `End`.
 
+mod container;
 mod disk;
 mod enforcement;
 mod health;
@@ -13,6 +14,7 @@ mod plan;
 mod startup;
 mod threshold;
 
+pub use container::{ContainerRecord, REPORTED_CONTAINERS};
 pub use disk::{DISKS, DiskRecord};
 pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
 pub use health::{HealthRecord, Tampered};
@@ -79,6 +81,9 @@ records! {
     /// What the kernel did, or another process holds.
     #[serde(borrow)]
     Machine(MachineRecord<'a>),
+    /// Figures of containers, and which memory.high throttles.
+    #[serde(borrow)]
+    Container(ContainerRecord<'a>),
     /// How the core and its source fare.
     #[serde(borrow)]
     Health(HealthRecord<'a>),
@@ -105,6 +110,7 @@ impl<'a> Record<'a> {
 mod tests {
     use super::*;
     use core::time::Duration;
+    use plimsoll_inventory::{ContainerFigures, Stall};
     use plimsoll_policy::kubelet::{Amount, Conditions, Limit, QosClass, Signal};
     use plimsoll_policy::{
         Attribution, Case, Deficit, Growth, Key, MemoryReading, Outcome, Owner, OwnerUid, Protected, Ranked, Scope,
@@ -207,8 +213,19 @@ mod tests {
             at: MonotonicNs(u64::MAX),
             what: Killed::Emptied(Duration::MAX, Some(Bytes(u64::MAX))),
         };
+        let stall = Some(Stall { waited: Duration::MAX, within: Duration::MAX });
+        let figures = ContainerFigures {
+            working_set: Some(Bytes(u64::MAX)),
+            rate: Some(i64::MIN),
+            distance: Some(Bytes(u64::MAX)),
+            forecast: Some(Duration::MAX),
+            stall,
+            is_throttled: true,
+        };
+        let (at, high) = (MonotonicNs(u64::MAX), Some(Bytes(u64::MAX)));
         for record in [
             Record::from(plan),
+            ContainerRecord::Throttled { path: &path, at, high, figures }.into(),
             observed.into(),
             PlanRecord::Threshold { status, acting: true }.into(),
             DiskRecord::Threshold { signal: Signal::PidAvailable, grace: Duration::MAX, status }.into(),

@@ -120,10 +120,11 @@ impl Reporter {
             | Record::Disk(_)
             | Record::Enforcement(_)
             | Record::Machine(_)
+            | Record::Container(_)
             | Record::Health(_) => {}
         }
         self.health.record(record, self.clock);
-        self.metrics.record(record);
+        self.metrics.record(record, &self.names);
         self.kernel_log.record(record, &self.names);
         log_sink::record(record, &self.names);
     }

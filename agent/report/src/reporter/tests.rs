@@ -1,3 +1,4 @@
+mod containers;
 mod names;
 
 use super::*;
