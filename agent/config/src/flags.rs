@@ -136,6 +136,7 @@ mod tests {
                 "source",
                 "stall-percent",
                 "state-directory",
+                "throttled",
                 "victims-per-minute",
             ]
         );

@@ -42,7 +42,9 @@ pub use convert::{Converted, Form, Lost, convert};
 pub use duration::parse_duration;
 pub use error::{ConfigError, Problem};
 pub use flags::{FLAGS, Flag, Override, Overrides};
-pub use machine::{Brake, BrakeMode, GraceOfMemory, LogFormat, Machine, OfMemory, Slice, SourceChoice, Swap, Workload};
+pub use machine::{
+    Brake, BrakeMode, GraceOfMemory, LogFormat, Machine, OfMemory, Slice, SourceChoice, Swap, Throttled, Workload,
+};
 pub use model::{Configuration, Origin, Text};
 pub use show::{Row, rows};
 pub use slices::WatchedSlice;

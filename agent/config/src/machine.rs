@@ -2,7 +2,7 @@
 //! `config show` and of the flags; their documents are the descriptions in all of these.
 
 use crate::deserialize::{Document, Refusal};
-use crate::scalar::{Address, Amount, As, Directory, Place, Source, Span, Whole, amount};
+use crate::scalar::{Address, Amount, As, Directory, Place, Reported, Source, Span, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Origin as ThresholdOrigin, Signal, Threshold, ThresholdAmount};
@@ -63,6 +63,10 @@ pub struct Machine {
     pub state_directory: PathBuf,
     /// The format of the log.
     pub log_format: LogFormat,
+    /// What becomes of a container that memory.high throttles: it is reported. To relax its limit and to evict it are not
+    /// supported yet.
+    #[serde(with = "As::<Reported>")]
+    pub throttled: Throttled,
     /// While this file is there, nothing is evicted, frozen or reclaimed, and what would be is reported: an absolute path.
     /// It counts where root owns it, and root alone can write the directories around it. Empty for none.
     #[serde(with = "As::<Source>")]
@@ -143,6 +147,14 @@ pub enum LogFormat {
     Json,
 }
 
+/// What becomes of a container that memory.high throttles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Throttled {
+    /// It is reported with its stall.
+    Report,
+}
+
 /// A slice with a memory limit and thresholds below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
@@ -221,6 +233,7 @@ impl Default for Machine {
             metrics_address: (Ipv4Addr::LOCALHOST, 9464).into(),
             state_directory: "/run/plimsoll".into(),
             log_format: LogFormat::Text,
+            throttled: Throttled::Report,
             kill_switch: Some("/etc/plimsoll/kill-switch".into()),
             kubelet_root: None,
             runtime_socket: None,

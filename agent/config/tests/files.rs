@@ -98,6 +98,7 @@ machine:
   metricsAddress: '[::1]:1'
   stateDirectory: /run/other
   logFormat: json
+  throttled: report
   killSwitch: ''
   kubeletRoot: /data/kubelet
   runtimeSocket: /run/other.sock
@@ -405,6 +406,14 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
             "test.yaml:1: machine.killSwitch: \"/kill-switch\": expected an absolute path of a file that is not in /, \
              without ..",
         ),
+        (
+            "machine: {throttled: relax}",
+            "test.yaml:1: machine.throttled: \"relax\": expected report; relax and evict are not supported yet",
+        ),
+        (
+            "machine: {throttled: evict}",
+            "test.yaml:1: machine.throttled: \"evict\": expected report; relax and evict are not supported yet",
+        ),
         ("machine: {kubeletRoot: kubelet}", "test.yaml:1: machine.kubeletRoot: \"kubelet\": expected an absolute path"),
         (
             "machine: {runtimeSocket: 'unix:///run/a.sock'}",
@@ -459,7 +468,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
             "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, killSwitch, kubeletRoot, logFormat, metricsAddress, \
-             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, victimsPerMinute or workloads",
+             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",
         ]
