@@ -1,9 +1,12 @@
 //! The thread that walks directories, opens files and allocates, so that the watching thread need not.
 //!
 //! It keeps the inventory of workloads, reads the machine's watermarks, names processes that grew outside all workloads,
-//! and reports the state of the source.
+//! follows what containers take and which of them memory.high throttles, and reports the state of the source.
 
+mod following;
 mod handle;
+mod naming;
+mod notices;
 mod outgoing;
 mod pod_socket;
 mod schedule;
@@ -20,11 +23,11 @@ use plimsoll_state::Entry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::past::thaw_again;
-use super::suspects::{self, Suspect};
 use super::thresholds::Machine;
 use crate::kill_switch::KillSwitch;
-use crate::record::{HealthRecord, MachineRecord, StartParts, StartupRecord, Tampered, fitting};
+use crate::record::{HealthRecord, StartParts, StartupRecord, Tampered};
 
+pub(super) use following::Following;
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
 pub(super) use outgoing::{News, Outgoing};
 pub(super) use pod_socket::PodSocket;
@@ -71,6 +74,8 @@ pub(super) struct Thread {
     pub(super) reporter_restarted: OwnedFd,
     /// Absent where none is configured.
     pub(super) kill_switch: Option<KillSwitch>,
+    /// What containers take.
+    pub(super) following: Following,
     /// By which another process sends what is known of pods and disks.
     pub(super) pods: Option<PodSocket>,
     /// Comes before [`Request::TakeOver`].
@@ -93,6 +98,7 @@ impl Thread {
     pub(super) fn serve(mut self, mut startup_report: StartupReport) {
         let has_slices = !self.inventory.config().slices.is_empty();
         let mut schedule = Schedule::new(self.has_events, has_slices, monotonic());
+        schedule.figures.hurry(monotonic());
         self.report_startup(&mut startup_report, &mut schedule, true);
         loop {
             self.outgoing.publish();
@@ -125,6 +131,7 @@ impl Thread {
                 self.report_startup(&mut startup_report, &mut schedule, true);
             }
             let is_slow = schedule.beat.is_overdue(now);
+            self.follow_containers(&mut schedule, is_slow);
             if is_slow {
                 self.read_machine();
                 for cgroup in thaw_again(&mut self.left, &self.inventory.config().root) {
@@ -169,6 +176,7 @@ impl Thread {
         ];
         let pods = self.pods.as_ref().filter(|_| paused.is_none());
         fds.extend(pods.map(|pods| PollFd::from_borrowed_fd(pods.as_fd(), PollFlags::IN)));
+        fds.extend(self.notices().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         fds.extend(switch.and_then(KillSwitch::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let _ = poll(&mut fds, timeout.as_ref());
         let reporter_restarted = !fds[1].revents().is_empty();
@@ -240,23 +248,6 @@ impl Thread {
         }
     }
 
-    fn name_suspects(&mut self) {
-        let rings = self.packet_rings.read();
-        let why = rings.as_ref().err().map(|error| format!("rings of packet sockets cannot be found: {error}"));
-        self.outgoing.trouble("packet rings", why);
-        for suspect in suspects::largest(self.inventory.config(), &rings.unwrap_or_default()) {
-            let Suspect { memory, packet_rings, cgroup } = suspect;
-            self.outgoing.report(MachineRecord::Suspect {
-                pid: memory.pid.cast_unsigned(),
-                name: memory.name.as_bytes(),
-                cgroup: fitting(&cgroup),
-                resident: memory.resident,
-                huge_pages: memory.huge_pages,
-                packet_rings,
-            });
-        }
-    }
-
     fn report_startup(&mut self, startup_report: &mut StartupReport, schedule: &mut Schedule, first: bool) {
         let StartupReport { source, shadow, attempts, start, undone, troubles } = startup_report;
         self.report_switch();
@@ -282,6 +273,8 @@ impl Thread {
             workloads,
             start: *start,
         });
+        self.report_containers();
+        let outgoing = &mut self.outgoing;
         if first {
             if let Some((thawed, continued, failed, kills)) = undone.take() {
                 outgoing.report(StartupRecord::Undone { thawed, continued, failed, kills });
@@ -396,7 +389,11 @@ mod tests {
             inventory.discover(&mut sent);
             inventory.refresh(true, &mut sent);
             let _ = inventory.coverage();
-            let _ = suspects::largest(inventory.config(), &[]);
+            let (root, mut containers) = (&inventory.config().root, plimsoll_inventory::Containers::default());
+            for workload in inventory.handles() {
+                containers.read(root, workload, monotonic(), &mut |_| {});
+            }
+            let _ = super::super::suspects::largest(inventory.config(), &[]);
             super::super::machine().expect("this is Linux");
             sent.0.len()
         };

@@ -155,6 +155,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
         kill_switch: configuration.machine.kill_switch.as_deref().map(KillSwitch::new),
+        following: inventory::Following::new(),
         pods: pods.map(inventory::PodSocket::new),
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),

@@ -51,7 +51,7 @@ impl Duty {
     }
 
     /// It is done by then, if its pause is over.
-    fn bring_forward(&mut self, by: MonotonicNs) {
+    pub(super) fn bring_forward(&mut self, by: MonotonicNs) {
         self.by = self.by.min(by.max(self.not_before));
     }
 
@@ -88,6 +88,10 @@ pub(super) struct Schedule {
     pub(super) refresh: Duty,
     /// Taking in what is known of pods and disks.
     pub(super) pods: Duty,
+    /// Reading what containers take; beside this, with the heartbeat.
+    pub(super) figures: Duty,
+    /// Looking at those that exceeded a limit.
+    pub(super) looks: Duty,
     /// Reading what the inventory leaves out and costs.
     pub(super) coverage: Duty,
     /// Reporting that the core lives, and reading what rarely changes.
@@ -115,6 +119,8 @@ impl Schedule {
             events: Duty::new(now, Duration::MAX),
             refresh: Duty::new(now, REFRESH_PACE),
             pods: Duty::new(now, Duration::MAX),
+            figures: Duty::new(now, Duration::MAX),
+            looks: Duty::new(now, Duration::MAX),
             coverage: Duty::new(now, Duration::ZERO),
             beat: Duty::new(now, PACE),
             moved: Duty::new(now, Duration::MAX),
@@ -187,7 +193,7 @@ impl Schedule {
         let events = self.events.next(is_asked(Request::Events));
         let refresh = self.refresh.next(is_asked(Request::RefreshAll));
         let moved = self.moved.next(is_asked(Request::Moved));
-        walk.min(events).min(refresh).min(moved).min(self.beat.by)
+        walk.min(events).min(refresh).min(moved).min(self.beat.by).min(self.figures.by).min(self.looks.by)
     }
 }
 
