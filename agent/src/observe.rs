@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use plimsoll_config::{Configuration, WatchedSlice};
-use plimsoll_inventory::{Bounds, Found, Patterns, PodMessage, PodRoot, Pods, Protected, Rank, discover};
+use plimsoll_inventory::{Bounds, Containers, Found, Patterns, PodMessage, PodRoot, Pods, Protected, Rank, discover};
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
@@ -172,6 +172,19 @@ impl Observer {
     pub(crate) fn figures(&self, cgroup: &[u8]) -> Option<Figures> {
         let handle = Handle::open_to_read(self.root.as_ref()?, cgroup).ok()??;
         Some(Figures::of(&handle))
+    }
+
+    /// Reads figures of all pods and their containers, and gives how many pods there are.
+    pub(crate) fn read_pods(&self, containers: &mut Containers) -> usize {
+        let Some((root, pods)) = self.root.as_ref().zip(self.patterns.pods.as_ref()) else { return 0 };
+        let Ok(found) = discover(root, &self.patterns, &self.protected, Bounds::default()) else { return 0 };
+        let paths = found.workloads.iter().map(|found| &found.path).chain(&found.refused);
+        let is_pod = |path: &&Vec<u8>| pods.pod_at(path).is_some();
+        let read = |path: &Vec<u8>| {
+            let pod = Handle::open_to_read(root, path).ok().flatten();
+            pod.map(|pod| containers.read(root, &pod, monotonic(), &mut |_| {}))
+        };
+        paths.filter(is_pod).filter_map(read).count()
     }
 
     /// The machine's memory now.

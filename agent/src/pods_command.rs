@@ -1,10 +1,15 @@
 //! `plimsoll pods`: the pods of this machine in the order in which they would be evicted, and why one never is. Changes
 //! nothing.
 
+mod growth;
+mod table;
+
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::bail;
 use plimsoll_config::Configuration;
+use plimsoll_inventory::Containers;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_policy::{Verdict, Workload};
 use plimsoll_replay::trace::Workload as Sampled;
@@ -16,11 +21,15 @@ use serde_json::json;
 use crate::explain::{all_needed, uid_of, words};
 use crate::observe::Observer;
 use crate::options::Options;
+use growth::{ContainerRow, Growth};
+use table::table;
 
 const NOTES: &str = "\
 RANK 1 would be evicted first if memory were short now, by the configured evictionPolicy over a fresh sample, which shows no \
 growth. A pod without a rank would not be evicted, for the reason in VERDICT. USAGE is the working set, as the kubelet \
-computes it. - is not known.
+computes it. RATE is how fast the pod grew within a second, without page cache; FORECAST is when the OOM killer would end it \
+or one of its containers at this rate, at its own memory.max, DISTANCE bytes from now; THROTTLED is the part of that second \
+for which tasks waited because of memory.high. - is not known, or none.
 
 A pod's request, priority and name come from a list: `machine.podFacts`, or --pods, as `kubectl get pods -A -o json \
 --field-selector spec.nodeName=NODE` prints it. A pod that the list does not name is shown by its UID, and is never evicted.
@@ -46,9 +55,9 @@ pub(crate) struct Arguments {
 enum Output {
     /// A line a pod.
     Table,
-    /// The same with what is in swap, the UID and the cgroup.
+    /// The same with the distance to memory.max, what is in swap, the UID and the cgroup.
     Wide,
-    /// One object, amounts in bytes.
+    /// One object with each container, amounts in bytes.
     Json,
 }
 
@@ -69,9 +78,15 @@ struct Row {
     usage_bytes: Option<Bytes>,
     /// What of its memory is in swap.
     swapped_bytes: Option<Bytes>,
+    #[serde(flatten)]
+    growth: Growth,
+    containers: Vec<ContainerRow>,
     /// What would become of it if memory were short and all pods were needed.
     verdict: String,
 }
+
+/// Rates are those of so long.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lists, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
@@ -82,7 +97,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     let file = arguments.pods.as_deref();
     let observer = Observer::of_pods(&configuration, mode.unified(), file)?;
-    let rows = rows(&configuration, &observer);
+    let rows = rows(&configuration, &observer, INTERVAL);
     if rows.is_empty() {
         bail!("{}", nowhere(&configuration));
     }
@@ -133,7 +148,13 @@ fn notes(configuration: &Configuration, file: Option<&Path>, rows: &[Row]) -> Ve
 }
 
 /// Every pod, those that would be evicted first, in that order.
-fn rows(configuration: &Configuration, observer: &Observer) -> Vec<Row> {
+fn rows(configuration: &Configuration, observer: &Observer, interval: Duration) -> Vec<Row> {
+    let mut containers = Containers::default();
+    let pods = observer.read_pods(&mut containers);
+    if pods > 0 {
+        std::thread::sleep(interval);
+        observer.read_pods(&mut containers);
+    }
     let sample = observer.sample();
     let all = sample.workloads.iter().zip(workloads_of(&sample, configuration));
     let (sampled, workloads): (Vec<&Sampled>, Vec<Workload<'_>>) = all.filter(|(it, _)| it.pod.is_some()).unzip();
@@ -144,6 +165,7 @@ fn rows(configuration: &Configuration, observer: &Observer) -> Vec<Row> {
         let is_evicted = matches!(verdict, Verdict::Evicted | Verdict::NotNeeded);
         rank += u32::from(is_evicted);
         let name = observer.pod_name(sampled);
+        let (growth, containers) = growth::of_pod(&containers, sampled.id, &printable(&sampled.cgroup));
         Some(Row {
             rank: is_evicted.then_some(rank),
             pod: name.map(printable),
@@ -154,6 +176,8 @@ fn rows(configuration: &Configuration, observer: &Observer) -> Vec<Row> {
             request_bytes: name.map(|_| sampled.reservation_bytes),
             usage_bytes: sampled.usage_bytes,
             swapped_bytes: sampled.swapped_bytes,
+            growth,
+            containers,
             verdict: words(verdict),
         })
     };
@@ -168,55 +192,9 @@ fn uid(sampled: &Sampled) -> Option<String> {
     uid_of(name).or_else(|| Some(sampled.pod.as_ref()?.uid.clone()))
 }
 
-/// A line for each row, below a head.
-fn table(rows: &[Row], is_wide: bool) -> String {
-    let mut lines = vec![cells(is_wide, HEAD.map(str::to_owned))];
-    lines.extend(rows.iter().map(|row| cells(is_wide, row.cells())));
-    let columns = lines[0].len();
-    let widths: Vec<usize> =
-        (0..columns).map(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0)).collect();
-    let mut text = String::new();
-    for line in lines {
-        let padded: Vec<String> =
-            line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = *width)).collect();
-        text.push_str(padded.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// What the cells of a row are called.
-const HEAD: [&str; 10] = ["RANK", "POD", "QOS", "PRIORITY", "REQUEST", "USAGE", "SWAP", "UID", "CGROUP", "VERDICT"];
-/// Those that only a wide table has.
-const WIDE: core::ops::Range<usize> = 6..9;
-
-fn cells(is_wide: bool, cells: [String; 10]) -> Vec<String> {
-    let shown = |(index, cell): (usize, String)| (is_wide || !WIDE.contains(&index)).then_some(cell);
-    cells.into_iter().enumerate().filter_map(shown).collect()
-}
-
-impl Row {
-    fn cells(&self) -> [String; 10] {
-        fn text(value: Option<impl ToString>) -> String {
-            value.map_or_else(|| "-".to_owned(), |value| value.to_string())
-        }
-        [
-            text(self.rank),
-            self.pod.as_ref().unwrap_or(&self.uid).clone(),
-            self.qos.to_owned(),
-            text(self.priority),
-            text(self.request_bytes),
-            text(self.usage_bytes),
-            text(self.swapped_bytes),
-            self.uid.clone(),
-            self.cgroup.clone(),
-            self.verdict.clone(),
-        ]
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::table::{HEAD, WIDE};
     use super::*;
     use crate::observe::tests::tree;
 
@@ -270,7 +248,7 @@ mod tests {
 
     fn listed(configuration: &Configuration, root: &Path, file: Option<&Path>) -> Vec<Row> {
         let observer = Observer::of_pods(configuration, Some(root), file).expect("the list is in order");
-        rows(configuration, &observer)
+        rows(configuration, &observer, Duration::ZERO)
     }
 
     /// The rank of a pod, what it is printed as, its verdict, and what is known of it.
@@ -360,9 +338,7 @@ mod tests {
             assert!(text.chars().all(|it| it == '\n' || it.is_ascii() && !it.is_control()), "{text:?}");
         }
         assert!(json.starts_with(r#"{"pods":[{"#) && json.contains(r#""rank":1"#), "{json}");
-        for (is_wide, head) in
-            [(false, &["RANK", "POD", "QOS", "PRIORITY", "REQUEST", "USAGE", "VERDICT"][..]), (true, &HEAD[..])]
-        {
+        for (is_wide, head) in [(false, [&HEAD[..WIDE.start], &HEAD[WIDE.end..]].concat()), (true, HEAD.to_vec())] {
             let text = table(&rows, is_wide);
             let (first, lines) = text.split_once('\n').expect("it has a head");
             assert_eq!(first.split_whitespace().collect::<Vec<_>>(), head);

@@ -1,0 +1,118 @@
+//! How a pod and its containers grow, by two readings, and whether memory.high throttles them.
+
+use std::time::Duration;
+
+use plimsoll_inventory::{ContainerFigures, Containers};
+use plimsoll_replay::printable;
+use plimsoll_units::{Bytes, CgroupId};
+use serde::Serialize;
+
+/// A pod's cgroup, or one directly in it. Amounts are as in the agent's metrics: without page cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct ContainerRow {
+    cgroup: String,
+    usage_bytes: Option<Bytes>,
+    #[serde(flatten)]
+    pub(super) growth: Growth,
+}
+
+/// How a cgroup grows; of a pod, that of what is nearest to its memory.max in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Growth {
+    pub(super) rate_bytes_per_second: Option<i64>,
+    /// Until its memory.max.
+    pub(super) distance_bytes: Option<Bytes>,
+    /// When the OOM killer ends it at this rate, in whole seconds.
+    pub(super) forecast_seconds: Option<u64>,
+    /// memory.high throttles it.
+    pub(super) is_throttled: bool,
+    /// For so much of the time tasks wait for memory, in percent.
+    pub(super) stall_percent: Option<u8>,
+}
+
+impl Growth {
+    fn of(figures: &ContainerFigures) -> Self {
+        let ContainerFigures { working_set: _, rate, distance, forecast, stall, is_throttled } = *figures;
+        let percent = |waited: Duration, within: Duration| {
+            u8::try_from((waited.as_nanos() * 100).checked_div(within.as_nanos())?.min(100)).ok()
+        };
+        Self {
+            rate_bytes_per_second: rate,
+            distance_bytes: distance,
+            forecast_seconds: forecast.map(|time| time.as_secs()),
+            is_throttled,
+            stall_percent: stall.and_then(|stall| percent(stall.waited, stall.within)),
+        }
+    }
+
+    /// The cells of a table.
+    pub(super) fn rate(&self) -> Option<String> {
+        let rate = self.rate_bytes_per_second?;
+        Some(format!("{}{}/s", if rate < 0 { "-" } else { "" }, Bytes(rate.unsigned_abs())))
+    }
+
+    pub(super) fn forecast(&self) -> Option<String> {
+        Some(match self.forecast_seconds? {
+            seconds @ 0..120 => format!("{seconds}s"),
+            seconds @ 120..7200 => format!("{}m", seconds / 60),
+            seconds => format!("{}h", seconds / 3600),
+        })
+    }
+
+    pub(super) fn throttled(&self) -> Option<String> {
+        let percent = || self.stall_percent.map_or_else(|| "yes".to_owned(), |percent| format!("{percent}%"));
+        self.is_throttled.then(percent)
+    }
+}
+
+/// A pod's cgroup and those directly in it, by path, and what of these is the pod's.
+pub(super) fn of_pod(containers: &Containers, pod: CgroupId, cgroup: &str) -> (Growth, Vec<ContainerRow>) {
+    let row = |path: &[u8], figures: &ContainerFigures| ContainerRow {
+        cgroup: printable(&String::from_utf8_lossy(path)),
+        usage_bytes: figures.working_set,
+        growth: Growth::of(figures),
+    };
+    let mut rows: Vec<ContainerRow> = containers.of(pod).map(|it| row(it.path(), &it.figures())).collect();
+    rows.sort_by(|one, other| one.cgroup.cmp(&other.cgroup));
+    let all = || rows.iter().map(|row| &row.growth);
+    let own = rows.iter().find(|row| row.cgroup == cgroup);
+    let growth = Growth {
+        rate_bytes_per_second: own.and_then(|row| row.growth.rate_bytes_per_second),
+        distance_bytes: all().filter_map(|growth| growth.distance_bytes).min(),
+        forecast_seconds: all().filter_map(|growth| growth.forecast_seconds).min(),
+        is_throttled: all().any(|growth| growth.is_throttled),
+        stall_percent: all().filter_map(|growth| growth.stall_percent).max(),
+    };
+    rows.retain(|row| row.cgroup != cgroup);
+    (growth, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_inventory::Stall;
+
+    #[test]
+    fn cells_have_what_is_known_and_what_is_not_is_absent() {
+        let growth = |figures| {
+            let growth = Growth::of(&figures);
+            [growth.rate(), growth.forecast(), growth.throttled()].map(Option::unwrap_or_default)
+        };
+        let known = ContainerFigures {
+            rate: Some(-3 << 20),
+            forecast: Some(Duration::from_millis(45_900)),
+            stall: Some(Stall { waited: Duration::from_millis(830), within: Duration::from_secs(1) }),
+            is_throttled: true,
+            ..ContainerFigures::default()
+        };
+        assert_eq!(growth(known), ["-3.0 MiB/s", "45s", "83%"]);
+        assert_eq!(growth(ContainerFigures::default()), ["", "", ""]);
+        let long =
+            |seconds| growth(ContainerFigures { forecast: Some(Duration::from_secs(seconds)), ..known })[1].clone();
+        assert_eq!([0, 120, 7199, 7200, 86_400].map(long), ["0s", "2m", "119m", "2h", "24h"]);
+        let without_stall = ContainerFigures { stall: None, rate: Some(0), ..known };
+        assert_eq!(growth(without_stall), ["0 B/s", "45s", "yes"]);
+        let no_time = Stall { waited: Duration::ZERO, within: Duration::ZERO };
+        assert_eq!(Growth::of(&ContainerFigures { stall: Some(no_time), ..known }).stall_percent, None);
+    }
+}
