@@ -182,7 +182,7 @@ impl Observer {
         let is_pod = |path: &&Vec<u8>| pods.pod_at(path).is_some();
         let read = |path: &Vec<u8>| {
             let pod = Handle::open_to_read(root, path).ok().flatten();
-            pod.map(|pod| containers.read(root, &pod, monotonic(), &mut |_| {}))
+            pod.map(|pod| containers.read(root, &pod, monotonic(), true, &mut |_| {}))
         };
         paths.filter(is_pod).filter_map(read).count()
     }

@@ -102,31 +102,10 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// Reads all figures of a workload and of what is directly in it, and gives to `report` what has changed. Whether it
-    /// is to be looked at again soon: [`Self::look`].
+    /// Reads a workload and what is directly in it, and gives to `report` what has changed. Gives whether that is to be done
+    /// again soon: memory.high throttles one, or one exceeded it just before. `has_figures`: it reads more than whether
+    /// memory.high throttles them.
     pub fn read(
-        &mut self,
-        root: &Root,
-        workload: &Handle,
-        now: MonotonicNs,
-        report: &mut impl FnMut(Found<'_>),
-    ) -> bool {
-        self.visit(root, workload, now, true, report)
-    }
-
-    /// Reads whether memory.high throttles any of them, and gives to `report` what has changed. Gives whether it is to be
-    /// looked at again soon: one is throttled, or exceeded its memory.high just before.
-    pub fn look(
-        &mut self,
-        root: &Root,
-        workload: &Handle,
-        now: MonotonicNs,
-        report: &mut impl FnMut(Found<'_>),
-    ) -> bool {
-        self.visit(root, workload, now, false, report)
-    }
-
-    fn visit(
         &mut self,
         root: &Root,
         workload: &Handle,

@@ -113,7 +113,6 @@ impl Throttle {
             None => has_risen,
         };
         match (&mut self.begun, is_throttled) {
-            (None, false) => None,
             (None, true) => {
                 let at = if is_interval { at } else { now };
                 self.begun = Some(Begun { at, before: before.stalled, held: now, waited: reading.stalled });
@@ -124,7 +123,7 @@ impl Throttle {
                 None
             }
             (Some(begun), false) if now.since(begun.held) >= QUIET => self.end().map(Change::Ends),
-            (Some(_), false) => None,
+            (None | Some(_), false) => None,
         }
     }
 

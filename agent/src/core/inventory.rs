@@ -391,7 +391,7 @@ mod tests {
             let _ = inventory.coverage();
             let (root, mut containers) = (&inventory.config().root, plimsoll_inventory::Containers::default());
             for workload in inventory.handles() {
-                containers.read(root, workload, monotonic(), &mut |_| {});
+                containers.read(root, workload, monotonic(), true, &mut |_| {});
             }
             let _ = super::super::suspects::largest(inventory.config(), &[]);
             super::super::machine().expect("this is Linux");

@@ -65,7 +65,7 @@ impl Tree {
         let mut report = |it: Found<'_>| {
             found.push((String::from_utf8_lossy(it.path).into_owned(), it.change, it.is_gone));
         };
-        let is_open = self.containers.visit(&self.root, &pod, at(ms), has_figures, &mut report);
+        let is_open = self.containers.read(&self.root, &pod, at(ms), has_figures, &mut report);
         (is_open, found)
     }
 

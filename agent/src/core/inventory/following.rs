@@ -22,6 +22,9 @@ const FIRST: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_millis(500);
 /// for so long at least: one that is at its limit all the time does not wake this thread more often for that.
 const LEAST: Duration = Duration::from_secs(3);
+/// So many workloads are looked at at that pace whatever it takes: on a machine without a free CPU, a look at one may last
+/// for tens of milliseconds, of which this thread runs few. More take their share of a CPU, as other duties do.
+const FEW: usize = 4;
 /// Workloads of which figures are read in one turn: what is more urgent must not wait for all of them.
 const AT_ONCE: usize = 256;
 /// With one that reaches its memory.max by then, figures are read as often as where memory moves.
@@ -98,7 +101,7 @@ impl Following {
         open.retain(|id, since| {
             let Some(workload) = inventory.handle(*id) else { return false };
             let mut look =
-                |at| containers.look(root, workload, at, &mut |found| named.send(outgoing, root, &found, at));
+                |at| containers.read(root, workload, at, false, &mut |found| named.send(outgoing, root, &found, at));
             if look(now) || now.since(*since) < LEAST {
                 return true;
             }
@@ -124,7 +127,7 @@ impl Following {
         for id in round.drain(round.len().saturating_sub(AT_ONCE)..) {
             let Some(workload) = inventory.handle(id) else { continue };
             let mut report = |found: FoundContainer<'_>| named.send(outgoing, root, &found, now);
-            if containers.read(root, workload, now, &mut report) {
+            if containers.read(root, workload, now, true, &mut report) {
                 // One that is not watched, or whose event is still to come.
                 open.entry(id).or_insert(now);
             }
@@ -197,7 +200,9 @@ impl Thread {
         }
         if schedule.looks.is_overdue(begun) {
             let pace = following.look(inventory, outgoing, begun);
-            schedule.looks.done(begun, monotonic(), pace);
+            let ended = monotonic();
+            let counted_from = if following.open.len() <= FEW { ended } else { begun };
+            schedule.looks.done(counted_from, ended, pace);
             if following.named.is_shown {
                 // What became of them is in the next list, also where no line says so.
                 schedule.figures.bring_forward(begun.after(PACE));

@@ -54,6 +54,7 @@ mod suite;
 mod surroundings_tests;
 mod systemd;
 mod systemd_tests;
+mod throttled_tests;
 mod watchdog_tests;
 
 use clap::{Parser, Subcommand};

@@ -14,22 +14,22 @@ use std::path::Path;
 use std::process::Child;
 
 /// Where it reads that.
-const FACTS: &str = "/run/pods.json";
+pub(crate) const FACTS: &str = "/run/pods.json";
 
 /// How far below what is available the threshold is, in MiB, and what a hog takes that crosses it.
 const ROOM: u64 = 96;
 const HOG: usize = 256;
 
 /// A pod with one container.
-struct Pod {
-    cgroup: Cgroup,
-    container: Cgroup,
-    facts: Value,
+pub(crate) struct Pod {
+    pub(crate) cgroup: Cgroup,
+    pub(crate) container: Cgroup,
+    pub(crate) facts: Value,
 }
 
 impl Pod {
     /// `class` is empty for guaranteed; `number` makes the UID.
-    fn create(class: &str, number: u8, priority: i32, resources: &Value) -> Result<Self> {
+    pub(crate) fn create(class: &str, number: u8, priority: i32, resources: &Value) -> Result<Self> {
         let uid = format!("0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8{number:02x}");
         let (dash, folder) = if class.is_empty() { ("", "") } else { ("-", "/") };
         let slice = if class.is_empty() { String::new() } else { format!("kubepods-{class}.slice") };
@@ -45,7 +45,7 @@ impl Pod {
     }
 
     /// Has a process in it that holds so much.
-    fn holds(&self, mib: u64) -> Result<Child> {
+    pub(crate) fn holds(&self, mib: u64) -> Result<Child> {
         let mut idle = guest();
         let child = idle.args(["idle", "--mib", &mib.to_string(), "--cgroup"]).arg(self.container.path()).spawn()?;
         wait_for("a pod's process is in place", PATIENCE, || Ok(self.cgroup.current()? >= mib * MIB))?;
@@ -54,7 +54,7 @@ impl Pod {
 }
 
 /// Replaces the file by a rename, so that it is never read in part.
-fn write_facts(text: &str) -> Result<()> {
+pub(crate) fn write_facts(text: &str) -> Result<()> {
     let next = format!("{FACTS}.new");
     fs::write(&next, text)?;
     Ok(fs::rename(&next, FACTS)?)

@@ -9,7 +9,7 @@ use crate::{
     disks_tests, hog_tests, hostile_bpf_tests, hostile_owner_tests, hostile_reporter_tests, hostile_tests,
     kill_switch_tests, machine, node_tests, pods_tests, process_tests, scenarios, scenarios_at_rest,
     scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, systemd,
-    systemd_tests, watchdog_tests,
+    systemd_tests, throttled_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -164,6 +164,7 @@ const TESTS: &[Test] = &[
     race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     test("pods-rank-by-their-facts", pods_tests::ranked_by_facts, 400, &[]),
     test("pods-are-bounded-together", pods_tests::bounded_together, 240, &[]),
+    race("throttled-container-is-named", throttled_tests::named_with_its_stall, 300, &[]),
     test("disk-pressure-is-reported", disks_tests::pressure, 300, &[]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("kill-switch-stops-every-action", kill_switch_tests::thrown_and_taken_back, 240, &[]),

@@ -42,11 +42,11 @@ fn a_throttled_container_is_named_with_its_stall_until_it_is_throttled_no_more()
         reporter.take_names(message.encode(&mut [0; NAME_MESSAGE]));
     }
     assert_eq!(series(&reporter), ["plimsoll_containers_throttled 0"]);
-    let named = format!("{cgroup} (pod shop/front, container main)");
+    let shown = format!("{cgroup} (pod shop/front, container main)");
     let found = lines(&mut reporter, &[throttled(cgroup.as_bytes())]);
     assert_eq!(
         text_of(&found[0]),
-        format!("{named} is throttled by its memory.high of 8.0 MiB: its tasks waited 92 % of the last 250ms")
+        format!("{shown} is throttled by its memory.high of 8.0 MiB: its tasks waited 92 % of the last 250ms")
     );
     assert_eq!(
         (&found[0]["level"], &found[0]["pod"], &found[0]["container"], &found[0]["throttled"]),
@@ -65,7 +65,7 @@ fn a_throttled_container_is_named_with_its_stall_until_it_is_throttled_no_more()
     let found = lines(&mut reporter, &[ended(cgroup.as_bytes(), false)]);
     assert_eq!(
         text_of(&found[0]),
-        format!("{named} is throttled no more by its memory.high for 2s; its tasks waited for 1s")
+        format!("{shown} is throttled no more by its memory.high for 2s; its tasks waited for 1s")
     );
     assert_eq!(series(&reporter), ["plimsoll_containers_throttled 0"]);
 }
