@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::engine;
 use crate::eviction_policy::EvictionPolicy;
+use crate::kept::{Keep, KeepOf, Kept, KeptOf};
 use crate::kubelet;
 use crate::kubelet_policy;
 use crate::observation::Observation;
@@ -26,7 +27,7 @@ enum Of {
 /// Stands for the configuration and the number of slots that a state was made for. A build whose `Debug` or hash gives
 /// another one does not take the state: what is remembered by the place of a threshold must never be taken for another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct MadeFor(u64);
+pub(crate) struct MadeFor(u64);
 
 impl MadeFor {
     fn of(config: &Config, slots: usize) -> Self {
@@ -64,6 +65,42 @@ impl State {
             (Of::Engine(_) | Of::Kubelet(_), _) => false,
         };
         fits.then_some(read)
+    }
+
+    /// What of it outlives this process, which decides by `config`. `has_taken`: with what was evicted lately, whose size
+    /// depends on the limits a minute; all else takes 4 KiB at most.
+    pub fn keep<'a>(&'a self, config: &'a Config, has_taken: bool) -> Keep<'a> {
+        let of = match &self.0 {
+            Of::Engine(state) => KeepOf::Engine(engine::Keep { state, config, has_taken }),
+            Of::Kubelet(state) => KeepOf::Kubelet(state.keep(has_taken)),
+        };
+        Keep(self.1, of)
+    }
+
+    /// A new state that goes on at `now` with what another process of the same boot kept. A threshold that was crossed
+    /// counts as crossed since then, and a time to come is now. `None` where that was kept for another configuration or for
+    /// another number of slots.
+    pub fn resume(kept: Kept, config: &Config, slots: usize, now: MonotonicNs) -> Option<Self> {
+        let made_for = MadeFor::of(config, slots);
+        let of = match (kept.1, config.eviction_policy) {
+            _ if kept.0 != made_for => return None,
+            (KeptOf::Engine(kept), EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3) => {
+                Of::Engine(Box::new(engine::State::resumed(kept, config, slots, now)?))
+            }
+            (KeptOf::Kubelet(kept), EvictionPolicy::Kubelet) => {
+                Of::Kubelet(Box::new(kubelet_policy::State::resumed(kept, config, slots, now)?))
+            }
+            (KeptOf::Engine(_) | KeptOf::Kubelet(_), _) => return None,
+        };
+        Some(Self(of, made_for))
+    }
+
+    /// The conditions of the node, as of the last decision.
+    pub fn conditions(&self) -> kubelet::Conditions {
+        match &self.0 {
+            Of::Engine(state) => state.conditions(),
+            Of::Kubelet(state) => state.manager().conditions(),
+        }
     }
 
     /// What the reference remembers, under the policy `kubelet`: to be held against the kubelet's own.

@@ -19,6 +19,7 @@ use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// So long the kubelet waits for its victims (`podCleanupTimeout`).
 const POD_CLEANUP: Duration = Duration::from_secs(30);
@@ -44,6 +45,13 @@ pub(crate) struct State {
     #[serde(skip)]
     turn: kubelet::Plan,
 }
+
+/// What of it outlives the process that decides: what the manager keeps, when the last turn evicted, and what.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Keep<'a>(kubelet::Kept<'a>, Option<(Option<MonotonicNs>, Cow<'a, [Uid]>)>);
+
+/// The same, read back.
+pub(crate) type Kept = Keep<'static>;
 
 fn of(config: &Config) -> kubelet::Config {
     let Config { thresholds, pressure_transition, max_pod_grace_seconds, local_storage_isolation, .. } = config;
@@ -77,6 +85,29 @@ impl State {
         self.manager.is_for(&self.config)
             && self.victims.len() <= workloads
             && self.waiting.is_none_or(|waiting| (waiting.acting as usize) < config.thresholds.len())
+    }
+
+    /// To be serialised. `has_taken`: with what the last turn evicted.
+    pub(crate) fn keep(&self, has_taken: bool) -> Keep<'_> {
+        let taken = has_taken.then_some((self.evicted_at, Cow::Borrowed(&*self.victims)));
+        Keep(self.manager.keep(&self.config), taken)
+    }
+
+    /// A new one that goes on with what another process kept. `None`: it is of another configuration. A turn that waited
+    /// for its reclaim is over, since that ended with its process.
+    pub(crate) fn resumed(
+        Keep(kept, taken): Kept,
+        config: &Config,
+        workloads: usize,
+        now: MonotonicNs,
+    ) -> Option<Self> {
+        let mut state = Self::with_capacity(config, workloads);
+        state.manager = kubelet::State::resumed(&kept, &state.config, now)?;
+        if let Some((evicted_at, victims)) = taken {
+            state.evicted_at = evicted_at.map(|at| at.min(now));
+            state.victims.extend(victims.iter().take(workloads));
+        }
+        Some(state)
     }
 
     pub(crate) const fn manager(&self) -> &kubelet::State {

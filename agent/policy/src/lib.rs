@@ -22,6 +22,7 @@ mod config;
 mod decide;
 mod engine;
 mod eviction_policy;
+mod kept;
 pub mod kubelet;
 mod kubelet_policy;
 pub mod message;
@@ -37,6 +38,7 @@ pub mod text;
 pub use config::{Config, SliceThresholds, SwapThreshold};
 pub use decide::{State, decide, ranking};
 pub use eviction_policy::EvictionPolicy;
+pub use kept::{Keep, Kept};
 pub use observation::{
     Image, Key, MemoryReading, Observation, Owner, OwnerUid, Protected, Reclaimed, Stall, Swap, Terminating, Uid,
     Workload,

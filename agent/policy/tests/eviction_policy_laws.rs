@@ -337,15 +337,15 @@ fn stats_time(second: u64) -> StatsTime {
 
 /// Plays the steps, in a world that does not answer, and gives each plan away with what was seen.
 fn play(config: &Config, world: World, steps: &[Step], each: impl FnMut(&Seen<'_>, &Plan)) {
-    play_with(config, world, steps, |state| state, each);
+    play_with(config, world, steps, |state, _| state, each);
 }
 
-/// The same, where `between` is done to the state before each step.
+/// The same, where `between` is done to the state before each step, at the time of the step before.
 fn play_with(
     config: &Config,
     world: World,
     steps: &[Step],
-    between: impl Fn(State) -> State,
+    between: impl Fn(State, MonotonicNs) -> State,
     mut each: impl FnMut(&Seen<'_>, &Plan),
 ) {
     let mut cleaned: Vec<Reclaimed> = Vec::new();
@@ -355,7 +355,7 @@ fn play_with(
     let mut plan = Plan::with_capacity(config, 10, 5);
     let mut second = 0;
     for (refaults, step) in (0_u64..).zip(steps) {
-        state = between(state);
+        state = between(state, MonotonicNs(second * 1_000_000_000));
         let before = second;
         second += step.after;
         let mut pods: Vec<_> = step.workloads.iter().map(Owned::pod).collect();
@@ -628,7 +628,7 @@ laws! {
         config in ours(), policy in prop::sample::select(EvictionPolicy::ALL.to_vec()), world in world(), steps in steps()
     ) {
         let config = Config { eviction_policy: policy, ..config };
-        let saved_and_restored = |state: State| {
+        let saved_and_restored = |state: State, _| {
             let mut room = vec![0; 1 << 16];
             let saved = postcard::to_slice(&state, &mut room).expect("it can be saved");
             let read: State = postcard::from_bytes(saved).expect("it can be read");
@@ -638,12 +638,48 @@ laws! {
             assert!(State::restore(read.clone(), &config, 11).is_none(), "it was made for other slots");
             State::restore(read, &config, 10).expect("it was made for this configuration")
         };
-        let plans = |between: &dyn Fn(State) -> State| {
+        let plans = |between: &dyn Fn(State, MonotonicNs) -> State| {
             let mut all = Vec::new();
             play_with(&config, world, &steps, between, |_, plan| all.push(format!("{plan:?}")));
             all
         };
-        assert_eq!(plans(&|state| state), plans(&saved_and_restored));
+        assert_eq!(plans(&|state, _| state), plans(&saved_and_restored));
+    }
+
+    #[test]
+    fn thresholds_graces_and_conditions_go_on_in_another_process(
+        config in ours(), world in world(), mut steps in steps()
+    ) {
+        // What was crossed when a process ended counts as crossed until the next one begins, also without statistics.
+        steps.iter_mut().for_each(|step| step.has_statistics = true);
+        // Whether pages came back from swap since the last turn is not known in the first one of a process.
+        let config = Config { swap: None, ..config };
+        let in_another = |has_taken: bool| {
+            let config = &config;
+            move |state: State, now: MonotonicNs| {
+                let mut room = [0; 4096];
+                let kept = postcard::to_slice(&state.keep(config, has_taken), &mut room).expect("there is room");
+                let read = || postcard::from_bytes(kept).expect("it can be read");
+                for other in other_configs(config) {
+                    assert!(State::resume(read(), &other, 10, now).is_none(), "it was kept for another: {other:?}");
+                }
+                assert!(State::resume(read(), config, 11, now).is_none(), "it was kept for other slots");
+                let resumed = State::resume(read(), config, 10, now).expect("it was kept for this configuration");
+                assert_eq!(resumed.conditions(), state.conditions());
+                resumed
+            }
+        };
+        let seen = |between: &dyn Fn(State, MonotonicNs) -> State| {
+            let mut all = Vec::new();
+            play_with(&config, world, &steps, between, |_, plan| {
+                let thresholds: Vec<_> = plan.thresholds.iter().map(|it| (it.why, it.since, it.is_met)).collect();
+                all.push((plan.conditions, thresholds));
+            });
+            all
+        };
+        let alone = seen(&|state, _| state);
+        assert_eq!(alone, seen(&in_another(true)));
+        assert_eq!(alone, seen(&in_another(false)));
     }
 
     #[test]

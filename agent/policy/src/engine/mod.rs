@@ -14,12 +14,13 @@
 //! - [`victims`]: how many are evicted, what is coming back already, and the limits a minute.
 //! - [`loops`]: pods that return at once and are over their request again.
 //! - [`unreaped`]: processes that victims leave behind until they are waited for.
-//! - [`state`]: what is remembered.
+//! - [`state`]: what is remembered; [`kept`]: what of it outlives the process.
 //!
 //! [`decide`] puts these together. Nothing here reads a file or a clock, kills, or allocates.
 
 mod account;
 mod attribution;
+mod kept;
 mod left_behind;
 mod limits;
 mod loops;
@@ -37,6 +38,7 @@ use crate::observation::Observation;
 use crate::plan::{Attribution, Case, Outcome, Plan, Stage, ThresholdStatus, Why};
 use core::cmp::Reverse;
 use core::time::Duration;
+pub(crate) use kept::{Keep, Kept};
 use left_behind::LeftBehind;
 use plimsoll_units::MonotonicNs;
 use rank::{By, Short, Waits, coming, coming_by_limits, rank};

@@ -106,6 +106,14 @@ impl ScopeState {
         }
     }
 
+    /// The conditions that follow from what was observed until `now`. A threshold that is crossed right now counts even if
+    /// the period is zero.
+    pub(super) fn conclude(&mut self, transition: Duration, now: MonotonicNs) {
+        self.conditions = Conditions::of(|condition| {
+            self.last_observed[condition as usize].is_some_and(|last| last == now || now.since(last) < transition)
+        });
+    }
+
     /// Numbers a reclaim and remembers it.
     pub(super) fn ask(
         &mut self,
@@ -272,9 +280,9 @@ pub(super) struct Taken {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(super) layout: Option<DiskLayout>,
-    node: ScopeState,
-    slices: Vec<ScopeState>,
-    taken: [Taken; 2],
+    pub(super) node: ScopeState,
+    pub(super) slices: Vec<ScopeState>,
+    pub(super) taken: [Taken; 2],
     /// Pods that were to be evicted last turn for limits of their own.
     pub(super) over_limits: Vec<Uid>,
     /// How many of these there can be.
@@ -336,6 +344,11 @@ impl State {
     /// The same, to evict one more for it.
     pub(super) const fn taken_mut(&mut self, kind: ThresholdKind) -> &mut Taken {
         &mut self.taken[kind as usize]
+    }
+
+    /// The conditions of the node.
+    pub(crate) const fn conditions(&self) -> Conditions {
+        self.node.conditions
     }
 
     pub(super) fn scope(&mut self, scope: Scope) -> Option<&mut ScopeState> {

@@ -2,7 +2,7 @@
 
 use super::state::{ScopeState, Watched};
 use crate::config::Config;
-use crate::kubelet::{Amount, Condition, Conditions, Origin, Reading, Readings, Signal, Threshold};
+use crate::kubelet::{Amount, Condition, Origin, Reading, Readings, Signal, Threshold};
 use crate::observation::{MemoryReading, Observation};
 use crate::plan::{Case, Plan, ThresholdStatus, Why};
 use crate::scope::Scope;
@@ -118,11 +118,7 @@ pub(super) fn judge(
         }
     }
     judge_swap(config, scope, observation, now, plan);
-    // A threshold that is crossed right now counts even if the period is zero.
-    scope.conditions = Conditions::of(|condition| {
-        scope.last_observed[condition as usize]
-            .is_some_and(|last| last == now || now.since(last) < config.pressure_transition)
-    });
+    scope.conclude(config.pressure_transition, now);
     plan.conditions = scope.conditions;
 }
 

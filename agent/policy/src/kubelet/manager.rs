@@ -9,9 +9,11 @@ use super::ranking::{DiskLayout, Ranked, Verdict, rank};
 use super::reclaim::Reclaim;
 use super::signals::{Condition, Readings, Resource};
 use super::threshold::{Origin, Threshold};
+use crate::kept::Observed;
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Seconds for an orderly end where there is no time for one (`immediateEvictionGracePeriodSeconds`).
 pub const AT_ONCE_SECONDS: i64 = 1;
@@ -112,6 +114,44 @@ impl State {
     /// Whether a threshold is met and its grace period over.
     pub fn is_met(&self, threshold: u32) -> bool {
         self.watched.get(threshold as usize).is_some_and(|watched| watched.is_met)
+    }
+}
+
+/// What of it outlives the process that decides.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Kept<'a> {
+    watched: Cow<'a, [Watched]>,
+    observed: [Option<Observed>; Condition::ALL.len()],
+}
+
+impl State {
+    /// To be serialised.
+    pub(crate) fn keep(&self, config: &Config) -> Kept<'_> {
+        let crossed = self.watched.iter().map(|watched| watched.since.is_some());
+        let conditions = config.thresholds.iter().map(|threshold| threshold.signal.condition());
+        Kept {
+            watched: Cow::Borrowed(&self.watched),
+            observed: Observed::each(crossed.zip(conditions), self.last_observed),
+        }
+    }
+
+    /// A new one that goes on with what another process kept. `None`: it is of another configuration.
+    pub(crate) fn resumed(kept: &Kept<'_>, config: &Config, now: MonotonicNs) -> Option<Self> {
+        let mut state = Self::new(config);
+        if kept.watched.len() != state.watched.len() {
+            return None;
+        }
+        for (own, kept) in state.watched.iter_mut().zip(kept.watched.iter()) {
+            *own = Watched { since: kept.since.map(|since| since.min(now)), ..*kept };
+        }
+        state.last_observed = Observed::last(kept.observed, now);
+        state.conclude(config.pressure_transition, now);
+        Some(state)
+    }
+
+    /// With a period of zero none is ever reported, not even one that is met right now (`nodeConditionsObservedSince`).
+    fn conclude(&mut self, transition: Duration, now: MonotonicNs) {
+        self.conditions.0 = self.last_observed.map(|last| last.is_some_and(|last| now.since(last) < transition));
     }
 }
 
@@ -294,7 +334,7 @@ pub fn after_reclaim<'a, P: Manages<'a>>(
 
 /// Remembers which thresholds are met since when, and which conditions follow.
 fn watch(config: &Config, state: &mut State, readings: &Readings, now: MonotonicNs, first_turn: bool) {
-    let State { watched, last_observed, conditions, .. } = state;
+    let State { watched, last_observed, .. } = state;
     let thresholds = &config.thresholds[..config.thresholds.len().min(watched.len())];
     // A reading that is missing ends a threshold, its grace and its latch (`thresholdsMet` skips it).
     let is_met = |threshold: &Threshold| threshold.origin.is_seen(first_turn) && threshold.is_met(readings, false);
@@ -316,8 +356,7 @@ fn watch(config: &Config, state: &mut State, readings: &Readings, now: Monotonic
             last_observed[threshold.signal.condition() as usize] = Some(now);
         }
     }
-    // With a period of zero none is ever reported, not even one that is met right now (`nodeConditionsObservedSince`).
-    conditions.0 = last_observed.map(|last| last.is_some_and(|last| now.since(last) < config.pressure_transition));
+    state.conclude(config.pressure_transition, now);
 }
 
 /// The threshold to act on (`thresholdsUpdatedStats`, `byEvictionPriority`): only memory comes before the rest, whatever
