@@ -9,7 +9,8 @@ use std::sync::Arc;
 use plimsoll_node::NodeError;
 use plimsoll_node::cgroup::{Handle, PageCache, Root, children};
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::{Owner, Protected as Why, SliceId, SliceSet};
+use plimsoll_policy::kubelet::Critical;
+use plimsoll_policy::{Owner, Protected as Why, SliceId, SliceSet, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, counted};
 use rustix::fd::AsFd as _;
 
@@ -23,6 +24,10 @@ use crate::{
 pub trait Sink {
     /// A change for the table. May wait until there is room for it.
     fn update(&mut self, update: Update);
+
+    /// Writes which pods are protected, so that it outlives this process, before it has any effect; those that are `gone`
+    /// are so no more. False: it could not be written, and is tried again with what is sent next.
+    fn protect(&mut self, protected: &HashMap<Uid, Critical>, gone: &[Uid]) -> bool;
 
     /// What was tried did not work, or works again.
     fn trouble(&mut self, tried: &'static str, text: Option<String>);
@@ -148,6 +153,11 @@ impl Inventory {
             descriptors: self.known.values().map(|known| known.handle.descriptors()).sum(),
             kernel_memory: self.own.as_ref().and_then(|own| own.kernel_memory().ok()),
         }
+    }
+
+    /// Goes on with the protections that an earlier process has written: they are never withdrawn.
+    pub fn take_over(&mut self, protected: HashMap<Uid, Critical>) {
+        self.pods.take_over(protected);
     }
 
     /// Takes in what another process knows of pods.
@@ -296,10 +306,17 @@ impl Inventory {
 
     /// Closes the workloads for which `is_gone` holds.
     fn close(&mut self, is_gone: impl Fn(&Known) -> bool, sink: &mut impl Sink) {
-        for (_, known) in self.known.extract_if(|_, known| is_gone(known)) {
+        let Self { config, known, pods, free, revision, .. } = self;
+        for (_, known) in known.extract_if(|_, known| is_gone(known)) {
             sink.update(Update::Gone(known.slot));
-            self.free.push(known.slot);
-            self.revision += 1;
+            free.push(known.slot);
+            *revision += 1;
+            // One that is merely no workload any more keeps its protection.
+            if let Some(pod) = known.standing.pod
+                && matches!(Handle::open(&config.root, known.handle.path()), Ok(None))
+            {
+                pods.forget(pod.uid);
+            }
         }
     }
 
@@ -344,6 +361,11 @@ impl Inventory {
     }
 
     fn send(&mut self, sink: &mut impl Sink) {
+        if let Some((protected, gone)) = self.pods.unwritten()
+            && sink.protect(protected, gone)
+        {
+            self.pods.wrote();
+        }
         for known in self.known.values_mut() {
             let pod = known.standing.pod.map(|identity| self.pods.of(identity));
             known.is_changed |= known.pod != pod;

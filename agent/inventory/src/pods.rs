@@ -223,6 +223,10 @@ pub struct Pods {
     begun: u64,
     /// Pods that were protected once, and why.
     protected: HashMap<Uid, Critical>,
+    /// Those of them that have gone since it was last written what is protected, of which the oldest may be missing.
+    gone: Vec<Uid>,
+    /// What is protected is not written yet.
+    is_unwritten: bool,
     /// All that the sources name was sent once: from then on pods may be evicted.
     is_complete: bool,
 }
@@ -244,6 +248,8 @@ impl Pods {
                 if let (None, Some(critical)) = (self.protected.get(&facts.uid), facts.critical) {
                     make_room(&mut self.protected, &present);
                     self.protected.insert(facts.uid, critical);
+                    self.gone.retain(|gone| *gone != facts.uid);
+                    self.is_unwritten = true;
                 }
                 if !self.facts.contains_key(&facts.uid) && !make_room(&mut self.facts, &present) {
                     // A protection is kept all the same.
@@ -253,6 +259,33 @@ impl Pods {
             }
         }
         true
+    }
+
+    /// Goes on with what an earlier process was told to protect, whatever is said of these pods from now on.
+    pub fn take_over(&mut self, protected: HashMap<Uid, Critical>) {
+        self.protected.extend(protected);
+    }
+
+    /// A pod's cgroup is gone, and the pod with it.
+    pub(crate) fn forget(&mut self, uid: Uid) {
+        if self.protected.remove(&uid).is_some() {
+            if self.gone.len() >= MOST_PODS {
+                self.gone.clear();
+            }
+            self.gone.push(uid);
+            self.is_unwritten = true;
+        }
+    }
+
+    /// What is protected, and which pods are no more, where that is not written yet.
+    pub(crate) fn unwritten(&self) -> Option<(&HashMap<Uid, Critical>, &[Uid])> {
+        self.is_unwritten.then_some((&self.protected, &self.gone))
+    }
+
+    /// That is written.
+    pub(crate) fn wrote(&mut self) {
+        self.gone.clear();
+        self.is_unwritten = false;
     }
 
     /// A pod by its cgroup, as it is decided about now.

@@ -350,6 +350,10 @@ mod tests {
             self.0.push(update);
         }
 
+        fn protect(&mut self, _: &plimsoll_state::Protected, _: &[plimsoll_policy::Uid]) -> bool {
+            true
+        }
+
         fn trouble(&mut self, tried: &'static str, text: Option<String>) {
             assert_eq!(text, None, "{tried}");
         }

@@ -13,7 +13,9 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{self, page_bytes};
 use plimsoll_node::process;
 use plimsoll_sense::stopped::{self, StoppedRecord};
-use plimsoll_state::{Entry, Found, PendingKill, Record as RunRecord, StoppedProcesses, thaw, undo};
+use plimsoll_state::{
+    Entry, Found, Kept, PendingKill, Protected, Protections, Record as RunRecord, StoppedProcesses, thaw, undo,
+};
 use plimsoll_units::{Bytes, CgroupId};
 
 use super::resume::Resumer;
@@ -28,6 +30,8 @@ const NO_WORKER: &str = "cannot start a worker thread";
 /// What an earlier process left, undone.
 pub(super) struct Past {
     record: RunRecord,
+    /// What it kept for the next one.
+    pub(super) kept: Kept,
     /// Processes that were stopped one by one.
     stopped: StoppedProcesses,
     /// Kills that are waited for.
@@ -43,10 +47,10 @@ impl Past {
     pub(super) fn undo(configuration: &Configuration, root: &Root, troubles: &mut Vec<String>) -> anyhow::Result<Self> {
         let (directory, boot) = (&configuration.machine.state_directory, BootId::read()?);
         let (mut record, found) = RunRecord::open(&directory.join("record"), boot)?;
+        report_broken("the run record", &found, troubles);
+        let (kept, found) = Kept::open(&directory.join("kept"), boot)?;
+        report_broken("what an earlier process kept of conditions and grace periods", &found, troubles);
         let stopped = StoppedProcesses::open(&directory.join(STOPPED), boot)?;
-        if let Found::Broken { aside, why } = found {
-            troubles.push(format!("the run record could not be used ({why}); it is kept as {}", aside.display()));
-        }
         if !record.is_locked() {
             troubles.push("the run record is not locked in memory: writing to it may have to wait for a disk".into());
         }
@@ -62,7 +66,39 @@ impl Past {
         let [thawed, continued, failed, kills] = [before.thawed.len(), continued, failed, before.kills.len()]
             .map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         let counts = (thawed, continued, failed, kills);
-        Ok(Self { record, stopped, left, kills: before.kills, counts: (counts != (0, 0, 0, 0)).then_some(counts) })
+        Ok(Self {
+            record,
+            kept,
+            stopped,
+            left,
+            kills: before.kills,
+            counts: (counts != (0, 0, 0, 0)).then_some(counts),
+        })
+    }
+}
+
+/// Which pods an earlier process was told to protect, and where that is written from now on.
+pub(super) fn protections(
+    configuration: &Configuration,
+    troubles: &mut Vec<String>,
+) -> anyhow::Result<(Protections, Protected)> {
+    let protections = Protections::new(&configuration.machine.state_directory, BootId::read()?);
+    let protected = match protections.read() {
+        Ok((protected, found)) => {
+            report_broken("what an earlier process wrote of pods that are protected", &found, troubles);
+            protected
+        }
+        Err(error) => {
+            troubles.push(format!("pods that an earlier process was told to protect are not known: {error}"));
+            Protected::default()
+        }
+    };
+    Ok((protections, protected))
+}
+
+fn report_broken(what: &str, found: &Found, troubles: &mut Vec<String>) {
+    if let Found::Broken { aside, why } = found {
+        troubles.push(format!("{what} could not be used ({why}); it is in {}", aside.display()));
     }
 }
 
@@ -111,6 +147,7 @@ pub(super) fn enforcer(
     let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
     Ok(Enforcer {
         record: past.record,
+        kept: past.kept,
         brakes: Brakes::with_capacity(limits, MAX_ACTIONS, Arc::new(past.stopped)),
         kills,
         doubtful,

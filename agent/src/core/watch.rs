@@ -18,6 +18,7 @@
 //! - [`enforcement`], [`freezing`], [`reclaiming`]: what is done to cgroups, and the results that come back.
 //! - [`reporting`]: the records, and which plan is reported.
 //! - [`switching`]: the kill switch.
+//! - [`keeping`]: what the next core goes on with.
 
 mod arming;
 mod deciding;
@@ -26,6 +27,7 @@ mod enforcement;
 mod figures;
 mod folding;
 mod freezing;
+mod keeping;
 mod reclaiming;
 mod reporting;
 mod resting;
@@ -195,6 +197,7 @@ impl Watch {
         self.sampler.remember_stall(now);
         self.read_task_limit();
         self.sample(&Trigger::of(Cause::Timer, now));
+        self.judge_disks(now);
         self.reporting.publish();
     }
 

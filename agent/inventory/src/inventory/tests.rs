@@ -9,11 +9,22 @@ use std::path::Path;
 struct Sent {
     updates: Vec<Update>,
     troubles: HashMap<&'static str, String>,
+    /// What was written of protections, with how many updates had been sent before, and which pods were gone.
+    written: Vec<(Vec<Uid>, usize, Vec<Uid>)>,
+    /// Nothing can be written.
+    is_full: bool,
 }
 
 impl Sink for Sent {
     fn update(&mut self, update: Update) {
         self.updates.push(update);
+    }
+
+    fn protect(&mut self, protected: &HashMap<Uid, Critical>, gone: &[Uid]) -> bool {
+        let mut uids: Vec<_> = protected.keys().copied().collect();
+        uids.sort_unstable();
+        self.written.push((uids, self.updates.len(), gone.to_vec()));
+        !self.is_full
     }
 
     fn trouble(&mut self, tried: &'static str, text: Option<String>) {
@@ -341,4 +352,75 @@ fn all_pods_are_a_slice_with_the_limit_that_their_cgroup_has_now() {
     assert_eq!(capacity(false, &mut inventory).0, Some(7000));
     fs::remove_dir_all(tree.path().join("kubepods.slice")).expect("writable");
     assert_eq!((capacity(true, &mut inventory).0, capacity(true, &mut inventory).1), (None, nowhere));
+}
+
+/// The UID in the path of the pod of this number.
+fn pod(number: u8) -> (Uid, String) {
+    let name = format!("kubepods/burstable/pod0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8{number:02x}");
+    (Uid(0x0a1b_2c3d_4e5f_6071_8293_a4b5_c6d7_e800 | u128::from(number)), name)
+}
+
+fn said(uid: Uid, critical: Option<Critical>) -> PodMessage {
+    PodMessage::Pod(crate::PodFacts { uid, critical, ..crate::PodFacts::default() })
+}
+
+fn with_pods(tree: &Path, numbers: &[u8]) -> Inventory {
+    for folder in ["kubepods", "kubepods/burstable"] {
+        cgroup(tree, folder, 0);
+    }
+    for number in numbers {
+        cgroup(tree, &pod(*number).1, 5);
+    }
+    let mut inventory = inventory(tree, 9);
+    inventory.config.patterns.pods = Some(crate::PodRoot::default());
+    inventory
+}
+
+#[test]
+fn what_is_protected_is_written_before_it_has_any_effect_and_once() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    let ((critical, name), (other, _)) = (pod(1), pod(2));
+    let (mut inventory, mut sent) = (with_pods(tree.path(), &[1, 2]), Sent::default());
+    inventory.discover(&mut sent);
+    sent.updates.clear();
+    let complete = PodMessage::Complete;
+    let all = [said(critical, Some(Critical::Priority)), said(other, None), complete];
+    inventory.learn(all.into_iter(), &mut sent);
+    assert_eq!(sent.written, [(vec![critical], 0, vec![])], "nothing was sent before");
+    assert_eq!(sent.updates.len(), 2);
+    inventory.learn([said(critical, None), complete].into_iter(), &mut sent);
+    inventory.discover(&mut sent);
+    assert_eq!(sent.written.len(), 1, "nothing is new of it");
+    fs::remove_dir_all(tree.path().join(name)).expect("writable");
+    inventory.discover(&mut sent);
+    assert_eq!(sent.written.pop().map(|(uids, _, gone)| (uids, gone)), Some((vec![], vec![critical])));
+}
+
+#[test]
+fn what_could_not_be_written_is_tried_again() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    let (critical, _) = pod(1);
+    let (mut inventory, mut sent) = (with_pods(tree.path(), &[1]), Sent { is_full: true, ..Sent::default() });
+    inventory.discover(&mut sent);
+    inventory.learn([said(critical, Some(Critical::Priority))].into_iter(), &mut sent);
+    sent.is_full = false;
+    inventory.refresh(false, &mut sent);
+    inventory.refresh(false, &mut sent);
+    assert_eq!(sent.written.len(), 2);
+}
+
+#[test]
+fn a_protection_of_an_earlier_process_holds_whatever_is_said_and_a_new_pod_is_believed() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    let ((critical, _), (other, _)) = (pod(1), pod(2));
+    let (mut inventory, mut sent) = (with_pods(tree.path(), &[1, 2]), Sent::default());
+    inventory.take_over(HashMap::from([(critical, Critical::Priority)]));
+    inventory.discover(&mut sent);
+    inventory.learn([said(critical, None), said(other, None), PodMessage::Complete].into_iter(), &mut sent);
+    let protected = |uid: Uid| {
+        let of_uid = inventory.known.values().find_map(|known| known.pod.filter(|(pod, _)| pod.uid == uid));
+        of_uid.map(|(pod, _)| pod.protected)
+    };
+    assert_eq!((protected(critical), protected(other)), (Some(Some(Why::Critical)), Some(None)));
+    assert_eq!(sent.written, [], "it is written already");
 }

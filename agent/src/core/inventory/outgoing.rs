@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use plimsoll_inventory::{DiskReading, Sink, Update};
 use plimsoll_node::cgroup::Handle;
+use plimsoll_policy::Uid;
 use plimsoll_state::queue::Producer;
+use plimsoll_state::{Protected, Protections};
 use plimsoll_units::CgroupId;
 
 use super::wake;
@@ -39,6 +41,8 @@ pub(in crate::core) struct Outgoing {
     /// Made readable when there are news.
     wake: OwnedFd,
     queue: Producer,
+    /// Where it is written which pods are protected; absent where pods are not known.
+    protections: Option<Protections>,
     is_unpublished: bool,
     /// The last text of each trouble, so that it is reported once.
     troubles: HashMap<&'static str, String>,
@@ -50,8 +54,9 @@ impl Outgoing {
         returned: rtrb::Consumer<Arc<Handle>>,
         wake: OwnedFd,
         queue: Producer,
+        protections: Option<Protections>,
     ) -> Self {
-        Self { news, returned, wake, queue, is_unpublished: false, troubles: HashMap::new() }
+        Self { news, returned, wake, queue, protections, is_unpublished: false, troubles: HashMap::new() }
     }
 
     /// Wakes the watching thread and the reporter, each if there is something for it.
@@ -90,6 +95,15 @@ impl Outgoing {
 impl Sink for Outgoing {
     fn update(&mut self, update: Update) {
         self.send(News::Table(update));
+    }
+
+    fn protect(&mut self, protected: &Protected, gone: &[Uid]) -> bool {
+        let Some(protections) = &self.protections else { return true };
+        let written = protections.write(protected, gone);
+        let why = |error| format!("the next core will not know that pods are protected: {error}");
+        let is_written = written.is_ok();
+        self.trouble("protections", written.err().map(why));
+        is_written
     }
 
     /// Reported once until another text comes for the same, or it worked again.

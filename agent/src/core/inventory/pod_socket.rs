@@ -151,6 +151,10 @@ mod tests {
     impl Sink for Said {
         fn update(&mut self, _: plimsoll_inventory::Update) {}
 
+        fn protect(&mut self, _: &plimsoll_state::Protected, _: &[plimsoll_policy::Uid]) -> bool {
+            true
+        }
+
         fn trouble(&mut self, tried: &'static str, text: Option<String>) {
             self.0.extend(text.map(|_| tried));
         }

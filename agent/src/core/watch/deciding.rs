@@ -125,6 +125,7 @@ impl Watch {
         if may_rest && self.all_stay() {
             self.resting.begin(&self.scopes, trigger.awake);
         }
+        self.keep();
         self.cost = monotonic().since(sample.taken);
         self.report_sampled();
     }

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use plimsoll_inventory::{DiskReading, DiskRole};
 use plimsoll_policy::kubelet::{Condition, DiskLayout, FsStats, NodeStats, Readings};
-use plimsoll_policy::{Config as Policy, Observation, Plan, Reclaimed, State, Why, decide};
+use plimsoll_policy::{Config as Policy, Keep, Kept, Observation, Plan, Reclaimed, State, Why, decide};
 use plimsoll_units::MonotonicNs;
 
 use super::Watch;
@@ -34,6 +34,11 @@ pub(in crate::core) struct Disks {
     readings: [Option<DiskReading>; DiskRole::ALL.len()],
     /// The last reclaim that a plan asked for. None is done here yet, so that each ends at once.
     reclaimed: Option<Reclaimed>,
+    /// Of which disks there were figures at the last turn.
+    read: [bool; DiskRole::ALL.len()],
+    /// Of which ones the core before this one had figures, and until when they are awaited: until then nothing is judged,
+    /// so that none counts as absent that was not sent to this core yet.
+    awaited: Option<([bool; DiskRole::ALL.len()], MonotonicNs)>,
     /// When the thresholds are judged next; absent until there was a figure.
     due: Option<MonotonicNs>,
     /// What was reported last, and when.
@@ -79,10 +84,47 @@ impl Disks {
             plan: Plan::with_capacity(&policy, 0, 0),
             policy,
             readings: [None; DiskRole::ALL.len()],
+            read: [false; DiskRole::ALL.len()],
+            awaited: None,
             reclaimed: None,
             due: None,
             reported: None,
         }
+    }
+
+    /// What the next core goes on with.
+    pub(super) fn keep(&self) -> (Keep<'_>, [bool; DiskRole::ALL.len()]) {
+        (self.state.keep(&self.policy, false), self.awaited.map_or(self.read, |(awaited, _)| awaited))
+    }
+
+    /// Goes on with what the core before this one has kept, if it is of the same thresholds.
+    pub(super) fn resume(&mut self, kept: Kept, read: [bool; DiskRole::ALL.len()], now: MonotonicNs) {
+        let Some(state) = State::resume(kept, &self.policy, 0, now) else { return };
+        self.state = state;
+        if read.contains(&true) || self.has_pressure() {
+            (self.awaited, self.due) = (Some((read, now.after(MAX_AGE))), Some(now));
+        }
+    }
+
+    /// As of the last turn.
+    fn has_pressure(&self) -> bool {
+        self.state.conditions().has(Condition::DiskPressure)
+    }
+
+    /// Whether figures are still to come that the core before this one had.
+    fn awaits(&mut self, now: MonotonicNs) -> bool {
+        let fresh = DiskRole::ALL.map(|role| self.fresh(role, now).is_some());
+        let is_due = |(awaited, until): &mut ([bool; DiskRole::ALL.len()], MonotonicNs)| {
+            now > *until || awaited.iter().zip(fresh).all(|(is_awaited, is_fresh)| !is_awaited || is_fresh)
+        };
+        self.awaited.take_if(is_due);
+        self.awaited.is_some()
+    }
+
+    /// What was reported last, if anything was.
+    #[cfg(test)]
+    pub(super) fn reported_pressure(&self) -> Option<bool> {
+        self.reported.map(|(reported, _)| reported.has_pressure)
     }
 
     /// Takes a figure in. One from the future is of now.
@@ -100,12 +142,17 @@ impl Disks {
         Some(reading.stats())
     }
 
-    /// Holds the figures against the thresholds, if that is due, and reports what came of it.
-    fn judge(&mut self, now: MonotonicNs, reporting: &mut Reporting) {
+    /// Holds the figures against the thresholds, if that is due, and reports what came of it. Gives whether it was due.
+    fn judge(&mut self, now: MonotonicNs, reporting: &mut Reporting) -> bool {
         if self.due.is_none_or(|due| now < due) {
-            return;
+            return false;
         }
         self.due = Some(now.after(PACE));
+        if self.awaits(now) {
+            let nothing = Reported::of(&self.plan, [false; DiskRole::ALL.len()]);
+            self.report(Reported { has_pressure: self.has_pressure(), ..nothing }, now, reporting);
+            return true;
+        }
         let fresh = DiskRole::ALL.map(|role| self.fresh(role, now));
         let [node_fs, image_fs, container_fs] = fresh;
         let readings = Readings::of(&NodeStats { node_fs, image_fs, container_fs, ..NodeStats::default() });
@@ -121,7 +168,9 @@ impl Disks {
         if let Some(order) = self.plan.reclaim() {
             self.reclaimed = Some(Reclaimed { order: order.order, at: stats_time(now) });
         }
-        self.report(Reported::of(&self.plan, fresh.map(|fs| fs.is_some())), now, reporting);
+        self.read = fresh.map(|fs| fs.is_some());
+        self.report(Reported::of(&self.plan, self.read), now, reporting);
+        true
     }
 
     /// Reports what has changed, or was not reported for long: the thresholds first, then the condition.
@@ -151,7 +200,9 @@ impl Disks {
 impl Watch {
     /// Judges the disks where that is due.
     pub(super) fn judge_disks(&mut self, now: MonotonicNs) {
-        self.disks.judge(now, &mut self.reporting);
+        if self.disks.judge(now, &mut self.reporting) {
+            self.keep();
+        }
     }
 }
 
@@ -260,6 +311,87 @@ mod tests {
         judge.disks.learn(future, judge.now);
         assert_eq!(judge.after(SECOND * 30).last(), Some(&format!("true {read}")));
         assert_eq!(judge.after(SECOND), [format!("true {absent}")], "a time to come is now");
+    }
+
+    impl Judge {
+        /// The core is killed, and another one begins so much later, to which no figure was sent yet.
+        fn restarts(&mut self, after: Duration) {
+            let (kept, read) = self.disks.keep();
+            let mut room = [0; 4096];
+            let kept = postcard::to_slice(&kept, &mut room).expect("there is room");
+            let kept = postcard::from_bytes(kept).expect("it can be read");
+            let mut next = Disks::new(self.disks.policy.clone());
+            self.now = self.now.after(after);
+            next.resume(kept, read, self.now);
+            self.disks = next;
+        }
+    }
+
+    #[test]
+    fn pressure_lasts_over_a_restart_until_its_transition_period_is_over() {
+        for policy in EvictionPolicy::ALL {
+            let mut judge = Judge::new(&format!(
+                "evictionPolicy: {policy}\nevictionHard: {{nodefs.available: \"100\"}}\n\
+                 evictionPressureTransitionPeriod: 40s\n"
+            ));
+            judge.reads(DiskRole::Node, 99);
+            judge.after(SECOND);
+            judge.reads(DiskRole::Node, 500);
+            judge.after(SECOND * 2);
+            judge.restarts(SECOND * 10);
+            assert_eq!(judge.after(Duration::ZERO), ["true [false, false, false]"], "{policy}: no figure is there yet");
+            assert_eq!(judge.after(SECOND * 2), [""; 0], "{policy}");
+            judge.reads(DiskRole::Node, 500);
+            assert_eq!(judge.after(SECOND), ["true [true, false, false]"], "{policy}");
+            // It was crossed last 15 s before.
+            assert_eq!(judge.after(SECOND * 24), [""; 0], "{policy}");
+            assert_eq!(judge.after(SECOND), ["false [true, false, false]"], "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_grace_goes_on_over_a_restart_and_what_is_not_sent_again_is_absent_after_a_while() {
+        let mut judge = Judge::new(
+            "evictionHard: {nodefs.available: \"1\"}\n\
+             evictionSoft: {imagefs.available: \"100\", nodefs.available: \"100\"}\n\
+             evictionSoftGracePeriod: {imagefs.available: 20s, nodefs.available: 20s}\n",
+        );
+        judge.reads(DiskRole::Image, 99);
+        judge.reads(DiskRole::Node, 99);
+        assert_eq!(judge.after(SECOND).len(), 3);
+        judge.restarts(SECOND * 12);
+        judge.reads(DiskRole::Node, 99);
+        assert_eq!(judge.after(SECOND), ["true [false, false, false]"], "imagefs is still to be read");
+        judge.restarts(SECOND);
+        judge.reads(DiskRole::Node, 99);
+        judge.reads(DiskRole::Image, 99);
+        let expected = ["imagefs.available crossed", "nodefs.available crossed", "true [true, true, false]"];
+        assert_eq!(sorted(judge.after(SECOND)), expected);
+        assert_eq!(judge.after(SECOND * 4), [""; 0]);
+        let expected = ["imagefs.available met", "nodefs.available met", "true [true, true, false]"];
+        assert_eq!(sorted(judge.after(SECOND)), expected, "20 s after they were crossed");
+        judge.restarts(SECOND);
+        judge.reads(DiskRole::Node, 99);
+        assert_eq!(judge.after(SECOND * 29), ["true [false, false, false]"]);
+        judge.reads(DiskRole::Node, 99);
+        let expected = ["nodefs.available met", "true [true, false, false]"];
+        assert_eq!(judge.after(SECOND * 2), expected, "there was no figure of imagefs for 30 s");
+    }
+
+    fn sorted(mut lines: Vec<String>) -> Vec<String> {
+        lines.sort_unstable();
+        lines
+    }
+
+    #[test]
+    fn other_thresholds_on_disks_begin_anew() {
+        let mut judge = Judge::new("evictionHard: {nodefs.available: \"100\"}\n");
+        judge.reads(DiskRole::Node, 99);
+        judge.after(SECOND);
+        judge.disks.policy = Judge::new("evictionHard: {nodefs.available: \"101\"}\n").disks.policy;
+        judge.restarts(SECOND);
+        assert_eq!(judge.after(SECOND), [""; 0]);
+        assert!(judge.disks.due.is_none());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::kubelet::AT_ONCE_SECONDS;
 use plimsoll_policy::{Action, Key, Scope};
-use plimsoll_state::Record as RunRecord;
+use plimsoll_state::{Kept, Record as RunRecord};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::Consumer;
 
@@ -48,6 +48,8 @@ pub(super) enum KillOutcome {
 /// Brakes, kills and the workers, where this agent acts. Without it, plans are only reported.
 pub(in crate::core) struct Enforcer {
     pub(in crate::core) record: RunRecord,
+    /// What the next core goes on with.
+    pub(in crate::core) kept: Kept,
     pub(in crate::core) brakes: Brakes,
     pub(in crate::core) kills: Kills,
     /// Kills that an earlier process had perhaps not done: decided about again where the victim does not empty.

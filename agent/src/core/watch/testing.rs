@@ -22,7 +22,7 @@ use plimsoll_policy::{Config as Policy, Key, Scope, SliceId, SliceSet, SliceThre
 use plimsoll_sense::{Polling, Source};
 use plimsoll_state::heartbeat::{self, Heart};
 use plimsoll_state::queue;
-use plimsoll_state::{Record as RunRecord, StoppedProcesses};
+use plimsoll_state::{Kept, Record as RunRecord, StoppedProcesses};
 use plimsoll_units::{Bytes, MonotonicNs};
 use rustix::event::epoll;
 use std::fs;
@@ -77,8 +77,10 @@ impl Scene {
         let tree = tempfile::tempdir().expect("a temporary directory");
         let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
         let stopped = StoppedProcesses::open(&tree.path().join("stopped"), BootId([1; 16])).expect("writable");
+        let (kept, _) = Kept::open(&tree.path().join("kept"), BootId([1; 16])).expect("writable");
         let enforcer = Enforcer {
             record,
+            kept,
             brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, Arc::new(stopped)),
             kills: Kills::with_capacity(
                 KillLimits { patience: PATIENCE, pause: Duration::MAX, ..KillLimits::default() },
