@@ -65,6 +65,10 @@ pub(crate) struct Settings {
     pub(crate) pod_facts: Option<PathBuf>,
     /// The kubelet's directory, if it is named, and the hard threshold on its file system, in bytes.
     pub(crate) node_disk: Option<(Option<PathBuf>, u64)>,
+    /// A soft threshold on it, in bytes, and its grace period.
+    pub(crate) soft_node_disk: Option<(u64, &'static str)>,
+    /// How long `DiskPressure` lasts after it, where a threshold is on a disk.
+    pub(crate) pressure_transition: &'static str,
     /// Where it writes a trace, if it does.
     pub(crate) trace: Option<PathBuf>,
     /// Where it listens; each agent of a test has its own.
@@ -93,6 +97,8 @@ impl Settings {
             node_config: None,
             pod_facts: None,
             node_disk: None,
+            soft_node_disk: None,
+            pressure_transition: "5s",
             trace: None,
             port: 10_350,
             container: false,
@@ -154,10 +160,16 @@ impl Settings {
 ",
         );
         if let Some((root, _)) = &self.node_disk {
-            yaml.insert_str(0, "evictionPressureTransitionPeriod: 5s\n");
+            yaml.insert_str(0, &format!("evictionPressureTransitionPeriod: {}\n", self.pressure_transition));
             if let Some(root) = root {
                 let _ = writeln!(yaml, "  kubeletRoot: {}", root.display());
             }
+        }
+        if let Some((bytes, grace)) = self.soft_node_disk {
+            let soft = format!(
+                "evictionSoft: {{nodefs.available: \"{bytes}\"}}\nevictionSoftGracePeriod: {{nodefs.available: {grace}}}\n"
+            );
+            yaml.insert_str(0, &soft);
         }
         if let Some(policy) = self.eviction_policy {
             yaml.insert_str(0, &format!("evictionPolicy: {policy}\n"));

@@ -134,3 +134,102 @@ pub(crate) fn pressure() -> Result<()> {
     drop(disk);
     Ok(())
 }
+
+/// A time of the log, in nanoseconds of the monotonic clock.
+type Nanoseconds = u64;
+
+/// A soft threshold and the condition, as the log has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    /// Crossed since then, and whether its grace is over.
+    Crossed(Nanoseconds, bool),
+    Above,
+    /// Whether there is pressure, and when.
+    Pressure(bool, Nanoseconds),
+}
+
+fn said_of_soft(scene: &Scene) -> Vec<Said> {
+    let of = |line: &serde_json::Value| {
+        if line["condition"] == "DiskPressure" {
+            return Some(Said::Pressure(line["status"].as_bool()?, line["at_ns"].as_u64()?));
+        }
+        if line["signal"] != "nodefs.available" || line["threshold"] != SOFT * MIB {
+            return None;
+        }
+        Some(line["since_ns"].as_u64().map_or(Said::Above, |since| Said::Crossed(since, line["is_met"] == true)))
+    };
+    scene.agent.lines().iter().filter_map(of).collect()
+}
+
+/// What the log says first for which `find` gives anything, once it does, and when the next report of the condition was.
+fn await_soft<T>(scene: &Scene, what: &str, find: impl Fn(Said) -> Option<T>) -> Result<(T, Nanoseconds)> {
+    let mut found = None;
+    wait_for(what, LONG, || {
+        let said = said_of_soft(scene);
+        let place = said.iter().position(|it| find(*it).is_some());
+        found = place.and_then(|place| {
+            let at = said[place..].iter().find_map(|it| if let Said::Pressure(_, at) = it { Some(*at) } else { None });
+            Some((find(said[place])?, at?))
+        });
+        Ok(found.is_some())
+    })
+    .with_context(|| format!("{:?}; the log ends with: {}", said_of_soft(scene), tail(&scene.agent.text())))?;
+    found.context(what.to_owned())
+}
+
+fn kill_core(scene: &mut Scene) -> Result<()> {
+    let before = scene.agent.text().matches("armed with source").count();
+    kill_process(scene.agent.process("core")?, Signal::KILL)?;
+    wait_for("the core is started again", PATIENCE, || {
+        Ok(scene.agent.text().matches("armed with source").count() > before)
+    })
+}
+
+/// The soft threshold, in MiB, and its grace period as well as the transition period.
+const SOFT: u64 = 32;
+const PERIOD: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(90);
+
+/// The core is killed in the middle of a grace period, and of a transition period: both end when they had to.
+pub(crate) fn periods_outlive_the_core() -> Result<()> {
+    fs::create_dir_all(ROOT)?;
+    let disk = Mounted::of(c"size=64M")?;
+    let mut scene = Scene::set_with(ROOM, |settings| {
+        settings.node_disk = Some((Some(ROOT.into()), THRESHOLD * MIB));
+        settings.soft_node_disk = Some((SOFT * MIB, "30s"));
+        settings.pressure_transition = "30s";
+    })?;
+    await_metric(&scene, "plimsoll_disk_pressure 0")?;
+    let period = u64::try_from(PERIOD.as_nanos())?;
+    let file = Path::new(ROOT).join("full");
+    fs::write(&file, vec![1; usize::try_from(40 * MIB)?])?;
+    let crossed = |it| if let Said::Crossed(since, false) = it { Some(since) } else { None };
+    let (since, _) = await_soft(&scene, "the soft threshold is crossed", crossed)?;
+    std::thread::sleep(PERIOD / 2);
+    scene.agent.empty_log()?;
+    kill_core(&mut scene)?;
+    let met = |it| if let Said::Crossed(since, true) = it { Some(since) } else { None };
+    let (again, at) = await_soft(&scene, "the grace is over", met)?;
+    let said = said_of_soft(&scene);
+    ensure!(again == since, "the grace began anew: at {again}, not at {since}: {said:?}");
+    let took = at - since;
+    ensure!((period..period * 3 / 2).contains(&took), "the grace lasted for {took} ns: {said:?}");
+    let is_over = |it: &Said| matches!(it, Said::Pressure(false, _));
+    ensure!(!said.iter().any(is_over), "the condition was over for a while: {said:?}");
+    scene.agent.empty_log()?;
+    fs::remove_file(&file)?;
+    let above = |it| (it == Said::Above).then_some(());
+    let ((), above) = await_soft(&scene, "the disk is above its thresholds", above)?;
+    kill_core(&mut scene)?;
+    let over = |it| if let Said::Pressure(false, at) = it { Some(at) } else { None };
+    let (over, _) = await_soft(&scene, "the condition is over", over)?;
+    let said = said_of_soft(&scene);
+    // It counts from the last figure below the threshold: disks that are short are read each second.
+    let slack = 5_000_000_000;
+    let took = over - above;
+    ensure!((period - slack..period + 2 * slack).contains(&took), "the condition lasted for {took} ns: {said:?}");
+    ensure!(scene.agent.killed() == 0, "workloads were evicted: {}", scene.agent.text());
+    scene.end()?;
+    drop(disk);
+    Ok(())
+}

@@ -231,3 +231,40 @@ pub(crate) fn bounded_together() -> Result<()> {
     }
     scene.end()
 }
+
+/// Where the core is killed, and what reports on pods reports to the next one that a critical pod is none, that pod is not
+/// evicted. Another one is, as soon as the next core knows the pods.
+pub(crate) fn protection_outlives_the_core() -> Result<()> {
+    let resources = json!({"requests": {"memory": "16Mi"}, "limits": {"memory": "1Gi"}});
+    let mut critical = Pod::create("burstable", 1, 2_000_001_000, &resources)?;
+    let other = Pod::create("burstable", 2, 0, &resources)?;
+    let mut holders = [critical.holds(24)?, other.holds(8)?];
+    write_facts(&json!({"items": [&critical.facts, &other.facts]}).to_string())?;
+    let mut scene = Scene::set_with(ROOM, |settings| settings.pod_facts = Some(FACTS.into()))?;
+    let knows = |scene: &Scene| {
+        wait_for("pods are known", PATIENCE, || Ok(scene.agent.text().contains("2 pods are known")))
+            .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))
+    };
+    knows(&scene)?;
+    expect_spared(&mut scene, &critical).context("by the first core")?;
+    // The one that runs never reads the new file, so that no core is sent it beside the old one.
+    let services = scene.agent.process("services")?;
+    kill_process(services, Signal::STOP)?;
+    scene.agent.empty_log()?;
+    critical.facts["spec"]["priority"] = json!(0);
+    write_facts(&json!({"items": [&critical.facts, &other.facts]}).to_string())?;
+    kill_process(scene.agent.process("core")?, Signal::KILL)?;
+    kill_process(services, Signal::KILL)?;
+    knows(&scene)?;
+    wait_for("the next core runs", PATIENCE, || Ok(scene.agent.text().contains("armed with source")))?;
+    let mut hog = Hog::start("anon", other.container.path(), HOG, &["--hold", "60"])?;
+    let [of_critical, of_other] = &mut holders;
+    scene.expect_killed(&mut hog, &other.cgroup).context("the next core knows the pods")?;
+    of_other.wait()?;
+    memory_is_back(&scene)?;
+    expect_spared(&mut scene, &critical).context("by the next core")?;
+    ensure!(of_critical.try_wait()?.is_none(), "the critical pod was evicted: {}", scene.agent.text());
+    of_critical.kill()?;
+    of_critical.wait()?;
+    scene.end()
+}
