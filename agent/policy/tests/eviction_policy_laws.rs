@@ -651,7 +651,9 @@ laws! {
         config in ours(), world in world(), mut steps in steps()
     ) {
         // What was crossed when a process ended counts as crossed until the next one begins, also without statistics.
-        steps.iter_mut().for_each(|step| step.has_statistics = true);
+        for step in &mut steps {
+            step.has_statistics = true;
+        }
         // Whether pages came back from swap since the last turn is not known in the first one of a process.
         let config = Config { swap: None, ..config };
         let in_another = |has_taken: bool| {

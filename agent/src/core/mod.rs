@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_act::Worker;
 use plimsoll_config::{Configuration, SourceChoice, WatchedSlice};
-use plimsoll_inventory::{Inventory, Patterns, PodRoot, Protected, SLOTS, SlicePlace};
+use plimsoll_inventory::{Patterns, PodRoot, Protected, SLOTS, SlicePlace};
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
@@ -143,12 +143,12 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let most = most_workloads(counts_tasks(&configuration));
     let places = most + OTHER_UPDATES;
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
-    let machine = machine()?;
+    let (machine, has_events) = (machine()?, names_cgroups(&*source));
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
-    let protections = pod_root_of_known(&configuration).map(|_| past::protections(&configuration, &mut troubles));
-    let (protections, protected_pods) = protections.transpose()?.unzip();
+    let config = inventory_config(&configuration, &root, protected, brakes_in_kernel, most)?;
+    let (inventory, protections) = past::inventory(config, &configuration, &mut troubles)?;
     let mut inventory = inventory::Thread {
-        inventory: Inventory::new(inventory_config(&configuration, &root, protected, brakes_in_kernel, most)?),
+        inventory,
         outgoing: Outgoing::new(give, returned, news.try_clone()?, slow_queue, protections),
         health: source.health_reader(),
         packet_rings: source.packet_rings(),
@@ -163,8 +163,6 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
         has_events: names_cgroups(&*source),
     };
-    // Before anything that others say of pods is believed.
-    inventory.inventory.take_over(protected_pods.unwrap_or_default());
     inventory.first();
     start.workloads = lap(now);
 
@@ -173,7 +171,6 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.lock = lap(now);
 
     let undone = past.as_ref().and_then(|past| past.counts);
-    let kept = past.as_ref().map(|past| past.kept.bytes()).unwrap_or_default();
     // One that shadows hands it to the thread that takes over.
     let (writer, enforcer) = match past {
         Some(past) => (None, Some(enforcer(&configuration, past, &root, writer, &news, &mut troubles)?)),
@@ -198,9 +195,6 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         disks: Disks::new(configuration.disk_policy()),
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
-    if let Err(error) = watch.resume(&kept, monotonic()) {
-        troubles.push(format!("what an earlier process kept of conditions and grace periods cannot be read: {error}"));
-    }
     // Before it waits for what others write. Where it cannot be had, the core does without.
     if let Err(error) = system_calls::filter_core() {
         troubles.push(error.to_string());

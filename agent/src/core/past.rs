@@ -7,20 +7,19 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
 use plimsoll_config::{BrakeMode, Configuration};
+use plimsoll_inventory::{Inventory, is_monitor};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{self, page_bytes};
 use plimsoll_node::process;
 use plimsoll_sense::stopped::{self, StoppedRecord};
-use plimsoll_state::{
-    Entry, Found, Kept, PendingKill, Protected, Protections, Record as RunRecord, StoppedProcesses, thaw, undo,
-};
+use plimsoll_state::{Entry, Found, Kept, PendingKill, Protections, Record as RunRecord, StoppedProcesses, thaw, undo};
 use plimsoll_units::{Bytes, CgroupId};
 
 use super::resume::Resumer;
 use super::watch::{Enforcer, FIGURES};
-use super::{JOBS, STOPPED};
+use super::{JOBS, STOPPED, pod_root_of_known};
 
 /// Brakes and kills at a time: as many as the run record has room for.
 pub(super) const MAX_ACTIONS: usize = 32;
@@ -31,7 +30,7 @@ const NO_WORKER: &str = "cannot start a worker thread";
 pub(super) struct Past {
     record: RunRecord,
     /// What it kept for the next one.
-    pub(super) kept: Kept,
+    kept: Kept,
     /// Processes that were stopped one by one.
     stopped: StoppedProcesses,
     /// Kills that are waited for.
@@ -77,23 +76,26 @@ impl Past {
     }
 }
 
-/// Which pods an earlier process was told to protect, and where that is written from now on.
-pub(super) fn protections(
+/// An inventory that goes on with the protections of an earlier process, before it is told anything of pods, and where
+/// they are written from now on; where pods are not known, without.
+pub(super) fn inventory(
+    config: plimsoll_inventory::Config,
     configuration: &Configuration,
     troubles: &mut Vec<String>,
-) -> anyhow::Result<(Protections, Protected)> {
+) -> anyhow::Result<(Inventory, Option<Protections>)> {
+    let mut inventory = Inventory::new(config);
+    if pod_root_of_known(configuration).is_none() {
+        return Ok((inventory, None));
+    }
     let protections = Protections::new(&configuration.machine.state_directory, BootId::read()?);
-    let protected = match protections.read() {
+    match protections.read() {
         Ok((protected, found)) => {
             report_broken("what an earlier process wrote of pods that are protected", &found, troubles);
-            protected
+            inventory.take_over(protected);
         }
-        Err(error) => {
-            troubles.push(format!("pods that an earlier process was told to protect are not known: {error}"));
-            Protected::default()
-        }
-    };
-    Ok((protections, protected))
+        Err(error) => troubles.push(format!("pods that an earlier process was told to protect are not known: {error}")),
+    }
+    Ok((inventory, Some(protections)))
 }
 
 fn report_broken(what: &str, found: &Found, troubles: &mut Vec<String>) {

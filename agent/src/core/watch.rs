@@ -189,10 +189,11 @@ impl Watch {
         }
     }
 
-    /// Samples for the first time and arms the thresholds.
+    /// Goes on with what the core before this one has kept, samples for the first time and arms the thresholds.
     pub(super) fn begin(&mut self) {
         self.take_updates();
         let now = monotonic();
+        self.resume(now);
         self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
         self.sampler.remember_stall(now);
         self.read_task_limit();

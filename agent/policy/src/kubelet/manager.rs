@@ -3,17 +3,19 @@
 //! A turn has one part, or two: where disks can be cleaned before anything is evicted, [`decide`] asks for that
 //! ([`Outcome::Reclaim`]), and [`after_reclaim`] goes on with what was read after it.
 
+mod kept;
+
 use super::limits::{Limit, over_limit};
 use super::pod::Manages;
 use super::ranking::{DiskLayout, Ranked, Verdict, rank};
 use super::reclaim::Reclaim;
 use super::signals::{Condition, Readings, Resource};
 use super::threshold::{Origin, Threshold};
-use crate::kept::Observed;
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
+
+pub(crate) use kept::Kept;
 
 /// Seconds for an orderly end where there is no time for one (`immediateEvictionGracePeriodSeconds`).
 pub const AT_ONCE_SECONDS: i64 = 1;
@@ -117,38 +119,7 @@ impl State {
     }
 }
 
-/// What of it outlives the process that decides.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Kept<'a> {
-    watched: Cow<'a, [Watched]>,
-    observed: [Option<Observed>; Condition::ALL.len()],
-}
-
 impl State {
-    /// To be serialised.
-    pub(crate) fn keep(&self, config: &Config) -> Kept<'_> {
-        let crossed = self.watched.iter().map(|watched| watched.since.is_some());
-        let conditions = config.thresholds.iter().map(|threshold| threshold.signal.condition());
-        Kept {
-            watched: Cow::Borrowed(&self.watched),
-            observed: Observed::each(crossed.zip(conditions), self.last_observed),
-        }
-    }
-
-    /// A new one that goes on with what another process kept. `None`: it is of another configuration.
-    pub(crate) fn resumed(kept: &Kept<'_>, config: &Config, now: MonotonicNs) -> Option<Self> {
-        let mut state = Self::new(config);
-        if kept.watched.len() != state.watched.len() {
-            return None;
-        }
-        for (own, kept) in state.watched.iter_mut().zip(kept.watched.iter()) {
-            *own = Watched { since: kept.since.map(|since| since.min(now)), ..*kept };
-        }
-        state.last_observed = Observed::last(kept.observed, now);
-        state.conclude(config.pressure_transition, now);
-        Some(state)
-    }
-
     /// With a period of zero none is ever reported, not even one that is met right now (`nodeConditionsObservedSince`).
     fn conclude(&mut self, transition: Duration, now: MonotonicNs) {
         self.conditions.0 = self.last_observed.map(|last| last.is_some_and(|last| now.since(last) < transition));

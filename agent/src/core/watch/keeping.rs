@@ -10,25 +10,27 @@ use plimsoll_policy::{Kept, State};
 use plimsoll_units::MonotonicNs;
 
 use super::Watch;
+use crate::record::HealthRecord;
 
 /// What is kept, in the order of the file: of memory and tasks, and of disks with those that were read.
 type Read = (Kept, Kept, [bool; DiskRole::ALL.len()]);
 
 impl Watch {
-    /// Goes on with what the core before this one has kept. What was kept for another configuration begins anew.
-    ///
-    /// # Errors
-    /// Where it cannot be read.
-    pub(in crate::core) fn resume(&mut self, kept: &[u8], now: MonotonicNs) -> postcard::Result<()> {
+    /// Goes on with what the core before this one has kept. What was kept for another configuration begins anew, and so
+    /// does what cannot be read, which is reported.
+    pub(super) fn resume(&mut self, now: MonotonicNs) {
+        let kept = self.enforcement.enforcer.as_ref().map(|enforcer| enforcer.kept.bytes()).unwrap_or_default();
         if kept.is_empty() {
-            return Ok(());
+            return;
         }
-        let (memory, disks, read): Read = postcard::from_bytes(kept)?;
+        let Ok((memory, disks, read)) = postcard::from_bytes::<Read>(&kept) else {
+            let what = "read what the core before this one kept of conditions and grace periods";
+            return self.reporting.send(HealthRecord::Failed { what, errno: None });
+        };
         if let Some(state) = State::resume(memory, &self.engine.policy, self.workloads.table.slots(), now) {
             self.engine.state = state;
         }
         self.disks.resume(disks, read, now);
-        Ok(())
     }
 
     /// Writes it, if it has changed. Where there is no room for what was evicted lately, that is left out.
@@ -68,12 +70,27 @@ mod tests {
         scene.watch.enforcement.enforcer.as_ref().map(|enforcer| enforcer.kept.bytes()).unwrap_or_default()
     }
 
+    /// The core of `before` is killed, and this one begins.
+    fn resume(scene: &mut Scene, before: &Scene) {
+        let kept = kept(before);
+        put(scene, &kept);
+        scene.watch.resume(monotonic());
+    }
+
+    fn put(scene: &mut Scene, bytes: &[u8]) {
+        let enforcer = scene.watch.enforcement.enforcer.as_mut().expect("it acts");
+        enforcer.kept.write(|room| {
+            room[..bytes.len()].copy_from_slice(bytes);
+            Some(bytes.len())
+        });
+    }
+
     /// A core whose first turn sees the slice below its threshold, and since when.
     fn below(policy: Policy, before: Option<&Scene>) -> (Scene, Option<MonotonicNs>) {
         let mut scene = Scene::with(policy);
         scene.cgroup("slice", 95);
         if let Some(before) = before {
-            scene.watch.resume(&kept(before), monotonic()).expect("it can be read");
+            resume(&mut scene, before);
         }
         scene.turn(&[], Duration::ZERO);
         let since = scene.watch.engine.plan.thresholds.first().and_then(|status| status.since);
@@ -94,14 +111,19 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_shadows_writes_nothing_and_what_cannot_be_read_is_an_error() {
+    fn an_agent_that_shadows_writes_nothing_and_what_cannot_be_read_is_reported() {
         let mut scene = Scene::new(1);
         let enforcer = scene.watch.enforcement.enforcer.take();
         scene.turn(&[], Duration::ZERO);
         scene.watch.enforcement.enforcer = enforcer;
         assert!(kept(&scene).is_empty());
-        scene.watch.resume(&[], monotonic()).expect("nothing was kept yet");
-        scene.watch.resume(&[0xff; 30], monotonic()).expect_err("it is garbage");
+        for (bytes, reports) in [(&[][..], 0), (&[0xff; 30], 1)] {
+            put(&mut scene, bytes);
+            scene.frames();
+            scene.watch.resume(monotonic());
+            scene.watch.reporting.publish();
+            assert_eq!(scene.frames().len(), reports, "{bytes:?}");
+        }
     }
 
     #[test]
@@ -115,7 +137,7 @@ mod tests {
         scene.turn(&[], Duration::ZERO);
         let mut next = Scene::new(1);
         next.watch.disks = Disks::new(configuration.disk_policy());
-        next.watch.resume(&kept(&scene), monotonic()).expect("it can be read");
+        resume(&mut next, &scene);
         assert_eq!(next.watch.disks.reported_pressure(), None);
         next.turn(&[], Duration::ZERO);
         assert_eq!(next.watch.disks.reported_pressure(), Some(true));
