@@ -7,8 +7,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use plimsoll_config::{Configuration, WatchedSlice};
-use plimsoll_inventory::{Bounds, Containers, Found, Patterns, PodMessage, PodRoot, Pods, Protected, Rank, discover};
-use plimsoll_node::cgroup::{Handle, PageCache, Root};
+use plimsoll_inventory::{
+    Bounds, Containers, Found, Patterns, PodMessage, PodRoot, Pods, Protected, Rank, discover, is_monitor,
+};
+use plimsoll_node::cgroup::{Handle, PageCache, Purpose, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
@@ -227,12 +229,14 @@ impl Observer {
         let refused = found.refused.iter().map(|path| (path, None));
         let root_of_pods = self.patterns.pods.as_ref();
         for (path, found) in found.workloads.iter().map(|found| (&found.path, Some(found))).chain(refused) {
-            let Ok(Some(handle)) = Handle::open_to_read(root, path) else { continue };
-            let figures = Figures::of(&handle);
             let identity = match found {
                 Some(found) => found.pod,
                 None => root_of_pods.and_then(|root| root.pod_at(path)),
             };
+            let spares = identity.map(|_| is_monitor as _);
+            let purpose = Purpose { is_written: false, counts_tasks: true, spares };
+            let Ok(Some(handle)) = Handle::open_for(root, path, purpose) else { continue };
+            let figures = Figures::of(&handle);
             let refused = found.is_none().then(|| self.why_never(path));
             let pod = identity.map(|identity| self.known.pods.of(identity));
             let promised = pod.map_or_else(

@@ -215,7 +215,7 @@ impl Brakes {
         if handle.freeze_asked()? {
             return Err(BrakeRefused::ByOther);
         }
-        journal.write(Intent { step: Step::Freezing, cgroup: handle.id(), path: handle.path(), since: now })?;
+        journal.write(Intent::of(Step::Freezing, handle, now))?;
         reached(KillPoint::BrakeIntentWritten);
         if workers.write.submit(Job::Freeze(Arc::clone(handle), true)).is_err() {
             journal.clear(handle.id(), Action::Brake);
@@ -340,10 +340,8 @@ impl Brakes {
     ) -> Option<Result<Arc<Handle>, BrakeEvent>> {
         let brake = &mut self.table[index];
         if outcome.is_ok() {
-            let intent =
-                Intent { step: Step::Frozen, cgroup: brake.handle.id(), path: brake.handle.path(), since: brake.since };
             // The entry is there, so there is room for its next step.
-            let _ = journal.write(intent);
+            let _ = journal.write(Intent::of(Step::Frozen, &brake.handle, brake.since));
             reached(KillPoint::FreezeRecorded);
         }
         if brake.stage != Stage::Freezing {

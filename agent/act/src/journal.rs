@@ -1,5 +1,6 @@
 //! Actions that are about to be taken, written where they outlive this process.
 
+use plimsoll_node::cgroup::Handle;
 use plimsoll_node::process::Pid;
 use plimsoll_units::{CgroupId, MonotonicNs};
 
@@ -46,6 +47,15 @@ pub struct Intent<'p> {
     pub path: &'p [u8],
     /// When the action began.
     pub since: MonotonicNs,
+    /// It is taken on the parts of that cgroup ([`Handle::is_by_parts`]), and not on itself.
+    pub by_parts: bool,
+}
+
+impl<'p> Intent<'p> {
+    /// A step of an action on this cgroup.
+    pub fn of(step: Step, handle: &'p Handle, since: MonotonicNs) -> Self {
+        Self { step, cgroup: handle.id(), path: handle.path(), since, by_parts: handle.is_by_parts() }
+    }
 }
 
 /// There is no room for another action; nothing was done.

@@ -8,7 +8,7 @@ use crate::point::{KillPoint, reached};
 use crate::worker::{Done, Job, Workers};
 use core::time::Duration;
 use plimsoll_node::Fault;
-use plimsoll_node::cgroup::{Activity, Handle};
+use plimsoll_node::cgroup::{Activity, Handle, Population};
 use plimsoll_node::clock::monotonic;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use std::sync::Arc;
@@ -117,6 +117,17 @@ pub enum KillEvent {
     },
 }
 
+/// What lives in a victim that was killed by its parts: none of those that are kept open is populated, and something else
+/// in it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Unknown,
+    /// A worker counts its threads.
+    Asked,
+    /// It has so many besides what is spared.
+    Threads(usize),
+}
+
 /// How long a victim is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
@@ -153,8 +164,9 @@ struct Kill {
     signalled: MonotonicNs,
     /// The least that was charged to it since then; absent before the first reading.
     least: Option<Bytes>,
-    /// How often it was killed again because it grew.
+    /// How often it was killed again because it grew, or because a part of it came later.
     again: u8,
+    rest: Rest,
 }
 
 impl Kill {
@@ -176,6 +188,7 @@ impl Kill {
             signalled: now,
             least: None,
             again: 0,
+            rest: Rest::Unknown,
         }
     }
 
@@ -203,6 +216,32 @@ impl Kill {
         self.least = Some(least);
         let grown = usage.saturating_sub(least);
         (grown > REGROWN).then_some((grown, usage))
+    }
+
+    /// Whether none of its processes is left that is not spared. What cannot be read is not taken for success: it will
+    /// count as stuck.
+    fn is_empty(&mut self, workers: &mut Workers) -> bool {
+        match self.handle.population() {
+            Ok(Population::Empty) | Err(Fault::Gone) => true,
+            Ok(Population::PerhapsSpared) => {
+                if self.rest == Rest::Unknown && workers.kill.submit(Job::Measure(Arc::clone(&self.handle))).is_ok() {
+                    self.rest = Rest::Asked;
+                }
+                self.rest == Rest::Threads(0)
+            }
+            Ok(Population::Populated) | Err(_) => false,
+        }
+    }
+
+    /// Has it killed once more. False: it was killed as often as it may be, or the workers have no room.
+    fn kill_again(&mut self, now: MonotonicNs, limits: &KillLimits, workers: &mut Workers) -> bool {
+        if self.again >= limits.again || !submit_kill(&self.handle, limits.patience, workers) {
+            return false;
+        }
+        self.again += 1;
+        (self.signalled, self.least) = (now, None);
+        self.begin(now, limits.patience);
+        true
     }
 
     fn gives_back(&self) -> bool {
@@ -261,7 +300,7 @@ impl Kills {
         if matches!(handle.populated(), Ok(false) | Err(Fault::Gone)) {
             return Ok(Begun::Gone);
         }
-        journal.write(Intent { step: Step::Killing, cgroup: handle.id(), path: handle.path(), since: now })?;
+        journal.write(Intent::of(Step::Killing, handle, now))?;
         reached(KillPoint::KillIntentWritten);
         if !submit_kill(handle, self.limits.patience, workers) {
             journal.clear(handle.id(), Action::Kill);
@@ -388,9 +427,8 @@ impl Kills {
         kill.signalled = now;
         kill.extended = 0;
         kill.begin(now, patience);
-        let (path, since) = (kill.handle.path(), kill.since);
         // The entry is there, so there is room for its next step; and the kill is done in any case.
-        let _ = journal.write(Intent { step: Step::KillWritten, cgroup, path, since });
+        let _ = journal.write(Intent::of(Step::KillWritten, &kill.handle, kill.since));
         reached(KillPoint::KillRecorded);
         Some(KillEvent::Signalled { handle: Arc::clone(&kill.handle), at })
     }
@@ -400,6 +438,9 @@ impl Kills {
         let Some(kill) = self.find(cgroup) else { return };
         // The answer to the kill itself, which a busy worker gives late: the one that is waited for follows.
         let is_first = !std::mem::replace(&mut kill.is_measured, true);
+        if kill.rest == Rest::Asked {
+            kill.rest = activity.and_then(|activity| activity.threads).map_or(Rest::Unknown, Rest::Threads);
+        }
         let goes_on = kill.goes_on(activity, &limits);
         if let Wait::Measured(_) = kill.wait {
             if goes_on && kill.extended < limits.extensions {
@@ -423,13 +464,7 @@ impl Kills {
     pub fn poll(&mut self, now: MonotonicNs, journal: &mut impl Journal, workers: &mut Workers) -> Option<KillEvent> {
         self.leave_out_pause(now);
         while let Some(kill) = self.table.get_mut(self.next) {
-            let empty = match kill.handle.populated() {
-                Ok(populated) => !populated,
-                Err(Fault::Gone) => true,
-                // What cannot be read is not taken for success: it will count as stuck.
-                Err(_) => false,
-            };
-            if empty {
+            if kill.is_empty(workers) {
                 let Kill { handle, since, .. } = self.table.swap_remove(self.next);
                 reached(KillPoint::VictimEmptied);
                 journal.clear(handle.id(), Action::Kill);
@@ -438,14 +473,19 @@ impl Kills {
                 return Some(KillEvent::Emptied { handle, took: now.since(since), left });
             }
             self.next += 1;
+            // A container was started in it meanwhile. Where that may not be killed as well, the victim is stuck.
+            let has_newcomer = matches!(kill.rest, Rest::Threads(1..));
+            if has_newcomer {
+                kill.rest = Rest::Unknown;
+            }
             if kill.wait == Wait::Stuck {
                 continue;
             }
+            if has_newcomer {
+                kill.kill_again(now, &self.limits, workers);
+            }
             if let Some((grown, left)) = kill.regrown(now) {
-                if kill.again < self.limits.again && submit_kill(&kill.handle, self.limits.patience, workers) {
-                    kill.again += 1;
-                    (kill.signalled, kill.least) = (now, None);
-                    kill.begin(now, self.limits.patience);
+                if kill.kill_again(now, &self.limits, workers) {
                     return Some(KillEvent::Again { handle: Arc::clone(&kill.handle), grown, left });
                 }
                 kill.wait = Wait::Stuck;

@@ -3,7 +3,7 @@
 use crate::journal::{Action, Intent, Journal, JournalFull, Step, StopJournal, StoppedProcess};
 use crate::worker::Worker;
 use core::time::Duration;
-use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::cgroup::{Handle, Purpose, Root, Spares};
 use plimsoll_node::process::{Stat, resume};
 use plimsoll_units::{CgroupId, MonotonicNs};
 use std::fs;
@@ -41,6 +41,33 @@ impl Fake {
             fs::write(below.join(file), text).expect("writable");
         }
         Self::of(dir, name)
+    }
+
+    /// With a part, beside a cgroup that is spared, in which something lives.
+    pub(crate) fn with_part(name: &str) -> Self {
+        let made = Self::new(name);
+        for inner in ["part", "spared"] {
+            made.make(inner);
+            made.fill(inner);
+        }
+        let root = Root::open(made.dir.path()).expect("it is there");
+        let spares = Some((|name| name == b"spared") as Spares);
+        let purpose = Purpose { is_written: true, counts_tasks: false, spares };
+        let handle = Handle::open_for(&root, name.as_bytes(), purpose).expect("readable").expect("it is there");
+        Self { handle: Arc::new(handle), ..made }
+    }
+
+    /// Gives a cgroup below it files.
+    pub(crate) fn fill(&self, inner: &str) {
+        for (file, text) in [
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("cgroup.procs", ""),
+            ("cgroup.threads", ""),
+            ("cgroup.freeze", "0\n"),
+            ("cgroup.kill", ""),
+        ] {
+            self.write(&format!("{inner}/{file}"), text);
+        }
     }
 
     /// Whose file of this name takes no write.
@@ -81,6 +108,7 @@ impl Fake {
 pub(crate) struct Book {
     room: usize,
     written: Vec<Step>,
+    by_parts: Vec<bool>,
     open: Vec<(CgroupId, Action)>,
 }
 
@@ -92,11 +120,16 @@ impl Default for Book {
 
 impl Book {
     pub(crate) fn with_room(room: usize) -> Self {
-        Self { room, written: Vec::new(), open: Vec::new() }
+        Self { room, written: Vec::new(), by_parts: Vec::new(), open: Vec::new() }
     }
 
     pub(crate) fn steps(&self) -> &[Step] {
         &self.written
+    }
+
+    /// Of each step.
+    pub(crate) fn by_parts(&self) -> &[bool] {
+        &self.by_parts
     }
 
     pub(crate) fn is_clear(&self) -> bool {
@@ -114,6 +147,7 @@ impl Journal for Book {
             self.open.push(key);
         }
         self.written.push(intent.step);
+        self.by_parts.push(intent.by_parts);
         Ok(())
     }
 

@@ -96,7 +96,7 @@ pub fn workload_of(root: &Root, patterns: &Patterns, protected: &Protected, path
         let (how, pattern) = patterns.find(path);
         match of_root(patterns.pod(path), standing) {
             PodPath::Pod(_) if walk.must_be_spared(fd.as_fd(), path) => return None,
-            PodPath::Pod(pod) => return Found::of_pod(fd.as_fd(), path, pod, standing, patterns),
+            PodPath::Pod(pod) => return Found::of_pod(fd.as_fd(), path, pod, standing),
             PodPath::Above => continue,
             PodPath::Not => {}
         }
@@ -117,24 +117,9 @@ fn of_root(pod: PodPath, standing: Standing) -> PodPath {
 }
 
 impl Found {
-    fn of_pod(
-        fd: BorrowedFd<'_>,
-        path: &[u8],
-        pod: PodIdentity,
-        standing: Standing,
-        patterns: &Patterns,
-    ) -> Option<Self> {
-        let has_monitor = |name: &Vec<u8>| patterns.may_have_monitor(&[path, b"/", name].concat());
-        // Where that cannot be read, a monitor may be there.
-        let is_monitored = children(fd).map_or(true, |names| names.iter().any(has_monitor));
-        let pod = Some(PodIdentity { is_monitored, ..pod });
-        Some(Self {
-            path: path.to_vec(),
-            id: id_of(fd).ok()?,
-            reservation: standing.protection,
-            pod,
-            ..Self::default()
-        })
+    fn of_pod(fd: BorrowedFd<'_>, path: &[u8], pod: PodIdentity, standing: Standing) -> Option<Self> {
+        let (id, reservation) = (id_of(fd).ok()?, standing.protection);
+        Some(Self { path: path.to_vec(), id, reservation, pod: Some(pod), ..Self::default() })
     }
 
     fn of(fd: BorrowedFd<'_>, path: &[u8], pattern: usize, standing: Standing) -> Option<Self> {
@@ -231,7 +216,7 @@ impl<'w> Walk<'w> {
         if self.must_be_spared(fd, path) {
             self.found.refused.push(path.to_vec());
         } else {
-            self.found.workloads.extend(Found::of_pod(fd, path, pod, standing, self.patterns));
+            self.found.workloads.extend(Found::of_pod(fd, path, pod, standing));
         }
     }
 

@@ -31,9 +31,9 @@
 //! The processes of a pod are in the cgroups of its containers, one of them its sandbox, directly below the pod's. To kill
 //! the pod's cgroup ends them all at once, and nothing else, with containerd, k3s and Docker: their shims are in the
 //! runtime's own unit. CRI-O's monitor `conmon`, which records how a container ended, is in `system.slice` by default, but
-//! inside of the pod's cgroup with `monitor_cgroup = "pod"`, which OpenShift sets, and always with cgroupfs. There the
-//! containers are to be killed one by one, and neither the monitors ([`ContainerKind::Monitor`]) nor the pod's cgroup:
-//! see [`ContainerCgroup::may_have_monitor_beside`].
+//! inside of the pod's cgroup with `monitor_cgroup = "pod"`, which OpenShift sets, and always with cgroupfs. A pod with a
+//! monitor in it ([`is_monitor`]) ends by its other cgroups, which are killed one by one. The runtime moves a monitor there
+//! before it makes the cgroup of the container, so that none of a pod's containers is without its monitor.
 //!
 //! [cm]: https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/cgroup_manager_linux.go
 //! [kind]: https://github.com/kubernetes-sigs/kind/blob/main/pkg/cluster/internal/kubeadm/config.go
@@ -62,9 +62,6 @@ pub struct ContainerCgroup<'a> {
     pub id: &'a [u8],
     /// What is in it.
     pub kind: ContainerKind,
-    /// Its runtime may keep its monitor directly in the pod's cgroup, now or when the next container starts: containers
-    /// are to be killed one by one, and not the pod's cgroup.
-    pub may_have_monitor_beside: bool,
     /// Bytes of the path up to and with this cgroup. What is further down is the container's own.
     pub length: usize,
 }
@@ -79,24 +76,27 @@ pub enum ContainerKind {
 }
 
 /// How a runtime names a cgroup in a pod's, around the id.
+#[derive(Clone, Copy)]
 struct Naming {
     prefix: &'static [u8],
     suffix: &'static [u8],
     kind: ContainerKind,
-    may_have_monitor_beside: bool,
 }
 
 impl Naming {
     const fn container(prefix: &'static [u8], suffix: &'static [u8]) -> Self {
-        Self { prefix, suffix, kind: ContainerKind::Container, may_have_monitor_beside: false }
+        Self { prefix, suffix, kind: ContainerKind::Container }
     }
 
-    const fn beside_monitor(self) -> Self {
-        Self { may_have_monitor_beside: true, ..self }
+    const fn monitor(prefix: &'static [u8], suffix: &'static [u8]) -> Self {
+        Self { prefix, suffix, kind: ContainerKind::Monitor }
     }
 
-    const fn monitor(self) -> Self {
-        Self { kind: ContainerKind::Monitor, ..self.beside_monitor() }
+    /// The id in a name that this runtime gives.
+    fn id(self, name: &[u8]) -> Option<&[u8]> {
+        let id = name.strip_prefix(self.prefix)?.strip_suffix(self.suffix)?;
+        let is_id = id.len() == 64 && id.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_id.then_some(id)
     }
 }
 
@@ -110,11 +110,16 @@ const NAMINGS: [Naming; 7] = [
     // Docker, through cri-dockerd (moby, daemon/oci_linux.go, WithCgroups).
     Naming::container(b"docker-", b".scope"),
     // CRI-O (internal/config/cgmgr).
-    Naming::container(b"crio-", b".scope").beside_monitor(),
-    Naming::container(b"crio-", b"").beside_monitor(),
-    Naming::container(b"crio-conmon-", b".scope").monitor(),
-    Naming::container(b"crio-conmon-", b"").monitor(),
+    Naming::container(b"crio-", b".scope"),
+    Naming::container(b"crio-", b""),
+    Naming::monitor(b"crio-conmon-", b".scope"),
+    Naming::monitor(b"crio-conmon-", b""),
 ];
+
+/// Whether a cgroup directly in a pod's holds a monitor of the container runtime, by its name.
+pub fn is_monitor(name: &[u8]) -> bool {
+    NAMINGS.iter().any(|naming| naming.kind == ContainerKind::Monitor && naming.id(name).is_some())
+}
 
 /// Values of the kubelet's `--cgroup-root` whose cgroup root alone can write: the default, and that of kind.
 const KNOWN_ROOTS: [&[u8]; 2] = [b"", b"kubelet"];
@@ -221,13 +226,11 @@ impl<'a> Walk<'a> {
 
     fn container(&mut self) -> Option<ContainerCgroup<'a>> {
         let name = self.down()?;
-        NAMINGS.iter().find_map(|&Naming { prefix, suffix, kind, may_have_monitor_beside }| {
-            let id = name.strip_prefix(prefix)?.strip_suffix(suffix)?;
-            let is_id = id.len() == 64 && id.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-            is_id.then_some(ContainerCgroup { id, kind, may_have_monitor_beside, length: self.length })
-        })
+        let known =
+            |naming: &Naming| Some(ContainerCgroup { id: naming.id(name)?, kind: naming.kind, length: self.length });
+        NAMINGS.iter().find_map(known)
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

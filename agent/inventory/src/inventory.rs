@@ -7,13 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use plimsoll_node::NodeError;
-use plimsoll_node::cgroup::{Handle, PageCache, Root, children};
+use plimsoll_node::cgroup::{Handle, PageCache, Purpose, Root, children};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::Critical;
 use plimsoll_policy::{Owner, Protected as Why, SliceId, SliceSet, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, counted};
 use rustix::fd::AsFd as _;
 
+use crate::identity::is_monitor;
 use crate::pods::{Pods, Rank};
 use crate::{
     Bounds, Discovery, Facts, Found, MOST_PODS, Patterns, Pod, PodIdentity, PodMessage, Protected, SLOTS, SliceFacts,
@@ -180,7 +181,8 @@ impl Inventory {
                 for found in &discovery.workloads {
                     if let Some(known) = self.known.get_mut(&found.id) {
                         known.seen = self.walk;
-                        known.stands(Standing::of(found));
+                        known.is_changed |= known.standing != Standing::of(found);
+                        known.standing = Standing::of(found);
                     }
                 }
                 // Those that are known keep their slots: what is new cannot displace them.
@@ -236,18 +238,18 @@ impl Inventory {
         if !is_merged {
             // What was a leaf is none any more where a cgroup was made in it.
             self.close(|known| is_below(&found.path, known.handle.path()), sink);
-            // The monitor of a runtime may have come into a pod that is known, and is not to wait for a walk.
-            if let Some(known) = self.known.get_mut(&found.id) {
-                known.stands(Standing::of(&found));
-            }
             self.meet(&found, sink);
             self.send(sink);
         }
         true
     }
 
-    /// Closes a workload that may be gone.
+    /// Closes a workload that may be gone, and the part of a pod.
     pub fn check(&mut self, id: CgroupId, sink: &mut impl Sink) {
+        if let Some(pod) = self.known.values().find(|known| known.handle.has_part(id)).map(|known| known.handle.id()) {
+            self.renew(pod, sink);
+            self.send(sink);
+        }
         if let Some(known) = self.known.get(&id)
             && known.handle.populated().is_err()
         {
@@ -261,7 +263,7 @@ impl Inventory {
 
     fn meet(&mut self, found: &Found, sink: &mut impl Sink) {
         if self.known.contains_key(&found.id) {
-            return;
+            return self.renew(found.id, sink);
         }
         let Some(slot) = self.free.pop() else {
             self.without_row += 1;
@@ -282,11 +284,31 @@ impl Inventory {
         }
     }
 
-    fn open(&self, found: &Found, slot: u32) -> Result<Option<Known>, NodeError> {
+    /// Opens a pod anew that is known, where containers or their monitors came or went.
+    fn renew(&mut self, id: CgroupId, sink: &mut impl Sink) {
+        let Some(known) = self.known.get(&id).filter(|known| known.handle.is_outdated()) else { return };
+        match self.open_handle(known.handle.path(), id, known.standing.pod) {
+            Ok(Some(handle)) => {
+                if let Some(known) = self.known.get_mut(&id) {
+                    (known.handle, known.is_changed) = (Arc::new(handle), true);
+                }
+            }
+            // It was removed, which an event or the next walk finds.
+            Ok(None) => {}
+            Err(error) => sink.trouble("open", Some(format!("cannot watch the containers of a pod: {error}"))),
+        }
+    }
+
+    fn open_handle(&self, path: &[u8], id: CgroupId, pod: Option<PodIdentity>) -> Result<Option<Handle>, NodeError> {
         let Config { root, counts_tasks, .. } = &self.config;
-        let opened = if *counts_tasks { Handle::open_with_tasks } else { Handle::open }(root, &found.path)?;
-        let Some(handle) = opened.filter(|handle| handle.id() == found.id) else { return Ok(None) };
-        handle.read_all_once();
+        let spares = pod.map(|_| is_monitor as _);
+        let purpose = Purpose { is_written: true, counts_tasks: *counts_tasks, spares };
+        let handle = Handle::open_for(root, path, purpose)?.filter(|handle| handle.id() == id);
+        Ok(handle.inspect(Handle::read_all_once))
+    }
+
+    fn open(&self, found: &Found, slot: u32) -> Result<Option<Known>, NodeError> {
+        let Some(handle) = self.open_handle(&found.path, found.id, found.pod)? else { return Ok(None) };
         let slices = (0_u8..).zip(&self.config.slices).filter(|(_, slice)| slice.holds(found));
         Ok(Some(Known {
             slot,
@@ -434,13 +456,6 @@ impl Inventory {
 
 fn is_owner(found: &Found, owner: Owner) -> bool {
     found.owner.is_some_and(|of_found| of_found.id == owner.id)
-}
-
-impl Known {
-    fn stands(&mut self, standing: Standing) {
-        self.is_changed |= self.standing != standing;
-        self.standing = standing;
-    }
 }
 
 impl Standing {

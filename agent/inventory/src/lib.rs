@@ -26,7 +26,7 @@ mod update;
 
 pub use containers::{Container, ContainerFigures, Containers, Found as FoundContainer, MOST_CONTAINERS};
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
-pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in};
+pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in, is_monitor};
 pub use inventory::{Config, Coverage, Inventory, Sink};
 pub use message::{DiskReading, DiskRole, MESSAGE, Message, Room};
 pub use patterns::Patterns;

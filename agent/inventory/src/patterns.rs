@@ -39,11 +39,6 @@ impl Patterns {
         self.pods.as_ref().is_some_and(|root| root.concerns(path))
     }
 
-    /// Whether the name of a cgroup in a pod's is one of a runtime that may keep its monitor there.
-    pub(crate) fn may_have_monitor(&self, path: &[u8]) -> bool {
-        self.pods.as_ref().is_some_and(|root| root.may_have_monitor(path))
-    }
-
     /// Whether `path` is one that is never touched, or below one.
     pub(crate) fn is_never(&self, path: &[u8]) -> bool {
         self.never.iter().any(|pattern| pattern.covers(path))

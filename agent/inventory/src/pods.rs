@@ -64,8 +64,6 @@ pub struct PodIdentity {
     /// Its UID is a hash without dashes, as the kubelet gives it to static pods alone (`applyDefaults`,
     /// pkg/kubelet/config/common.go); an API server gives UUIDs.
     pub(crate) is_static: bool,
-    /// A process of the runtime that watches the pod's containers is in it.
-    pub(crate) is_monitored: bool,
 }
 
 /// How a path stands to pods.
@@ -98,7 +96,7 @@ impl PodRoot {
         roots.into_iter().flat_map(|root| [systemd_path(root), cgroupfs_path(root)]).collect()
     }
 
-    /// The pod whose own cgroup is at this path below the cgroup root. Whether a monitor is in it is not looked at.
+    /// The pod whose own cgroup is at this path below the cgroup root.
     pub fn pod_at(&self, path: &[u8]) -> Option<PodIdentity> {
         match self.path(path) {
             PodPath::Pod(pod) => Some(pod),
@@ -113,7 +111,7 @@ impl PodRoot {
                 let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
                 let name = name.strip_suffix(b".slice").unwrap_or(name);
                 let is_static = name.last_chunk::<32>().is_some_and(|hash| hash.iter().all(u8::is_ascii_hexdigit));
-                PodPath::Pod(PodIdentity { uid: pod.uid, qos: pod.qos, is_static, is_monitored: false })
+                PodPath::Pod(PodIdentity { uid: pod.uid, qos: pod.qos, is_static })
             }
             None if is_above_pods(&self.0, path) || self.0.is_empty() && is_above_pods(KIND, path) => PodPath::Above,
             Some(_) | None => PodPath::Not,
@@ -123,11 +121,6 @@ impl PodRoot {
     /// Whether the cgroup at `path` is around pods, is one, or is in one.
     pub(crate) fn concerns(&self, path: &[u8]) -> bool {
         self.path(path) != PodPath::Not || self.identify(path).is_some()
-    }
-
-    /// Whether the runtime that names a cgroup in a pod's so may keep its monitor beside it.
-    pub(crate) fn may_have_monitor(&self, path: &[u8]) -> bool {
-        self.identify(path).and_then(|pod| pod.container).is_some_and(|container| container.may_have_monitor_beside)
     }
 }
 
@@ -290,15 +283,14 @@ impl Pods {
 
     /// A pod by its cgroup, as it is decided about now.
     pub fn of(&self, identity: PodIdentity) -> (Pod, Rank) {
-        let PodIdentity { uid, qos, is_static, is_monitored } = identity;
+        let PodIdentity { uid, qos, is_static } = identity;
         let facts = self.facts.get(&uid).map(|(_, facts)| *facts).filter(|_| self.is_complete);
         let of_file = is_static.then_some(Protected::Static);
         // What is said now counts too: of a pod that had no cgroup for a while, what was said may be forgotten.
         let critical = self.protected.get(&uid).copied().or(facts.and_then(|facts| facts.critical));
         let reported = critical.map(Protected::from);
-        let monitored = is_monitored.then_some(Protected::Monitored);
         let unknown = facts.is_none().then_some(Protected::Unknown);
-        let protected = of_file.or(reported).or(monitored).or(unknown);
+        let protected = of_file.or(reported).or(unknown);
         let PodFacts { priority, memory_request, grace_seconds, daemon_set, started, serves_others, .. } =
             facts.unwrap_or_default();
         let pod = Pod { uid, qos, protected, memory_request, grace_seconds, daemon_set, serves_others };

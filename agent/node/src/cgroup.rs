@@ -6,16 +6,19 @@
 use crate::file::{self, KeptFile};
 use crate::{Fault, NodeError, parse};
 use core::fmt;
+use parts::Parts;
 use plimsoll_units::{Bytes, CgroupId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
+mod parts;
 mod tasks;
 mod throttling;
 mod tree;
 mod walk;
 
+pub use parts::{KEPT, Population, Spares};
 pub use tasks::{Activity, TaskList};
 pub use throttling::Throttling;
 pub use tree::{Root, children, id_of, open_below};
@@ -33,13 +36,19 @@ pub struct Handle {
     tasks: Option<KeptFile>,
     freeze: Option<KeptFile>,
     kill: Option<KeptFile>,
+    spares: Option<Spares>,
+    parts: Option<Parts>,
 }
 
 /// What a handle is opened for.
-#[derive(Clone, Copy)]
-struct Purpose {
-    is_written: bool,
-    counts_tasks: bool,
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose {
+    /// To be frozen and killed, which takes the right to write.
+    pub is_written: bool,
+    /// Its tasks are counted, which takes a descriptor more.
+    pub counts_tasks: bool,
+    /// The cgroups directly in it that are neither frozen nor killed with it, nor count as its population.
+    pub spares: Option<Spares>,
 }
 
 /// All files of a cgroup that are ever opened.
@@ -127,20 +136,21 @@ impl Handle {
     /// Opens the cgroup at `path` below the root (bytes as the kernel has them, no slash at the beginning). The root
     /// itself is refused: nothing is ever done to all of a machine. `None` where there is no such cgroup.
     pub fn open(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
-        Self::open_for(root, path, Purpose { is_written: true, counts_tasks: false })
+        Self::open_for(root, path, Purpose { is_written: true, counts_tasks: false, spares: None })
     }
 
     /// The same for one whose tasks are counted as well, which keeps a descriptor more.
     pub fn open_with_tasks(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
-        Self::open_for(root, path, Purpose { is_written: true, counts_tasks: true })
+        Self::open_for(root, path, Purpose { is_written: true, counts_tasks: true, spares: None })
     }
 
     /// The same for one that is only read, which takes no right to write.
     pub fn open_to_read(root: &Root, path: &[u8]) -> Result<Option<Self>, NodeError> {
-        Self::open_for(root, path, Purpose { is_written: false, counts_tasks: true })
+        Self::open_for(root, path, Purpose { is_written: false, counts_tasks: true, spares: None })
     }
 
-    fn open_for(root: &Root, path: &[u8], purpose: Purpose) -> Result<Option<Self>, NodeError> {
+    /// The same for this purpose.
+    pub fn open_for(root: &Root, path: &[u8], purpose: Purpose) -> Result<Option<Self>, NodeError> {
         match Self::open_all(root.as_fd(), path, purpose) {
             Ok(handle) => Ok(Some(handle)),
             Err(Errno::NOENT | Errno::NODEV) => Ok(None),
@@ -157,7 +167,7 @@ impl Handle {
     }
 
     fn open_all(root: BorrowedFd<'_>, path: &[u8], purpose: Purpose) -> Result<Self, Errno> {
-        let Purpose { is_written, counts_tasks } = purpose;
+        let Purpose { is_written, counts_tasks, spares } = purpose;
         let dir = open_below(root, path)?;
         let id = id_of(dir.as_fd())?;
         let at = dir.as_fd();
@@ -170,6 +180,8 @@ impl Handle {
             tasks: if counts_tasks { open("pids.current", OFlags::RDONLY)? } else { None },
             freeze: if is_written { open("cgroup.freeze", OFlags::RDWR)? } else { None },
             kill: if is_written { open("cgroup.kill", OFlags::WRONLY)? } else { None },
+            spares,
+            parts: spares.map_or(Ok(None), |spares| Parts::open(at, spares))?,
             dir,
         })
     }
@@ -201,9 +213,9 @@ impl Handle {
 
     /// How many descriptors it keeps open.
     pub fn descriptors(&self) -> u32 {
-        let Self { current, tasks, freeze, kill, .. } = self;
+        let Self { current, tasks, freeze, kill, parts, .. } = self;
         let optional = [current.is_some(), tasks.is_some(), freeze.is_some(), kill.is_some()];
-        2 + optional.into_iter().map(u32::from).sum::<u32>()
+        2 + optional.into_iter().map(u32::from).sum::<u32>() + parts.as_ref().map_or(0, Parts::descriptors)
     }
 
     /// Opens one of its files for a helper thread.
@@ -290,49 +302,16 @@ impl Handle {
         events(&self.events)
     }
 
-    /// Whether there is a live process in it or below it, by a file that is opened anew: the kernel lets one reader of an
-    /// open file wait for another (`seq_read_iter`, fs/seq_file.c), and the watching thread reads the one that is kept.
-    /// For a helper thread.
-    pub fn populated_now(&self) -> Result<bool, Fault> {
-        events(&self.open_file("cgroup.events", OFlags::RDONLY)?).map(|events| events.populated)
-    }
-
     /// Reads the files that are kept, once: the kernel allocates room for what it gives at the first reading of each
     /// (`seq_read_iter`, fs/seq_file.c), which must not wait until the watching thread reads them. For a helper thread,
     /// before the handle is handed on.
     pub fn read_all_once(&self) {
-        let _ = (self.usage(), self.events(), self.tasks(), self.freeze_asked());
-    }
-
-    /// Whether there is a live process in it or below it.
-    pub fn populated(&self) -> Result<bool, Fault> {
-        self.events().map(|events| events.populated)
+        let _ = (self.usage(), self.populated(), self.tasks(), self.freeze_asked());
     }
 
     /// Whether all of its processes are frozen, by its own or a parent's freeze.
     pub fn frozen(&self) -> Result<bool, Fault> {
         self.events().map(|events| events.frozen)
-    }
-
-    /// Whether a freeze of it was written, by this or any other program.
-    pub fn freeze_asked(&self) -> Result<bool, Fault> {
-        let file = have(self.freeze.as_ref(), "cgroup.freeze")?;
-        number(file).map(|asked| asked.0 != 0)
-    }
-
-    /// Freezes all processes in it and below it, or thaws them. Returns before they are.
-    ///
-    /// Waits for `cgroup_mutex`, one lock for all cgroups: writers in other subtrees hold it for as long as their
-    /// writes take (`cgroup_freeze_write`, kernel/cgroup/cgroup.c). Meanwhile the kernel holds the open file, too, and
-    /// [`Self::freeze_asked`] would wait for it (`kernfs_fop_write_iter`, fs/kernfs/file.c). For a helper thread.
-    pub fn freeze(&self, is_frozen: bool) -> Result<(), Fault> {
-        have(self.freeze.as_ref(), "cgroup.freeze")?.write(if is_frozen { b"1" } else { b"0" })
-    }
-
-    /// Kills every process in it and below it, forks in flight included. Returns before they have exited. Waits for
-    /// `cgroup_mutex` as [`Self::freeze`] does: for a helper thread.
-    pub fn kill(&self) -> Result<(), Fault> {
-        have(self.kill.as_ref(), "cgroup.kill")?.write(b"1")
     }
 
     /// Asks the kernel to take back `amount` of it. Opens a file, and blocks for as long as that takes: for a helper

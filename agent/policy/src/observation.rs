@@ -114,8 +114,6 @@ pub enum Protected {
     Mirror,
     /// A pod of which nothing is known: it may be a critical one.
     Unknown,
-    /// A pod with a process of the container runtime in it, which watches its containers.
-    Monitored,
 }
 
 impl From<Critical> for Protected {

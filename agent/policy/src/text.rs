@@ -264,7 +264,6 @@ impl fmt::Display for Protected {
             Self::Static => "a static pod",
             Self::Mirror => "the mirror of a static pod",
             Self::Unknown => "a pod of which nothing is known",
-            Self::Monitored => "a pod that holds a monitor of the container runtime",
         })
     }
 }

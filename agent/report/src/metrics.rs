@@ -280,7 +280,6 @@ fn verdicts() -> impl Iterator<Item = Verdict> {
         Protected::Static,
         Protected::Mirror,
         Protected::Unknown,
-        Protected::Monitored,
     ];
     let others = [
         Verdict::Evicted,

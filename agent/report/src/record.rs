@@ -121,7 +121,7 @@ mod tests {
     const POD: ObservedPod = ObservedPod {
         uid: Uid(u128::MAX),
         qos: QosClass::Guaranteed,
-        protected: Some(Protected::Monitored),
+        protected: Some(Protected::Unknown),
         grace_seconds: Some(i64::MIN),
         daemon_set: Some(OwnerUid(u128::MAX)),
     };

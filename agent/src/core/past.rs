@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
 use plimsoll_config::{BrakeMode, Configuration};
-use plimsoll_inventory::{Inventory, is_monitor};
+use plimsoll_inventory::is_monitor;
 use plimsoll_node::boot::BootId;
-use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::cgroup::{Handle, Purpose, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{self, page_bytes};
 use plimsoll_node::process;
@@ -173,7 +173,9 @@ fn take_over(
     let mut doubtful = Vec::with_capacity(MAX_ACTIONS);
     let now = monotonic();
     for kill in past {
-        let taken = match Handle::open(root, &kill.path) {
+        let spares = kill.by_parts.then_some(is_monitor as _);
+        let purpose = Purpose { is_written: true, counts_tasks: false, spares };
+        let taken = match Handle::open_for(root, &kill.path, purpose) {
             Ok(Some(handle)) if handle.id() == kill.cgroup => kills.adopt(&Arc::new(handle), kill.since, now),
             Ok(_) => false,
             Err(error) => {
@@ -215,12 +217,18 @@ mod tests {
                 .expect("writable");
             fs::write(folder.join("cgroup.events"), "populated 1\n").expect("writable");
             let cgroup = CgroupId(fs::metadata(&folder).expect("it is there").ino());
-            past.push(PendingKill { cgroup, path: name.into(), since: MonotonicNs(1), written });
+            past.push(PendingKill { cgroup, path: name.into(), since: MonotonicNs(1), written, by_parts: false });
         }
-        past.push(PendingKill { cgroup: CgroupId(3), path: b"gone".into(), since: MonotonicNs(1), written: true });
+        past.push(PendingKill {
+            cgroup: CgroupId(3),
+            path: b"gone".into(),
+            since: MonotonicNs(1),
+            written: true,
+            by_parts: false,
+        });
         for kill in &past {
             let (step, since) = (if kill.written { Step::KillWritten } else { Step::Killing }, kill.since);
-            record.write(Intent { step, cgroup: kill.cgroup, path: &kill.path, since }).expect("room");
+            record.write(Intent { step, cgroup: kill.cgroup, path: &kill.path, since, by_parts: false }).expect("room");
         }
         let root = Root::open(tree.path()).expect("it is there");
         let mut troubles = Vec::new();
@@ -245,7 +253,9 @@ mod tests {
             std::os::unix::fs::symlink(folder.join("cgroup.freeze"), folder.join("cgroup.freeze")).expect("writable");
             let cgroup = CgroupId(fs::metadata(&folder).expect("it is there").ino());
             let since = MonotonicNs(1);
-            record.write(Intent { step: Step::Frozen, cgroup, path: name.as_bytes(), since }).expect("room");
+            record
+                .write(Intent { step: Step::Frozen, cgroup, path: name.as_bytes(), since, by_parts: false })
+                .expect("room");
             cgroup
         };
         let [frozen, kept] = ["frozen", "kept"].map(&mut make);

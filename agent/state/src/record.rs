@@ -8,12 +8,14 @@ use plimsoll_node::boot::BootId;
 use plimsoll_units::{CgroupId, MonotonicNs};
 use std::path::Path;
 
-/// Step and path length, cgroup, since, path.
+/// Step, path length and whether it is by parts; cgroup; since; path.
 const ROW: usize = 3 + PATH / 8;
 /// The longest path that is kept, in bytes: a cgroup with a longer one is found by its id.
 const PATH: usize = 256;
 /// A length that no path has: it was too long to keep.
 const TOO_LONG: u64 = 0xffff_ffff;
+/// In the word of step and path length: [`Intent::by_parts`].
+const BY_PARTS: u64 = 1 << 63;
 
 /// A row for each action that is open at a time.
 static LAYOUT: Layout =
@@ -37,6 +39,8 @@ pub struct Entry {
     pub path: Option<Vec<u8>>,
     /// When the action began.
     pub since: MonotonicNs,
+    /// [`Intent::by_parts`].
+    pub by_parts: bool,
 }
 
 impl Record {
@@ -91,7 +95,7 @@ fn entries(image: &Image) -> Vec<Entry> {
 }
 
 fn step_of(word: u64) -> Option<Step> {
-    match word >> 32 {
+    match (word & !BY_PARTS) >> 32 {
         1 => Some(Step::Freezing),
         2 => Some(Step::Frozen),
         3 => Some(Step::Killing),
@@ -109,7 +113,7 @@ fn fill(row: &mut [u64], intent: &Intent<'_>) {
     };
     let path = if intent.path.len() <= PATH { intent.path } else { &[] };
     let length = if intent.path.len() <= PATH { path.len() as u64 } else { TOO_LONG };
-    row[0] = step << 32 | length;
+    row[0] = step << 32 | length | if intent.by_parts { BY_PARTS } else { 0 };
     row[1] = intent.cgroup.0;
     row[2] = intent.since.0;
     row[3..].fill(0);
@@ -130,7 +134,8 @@ fn entry(row: &[u64]) -> Option<Entry> {
         bytes.truncate(length);
         Some(bytes)
     };
-    Some(Entry { step: step_of(row[0])?, cgroup: CgroupId(row[1]), path, since: MonotonicNs(row[2]) })
+    let (cgroup, since, by_parts) = (CgroupId(row[1]), MonotonicNs(row[2]), row[0] & BY_PARTS != 0);
+    Some(Entry { step: step_of(row[0])?, cgroup, path, since, by_parts })
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub struct PendingKill {
     pub since: MonotonicNs,
     /// The kill was written. Otherwise it may have been, or not: after the usual wait the workload may be evicted again.
     pub written: bool,
+    /// It was killed by its parts, beside something that was spared and may live on.
+    pub by_parts: bool,
 }
 
 /// What was undone, and what is left.
@@ -51,7 +53,7 @@ pub fn undo(record: &mut Record, root: &Root) -> Undone {
             }
         };
         match action {
-            Action::Brake => match handle.freeze(false) {
+            Action::Brake => match thaw_one(&handle, entry.by_parts) {
                 Ok(()) => {
                     record.clear(cgroup, action);
                     undone.thawed.push(handle.path().to_vec());
@@ -72,6 +74,7 @@ pub fn undo(record: &mut Record, root: &Root) -> Undone {
                     path: handle.path().to_vec(),
                     since: entry.since,
                     written: entry.step == Step::KillWritten,
+                    by_parts: entry.by_parts,
                 }),
             },
         }
@@ -86,7 +89,7 @@ pub fn thaw(entries: &[Entry], root: &Root) -> (Vec<Vec<u8>>, Vec<(CgroupId, Str
     let (mut thawed, mut failed) = (Vec::new(), Vec::new());
     for entry in entries.iter().filter(|entry| entry.step.action() == Action::Brake) {
         match find(root, entry.cgroup, entry.path.as_deref()) {
-            Ok(Some(handle)) => match handle.freeze(false) {
+            Ok(Some(handle)) => match thaw_one(&handle, entry.by_parts) {
                 Ok(()) => thawed.push(handle.path().to_vec()),
                 Err(Fault::Gone) => {}
                 Err(fault) => failed.push((entry.cgroup, fault.to_string())),
@@ -96,6 +99,10 @@ pub fn thaw(entries: &[Entry], root: &Root) -> (Vec<Vec<u8>>, Vec<(CgroupId, Str
         }
     }
     (thawed, failed)
+}
+
+fn thaw_one(handle: &Handle, by_parts: bool) -> Result<(), Fault> {
+    if by_parts { handle.thaw_inside() } else { handle.freeze(false) }
 }
 
 /// The cgroup that was meant, by its id: another one at its path is not it.
@@ -153,7 +160,7 @@ mod tests {
             (Step::KillWritten, dead, "dead"),
         ] {
             let since = MonotonicNs(9);
-            record.write(Intent { step, cgroup, path: path.as_bytes(), since }).expect("room");
+            record.write(Intent { step, cgroup, path: path.as_bytes(), since, by_parts: false }).expect("room");
         }
         let root = Root::open(tree.path()).expect("it is there");
         // While its writer is not dead yet, nothing in the record changes.
@@ -172,6 +179,7 @@ mod tests {
             path: path.as_bytes().to_vec(),
             since: MonotonicNs(9),
             written,
+            by_parts: false,
         };
         assert_eq!(undone.kills, [kill(dying, "dying", true), kill(perhaps, "perhaps", false)]);
         let asked = |path: &str| fs::read_to_string(tree.path().join(path).join("cgroup.freeze")).expect("readable");
@@ -181,5 +189,34 @@ mod tests {
         // Again: nothing but the kills is left.
         let again = undo(&mut record, &root);
         assert_eq!((again.thawed.len(), again.over, again.kills.len()), (0, 0, 2));
+    }
+    /// The core may die when it has frozen one container of a pod and not the next, or killed one.
+    #[test]
+    fn the_parts_of_what_is_by_parts_are_thawed_and_not_itself() {
+        let tree = tempfile::tempdir().expect("a temporary directory");
+        let run = tempfile::tempdir().expect("a temporary directory");
+        let pod = cgroup(tree.path(), "pod", 1);
+        for name in ["pod/a", "pod/b", "pod/monitor", "pod/a/inner"] {
+            cgroup(tree.path(), name, 1);
+        }
+        let asked = |path: &str| fs::read_to_string(tree.path().join(path).join("cgroup.freeze")).expect("readable");
+        fs::write(tree.path().join("pod/b/cgroup.freeze"), "0\n").expect("writable");
+        let path = run.path().join("record");
+        let root = Root::open(tree.path()).expect("it is there");
+        for step in [Step::Freezing, Step::Frozen] {
+            fs::write(tree.path().join("pod/a/cgroup.freeze"), "1\n").expect("writable");
+            let (mut record, _) = Record::open(&path, BootId([1; 16])).expect("writable");
+            for step in [step, Step::Killing] {
+                let intent = Intent { step, cgroup: pod, path: b"pod", since: MonotonicNs(9), by_parts: true };
+                record.write(intent).expect("room");
+            }
+            drop(record);
+            let (mut record, _) = Record::open(&path, BootId([1; 16])).expect("writable");
+            let undone = undo(&mut record, &root);
+            assert_eq!((undone.thawed, undone.failed.len()), (vec![b"pod".to_vec()], 0));
+            assert!(matches!(&undone.kills[..], [PendingKill { written: false, by_parts: true, .. }]));
+            assert_eq!(["pod/a", "pod/b"].map(asked), ["0\n", "0\n"]);
+            assert_eq!(["pod", "pod/a/inner"].map(asked), ["1\n", "1\n"], "another program froze it");
+        }
     }
 }

@@ -261,3 +261,17 @@ fn room_is_bounded_and_comes_back() {
     assert!(scene.book.is_clear());
     assert_eq!(scene.brakes.count(), 0);
 }
+
+#[test]
+fn what_is_spared_is_not_frozen_and_the_record_says_so() {
+    let mut scene = Scene::new();
+    let fake = Fake::with_part("w");
+    let frozen = |fake: &Fake| ["", "part/", "spared/"].map(|name| fake.text(&format!("{name}cgroup.freeze")));
+    scene.brake(&fake, 0).expect("it fits");
+    assert!(matches!(scene.result(0), BrakeEvent::Frozen { .. }));
+    assert_eq!(frozen(&fake), ["0", "1", "0"]);
+    assert_eq!(scene.book.by_parts(), [true, true]);
+    scene.thaw(&fake, 1);
+    assert!(matches!(scene.result(2), BrakeEvent::Thawed { .. }));
+    assert_eq!(frozen(&fake), ["0", "0", "0"]);
+}

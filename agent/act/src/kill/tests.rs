@@ -424,3 +424,72 @@ fn a_victim_is_not_judged_by_a_late_answer_to_its_kill() {
     }
     assert_eq!((kills.hopeful(), kills.table[0].extended), (1, 1));
 }
+
+const NONE: &str = "populated 0\nfrozen 0\n";
+
+/// Polls, and takes the workers' results in, until there is an event.
+fn next(kills: &mut Kills, workers: &mut Workers, book: &mut Book, at: u64) -> Option<KillEvent> {
+    for _ in 0..1000 {
+        while let Some(done) = workers.poll() {
+            kills.done(done, ms(at), book);
+        }
+        if let Some(event) = kills.poll(ms(at), book, workers) {
+            return Some(event);
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    None
+}
+
+#[test]
+fn what_is_spared_is_not_waited_for_and_what_came_later_is_killed_as_well() {
+    let fake = Fake::with_part("w");
+    fake.write("cpu.stat", "usage_usec 0\n");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    assert_eq!(kills.begin(&fake.handle, ms(0), &mut book, &mut workers), Ok(Begun::Requested));
+    let event = results(&mut kills, &mut workers, &mut book, 0);
+    assert!(matches!(event, Some(KillEvent::Signalled { .. })), "{event:?}");
+    let killed = |name: &str| fake.text(&format!("{name}/cgroup.kill"));
+    assert_eq!(
+        (fake.text("cgroup.kill"), killed("part"), killed("spared")),
+        (String::new(), "1".into(), String::new())
+    );
+    assert!(next(&mut kills, &mut workers, &mut book, 10).is_none(), "its part lives");
+    // A container is started in it, and then the first one is empty.
+    fake.make("later");
+    fake.fill("later");
+    fake.write("later/cgroup.threads", "7\n");
+    fake.write("part/cgroup.events", NONE);
+    assert!(next(&mut kills, &mut workers, &mut book, 20).is_none(), "what came later lives");
+    assert_eq!((killed("later"), killed("spared")), ("1".into(), String::new()));
+    fake.write("later/cgroup.threads", "");
+    let event = next(&mut kills, &mut workers, &mut book, 30);
+    assert!(matches!(event, Some(KillEvent::Emptied { .. })), "{event:?}");
+    assert!(book.is_clear());
+    // Nothing is there to be killed any more, although its monitor lives.
+    fake.write("part/cgroup.events", NONE);
+    assert_eq!(kills.begin(&fake.handle, ms(40), &mut book, &mut workers), Ok(Begun::Gone));
+}
+
+#[test]
+fn what_comes_again_and_again_is_stuck_and_seen_to_end_in_the_end() {
+    let fake = Fake::with_part("w");
+    fake.write("cpu.stat", "usage_usec 0\n");
+    fake.write("part/cgroup.threads", "7\n");
+    let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+    assert_eq!(kills.begin(&fake.handle, ms(0), &mut book, &mut workers), Ok(Begun::Requested));
+    let event = results(&mut kills, &mut workers, &mut book, 0);
+    assert!(matches!(event, Some(KillEvent::Signalled { .. })), "{event:?}");
+    // As where the threads are in a part that came later, which is not kept open.
+    fake.write("part/cgroup.events", NONE);
+    fake.write("part/cgroup.kill", "");
+    let event = next(&mut kills, &mut workers, &mut book, 1);
+    assert!(event.is_none(), "{event:?}");
+    assert_eq!((fake.text("part/cgroup.kill").as_str(), kills.table[0].again), ("1", limits().again));
+    let patience = u64::try_from(limits().patience.as_millis()).expect("small");
+    let event = (1..40).find_map(|turn| next(&mut kills, &mut workers, &mut book, turn * patience));
+    assert!(matches!(event, Some(KillEvent::Stuck { .. })), "{event:?}");
+    fake.write("part/cgroup.threads", "");
+    let event = next(&mut kills, &mut workers, &mut book, 50 * patience);
+    assert!(matches!(event, Some(KillEvent::Emptied { .. })), "{event:?}");
+}

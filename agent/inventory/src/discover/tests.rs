@@ -201,8 +201,6 @@ fn a_pod_is_one_workload_whatever_patterns_say() {
         paths.sort();
         assert_eq!(paths, expected, "{workloads:?}");
         assert_eq!(pods.refused, [kept.as_bytes()]);
-        let is_monitored = pods.workloads.iter().filter(|it| it.pod.is_some_and(|pod| pod.is_monitored));
-        assert_eq!(is_monitored.map(path_of).collect::<Vec<_>>(), [monitored.as_str()]);
     }
     assert_eq!(paths(&found(&[], false)), [""; 0]);
 }
@@ -221,19 +219,4 @@ fn a_users_cgroup_with_the_name_of_a_pod_is_none() {
     assert_eq!((paths(&found), found.workloads[0].pod), (vec![forged.to_owned()], None));
     let by_event = workload_of(&root, &patterns, &Protected::default(), forged.as_bytes()).expect("it is a workload");
     assert_eq!(by_event.pod, None);
-}
-
-#[test]
-fn a_pod_whose_cgroups_cannot_be_read_may_hold_a_monitor() {
-    let path = "kubepods/pod01234567-89ab-cdef-0123-456789abcdef";
-    let (dir, root) = tree(&[path]);
-    let patterns = Patterns { pods: Some(PodRoot::default()), ..Patterns::of(&[], &[]) };
-    let PodPath::Pod(pod) = patterns.pod(path.as_bytes()) else { panic!("it is a pod's path") };
-    // A file has no directories.
-    for (place, is_monitored) in [("", false), ("memory.current", true)] {
-        let fd = std::fs::File::open(dir.path().join(path).join(place)).expect("readable");
-        let standing = Standing::of_root(root.as_fd());
-        let found = Found::of_pod(fd.as_fd(), path.as_bytes(), pod, standing, &patterns).expect("it has an id");
-        assert_eq!(found.pod.map(|pod| pod.is_monitored), Some(is_monitored), "{place}");
-    }
 }

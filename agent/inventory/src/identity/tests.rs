@@ -6,20 +6,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A layout with a tree of its own in tests/data/cgroups. All have the same pods and containers.
-struct Layout {
-    name: &'static str,
+pub(crate) struct Layout {
+    pub(crate) name: &'static str,
     /// The kubelet's `--cgroup-root`, where it is configured.
-    cgroup_root: Option<&'static str>,
-    monitor: Monitor,
+    pub(crate) cgroup_root: Option<&'static str>,
+    pub(crate) monitor: Monitor,
 }
 
 /// Where the runtime keeps its monitors.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Monitor {
-    /// Never in a pod's cgroup.
+pub(crate) enum Monitor {
+    /// Not in a pod's cgroup.
     Elsewhere,
-    /// In a pod's cgroup, if it is configured so. It is not.
-    Configurable,
     /// In the pod's cgroup, one for each container.
     InPod,
 }
@@ -28,7 +26,7 @@ const fn layout(name: &'static str, cgroup_root: Option<&'static str>, monitor: 
     Layout { name, cgroup_root, monitor }
 }
 
-const LAYOUTS: [Layout; 15] = [
+pub(crate) const LAYOUTS: [Layout; 15] = [
     layout("cgroup-root-cgroupfs", Some("/batch/node-a"), Monitor::Elsewhere),
     layout("cgroup-root-systemd", Some("/batch/node-a"), Monitor::Elsewhere),
     layout("containerd-cgroupfs-1.6", None, Monitor::Elsewhere),
@@ -36,7 +34,7 @@ const LAYOUTS: [Layout; 15] = [
     layout("containerd-systemd-1.6", None, Monitor::Elsewhere),
     layout("containerd-systemd-1.7", None, Monitor::Elsewhere),
     layout("crio-cgroupfs", None, Monitor::InPod),
-    layout("crio-systemd", None, Monitor::Configurable),
+    layout("crio-systemd", None, Monitor::Elsewhere),
     layout("crio-systemd-monitor-in-pod", None, Monitor::InPod),
     layout("docker-cgroupfs", None, Monitor::Elsewhere),
     layout("docker-systemd", None, Monitor::Elsewhere),
@@ -58,27 +56,26 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/cgroups")
 }
 
-fn tree(layout: &str) -> Vec<String> {
+pub(crate) fn tree(layout: &str) -> Vec<String> {
     let text = fs::read_to_string(folder().join(layout).join("tree.txt")).expect("each layout has a tree");
     assert!(text.starts_with("# "), "{layout} says where it is from");
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }
 
-/// A container of a pod, by what is known of it: id, whether it is a monitor, whether one may be beside it.
-type Known = (String, bool, bool);
+/// A container of a pod, by what is known of it: id, whether it is a monitor.
+type Known = (String, bool);
 
 fn known(container: &ContainerCgroup<'_>) -> Known {
     let id = String::from_utf8_lossy(container.id).into_owned();
-    (id, container.kind == ContainerKind::Monitor, container.may_have_monitor_beside)
+    (id, container.kind == ContainerKind::Monitor)
 }
 
 /// The sandbox and the container of each pod, and their monitors where those are in the pod's cgroup.
 fn expected(monitor: Monitor) -> BTreeMap<Uid, (QosClass, BTreeSet<Known>)> {
-    let may_be_beside = monitor != Monitor::Elsewhere;
     let of_pod = |(index, (uid, qos)): (usize, &(&str, QosClass))| {
         let ids = ["5a", "c0"].map(|kind| format!("{kind}0{}", index + 1).repeat(16));
-        let containers = ids.iter().map(|id| (id.clone(), false, may_be_beside));
-        let monitors = ids.iter().filter(|_| monitor == Monitor::InPod).map(|id| (id.clone(), true, true));
+        let containers = ids.iter().map(|id| (id.clone(), false));
+        let monitors = ids.iter().filter(|_| monitor == Monitor::InPod).map(|id| (id.clone(), true));
         (Uid::of(uid), (*qos, containers.chain(monitors).collect()))
     };
     PODS.iter().enumerate().map(of_pod).collect()
@@ -151,8 +148,8 @@ fn a_cgroup_that_no_runtime_names_so_is_no_container() {
         assert_eq!(found.length, pod.len());
         found.container.map(|container| (known(&container), container.length == path.len()))
     };
-    assert_eq!(of(&id), Some(((id.clone(), false, false), true)));
-    assert_eq!(of(&format!("{id}/")), Some(((id.clone(), false, false), false)));
+    assert_eq!(of(&id), Some(((id.clone(), false), true)));
+    assert_eq!(of(&format!("{id}/")), Some(((id.clone(), false), false)));
     for name in [
         String::new(),
         "container".to_owned(),
@@ -168,6 +165,22 @@ fn a_cgroup_that_no_runtime_names_so_is_no_container() {
         format!("{}g", &id[1..]),
     ] {
         assert_eq!(of(&name), None, "{name}");
+    }
+}
+
+#[test]
+fn a_monitor_is_what_its_runtime_names_so() {
+    let id = "0123456789abcdef".repeat(4);
+    for (name, expected) in [
+        (format!("crio-conmon-{id}.scope"), true),
+        (format!("crio-conmon-{id}"), true),
+        (format!("crio-{id}.scope"), false),
+        (id.clone(), false),
+        (format!("crio-conmon-{id}.slice"), false),
+        (format!("crio-conmon-{}.scope", &id[1..]), false),
+        ("crio-conmon-.scope".to_owned(), false),
+    ] {
+        assert_eq!(is_monitor(name.as_bytes()), expected, "{name}");
     }
 }
 

@@ -254,23 +254,87 @@ fn the_kernel_brakes_no_pods_where_they_are_workloads() {
     }
 }
 
+/// The cgroups that were killed, or else frozen.
+fn written(tree: &Path, paths: &[String], file: &str) -> Vec<String> {
+    let is_written = |path: &&String| fs::read_to_string(tree.join(path).join(file)).is_ok_and(|text| text == "1");
+    paths.iter().filter(is_written).cloned().collect()
+}
+
 #[test]
-fn a_pod_that_a_monitor_came_into_is_protected_by_the_event_and_needs_no_walk() {
-    use plimsoll_policy::Protected as Why;
+fn a_pod_of_every_saved_tree_ends_as_a_whole_or_beside_its_monitors() {
+    use crate::identity::tests::{LAYOUTS, Layout, Monitor, tree as saved};
+    use crate::{ContainerKind, PodCgroup};
+    for Layout { name, cgroup_root, monitor } in LAYOUTS {
+        let (tree, paths) = (tempfile::tempdir().expect("a temporary directory"), saved(name));
+        for path in &paths {
+            cgroup(tree.path(), path, 100);
+            for file in ["cgroup.freeze", "cgroup.kill"] {
+                fs::write(tree.path().join(path).join(file), "0").expect("writable");
+            }
+        }
+        let root = crate::PodRoot(cgroup_root.unwrap_or_default().into());
+        // Containers where there are monitors beside them, or else pods.
+        let is_killed = |path: &&String| match root.identify(path.as_bytes()) {
+            Some(PodCgroup { container: Some(it), .. }) if monitor == Monitor::InPod => {
+                it.kind == ContainerKind::Container && it.length == path.len()
+            }
+            pod => monitor == Monitor::Elsewhere && pod.is_some_and(|pod| pod.length == path.len()),
+        };
+        let expected: Vec<String> = paths.iter().filter(is_killed).cloned().collect();
+        assert_eq!(expected.len(), if monitor == Monitor::InPod { 8 } else { 4 }, "{name}");
+        let (mut inventory, mut sent) = (inventory(tree.path(), 9), Sent::default());
+        inventory.config.patterns = Patterns { pods: Some(root.clone()), ..Patterns::default() };
+        inventory.discover(&mut sent);
+        for update in &sent.updates {
+            let Update::Workload(_, facts) = update else { continue };
+            assert_eq!(facts.handle.is_by_parts(), monitor == Monitor::InPod, "{name}: {:?}", facts.handle);
+            facts.handle.freeze(true).expect("writable");
+            facts.handle.kill().expect("writable");
+        }
+        for file in ["cgroup.freeze", "cgroup.kill"] {
+            assert_eq!(written(tree.path(), &paths, file), expected, "{name}: {file}");
+        }
+    }
+}
+
+#[test]
+fn containers_and_monitors_that_come_into_a_pod_or_go_are_known_by_the_event() {
     let tree = tempfile::tempdir().expect("a temporary directory");
     cgroup(tree.path(), POD, 100);
     let (mut inventory, mut sent) = (inventory_of_pods(tree.path()), Sent::default());
-    inventory.learn([PodMessage::Pod(facts_of_pod()), PodMessage::Complete].into_iter(), &mut sent);
-    let scope = format!("{POD}/crio-{}.scope", "0".repeat(64));
-    for (path, expected) in [(POD, None), (&scope, Some(Why::Monitored))] {
-        cgroup(tree.path(), path, 100);
-        assert!(inventory.sight_at(path.as_bytes(), &mut sent));
-        let protected = match sent.updates.drain(..).next() {
-            Some(Update::Workload(_, facts)) => facts.pod.expect("it is a pod").protected,
+    inventory.discover(&mut sent);
+    sent.take();
+    let name = |kind: &str, digit: &str| format!("{POD}/{kind}-{}.scope", digit.repeat(64));
+    let (monitor, first, second) = (name("crio-conmon", "0"), name("crio", "0"), name("crio", "1"));
+    // By the id of what came or went, as an event has it, and by its path where it is there.
+    let event = |inventory: &mut Inventory, sent: &mut Sent, path: &str, id: CgroupId| {
+        inventory.check(id, sent);
+        if tree.path().join(path).exists() {
+            assert!(inventory.sight_at(path.as_bytes(), sent), "{path}");
+        }
+        match sent.updates.drain(..).next() {
+            Some(Update::Workload(_, facts)) => Some((facts.handle.is_by_parts(), facts.handle.descriptors())),
+            None => None,
             other => panic!("sent for {path}: {other:?}"),
-        };
-        assert_eq!(protected, expected, "{path}");
+        }
+    };
+    for (path, expected) in
+        [(&monitor, Some((true, 3))), (&first, Some((true, 5))), (&second, Some((true, 7))), (&second, None)]
+    {
+        cgroup(tree.path(), path, 100);
+        assert_eq!(event(&mut inventory, &mut sent, path, CgroupId(0)), expected, "{path}");
     }
+    let id =
+        CgroupId(std::os::unix::fs::MetadataExt::ino(&fs::metadata(tree.path().join(&first)).expect("it is there")));
+    fs::remove_dir_all(tree.path().join(&first)).expect("writable");
+    assert_eq!(event(&mut inventory, &mut sent, &first, id), Some((true, 5)));
+    // Without events the next walk finds what is there.
+    for path in [&second, &monitor] {
+        fs::remove_dir_all(tree.path().join(path)).expect("writable");
+    }
+    inventory.discover(&mut sent);
+    let facts = sent.updates.pop();
+    assert!(matches!(facts, Some(Update::Workload(_, facts)) if !facts.handle.is_by_parts()));
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn what_is_known_is_bounded_and_pods_without_a_cgroup_are_forgotten_first() {
 }
 
 #[test]
-fn the_path_alone_protects_static_pods_and_monitors() {
+fn the_path_alone_protects_static_pods() {
     let mut pods = Pods::default();
     pods.take(known(UID.0), HashSet::new);
     pods.take(PodMessage::Complete, HashSet::new);
@@ -177,7 +177,5 @@ fn the_path_alone_protects_static_pods_and_monitors() {
     let of_file = identity_of(of_file);
     assert_eq!(of_file.uid, UID);
     assert_eq!(pods.of(of_file).0.protected, Some(Protected::Static));
-    let monitored = PodIdentity { is_monitored: true, ..identity() };
-    assert_eq!(pods.of(monitored).0.protected, Some(Protected::Monitored));
     assert_eq!(pods.of(identity()).0.protected, None);
 }

@@ -105,9 +105,10 @@ pub struct Activity {
 }
 
 impl Handle {
-    /// A walk through it and all below it. Opens: for a helper thread.
+    /// A walk through it and all below it, without what is spared. Opens: for a helper thread.
     pub fn walk(&self) -> Result<Walk, Fault> {
-        Walk::begin(self.dir.as_fd()).map_err(|errno| Fault::Read { file: "its directory", errno })
+        let walk = Walk::begin(self.dir.as_fd()).map_err(|errno| Fault::Read { file: "its directory", errno })?;
+        Ok(walk.sparing(self.spares))
     }
 
     /// Calls `each` with the tasks in it and below it, until `each` says no, or there are no more, or to this bound.

@@ -294,3 +294,154 @@ fn population_is_read_of_a_file_opened_anew() {
     fs::write(&events, "populated 0\nfrozen 0\n").expect("writable");
     assert_eq!((handle.populated(), handle.populated_now()), (Ok(true), Ok(false)));
 }
+
+fn is_kept_away(name: &[u8]) -> bool {
+    name.starts_with(b"spared")
+}
+
+impl Tree {
+    /// Sparing cgroups by that name.
+    fn open_sparing(&self, path: &[u8]) -> Handle {
+        let root = Root::open(self.dir.path()).expect("it is there");
+        let purpose = Purpose { is_written: true, counts_tasks: false, spares: Some(is_kept_away) };
+        Handle::open_for(&root, path, purpose).expect("readable").expect("it is there")
+    }
+
+    fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.dir.path().join(file)).expect("readable").trim().to_owned()
+    }
+}
+
+#[test]
+fn beside_what_is_spared_each_part_is_frozen_and_killed_also_one_that_came_later() {
+    let tree = Tree::new();
+    for name in ["w", "w/a", "w/a/inner", "w/spared", "w/spared/inner"] {
+        let procs = format!("{}\n", name.len());
+        tree.cgroup(name.as_bytes(), &[("cgroup.kill", ""), ("cgroup.procs", &procs)]);
+    }
+    let handle = tree.open_sparing(b"w");
+    assert!(handle.is_by_parts() && !handle.is_outdated());
+    tree.cgroup(b"w/later", &[("cgroup.kill", ""), ("cgroup.procs", "7\n")]);
+    handle.freeze(true).expect("writable");
+    handle.kill().expect("writable");
+    for (name, frozen, killed) in [("a", "1", "1"), ("later", "1", "1"), ("spared", "0", ""), ("", "0", "")] {
+        let of = |file: &str| tree.text(&format!("w/{name}/{file}"));
+        assert_eq!((of("cgroup.freeze").as_str(), of("cgroup.kill").as_str()), (frozen, killed), "{name}");
+    }
+    let mut found = Vec::new();
+    let mut take = |pid: Pid| {
+        found.push(pid.as_raw_pid());
+        true
+    };
+    handle.each_task(TaskList::Processes, Bound::NONE, &mut take).expect("readable");
+    found.sort_unstable();
+    assert_eq!(found, [1, 3, 7, 9], "its own, those of its parts and below them");
+    handle.freeze(false).expect("writable");
+    assert_eq!((tree.text("w/a/cgroup.freeze"), tree.text("w/later/cgroup.freeze")), ("0".into(), "0".into()));
+    // What is spared elsewhere than directly in it is not.
+    tree.cgroup(b"w/a/spared", &[("cgroup.procs", "11\n")]);
+    let mut count = 0;
+    let mut each = |pid: Pid| {
+        count += i32::from(pid.as_raw_pid() == 11);
+        true
+    };
+    handle.each_task(TaskList::Processes, Bound::NONE, &mut each).expect("readable");
+    assert_eq!(count, 1);
+}
+
+#[test]
+fn where_nothing_is_spared_it_is_frozen_and_killed_as_a_whole_and_by_parts_once_something_is() {
+    let tree = Tree::new();
+    for name in ["w", "w/a"] {
+        tree.cgroup(name.as_bytes(), &[("cgroup.kill", "")]);
+    }
+    let handle = tree.open_sparing(b"w");
+    assert!(!handle.is_by_parts() && !handle.is_outdated());
+    assert_eq!(handle.descriptors(), 5);
+    handle.freeze(true).expect("writable");
+    handle.kill().expect("writable");
+    assert_eq!((tree.text("w/cgroup.freeze"), tree.text("w/cgroup.kill")), ("1".into(), "1".into()));
+    assert_eq!((tree.text("w/a/cgroup.freeze"), tree.text("w/a/cgroup.kill")), ("0".into(), String::new()));
+    // It was opened before that: it is thawed as it was frozen, and what is spared is not killed.
+    tree.cgroup(b"w/spared", &[("cgroup.kill", "")]);
+    assert!(handle.is_outdated());
+    fs::write(tree.dir.path().join("w/cgroup.kill"), "").expect("writable");
+    handle.freeze(false).expect("writable");
+    handle.kill().expect("writable");
+    assert_eq!((tree.text("w/cgroup.freeze"), tree.text("w/cgroup.kill")), ("0".into(), String::new()));
+    assert_eq!((tree.text("w/a/cgroup.kill"), tree.text("w/spared/cgroup.kill")), ("1".into(), String::new()));
+}
+
+#[test]
+fn what_is_spared_counts_for_no_population() {
+    const NONE: &str = "populated 0\nfrozen 0\n";
+    let tree = Tree::new();
+    for name in ["w", "w/a", "w/b", "w/spared"] {
+        tree.cgroup(name.as_bytes(), &[]);
+    }
+    let handle = tree.open_sparing(b"w");
+    assert_eq!(handle.descriptors(), 4 + 2 * 2);
+    let population = || (handle.population(), handle.populated(), handle.populated_now());
+    assert_eq!(population(), (Ok(Population::Populated), Ok(true), Ok(true)));
+    tree.cgroup(b"w/a", &[("cgroup.events", NONE)]);
+    assert_eq!(population(), (Ok(Population::Populated), Ok(true), Ok(true)));
+    tree.cgroup(b"w/b", &[("cgroup.events", NONE)]);
+    assert_eq!(population(), (Ok(Population::PerhapsSpared), Ok(false), Ok(false)));
+    // One that came later is not kept open.
+    tree.cgroup(b"w/c", &[]);
+    assert_eq!(population(), (Ok(Population::PerhapsSpared), Ok(false), Ok(true)));
+    assert!(handle.is_outdated());
+    assert_eq!(tree.open_sparing(b"w").population(), Ok(Population::Populated));
+    tree.cgroup(b"w", &[("cgroup.events", NONE)]);
+    assert_eq!(population(), (Ok(Population::Empty), Ok(false), Ok(false)));
+}
+
+#[test]
+fn a_freeze_of_one_part_is_that_of_another_program() {
+    let tree = Tree::new();
+    for name in ["w", "w/a", "w/b", "w/spared"] {
+        tree.cgroup(name.as_bytes(), &[]);
+    }
+    let handle = tree.open_sparing(b"w");
+    assert_eq!(handle.freeze_asked(), Ok(false));
+    tree.cgroup(b"w/b", &[("cgroup.events", "populated 1\nfrozen 1\n")]);
+    assert_eq!(handle.freeze_asked(), Ok(true));
+}
+
+#[test]
+fn what_cannot_be_frozen_as_a_whole_is_not_left_frozen_in_parts() {
+    let tree = Tree::new();
+    for name in ["w", "w/a", "w/b", "w/c", "w/spared"] {
+        tree.cgroup(name.as_bytes(), &[("cgroup.kill", "")]);
+    }
+    for file in ["cgroup.freeze", "cgroup.kill"] {
+        let path = tree.dir.path().join("w/b").join(file);
+        fs::remove_file(&path).expect("it is there");
+        std::os::unix::fs::symlink("/dev/full", &path).expect("writable");
+    }
+    let handle = tree.open_sparing(b"w");
+    assert!(matches!(handle.freeze(true), Err(Fault::Write { file: "cgroup.freeze", .. })));
+    assert_eq!((tree.text("w/a/cgroup.freeze"), tree.text("w/c/cgroup.freeze")), ("0".into(), "0".into()));
+    // The others are killed all the same.
+    assert!(matches!(handle.kill(), Err(Fault::Write { file: "cgroup.kill", .. })));
+    assert_eq!((tree.text("w/a/cgroup.kill"), tree.text("w/c/cgroup.kill")), ("1".into(), "1".into()));
+}
+
+#[test]
+fn more_parts_than_are_kept_open_are_killed_and_not_frozen() {
+    let tree = Tree::new();
+    for name in ["w", "w/spared"] {
+        tree.cgroup(name.as_bytes(), &[("cgroup.kill", "")]);
+    }
+    for number in 0..=KEPT {
+        let events = if number == KEPT { "populated 1\n" } else { "populated 0\n" };
+        tree.cgroup(format!("w/{number:02}").as_bytes(), &[("cgroup.kill", ""), ("cgroup.events", events)]);
+    }
+    let handle = tree.open_sparing(b"w");
+    assert_eq!(handle.descriptors(), 5 + 2 * u32::try_from(KEPT).expect("small"));
+    assert_eq!((handle.population(), handle.populated()), (Ok(Population::PerhapsSpared), Ok(true)));
+    assert!(handle.freeze_asked().is_err());
+    handle.kill().expect("writable");
+    assert_eq!(tree.text(&format!("w/{KEPT}/cgroup.kill")), "1");
+    assert!(!handle.is_outdated());
+}

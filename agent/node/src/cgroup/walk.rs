@@ -1,6 +1,7 @@
 //! The way through a cgroup and all below it. The owner of a subtree chooses its shape, so neither the memory nor the
 //! work for a step depends on that.
 
+use super::Spares;
 use super::tree::{DIRECTORY, id_of};
 use plimsoll_units::{CgroupId, MonotonicNs};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -36,6 +37,7 @@ pub struct Walk {
     levels: Vec<Level>,
     is_new: bool,
     is_whole: bool,
+    spares: Option<Spares>,
 }
 
 #[derive(Debug)]
@@ -51,7 +53,12 @@ impl Walk {
     pub fn begin(top: BorrowedFd<'_>) -> Result<Self, Errno> {
         let dir = openat(top, ".", DIRECTORY, Mode::empty())?;
         let top = Level { dir, name: Vec::new(), children: Vec::new() };
-        Ok(Self { levels: vec![top], is_new: true, is_whole: true })
+        Ok(Self { levels: vec![top], is_new: true, is_whole: true, spares: None })
+    }
+
+    /// The same without what is spared directly in that cgroup.
+    pub(super) fn sparing(self, spares: Option<Spares>) -> Self {
+        Self { spares, ..self }
     }
 
     /// Goes on to the next cgroup and gives its directory; `None` at the end. What is removed meanwhile is passed over.
@@ -81,6 +88,7 @@ impl Walk {
     fn step(&mut self) {
         while let Some(level) = self.levels.last_mut() {
             let name = match level.next_child() {
+                Ok(Some(name)) if level.name.is_empty() && self.spares.is_some_and(|spares| spares(&name)) => continue,
                 Ok(Some(name)) => name,
                 end => {
                     // A directory that was removed has no children.

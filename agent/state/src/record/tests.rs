@@ -4,7 +4,7 @@ use std::path::PathBuf;
 const BOOT_A: BootId = BootId([7; 16]);
 
 fn intent(step: Step, cgroup: u64, path: &[u8]) -> Intent<'_> {
-    Intent { step, cgroup: CgroupId(cgroup), path, since: MonotonicNs(5) }
+    Intent { step, cgroup: CgroupId(cgroup), path, since: MonotonicNs(5), by_parts: cgroup == 2 }
 }
 
 fn home() -> (tempfile::TempDir, PathBuf) {

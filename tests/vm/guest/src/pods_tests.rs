@@ -5,8 +5,9 @@ use crate::agent::tail;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{named, wait_for};
+use crate::scenarios_of_death::{KILL_POINT, TRIES, grown};
 use crate::scene::{MIB, PATIENCE, Scene, was_killed};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
@@ -30,12 +31,17 @@ pub(crate) struct Pod {
 impl Pod {
     /// `class` is empty for guaranteed; `number` makes the UID.
     pub(crate) fn create(class: &str, number: u8, priority: i32, resources: &Value) -> Result<Self> {
+        Self::create_by("cri-containerd", class, number, priority, resources)
+    }
+
+    /// The same by a runtime that names cgroups of containers like this.
+    fn create_by(prefix: &str, class: &str, number: u8, priority: i32, resources: &Value) -> Result<Self> {
         let uid = format!("0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8{number:02x}");
         let (dash, folder) = if class.is_empty() { ("", "") } else { ("-", "/") };
         let slice = if class.is_empty() { String::new() } else { format!("kubepods-{class}.slice") };
         let written = uid.replace('-', "_");
         let name = format!("kubepods.slice/{slice}{folder}kubepods{dash}{class}-pod{written}.slice");
-        let container = Cgroup::create(&format!("{name}/cri-containerd-{number:064x}.scope"))?;
+        let container = Cgroup::create(&format!("{name}/{prefix}-{number:064x}.scope"))?;
         let facts = json!({
             "metadata": {"name": format!("pod-{number}"), "namespace": "test", "uid": uid},
             "spec": {"priority": priority, "containers": [{"name": "c", "resources": resources}]},
@@ -46,11 +52,21 @@ impl Pod {
 
     /// Has a process in it that holds so much.
     pub(crate) fn holds(&self, mib: u64) -> Result<Child> {
-        let mut idle = guest();
-        let child = idle.args(["idle", "--mib", &mib.to_string(), "--cgroup"]).arg(self.container.path()).spawn()?;
-        wait_for("a pod's process is in place", PATIENCE, || Ok(self.cgroup.current()? >= mib * MIB))?;
-        Ok(child)
+        holds(&self.container, mib)
     }
+
+    /// Another cgroup in it.
+    fn beside(&self, prefix: &str, number: u8) -> Result<Cgroup> {
+        Cgroup::create(&format!("{}/{prefix}-{number:064x}.scope", self.cgroup.name()))
+    }
+}
+
+/// Has a process in this cgroup that holds so much.
+fn holds(cgroup: &Cgroup, mib: u64) -> Result<Child> {
+    let mut idle = guest();
+    let child = idle.args(["idle", "--mib", &mib.to_string(), "--cgroup"]).arg(cgroup.path()).spawn()?;
+    wait_for("a pod's process is in place", PATIENCE, || Ok(cgroup.current()? >= mib * MIB))?;
+    Ok(child)
 }
 
 /// Replaces the file by a rename, so that it is never read in part.
@@ -267,4 +283,60 @@ pub(crate) fn protection_outlives_the_core() -> Result<()> {
     of_critical.kill()?;
     of_critical.wait()?;
     scene.end()
+}
+
+/// A pod with CRI-O's monitors in it ends by its containers, all of them, and is reported as empty while a monitor lives,
+/// which does; also where the core dies when it has frozen them.
+pub(crate) fn end_by_their_containers() -> Result<()> {
+    ensure!(end_beside_monitors(None)? == 0, "the core died by itself");
+    for _ in 0..TRIES {
+        // The pod may be killed before it is frozen.
+        if end_beside_monitors(Some("freeze-written")).context("with a core that dies")? == 1 {
+            return Ok(());
+        }
+    }
+    bail!("the core did not die in {TRIES} rounds")
+}
+
+/// Gives how often the core died.
+fn end_beside_monitors(dies_at: Option<&str>) -> Result<usize> {
+    let requests = json!({"requests": {"memory": "16Mi"}});
+    let pods = [1, 2].map(|number| Pod::create_by("crio", "burstable", number, 0, &requests));
+    let [growing, calm] = pods;
+    let (growing, calm) = (growing?, calm?);
+    let second = growing.beside("crio", 3)?;
+    let mut monitors = Vec::new();
+    for (pod, number) in [(&growing, 1), (&growing, 3), (&calm, 2)] {
+        monitors.push(holds(&pod.beside("crio-conmon", number)?, 2)?);
+    }
+    let (mut beside, mut bystander) = (holds(&second, 8)?, calm.holds(8)?);
+    write_facts(&json!({"items": [&growing.facts, &calm.facts]}).to_string())?;
+    let mut scene = Scene::set_with(ROOM, |settings| {
+        settings.pod_facts = Some(FACTS.into());
+        settings.environment.extend(dies_at.map(|step| (KILL_POINT, format!("{step}:core"))));
+    })?;
+    let logged = |scene: &Scene| format!("the log ends with: {}", tail(&scene.agent.text()));
+    wait_for("both pods are known", PATIENCE, || Ok(scene.agent.text().contains("2 pods are known")))
+        .with_context(|| logged(&scene))?;
+    let mut hog = Hog::start("anon", growing.container.path(), HOG.max(grown()?), &["--hold", "60"])?;
+    scene.expect_dead(&mut hog.child, &growing.container)?;
+    let name = growing.cgroup.name();
+    wait_for("the agent reports that the pod is empty", PATIENCE, || {
+        Ok(!scene.agent.kills(name, "emptied").is_empty())
+    })
+    .with_context(|| logged(&scene))?;
+    ensure!(beside.try_wait()?.is_some_and(was_killed), "the pod's other container lives: {}", logged(&scene));
+    for child in monitors.iter_mut().chain([&mut bystander]) {
+        let ended = child.try_wait()?;
+        ensure!(ended.is_none(), "a monitor or the other pod died: {ended:?}: {}", logged(&scene));
+    }
+    let deaths = scene.agent.text().matches("the core ended and is started again").count();
+    memory_is_back(&scene)?;
+    scene.settled()?;
+    for mut child in monitors.into_iter().chain([bystander]) {
+        child.kill()?;
+        child.wait()?;
+    }
+    scene.end()?;
+    Ok(deaths)
 }

@@ -166,6 +166,7 @@ const TESTS: &[Test] = &[
     test("pods-are-bounded-together", pods_tests::bounded_together, 240, &[]),
     race("throttled-container-is-named", throttled_tests::named_with_its_stall, 300, &[]),
     test("protection-outlives-the-core", pods_tests::protection_outlives_the_core, 300, &[]),
+    test("pods-of-crio-end-by-their-containers", pods_tests::end_by_their_containers, 300, &[]),
     test("disk-pressure-is-reported", disks_tests::pressure, 300, &[]),
     test("periods-outlive-the-core", disks_tests::periods_outlive_the_core, 400, &[]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),

@@ -260,7 +260,8 @@ fn what_an_earlier_process_froze_is_forgotten_once_it_is_thawed_unless_it_is_hel
         let handle = scene.joins(slot, name);
         let enforcer = scene.watch.enforcement.enforcer.as_mut().expect("it acts");
         let (cgroup, path) = (handle.id(), handle.path());
-        let intent = plimsoll_act::Intent { step: plimsoll_act::Step::Frozen, cgroup, path, since: MonotonicNs(1) };
+        let (step, since) = (plimsoll_act::Step::Frozen, MonotonicNs(1));
+        let intent = plimsoll_act::Intent { step, cgroup, path, since, by_parts: false };
         enforcer.record.write(intent).expect("room");
         if name == "anew" {
             let (owner, now) = (plimsoll_act::Owner(0), monotonic());
