@@ -121,7 +121,7 @@ impl Watchdog {
         // Some times in each interval: one report may be lost.
         let every = service_manager.watchdog? / 4;
         let rounds = self.shared.rounds.load(Ordering::Relaxed);
-        // Before it heard that the agent is ready it expects none, and its queue has room for a few reports only.
+        // Before it has the report that the agent is ready it expects none, and its queue has room for a few reports only.
         let is_ready = self.shared.ready.load(Ordering::Relaxed);
         if is_ready && self.reported.elapsed() >= every && rounds != self.rounds && service_manager.report("WATCHDOG=1")
         {

@@ -15,7 +15,7 @@ pub(crate) fn boot(machine: &vm::Arguments, what: &str, lines: &mut dyn FnMut(&s
     let mut tail = Vec::new();
     let begun = Instant::now();
     let progress = Progress::new(what, 0);
-    let mut heard = |line: &str| {
+    let mut take = |line: &str| {
         lines(line);
         if line.starts_with(vm::BOOTED_AGAIN) {
             progress.line(line);
@@ -27,7 +27,7 @@ pub(crate) fn boot(machine: &vm::Arguments, what: &str, lines: &mut dyn FnMut(&s
         }
         tail.push(line.to_owned());
     };
-    let code = vm::boot(machine, &mut heard)?;
+    let code = vm::boot(machine, &mut take)?;
     ensure!(code == 0, "the guest ended with {code}: {}", tail[tail.len().saturating_sub(LAST_LINES)..].join(" | "));
     Ok(())
 }

@@ -58,7 +58,7 @@ pub(crate) fn as_root(program: &str) -> Command {
 pub(crate) fn shown(command: &mut Command) -> anyhow::Result<()> {
     let mut said = Vec::new();
     let name = format!("{command:?}");
-    let status = heard(command, &mut |line| {
+    let status = each_line(command, &mut |line| {
         println!("{line}");
         said.push(line.to_owned());
         Ok(())
@@ -83,7 +83,7 @@ impl fmt::Display for Failed {
 impl std::error::Error for Failed {}
 
 /// Runs `command` to its end, and hands on each line that it prints.
-pub(crate) fn heard(
+pub(crate) fn each_line(
     command: &mut Command,
     lines: &mut dyn FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitStatus> {

@@ -29,7 +29,7 @@ pub enum KillPoint {
     KillCleared,
     /// Slices are marked for the brake in the kernel.
     KernelMarked,
-    /// The kernel stopped a process, and that was heard.
+    /// The kernel stopped a process, and that was reported.
     KernelStopSeen,
     /// The processes that the kernel stopped were continued.
     KernelContinued,

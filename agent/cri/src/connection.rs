@@ -112,7 +112,7 @@ impl Limits {
 pub(crate) struct Connection(Sender);
 
 impl Connection {
-    /// Connects. Nothing was said or heard yet.
+    /// Connects. Nothing was sent or received yet.
     pub(crate) async fn open(socket: &Path, dial: &Dial) -> Result<Self, Error> {
         let stream =
             dial.connect(socket).await.map_err(|source| Error::Connect { socket: socket.to_owned(), source })?;

@@ -7,7 +7,7 @@ use rustix::io::{Errno, pread, pwrite};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// An open descriptor and the name by which faults speak of it.
+/// An open descriptor and the name that faults give it.
 #[derive(Debug)]
 pub(crate) struct KeptFile {
     fd: OwnedFd,

@@ -601,7 +601,7 @@ fn a_failed_reading_after_a_clean_up_evicts_none() {
     assert_eq!(evicted(rig.observe(6, &sample(Some(disks(50, 900, 6)), ended(1, 4)))), [0]);
     // What the victim left behind is cleaned up before others have to go.
     assert_eq!(stage(rig.observe(7, &sample(Some(disks(50, 900, 7)), ended(1, 4)))), Some(Stage::Containers));
-    // A clean-up that is never heard of again is not waited for for ever.
+    // A clean-up that is never reported again is not waited for for ever.
     assert_eq!(rig.observe(30, &sample(Some(disks(50, 900, 30)), ended(1, 4))).outcome, Outcome::Reclaiming);
     assert_eq!(evicted(rig.observe(37, &sample(Some(disks(50, 900, 37)), ended(1, 4)))), [0]);
     // One that is known to have ended is: file systems are sampled seldom.

@@ -38,7 +38,7 @@ pub(crate) struct Armed {
     /// Why this agent only watches.
     pub(crate) shadow: Option<String>,
     /// The last beat.
-    pub(crate) heard: MonotonicNs,
+    pub(crate) beat: MonotonicNs,
     /// Its process, where that was handed over.
     pub(crate) process: Option<Arc<OwnedFd>>,
 }
@@ -62,8 +62,8 @@ impl Health {
         if core.has_ended() {
             return (false, "not ready: the core ended; the next one has not armed its thresholds yet\n".into());
         }
-        let Armed { source, shadow, heard, .. } = core;
-        let silence = now.since(*heard);
+        let Armed { source, shadow, beat, .. } = core;
+        let silence = now.since(*beat);
         let (ready, mut text) = if silence > SILENCE {
             let text = format!("not ready: no record of the core for {} s", silence.as_secs());
             (false, format!("{text}\nsource {source}\n"))
@@ -116,7 +116,7 @@ impl HealthSink {
             Record::Startup(record) => self.startup(record, clock),
             Record::Health(HealthRecord::Beat { at, .. }) => {
                 if let Some(core) = &mut lock(&self.health).core {
-                    core.heard = *at;
+                    core.beat = *at;
                 }
             }
             Record::Health(HealthRecord::KillSwitch { path, is_thrown }) => {
@@ -154,7 +154,7 @@ impl HealthSink {
                 let core = Armed {
                     source: source.into(),
                     shadow: shadow.map(Into::into),
-                    heard: clock(),
+                    beat: clock(),
                     process: self.process.clone(),
                 };
                 *lock(&self.health) = Health { core: Some(core), ..std::mem::take(&mut self.starting) };
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn armed(source: &str, shadow: Option<&str>) -> Armed {
-        Armed { source: source.into(), shadow: shadow.map(Into::into), heard: second(1), process: None }
+        Armed { source: source.into(), shadow: shadow.map(Into::into), beat: second(1), process: None }
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
             assert_eq!(health.judge(second(now)), (ready, format!("{first}{reasons}")), "at {now}");
         }
         // It beats again.
-        health.core.as_mut().expect("armed").heard = second(200);
+        health.core.as_mut().expect("armed").beat = second(200);
         assert!(health.judge(second(201)).0);
     }
 

@@ -33,7 +33,7 @@ pub(super) use outgoing::{News, Outgoing};
 pub(super) use pod_socket::PodSocket;
 use schedule::Schedule;
 
-/// How often the reporter hears that the core lives, where something happens or no event would say so.
+/// How often it is reported that the core lives, where something happens or no event would say so.
 const PACE: Duration = Duration::from_secs(5);
 /// A watching thread that has not woken for so long is stuck, and no heartbeat is reported any more.
 const STUCK: Duration = Duration::from_mins(1);

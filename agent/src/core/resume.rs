@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn each_request_is_answered_and_the_last_one_is_waited_for() {
-        let (reported, heard) = channel();
+        let (reported, answers) = channel();
         let mut round = 0;
         let resume = move || {
             round += 1;
@@ -107,11 +107,11 @@ mod tests {
         let mut failures = 0;
         for _ in 0..3 {
             resumer.request();
-            heard.recv().expect("it is alive");
+            answers.recv().expect("it is alive");
         }
         assert!(!resumer.has_ended());
         resumer.end();
-        assert_eq!(heard.iter().count(), 1);
+        assert_eq!(answers.iter().count(), 1);
         while !resumer.has_ended() {
             thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Values that all crates speak in: numbers with their unit in the type, so that bytes and pages, or two clocks, cannot
+//! Values that all crates use: numbers with their unit in the type, so that bytes and pages, or two clocks, cannot
 //! be mixed up; quantities and percentages as Kubernetes writes and computes them; patterns of cgroups.
 //!
 //! Nothing here reads a clock, a file or a system call: values come in from `node`, `sense` and `config`.

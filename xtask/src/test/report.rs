@@ -234,7 +234,7 @@ impl Report {
 fn said(command: &mut Command, log: &Path) -> anyhow::Result<(std::process::ExitStatus, Vec<String>)> {
     let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut lines = Vec::new();
-    let status = run::heard(command, &mut |line| {
+    let status = run::each_line(command, &mut |line| {
         println!("{line}");
         writeln!(file, "{line}")?;
         lines.push(line.to_owned());

@@ -236,14 +236,14 @@ impl Boot {
     }
 
     /// Whether the suite ended as it has to, whatever came of its tests.
-    fn verdict(&self, heard: &Heard, skipped: usize, ended: anyhow::Result<i32>) -> anyhow::Result<()> {
+    fn verdict(&self, output: &Output, skipped: usize, ended: anyhow::Result<i32>) -> anyhow::Result<()> {
         let code = ended?;
-        let (ran, failed) = (heard.ran.len(), heard.failed);
+        let (ran, failed) = (output.ran.len(), output.failed);
         // Of all its boots together.
-        let (ended, planned) = (heard.ended, heard.planned);
+        let (ended, planned) = (output.ended, output.planned);
         ensure!(ended == planned as usize, "{ended} of {planned} tests came to their ends");
         // The suite counts its tests itself: a machine that ended early must not pass.
-        ensure!(heard.closed == Some(ran) && (code == 0) != failed, "the suite ended with {code} after {ran} tests");
+        ensure!(output.closed == Some(ran) && (code == 0) != failed, "the suite ended with {code} after {ran} tests");
         // A test that has another name by now must not vanish.
         let named = self.names.len();
         ensure!(
@@ -284,9 +284,9 @@ fn run_on(boot: &Boot, shared: &Mutex<&mut Report>) -> anyhow::Result<()> {
     let on = boot.name();
     let Some(mut skipped) = skipped(boot, &on, &mut report()) else { return Ok(()) };
     let log = Log::begin(&report(), &format!("vm-{on}"))?;
-    let mut heard = Heard::new(&on, log);
-    let ended = to_the_end(&mut skipped, &mut heard, shared, |skipped, lines| vm::boot(&boot.machine(skipped), lines));
-    heard.close(boot, skipped.len(), ended, &mut report());
+    let mut output = Output::new(&on, log);
+    let ended = to_the_end(&mut skipped, &mut output, shared, |skipped, lines| vm::boot(&boot.machine(skipped), lines));
+    output.close(boot, skipped.len(), ended, &mut report());
     Ok(())
 }
 
@@ -294,21 +294,21 @@ fn run_on(boot: &Boot, shared: &Mutex<&mut Report>) -> anyhow::Result<()> {
 /// ends by then, which are skipped from there on.
 fn to_the_end(
     skipped: &mut Vec<String>,
-    heard: &mut Heard,
+    output: &mut Output,
     shared: &Mutex<&mut Report>,
     start: impl Fn(&[String], &mut dyn FnMut(&str)) -> anyhow::Result<i32>,
 ) -> anyhow::Result<i32> {
     let mut booted_again = 0;
     loop {
-        let ended = start(skipped, &mut |line| heard.line(line, shared));
-        let Some(oops) = heard.stale_breakpoint().filter(|_| ended.is_err() && booted_again < vm::BOOTS_AGAIN) else {
+        let ended = start(skipped, &mut |line| output.line(line, shared));
+        let Some(oops) = output.stale_breakpoint().filter(|_| ended.is_err() && booted_again < vm::BOOTS_AGAIN) else {
             return ended;
         };
         booted_again += 1;
-        heard.line(&format!("{}{}: {oops}", vm::BOOTED_AGAIN, heard.on), shared);
-        skipped.append(&mut heard.ran);
-        (heard.failed, heard.closed) = (false, None);
-        heard.log.last.clear();
+        output.line(&format!("{}{}: {oops}", vm::BOOTED_AGAIN, output.on), shared);
+        skipped.append(&mut output.ran);
+        (output.failed, output.closed) = (false, None);
+        output.log.last.clear();
     }
 }
 
@@ -344,7 +344,7 @@ enum Outcome {
 }
 
 /// The output of a suite, as far as it was read.
-struct Heard {
+struct Output {
     /// On which machine.
     on: String,
     /// The tests that came to their ends since the machine was booted, and whether one of them failed.
@@ -361,7 +361,7 @@ struct Heard {
     log: Log,
 }
 
-impl Heard {
+impl Output {
     fn new(on: &str, log: Log) -> Self {
         let progress = Progress::new(&format!("tests on {on}"), 0);
         Self {
@@ -469,17 +469,17 @@ mod tests {
     use crate::kernels::SUITES;
 
     /// A suite that printed these lines and has not ended, with the rows of its table of results by then.
-    fn heard(lines: &[&str]) -> (tempfile::TempDir, Heard, Vec<String>) {
+    fn output(lines: &[&str]) -> (tempfile::TempDir, Output, Vec<String>) {
         let place = tempfile::tempdir().expect("a directory");
         let mut report = resumed(&place);
         let log = Log::begin(&report, "log").expect("a log");
-        let (mut heard, shared) = (Heard::new("6.12", log), Mutex::new(&mut report));
+        let (mut output, shared) = (Output::new("6.12", log), Mutex::new(&mut report));
         for line in lines {
-            heard.line(line, &shared);
+            output.line(line, &shared);
         }
         let table = std::fs::read_to_string(place.path().join("suite.md")).unwrap_or_default();
         let rows = table.lines().filter(|line| line.contains(" on 6.12")).map(str::to_owned).collect();
-        (place, heard, rows)
+        (place, output, rows)
     }
 
     /// A report with the table of results in this place.
@@ -506,7 +506,7 @@ mod tests {
             (&["PLAN 2 of 9", "PASS a (3 s)"], 0, 0, false),
             (&["PLAN 2 of 9", "PASS a (3 s)", "PASS b (3 s)", closing], 0, 1, false),
         ] {
-            assert_eq!(boot.verdict(&heard(lines).1, skipped, Ok(code)).is_ok(), passes, "{lines:?}");
+            assert_eq!(boot.verdict(&output(lines).1, skipped, Ok(code)).is_ok(), passes, "{lines:?}");
         }
     }
 
@@ -598,8 +598,8 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_is_heard_test_by_test_and_by_its_own_count() {
-        let (_place, heard, rows) = heard(&[
+    fn the_output_of_a_suite_is_read_test_by_test_and_by_its_own_count() {
+        let (_place, output, rows) = output(&[
             "Booting from ROM..\x1bc\x1b[?7l\x1b[2J\x1b[0m.\rPLAN 4 of 9",
             "PASS a (3 s)",
             "FIGURE x",
@@ -615,8 +615,8 @@ mod tests {
             "| d on 6.12 | FLAKY | it broke; repeated at once, it passed (2 s) |",
         ];
         assert_eq!(rows, expected);
-        assert_eq!((heard.ran.len(), heard.failed, heard.closed), (4, true, Some(4)));
-        assert_eq!((heard.planned, heard.known), (4, 9));
+        assert_eq!((output.ran.len(), output.failed, output.closed), (4, true, Some(4)));
+        assert_eq!((output.planned, output.known), (4, 9));
     }
 
     #[test]
@@ -633,10 +633,10 @@ mod tests {
             // One of them is in no boot.
             (&["PLAN 3 of 9", "FAIL b: it failed (3 s)", oops], &["PLAN 1 of 9", "PASS c (3 s)", end], false),
         ] {
-            let (place, mut heard, _) = heard(&[]);
+            let (place, mut output, _) = output(&[]);
             let (mut report, mut skipped) = (resumed(&place), vec!["a".to_owned()]);
             let boots = std::cell::RefCell::new(Vec::new());
-            let ended = to_the_end(&mut skipped, &mut heard, &Mutex::new(&mut report), |skipped, lines| {
+            let ended = to_the_end(&mut skipped, &mut output, &Mutex::new(&mut report), |skipped, lines| {
                 boots.borrow_mut().push(skipped.to_vec());
                 let printed = if boots.borrow().len() == 1 { first } else { second };
                 for line in printed {
@@ -645,19 +645,19 @@ mod tests {
                 anyhow::ensure!(printed.contains(&end), "no exit code");
                 Ok(0)
             });
-            assert_eq!(boot.verdict(&heard, skipped.len(), ended).is_ok(), passes, "{first:?} {second:?}");
+            assert_eq!(boot.verdict(&output, skipped.len(), ended).is_ok(), passes, "{first:?} {second:?}");
             let boots = boots.into_inner();
             let expected = if first.ends_with(&["PASS b (3 s)"]) { 1 } else { 2 + usize::from(second == [oops]) };
             assert!(boots.len() == expected && boots.iter().skip(1).all(|skipped| *skipped == ["a", "b"]), "{boots:?}");
-            assert_eq!(heard.log.booted_again() as usize, boots.len() - 1);
-            assert_eq!(heard.known, 9);
+            assert_eq!(output.log.booted_again() as usize, boots.len() - 1);
+            assert_eq!(output.known, 9);
         }
     }
 
     #[test]
     fn a_suite_that_was_stopped_has_rows_and_is_resumed_by_them() {
-        let (place, heard, rows) = heard(&["PLAN 3 of 9", "PASS a (3 s)", "FIGURE x"]);
-        assert_eq!((rows, heard.log.last.len()), (vec!["| a on 6.12 | passed |  |".to_owned()], 1));
+        let (place, output, rows) = output(&["PLAN 3 of 9", "PASS a (3 s)", "FIGURE x"]);
+        assert_eq!((rows, output.log.last.len()), (vec!["| a on 6.12 | passed |  |".to_owned()], 1));
         let boot = Boot { names: &["a", "b"], ..usual("6.12") };
         let resume = || skipped(&boot, "6.12", &mut resumed(&place));
         assert_eq!(resume(), Some(vec!["a".to_owned()]));

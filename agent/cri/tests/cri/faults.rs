@@ -69,8 +69,8 @@ fn serve_raw(folder: &Path, answer: &'static [u8]) -> (std::path::PathBuf, onesh
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.expect("a listener accepts");
         let _ = stream.write_all(answer).await;
-        let mut heard = Vec::new();
-        let _ = stream.read_to_end(&mut heard).await;
+        let mut received = Vec::new();
+        let _ = stream.read_to_end(&mut received).await;
         let _ = ended.send(());
     });
     (socket, end)

@@ -58,7 +58,7 @@ pub(crate) fn start(driver: Driver) -> Result<Client> {
         oci::write(Path::new(ARCHIVE), IMAGE, &program, &PAUSE)?;
         run(Command::new("ctr").args(["--namespace", NAMESPACE, "images", "import", ARCHIVE]))?;
         fs::remove_file(ARCHIVE)?;
-        // It hears of the image by an event.
+        // It is notified of the image by an event.
         wait_for("CRI has the image", PATIENCE, || client.has_image(IMAGE))?;
         figure("image", &[("bytes", &program.len()), ("ms", &((now_ns() - begun) / 1_000_000))]);
     }

@@ -57,7 +57,7 @@ fn is_replaced(mut scene: Scene, victim: &Cgroup, hog: &mut Hog, core: u32) -> R
     scene.end()
 }
 
-/// The core is stopped by a signal. The service manager hears that the agent began, and that it goes on.
+/// The core is stopped by a signal. It is reported to the service manager that the agent began, and that it goes on.
 pub(crate) fn stopped() -> Result<()> {
     // May be there from a run that was repeated.
     let _ = fs::remove_file("/run/notify");
@@ -70,22 +70,22 @@ pub(crate) fn stopped() -> Result<()> {
     wait_for("the freeze is undone", BOUND, || Ok(!is_frozen(&victim)?))
         .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
     figure("core-stopped", &[("undone_ms", &begun.elapsed().as_millis())]);
-    heard(&socket, &mut said);
+    receive(&socket, &mut said);
     // Until the agent is asked to end it reports on. The queue holds some reports only: a core that began late is reported
     // when there is room again.
     let more = said.len();
     wait_for("the agent reports that it began, and goes on", PATIENCE, || {
-        heard(&socket, &mut said);
+        receive(&socket, &mut said);
         Ok(said.iter().any(|it| it == "READY=1") && said.len() > more + 2)
     })?;
     is_replaced(scene, &victim, &mut hog, core)?;
     let count = |what: &str| said.iter().filter(|it| *it == what).count();
-    ensure!(count("READY=1") == 1 && count("WATCHDOG=1") > 3, "the service manager heard {said:?}");
+    ensure!(count("READY=1") == 1 && count("WATCHDOG=1") > 3, "the service manager received {said:?}");
     Ok(())
 }
 
 /// Takes what the agent reported so far.
-fn heard(socket: &UnixDatagram, said: &mut Vec<String>) {
+fn receive(socket: &UnixDatagram, said: &mut Vec<String>) {
     let mut bytes = [0; 256];
     while let Ok(length) = socket.recv(&mut bytes) {
         said.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
