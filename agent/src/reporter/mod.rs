@@ -61,7 +61,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     let trace = entered.as_ref().ok().copied().flatten();
     let size = arguments.options.trace_size.unwrap_or(TRACE_SIZE);
     #[cfg(feature = "fault-injection")]
-    let hostile = crate::hostile::open()?;
+    let hostile = crate::hostile::open(crate::hostile::REPORTER)?;
     let mut unconfined = REPORTER.confine(trace.map_or(Files::None, Files::Written))?;
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;

@@ -65,6 +65,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let sources = disks::are_configured(&configuration).then(|| disks::Sources::open(&configuration)).transpose()?;
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
+    #[cfg(feature = "fault-injection")]
+    let hostile = crate::hostile::open(crate::hostile::SERVICES)?;
     troubles.extend(SERVICES.confine(file.as_ref().map_or(Files::None, |file| Files::Read(file.directory())))?);
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
@@ -77,6 +79,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     };
     // From here on it reads what others write.
     troubles.extend(SERVICES.filter(system_calls::filter_services).err());
+    #[cfg(feature = "fault-injection")]
+    crate::hostile::start(hostile)?;
     let level = arguments.options.log_level();
     let log = Log::start(configuration.machine.log_format, level, std::io::stdout(), || {})?;
     log.install()?;

@@ -54,7 +54,7 @@ const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (None, true, &["act-folds-counters", "sense-oom-in-a-cpuset-is-named"]),
 ];
 /// What runs on arm64: all that senses, what runs on every kernel, and what depends on that processor's system calls.
-const ON_ARM64: [&str; 30] = [
+const ON_ARM64: [&str; 31] = [
     "sense-kernel-facts",
     "sense-every-hook-attaches",
     "sense-verifier-takes-no-more",
@@ -83,6 +83,7 @@ const ON_ARM64: [&str; 30] = [
     "core-or-reporter-dies",
     "hostile-reporter-spoils-the-queues",
     "hostile-reporter-tries-to-become-root",
+    "hostile-services-try-to-become-root",
     "least-privilege",
     "check-finds-all",
 ];

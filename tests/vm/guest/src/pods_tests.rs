@@ -23,8 +23,11 @@ const HOG: usize = 256;
 
 /// A pod with one container.
 pub(crate) struct Pod {
+    /// Its own.
     pub(crate) cgroup: Cgroup,
+    /// In that.
     pub(crate) container: Cgroup,
+    /// As the API has them.
     pub(crate) facts: Value,
 }
 
@@ -70,10 +73,10 @@ fn holds(cgroup: &Cgroup, mib: u64) -> Result<Child> {
 }
 
 /// Replaces the file by a rename, so that it is never read in part.
-pub(crate) fn write_facts(text: &str) -> Result<()> {
-    let next = format!("{FACTS}.new");
+pub(crate) fn write_facts(path: &str, text: &str) -> Result<()> {
+    let next = format!("{path}.new");
     fs::write(&next, text)?;
-    Ok(fs::rename(&next, FACTS)?)
+    Ok(fs::rename(&next, path)?)
 }
 
 fn memory_is_back(scene: &Scene) -> Result<()> {
@@ -119,7 +122,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
         others.push((name, pod.holds(mib)?));
     }
     let known: Vec<&Value> = [&high, &over, &bystander, &critical].map(|pod| &pod.facts).into();
-    write_facts(&json!({"items": known}).to_string())?;
+    write_facts(FACTS, &json!({"items": known}).to_string())?;
     let mut scene = Scene::set_with(ROOM, |settings| settings.pod_facts = Some(FACTS.into()))?;
     let says = |scene: &Scene, text: &str| {
         wait_for(text, PATIENCE, || Ok(scene.agent.text().contains(text)))
@@ -132,7 +135,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
     for trouble in ["none", "protected", "broken", "killed", "stopped"] {
         match trouble {
             "broken" => {
-                write_facts("{\"items\": [{")?;
+                write_facts(FACTS, "{\"items\": [{")?;
                 says(&scene, "is not renewed")?;
             }
             // All that is known is in place, as the first eviction showed.
@@ -143,7 +146,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
             // The next one reads that the unknown pod is one that may be evicted.
             "killed" => {
                 kill_process(scene.agent.process("services")?, Signal::KILL)?;
-                write_facts(&all)?;
+                write_facts(FACTS, &all)?;
                 says(&scene, "5 pods are known")?;
                 scene.agent.empty_log()?;
                 let (_, mut idle) =
@@ -216,7 +219,7 @@ pub(crate) fn bounded_together() -> Result<()> {
     let outside = Cgroup::create("work.slice/outside")?;
     let mut large = guest().args(["idle", "--mib", "64", "--cgroup"]).arg(outside.path()).spawn()?;
     let mut idle = calm.holds(CALM)?;
-    write_facts(&json!({"items": [growing.facts, calm.facts]}).to_string())?;
+    write_facts(FACTS, &json!({"items": [growing.facts, calm.facts]}).to_string())?;
     let node_config = "/run/node-config.yaml";
     fs::write(node_config, format!("kubeletArguments:\n  eviction-hard: ['memory.available<{SHARE}']\n"))?;
     let mut scene = Scene::set_with(ROOM, |settings| {
@@ -255,7 +258,7 @@ pub(crate) fn protection_outlives_the_core() -> Result<()> {
     let mut critical = Pod::create("burstable", 1, 2_000_001_000, &resources)?;
     let other = Pod::create("burstable", 2, 0, &resources)?;
     let mut holders = [critical.holds(24)?, other.holds(8)?];
-    write_facts(&json!({"items": [&critical.facts, &other.facts]}).to_string())?;
+    write_facts(FACTS, &json!({"items": [&critical.facts, &other.facts]}).to_string())?;
     let mut scene = Scene::set_with(ROOM, |settings| settings.pod_facts = Some(FACTS.into()))?;
     let knows = |scene: &Scene| {
         wait_for("pods are known", PATIENCE, || Ok(scene.agent.text().contains("2 pods are known")))
@@ -268,7 +271,7 @@ pub(crate) fn protection_outlives_the_core() -> Result<()> {
     kill_process(services, Signal::STOP)?;
     scene.agent.empty_log()?;
     critical.facts["spec"]["priority"] = json!(0);
-    write_facts(&json!({"items": [&critical.facts, &other.facts]}).to_string())?;
+    write_facts(FACTS, &json!({"items": [&critical.facts, &other.facts]}).to_string())?;
     kill_process(scene.agent.process("core")?, Signal::KILL)?;
     kill_process(services, Signal::KILL)?;
     knows(&scene)?;
@@ -310,7 +313,7 @@ fn end_beside_monitors(dies_at: Option<&str>) -> Result<usize> {
         monitors.push(holds(&pod.beside("crio-conmon", number)?, 2)?);
     }
     let (mut beside, mut bystander) = (holds(&second, 8)?, calm.holds(8)?);
-    write_facts(&json!({"items": [&growing.facts, &calm.facts]}).to_string())?;
+    write_facts(FACTS, &json!({"items": [&growing.facts, &calm.facts]}).to_string())?;
     let mut scene = Scene::set_with(ROOM, |settings| {
         settings.pod_facts = Some(FACTS.into());
         settings.environment.extend(dies_at.map(|step| (KILL_POINT, format!("{step}:core"))));
