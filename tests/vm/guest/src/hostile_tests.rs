@@ -2,17 +2,20 @@
 //! capability, which may do more than the reporter; and a workload that is new among many.
 
 use crate::agent::LOSE_EVENTS;
-use crate::cgroup::Cgroup;
-use crate::hog_tests::Hog;
+use crate::cgroup::{Cgroup, ROOT};
+use crate::hog_tests::{Hog, remove_leftovers};
 use crate::machine::{self, wait_for};
-use crate::scene::{MIB, PATIENCE, Scene};
+use crate::scene::{MIB, PATIENCE, Scene, allow_files_of_the_unit};
 use crate::suite::figure;
+use crate::{measure, record};
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::time::Duration;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// Memory of the queues between the core and the reporter, opened to read and write; by name.
 fn queues(supervisor: u32) -> Result<Vec<(String, File)>> {
@@ -69,56 +72,121 @@ pub(crate) fn reporter_spoils_the_queues() -> Result<()> {
     scene.end()
 }
 
-/// A process that is started among many workloads while memory falls is found by its crossing, where no walk would find
-/// it: one was just taken, and none is for fifty times as long as it took. The event of its cgroup is lost.
+/// How long the process that is met has grown when the threshold is crossed.
+const BEFORE: Duration = Duration::from_millis(5);
+/// It has to have begun in less, or the test shows less than it says.
+const BEFORE_MOST: Duration = Duration::from_millis(100);
+/// What is taken in less time than [`BEFORE`] on a slow machine: less than this above the threshold, what else happens on
+/// the machine might cross it.
+const NEAR: u64 = 6 * MIB;
+/// More than is available above the threshold for growth to be counted from there, which is 3 % of all memory.
+const PLENTIFUL: u64 = 40 * MIB;
+
+/// A process that begins to grow 5 ms before the threshold is crossed, in a cgroup that was made just before among
+/// thousands, is found by its crossing and evicted alone. No walk finds it: one was just taken, and none is for fifty times
+/// as long as it took. The event of its cgroup is lost.
 pub(crate) fn new_among_many() -> Result<()> {
-    const MANY: usize = 600;
-    for number in 0..MANY {
-        Cgroup::create(&format!("work.slice/idle-{number}"))?;
+    const MANY: usize = 4000;
+    allow_files_of_the_unit()?;
+    let known = Cgroup::create("work.slice/idle-0")?;
+    let begun = Instant::now();
+    for number in 1..MANY {
+        fs::create_dir(Path::new(ROOT).join(format!("work.slice/idle-{number}")))?;
     }
+    let made_s = begun.elapsed().as_secs();
     let left = 160 * MIB;
     let mut scene = Scene::set_with(0, |settings| {
         settings.threshold_bytes = left;
         settings.environment.push((LOSE_EVENTS, "cgroups".to_owned()));
     })?;
-    let available = machine::meminfo("MemAvailable")?;
-    let room = usize::try_from(available.saturating_sub(left) / MIB)?;
+    let ready_s = begun.elapsed().as_secs() - made_s;
     // A walk follows each kill.
-    let known = Cgroup::create("work.slice/idle-0")?;
-    let mut hog = Hog::start("anon", known.path(), room + 16, &["--hold", "120"])?;
+    let mut hog = Hog::start("thp", known.path(), mib_above(left, 0)? + 16, &["--hold", "120"])?;
     scene.expect_killed(&mut hog, &known)?;
-    // What is no workload takes memory up to shortly before the threshold, and the new workload what is left of it.
+    let filled = record::read(&hog.record)?;
+    let rate = filled.last().and_then(|last| measure::rate_before(&filled, last.at_ns)).context("it grew")?;
+    let near = NEAR.max(rate / 1000 * u64::try_from(BEFORE.as_millis())?);
     let outside = Cgroup::create("other.slice/outside")?;
-    let mut ballast = Hog::start("anon", outside.path(), room - 64, &["--hold", "120"])?;
-    ballast.wait_taken(room - 64, PATIENCE)?;
-    // Growth is counted from a sample that has that in it: memory is plentiful to 29 MiB above the threshold, and the slow
-    // timer fires each second, or fifty times what a sample costs apart.
-    let (_, metrics) = scene.agent.get("/metrics")?;
-    let cost = Duration::from_secs_f64(value(&metrics, "plimsoll_sample_cost_seconds")?);
-    std::thread::sleep(Duration::from_secs(2) + 2 * 50 * cost);
+    let ballast = come_near(&mut scene, &outside, left, near)?;
+    scene.agent.empty_log()?;
+
+    let elsewhere = Cgroup::create("other.slice/elsewhere")?;
+    let most = usize::try_from(near / MIB)? + 96;
+    let mut hog = Hog::spawn("thp", elsewhere.path(), most, 64, &["--held", "--hold", "120"], Stdio::piped())?;
+    wait_for("the process waits", PATIENCE, || Ok(machine::process_state(hog.child.id()) == Some('S')))?;
+    let made_ns = machine::now_ns();
     let victim = Cgroup::create("work.slice/new")?;
-    let mut hog = Hog::start("anon", victim.path(), room, &["--hold", "120"])?;
+    victim.write("cgroup.procs", &hog.child.id().to_string())?;
+    let freed_ns = machine::now_ns();
+    drop(hog.child.stdin.take());
     scene.expect_killed(&mut hog, &victim)?;
-    ensure!(scene.agent.killed() == 2, "{} kills for two growing processes", scene.agent.killed());
+    ensure!(scene.agent.killed() == 1, "{} kills for one growing process", scene.agent.killed());
+    let crossed = measure::woke(&scene.agent.lines()).and_then(|woke| woke.event_ns).context("no crossing")?;
+    let before_us = |at_ns: u64| crossed.saturating_sub(at_ns) / 1000;
+    let first = record::read(&hog.record)?.first().map_or(crossed, |first| first.at_ns);
+    ensure!(
+        before_us(freed_ns) < u64::try_from(BEFORE_MOST.as_micros())?,
+        "it began {} us before",
+        before_us(freed_ns)
+    );
+
     let (_, metrics) = scene.agent.get("/metrics")?;
     ensure!(metrics.contains("plimsoll_workloads_without_row 0\n"), "workloads without a row: {metrics}");
     let (workloads, descriptors) =
         (value(&metrics, "plimsoll_workloads")?, value(&metrics, "plimsoll_workload_descriptors")?);
+    ensure!(workloads >= 4000.0, "{workloads} workloads");
     ensure!(descriptors <= 5.0 * workloads, "{descriptors} descriptors for {workloads} workloads");
-    let core = fs::read_to_string(format!("/proc/{}/stat", scene.agent.part("core")?))?;
-    let ticks: Vec<&str> = core.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     figure(
         "among-many",
         &[
             ("workloads", &workloads),
+            ("made_s", &made_s),
+            ("ready_s", &ready_s),
+            ("rate_mib", &(rate / MIB)),
+            ("cgroup_made_us_before", &before_us(made_ns)),
+            ("began_us_before", &before_us(freed_ns)),
+            ("filled_us_before", &before_us(first)),
             ("descriptors", &descriptors),
             ("kernel_memory_bytes", &value(&metrics, "plimsoll_kernel_memory_bytes")?),
             ("sample_cost_s", &value(&metrics, "plimsoll_sample_cost_seconds")?),
-            ("core_cpu_ticks", &format!("{}+{}", ticks[11], ticks[12])),
         ],
     );
     drop(ballast);
+    remove_leftovers()?;
     scene.end()
+}
+
+/// Has `near` bytes available above the threshold, of which growth is not counted for any workload that lives.
+fn come_near(scene: &mut Scene, outside: &Cgroup, left: u64, near: u64) -> Result<Hog> {
+    // What is no workload takes most of it.
+    let most = mib_above(left, PLENTIFUL)?;
+    let mut ballast = Hog::start("anon", outside.path(), most, &["--hold", "120"])?;
+    ballast.wait_taken(most, PATIENCE)?;
+    // Growth is counted from a sample that has that in it. An OOM kill at the limit of a cgroup causes one, at once.
+    let small = Cgroup::create("other.slice/small")?;
+    small.write("memory.max", "8M")?;
+    let mut killed = Hog::start("anon", small.path(), 32, &[])?;
+    killed.child.wait()?;
+    wait_for("the OOM kill is reported", PATIENCE, || Ok(scene.agent.text().contains("the OOM killer chose process")))?;
+    scene.expect_oom_kill()?;
+    // The report comes before the sample, which takes less than this.
+    std::thread::sleep(Duration::from_secs(2));
+    // The rest is in files on tmpfs, whose writers have ended.
+    for number in 1..=3 {
+        let more = mib_above(left, near)?;
+        if more > 0 {
+            let writer = Cgroup::existing(&format!("work.slice/idle-{number}"))?;
+            let mut file = Hog::start("tmpfs", writer.path(), more, &["--keep", "--hold", "0"])?;
+            ensure!(file.child.wait()?.success(), "{more} MiB could not be written");
+        }
+    }
+    scene.check()?;
+    Ok(ballast)
+}
+
+/// How many MiB are available above the threshold, less `kept` bytes.
+fn mib_above(threshold: u64, kept: u64) -> Result<usize> {
+    Ok(usize::try_from(machine::meminfo("MemAvailable")?.saturating_sub(threshold + kept) / MIB)?)
 }
 
 /// The value of a metric.

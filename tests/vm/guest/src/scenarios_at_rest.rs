@@ -4,11 +4,10 @@ use crate::cgroup::{Cgroup, ROOT};
 use crate::hog_tests::Hog;
 use crate::machine::{self, wait_for};
 use crate::scenarios::counted;
-use crate::scene::{MIB, PATIENCE, Scene};
+use crate::scene::{MIB, PATIENCE, Scene, allow_files_of_the_unit};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::param::page_size;
-use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -62,9 +61,7 @@ pub(crate) fn more_than_rows() -> Result<()> {
     const ROWS: u32 = 4096;
     const MANY: u32 = 5000;
     const MEASURED: Duration = Duration::from_mins(1);
-    // As in the shipped unit; what a machine has unless it is set leaves room for fewer workloads than there are rows.
-    let files = Some(65536);
-    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
+    allow_files_of_the_unit()?;
     let victim = Cgroup::create("work.slice/known")?;
     // Far below what is available, of which the cgroups and the agent's descriptors take a part.
     let mut scene = Scene::set_with(0, |settings| settings.threshold_bytes = 160 * MIB)?;

@@ -7,7 +7,7 @@ use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
@@ -149,6 +149,14 @@ impl Scene {
         }
         Ok(())
     }
+}
+
+/// Lets this process, and what it starts, have as many files open as the shipped unit does: what a machine has unless it is
+/// set leaves the agent room for fewer workloads than there are rows.
+pub(crate) fn allow_files_of_the_unit() -> Result<()> {
+    let files = Some(65536);
+    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })
+        .context("cannot raise the limit of open files")
 }
 
 /// Whether a process ended by SIGKILL: one that fails ends by itself.

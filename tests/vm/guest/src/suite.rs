@@ -186,7 +186,7 @@ const TESTS: &[Test] = &[
     test("hostile-owner-of-a-subtree-at-length", hostile_owner_tests::user_at_length, 400, &[]),
     test("hostile-container", hostile_owner_tests::container, 180, &[]),
     test("hostile-container-at-length", hostile_owner_tests::container_at_length, 300, &[]),
-    test("meets-a-new-workload-among-many", hostile_tests::new_among_many, 180, &[]),
+    test("meets-a-new-workload-among-many", hostile_tests::new_among_many, 300, &[]),
     test("hostile-reporter-tries-to-become-root", hostile_inside_tests::reporter_tries_to_become_root, 180, &[]),
     test("hostile-services-try-to-become-root", hostile_inside_tests::services_tries_to_become_root, 180, &[]),
     test("agents-in-containers-see-the-machine", container_tests::agents_in_containers, 240, &[]),

@@ -8,10 +8,9 @@ use crate::bench;
 use crate::bench::rival::{self, Rival, Running};
 use crate::cgroup::{Cgroup, ROOT};
 use crate::machine::{named, now_ns};
-use crate::scene::MIB;
+use crate::scene::{MIB, allow_files_of_the_unit};
 use crate::systemd;
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,9 +61,7 @@ struct Window {
 pub(super) fn measure(windows: usize, workloads: &[u32], out: &Path) -> Result<()> {
     ensure!(systemd::is_here(), "other daemons are units of systemd: boot with `--root systemd`");
     bench::set_up()?;
-    // As in the shipped unit: the agent has some files of each workload open.
-    let files = Some(65536);
-    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
+    allow_files_of_the_unit()?;
     let (machine, versions) = (Machine::here()?, bench::versions()?);
     let mut measured = Measured { cell: "idle", machine, versions, windows: Vec::new() };
     println!("PLAN {}", windows * WATCHERS.len() * (workloads.len() + 1));
