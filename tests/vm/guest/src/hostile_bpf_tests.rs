@@ -1,5 +1,7 @@
 //! What root with CAP_BPF and CAP_SYS_ADMIN can do to the agent's programs and maps, and how long that stays so.
 
+use crate::cgroup::Cgroup;
+use crate::hog_tests::Hog;
 use crate::machine::{self, wait_for};
 use crate::map::{Mapping, bpf, own};
 use crate::scene::{PATIENCE, Scene};
@@ -7,10 +9,12 @@ use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_node::clock;
 use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::iter::successors;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Commands of bpf(2), `include/uapi/linux/bpf.h`.
 const MAP_GET_NEXT_ID: u32 = 12;
@@ -18,6 +22,15 @@ const MAP_GET_FD_BY_ID: u32 = 14;
 const LINK_GET_FD_BY_ID: u32 = 30;
 const LINK_GET_NEXT_ID: u32 = 31;
 const LINK_DETACH: u32 = 34;
+
+/// How long it takes at most, in milliseconds, until a change of the table is found: it is compared once a second.
+const EDITED: u64 = 1000;
+/// The same of programs that do not run, while memory moves,
+const SILENT: u64 = 2000;
+/// and while it does not, so that there is nothing for them to see.
+const SILENT_AT_REST: u64 = 12_000;
+/// From there into the log, on a slow machine.
+const TO_THE_LOG: u64 = 500;
 
 const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
 
@@ -52,8 +65,31 @@ fn reported(scene: &Scene, what: &str) -> Result<u64> {
     Ok(u64::try_from(clock::monotonic().since(begun).as_millis())?)
 }
 
+/// Keeps all programs from running until the agent has given them up for another source, and gives how many milliseconds it
+/// took until that was reported.
+fn silence(scene: &Scene) -> Result<u64> {
+    let core = scene.agent.process("core")?;
+    machine::set(FTRACE, "0")?;
+    let silent = reported(scene, "programs");
+    let taken_over = wait_ready_with(scene, "the next core takes another source", &["source psi", "ftrace_enabled"]);
+    machine::set(FTRACE, "1")?;
+    let silent = silent?;
+    taken_over?;
+    ensure!(scene.agent.process("core")? != core, "the core was not started again");
+    Ok(silent)
+}
+
+/// Waits until the agent is ready and names all of these.
+fn wait_ready_with(scene: &Scene, what: &str, named: &[&str]) -> Result<()> {
+    wait_for(what, PATIENCE, || {
+        let Ok((status, text)) = scene.agent.get("/readyz") else { return Ok(false) };
+        Ok(status == 200 && named.iter().all(|name| text.contains(name)))
+    })
+    .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))
+}
+
 /// Programs cannot be detached, what is written into the table is found and written anew, and programs that do not run are
-/// given up for another source.
+/// given up for another source: each within its bound.
 pub(crate) fn detaches_and_edits() -> Result<()> {
     let mut scene = Scene::set(96)?;
     let links = opened(LINK_GET_NEXT_ID, LINK_GET_FD_BY_ID)?;
@@ -72,17 +108,24 @@ pub(crate) fn detaches_and_edits() -> Result<()> {
     let node_level = table.word(2).context("a table")?;
     wait_for("the threshold is armed again", PATIENCE, || Ok(node_level.load(Ordering::Relaxed) != 0))?;
 
-    let core = scene.agent.process("core")?;
-    machine::set(FTRACE, "0")?;
-    let silent = reported(&scene, "programs");
-    let taken_over = wait_for("the next core takes another source", PATIENCE, || {
-        let Ok((status, said)) = scene.agent.get("/readyz") else { return Ok(false) };
-        Ok(status == 200 && said.contains("source psi") && said.contains("ftrace_enabled"))
-    });
-    machine::set(FTRACE, "1")?;
-    figure("tampered", &[("table_ms", &edited), ("programs_ms", &silent?)]);
-    taken_over.with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
-    ensure!(scene.agent.process("core")? != core, "the core was not started again");
+    let outside = Cgroup::create("other.slice/outside")?;
+    let mut hog = Hog::start("anon", outside.path(), 64, &["--rate", "8"])?;
+    hog.wait_taken(8, PATIENCE)?;
+    let silent = silence(&scene)?;
+    drop(hog);
+    kill_process(scene.agent.process("core")?, Signal::KILL)?;
+    wait_ready_with(&scene, "the next core attaches them again", &["source ebpf"])?;
+    // What its start moved is over, and samples rest.
+    std::thread::sleep(Duration::from_secs(4));
+    let silent_at_rest = silence(&scene)?;
+    figure("tampered", &[("table_ms", &edited), ("programs_ms", &silent), ("programs_at_rest_ms", &silent_at_rest)]);
+    for (what, took, most) in [
+        ("a change of the table", edited, EDITED),
+        ("programs that do not run", silent, SILENT),
+        ("programs that do not run, at rest,", silent_at_rest, SILENT_AT_REST),
+    ] {
+        ensure!(took <= most + TO_THE_LOG, "{what} was reported after {took} ms, and has to be after {most} ms");
+    }
     scene.check()?;
     scene.agent.stop()
 }

@@ -101,7 +101,7 @@ pub(crate) fn new_among_many() -> Result<()> {
     })?;
     let ready_s = begun.elapsed().as_secs() - made_s;
     // A walk follows each kill.
-    let mut hog = Hog::start("thp", known.path(), mib_above(left, 0)? + 16, &["--hold", "120"])?;
+    let mut hog = Hog::start("anon", known.path(), mib_above(left, 0)? + 16, &["--hold", "120"])?;
     scene.expect_killed(&mut hog, &known)?;
     let filled = record::read(&hog.record)?;
     let rate = filled.last().and_then(|last| measure::rate_before(&filled, last.at_ns)).context("it grew")?;
@@ -112,9 +112,10 @@ pub(crate) fn new_among_many() -> Result<()> {
 
     let elsewhere = Cgroup::create("other.slice/elsewhere")?;
     let most = usize::try_from(near / MIB)? + 96;
-    let mut hog = Hog::spawn("thp", elsewhere.path(), most, 64, &["--held", "--hold", "120"], Stdio::piped())?;
+    let more = ["--held", "--chunk", "64", "--hold", "120"];
+    let mut hog = Hog::spawn("anon", elsewhere.path(), most, 64, &more, Stdio::piped())?;
     wait_for("the process waits", PATIENCE, || Ok(machine::process_state(hog.child.id()) == Some('S')))?;
-    let made_ns = machine::now_ns();
+    let (above, made_ns) = (machine::meminfo("MemAvailable")?.saturating_sub(left), machine::now_ns());
     let victim = Cgroup::create("work.slice/new")?;
     victim.write("cgroup.procs", &hog.child.id().to_string())?;
     let freed_ns = machine::now_ns();
@@ -143,6 +144,7 @@ pub(crate) fn new_among_many() -> Result<()> {
             ("made_s", &made_s),
             ("ready_s", &ready_s),
             ("rate_mib", &(rate / MIB)),
+            ("above_kib", &(above / 1024)),
             ("cgroup_made_us_before", &before_us(made_ns)),
             ("began_us_before", &before_us(freed_ns)),
             ("filled_us_before", &before_us(first)),
