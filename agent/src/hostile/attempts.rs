@@ -59,6 +59,8 @@ const SOCKETS: &[(&str, &[u8])] = &[
     ("connect-abstract", b"\0plimsoll-hostile"),
 ];
 
+/// asm-generic/ioctls.h; the type of libc's constant differs with the C library.
+const TIOCSTI: c_long = 0x5412;
 const NO_ARGUMENTS: [c_long; 5] = [0; 5];
 const NO_FILE: [c_long; 5] = [-1, 0, 0, 0, 0];
 

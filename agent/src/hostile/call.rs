@@ -3,12 +3,13 @@
 #![expect(unsafe_code, reason = "an attacker does not go through a library that knows better")]
 
 use std::ffi::CStr;
-use std::ptr::null_mut;
 
 use libc::{c_int, c_long};
 
 /// A page, whatever its size is on this machine.
-const PAGE: usize = 65536;
+const PAGE: c_long = 65536;
+const NONE: c_long = 0;
+const NO_FILE: c_long = -1;
 
 /// The address of what the kernel reads.
 pub(super) fn at<T>(pointer: *const T) -> c_long {
@@ -34,7 +35,7 @@ pub(super) fn open_at(path: &CStr, how: c_int) -> c_int {
 pub(super) fn fork(flags: c_int) -> c_int {
     let flags = c_long::from(flags | libc::SIGCHLD);
     // SAFETY: without CLONE_VM the process has a copy of all memory, and it does nothing but end.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+    match unsafe { libc::syscall(libc::SYS_clone, flags, NONE, NONE, NONE, NONE) } {
         // SAFETY: always.
         0 => unsafe { libc::_exit(0) },
         started if started < 0 => errno(),
@@ -42,11 +43,13 @@ pub(super) fn fork(flags: c_int) -> c_int {
     }
 }
 
-/// Maps memory that can be executed.
+/// Maps memory that can be executed. Not by musl's `mmap`, which makes another error of `EPERM`.
 pub(super) fn executable() -> c_int {
     let (how, of) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (how, of) = (c_long::from(how), c_long::from(of));
     // SAFETY: at an address that the kernel chooses.
-    if unsafe { libc::mmap(null_mut(), PAGE, how, of, -1, 0) } == libc::MAP_FAILED { errno() } else { 0 }
+    let mapped = unsafe { libc::syscall(libc::SYS_mmap, NONE, PAGE, how, of, NO_FILE, NONE) };
+    if mapped == -1 { errno() } else { 0 }
 }
 
 /// A socket's address: a path, or an abstract name where it begins with a zero.

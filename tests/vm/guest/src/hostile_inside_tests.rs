@@ -10,6 +10,7 @@ use crate::scene::{PATIENCE, Scene};
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use serde_json::json;
 use std::fs;
@@ -108,11 +109,20 @@ impl Place {
         Ok(())
     }
 
-    /// How many connections were made to what listens.
-    fn connections(&self) -> usize {
-        let connected =
-            |listener: &&UnixListener| !listener.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
-        self.listeners.iter().filter(connected).count()
+    /// How many connections this user made to what listens. The supervisor, which is root, makes one to the runtime's
+    /// socket where `services` asks for it.
+    fn connections_of(&self, user: u32) -> Result<usize> {
+        let mut made = 0;
+        for listener in &self.listeners {
+            loop {
+                match listener.accept() {
+                    Ok((stream, _)) => made += usize::from(socket_peercred(&stream)?.uid.as_raw() == user),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error).context("cannot accept a connection"),
+                }
+            }
+        }
+        Ok(made)
     }
 }
 
@@ -145,7 +155,8 @@ fn fifo() -> PathBuf {
 /// The reporter is neither root nor can it become so: it reaches no socket, process, file or part of the kernel that it
 /// does not need, on its own word and as seen from outside, and serves on.
 pub(crate) fn reporter_tries_to_become_root() -> Result<()> {
-    let mut scene = REPORTER.tries_all(|_| {})?;
+    let place = Place::make()?;
+    let mut scene = REPORTER.tries_all(&place, |_| {})?;
     let (_, metrics) = scene.agent.get("/metrics")?;
     ensure!(metrics.contains("plimsoll_reporter_confined 1\n"), "{metrics}");
     let victim = Cgroup::create("work.slice/hog")?;
@@ -157,7 +168,8 @@ pub(crate) fn reporter_tries_to_become_root() -> Result<()> {
 /// The same of `services`, which may open the directory of the list of pods beyond that, and reads on: a pod that is listed
 /// afterwards is evicted, which one is not of which nothing is known.
 pub(crate) fn services_tries_to_become_root() -> Result<()> {
-    let mut scene = SERVICES.tries_all(|settings| settings.pod_facts = Some(FACTS.into()))?;
+    let place = Place::make()?;
+    let mut scene = SERVICES.tries_all(&place, |settings| settings.pod_facts = Some(FACTS.into()))?;
     let pod = Pod::create("besteffort", 1, 0, &json!({}))?;
     pods_tests::write_facts(FACTS, &json!({"items": [pod.facts]}).to_string())?;
     // So slow that the list is read before the threshold is crossed: that is done once a second.
@@ -169,15 +181,13 @@ pub(crate) fn services_tries_to_become_root() -> Result<()> {
 impl Inside {
     /// Has an agent with this process attack, and checks that each attempt was refused as it has to be, that no process
     /// ended for it and that nothing was reached.
-    fn tries_all(&self, change: impl FnOnce(&mut Settings)) -> Result<Scene> {
-        let place = Place::make()?;
+    fn tries_all(&self, place: &Place, change: impl FnOnce(&mut Settings)) -> Result<Scene> {
         let mut log = KernelLog::from_now()?;
         let scene = Scene::set_with(96, |settings| {
             settings.environment.push((self.variable, fifo().to_string_lossy().into_owned()));
             change(settings);
         })?;
         let (core, process) = (scene.agent.process("core")?, scene.agent.process(self.part)?);
-        self.is_confined(process)?;
         let status = status(core)?;
         ensure!(status.contains("Seccomp:\t2"), "the core has no filter of system calls: {status}");
         let limit = || {
@@ -189,7 +199,8 @@ impl Inside {
         wait_for("all was tried", PATIENCE, || Ok(attempts(&scene).iter().any(|(name, _)| name == "done")))
             .with_context(|| format!("by {}; the log ends with: {}", self.part, tail(&scene.agent.text())))?;
         self.judge(&attempts(&scene))?;
-        ensure!(place.connections() == 0, "{} connected", self.part);
+        self.is_confined(process)?;
+        ensure!(place.connections_of(self.user)? == 0, "{} connected", self.part);
         ensure!(limit()? == before, "it changed a limit of the core: {before:?} to {:?}", limit()?);
         let are_the_same = scene.agent.process("core")? == core && scene.agent.process(self.part)? == process;
         ensure!(are_the_same, "a process ended: {}", tail(&scene.agent.text()));

@@ -83,46 +83,49 @@ const NEAR: u64 = 6 * MIB;
 const PLENTIFUL: u64 = 40 * MIB;
 
 /// A process that begins to grow 5 ms before the threshold is crossed, in a cgroup that was made just before among
-/// thousands, is found by its crossing and evicted alone. No walk finds it: one was just taken, and none is for fifty times
-/// as long as it took. The event of its cgroup is lost.
+/// thousands, is found by its crossing and evicted alone. No walk finds it in time: one was just taken, and none is for fifty
+/// times as long as it took. The event of its cgroup is lost.
 pub(crate) fn new_among_many() -> Result<()> {
     const MANY: usize = 4000;
     allow_files_of_the_unit()?;
     let known = Cgroup::create("work.slice/idle-0")?;
-    let begun = Instant::now();
+    let started = Instant::now();
     for number in 1..MANY {
         fs::create_dir(Path::new(ROOT).join(format!("work.slice/idle-{number}")))?;
     }
-    let made_s = begun.elapsed().as_secs();
+    let (made_after, launched) = (started.elapsed(), Instant::now());
     let left = 160 * MIB;
     let mut scene = Scene::set_with(0, |settings| {
         settings.threshold_bytes = left;
         settings.environment.push((LOSE_EVENTS, "cgroups".to_owned()));
     })?;
-    let ready_s = begun.elapsed().as_secs() - made_s;
+    let ready_after = launched.elapsed();
     // A walk follows each kill.
     let mut hog = Hog::start("anon", known.path(), mib_above(left, 0)? + 16, &["--hold", "120"])?;
     scene.expect_killed(&mut hog, &known)?;
     let filled = record::read(&hog.record)?;
     let rate = filled.last().and_then(|last| measure::rate_before(&filled, last.at_ns)).context("it grew")?;
     let near = NEAR.max(rate / 1000 * u64::try_from(BEFORE.as_millis())?);
+
     let outside = Cgroup::create("other.slice/outside")?;
     let ballast = come_near(&mut scene, &outside, left, near)?;
     scene.agent.empty_log()?;
-
     let elsewhere = Cgroup::create("other.slice/elsewhere")?;
     let most = usize::try_from(near / MIB)? + 96;
     let more = ["--held", "--chunk", "64", "--hold", "120"];
     let mut hog = Hog::spawn("anon", elsewhere.path(), most, 64, &more, Stdio::piped())?;
     wait_for("the process waits", PATIENCE, || Ok(machine::process_state(hog.child.id()) == Some('S')))?;
-    let (above, made_ns) = (machine::meminfo("MemAvailable")?.saturating_sub(left), machine::now_ns());
+    let above = machine::meminfo("MemAvailable")?.saturating_sub(left);
+    let made_ns = machine::now_ns();
     let victim = Cgroup::create("work.slice/new")?;
     victim.write("cgroup.procs", &hog.child.id().to_string())?;
     let freed_ns = machine::now_ns();
     drop(hog.child.stdin.take());
     scene.expect_killed(&mut hog, &victim)?;
     ensure!(scene.agent.killed() == 1, "{} kills for one growing process", scene.agent.killed());
-    let crossed = measure::woke(&scene.agent.lines()).and_then(|woke| woke.event_ns).context("no crossing")?;
+    let crossed = measure::woke(&scene.agent.lines())
+        .and_then(|woke| woke.event_ns)
+        .context("it was not evicted at its crossing")?;
     let before_us = |at_ns: u64| crossed.saturating_sub(at_ns) / 1000;
     let first = record::read(&hog.record)?.first().map_or(crossed, |first| first.at_ns);
     ensure!(
@@ -141,8 +144,8 @@ pub(crate) fn new_among_many() -> Result<()> {
         "among-many",
         &[
             ("workloads", &workloads),
-            ("made_s", &made_s),
-            ("ready_s", &ready_s),
+            ("made_s", &made_after.as_secs()),
+            ("ready_s", &ready_after.as_secs()),
             ("rate_mib", &(rate / MIB)),
             ("above_kib", &(above / 1024)),
             ("cgroup_made_us_before", &before_us(made_ns)),
