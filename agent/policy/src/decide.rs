@@ -125,6 +125,19 @@ pub fn decide(config: &Config, state: &mut State, observation: &Observation<'_>,
     }
 }
 
+/// Whether [`decide`] would act on memory or processes that the workloads of the observation do not account for:
+/// - on memory, where at least [`Config::responsible_percent`] of what it fell by since it was last plentiful is in none;
+/// - on processes, where the first victim has fewer of them than are missing, or than belong to no workload.
+///
+/// One that the caller does not know yet may have taken it: a caller that can look for such does so before it decides. The
+/// policy `kubelet` knows no growth, and gives false. Allocates nothing.
+pub fn is_unaccounted(config: &Config, state: &State, observation: &Observation<'_>, now: MonotonicNs) -> bool {
+    match &state.0 {
+        Of::Engine(state) => engine::is_unaccounted(config, state, observation, now),
+        Of::Kubelet(_) => false,
+    }
+}
+
 /// Ranks as [`decide`] would if memory were short now, for a caller that asks while it is not: which workload would be
 /// evicted first, and which never.
 pub fn ranking(config: &Config, observation: &Observation<'_>, plan: &mut Plan) {

@@ -36,7 +36,7 @@ pub mod shutdown;
 pub mod text;
 
 pub use config::{Config, SliceThresholds, SwapThreshold};
-pub use decide::{State, decide, ranking};
+pub use decide::{State, decide, is_unaccounted, ranking};
 pub use eviction_policy::EvictionPolicy;
 pub use kept::{Keep, Kept};
 pub use observation::{

@@ -7,6 +7,7 @@ use plimsoll_policy::kubelet::{
 use plimsoll_policy::{
     Action, Config, EvictionPolicy, Image, Key, Observation, Outcome, Owner, OwnerUid, Plan, Reclaimed, Scope, SliceId,
     SliceSet, SliceThresholds, Stall, State, Swap, SwapThreshold, Terminating, Uid, Why, Workload, decide,
+    is_unaccounted,
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Percentage};
 
@@ -117,7 +118,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
         let mut plan = Plan::with_capacity(&config, count as usize, 2);
         let (mut for_thresholds, mut for_limits, mut escalated, mut swapping, mut reclaimed, mut reported) =
             (0, 0, 0, 0, 0, None);
-        let mut in_slice = false;
+        let (mut in_slice, mut unaccounted) = (false, false);
         let turns = || {
             for second in 0..12 {
                 let plenty = MemoryStats { available: Some(1 << 39), working_set: Some(1 << 39), time: None };
@@ -141,6 +142,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
                     workloads: &workloads,
                     ..Observation::default()
                 };
+                unaccounted |= is_unaccounted(&config, &state, &observation, MonotonicNs(second));
                 decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
                 for action in &plan.actions {
                     *match action {
@@ -160,6 +162,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
         };
         assert_no_allocation(turns, &format!("{count} workloads, {eviction_policy}"));
         let is_engine = eviction_policy != EvictionPolicy::Kubelet;
+        assert_eq!(unaccounted, is_engine);
         let all = [
             for_thresholds,
             for_limits,

@@ -105,6 +105,17 @@ impl Baseline {
         self.used(key).map_or(usage, |used| usage.saturating_sub(used.usage.unwrap_or(usage)))
     }
 
+    /// How much more the workloads of an observation use than those of its scope did then, of which some are gone. What
+    /// could not be read then has not grown.
+    pub(super) fn net_growth(&self, observation: &Observation<'_>) -> Amount {
+        let counted = |bytes: Bytes| Amount::counted(bytes.0);
+        let is_known = |workload: &&Workload<'_>| self.used(workload.key).is_none_or(|used| used.usage.is_some());
+        let in_scope = observation.workloads.iter().filter(|workload| workload.is_in(observation.scope));
+        let now: Amount = in_scope.filter(is_known).filter_map(|workload| workload.working_set()).map(counted).sum();
+        let before: Amount = self.used.iter().flatten().filter_map(|used| used.usage).map(counted).sum();
+        now - before
+    }
+
     /// Whether a workload has come since then, or its first process.
     pub(super) fn has_come(&self, key: Key) -> bool {
         self.used(key).is_none_or(|used| used.is_empty)

@@ -13,6 +13,7 @@
 //! - [`rank`]: which workload would be evicted first, and which cannot be; [`openshift3`] is another order.
 //! - [`victims`]: how many are evicted, what is coming back already, and the limits a minute.
 //! - [`loops`]: pods that return at once and are over their request again.
+//! - [`unaccounted`]: whether a workload that is not observed may have taken what is short.
 //! - [`unreaped`]: processes that victims leave behind until they are waited for.
 //! - [`state`]: what is remembered; [`kept`]: what of it outlives the process.
 //!
@@ -29,6 +30,7 @@ mod rank;
 mod reclaim;
 mod state;
 mod thresholds;
+mod unaccounted;
 mod unreaped;
 mod victims;
 
@@ -45,6 +47,7 @@ use rank::{By, Short, Waits, coming, coming_by_limits, rank};
 use reclaim::{Step, choose_images, step, unused};
 pub(crate) use state::State;
 use state::{InVain, ScopeState, ThresholdKind};
+pub(crate) use unaccounted::is_unaccounted;
 use unreaped::Unreaped;
 use victims::{Need, take};
 

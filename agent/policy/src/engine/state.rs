@@ -351,6 +351,14 @@ impl State {
         self.node.conditions
     }
 
+    /// One scope's memory, to be read alone.
+    pub(super) fn of(&self, scope: Scope) -> Option<&ScopeState> {
+        match scope {
+            Scope::Node => Some(&self.node),
+            Scope::Slice(slice) => self.slices.get(slice.0 as usize),
+        }
+    }
+
     pub(super) fn scope(&mut self, scope: Scope) -> Option<&mut ScopeState> {
         match scope {
             Scope::Node => Some(&mut self.node),

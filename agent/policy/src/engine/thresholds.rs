@@ -93,26 +93,13 @@ pub(super) fn judge(
     plan.memory = Available::of(Signal::MemoryAvailable, readings, observation).map(|available| available.memory());
     for (index, threshold) in (0_u32..).zip(config.thresholds_in(observation.scope)) {
         let Some(watched) = scope.watched.get_mut(index as usize) else { break };
-        let available = Available::of(threshold.signal, readings, observation);
-        let (Some(amount), Some(available), true) = (threshold.amount, available, holds(threshold)) else {
+        let Some(status) = compare(index, threshold, watched, readings, observation) else {
             // What cannot be read is forgotten: its grace starts anew.
             *watched = Watched::default();
             continue;
         };
-        let at = amount.of(available.capacity);
-        let target = at + threshold.min_reclaim.map_or(Amount::ZERO, |amount| amount.of(available.capacity));
-        let case = available.case(if watched.is_latched { target } else { at });
-        let (since, is_met) = watch(watched, case != Case::Neither, threshold.grace, now, plan);
-        let why = Why::Threshold(index);
-        plan.thresholds.push(ThresholdStatus {
-            why,
-            at,
-            target,
-            available: available.below(case),
-            case,
-            since,
-            is_met,
-        });
+        let (since, is_met) = watch(watched, status.case != Case::Neither, threshold.grace, now, plan);
+        plan.thresholds.push(ThresholdStatus { since, is_met, ..status });
         if since.is_some() {
             scope.last_observed[threshold.signal.condition() as usize] = Some(now);
         }
@@ -120,6 +107,40 @@ pub(super) fn judge(
     judge_swap(config, scope, observation, now, plan);
     scope.conclude(config.pressure_transition, now);
     plan.conditions = scope.conditions;
+}
+
+/// A threshold held against what was observed, without since when it is crossed; absent where it is none to go by, or where
+/// that was not read.
+fn compare(
+    index: u32,
+    threshold: &Threshold,
+    watched: &Watched,
+    readings: &Readings,
+    observation: &Observation<'_>,
+) -> Option<ThresholdStatus> {
+    let amount = threshold.amount.filter(|_| holds(threshold))?;
+    let available = Available::of(threshold.signal, readings, observation)?;
+    let at = amount.of(available.capacity);
+    let target = at + threshold.min_reclaim.map_or(Amount::ZERO, |amount| amount.of(available.capacity));
+    let case = available.case(if watched.is_latched { target } else { at });
+    let available = available.below(case);
+    Some(ThresholdStatus { why: Why::Threshold(index), at, target, available, case, since: None, is_met: false })
+}
+
+/// The thresholds that [`judge`] would find met now.
+pub(super) fn met<'c>(
+    config: &'c Config,
+    scope: &ScopeState,
+    readings: &Readings,
+    observation: &Observation<'_>,
+    now: MonotonicNs,
+) -> impl Iterator<Item = (&'c Threshold, ThresholdStatus)> {
+    let watched = (0_u32..).zip(config.thresholds_in(observation.scope)).zip(&scope.watched);
+    watched.filter_map(move |((index, threshold), watched)| {
+        let status = compare(index, threshold, watched, readings, observation)?;
+        let is_over = now.since(watched.since.unwrap_or(now)) >= threshold.grace;
+        (status.case != Case::Neither && is_over).then_some((threshold, status))
+    })
 }
 
 /// Swap is pressure when all three hold at once: little of it free, pages coming back from it, and all tasks stalling.

@@ -50,13 +50,21 @@ impl Unreaped {
         if terminating.any(|workload| workload.terminating.is_some_and(|terminating| !terminating.is_stuck)) {
             self.until = now.after(PATIENCE);
         }
+        self.left(readings, observation, now)
+    }
+
+    /// The same, by the time that they had until now.
+    pub(super) fn left(&self, readings: &Readings, observation: &Observation<'_>, now: MonotonicNs) -> Amount {
+        if now >= self.until {
+            return Amount::ZERO;
+        }
         let more = outside(readings, observation).map_or(Amount::ZERO, |now| now - self.outside);
         more.max(Amount::ZERO).min(self.taken)
     }
 }
 
 /// How many processes belong to no workload in which one lives.
-fn outside(readings: &Readings, observation: &Observation<'_>) -> Option<Amount> {
+pub(super) fn outside(readings: &Readings, observation: &Observation<'_>) -> Option<Amount> {
     let reading = readings.get(Signal::PidAvailable)?;
     let living = observation.workloads.iter().filter(|workload| !workload.is_empty);
     let counted: Amount = living.filter_map(|workload| workload.facts.stats?.processes).map(Amount::counted).sum();

@@ -4,3 +4,4 @@ mod growth;
 mod owners;
 mod rig;
 mod thresholds;
+mod unaccounted;
