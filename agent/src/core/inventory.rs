@@ -197,10 +197,15 @@ impl Thread {
     fn take_inventory(&mut self, asked: u32, schedule: &mut Schedule) {
         let begun = monotonic();
         self.outgoing.close_returned();
-        if asked & Request::Discover as u32 != 0 || schedule.walk.is_overdue(begun) {
+        let is_awaited = asked & Request::Walk as u32 != 0;
+        if is_awaited || asked & Request::Discover as u32 != 0 || schedule.walk.is_overdue(begun) {
             self.handle.events().for_each(drop);
             self.inventory.discover(&mut self.outgoing);
             schedule.walked(begun, monotonic());
+            if is_awaited {
+                self.outgoing.send(News::Walked);
+                self.outgoing.publish();
+            }
         } else if asked & Request::Events as u32 != 0 {
             for id in self.handle.events() {
                 self.inventory.check(id, &mut self.outgoing);

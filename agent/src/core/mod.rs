@@ -52,7 +52,7 @@ use kernel_brake::KernelBrake;
 use past::{Past, enforcer, resumer};
 use thresholds::Machine;
 pub(crate) use watch::BRAKE_LEASE;
-use watch::{Arming, Disks, Enforcement, Reporting, Sampler, Signals, Triggers, Watch};
+use watch::{Arming, Disks, Enforcement, Reporting, Sampler, Signals, Triggers, Walking, Watch};
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this.
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
@@ -143,7 +143,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let most = most_workloads(counts_tasks(&configuration));
     let places = most + OTHER_UPDATES;
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
-    let (machine, has_events) = (machine()?, names_cgroups(&*source));
+    let machine = machine()?;
+    let has_events = names_cgroups(&*source);
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
     let config = inventory_config(&configuration, &root, protected, brakes_in_kernel, most)?;
     let (inventory, protections) = past::inventory(config, &configuration, &mut troubles)?;
@@ -161,7 +162,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         pods: pods.map(inventory::PodSocket::new),
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
-        has_events: names_cgroups(&*source),
+        has_events,
     };
     inventory.first();
     start.workloads = lap(now);
@@ -192,6 +193,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         arming: Arming::new(machine),
         enforcement: Enforcement::new(enforcer, kernel_brake, means),
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
+        walking: Walking::new(has_events),
         disks: Disks::new(configuration.disk_policy()),
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);

@@ -14,6 +14,7 @@
 //! - [`resting`]: samples without workloads, while nothing moves.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
 //! - [`figures`]: figures that a decision rests on, read again before it is taken.
+//! - [`walking`]: workloads that are not known yet, found before others would be evicted for what they took.
 //! - [`folding`]: the kernel's own counters, made exact near a threshold.
 //! - [`enforcement`], [`freezing`], [`reclaiming`]: what is done to cgroups, and the results that come back.
 //! - [`reporting`]: the records, and which plan is reported.
@@ -38,6 +39,7 @@ mod switching;
 #[cfg(test)]
 mod testing;
 mod triggers;
+mod walking;
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -68,6 +70,7 @@ use schedule::Schedule;
 use scopes::Scopes;
 use triggers::{Ready, Trigger};
 pub(super) use triggers::{Signals, Triggers};
+pub(super) use walking::Walking;
 
 /// How long the marks of the in-kernel brake hold while this thread does not run; it is killed after the same time.
 pub(crate) const BRAKE_LEASE: Duration = Duration::from_secs(5);
@@ -147,6 +150,7 @@ pub(super) struct Watch {
     engine: Engine,
     scopes: Scopes,
     figures: Figures,
+    walking: Walking,
     folding: Folding,
     resting: Resting,
     /// How long the last sample took that read workloads.
@@ -162,13 +166,14 @@ pub(super) struct Parts {
     pub(super) arming: Arming,
     pub(super) enforcement: Enforcement,
     pub(super) reporting: Reporting,
+    pub(super) walking: Walking,
     pub(super) disks: Disks,
 }
 
 impl Watch {
     /// `slow`: how often to sample without an event; absent where only the source's own period counts.
     pub(super) fn new(parts: Parts, policy: Policy, slow: Option<Duration>) -> Self {
-        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, disks } = parts;
+        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, walking, disks } = parts;
         let slots = workloads.table.slots();
         Self {
             heart,
@@ -182,6 +187,7 @@ impl Watch {
             schedule: Schedule::new(slow, monotonic()),
             scopes: Scopes::new(&policy),
             figures: Figures::new(),
+            walking,
             folding: Folding::default(),
             resting: Resting::default(),
             cost: Duration::ZERO,
@@ -297,8 +303,9 @@ impl Watch {
         }
         self.judge_disks(awake);
         let (by, end) = self.schedule.end()?;
-        let figures = self.figures.is_awaited().then_some("take a decision before the end");
-        match self.enforcement.under_way().or(figures) {
+        let is_awaited = self.figures.is_awaited() || self.walking.is_awaited();
+        let decision = is_awaited.then_some("take a decision before the end");
+        match self.enforcement.under_way().or(decision) {
             Some(_) if awake < by => None,
             under_way => {
                 // It is left to the next core, or to the undo.
@@ -351,6 +358,10 @@ impl Watch {
                 News::Machine(machine) => {
                     self.arming.set_machine(machine);
                     // The threshold is armed by the old figures until the next sample.
+                    self.schedule.sample_by(MonotonicNs(0));
+                }
+                News::Walked => {
+                    self.walking.done(monotonic());
                     self.schedule.sample_by(MonotonicNs(0));
                 }
                 News::SourceLost => self.schedule.end_by(monotonic().after(END_MOST), End::SourceLost),

@@ -33,6 +33,8 @@ pub(in crate::core) enum Request {
     Source = 256,
     /// Memory has moved: do now what is done rarely while nothing happens.
     Moved = 512,
+    /// Find workloads now, and report when that is done: a decision waits for it.
+    Walk = 1024,
 }
 
 /// Ids on their way: no more than it has places for.

@@ -23,6 +23,8 @@ pub(in crate::core) enum News {
     Table(Update),
     /// The figures that thresholds are computed with have changed.
     Machine(Machine),
+    /// The tree was walked for a decision: the updates before this are what was found.
+    Walked,
     /// The source's programs in the kernel do not run any more.
     SourceLost,
     /// What an earlier process had frozen is thawed now, or gone.

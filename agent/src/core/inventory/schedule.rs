@@ -220,6 +220,14 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_that_a_decision_waits_for_does_not_wait_for_its_pace() {
+        let mut schedule = Schedule::new(false, false, at(0));
+        schedule.walk.done(at(0), at(400), WALK_PACE);
+        assert_eq!(schedule.due(at(400)) & Request::Discover as u32, 0);
+        assert_eq!(schedule.due(at(400)) & Request::Walk as u32, Request::Walk as u32);
+    }
+
+    #[test]
     fn what_is_known_of_pods_is_taken_in_with_pauses() {
         let mut schedule = Schedule::new(true, false, at(0));
         assert_eq!(schedule.pods.paused(at(0)), None);

@@ -94,7 +94,10 @@ impl Watch {
         }
         self.stir();
         let sample = self.observe(trigger, taken, machine);
-        if self.awaits_figures(&sample, trigger) {
+        // Both at the same time.
+        let waits = [self.awaits_figures(&sample, trigger), self.awaits_walk(&sample)];
+        if waits.contains(&true) {
+            self.figures.waiting = Some(*trigger);
             return;
         }
         self.reporting.observed(&sample, &self.scopes, &self.workloads.table);

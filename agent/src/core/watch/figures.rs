@@ -217,7 +217,6 @@ impl Watch {
         }
         if self.figures.is_pending() && !self.figures.is_stuck || self.folding.is_awaited() {
             self.schedule.sample_by(since.after(self.figures.patience));
-            self.figures.waiting = Some(*trigger);
             return true;
         }
         self.figures.end_wait();

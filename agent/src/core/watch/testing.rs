@@ -6,7 +6,8 @@ use super::super::kernel_brake::KernelBrake;
 use super::super::thresholds::Machine;
 use super::triggers::{Ready, Trigger};
 use super::{
-    Arming, Disks, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Triggers, Watch, Workloads,
+    Arming, Disks, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Triggers, Walking, Watch,
+    Workloads,
 };
 use crate::record::{Braked, EnforcementRecord, Record};
 use core::time::Duration;
@@ -110,6 +111,7 @@ impl Scene {
             arming: Arming::new(Machine { page_bytes: 4096, ..Machine::default() }),
             enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
             reporting: Reporting::new(queue, true),
+            walking: Walking::new(true),
             disks: Disks::new(Policy::default()),
         };
         let mut scene = Self {

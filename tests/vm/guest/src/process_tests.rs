@@ -23,12 +23,12 @@ const BOMB: u64 = 400;
 /// For so long what the bomb leaves is not waited for.
 const UNREAPED: Duration = Duration::from_secs(3);
 
-/// A fork bomb is evicted for the tasks that it takes, with events of the kernel and by polling, and what is beside it
-/// stays: also while those that it had still count, because they were not waited for.
+/// A fork bomb is evicted for the tasks that it takes, with events of the kernel and without, and what is beside it stays:
+/// also while those that it had still count, because they were not waited for.
 pub(crate) fn fork_bomb() -> Result<()> {
     // What the bomb leaves is handed to this process, which waits for it when it pleases.
     set_child_subreaper(Some(getpid())).context("cannot become the parent of what the bomb leaves")?;
-    for source in ["auto", "poll"] {
+    for source in ["auto", "psi", "poll"] {
         evicted(source).with_context(|| format!("with the source {source}"))?;
     }
     Ok(())
