@@ -144,10 +144,9 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let places = most + OTHER_UPDATES;
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
     let machine = machine()?;
-    let has_events = names_cgroups(&*source);
-    let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
-    let config = inventory_config(&configuration, &root, protected, brakes_in_kernel, most)?;
-    let (inventory, protections) = past::inventory(config, &configuration, &mut troubles)?;
+    let (handle, news, has_events) = (InventoryHandle::new()?, inventory::eventfd()?, names_cgroups(&*source));
+    let protections = pod_root_of_known(&configuration).map(|_| past::protections(&configuration, &mut troubles));
+    let (protections, protected_pods) = protections.transpose()?.unzip();
     let mut inventory = inventory::Thread {
         inventory,
         outgoing: Outgoing::new(give, returned, news.try_clone()?, slow_queue, protections),

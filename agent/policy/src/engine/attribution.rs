@@ -111,7 +111,7 @@ impl Baseline {
         let counted = |bytes: Bytes| Amount::counted(bytes.0);
         let is_known = |workload: &&Workload<'_>| self.used(workload.key).is_none_or(|used| used.usage.is_some());
         let in_scope = observation.workloads.iter().filter(|workload| workload.is_in(observation.scope));
-        let now: Amount = in_scope.filter(is_known).filter_map(|workload| workload.working_set()).map(counted).sum();
+        let now: Amount = in_scope.filter(is_known).filter_map(Workload::working_set).map(counted).sum();
         let before: Amount = self.used.iter().flatten().filter_map(|used| used.usage).map(counted).sum();
         now - before
     }

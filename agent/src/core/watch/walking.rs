@@ -3,7 +3,7 @@
 //! Where the source submits no events for cgroups that come, the inventory thread finds them when it walks, every few
 //! seconds. One that is younger is in no observation, and a workload beside it would be evicted for what it took. So where
 //! the known ones do not account for what is short ([`is_unaccounted`]), the decision waits until that thread has walked,
-//! for no longer than [`PATIENCE`]. Where they do, none waits.
+//! but not without end. Where they do, none waits.
 
 use core::time::Duration;
 
@@ -14,9 +14,12 @@ use super::super::inventory::Request;
 use super::Watch;
 use super::sampling::Sample;
 
-/// A decision waits for no longer than this.
+/// A decision on memory waits for no longer than this.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// A walk is new for so long at least: longer than a decision waits for it, and then for figures of what it found.
+/// One on tasks alone has more time: a fork bomb keeps the CPUs busy, and the inventory thread waits for them like others;
+/// what is left below the threshold is for that.
+const PATIENCE_FOR_TASKS: Duration = Duration::from_secs(2);
+/// A walk is new for so long at least: longer than a decision waits then for figures of what it found.
 const NEW_FOR: Duration = Duration::from_millis(250);
 /// It is new for so many times as long as it took, as the inventory thread takes one part in so many of a CPU for walks.
 const SHARE: u32 = 50;
@@ -34,14 +37,20 @@ pub(in crate::core) struct Walking {
     new_until: MonotonicNs,
     /// It was not done in time, and is not done since: no decision waits for it.
     is_stuck: bool,
-    /// For how long one does at most.
-    patience: Duration,
+    /// For how long one does at most: on memory, and on tasks alone.
+    patience: [Duration; 2],
 }
 
 impl Walking {
     /// `has_events`: the source submits events for cgroups that come, so that no decision waits for a walk.
     pub(in crate::core) const fn new(has_events: bool) -> Self {
-        Self { is_needed: !has_events, requested: None, new_until: MonotonicNs(0), is_stuck: false, patience: PATIENCE }
+        Self {
+            is_needed: !has_events,
+            requested: None,
+            new_until: MonotonicNs(0),
+            is_stuck: false,
+            patience: [PATIENCE, PATIENCE_FOR_TASKS],
+        }
     }
 
     /// A decision needs a new walk. Gives whether one is to be requested.
@@ -53,9 +62,9 @@ impl Walking {
         is_due
     }
 
-    /// Until when a decision waits at most; absent where it does not.
-    fn wait(&mut self, now: MonotonicNs) -> Option<MonotonicNs> {
-        let until = self.requested?.after(self.patience);
+    /// Until when a decision waits at most, on tasks alone or on memory; absent where it does not.
+    fn wait(&mut self, is_on_tasks: bool, now: MonotonicNs) -> Option<MonotonicNs> {
+        let until = self.requested?.after(self.patience[usize::from(is_on_tasks)]);
         self.is_stuck |= now >= until;
         (!self.is_stuck).then_some(until)
     }
@@ -75,7 +84,7 @@ impl Walking {
 
     #[cfg(test)]
     pub(super) const fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
+        self.patience = [patience; 2];
     }
 }
 
@@ -89,9 +98,9 @@ impl Watch {
         if self.walking.begin(now) {
             self.workloads.handle.request(Request::Walk);
         }
-        let until = self.walking.wait(now);
-        until.into_iter().for_each(|until| self.schedule.sample_by(until));
-        until.is_some()
+        let Some(until) = self.walking.wait(!sample.is_below, now) else { return false };
+        self.schedule.sample_by(until);
+        true
     }
 
     fn is_unaccounted(&self, scope: Scope, sample: &Sample) -> bool {
@@ -120,11 +129,13 @@ mod tests {
     fn a_walk_is_asked_for_once_and_waited_for_until_it_is_done() {
         let mut walking = Walking::new(false);
         assert!(walking.begin(at(1000)) && !walking.begin(at(1001)));
-        assert_eq!((walking.wait(at(1000)), walking.wait(at(1099))), (Some(at(1100)), Some(at(1100))));
+        for (is_on_tasks, now, until) in [(false, 1000, 1100), (false, 1099, 1100), (true, 2999, 3000)] {
+            assert_eq!(walking.wait(is_on_tasks, at(now)), Some(at(until)));
+        }
         walking.done(at(1002));
-        assert_eq!((walking.wait(at(1002)), walking.is_awaited()), (None, false));
+        assert_eq!((walking.wait(false, at(1002)), walking.is_awaited()), (None, false));
         // It is new for a while, and the next decision needs another one then.
-        assert!(!walking.begin(at(1251)) && walking.wait(at(1251)).is_none() && walking.begin(at(1252)));
+        assert!(!walking.begin(at(1251)) && walking.wait(false, at(1251)).is_none() && walking.begin(at(1252)));
         // One that takes long is new for longer, but not without end.
         walking.done(at(1272));
         assert!(!walking.begin(at(2271)) && walking.begin(at(2272)));
@@ -135,11 +146,11 @@ mod tests {
     #[test]
     fn a_walk_that_is_not_done_in_time_delays_one_decision_and_no_other_until_it_is() {
         let mut walking = Walking::new(false);
-        assert!(walking.begin(at(1000)) && walking.wait(at(1099)).is_some());
-        assert!(walking.wait(at(1100)).is_none() && !walking.is_awaited());
-        assert!(!walking.begin(at(9000)) && walking.wait(at(9000)).is_none(), "it is under way still");
+        assert!(walking.begin(at(1000)) && walking.wait(false, at(1099)).is_some());
+        assert!(walking.wait(false, at(1100)).is_none() && !walking.is_awaited());
+        assert!(!walking.begin(at(9000)) && walking.wait(true, at(9000)).is_none(), "it is under way still");
         walking.done(at(9000));
-        assert!(walking.begin(at(14_000)) && walking.wait(at(14_000)).is_some());
+        assert!(walking.begin(at(14_000)) && walking.wait(false, at(14_000)).is_some());
     }
 
     /// A source without events for cgroups, and a workload of so many tasks and MiB.
