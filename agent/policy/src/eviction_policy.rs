@@ -1,5 +1,6 @@
 //! Which implementation decides, and in which order workloads are evicted.
 
+use crate::kubelet::{DiskLayout, Reclaim, Signal};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,15 @@ impl EvictionPolicy {
         }
     }
 
+    /// What can be reclaimed for a signal: what the kubelet reclaims, and under the engine, where the images have a disk of
+    /// their own, for the node's disk the dead containers and logs that the kubelet's documentation promises.
+    pub const fn reclaims(self, signal: Signal, layout: DiskLayout) -> Reclaim {
+        let Reclaim { containers, images } = Reclaim::of(signal, layout);
+        let on_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
+        let is_promised = on_node && !matches!(self, Self::Kubelet);
+        Reclaim { containers: containers || is_promised, images }
+    }
+
     /// The eviction policy of this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
@@ -50,5 +60,25 @@ mod tests {
             assert_eq!(EvictionPolicy::parse(policy.name()), Some(policy));
         }
         assert_eq!((EvictionPolicy::parse("Kubelet"), EvictionPolicy::default()), (None, EvictionPolicy::Plimsoll));
+    }
+
+    #[test]
+    fn with_images_on_a_disk_of_their_own_the_engine_removes_containers_for_the_node_s_and_the_kubelet_nothing() {
+        let of = |policy: EvictionPolicy, signal, layout| {
+            let Reclaim { containers, images } = policy.reclaims(signal, layout);
+            (containers, images)
+        };
+        use DiskLayout::{DedicatedImageFs, Single, SplitImageFs};
+        use Signal::{ImageFsAvailable, NodeFsAvailable};
+        for (signal, layout, engine, kubelet) in [
+            (NodeFsAvailable, Single, (true, true), (true, true)),
+            (NodeFsAvailable, DedicatedImageFs, (true, false), (false, false)),
+            (ImageFsAvailable, DedicatedImageFs, (true, true), (true, true)),
+            (NodeFsAvailable, SplitImageFs, (true, false), (true, false)),
+            (ImageFsAvailable, SplitImageFs, (false, true), (false, true)),
+        ] {
+            let found = EvictionPolicy::ALL.map(|policy| of(policy, signal, layout));
+            assert_eq!(found, [kubelet, engine, engine], "{signal} {layout:?}");
+        }
     }
 }

@@ -25,14 +25,6 @@ pub(super) enum Step {
     LeaveCache,
 }
 
-/// What can be reclaimed for a signal: what the kubelet reclaims, and, where the images have a disk of their own, for
-/// the node's disk the dead containers and logs that the documentation promises.
-const fn cleanable(signal: Signal, layout: DiskLayout) -> Reclaim {
-    let Reclaim { containers, images } = Reclaim::of(signal, layout);
-    let on_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
-    Reclaim { containers: containers || on_node, images }
-}
-
 /// What to do about a threshold on `signal` that is met.
 pub(super) fn step(
     config: &Config,
@@ -69,7 +61,8 @@ pub(super) fn step(
                 return Step::Await;
             }
             let asked = asked.filter(|asked| !begins_anew(config, asked, observation, now));
-            next_stage(asked, cleanable(signal, layout), observation).map_or(Step::Evict, Step::Reclaim)
+            next_stage(asked, config.eviction_policy.reclaims(signal, layout), observation)
+                .map_or(Step::Evict, Step::Reclaim)
         }
     }
 }
@@ -84,13 +77,13 @@ fn begins_anew(config: &Config, asked: &Asked, observation: &Observation<'_>, no
 }
 
 /// What is reclaimed after what was. Images are gone through again as long as fewer of them are left each time.
-fn next_stage(asked: Option<Asked>, cleanable: Reclaim, observation: &Observation<'_>) -> Option<Stage> {
+fn next_stage(asked: Option<Asked>, reclaims: Reclaim, observation: &Observation<'_>) -> Option<Stage> {
     let unused = unused(observation.images);
-    if asked.is_none() && cleanable.containers && observation.dead_containers != Some(0) {
+    if asked.is_none() && reclaims.containers && observation.dead_containers != Some(0) {
         return Some(Stage::Containers);
     }
     let had = asked.filter(|asked| asked.order.stage == Stage::Images).map(|asked| asked.unused_images);
-    (cleanable.images && unused > 0 && had.is_none_or(|had| unused < had)).then_some(Stage::Images)
+    (reclaims.images && unused > 0 && had.is_none_or(|had| unused < had)).then_some(Stage::Images)
 }
 
 /// How many images could be removed.

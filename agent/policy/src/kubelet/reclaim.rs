@@ -2,9 +2,10 @@
 
 use super::ranking::DiskLayout;
 use super::signals::{Resource, Signal};
+use serde::{Deserialize, Serialize};
 
 /// What is cleaned up on disks, containers first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaim {
     /// Remove all dead containers.
     pub containers: bool,
