@@ -67,7 +67,11 @@ pub struct Machine {
     /// supported yet.
     #[serde(with = "As::<Reported>")]
     pub throttled: Throttled,
-    /// While this file is there, nothing is evicted, frozen or reclaimed, and what would be is reported: an absolute path.
+    /// Images that are never removed for a disk, as patterns of their names: `registry.local/base/*`, `docker.io/library/**`.
+    /// A pattern without tag and digest means all of them. Those that a container uses, running or not, never are.
+    #[schemars(with = "Vec<String>")]
+    pub images_never_removed: Vec<Pattern>,
+    /// While this file is there, nothing is evicted, frozen, reclaimed or removed, and what would be is reported: an absolute path.
     /// It counts where root owns it, and root alone can write the directories around it. Empty for none.
     #[serde(with = "As::<Source>")]
     pub kill_switch: Option<PathBuf>,
@@ -75,7 +79,8 @@ pub struct Machine {
     /// read, else for /var/lib/kubelet.
     #[serde(with = "As::<Place>")]
     pub kubelet_root: Option<PathBuf>,
-    /// The socket of the container runtime, an absolute path, which `run` asks for the names of pods. Empty for the kubelet's
+    /// The socket of the container runtime, an absolute path, which `run` asks for the names of pods, and to remove what is
+    /// unused where a disk is short. Empty for the kubelet's
     /// `containerRuntimeEndpoint`, where it is read, else for the one that answers of the usual sockets, which `run` asks
     /// with podFacts alone.
     #[serde(with = "As::<Place>")]
@@ -234,6 +239,7 @@ impl Default for Machine {
             state_directory: "/run/plimsoll".into(),
             log_format: LogFormat::Text,
             throttled: Throttled::Report,
+            images_never_removed: Vec::new(),
             kill_switch: Some("/etc/plimsoll/kill-switch".into()),
             kubelet_root: None,
             runtime_socket: None,

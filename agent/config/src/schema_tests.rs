@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 /// From this package's folder, in which cargo runs its tests.
 const SHIPPED: &str = "../deploy/plimsoll.schema.json";
 
-const DESCRIPTIONS: [(&str, &str); 11] = [
+const DESCRIPTIONS: [(&str, &str); 12] = [
     ("evictionHard", "Less than this is available: evict at once. One threshold here replaces all defaults."),
     (
         "evictionSoft",
@@ -28,6 +28,7 @@ const DESCRIPTIONS: [(&str, &str); 11] = [
     ("enforceNodeAllocatable", "What a kubelet enforces: pods by default. In `run` with podFacts alone."),
     ("kubeReserved", "Reserved for the kubelet and the runtime. For replay and explain only."),
     ("systemReserved", "Reserved for the rest of the system. For replay and explain only."),
+    ("imageMinimumGCAge", "Images that were first seen less than this ago are not removed for a disk. 2m by default."),
     (
         "localStorageCapacityIsolation",
         "Evict pods over their limits of local storage. True by default. For replay only: run has no pods.",
@@ -38,14 +39,12 @@ fn signal(signal: Signal) -> &'static str {
     match signal {
         Signal::MemoryAvailable => "Memory of the machine.",
         Signal::AllocatableMemoryAvailable => "Memory that all pods together can have. In `run` with podFacts alone.",
-        Signal::NodeFsAvailable => {
-            "Bytes of the file system of the kubelet's directory. `run` reports the condition alone."
-        }
+        Signal::NodeFsAvailable => "Bytes of the file system of the kubelet's directory. `run` evicts nothing for it.",
         Signal::NodeFsInodesFree => {
-            "Inodes of the file system of the kubelet's directory. `run` reports the condition alone."
+            "Inodes of the file system of the kubelet's directory. `run` evicts nothing for it."
         }
-        Signal::ImageFsAvailable => "Bytes of the file system of images. `run` reports the condition alone.",
-        Signal::ImageFsInodesFree => "Inodes of the file system of images. `run` reports the condition alone.",
+        Signal::ImageFsAvailable => "Bytes of the file system of images. `run` evicts nothing for it.",
+        Signal::ImageFsInodesFree => "Inodes of the file system of images. `run` evicts nothing for it.",
         Signal::ContainerFsAvailable => {
             "Bytes of the file system of containers' writable layers. Ignored: it is derived."
         }

@@ -8,7 +8,7 @@ use plimsoll_config::{
 };
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, SliceThresholds};
-use plimsoll_units::{Bytes, Percentage};
+use plimsoll_units::{Bytes, Pattern, Percentage};
 use std::path::{Path, PathBuf};
 
 /// From this package's folder, in which cargo runs its tests.
@@ -82,6 +82,7 @@ evictionSoftGracePeriod: {memory.available: 1m30s}
 evictionMinimumReclaim: {memory.available: 0}
 evictionPressureTransitionPeriod: 0s
 evictionMaxPodGracePeriod: 20
+imageMinimumGCAge: 1m
 machine:
   workloads: [{match: /system.slice/*, priority: -5}, {match: user.slice/**}]
   never: [system.slice/db.service]
@@ -99,6 +100,7 @@ machine:
   stateDirectory: /run/other
   logFormat: json
   throttled: report
+  imagesNeverRemoved: [registry.local/base/*]
   killSwitch: ''
   kubeletRoot: /data/kubelet
   runtimeSocket: /run/other.sock
@@ -132,6 +134,8 @@ machine:
     let workloads: Vec<(&str, i32)> =
         configuration.machine.workloads.iter().map(|workload| (workload.pattern.as_str(), workload.priority)).collect();
     assert_eq!(workloads, [("system.slice/*", -5), ("user.slice/**", 0)]);
+    let kept: Vec<&str> = configuration.machine.images_never_removed.iter().map(Pattern::as_str).collect();
+    assert_eq!((kept, configuration.kubelet.image_min_age), (vec!["registry.local/base/*"], Duration::from_mins(1)));
     assert_eq!(configuration.machine.pod_facts, Some(PathBuf::from("/var/lib/pods.json")));
     assert_eq!(configuration.machine.brake.mode, BrakeMode::None);
     assert_eq!(configuration.machine.brake.in_kernel[0].as_str(), "user.slice");
@@ -215,7 +219,7 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
             "colour: {}",
             "test.yaml:1: colour: unknown key; expected enforceNodeAllocatable, evictionHard, \
              evictionMaxPodGracePeriod, evictionMinimumReclaim, evictionPolicy, evictionPressureTransitionPeriod, evictionSoft, \
-             evictionSoftGracePeriod, kubeReserved, localStorageCapacityIsolation, machine, mergeDefaultEvictionSettings, swap or systemReserved",
+             evictionSoftGracePeriod, imageMinimumGCAge, kubeReserved, localStorageCapacityIsolation, machine, mergeDefaultEvictionSettings, swap or systemReserved",
         ),
         (
             "evictionHard: {memory.free: 1Gi}",
@@ -467,7 +471,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         error.lines().collect::<Vec<_>>(),
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
-            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, killSwitch, kubeletRoot, logFormat, metricsAddress, \
+            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, imagesNeverRemoved, killSwitch, kubeletRoot, logFormat, metricsAddress, \
              never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",

@@ -101,7 +101,7 @@ const CADVISOR: &str = "it is one of cAdvisor's, which the kubelet took by mista
 use Role::{Replay, Shown, Used};
 use Shape::{Any, Bool, Duration, List, Map, Number, Switches, Text};
 
-/// All of them. The first eleven are those that decisions use and that Plimsoll's own file may have.
+/// All of them. The first twelve are those that decisions use and that Plimsoll's own file may have.
 pub const KEYS: &[Key] = &[
     key("evictionHard", "eviction-hard", Map('<'), Used),
     key("evictionSoft", "eviction-soft", Map('<'), Used),
@@ -113,6 +113,7 @@ pub const KEYS: &[Key] = &[
     key("enforceNodeAllocatable", "enforce-node-allocatable", List, Used).and("pods"),
     key("kubeReserved", "kube-reserved", Map('='), Used),
     key("systemReserved", "system-reserved", Map('='), Used),
+    key("imageMinimumGCAge", "minimum-image-ttl-duration", Duration, Used).and("2m"),
     key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Replay).and("true"),
     // Checked against others.
     key("failSwapOn", "fail-swap-on", Bool, Shown).and("true"),
@@ -124,7 +125,6 @@ pub const KEYS: &[Key] = &[
     // Shown because users expect it.
     key("imageGCHighThresholdPercent", "image-gc-high-threshold", Number, Shown).and("85"),
     key("imageGCLowThresholdPercent", "image-gc-low-threshold", Number, Shown).and("80"),
-    key("imageMinimumGCAge", "minimum-image-ttl-duration", Duration, Shown).and("2m"),
     key("imageMaximumGCAge", "", Duration, Shown),
     key("nodeStatusUpdateFrequency", "node-status-update-frequency", Duration, Shown).and("10s"),
     key("shutdownGracePeriod", "", Duration, Shown),
@@ -360,8 +360,8 @@ mod tests {
             assert!(key.in_file || key.flag.is_some(), "{} can be set nowhere", key.name);
             assert!(key.in_file || key.role == Role::Shown, "{} could not be converted", key.name);
         }
-        assert!(KEYS[..10].iter().all(|key| key.role == Role::Used));
-        assert_eq!((KEYS[10].name, KEYS[10].role), ("localStorageCapacityIsolation", Role::Replay));
-        assert!(KEYS.iter().enumerate().all(|(at, key)| key.is_own() == (at < 11)));
+        assert!(KEYS[..11].iter().all(|key| key.role == Role::Used));
+        assert_eq!((KEYS[11].name, KEYS[11].role), ("localStorageCapacityIsolation", Role::Replay));
+        assert!(KEYS.iter().enumerate().all(|(at, key)| key.is_own() == (at < 12)));
     }
 }

@@ -33,6 +33,8 @@ pub struct Kubelet {
     pub max_pod_grace_seconds: i32,
     /// `mergeDefaultEvictionSettings`.
     pub merge_default_eviction_settings: bool,
+    /// `imageMinimumGCAge`: images that were first seen less than this ago are not removed.
+    pub image_min_age: Duration,
     /// `kubeReserved`.
     pub kube_reserved: BTreeMap<String, Quantity>,
     /// `systemReserved`.
@@ -62,6 +64,7 @@ pub(crate) fn typed(settings: Settings, own: &str, problems: &mut Problems) -> K
         pressure_transition: reader.duration("evictionPressureTransitionPeriod"),
         max_pod_grace_seconds: reader.max_pod_grace(),
         merge_default_eviction_settings: reader.is("mergeDefaultEvictionSettings"),
+        image_min_age: reader.duration("imageMinimumGCAge"),
         kube_reserved: reader.reserved("kubeReserved"),
         system_reserved: reader.reserved("systemReserved"),
         ignore_eviction_for_allocatable: reader.is("experimental-allocatable-ignore-eviction"),
