@@ -6,7 +6,8 @@
 //! ([decision 11](../../docs/decisions/0011-a-narrow-client-of-the-runtime.md)).
 //!
 //! The rules of what may be removed are pure functions over what was listed: [`assess`] and [`unused`] for images,
-//! [`dead_containers`] and [`dead_sandboxes`] for the rest. Nothing here decides to remove anything.
+//! [`dead_containers`] and [`dead_sandboxes`] for the rest. [`Collector`] removes by them as far as it is ordered to. Nothing
+//! here decides to remove anything.
 //!
 //! # What is trusted
 //!
@@ -23,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod collect;
 mod connection;
 mod dead;
 mod dial;
@@ -34,6 +36,7 @@ mod listed;
 mod runtime;
 mod sockets;
 
+pub use collect::{Collect, Collected, Collector};
 pub use connection::{Call, Limits, Version};
 pub use dead::{Dead, dead_containers, dead_sandboxes};
 pub use dial::Dial;

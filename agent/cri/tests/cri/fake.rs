@@ -62,6 +62,8 @@ pub(crate) struct Node {
     pub(crate) statuses: BTreeMap<String, Option<proto::ContainerStatus>>,
     pub(crate) images: Vec<proto::Image>,
     pub(crate) file_systems: proto::ImageFsInfoResponse,
+    /// Ids of what it refuses to remove.
+    pub(crate) stuck: Vec<String>,
     pub(crate) manner: Manner,
     /// It has no name, as what is no container runtime.
     pub(crate) is_nameless: bool,
@@ -69,6 +71,16 @@ pub(crate) struct Node {
     pub(crate) has_no_v1: bool,
     /// The calls in order, with what they name.
     pub(crate) calls: Vec<String>,
+}
+
+impl Node {
+    fn removes(&self, id: &str) -> Result<(), Status> {
+        if self.stuck.iter().any(|stuck| stuck == id) {
+            Err(Status::internal("device or resource busy"))
+        } else {
+            Ok(())
+        }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -266,7 +278,12 @@ impl RuntimeService for Fake {
         request: Request<proto::RemoveContainerRequest>,
     ) -> Result<Response<proto::RemoveContainerResponse>, Status> {
         let id = request.into_inner().container_id;
-        self.answer(format!("RemoveContainer {id}"), |_| Ok(proto::RemoveContainerResponse {})).await
+        self.answer(format!("RemoveContainer {id}"), |node| {
+            node.removes(&id)?;
+            node.containers.retain(|container| container.id != id);
+            Ok(proto::RemoveContainerResponse {})
+        })
+        .await
     }
 
     async fn stop_pod_sandbox(
@@ -282,7 +299,12 @@ impl RuntimeService for Fake {
         request: Request<proto::RemovePodSandboxRequest>,
     ) -> Result<Response<proto::RemovePodSandboxResponse>, Status> {
         let id = request.into_inner().pod_sandbox_id;
-        self.answer(format!("RemovePodSandbox {id}"), |_| Ok(proto::RemovePodSandboxResponse {})).await
+        self.answer(format!("RemovePodSandbox {id}"), |node| {
+            node.removes(&id)?;
+            node.sandboxes.retain(|sandbox| sandbox.id != id);
+            Ok(proto::RemovePodSandboxResponse {})
+        })
+        .await
     }
 }
 
@@ -301,7 +323,12 @@ impl ImageService for Fake {
         request: Request<proto::RemoveImageRequest>,
     ) -> Result<Response<proto::RemoveImageResponse>, Status> {
         let id = request.into_inner().image.map(|spec| spec.image).unwrap_or_default();
-        self.answer(format!("RemoveImage {id}"), |_| Ok(proto::RemoveImageResponse {})).await
+        self.answer(format!("RemoveImage {id}"), |node| {
+            node.removes(&id)?;
+            node.images.retain(|image| image.id != id);
+            Ok(proto::RemoveImageResponse {})
+        })
+        .await
     }
 
     async fn image_fs_info(

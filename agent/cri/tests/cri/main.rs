@@ -1,6 +1,7 @@
 //! The client against a runtime in the same process, and the rules over what is listed.
 
 mod calls;
+mod collect;
 mod dead;
 mod fake;
 mod faults;
