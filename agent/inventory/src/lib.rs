@@ -19,6 +19,7 @@ mod pods;
 mod protected;
 mod slices;
 mod rate;
+mod removal;
 mod table;
 mod termination;
 mod throttle;
@@ -34,6 +35,7 @@ pub use pods::{MOST_PODS, Pod, PodFacts, PodIdentity, PodMessage, PodRoot, Pods,
 pub use protected::Protected;
 pub use slices::SlicePlace;
 pub use rate::Rate;
+pub use removal::{REMOVAL_ORDER, RemovalError, RemovalOrder, RemovalResult, RemovalWords};
 pub use table::{Observed, SLOTS, Table, Workload};
 pub use termination::Termination;
 pub use throttle::{Change, Ended, Stall, Throttle};

@@ -1,10 +1,11 @@
 //! What another process sends of this node: messages of numbers alone, none of which is trusted.
 
-use plimsoll_policy::kubelet::{FsStats, StatsTime};
+use plimsoll_policy::kubelet::{DiskLayout, FsStats, StatsTime};
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
 
 use crate::pods::PodMessage;
+use crate::removal::RemovalResult;
 
 /// No message is longer, in bytes.
 pub const MESSAGE: usize = 128;
@@ -16,6 +17,8 @@ pub enum Message {
     Pod(PodMessage),
     /// What is left on a disk.
     Disk(DiskReading),
+    /// What came of an order to remove.
+    Removed(RemovalResult),
 }
 
 impl Message {
@@ -76,11 +79,13 @@ pub struct DiskReading {
     pub inodes: Option<Room>,
     /// When it was asked for, on the monotonic clock.
     pub at: MonotonicNs,
+    /// Which disks there are; absent where the container runtime does not say where its own are.
+    pub layout: Option<DiskLayout>,
 }
 
 impl DiskReading {
     /// What statistics say; nothing where they have no time.
-    pub fn of(role: DiskRole, stats: &FsStats) -> Option<Self> {
+    pub fn of(role: DiskRole, stats: &FsStats, layout: Option<DiskLayout>) -> Option<Self> {
         let FsStats { available, capacity, inodes_free, inodes, time } = *stats;
         let room = |(left, all)| Room { left, all };
         Some(Self {
@@ -88,12 +93,13 @@ impl DiskReading {
             bytes: available.zip(capacity).map(room),
             inodes: inodes_free.zip(inodes).map(room),
             at: MonotonicNs(u64::try_from(time?.0).ok()?),
+            layout,
         })
     }
 
     /// The same as statistics of the node have it.
     pub fn stats(&self) -> FsStats {
-        let Self { role: _, bytes, inodes, at } = self;
+        let Self { role: _, bytes, inodes, at, layout: _ } = self;
         FsStats {
             available: bytes.map(|room| room.left),
             capacity: bytes.map(|room| room.all),
@@ -108,6 +114,7 @@ impl DiskReading {
 mod tests {
     use super::*;
     use crate::pods::PodFacts;
+    use crate::removal::RemovalError;
     use plimsoll_policy::kubelet::Critical;
     use plimsoll_policy::{OwnerUid, Uid};
     use plimsoll_units::Bytes;
@@ -127,10 +134,25 @@ mod tests {
             serves_others: true,
         };
         let pods = [PodMessage::Pod(pod), PodMessage::Begin, PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete];
-        let disk =
-            DiskReading { role: DiskRole::Container, bytes: Some(MOST), inodes: Some(MOST), at: MonotonicNs(u64::MAX) };
-        let disks = [disk, DiskReading { bytes: None, inodes: None, ..disk }];
-        for message in pods.map(Message::Pod).into_iter().chain(disks.map(Message::Disk)) {
+        let disk = DiskReading {
+            role: DiskRole::Container,
+            bytes: Some(MOST),
+            inodes: Some(MOST),
+            at: MonotonicNs(u64::MAX),
+            layout: Some(DiskLayout::SplitImageFs),
+        };
+        let disks = [disk, DiskReading { bytes: None, inodes: None, layout: None, ..disk }];
+        let removed = RemovalResult {
+            number: u64::MAX,
+            containers: u32::MAX,
+            sandboxes: u32::MAX,
+            images: u32::MAX,
+            freed: Bytes(u64::MAX),
+            unused: Some(u32::MAX),
+            error: Some(RemovalError::Stopped),
+        };
+        let others = disks.map(Message::Disk).into_iter().chain([Message::Removed(removed)]);
+        for message in pods.map(Message::Pod).into_iter().chain(others) {
             let mut buffer = [0; MESSAGE];
             let bytes = message.encode(&mut buffer).to_vec();
             assert_eq!(Message::decode(&bytes), Some(message));
@@ -149,13 +171,13 @@ mod tests {
             time: Some(StatsTime(7)),
             ..FsStats::default()
         };
-        let reading = DiskReading::of(DiskRole::Image, &stats).expect("it has a time");
+        let reading = DiskReading::of(DiskRole::Image, &stats, None).expect("it has a time");
         assert_eq!((reading.bytes, reading.inodes, reading.at), (Some(Room { left: 3, all: 9 }), None, MonotonicNs(7)));
         assert_eq!(
             reading.stats(),
             FsStats { inodes: None, ..stats },
             "five inodes of which no number is free say nothing"
         );
-        assert_eq!(DiskReading::of(DiskRole::Image, &FsStats { time: None, ..stats }), None);
+        assert_eq!(DiskReading::of(DiskRole::Image, &FsStats { time: None, ..stats }, None), None);
     }
 }

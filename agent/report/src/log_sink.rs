@@ -1,10 +1,12 @@
 //! Records as events of the log.
 
+use core::time::Duration;
 use std::fmt::from_fn;
 
 use plimsoll_config::Configuration;
+use plimsoll_inventory::{RemovalError, RemovalResult};
 use plimsoll_policy::ThresholdStatus;
-use plimsoll_policy::kubelet::{Amount, Condition, Signal};
+use plimsoll_policy::kubelet::{Amount, Condition, Reclaim, Signal};
 use plimsoll_units::{Bytes, counted};
 use serde_json::{Map, Value, json};
 
@@ -137,6 +139,56 @@ fn disk(record: &DiskRecord) {
             let of = if of.is_empty() { "no disk is read".to_owned() } else { format!("by {}", of.join(", ")) };
             event!(holds, condition, status = holds, at_ns = at.0, "{condition} is {holds}: {of}");
         }
+        DiskRecord::Order { number, signal, what, bytes, is_repeated, at } => {
+            let what = to_remove(what, bytes);
+            let verb = if number.is_some() { "removes" } else { "would remove" };
+            let (order, shadow, signal) = (number, number.is_none(), signal.name());
+            let bytes = bytes.map(|bytes| bytes.0);
+            let message = format!("{verb} {what} for {signal}");
+            if is_repeated {
+                tracing::debug!(order, shadow, signal, bytes, at_ns = at.0, "{message}");
+            } else {
+                tracing::info!(order, shadow, signal, bytes, at_ns = at.0, "{message}");
+            }
+        }
+        DiskRecord::Removed { result, took, is_repeated } => removed(&result, took, is_repeated),
+    }
+}
+
+fn to_remove(what: Reclaim, bytes: Option<Bytes>) -> String {
+    let images = match bytes {
+        // Less than any image takes: inodes are short.
+        Some(Bytes(1)) => "one unused image".to_owned(),
+        Some(bytes) => format!("unused images of {bytes}"),
+        None => "all unused images".to_owned(),
+    };
+    match (what.containers, what.images) {
+        (true, false) => "dead containers and sandboxes".to_owned(),
+        (true, true) => format!("dead containers and sandboxes, and {images}"),
+        (false, _) => images,
+    }
+}
+
+fn removed(result: &RemovalResult, took: Duration, is_repeated: bool) {
+    let RemovalResult { number, containers, sandboxes, images, freed, unused, error } = *result;
+    let what = if result.is_nothing() {
+        "nothing was removed".to_owned()
+    } else {
+        let parts = [
+            counted(containers, "container", "containers"),
+            counted(sandboxes, "sandbox", "sandboxes"),
+            counted(images, "image", "images"),
+        ];
+        format!("removed {}, {} and {} of {freed} in {took:?}", parts[0], parts[1], parts[2])
+    };
+    let left =
+        unused.map_or_else(String::new, |left| format!("; {} left", counted(left, "unused image", "unused images")));
+    let why = error.map_or_else(String::new, |error| format!("; {}", error.text()));
+    let (message, freed_bytes, error) = (format!("{what}{left}{why}"), freed.0, error.map(RemovalError::name));
+    if is_repeated {
+        tracing::debug!(order = number, containers, sandboxes, images, freed_bytes, unused, error, "{message}");
+    } else {
+        event!(error.is_some(), order = number, containers, sandboxes, images, freed_bytes, unused, error, "{message}");
     }
 }
 

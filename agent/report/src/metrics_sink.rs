@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use plimsoll_inventory::{RemovalError, RemovalResult};
 use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::Condition;
 use plimsoll_units::Bytes;
@@ -121,7 +122,21 @@ impl MetricsSink {
                     self.metrics.disks.read.get_or_create(&[("disk", disk.into())]).set(read.into());
                 }
             }
+            DiskRecord::Order { number: Some(_), .. } => {}
+            DiskRecord::Order { number: None, .. } => count(&self.metrics.disks.orders, ("outcome", "shadow")),
+            DiskRecord::Removed { result, .. } => self.removed(&result),
         }
+    }
+
+    fn removed(&self, result: &RemovalResult) {
+        let RemovalResult { containers, sandboxes, images, freed, error, .. } = *result;
+        let done = if result.is_nothing() { "nothing" } else { "removed" };
+        let disks = &self.metrics.disks;
+        count(&disks.orders, ("outcome", error.map_or(done, RemovalError::name)));
+        for (what, number) in [("container", containers), ("sandbox", sandboxes), ("image", images)] {
+            disks.removed.get_or_create(&[("what", what.into())]).inc_by(number.into());
+        }
+        disks.freed.inc_by(freed.0);
     }
 
     fn enforcement(&self, record: &EnforcementRecord<'_>) {

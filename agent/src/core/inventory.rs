@@ -9,6 +9,7 @@ mod naming;
 mod notices;
 mod outgoing;
 mod pod_socket;
+mod removal;
 mod schedule;
 mod switch;
 
@@ -115,6 +116,9 @@ impl Thread {
                 self.sight_crossing(&mut schedule);
             }
             self.follow_switch();
+            if is_asked(Request::Remove) {
+                self.send_removal();
+            }
             self.take_inventory(asked, &mut schedule);
             self.learn(&mut schedule);
             self.check_source(&mut schedule);
@@ -230,8 +234,9 @@ impl Thread {
     fn learn(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
         if schedule.pods.paused(begun).is_none()
-            && let Some(disks) = pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
+            && let Some((disks, removed)) = pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
         {
+            removed.into_iter().for_each(|result| self.outgoing.send(News::Removed(result)));
             disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
             schedule.pods.done(begun, monotonic(), Duration::MAX);
         }

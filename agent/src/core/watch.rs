@@ -9,7 +9,7 @@
 //! - [`schedule`]: when to sample without an event.
 //! - [`sampling`]: readings of the node and the slices, and the observation made of them.
 //! - [`deciding`]: the engine, and one sample from its readings to the next arming.
-//! - [`disks`]: the condition that follows from what is left on disks.
+//! - [`disks`]: what follows from what is left on disks: the condition, and orders to remove what is unused.
 //! - [`scopes`]: what is kept of the node and of each slice.
 //! - [`resting`]: samples without workloads, while nothing moves.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
@@ -351,9 +351,10 @@ impl Watch {
     fn take_updates(&mut self) -> bool {
         let mut any = false;
         while let Ok(update) = self.workloads.updates.pop() {
-            any |= !matches!(update, News::Disk(_));
+            any |= !matches!(update, News::Disk(_) | News::Removed(_));
             match update {
                 News::Disk(reading) => self.disks.learn(reading, monotonic()),
+                News::Removed(result) => self.disks.removed(result, monotonic(), &mut self.reporting),
                 News::Table(Update::Mark(index, mark)) => self.enforcement.kernel_brake.mark(index, mark),
                 News::Machine(machine) => {
                     self.arming.set_machine(machine);

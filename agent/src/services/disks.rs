@@ -235,6 +235,7 @@ impl Disks {
     fn take_readings(&mut self, now: MonotonicNs) -> Vec<DiskReading> {
         let mut stats = NodeStats::default();
         self.watch.iter().for_each(|watch| watch.fill(now, Duration::MAX, &mut stats));
+        let layout = self.watch.as_ref().filter(|_| !self.is_node_alone).map(|watch| watch.disks().layout);
         let mut readings = Vec::new();
         for (role, stats) in DiskRole::ALL.into_iter().zip([stats.node_fs, stats.image_fs, stats.container_fs]) {
             let read = &mut self.read[role as usize];
@@ -243,7 +244,7 @@ impl Disks {
                 *read = [read[1], stats];
             }
             if is_new && self.is_read(role) {
-                readings.extend(stats.and_then(|stats| DiskReading::of(role, &stats)));
+                readings.extend(stats.and_then(|stats| DiskReading::of(role, &stats, layout)));
             }
         }
         readings

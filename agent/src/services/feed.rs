@@ -1,9 +1,12 @@
 //! What a core was sent, and what it has to be sent next.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 
-use plimsoll_inventory::{DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage};
+use plimsoll_inventory::{
+    DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, REMOVAL_ORDER, RemovalOrder, RemovalResult,
+};
 use plimsoll_policy::Uid;
 use tokio::net::UnixDatagram;
 
@@ -19,6 +22,25 @@ impl Core {
         let mut buffer = [0; MESSAGE];
         self.0.send(message.encode(&mut buffer)).await.map(drop)
     }
+
+    /// Waits for the next order. What is none is passed over.
+    ///
+    /// # Errors
+    /// Where the core has ended.
+    pub(super) async fn order(&self) -> std::io::Result<RemovalOrder> {
+        // What is longer than an order is seen to be.
+        let mut buffer = [0; REMOVAL_ORDER + 1];
+        loop {
+            match self.0.recv(&mut buffer).await? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                length => {
+                    if let Some(order) = RemovalOrder::decode(&buffer[..length]) {
+                        return Ok(order);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// What is known, and what the newest core was sent of it.
@@ -32,6 +54,8 @@ pub(super) struct Feed {
     next: VecDeque<PodMessage>,
     /// The last reading of each disk, and whether it has to be sent.
     disks: [Option<(DiskReading, bool)>; DiskRole::ALL.len()],
+    /// What came of its last order, if it has to be sent.
+    removed: Option<RemovalResult>,
 }
 
 impl Feed {
@@ -39,6 +63,7 @@ impl Feed {
     pub(super) fn begin(&mut self) {
         self.sent.clear();
         self.has_begun = false;
+        self.removed = None;
         self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.plan();
     }
@@ -50,6 +75,11 @@ impl Feed {
         }
     }
 
+    /// This came of an order of the newest core.
+    pub(super) const fn report(&mut self, removed: RemovalResult) {
+        self.removed = Some(removed);
+    }
+
     /// This is all that is known now.
     pub(super) fn learn(&mut self, pods: BTreeMap<Uid, PodFacts>) {
         self.known = Some(pods);
@@ -57,7 +87,7 @@ impl Feed {
     }
 
     fn plan(&mut self) {
-        let Self { known, sent, has_begun, next, disks: _ } = self;
+        let Self { known, sent, has_begun, next, disks: _, removed: _ } = self;
         next.clear();
         // What was never read is not sent as nothing.
         let Some(known) = known else { return };
@@ -74,6 +104,12 @@ impl Feed {
     /// Where the core has ended.
     pub(super) async fn send_next(&mut self, core: Option<&Core>) -> std::io::Result<()> {
         let Some(core) = core else { return std::future::pending().await };
+        // Before the readings: the core waits for one that is newer.
+        if let Some(removed) = self.removed {
+            core.send(Message::Removed(removed)).await?;
+            self.removed = None;
+            return Ok(());
+        }
         if let Some((reading, is_next)) = self.disks.iter_mut().flatten().find(|(_, is_next)| *is_next) {
             core.send(Message::Disk(*reading)).await?;
             *is_next = false;
@@ -96,9 +132,10 @@ impl Feed {
 mod tests {
     use super::*;
     use plimsoll_inventory::Room;
+    use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
-    use plimsoll_units::MonotonicNs;
-    use rustix::net::{RecvFlags, recv};
+    use plimsoll_units::{Bytes, MonotonicNs};
+    use rustix::net::{RecvFlags, SendFlags, recv, send};
 
     fn pods(uids: &[u128], priority: i32) -> BTreeMap<Uid, PodFacts> {
         let facts = |uid: &u128| PodFacts { uid: Uid(*uid), priority, ..PodFacts::default() };
@@ -123,7 +160,7 @@ mod tests {
                     let (length, _) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
                     match Message::decode(&buffer[..length])? {
                         Message::Pod(message) => Some(message),
-                        Message::Disk(_) => panic!("no disk was read"),
+                        Message::Disk(_) | Message::Removed(_) => panic!("no disk was read"),
                     }
                 })
                 .collect::<Vec<_>>()
@@ -168,6 +205,7 @@ mod tests {
                 bytes: Some(Room { left, all: 9 }),
                 inodes: None,
                 at: MonotonicNs(left),
+                layout: None,
             };
             let (old, new, other) =
                 (reading(DiskRole::Node, 1), reading(DiskRole::Node, 2), reading(DiskRole::Container, 3));
@@ -185,6 +223,33 @@ mod tests {
                 }
                 assert!(feed.disks.iter().flatten().all(|(_, is_next)| !is_next));
             }
+        });
+    }
+
+    #[test]
+    fn an_order_is_received_what_is_none_is_passed_over_and_its_result_goes_to_the_core_that_gave_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let what = Reclaim { containers: true, images: false };
+            let order = RemovalOrder { number: 7, what, bytes: Bytes(9), until: MonotonicNs(u64::MAX) };
+            let removed = RemovalResult { number: 7, containers: 2, ..RemovalResult::default() };
+            let mut feed = Feed::default();
+            let (ours, socket) = handover::messages_pair().expect("sockets");
+            let core = Core::new(ours).expect("a runtime");
+            for message in [&b"garbage"[..], &[255; 32], &[0; 40], &order.encode()] {
+                send(&socket, message, SendFlags::NOSIGNAL).expect("room");
+            }
+            assert_eq!(core.order().await.expect("it was sent"), order);
+            feed.report(removed);
+            feed.send_next(Some(&core)).await.expect("it runs");
+            let mut buffer = [0; MESSAGE];
+            let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
+            assert_eq!(Message::decode(&buffer[..length]), Some(Message::Removed(removed)));
+            feed.report(removed);
+            feed.begin();
+            assert_eq!(feed.removed, None, "the next core did not order it");
+            drop(socket);
+            assert_eq!(core.order().await.expect_err("it has ended").kind(), ErrorKind::UnexpectedEof);
         });
     }
 }

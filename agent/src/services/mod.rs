@@ -1,20 +1,20 @@
 //! `services`: reads what Kubernetes writes about this node's pods, and what is left on its disks, and asks the container
 //! runtime what pods are called. It sends the core what it decides by, numbers alone, and the reporter the names. It may be
-//! slow, hang or die: both go on with what they were sent last, and the core without figures of disks.
+//! slow, hang or die: both go on with what they were sent last, and the core without figures of disks. What is dead or
+//! unused it has the container runtime remove, by order of the core alone.
 
 mod disks;
 mod feed;
 mod names;
 mod pod_file;
+mod removal;
 mod runtime;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_cri::Error;
-use plimsoll_inventory::{DiskReading, Protected};
+use plimsoll_inventory::{DiskReading, Protected, RemovalOrder};
 use plimsoll_node::{capabilities, priority, program, system_calls};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, ForServices};
@@ -33,6 +33,7 @@ use feed::{Core, Feed};
 use names::NameFeed;
 use pod_file::PodFile;
 pub(crate) use pod_file::{facts_of, names_of};
+use removal::Removal;
 pub(crate) use runtime::runtime_sockets;
 
 /// How often it looks whether a file has changed.
@@ -98,7 +99,9 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         return Ok(NOTHING_TO_DO);
     }
     if sources.is_some() {
-        tracing::info!("of disks the condition alone is reported: nothing is evicted or removed for them yet");
+        tracing::info!(
+            "where a disk is short, what is dead or unused is removed by order of the core; nothing is evicted"
+        );
     }
     program::let_go_of_start();
     runtime.block_on(async {
@@ -106,7 +109,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         let disks = sources.map(Disks::start).transpose()?;
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
-            never = serve(socket.into(), file, disks, runtime_sockets(&configuration)) => never,
+            never = serve(socket.into(), file, disks, &configuration) => never,
         }
     })?;
     log.finish(LAST_LINES);
@@ -119,18 +122,22 @@ async fn serve(
     socket: std::os::unix::net::UnixDatagram,
     mut file: Option<PodFile>,
     mut disks: Option<Disks>,
-    sockets: Result<Vec<PathBuf>, Error>,
+    configuration: &Configuration,
 ) -> anyhow::Result<()> {
     socket.set_nonblocking(true)?;
     let socket = Arc::new(UnixDatagram::from_std(socket)?);
     let (mut feed, mut core, mut names) = (Feed::default(), None::<Core>, NameFeed::default());
-    let sockets = sockets.unwrap_or_else(|error| {
-        tracing::warn!("{error}; the container runtime is not asked for names of pods");
+    let sockets = runtime_sockets(configuration).unwrap_or_else(|error| {
+        tracing::warn!("{error}; the container runtime is asked for nothing");
         Vec::new()
     });
     let (lists, mut listed_by_runtime) = mpsc::channel(1);
     let (dial, answers) = runtime::dial(Arc::clone(&socket), &sockets);
+    let mut removal = Removal::default();
     if !sockets.is_empty() {
+        if disks.is_some() {
+            removal = Removal::start(configuration, sockets.clone(), dial.clone());
+        }
         tokio::spawn(runtime::watch(sockets, dial, lists));
     }
     let mut tick = interval(PERIOD);
@@ -143,6 +150,7 @@ async fn serve(
                         Ok(new) => {
                             core = Some(new);
                             feed.begin();
+                            removal.stop();
                         }
                         Err(error) => tracing::warn!("a core cannot be sent what is known of pods and disks: {error}"),
                     },
@@ -160,19 +168,38 @@ async fn serve(
                 if let Some(listed) = file.as_mut().and_then(PodFile::read_changed) {
                     feed.learn(listed.pods);
                     names.learn_of_file(listed.names);
+                    removal.learn(listed.ended);
                 }
             }
             readings = next(&mut disks) => feed.measure(readings),
             Some(listed) = listed_by_runtime.recv() => names.learn_of_runtime(listed),
             () = names.send_next() => {}
+            ordered = next_order(core.as_ref()) => match ordered {
+                Ok(order) => removal.order(order),
+                // That it has ended is logged where it is sent something.
+                Err(_) => {
+                    core = None;
+                    removal.stop();
+                }
+            },
+            removed = removal.next() => feed.report(removed),
             sent = feed.send_next(core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
                 if let Err(error) = sent {
                     tracing::warn!("the core is not sent what is known, until it is started again: {error}");
                     core = None;
+                    removal.stop();
                 }
             }
         }
+    }
+}
+
+/// The core's next order.
+async fn next_order(core: Option<&Core>) -> std::io::Result<RemovalOrder> {
+    match core {
+        Some(core) => core.order().await,
+        None => std::future::pending().await,
     }
 }
 

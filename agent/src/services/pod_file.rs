@@ -1,6 +1,6 @@
 //! The file that says what is known of pods, read again whenever it changed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
@@ -146,6 +146,8 @@ pub(crate) struct Listed {
     pub(crate) unread: usize,
     /// Why the first of those cannot be.
     pub(crate) first_error: Option<ReadError>,
+    /// Those that have succeeded or failed: none of their containers starts again.
+    pub(crate) ended: BTreeSet<Uid>,
 }
 
 /// Reads a list of pods. `started` has what was found first.
@@ -157,9 +159,15 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
         (monotonic(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     let mut listed = Listed::default();
     for read in pods_of(bytes)? {
-        let Listed { pods, names, unread, first_error } = &mut listed;
+        let Listed { pods, names, unread, first_error, ended } = &mut listed;
         let pod = match read {
-            Ok(pod) if pod.has_ended => continue,
+            Ok(pod) if pod.has_ended => {
+                // A mirror names a pod that it is not.
+                if static_uid(&pod).is_none() && ended.len() < MOST_PODS {
+                    ended.insert(Uid::of(&pod.uid));
+                }
+                continue;
+            }
             Ok(pod) => pod,
             Err(error) => {
                 first_error.get_or_insert(error);
@@ -188,6 +196,8 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
         }
         ensure_room(pods.len() + *unread)?;
     }
+    let Listed { pods, ended, .. } = &mut listed;
+    ended.retain(|uid| !pods.contains_key(uid));
     Ok(listed)
 }
 

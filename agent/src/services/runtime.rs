@@ -106,22 +106,29 @@ pub(super) async fn watch(sockets: Vec<PathBuf>, dial: Dial, lists: mpsc::Sender
 }
 
 /// After lists that took so long, or so many failures in a row.
-fn pause_after(took: Duration, failures: u32) -> Duration {
+pub(super) fn pause_after(took: Duration, failures: u32) -> Duration {
     let doubled = PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
     doubled.max(took.saturating_mul(SHARE)).min(PAUSE_MOST)
 }
 
-/// All that is there now. Which runtime it is stays, once one answered.
-async fn list(runtime: &mut Option<Runtime>, sockets: &[PathBuf], dial: &Dial) -> Result<Named, Error> {
+/// The runtime. Which one it is stays, once one answered.
+pub(super) async fn known<'r>(
+    runtime: &'r mut Option<Runtime>,
+    sockets: &[PathBuf],
+    dial: &Dial,
+) -> Result<&'r mut Runtime, Error> {
     let limits = Limits::default();
-    let mut known = match (runtime.take(), sockets) {
+    let known = match (runtime.take(), sockets) {
         (Some(known), _) => known,
         (None, [socket]) => Runtime::at(socket, limits).through(dial.clone()),
         (None, _) => Runtime::find_through(sockets, limits, dial).await?,
     };
-    let listed = ask(&mut known).await;
-    *runtime = Some(known);
-    listed
+    Ok(runtime.insert(known))
+}
+
+/// All that is there now.
+async fn list(runtime: &mut Option<Runtime>, sockets: &[PathBuf], dial: &Dial) -> Result<Named, Error> {
+    ask(known(runtime, sockets, dial).await?).await
 }
 
 async fn ask(runtime: &mut Runtime) -> Result<Named, Error> {

@@ -1,9 +1,10 @@
-//! Disks: their thresholds, and the condition that follows.
+//! Disks: their thresholds, the condition that follows, and what is removed for them.
 
 use core::time::Duration;
+use plimsoll_inventory::RemovalResult;
 use plimsoll_policy::ThresholdStatus;
-use plimsoll_policy::kubelet::Signal;
-use plimsoll_units::MonotonicNs;
+use plimsoll_policy::kubelet::{Reclaim, Signal};
+use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 /// Sent by the watching thread when something has changed, and from time to time while a disk is short.
@@ -26,6 +27,30 @@ pub enum DiskRecord {
         read: [bool; 3],
         /// When this was judged.
         at: MonotonicNs,
+    },
+    /// What is dead or unused is to be removed.
+    Order {
+        /// The order's number; absent in shadow, where it is reported alone.
+        number: Option<u64>,
+        /// What for.
+        signal: Signal,
+        /// What.
+        what: Reclaim,
+        /// Images until they made up for so much; absent for all that are unused.
+        bytes: Option<Bytes>,
+        /// The last one removed nothing.
+        is_repeated: bool,
+        /// When.
+        at: MonotonicNs,
+    },
+    /// What came of an order.
+    Removed {
+        /// What was removed, as it was reported.
+        result: RemovalResult,
+        /// How long it took.
+        took: Duration,
+        /// As the one before, it removed nothing.
+        is_repeated: bool,
     },
 }
 

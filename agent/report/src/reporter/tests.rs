@@ -11,7 +11,8 @@ use crate::record::{
     StartupRecord, ThresholdRecord,
 };
 use plimsoll_config::LogFormat;
-use plimsoll_policy::kubelet::{Amount, Condition, Conditions, QosClass, Signal};
+use plimsoll_inventory::{RemovalError, RemovalResult};
+use plimsoll_policy::kubelet::{Amount, Condition, Conditions, QosClass, Reclaim, Signal};
 use plimsoll_policy::{
     Action, Case, Deficit, Growth, Key, MemoryReading, Outcome, Ranked, Scope, ThresholdStatus, Uid, Verdict, Why,
 };
@@ -464,5 +465,64 @@ fn disk_pressure_is_logged_with_its_thresholds_and_is_a_metric() {
     assert_eq!(over.iter().map(text_of).collect::<Vec<_>>(), messages);
     for line in ["plimsoll_disk_pressure 0\n", "plimsoll_disk_read{disk=\"imagefs\"} 0\n"] {
         assert!(metrics(&reporter).contains(line), "{line} in {}", metrics(&reporter));
+    }
+}
+
+#[test]
+fn what_is_removed_for_a_disk_is_logged_and_counted_and_an_order_that_removes_nothing_again_is_for_debugging() {
+    let mut reporter = reporter("", None);
+    let what = |containers, images| Reclaim { containers, images };
+    let order = |number, what, bytes: Option<u64>, is_repeated| {
+        let (bytes, at) = (bytes.map(Bytes), MonotonicNs(8));
+        Record::from(DiskRecord::Order { number, signal: Signal::ImageFsAvailable, what, bytes, is_repeated, at })
+    };
+    let removed = |result, is_repeated| {
+        Record::from(DiskRecord::Removed { result, took: Duration::from_millis(1500), is_repeated })
+    };
+    let some = RemovalResult {
+        number: 1,
+        containers: 2,
+        sandboxes: 1,
+        images: 3,
+        freed: Bytes::mib(12),
+        unused: Some(1),
+        error: None,
+    };
+    let nothing = RemovalResult { number: 2, unused: Some(0), ..RemovalResult::default() };
+    let lines = lines(
+        &mut reporter,
+        &[
+            order(Some(1), what(true, true), None, false),
+            removed(some, false),
+            order(Some(2), what(false, true), Some(2 << 20), false),
+            removed(nothing, false),
+            order(Some(3), what(true, false), None, true),
+            removed(nothing, true),
+            removed(RemovalResult::failed(4, RemovalError::Unanswered), false),
+            order(None, what(true, false), None, false),
+            order(None, what(false, true), Some(1), false),
+        ],
+    );
+    let expected = [
+        "removes dead containers and sandboxes, and all unused images for imagefs.available",
+        "removed 2 containers, 1 sandbox and 3 images of 12.0 MiB in 1.5s; 1 unused image left",
+        "removes unused images of 2.0 MiB for imagefs.available",
+        "nothing was removed; 0 unused images left",
+        "nothing was removed; services did not report what it removed",
+        "would remove dead containers and sandboxes for imagefs.available",
+        "would remove one unused image for imagefs.available",
+    ];
+    assert_eq!(lines.iter().map(text_of).collect::<Vec<_>>(), expected);
+    assert_eq!((&lines[4]["level"], &lines[4]["error"]), (&Value::from("warn"), &Value::from("unanswered")));
+    let metrics = reporter.answers().metrics();
+    for line in [
+        "plimsoll_disk_removal_orders_total{outcome=\"removed\"} 1\n",
+        "plimsoll_disk_removal_orders_total{outcome=\"nothing\"} 2\n",
+        "plimsoll_disk_removal_orders_total{outcome=\"unanswered\"} 1\n",
+        "plimsoll_disk_removal_orders_total{outcome=\"shadow\"} 2\n",
+        "plimsoll_disk_removed_total{what=\"image\"} 3\n",
+        "plimsoll_disk_removed_images_bytes_total 12582912\n",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
     }
 }

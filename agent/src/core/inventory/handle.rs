@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use plimsoll_inventory::{RemovalOrder, RemovalWords};
 use plimsoll_units::CgroupId;
 use rustix::io::Errno;
 
@@ -35,6 +36,8 @@ pub(in crate::core) enum Request {
     Moved = 512,
     /// Find workloads now, and report when that is done: a decision waits for it.
     Walk = 1024,
+    /// Send the order to remove what is dead or unused.
+    Remove = 2048,
 }
 
 /// Ids on their way: no more than it has places for.
@@ -72,6 +75,9 @@ struct Shared {
     delayed_samples: AtomicU32,
     crossing: Ids<16>,
     events: Ids<128>,
+    /// The order to send. One follows another only once that has ended, but for the one that stops it, which differs in a
+    /// single word.
+    removal: [AtomicU64; size_of::<RemovalWords>() / size_of::<u64>()],
     wake: OwnedFd,
 }
 
@@ -89,6 +95,7 @@ impl InventoryHandle {
             delayed_samples: AtomicU32::default(),
             crossing: Ids::new(),
             events: Ids::new(),
+            removal: Default::default(),
             wake: eventfd()?,
         })))
     }
@@ -110,6 +117,25 @@ impl InventoryHandle {
     pub(in crate::core) fn sight_event(&self, id: CgroupId) {
         let what = if self.0.events.put(id) { Request::Events } else { Request::Discover };
         self.request(what);
+    }
+
+    /// Asks for an order to be sent.
+    pub(in crate::core) fn order_removal(&self, order: &RemovalOrder) {
+        for (place, word) in self.0.removal.iter().zip(order.words()) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.request(Request::Remove);
+    }
+
+    /// The order to send.
+    pub(super) fn removal(&self) -> Option<RemovalOrder> {
+        RemovalOrder::of_words(core::array::from_fn(|word| self.0.removal[word].load(Ordering::Relaxed)))
+    }
+
+    /// The order to send, if one was asked for.
+    #[cfg(test)]
+    pub(in crate::core) fn take_removal(&self) -> Option<RemovalOrder> {
+        (self.take(Request::Remove as u32) != 0).then(|| self.removal()).flatten()
     }
 
     /// The watching thread woke.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_inventory::{DiskReading, Sink, Update};
+use plimsoll_inventory::{DiskReading, RemovalResult, Sink, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::Uid;
 use plimsoll_state::queue::Producer;
@@ -31,6 +31,8 @@ pub(in crate::core) enum News {
     Thawed(CgroupId),
     /// What is left on a disk, as another process says.
     Disk(DiskReading),
+    /// What came of an order to remove, as another process says.
+    Removed(RemovalResult),
     /// The kill switch is thrown, or taken back.
     KillSwitch(bool),
 }

@@ -2,10 +2,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use plimsoll_inventory::{DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, Sink};
+use plimsoll_inventory::{
+    DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, RemovalOrder, RemovalResult, Sink,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// So many messages are taken at a time.
 const BATCH: usize = 256;
@@ -18,17 +20,17 @@ pub(in crate::core) struct PodSocket(OwnedFd);
 pub(super) type DiskReadings = [Option<DiskReading>; DiskRole::ALL.len()];
 
 /// Takes the next messages into an inventory, and closes a socket by which no more will come. Gives what they say of
-/// disks; `None`: there was no message.
+/// disks, and of the last order; `None`: there was no message.
 pub(super) fn learn(
     pods: &mut Option<PodSocket>,
     inventory: &mut Inventory,
     sink: &mut impl Sink,
-) -> Option<DiskReadings> {
+) -> Option<(DiskReadings, Option<RemovalResult>)> {
     let received = pods.as_ref().map(PodSocket::receive).unwrap_or_default();
     if received == Received::default() {
         return None;
     }
-    let Received { messages, disks, malformed, is_over } = received;
+    let Received { messages, disks, removed, malformed, is_over } = received;
     if malformed > 0 {
         // Once: what sends them could go on.
         sink.trouble("messages", Some("messages of services that cannot be read are left out".to_owned()));
@@ -43,7 +45,7 @@ pub(super) fn learn(
                    renewed, and of disks it knows nothing";
         sink.trouble("way from services", Some(why.to_owned()));
     }
-    Some(disks)
+    Some((disks, removed))
 }
 
 /// What was there.
@@ -52,6 +54,8 @@ struct Received {
     /// Of pods, in their order.
     messages: Vec<PodMessage>,
     disks: DiskReadings,
+    /// The newest result.
+    removed: Option<RemovalResult>,
     /// How many others.
     malformed: usize,
     /// There will be no more.
@@ -61,6 +65,11 @@ struct Received {
 impl PodSocket {
     pub(in crate::core) const fn new(socket: OwnedFd) -> Self {
         Self(socket)
+    }
+
+    /// Sends an order, without waiting.
+    pub(super) fn send(&self, order: &RemovalOrder) -> Result<(), Errno> {
+        send(&self.0, &order.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
     }
 
     /// Whether nothing can be sent to it any more.
@@ -81,6 +90,7 @@ impl PodSocket {
                 Ok((length, _)) => match Message::decode(&buffer[..length]) {
                     Some(Message::Pod(message)) => received.messages.push(message),
                     Some(Message::Disk(reading)) => received.disks[reading.role as usize] = Some(reading),
+                    Some(Message::Removed(result)) => received.removed = Some(result),
                     None => received.malformed += 1,
                 },
                 Err(Errno::INTR) => {}
@@ -107,9 +117,9 @@ mod tests {
     use super::*;
     use plimsoll_inventory::Room;
     use plimsoll_policy::Uid;
+    use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
-    use plimsoll_units::MonotonicNs;
-    use rustix::net::{SendFlags, send};
+    use plimsoll_units::{Bytes, MonotonicNs};
 
     #[test]
     fn messages_are_taken_some_at_a_time_and_what_is_none_is_counted() {
@@ -133,16 +143,36 @@ mod tests {
     #[test]
     fn of_each_disk_the_newest_reading_counts_whatever_is_sent_of_pods() {
         let (core, services) = handover::messages_pair().expect("sockets");
-        let reading =
-            |role, left| DiskReading { role, bytes: Some(Room { left, all: 9 }), inodes: None, at: MonotonicNs(left) };
+        let reading = |role, left| {
+            let bytes = Some(Room { left, all: 9 });
+            DiskReading { role, bytes, inodes: None, at: MonotonicNs(left), layout: None }
+        };
         let (old, new, other) = (reading(DiskRole::Node, 1), reading(DiskRole::Node, 2), reading(DiskRole::Image, 3));
         let pod = Message::Pod(PodMessage::Complete);
-        for message in [Message::Disk(old), Message::Disk(other), pod, Message::Disk(new)] {
+        let of = |number| RemovalResult { number, ..RemovalResult::default() };
+        let removed = [1, 2].map(|number| Message::Removed(of(number)));
+        for message in [Message::Disk(old), Message::Disk(other), removed[0], pod, Message::Disk(new), removed[1]] {
             let mut buffer = [0; MESSAGE];
             send(&services, message.encode(&mut buffer), SendFlags::NOSIGNAL).expect("room");
         }
         let received = PodSocket::new(core).receive();
         assert_eq!((received.messages, received.disks), (vec![PodMessage::Complete], [Some(new), Some(other), None]));
+        assert_eq!(received.removed, Some(of(2)));
+    }
+
+    #[test]
+    fn an_order_is_one_message_and_is_refused_where_none_is_received() {
+        let (core, services) = handover::messages_pair().expect("sockets");
+        let (socket, mut buffer) = (PodSocket::new(core), [0; MESSAGE]);
+        let what = Reclaim { containers: true, images: true };
+        let order = RemovalOrder { number: 7, what, bytes: Bytes(9), until: MonotonicNs(8) };
+        socket.send(&order).expect("room");
+        let (length, _) = recv(&services, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
+        assert_eq!(RemovalOrder::decode(&buffer[..length]), Some(order));
+        let full = (0..100_000).find_map(|_| socket.send(&order).err());
+        assert_eq!(full, Some(Errno::AGAIN), "it waits for no reader");
+        drop(services);
+        assert!(matches!(socket.send(&order), Err(Errno::PIPE | Errno::CONNRESET)));
     }
 
     #[derive(Default)]

@@ -1,20 +1,26 @@
 //! Disks: what another process says is left on them, held against their thresholds.
 //!
-//! The figures are not trusted further than for the condition. So they have a turn of their own, by the same engine: with
-//! a state of its own, and over no workload. Whatever is sent, no decision on memory follows from it or waits for it, and
-//! nothing is evicted.
+//! The figures are not trusted further than for the condition, and for orders to remove what is dead or unused. So they
+//! have a turn of their own, by the same engine: with a state of its own, and over no workload. Whatever is sent, no decision
+//! on memory follows from it or waits for it, and nothing is evicted.
+
+mod removal;
 
 use core::time::Duration;
 
-use plimsoll_inventory::{DiskReading, DiskRole};
-use plimsoll_policy::kubelet::{Condition, DiskLayout, FsStats, NodeStats, Readings};
-use plimsoll_policy::{Config as Policy, Keep, Kept, Observation, Plan, Reclaimed, State, Why, decide};
-use plimsoll_units::MonotonicNs;
+use plimsoll_inventory::{DiskReading, DiskRole, RemovalResult};
+use plimsoll_policy::kubelet::{Condition, DiskLayout, FsStats, NodeStats, Readings, Reclaim};
+use plimsoll_policy::{
+    Config as Policy, EvictionPolicy, Keep, Kept, Observation, Outcome, Plan, ReclaimOrder, Scope, Stage, State, Why,
+    decide,
+};
+use plimsoll_units::{Bytes, MonotonicNs};
 
+use super::super::inventory::InventoryHandle;
 use super::Watch;
 use super::reporting::Reporting;
-use super::sampling::stats_time;
 use crate::record::DiskRecord;
+use removal::{Removal, Wanted};
 
 /// Older figures are absent: three times the slowest pace at which they are read (`Pace` in agent/storage).
 const MAX_AGE: Duration = Duration::from_secs(30);
@@ -32,13 +38,14 @@ pub(in crate::core) struct Disks {
     plan: Plan,
     /// The last of each, by its role.
     readings: [Option<DiskReading>; DiskRole::ALL.len()],
-    /// The last reclaim that a plan asked for. None is done here yet, so that each ends at once.
-    reclaimed: Option<Reclaimed>,
     /// Of which disks there were figures at the last turn.
     read: [bool; DiskRole::ALL.len()],
     /// Of which ones the core before this one had figures, and until when they are awaited: until then nothing is judged,
     /// so that none counts as absent that was not sent to this core yet.
     awaited: Option<([bool; DiskRole::ALL.len()], MonotonicNs)>,
+    /// Which disks there are, as it was said last.
+    layout: Option<DiskLayout>,
+    removal: Removal,
     /// When the thresholds are judged next; absent until there was a figure.
     due: Option<MonotonicNs>,
     /// What was reported last, and when.
@@ -79,14 +86,17 @@ const fn bit(why: Why) -> u32 {
 impl Disks {
     /// `policy`: of thresholds on disks alone.
     pub(in crate::core) fn new(policy: Policy) -> Self {
+        // Each reclaim is reported to have ended, in time.
+        let policy = Policy { reclaim_patience: Duration::MAX, ..policy };
         Self {
             state: State::with_capacity(&policy, 0),
             plan: Plan::with_capacity(&policy, 0, 0),
+            removal: Removal::new(policy.reclaim_pause),
             policy,
             readings: [None; DiskRole::ALL.len()],
             read: [false; DiskRole::ALL.len()],
             awaited: None,
-            reclaimed: None,
+            layout: None,
             due: None,
             reported: None,
         }
@@ -132,6 +142,7 @@ impl Disks {
         if self.policy.thresholds.is_empty() {
             return;
         }
+        self.layout = reading.layout;
         self.readings[reading.role as usize] = Some(DiskReading { at: reading.at.min(now), ..reading });
         self.due = Some(now);
     }
@@ -142,8 +153,16 @@ impl Disks {
         Some(reading.stats())
     }
 
-    /// Holds the figures against the thresholds, if that is due, and reports what came of it. Gives whether it was due.
-    fn judge(&mut self, now: MonotonicNs, reporting: &mut Reporting) -> bool {
+    /// Takes in what came of an order.
+    pub(super) fn removed(&mut self, result: RemovalResult, now: MonotonicNs, reporting: &mut Reporting) {
+        self.removal.learn(result, now).into_iter().for_each(|record| reporting.send(record));
+    }
+
+    /// Holds the figures against the thresholds, if that is due, and reports what came of it. `acts`: orders are given.
+    /// Gives whether it was due.
+    fn judge(&mut self, now: MonotonicNs, acts: bool, orders: &InventoryHandle, reporting: &mut Reporting) -> bool {
+        self.removal.act(acts).into_iter().for_each(|stop| orders.order_removal(&stop));
+        self.removal.expire(now).into_iter().for_each(|record| reporting.send(record));
         if self.due.is_none_or(|due| now < due) {
             return false;
         }
@@ -158,19 +177,51 @@ impl Disks {
         let readings = Readings::of(&NodeStats { node_fs, image_fs, container_fs, ..NodeStats::default() });
         let observation = Observation {
             taken: now,
-            // Nothing is removed and nothing ranked, for which the layout would count.
+            // A policy asks for the layout once, and it may change: it plans for the one that allows most, and what the
+            // newest does not allow is left out of the order.
             layout: Some(DiskLayout::Single),
             readings: Some(readings),
-            reclaimed: self.reclaimed,
+            images: self.removal.unused(now),
+            reclaimed: self.removal.ended(),
             ..Observation::default()
         };
         decide(&self.policy, &mut self.state, &observation, now, &mut self.plan);
-        if let Some(order) = self.plan.reclaim() {
-            self.reclaimed = Some(Reclaimed { order: order.order, at: stats_time(now) });
+        if let Some(reclaim) = self.plan.reclaim() {
+            let wanted = self.wanted(reclaim);
+            if let Some((record, order)) = self.removal.ask(reclaim.order, wanted, now) {
+                order.iter().for_each(|order| orders.order_removal(order));
+                reporting.send(record);
+            }
+        }
+        // The kubelet's policy judges nothing while it waits for a reclaim.
+        if self.plan.outcome == Outcome::Reclaiming && self.plan.thresholds.is_empty() {
+            return true;
         }
         self.read = fresh.map(|fs| fs.is_some());
         self.report(Reported::of(&self.plan, self.read), now, reporting);
         true
+    }
+
+    /// What is asked for, as far as the disks allow it.
+    fn wanted(&self, ReclaimOrder { stage, why, order: _ }: ReclaimOrder) -> Option<Wanted> {
+        let signal = self.policy.signal_of(Scope::Node, why)?;
+        let policy = self.policy.eviction_policy;
+        let allowed = self.layout.map_or(Reclaim::default(), |layout| policy.reclaims(signal, layout));
+        let (containers, images) = match stage {
+            Stage::Memory(_) => (false, false),
+            Stage::Containers => (true, false),
+            Stage::Images => (false, true),
+            Stage::ContainersAndImages => (true, true),
+        };
+        let what = Reclaim { containers: containers && allowed.containers, images: images && allowed.images };
+        let status = self.plan.thresholds.iter().find(|status| status.why == why)?;
+        let bytes = match policy {
+            EvictionPolicy::Kubelet => None,
+            // The inodes of an image are not known: after each of them the disk is read.
+            _ if !signal.is_bytes() => Some(Bytes(1)),
+            EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => Some(status.missing().to_bytes()),
+        };
+        Some(Wanted { signal, what, bytes: bytes.filter(|_| what.images) })
     }
 
     /// Reports what has changed, or was not reported for long: the thresholds first, then the condition.
@@ -200,7 +251,7 @@ impl Disks {
 impl Watch {
     /// Judges the disks where that is due.
     pub(super) fn judge_disks(&mut self, now: MonotonicNs) {
-        if self.disks.judge(now, &mut self.reporting) {
+        if self.disks.judge(now, self.enforcement.acts(), &self.workloads.handle, &mut self.reporting) {
             self.keep();
         }
     }

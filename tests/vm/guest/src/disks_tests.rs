@@ -124,7 +124,10 @@ pub(crate) fn pressure() -> Result<()> {
     await_metric(&scene, "plimsoll_disk_pressure 0").context("it is gone again")?;
     let killed = scene.agent.killed();
     ensure!(killed == 0, "{killed} workloads were evicted: {}", scene.agent.text());
-    ensure!(scene.agent.text().contains("nothing is evicted or removed for them yet"), "the log does not say so");
+    ensure!(
+        scene.agent.text().contains("what is dead or unused is removed by order of the core; nothing is evicted"),
+        "the log does not say so"
+    );
     let services = scene.agent.part("services")?;
     let status = fs::read_to_string(format!("/proc/{services}/status"))?;
     for expected in ["Uid:\t65525\t65525\t65525\t65525", "CapPrm:\t0000000000000000", "Seccomp:\t2", "NoNewPrivs:\t1"] {

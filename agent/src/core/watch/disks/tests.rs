@@ -23,7 +23,7 @@ impl Judge {
 
     fn reads(&mut self, role: DiskRole, left: u64) {
         let room = Some(Room { left, all: 1000 });
-        self.disks.learn(DiskReading { role, bytes: room, inodes: room, at: self.now }, self.now);
+        self.disks.learn(DiskReading { role, bytes: room, inodes: room, at: self.now, layout: None }, self.now);
     }
 
     /// What is reported so much later. Judged twice: by the kubelet's policy every other turn ends a reclaim.
@@ -31,7 +31,8 @@ impl Judge {
         self.now = self.now.after(time);
         for _ in 0..2 {
             self.disks.due = self.disks.due.map(|_| self.now);
-            self.disks.judge(self.now, &mut self.scene.watch.reporting);
+            let Watch { workloads, reporting, .. } = &mut self.scene.watch;
+            self.disks.judge(self.now, true, &workloads.handle, reporting);
         }
         let frames = self.scene.frames();
         let records = frames.iter().filter_map(|frame| match Record::read(frame) {
@@ -201,7 +202,8 @@ fn whatever_is_sent_nothing_is_evicted_and_memory_is_decided_as_without() {
     let number = scene.watch.engine.number;
     let room = Some(Room { left: 0, all: 1 << 40 });
     for role in DiskRole::ALL {
-        scene.receive(News::Disk(DiskReading { role, bytes: room, inodes: room, at: monotonic() }));
+        let layout = Some(DiskLayout::Single);
+        scene.receive(News::Disk(DiskReading { role, bytes: room, inodes: room, at: monotonic(), layout }));
     }
     scene.watch.turn(&[], monotonic());
     assert!(scene.watch.disks.reported.is_some_and(|(reported, _)| reported.has_pressure));
