@@ -15,6 +15,7 @@ use landlock::{
 };
 use plimsoll_node::NodeError;
 use plimsoll_node::capabilities::{self, Capability};
+use plimsoll_node::clock::monotonic;
 use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -72,6 +73,8 @@ impl Part {
     pub(crate) fn confine(self, files: Files<'_>) -> anyhow::Result<Vec<String>> {
         let Self { name, id } = self;
         let mut troubles = Vec::new();
+        // Where the kernel's clock is mapped is found once, by a call or a file that are refused later.
+        let _ = monotonic();
         if let Err(errno) = become_user(id) {
             troubles.push(format!("{name} keeps user 0, without capabilities: it cannot become user {id}: {errno}"));
         }

@@ -170,9 +170,6 @@ impl Removal<'_> {
                 if made_up >= self.asked.bytes || !(self.asked.goes_on)() {
                     break;
                 }
-                if clock().since(listed) >= LISTING_LASTS {
-                    continue 'listing;
-                }
                 let removed = self.runtime.remove_image(&image.id).await;
                 if self.took(removed)? {
                     self.collected.images += 1;
@@ -183,6 +180,9 @@ impl Removal<'_> {
                 }
                 left -= 1;
                 self.collected.unused = Some(left);
+                if clock().since(listed) >= LISTING_LASTS {
+                    continue 'listing;
+                }
             }
             return Ok(());
         }

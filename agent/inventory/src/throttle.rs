@@ -169,9 +169,9 @@ mod tests {
         readings.iter().map(|(ms, exceeded, stalled)| throttle.take(at(*ms), reading(*exceeded, *stalled))).collect()
     }
 
-    fn ends(lasted_ms: u64, stalled_ms: Option<u64>) -> Option<Change> {
+    fn ends(lasted_ms: u64, stalled_ms: Option<u64>) -> Change {
         let lasted = Duration::from_millis(lasted_ms);
-        Some(Change::Ends(Ended { lasted, stalled: stalled_ms.map(Duration::from_millis) }))
+        Change::Ends(Ended { lasted, stalled: stalled_ms.map(Duration::from_millis) })
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         let found =
             changes(&mut throttle, &[(62_000, 8, Some(2050)), (63_000, 8, Some(3050)), (64_500, 8, Some(3060))]);
         assert_eq!(found, [None, None, None]);
-        assert_eq!(changes(&mut throttle, &[(66_000, 8, Some(3060))]), [ends(3000, Some(2850))]);
+        assert_eq!(changes(&mut throttle, &[(66_000, 8, Some(3060))]), [Some(ends(3000, Some(2850)))]);
         assert!(!throttle.is_throttled() && throttle.stall().is_none() && !throttle.is_open(at(66_000)));
     }
 
@@ -226,7 +226,7 @@ mod tests {
     fn without_pressure_stall_information_the_count_alone_says_it_and_the_stall_is_absent() {
         let mut throttle = Throttle::default();
         let found = changes(&mut throttle, &[(0, 5, None), (500, 6, None), (1000, 6, None), (3500, 6, None)]);
-        assert_eq!(found, [None, Some(Change::Begins), None, ends(500, None)]);
+        assert_eq!(found, [None, Some(Change::Begins), None, Some(ends(500, None))]);
         assert_eq!(throttle.stall(), None);
     }
 
@@ -234,7 +234,7 @@ mod tests {
     fn what_is_gone_ends_where_it_held_last() {
         let mut throttle = Throttle::default();
         changes(&mut throttle, &[(0, 5, Some(0)), (250, 6, Some(250)), (500, 7, Some(500))]);
-        assert_eq!(throttle.end().map(Change::Ends), ends(500, Some(500)));
+        assert_eq!(throttle.end().map(Change::Ends), Some(ends(500, Some(500))));
         assert_eq!(throttle.end(), None);
     }
 }

@@ -53,6 +53,8 @@ impl fmt::Display for EvictionPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use DiskLayout::{DedicatedImageFs, Single, SplitImageFs};
+    use Signal::{ImageFsAvailable, NodeFsAvailable};
 
     #[test]
     fn eviction_policies_are_found_by_name() {
@@ -68,8 +70,6 @@ mod tests {
             let Reclaim { containers, images } = policy.reclaims(signal, layout);
             (containers, images)
         };
-        use DiskLayout::{DedicatedImageFs, Single, SplitImageFs};
-        use Signal::{ImageFsAvailable, NodeFsAvailable};
         for (signal, layout, engine, kubelet) in [
             (NodeFsAvailable, Single, (true, true), (true, true)),
             (NodeFsAvailable, DedicatedImageFs, (true, false), (false, false)),

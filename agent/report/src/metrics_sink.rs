@@ -115,14 +115,14 @@ impl MetricsSink {
 
     fn disk(&self, record: &DiskRecord) {
         match *record {
-            DiskRecord::Threshold { .. } => {}
+            // An order that is sent counts by its result.
+            DiskRecord::Threshold { .. } | DiskRecord::Order { number: Some(_), .. } => {}
             DiskRecord::Pressure { holds, read, at: _ } => {
                 self.metrics.disks.pressure.set(holds.into());
                 for (disk, read) in DISKS.into_iter().zip(read) {
                     self.metrics.disks.read.get_or_create(&[("disk", disk.into())]).set(read.into());
                 }
             }
-            DiskRecord::Order { number: Some(_), .. } => {}
             DiskRecord::Order { number: None, .. } => count(&self.metrics.disks.orders, ("outcome", "shadow")),
             DiskRecord::Removed { result, .. } => self.removed(&result),
         }

@@ -126,6 +126,15 @@ mod tests {
         daemon_set: Some(OwnerUid(u128::MAX)),
     };
 
+    const FIGURES: ContainerFigures = ContainerFigures {
+        working_set: Some(Bytes(u64::MAX)),
+        rate: Some(i64::MIN),
+        distance: Some(Bytes(u64::MAX)),
+        forecast: Some(Duration::MAX),
+        stall: Some(Stall { waited: Duration::MAX, within: Duration::MAX }),
+        is_throttled: true,
+    };
+
     #[test]
     fn the_largest_records_fit_a_frame_and_are_read_back() {
         let path = [b'x'; PATH];
@@ -213,19 +222,10 @@ mod tests {
             at: MonotonicNs(u64::MAX),
             what: Killed::Emptied(Duration::MAX, Some(Bytes(u64::MAX))),
         };
-        let stall = Some(Stall { waited: Duration::MAX, within: Duration::MAX });
-        let figures = ContainerFigures {
-            working_set: Some(Bytes(u64::MAX)),
-            rate: Some(i64::MIN),
-            distance: Some(Bytes(u64::MAX)),
-            forecast: Some(Duration::MAX),
-            stall,
-            is_throttled: true,
-        };
         let (at, high) = (MonotonicNs(u64::MAX), Some(Bytes(u64::MAX)));
         for record in [
             Record::from(plan),
-            ContainerRecord::Throttled { path: &path, at, high, figures }.into(),
+            ContainerRecord::Throttled { path: &path, at, high, figures: FIGURES }.into(),
             observed.into(),
             PlanRecord::Threshold { status, acting: true }.into(),
             DiskRecord::Threshold { signal: Signal::PidAvailable, grace: Duration::MAX, status }.into(),

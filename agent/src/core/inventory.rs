@@ -236,7 +236,9 @@ impl Thread {
         if schedule.pods.paused(begun).is_none()
             && let Some((disks, removed)) = pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
         {
-            removed.into_iter().for_each(|result| self.outgoing.send(News::Removed(result)));
+            if let Some(result) = removed {
+                self.outgoing.send(News::Removed(result));
+            }
             disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
             schedule.pods.done(begun, monotonic(), Duration::MAX);
         }

@@ -143,10 +143,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let most = most_workloads(counts_tasks(&configuration));
     let places = most + OTHER_UPDATES;
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
-    let machine = machine()?;
-    let (handle, news, has_events) = (InventoryHandle::new()?, inventory::eventfd()?, names_cgroups(&*source));
-    let protections = pod_root_of_known(&configuration).map(|_| past::protections(&configuration, &mut troubles));
-    let (protections, protected_pods) = protections.transpose()?.unzip();
+    let (machine, has_events) = (machine()?, names_cgroups(&*source));
+    let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
+    let config = inventory_config(&configuration, &root, protected, brakes_in_kernel, most)?;
+    let (inventory, protections) = past::inventory(config, &configuration, &mut troubles)?;
     let mut inventory = inventory::Thread {
         inventory,
         outgoing: Outgoing::new(give, returned, news.try_clone()?, slow_queue, protections),
@@ -183,12 +183,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         heart,
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
         workloads: watch::Workloads::new(most, updates, give_back, handle.clone()),
-        sampler: Sampler::new(
-            MemInfo::open()?,
-            MemoryPressure::open().ok(),
-            task_limits(&configuration, &mut troubles),
-            now,
-        ),
+        sampler: sampler(&configuration, &mut troubles, now)?,
         arming: Arming::new(machine),
         enforcement: Enforcement::new(enforcer, kernel_brake, means),
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
@@ -215,6 +210,11 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     // Nothing is closed or freed one by one: this thread may not, and the kernel does it all. The runtime's own exit takes
     // locks that threads which are just ending may hold.
     signal_hook::low_level::exit(end.code().into())
+}
+
+/// What reads the machine's own figures.
+fn sampler(configuration: &Configuration, troubles: &mut Vec<String>, now: MonotonicNs) -> anyhow::Result<Sampler> {
+    Ok(Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), task_limits(configuration, troubles), now))
 }
 
 fn start_inventory(inventory: inventory::Thread, startup_report: StartupReport) -> anyhow::Result<JoinHandle<()>> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
 use plimsoll_config::{BrakeMode, Configuration};
-use plimsoll_inventory::is_monitor;
+use plimsoll_inventory::{Inventory, is_monitor};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Purpose, Root};
 use plimsoll_node::clock::monotonic;

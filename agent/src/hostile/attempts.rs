@@ -99,7 +99,7 @@ const CALLS: &[(&str, c_long, [c_long; 5])] = &[
     ("change-owner", libc::SYS_fchownat, NO_FILE),
     ("cut-off", libc::SYS_ftruncate, NO_FILE),
     ("watch-files", libc::SYS_fanotify_init, NO_ARGUMENTS),
-    ("command", libc::SYS_ioctl, [2, libc::TIOCSTI as c_long, 0, 0, 0]),
+    ("command", libc::SYS_ioctl, [2, TIOCSTI, 0, 0, 0]),
     // Parts of the kernel that have often been ways into it.
     ("perf-event", libc::SYS_perf_event_open, NO_ARGUMENTS),
     ("page-faults", libc::SYS_userfaultfd, [1, 0, 0, 0, 0]),

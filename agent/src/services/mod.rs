@@ -174,14 +174,15 @@ async fn serve(
             readings = next(&mut disks) => feed.measure(readings),
             Some(listed) = listed_by_runtime.recv() => names.learn_of_runtime(listed),
             () = names.send_next() => {}
-            ordered = next_order(core.as_ref()) => match ordered {
-                Ok(order) => removal.order(order),
-                // That it has ended is logged where it is sent something.
-                Err(_) => {
+            ordered = next_order(core.as_ref()) => {
+                if let Ok(order) = ordered {
+                    removal.order(order);
+                } else {
+                    // It has ended; that is logged where it is sent something.
                     core = None;
                     removal.stop();
                 }
-            },
+            }
             removed = removal.next() => feed.report(removed),
             sent = feed.send_next(core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.

@@ -91,7 +91,7 @@ fn build(place: &PathBuf) -> anyhow::Result<()> {
         .args(["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", &linked(&release)?, "-o"])
         .arg(&unfinished)
         .arg(".");
-    let status = run::heard(&mut command, &mut |line| {
+    let status = run::each_line(&mut command, &mut |line| {
         progress.step();
         last.push(line.to_owned());
         Ok(())

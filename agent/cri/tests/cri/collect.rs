@@ -6,6 +6,7 @@ use core::time::Duration;
 use plimsoll_cri::{Collect, Collected, Collector, Error, Limits, Rules, Runtime};
 use plimsoll_policy::kubelet::Reclaim;
 use plimsoll_units::{Bytes, MonotonicNs, Pattern};
+use tokio::time::timeout;
 
 const ALL: Reclaim = Reclaim { containers: true, images: true };
 const CONTAINERS: Reclaim = Reclaim { images: false, ..ALL };
@@ -143,9 +144,9 @@ async fn images_are_removed_until_they_make_up_for_what_is_asked_and_oldest_use_
 
 #[tokio::test]
 async fn one_that_was_just_pulled_stays() {
+    static NOW: AtomicU64 = AtomicU64::new(1);
     let folder = folder();
     let (fake, _served, mut runtime) = filled(&folder).await;
-    static NOW: AtomicU64 = AtomicU64::new(1);
     let mut collector = Collector::new(Rules::MIN_AGE, Vec::new(), || MonotonicNs(NOW.load(Ordering::Relaxed)));
     let (collected, _) = collector.collect(&mut runtime, &collect(IMAGES, EVERY)).await;
     assert_eq!((removals(&fake).len(), collected.unused), (0, Some(0)));
@@ -173,6 +174,24 @@ async fn what_is_refused_is_passed_over_and_reported_and_without_an_answer_it_en
     let (collected, ended) = collector.collect(&mut runtime, &collect(ALL, EVERY)).await;
     assert!(matches!(ended, Err(Error::TimedOut { .. })), "{ended:?}");
     assert_eq!(collected, Collected::default());
+}
+
+#[tokio::test]
+async fn images_are_listed_again_after_a_while_and_what_was_refused_is_not_tried_again() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let folder = folder();
+    let (fake, _served, mut runtime) = filled(&folder).await;
+    fake.change(|node| node.stuck = vec!["b".to_owned()]);
+    // Each removal takes a minute.
+    let clock = || MonotonicNs(NOW.fetch_add(60_000_000_000, Ordering::Relaxed));
+    let mut collector = Collector::new(Duration::ZERO, Vec::new(), clock);
+    let asked = collect(IMAGES, EVERY);
+    let (collected, ended) =
+        timeout(Duration::from_mins(1), collector.collect(&mut runtime, &asked)).await.expect("it ends");
+    assert!(ended.is_err() && (collected.images, collected.unused) == (3, Some(0)), "{collected:?} {ended:?}");
+    let calls = fake.calls();
+    let count = |beginning: &str| calls.iter().filter(|call| call.starts_with(beginning)).count();
+    assert_eq!((count("RemoveImage b"), count("RemoveImage"), count("ListImages")), (1, 4, 5));
 }
 
 #[tokio::test]

@@ -155,14 +155,20 @@ impl Disks {
 
     /// Takes in what came of an order.
     pub(super) fn removed(&mut self, result: RemovalResult, now: MonotonicNs, reporting: &mut Reporting) {
-        self.removal.learn(result, now).into_iter().for_each(|record| reporting.send(record));
+        if let Some(record) = self.removal.learn(result, now) {
+            reporting.send(record);
+        }
     }
 
     /// Holds the figures against the thresholds, if that is due, and reports what came of it. `acts`: orders are given.
     /// Gives whether it was due.
     fn judge(&mut self, now: MonotonicNs, acts: bool, orders: &InventoryHandle, reporting: &mut Reporting) -> bool {
-        self.removal.act(acts).into_iter().for_each(|stop| orders.order_removal(&stop));
-        self.removal.expire(now).into_iter().for_each(|record| reporting.send(record));
+        if let Some(stop) = self.removal.act(acts) {
+            orders.order_removal(&stop);
+        }
+        if let Some(record) = self.removal.expire(now) {
+            reporting.send(record);
+        }
         if self.due.is_none_or(|due| now < due) {
             return false;
         }
@@ -189,7 +195,9 @@ impl Disks {
         if let Some(reclaim) = self.plan.reclaim() {
             let wanted = self.wanted(reclaim);
             if let Some((record, order)) = self.removal.ask(reclaim.order, wanted, now) {
-                order.iter().for_each(|order| orders.order_removal(order));
+                if let Some(order) = order {
+                    orders.order_removal(&order);
+                }
                 reporting.send(record);
             }
         }

@@ -133,7 +133,8 @@ mod tests {
         let mut scene = Scene::new(1);
         scene.watch.disks = Disks::new(configuration.disk_policy());
         let room = Some(Room { left: 1, all: 1000 });
-        scene.receive(News::Disk(DiskReading { role: DiskRole::Node, bytes: room, inodes: None, at: monotonic() }));
+        let reading = DiskReading { role: DiskRole::Node, bytes: room, inodes: None, at: monotonic(), layout: None };
+        scene.receive(News::Disk(reading));
         scene.turn(&[], Duration::ZERO);
         let mut next = Scene::new(1);
         next.watch.disks = Disks::new(configuration.disk_policy());

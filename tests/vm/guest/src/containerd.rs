@@ -55,14 +55,35 @@ pub(crate) fn start(driver: Driver) -> Result<Client> {
     if !client.has_image(IMAGE)? {
         let begun = now_ns();
         let program = fs::read(std::env::current_exe()?).context("cannot read this program")?;
-        oci::write(Path::new(ARCHIVE), IMAGE, &program, &PAUSE)?;
-        run(Command::new("ctr").args(["--namespace", NAMESPACE, "images", "import", ARCHIVE]))?;
-        fs::remove_file(ARCHIVE)?;
-        // It is notified of the image by an event.
-        wait_for("CRI has the image", PATIENCE, || client.has_image(IMAGE))?;
+        import(&client, IMAGE, &program)?;
         figure("image", &[("bytes", &program.len()), ("ms", &((now_ns() - begun) / 1_000_000))]);
     }
     Ok(client)
+}
+
+/// Gives it an image with this name, whose only file is this program.
+pub(crate) fn import(client: &Client, name: &str, program: &[u8]) -> Result<()> {
+    oci::write(Path::new(ARCHIVE), name, program, &PAUSE)?;
+    run(ctr().args(["images", "import", ARCHIVE]))?;
+    fs::remove_file(ARCHIVE)?;
+    // It sees the image by an event.
+    wait_for("CRI has the image", PATIENCE, || client.has_image(name))
+}
+
+/// Has it keep an image, as it does its own for sandboxes.
+pub(crate) fn pin(name: &str) -> Result<()> {
+    run(ctr().args(["images", "label", name, "io.cri-containerd.pinned=pinned"])).map(drop)
+}
+
+/// Removes an image.
+pub(crate) fn remove(name: &str) -> Result<()> {
+    run(ctr().args(["images", "remove", "--sync", name])).map(drop)
+}
+
+fn ctr() -> Command {
+    let mut ctr = Command::new("ctr");
+    ctr.args(["--namespace", NAMESPACE]);
+    ctr
 }
 
 /// One runtime, and what pulls no image: there is no network.

@@ -47,7 +47,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     start(arguments)?;
     println!("the kubelet was started; this machine runs until it is ended");
     loop {
-        std::thread::sleep(Duration::from_secs(3600));
+        std::thread::sleep(Duration::from_hours(1));
     }
 }
 

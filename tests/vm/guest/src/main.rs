@@ -33,6 +33,7 @@ mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
 mod measure;
+mod node_disk_tests;
 mod node_tests;
 mod observer;
 mod oci;

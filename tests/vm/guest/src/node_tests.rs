@@ -151,7 +151,7 @@ impl Scene {
 }
 
 /// The processes of a pod's sandbox and of its container live.
-fn is_whole(pod: &Pod) -> Result<()> {
+pub(crate) fn is_whole(pod: &Pod) -> Result<()> {
     let alive = pod.processes()?.into_iter().filter(|pid| machine::alive(*pid)).count();
     ensure!(alive == 2, "of sandbox and container of {}, {alive} live; {}", pod.name, logged());
     Ok(())
@@ -174,12 +174,12 @@ machine:
 }
 
 /// What the unit logged last, for messages.
-fn logged() -> String {
+pub(crate) fn logged() -> String {
     format!("its journal ends with: {}", journal().map_or_else(|error| format!("{error:#}"), |text| tail(&text)))
 }
 
 /// The cgroups that the agent reported to have begun to kill, and the pods that it named.
-fn begun_kills(log: &str) -> Vec<(String, String)> {
+pub(crate) fn begun_kills(log: &str) -> Vec<(String, String)> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let kills = lines.filter(|line| line["kill"] == "begun");
     let text = |line: &Value, field: &str| line[field].as_str().unwrap_or_default().to_owned();

@@ -111,6 +111,19 @@ impl Pod {
 
     /// Makes and starts a container that runs this program with these arguments, and gives its id.
     pub(crate) fn start(&self, client: &Client, container: &str, words: &[&str]) -> Result<String> {
+        let id = self.create(client, (container, 0), IMAGE, words)?;
+        client.start_container(&id)?;
+        Ok(id)
+    }
+
+    /// Makes a container of this image, with its attempt, and gives its id.
+    pub(crate) fn create(
+        &self,
+        client: &Client,
+        (container, attempt): (&str, u32),
+        image: &str,
+        words: &[&str],
+    ) -> Result<String> {
         let volume = self.volume();
         fs::create_dir_all(&volume).with_context(|| format!("cannot make {}", volume.display()))?;
         let logs = Path::new(&self.config.log_directory).join(container);
@@ -127,13 +140,13 @@ impl Pod {
             ("io.kubernetes.pod.terminationGracePeriod", "30"),
         ];
         let config = api::ContainerConfig {
-            metadata: Some(api::ContainerMetadata { name: container.to_owned(), attempt: 0 }),
-            image: Some(api::ImageSpec { image: IMAGE.to_owned() }),
+            metadata: Some(api::ContainerMetadata { name: container.to_owned(), attempt }),
+            image: Some(api::ImageSpec { image: image.to_owned() }),
             args: words.iter().map(|&word| word.to_owned()).collect(),
             mounts: vec![api::Mount { container_path: VOLUME.to_owned(), host_path: volume.display().to_string() }],
             labels,
             annotations: annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-            log_path: format!("{container}/0.log"),
+            log_path: format!("{container}/{attempt}.log"),
             linux: Some(api::LinuxContainerConfig {
                 resources: Some(api::LinuxContainerResources {
                     // The least, as for a container that asks for no processor.
@@ -146,9 +159,7 @@ impl Pod {
                 security_context: Some(api::LinuxContainerSecurityContext { namespace_options: Some(namespaces()) }),
             }),
         };
-        let id = client.create_container(&self.sandbox, config, self.config.clone())?;
-        client.start_container(&id)?;
-        Ok(id)
+        client.create_container(&self.sandbox, config, self.config.clone())
     }
 
     /// Does the same with a process that fills all memory as fast as it can once it is let go ([`Self::let_go`]), and

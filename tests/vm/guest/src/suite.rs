@@ -7,7 +7,7 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, hog_tests, hostile_bpf_tests, hostile_inside_tests, hostile_owner_tests, hostile_tests,
-    kill_switch_tests, machine, node_tests, pods_tests, process_tests, scenarios, scenarios_at_rest,
+    kill_switch_tests, machine, node_disk_tests, node_tests, pods_tests, process_tests, scenarios, scenarios_at_rest,
     scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, systemd,
     systemd_tests, throttled_tests, watchdog_tests,
 };
@@ -245,6 +245,7 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-evicts-a-growing-pod", node_tests::evicts_a_growing_pod, 300),
     on(Machine::Node, "node-evicts-while-containerd-is-stopped", node_tests::evicts_while_the_runtime_is_stopped, 300),
     on(Machine::Node, "node-evicts-what-outlives-sigterm", node_tests::evicts_what_outlives_sigterm, 300),
+    on(Machine::Node, "node-removes-what-is-unused", node_disk_tests::removes_what_is_unused, 300),
 ];
 
 #[derive(clap::Args)]

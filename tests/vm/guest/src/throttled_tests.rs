@@ -40,7 +40,7 @@ fn with_source(source: &'static str) -> Result<()> {
     let mut idle = vec![other.holds(8)?];
     idle.push(guest().args(["idle", "--mib", "4", "--cgroup"]).arg(sibling.path()).spawn()?);
     write_facts(FACTS, &json!({"items": [pod.facts, other.facts]}).to_string())?;
-    let mut scene = Scene::set_with(ROOM, |settings| {
+    let scene = Scene::set_with(ROOM, |settings| {
         settings.pod_facts = Some(FACTS.into());
         settings.source = source;
     })?;

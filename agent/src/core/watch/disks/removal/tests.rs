@@ -7,7 +7,8 @@ use crate::record::Record;
 use plimsoll_inventory::{DiskReading, DiskRole, Room};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::EvictionPolicy;
-use plimsoll_policy::kubelet::DiskLayout;
+use plimsoll_policy::kubelet::Condition;
+use plimsoll_policy::kubelet::DiskLayout::{self, DedicatedImageFs, Single, SplitImageFs};
 
 const SECOND: Duration = Duration::from_secs(1);
 const CONTAINERS: Reclaim = Reclaim { containers: true, images: false };
@@ -40,7 +41,10 @@ impl Node {
         self.now = self.now.after(SECOND);
         if is_read {
             let room = Some(Room { left: self.left, all: 1000 });
-            for role in DiskRole::ALL {
+            // Containerfs is not read where it is imagefs.
+            let is_alone =
+                |role: &DiskRole| *role != DiskRole::Container || self.layout != Some(DiskLayout::DedicatedImageFs);
+            for role in DiskRole::ALL.into_iter().filter(is_alone) {
                 let reading = DiskReading { role, bytes: room, inodes: None, at: self.now, layout: self.layout };
                 self.disks.learn(reading, self.now);
             }
@@ -121,12 +125,23 @@ fn containers_go_first_and_then_images_until_as_much_is_free_each_after_a_newer_
 }
 
 #[test]
+fn another_threshold_is_served_by_the_order_that_is_under_way() {
+    let mut node = Node::with("evictionHard: {imagefs.available: \"150\", nodefs.available: \"150\"}\n");
+    let order = node.order();
+    assert_eq!((order.what, node.order_within(5)), (CONTAINERS, None), "one is under way");
+    node.nothing(order);
+    let next = node.order();
+    assert_eq!((next.number, next.what), (2, IMAGES));
+    assert_eq!(node.order_within(5), None);
+}
+
+#[test]
 fn by_the_kubelet_s_policy_all_goes_at_once() {
     let mut node = Node::new(EvictionPolicy::Kubelet);
     let order = node.order();
     assert_eq!((order.what, order.bytes), (ALL, Bytes(u64::MAX)));
     assert_eq!(node.order_within(5), None, "one is under way");
-    assert!(node.scene.watch.reporting.is_traced() && node.disks.plan.conditions != Default::default());
+    assert!(node.disks.plan.conditions.has(Condition::DiskPressure), "it holds meanwhile");
     node.images(order, 3, 0);
     assert_eq!(node.order_within(9), None, "none is left, and no container was dead");
     let (order, _) = node.order_within(5).expect("the pause is over");
@@ -179,8 +194,7 @@ fn without_a_result_it_goes_on_after_a_while_and_a_late_one_counts_for_nothing()
     let waited = (1..=300).find_map(|second| {
         let (sent, records) = node.turn(true);
         assert_eq!(sent, None);
-        let result = records.first().copied().map(|record| (second, record));
-        result
+        records.first().copied().map(|record| (second, record))
     });
     let Some((190, DiskRecord::Removed { result, .. })) = waited else { panic!("{waited:?}") };
     assert_eq!(result, RemovalResult::failed(order.number, RemovalError::Unanswered));
@@ -229,7 +243,6 @@ fn the_kill_switch_stops_what_is_under_way() {
 
 #[test]
 fn what_the_layout_does_not_allow_is_not_ordered_and_without_one_nothing_is() {
-    use DiskLayout::{DedicatedImageFs, Single, SplitImageFs};
     let both = "evictionHard: {nodefs.available: \"150\"}\n";
     for (policy, layout, expected) in [
         ("plimsoll", Some(Single), &[CONTAINERS, IMAGES][..]),
