@@ -18,6 +18,7 @@ pub(crate) mod proto {
 
 use core::convert::Infallible;
 use core::future::pending;
+use core::time::Duration;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -40,6 +41,8 @@ pub(crate) enum Manner {
     /// As they should be.
     #[default]
     Well,
+    /// After this time.
+    Slow(Duration),
     /// Never.
     Hang,
     /// All connections are dropped while the call is under way; once, or each time.
@@ -115,6 +118,10 @@ impl Fake {
         });
         match manner {
             Manner::Well | Manner::Raw(_) => self.change(take).map(Response::new),
+            Manner::Slow(time) => {
+                tokio::time::sleep(time).await;
+                self.change(take).map(Response::new)
+            }
             Manner::Hang => pending().await,
             Manner::Drop { once } => {
                 if once {

@@ -53,12 +53,14 @@ async fn a_runtime_that_hangs_times_out_and_answers_again_later() {
 #[tokio::test]
 async fn all_statuses_together_have_a_limit() {
     let folder = tempfile::tempdir().expect("a folder");
-    let limits = Limits { change: Duration::ZERO, ..Limits::default() };
+    let change = Duration::from_millis(1);
+    let limits = Limits { change, ..Limits::default() };
     let fake = Fake::with(|node| node.containers = vec![container("a", |_| ())]);
     let served = serve(folder.path(), &fake);
     let mut runtime = Runtime::connect(&served.socket, limits).await.expect("it answers");
+    fake.change(|node| node.manner = Manner::Slow(100 * change));
     let error = runtime.images_in_use().await.expect_err("there is no time");
-    assert!(matches!(error, Error::TimedOut { limit: Duration::ZERO, .. }), "{error}");
+    assert!(matches!(error, Error::TimedOut { limit, .. } if limit == change), "{error}");
 }
 
 /// Serves raw bytes: whatever is sent, this comes back, and then nothing. The end of what it was sent is reported.
