@@ -98,6 +98,15 @@ pub(super) fn through_new(family: c_int, kind: c_int, then: impl FnOnce(c_int) -
     if socket < 0 { errno() } else { then(socket) }
 }
 
+/// Whether there is such a descriptor, and of a socket. What asks is allowed: each refused call costs a line of audit, for
+/// which the caller waits once there are many.
+fn is_socket(fd: c_int) -> bool {
+    let mut kind: c_int = 0;
+    let mut length: libc::socklen_t = 4;
+    let to = [at(&raw mut kind), at(&raw mut length)];
+    call(libc::SYS_getsockopt, [fd.into(), libc::SOL_SOCKET.into(), libc::SO_TYPE.into(), to[0], to[1]]) == 0
+}
+
 /// Reaches the path through each socket that is open already, as the one is that brings the queues: by connecting it anew,
 /// and by a datagram.
 pub(super) fn through_open(name: &[u8]) -> c_int {
@@ -118,7 +127,6 @@ pub(super) fn through_open(name: &[u8]) -> c_int {
             call(libc::SYS_connect, [fd.into(), at(&raw const address), length.into(), 0, 0]),
         ]
     };
-    // What is no socket answers so whatever is filtered.
-    let outcomes = (3..64).flat_map(through).filter(|error| ![libc::ENOTSOCK, libc::EBADF].contains(error));
+    let outcomes = (3..64).filter(|fd| is_socket(*fd)).flat_map(through);
     outcomes.min_by_key(|error| *error == libc::EPERM).unwrap_or(libc::ENOTSOCK)
 }
