@@ -364,7 +364,6 @@ fn text(rows: &[Row]) -> String {
             let role = match row.role {
                 Role::Used => "",
                 Role::Offline => " (replay and explain only)",
-                Role::Replay => " (replay only)",
                 Role::Shown => " (shown only)",
             };
             [row.key.clone(), value, format!("{}{role}", row.origin)]
@@ -395,7 +394,6 @@ fn object(report: &Report) -> Value {
             "role": match row.role {
                 Role::Used => "used",
                 Role::Offline => "replay and explain only",
-                Role::Replay => "replay only",
                 Role::Shown => "shown only",
             },
         })

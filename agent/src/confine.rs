@@ -1,12 +1,12 @@
-//! What keeps the processes that read what others write, the reporter and `services`, from the rest of the machine: for
-//! each a user of its own without capabilities, Landlock for files, and a filter of system calls for all the rest.
+//! What keeps the processes that read what others write, the reporter, `services` and the scanner, from the rest of the machine: for
+//! each a user of its own with no capability, or the one that it needs, Landlock for files, and a filter of system calls for all the rest.
 //!
 //! In this order: what a process needs is opened while it is still root, [`Part::confine`] before it starts a thread,
 //! [`Part::filter`] once all is set up.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use landlock::{
@@ -17,7 +17,7 @@ use plimsoll_node::NodeError;
 use plimsoll_node::capabilities::{self, Capability};
 use plimsoll_node::clock::monotonic;
 use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// A process that is confined.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +27,19 @@ pub(crate) struct Part {
     /// Its user and group. No user has the number: systemd leaves 65520 to 65533 unused (UIDS-GIDS.md), Debian reserves
     /// them (policy 9.2.2), and subordinate users begin at 65536 or above.
     pub(crate) id: u32,
+    /// What it keeps.
+    capabilities: &'static [Capability],
 }
 
 /// Nothing on the machine belongs to its user but the directory of a trace.
-pub(crate) const REPORTER: Part = Part { name: "the reporter", id: 65526 };
+pub(crate) const REPORTER: Part = Part { name: "the reporter", id: 65526, capabilities: &[] };
 
 /// Nothing on the machine belongs to its user but what is given to it to read.
-pub(crate) const SERVICES: Part = Part { name: "the process services", id: 65525 };
+pub(crate) const SERVICES: Part = Part { name: "the process services", id: 65525, capabilities: &[] };
+
+/// Nothing on the machine belongs to its user. Volumes of pods belong to any.
+pub(crate) const SCANNER: Part =
+    Part { name: "the scanner", id: 65524, capabilities: &[capabilities::DAC_READ_SEARCH] };
 
 /// What a part needs until it has its own user: to take it, and the reporter to give it the directory of a trace.
 pub(crate) const CAPABILITIES: [Capability; 3] = [capabilities::SETUID, capabilities::SETGID, capabilities::CHOWN];
@@ -47,6 +53,8 @@ pub(crate) enum Files<'f> {
     Written(&'f Path),
     /// Those in this directory, to be read.
     Read(BorrowedFd<'f>),
+    /// None; but these directories and those below may be listed.
+    Listed(&'f [OwnedFd]),
 }
 
 /// Enters the directory that the trace is written in: the reporter's user may not enter those above. One that is not
@@ -68,20 +76,26 @@ pub(crate) fn enter_directory(trace: &Path) -> std::io::Result<&'static Path> {
 }
 
 impl Part {
-    /// Takes the part's own user, drops every capability, and bars this thread, and those that it starts, from every
+    /// Takes the part's own user, drops every capability but its own, and bars this thread, and those that it starts, from every
     /// file that is not open yet but `files`. Gives what could not be had, in sentences.
     pub(crate) fn confine(self, files: Files<'_>) -> anyhow::Result<Vec<String>> {
-        let Self { name, id } = self;
+        let Self { name, id, capabilities: own } = self;
         let mut troubles = Vec::new();
         // Where the kernel's clock is mapped is found once, by a call or a file that are refused later.
         let _ = monotonic();
-        if let Err(errno) = become_user(id) {
+        // Those that a process keeps as another user are dropped right below, but its own.
+        if let Err(errno) = set_keep_capabilities(true).and_then(|()| become_user(id)) {
             troubles.push(format!("{name} keeps user 0, without capabilities: it cannot become user {id}: {errno}"));
         }
-        capabilities::keep_only(&[])?;
+        let missing = capabilities::keep_only(own)?;
+        troubles.extend(missing.iter().map(|capability| format!("{name} does without {capability}")));
         // No process of the same user may look into it.
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        troubles.extend(bar_files(files).err().map(|why| format!("{name} is not barred from files: {why}")));
+        if let Err(why) = bar_files(files) {
+            troubles.push(format!("{name} is not barred from files: {why}"));
+            // With it every file of the machine could be read.
+            capabilities::keep_only(&[])?;
+        }
         Ok(troubles)
     }
 
@@ -113,6 +127,9 @@ fn bar_files(files: Files<'_>) -> Result<(), String> {
             Files::Read(directory) => {
                 rules.add_rule(PathBeneath::new(directory, AccessFs::ReadFile | AccessFs::ReadDir))
             }
+            Files::Listed(directories) => directories
+                .iter()
+                .try_fold(rules, |rules, directory| rules.add_rule(PathBeneath::new(directory, AccessFs::ReadDir))),
         })
         .and_then(RulesetCreated::restrict_self);
     match barred {

@@ -1,9 +1,9 @@
 //! `plimsoll`: sees memory pressure the moment it happens, and evicts the right workload before the OOM killer kills
 //! another process.
 //!
-//! One binary, four processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts
-//! and must never stall, the reporter, which logs and serves metrics and may, and `services`, which reads what is known of
-//! pods, where that is configured.
+//! One binary, five processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts
+//! and must never stall, the reporter, which logs and serves metrics and may, and, where that is configured, `services`,
+//! which reads what is known of pods, and the scanner, which measures what they take of disks.
 
 #![deny(unsafe_code)]
 // On another system the program prints that and ends: `main.rs`.
@@ -29,6 +29,7 @@ mod options;
 mod pods_command;
 mod replay;
 mod reporter;
+mod scanner;
 mod service_manager;
 mod services;
 mod signals;
@@ -89,6 +90,9 @@ enum Command {
     /// Send the core what is known of pods and disks. Started by `run`.
     #[command(hide = true)]
     Services(child::ChildArguments),
+    /// Measure what pods take of disks, and send the core that. Started by `run`.
+    #[command(hide = true)]
+    Scanner(child::ChildArguments),
 }
 
 /// The command line as users type it: without the commands that `run` starts itself. For completions and man pages; the
@@ -124,6 +128,7 @@ pub fn main() -> ExitCode {
         Command::Core(arguments) => core::main(&arguments),
         Command::Reporter(arguments) => reporter::main(&arguments).map(|()| 0),
         Command::Services(arguments) => services::main(&arguments),
+        Command::Scanner(arguments) => scanner::main(&arguments),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -1,9 +1,10 @@
-//! `plimsoll run`: starts the core, the reporter and `services`, and starts them again when they die.
+//! `plimsoll run`: starts the core, the reporter, `services` and the scanner, and starts them again when they die.
 //!
 //! Small and locked in memory, so that it can do its one duty however short memory is: when the core has ended, what it
 //! froze is thawed and what it stopped is continued at once, before a new core is started.
 
 mod runtime_sockets;
+mod scanner;
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -38,6 +39,7 @@ use crate::services;
 use crate::undo::undo_all;
 use crate::watchdog::Watchdog;
 use runtime_sockets::RuntimeSockets;
+use scanner::Scanner;
 
 /// The pause before a process is started again; it doubles,
 const PAUSE: Duration = Duration::from_millis(100);
@@ -109,6 +111,8 @@ struct Supervisor {
     reporter: ChildProcess,
     /// Absent where it has nothing to do.
     services: Option<ChildProcess>,
+    /// The same.
+    scanner: Option<Scanner>,
     observes_disks: bool,
     /// How many cores were started.
     cores: usize,
@@ -222,6 +226,7 @@ impl Supervisor {
             core: ChildProcess::new("core"),
             reporter: ChildProcess::new("reporter"),
             services: needs_services.then(|| ChildProcess::new("services")),
+            scanner: Scanner::of(&configuration),
             observes_disks,
             cores: 0,
             configuration,
@@ -246,8 +251,7 @@ impl Supervisor {
                 self.take_queues();
                 if first && status.code() == Some(i32::from(crate::NOT_HERE)) {
                     // What this machine lacks it will lack in a second, too. The core printed what it is.
-                    self.services.as_mut().map(|services| services.stop(SERVICES_GRACE));
-                    self.reporter.stop(REPORTER_GRACE);
+                    self.stop_others();
                     return Ok(crate::NOT_HERE);
                 }
                 first = false;
@@ -272,6 +276,9 @@ impl Supervisor {
                     services.again();
                 }
             }
+            if self.scanner.as_mut().map_or(Ok(false), Scanner::follow)? {
+                self.scanner = None;
+            }
         }
         // Its watching thread has ended before the core has: the grace bounds that time.
         self.watchdog.forget();
@@ -280,16 +287,23 @@ impl Supervisor {
         }
         self.undo();
         self.take_queues();
-        self.services.as_mut().map(|services| services.stop(SERVICES_GRACE));
-        self.reporter.stop(REPORTER_GRACE);
+        self.stop_others();
         self.log.finish(LAST_LINES);
         Ok(0)
+    }
+
+    /// Ends all but the core. The reporter is the last one: it reports what others still send.
+    fn stop_others(&mut self) {
+        self.scanner.as_mut().map(Scanner::stop);
+        self.services.as_mut().map(|services| services.stop(SERVICES_GRACE));
+        self.reporter.stop(REPORTER_GRACE);
     }
 
     /// Waits for a signal, for the queues of a new core, for a request of `services`, or for the next start.
     fn wait(&mut self) -> anyhow::Result<()> {
         let services = self.services.as_ref().and_then(|services| services.due);
-        let due = [self.core.due, self.reporter.due, services].into_iter().flatten().min();
+        let scanner = self.scanner.as_ref().and_then(Scanner::due);
+        let due = [self.core.due, self.reporter.due, services, scanner].into_iter().flatten().min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         // Until its pause is over, what `services` asks for wakes nothing.
         let pause = self.to_services.as_ref().map(|_| self.runtime_sockets.pause()).filter(|pause| !pause.is_zero());
@@ -378,6 +392,10 @@ impl Supervisor {
             let launched = self.start_services();
             report_launch("process services", launched);
         }
+        if let Some(mut scanner) = self.scanner.take() {
+            scanner.start_due(|| self.command("scanner"));
+            self.scanner = Some(scanner);
+        }
         if self.core.due.is_some_and(|due| due <= now) {
             // The core's alone.
             fcntl_setfd(&self.reporter_restarted, FdFlags::empty())?;
@@ -423,7 +441,15 @@ impl Supervisor {
             fcntl_setfd(core, FdFlags::empty())?;
             command.arg("--pods").arg(core.as_raw_fd().to_string());
         }
+        let storage = self.scanner.as_ref().map(|_| handover::messages_pair()).transpose()?;
+        if let Some((core, _)) = &storage {
+            fcntl_setfd(core, FdFlags::empty())?;
+            command.arg("--storage").arg(core.as_raw_fd().to_string());
+        }
         let from_core = launch(&mut self.core, command, |ends| ends)?;
+        if let Some((scanner, (_, way))) = self.scanner.as_mut().zip(storage) {
+            scanner.set_core(way);
+        }
         self.from_core = Some(from_core);
         self.facts = facts.map(|(_, services)| services);
         self.hand_facts_on();

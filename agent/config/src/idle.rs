@@ -14,7 +14,6 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
     let why = "no effect in `run`, which goes by memory, tasks and disks alone; used by `replay` and `explain`";
     let without_pods = "no effect in `run` without machine.podFacts, or with the policy `kubelet`; used by `replay` and \
                         `explain`";
-    let in_replay = "no effect in `run`, which evicts for memory and tasks alone; used by `replay`";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,
@@ -29,12 +28,6 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
                 problems.warn(Some(line), &format!("{map}.{name}"), Some(&entry.text), why);
             }
         }
-    }
-    let isolation = "localStorageCapacityIsolation";
-    if let Some((text, origin)) = kubelet.settings.scalar(isolation)
-        && let (Some(line), false) = (line(origin), kubelet.local_storage_isolation)
-    {
-        problems.warn(Some(line), isolation, Some(text), in_replay);
     }
     if let Some(line) = line(configuration.origin("swap.free")) {
         problems.warn(Some(line), "swap", None, why);
@@ -63,7 +56,7 @@ mod tests {
             [""; 0]
         );
         assert_eq!(own("localStorageCapacityIsolation: true\n"), [""; 0]);
-        assert_eq!(own("\nlocalStorageCapacityIsolation: false\n"), ["Some(2) localStorageCapacityIsolation"]);
+        assert_eq!(own("\nlocalStorageCapacityIsolation: false\n"), [""; 0]);
         assert_eq!(
             own(
                 "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 11%\nevictionPolicy: kubelet\nswap: {free: 10%}\n"

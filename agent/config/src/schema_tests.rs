@@ -29,22 +29,21 @@ const DESCRIPTIONS: [(&str, &str); 12] = [
     ("kubeReserved", "Reserved for the kubelet and the runtime. For replay and explain only."),
     ("systemReserved", "Reserved for the rest of the system. For replay and explain only."),
     ("imageMinimumGCAge", "Images that were first seen less than this ago are not removed for a disk. 2m by default."),
-    (
-        "localStorageCapacityIsolation",
-        "Evict pods over their limits of local storage. True by default. For replay only: run has no pods.",
-    ),
+    ("localStorageCapacityIsolation", "Evict pods over their limits of local storage. True by default."),
 ];
 
 fn signal(signal: Signal) -> &'static str {
     match signal {
         Signal::MemoryAvailable => "Memory of the machine.",
         Signal::AllocatableMemoryAvailable => "Memory that all pods together can have. In `run` with podFacts alone.",
-        Signal::NodeFsAvailable => "Bytes of the file system of the kubelet's directory. `run` evicts nothing for it.",
-        Signal::NodeFsInodesFree => {
-            "Inodes of the file system of the kubelet's directory. `run` evicts nothing for it."
+        Signal::NodeFsAvailable => "Bytes of the file system of the kubelet's directory.",
+        Signal::NodeFsInodesFree => "Inodes of the file system of the kubelet's directory.",
+        Signal::ImageFsAvailable => {
+            "Bytes of the file system of images. `run` evicts for it where that is the kubelet's as well."
         }
-        Signal::ImageFsAvailable => "Bytes of the file system of images. `run` evicts nothing for it.",
-        Signal::ImageFsInodesFree => "Inodes of the file system of images. `run` evicts nothing for it.",
+        Signal::ImageFsInodesFree => {
+            "Inodes of the file system of images. `run` evicts for it where that is the kubelet's as well."
+        }
         Signal::ContainerFsAvailable => {
             "Bytes of the file system of containers' writable layers. Ignored: it is derived."
         }

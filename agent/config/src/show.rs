@@ -109,7 +109,7 @@ mod tests {
             ("enforceNodeAllocatable", Role::Offline),
             ("kubeReserved.memory", Role::Offline),
             ("systemReserved", Role::Offline),
-            ("localStorageCapacityIsolation", Role::Replay),
+            ("localStorageCapacityIsolation", Role::Used),
             ("evictionPolicy", Role::Used),
             ("swap.free", Role::Offline),
             ("failSwapOn", Role::Shown),

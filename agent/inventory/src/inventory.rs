@@ -10,15 +10,17 @@ use plimsoll_node::NodeError;
 use plimsoll_node::cgroup::{Handle, PageCache, Purpose, Root, children};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::Critical;
-use plimsoll_policy::{Owner, Protected as Why, SliceId, SliceSet, Uid};
+use plimsoll_policy::{Key, Owner, Protected as Why, SliceId, SliceSet, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, counted};
 use rustix::fd::AsFd as _;
 
 use crate::identity::is_monitor;
 use crate::pods::{Pods, Rank};
+use crate::storage::Storage;
 use crate::{
-    Bounds, Discovery, Facts, Found, MOST_PODS, Patterns, Pod, PodIdentity, PodMessage, Protected, SLOTS, SliceFacts,
-    SlicePlace, Update, discover, slices, workload_of,
+    Bounds, Discovery, Facts, Found, MOST_PARTS, MOST_PODS, Patterns, Pod, PodFacts, PodIdentity, PodMessage,
+    PodStorage, Protected, SLOTS, SliceFacts, SlicePlace, StorageLimit, StorageMessage, Update, discover, slices,
+    workload_of,
 };
 
 /// Where an inventory sends what it finds.
@@ -84,6 +86,8 @@ struct Known {
     is_cache_read: bool,
     /// As it was last sent.
     pod: Option<(Pod, Rank)>,
+    /// What it takes of disks, as it was last sent.
+    storage: Option<Arc<PodStorage>>,
     /// It has to be sent.
     is_changed: bool,
     seen: u64,
@@ -103,6 +107,9 @@ pub struct Inventory {
     config: Config,
     known: HashMap<CgroupId, Known>,
     pods: Pods,
+    storage: Storage,
+    /// Kept for as long as the table may have them: it frees nothing.
+    replaced: Vec<Arc<PodStorage>>,
     free: Vec<u32>,
     slices: Vec<Option<slices::Read>>,
     marks: Vec<Option<(CgroupId, u8)>>,
@@ -121,6 +128,8 @@ impl Inventory {
         Self {
             known: HashMap::with_capacity(256),
             pods: Pods::default(),
+            storage: Storage::default(),
+            replaced: Vec::new(),
             free: (0..end).rev().collect(),
             slices: config.slices.iter().map(|_| None).collect(),
             marks: vec![None; config.max_brakes],
@@ -163,12 +172,49 @@ impl Inventory {
 
     /// Takes in what another process knows of pods.
     pub fn learn(&mut self, messages: impl Iterator<Item = PodMessage>, sink: &mut impl Sink) {
-        let Self { known, pods, .. } = self;
+        let Self { known, pods, storage, .. } = self;
         let present = || known.values().filter_map(|known| Some(known.standing.pod?.uid)).collect();
-        let refused = messages.filter(|message| !pods.take(*message, present)).count();
+        let mut take = |message: PodMessage| {
+            if let PodMessage::Pod(PodFacts { uid, .. })
+            | PodMessage::Limit(StorageLimit { uid, .. })
+            | PodMessage::Gone(uid) = message
+            {
+                storage.touch(uid);
+            }
+            pods.take(message, present)
+        };
+        let refused = messages.filter(|message| !take(*message)).count();
         let why = || format!("facts of pods are left out: no more than {MOST_PODS} pods are kept");
         sink.trouble("pods", (refused > 0).then(why));
         self.send(sink);
+    }
+
+    /// Takes in what another process measured of pods' storage.
+    pub fn learn_storage(&mut self, messages: impl Iterator<Item = StorageMessage>, sink: &mut impl Sink) {
+        let refused = messages.filter(|message| !self.storage.take(*message)).count();
+        let why =
+            || format!("figures of pods' storage are left out: no more than {MOST_PARTS} volumes and logs are kept");
+        sink.trouble("storage", (refused > 0).then(why));
+        self.send_storage(sink);
+    }
+
+    /// Sends what has changed of pods' storage, and what is known of pods that are new.
+    fn send_storage(&mut self, sink: &mut impl Sink) {
+        let changed = self.storage.changed();
+        for (id, known) in &mut self.known {
+            let Some(PodIdentity { uid, .. }) = known.standing.pod else { continue };
+            if known.storage.is_some() && !changed.contains(&uid) {
+                continue;
+            }
+            let storage = self.pods.storage_of(uid).and_then(|(facts, limits)| self.storage.of(facts, limits));
+            if known.storage.as_deref() == storage.as_ref() {
+                continue;
+            }
+            let storage = storage.map(Arc::new);
+            sink.update(Update::Storage(Key { slot: known.slot, id: *id }, storage.clone()));
+            self.replaced.extend(std::mem::replace(&mut known.storage, storage));
+        }
+        self.replaced.retain(|storage| Arc::strong_count(storage) > 1);
     }
 
     /// Walks the tree, opens what is new and closes what is gone.
@@ -316,6 +362,7 @@ impl Inventory {
             cache: handle.page_cache().unwrap_or_default(),
             is_cache_read: true,
             pod: None,
+            storage: None,
             handle: Arc::new(handle),
             priority: self.config.priorities.get(found.pattern).copied().unwrap_or(0),
             started: monotonic(),
@@ -328,8 +375,9 @@ impl Inventory {
 
     /// Closes the workloads for which `is_gone` holds.
     fn close(&mut self, is_gone: impl Fn(&Known) -> bool, sink: &mut impl Sink) {
-        let Self { config, known, pods, free, revision, .. } = self;
+        let Self { config, known, pods, free, revision, replaced, .. } = self;
         for (_, known) in known.extract_if(|_, known| is_gone(known)) {
+            replaced.extend(known.storage);
             sink.update(Update::Gone(known.slot));
             free.push(known.slot);
             *revision += 1;
@@ -410,6 +458,7 @@ impl Inventory {
             };
             sink.update(Update::Workload(known.slot, facts));
         }
+        self.send_storage(sink);
     }
 
     /// Reads the limits and slow figures of slices with thresholds of their own, and sends those that changed, or `all`,

@@ -4,7 +4,7 @@
 //! [`Inventory`] walks directories, opens files and allocates, on a thread of its own. What it finds it sends as
 //! [`Update`]s. [`Table`] takes these in on the watching thread; it opens nothing, and allocates nothing after it was
 //! made. [`Containers`] has figures of workloads and of what is directly in them, by which nothing is decided. Nothing here
-//! decides, kills or logs. [`Message`] is what another process sends of the node, pods and disks.
+//! decides, kills or logs. [`Message`] and [`StorageMessage`] are what other processes send of the node, pods and disks.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ mod protected;
 mod rate;
 mod removal;
 mod slices;
+mod storage;
 mod table;
 mod termination;
 mod throttle;
@@ -36,6 +37,7 @@ pub use protected::Protected;
 pub use rate::Rate;
 pub use removal::{REMOVAL_ORDER, RemovalError, RemovalOrder, RemovalResult, RemovalWords};
 pub use slices::SlicePlace;
+pub use storage::{Limited, MOST_PARTS, PartUsage, PodStorage, StorageLimit, StorageMessage, StoragePart, name_number};
 pub use table::{Observed, SLOTS, Table, Workload};
 pub use termination::Termination;
 pub use throttle::{Change, Ended, Stall, Throttle};

@@ -128,6 +128,8 @@ mod tests {
             priority: i32::MIN,
             critical: Some(Critical::Priority),
             memory_request: Bytes(u64::MAX),
+            storage_request: Bytes(u64::MAX),
+            storage_limit: Some(Bytes(u64::MAX)),
             grace_seconds: Some(u32::MAX),
             daemon_set: Some(OwnerUid(u128::MAX)),
             started: Some(MonotonicNs(u64::MAX)),

@@ -12,6 +12,7 @@ use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{PodCgroup, identify, identify_in};
+use crate::storage::{MOST_PARTS, StorageLimit};
 
 /// The most pods of which something is known.
 pub const MOST_PODS: usize = 4096;
@@ -29,6 +30,10 @@ pub struct PodFacts {
     pub critical: Option<Critical>,
     /// The memory that it requests now.
     pub memory_request: Bytes,
+    /// The local storage that it requests.
+    pub storage_request: Bytes,
+    /// The local storage that it may use, if that is limited.
+    pub storage_limit: Option<Bytes>,
     /// The time that it wants for an orderly end, in seconds.
     pub grace_seconds: Option<u32>,
     /// The DaemonSet that it belongs to.
@@ -46,8 +51,10 @@ pub enum PodMessage {
     /// A process that has sent nothing yet begins. What [`Self::Pod`] does not name again by the next
     /// [`Self::Complete`] is known no more; until then it holds.
     Begin,
-    /// A pod that is new or changed.
+    /// A pod that is new or changed. Its limits of local storage follow.
     Pod(PodFacts),
+    /// A limit of the pod that was named last.
+    Limit(StorageLimit),
     /// The sources do not name this pod any more.
     Gone(Uid),
     /// Every pod that the sources name has been sent.
@@ -212,6 +219,9 @@ pub struct Rank {
 pub struct Pods {
     /// Each with the `begun` at which it was sent last.
     facts: HashMap<Uid, (u64, PodFacts)>,
+    /// Limits of local storage, [`MOST_PARTS`] at most.
+    limits: HashMap<Uid, Vec<StorageLimit>>,
+    limit_count: usize,
     /// How often [`PodMessage::Begin`] came.
     begun: u64,
     /// Pods that were protected once, and why.
@@ -233,9 +243,22 @@ impl Pods {
             PodMessage::Complete => {
                 self.is_complete = true;
                 self.facts.retain(|_, (begun, _)| *begun == self.begun);
+                self.limits.retain(|uid, _| self.facts.contains_key(uid));
+                self.limit_count = self.limits.values().map(Vec::len).sum();
             }
-            PodMessage::Gone(uid) => drop(self.facts.remove(&uid)),
+            PodMessage::Gone(uid) => {
+                self.facts.remove(&uid);
+                self.forget_limits(uid);
+            }
+            PodMessage::Limit(limit) => {
+                if self.limit_count >= MOST_PARTS || !self.facts.contains_key(&limit.uid) {
+                    return false;
+                }
+                self.limit_count += 1;
+                self.limits.entry(limit.uid).or_default().push(limit);
+            }
             PodMessage::Pod(mut facts) => {
+                self.forget_limits(facts.uid);
                 facts.memory_request = facts.memory_request.min(MOST_BYTES);
                 let protects = facts.critical.is_some();
                 if let (None, Some(critical)) = (self.protected.get(&facts.uid), facts.critical) {
@@ -279,6 +302,16 @@ impl Pods {
     pub(crate) fn wrote(&mut self) {
         self.gone.clear();
         self.is_unwritten = false;
+    }
+
+    fn forget_limits(&mut self, uid: Uid) {
+        self.limit_count -= self.limits.remove(&uid).map_or(0, |limits| limits.len());
+    }
+
+    /// What is said of a pod's local storage; absent where nothing is known of the pod.
+    pub(crate) fn storage_of(&self, uid: Uid) -> Option<(&PodFacts, &[StorageLimit])> {
+        let (_, facts) = self.facts.get(&uid).filter(|_| self.is_complete)?;
+        Some((facts, self.limits.get(&uid).map_or(&[][..], Vec::as_slice)))
     }
 
     /// A pod by its cgroup, as it is decided about now.

@@ -8,7 +8,7 @@ use plimsoll_policy::kubelet::{Amount, Pod, PodStats, QosClass};
 use plimsoll_policy::{Key, MemoryReading, SliceSet, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
-use crate::{Facts, SliceFacts, SliceFigures, Termination, Update};
+use crate::{Facts, PodStorage, SliceFacts, SliceFigures, Termination, Update};
 
 /// The most workloads that are watched at a time.
 pub const SLOTS: usize = 4096;
@@ -26,6 +26,8 @@ pub struct Workload {
     /// By how much its charges differed at the last observation from what they were when its page cache was read: some of
     /// it may be page cache.
     pub moved: Bytes,
+    /// What it takes of disks, if it is a pod and that was measured.
+    pub storage: Option<Arc<PodStorage>>,
 }
 
 /// All workloads and slices.
@@ -70,6 +72,24 @@ fn of_cgroup(facts: &Facts, stats: Option<PodStats<'static>>, grace_seconds: i64
     }
 }
 
+/// What a pod was promised.
+fn of_pod(facts: &Facts, pod: crate::Pod, stats: Option<PodStats<'static>>) -> Observed {
+    Observed {
+        uid: pod.uid,
+        facts: Pod {
+            priority: facts.priority,
+            memory_request: Amount::counted(pod.memory_request.0),
+            grace_seconds: pod.grace_seconds.map(i64::from),
+            stats,
+            ..Pod::default()
+        },
+        qos: pod.qos,
+        protected: pod.protected,
+        daemon_set: pod.daemon_set,
+        ..Observed::default()
+    }
+}
+
 impl Table {
     /// An empty table with all storage that it will use for so many workloads, [`SLOTS`] at most.
     pub fn with_slots(slots: usize) -> Self {
@@ -91,19 +111,26 @@ impl Table {
                 let slot = slot as usize;
                 let place = self.workloads.get_mut(slot)?;
                 self.end = self.end.max(slot + 1);
-                let (mut termination, mut moved) = (Termination::Stays, Bytes::ZERO);
-                if let Some(old) = place.as_ref().filter(|old| old.facts.handle.id() == facts.handle.id()) {
-                    termination = old.termination;
+                let (mut termination, mut moved, mut storage) = (Termination::Stays, Bytes::ZERO, None);
+                if let Some(old) = place.as_mut().filter(|old| old.facts.handle.id() == facts.handle.id()) {
+                    (termination, storage) = (old.termination, old.storage.take());
                     if !facts.is_cache_read {
                         (facts.cache, moved) = (old.facts.cache, old.moved);
                     }
                 }
-                let workload = Workload { facts, termination, moved };
+                let workload = Workload { facts, termination, moved, storage };
                 place.replace(workload).map(|old| old.facts.handle)
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
             // Not of this table.
             Update::Mark(..) => None,
+            Update::Storage(key, storage) => {
+                let place = self.workloads.get_mut(key.slot as usize)?.as_mut();
+                if let Some(workload) = place.filter(|workload| workload.facts.handle.id() == key.id) {
+                    workload.storage = storage;
+                }
+                None
+            }
             Update::Slice(index, slice) => {
                 let place = self.slices.get_mut(usize::from(index))?;
                 std::mem::replace(place, slice).map(|old| old.handle)
@@ -166,7 +193,7 @@ impl Table {
         self.observed.clear();
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
             let Some(workload) = place else { continue };
-            let Workload { facts, termination, moved } = workload;
+            let Workload { facts, termination, moved, storage: _ } = workload;
             let PageCache { charged: before, inactive_file, .. } = facts.cache;
             let charged = facts.handle.usage().ok();
             *moved = Bytes(charged.map_or(0, |now| now.0.abs_diff(before.0)));
@@ -178,20 +205,7 @@ impl Table {
             let of_usage = |usage: Bytes| PodStats { working_set: Some(usage.0), processes, ..PodStats::default() };
             let stats = usage.map(of_usage);
             let promised = match facts.pod {
-                Some(pod) => Observed {
-                    uid: pod.uid,
-                    facts: Pod {
-                        priority: facts.priority,
-                        memory_request: Amount::counted(pod.memory_request.0),
-                        grace_seconds: pod.grace_seconds.map(i64::from),
-                        stats,
-                        ..Pod::default()
-                    },
-                    qos: pod.qos,
-                    protected: pod.protected,
-                    daemon_set: pod.daemon_set,
-                    ..Observed::default()
-                },
+                Some(pod) => of_pod(facts, pod, stats),
                 None => of_cgroup(facts, stats, grace_seconds),
             };
             self.observed.push(Observed {
@@ -265,6 +279,8 @@ impl Table {
         asked.min_by_key(|(until, ..)| *until)
     }
 }
+
+mod storage;
 
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use plimsoll_node::cgroup::{Handle, PageCache};
-use plimsoll_policy::{Owner, SliceSet};
+use plimsoll_policy::{Key, Owner, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
-use crate::Pod;
+use crate::{Pod, PodStorage};
 
 /// A workload's handle and slow figures.
 #[derive(Debug)]
@@ -56,6 +56,9 @@ pub enum Update {
     Workload(u32, Facts),
     /// The workload in this slot is gone.
     Gone(u32),
+    /// What the pod takes of disks that is the workload with this key; absent where nothing was measured. The sender keeps
+    /// another reference for as long as this one is held, so that the table never frees it.
+    Storage(Key, Option<Arc<PodStorage>>),
     /// A slice that the kernel itself brakes, by place, with its depth below the root.
     Mark(u8, Option<(CgroupId, u8)>),
     /// A slice that is new or changed, by its index; `None`: it does not exist, or has no limit.

@@ -44,6 +44,22 @@ pub(crate) fn set_round_robin(priority: i32) -> Result<(), Errno> {
     outcome(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, parameters.as_ptr()) })
 }
 
+/// `sched_setscheduler(2)` for the calling thread and all that it starts: it runs where no ordinary one does.
+pub(crate) fn set_idle_cpu() -> Result<(), Errno> {
+    let parameters = [0_i32];
+    // SAFETY: as above.
+    outcome(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_IDLE, parameters.as_ptr()) })
+}
+
+/// `ioprio_set(2)` for the calling thread: it reads from disks where no other one does.
+pub(crate) fn set_idle_io() -> Result<(), Errno> {
+    /// `IOPRIO_WHO_PROCESS` and `IOPRIO_CLASS_IDLE` at its place (linux/ioprio.h).
+    const PROCESS: i32 = 1;
+    const IDLE: i32 = 3 << 13;
+    // SAFETY: the call reads its three integers and touches no memory of this process.
+    outcome(unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, 0, IDLE) })
+}
+
 /// `open_by_handle_at(2)` for the directory with this id in the kernfs that `mount` is of, cgroups' for one.
 pub(crate) fn open_kernfs_by_id(mount: BorrowedFd<'_>, id: u64) -> Result<OwnedFd, Errno> {
     /// `FILEID_KERNFS` in include/linux/exportfs.h: the handle is the id.

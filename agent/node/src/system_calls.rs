@@ -84,6 +84,10 @@ const SERVER: &[c_long] = &[libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4,
 /// read, bars neither, nor `O_PATH`.
 const STAT: &[c_long] = &[libc::SYS_statx, libc::SYS_newfstatat, libc::SYS_fstatfs];
 
+/// To go through directories, beside [`STAT`]. What `openat2(2)` opens cannot be seen here; Landlock lets directories be
+/// listed, and nothing be written.
+const WALK: &[c_long] = &[libc::SYS_openat2, libc::SYS_getdents64];
+
 /// To begin the next file of a trace; Landlock names the one directory.
 const TRACE: &[c_long] = &[
     libc::SYS_openat,
@@ -182,6 +186,12 @@ pub fn filter_services() -> Result<(), NodeError> {
     allow(services()?)
 }
 
+/// Refuses every thread of this process, for good, all but going through directories and sending what was found by sockets
+/// that are open. It starts no thread.
+pub fn filter_scanner() -> Result<(), NodeError> {
+    allow(scanner()?)
+}
+
 fn allow(rules: Rules) -> Result<(), NodeError> {
     have_no_clone3()?;
     install(rules, refusal(Errno::PERM), SeccompAction::Allow)
@@ -213,7 +223,20 @@ fn reporter(traces: bool) -> Result<Rules, BackendError> {
 }
 
 fn services() -> Result<Rules, BackendError> {
-    let mut rules = common(STAT.iter())?;
+    reading(STAT.iter())
+}
+
+fn scanner() -> Result<Rules, BackendError> {
+    let mut rules = reading(STAT.iter().chain(WALK))?;
+    for call in [libc::SYS_clone, libc::SYS_clone3, libc::SYS_ioctl, libc::SYS_setsockopt, libc::SYS_getsockopt] {
+        rules.remove(&call);
+    }
+    Ok(rules)
+}
+
+/// What opens files to read them, and makes these calls.
+fn reading<'c>(more: impl Iterator<Item = &'c c_long>) -> Result<Rules, BackendError> {
+    let mut rules = common(more)?;
     // `O_ACCMODE` of musl has `O_PATH` in it, which opens nothing to be read or written.
     let writes = word(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
     rules.insert(libc::SYS_openat, any(2, writes, &[word(libc::O_RDONLY)])?);
@@ -420,6 +443,31 @@ mod tests {
             // The core would be sent nothing by those that are started after it.
             assert!(is_refused(ours.shutdown(Shutdown::Both)));
             assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
+        });
+    }
+
+    #[test]
+    fn a_scanner_lists_directories_and_writes_connects_and_starts_nothing() {
+        alone("a_scanner_lists_directories_and_writes_connects_and_starts_nothing", || {
+            use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat2};
+            let place = tempfile::tempdir().expect("a directory");
+            let file = place.path().join("file");
+            std::fs::write(&file, "text").expect("writable");
+            let (ours, mut theirs) = UnixStream::pair().expect("sockets");
+            rustix::thread::set_no_new_privs(true).expect("always allowed");
+            filter_scanner().expect("a filter");
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = openat2(CWD, place.path(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+            let names = Dir::new(opened.expect("it is there")).expect("a directory").count();
+            assert_eq!(names, 3, "with . and ..");
+            assert!(is_refused(std::fs::write(&file, "x")) && is_refused(std::fs::remove_file(&file)));
+            assert!(is_refused(UnixStream::pair()) && is_refused(Command::new("/bin/true").spawn()));
+            for number in REACHES {
+                assert!(is_refused(call(number, 0)), "{number}");
+            }
+            rustix::net::send(&ours, b"x", rustix::net::SendFlags::NOSIGNAL).expect("it is open");
+            theirs.read_exact(&mut [0]).expect("it was sent");
+            assert!(is_refused(std::thread::Builder::new().spawn(|| ()).map(drop)), "one thread is enough");
         });
     }
 

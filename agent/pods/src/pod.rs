@@ -1,6 +1,6 @@
 //! What is taken from a pod of the API.
 
-use crate::spec::{Container, FieldError, Spec, bytes};
+use crate::spec::{Container, FieldError, STORAGE, Spec, bytes};
 use core::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
@@ -166,6 +166,27 @@ impl Pod {
     /// The memory that it requests.
     pub fn memory_request(&self) -> Bytes {
         bytes(self.facts.memory_request)
+    }
+
+    /// The local storage that it requests, and what it may use of it, if any of its containers is limited.
+    pub fn storage(&self) -> (Bytes, Option<Bytes>) {
+        (bytes(self.facts.ephemeral_storage_request), self.facts.ephemeral_storage_limit.map(bytes))
+    }
+
+    /// The limits of its `emptyDir` volumes, by name.
+    pub fn volume_limits(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        self.spec.volumes.iter().filter_map(|volume| {
+            let limit = volume.size_limit.as_ref()?;
+            Some((volume.name.as_str(), bytes(limit.amount())))
+        })
+    }
+
+    /// The limits of its containers' local storage, by name.
+    pub fn container_limits(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        self.spec.containers.iter().filter_map(|container| {
+            let limit = container.resources.limits.get(STORAGE)?;
+            Some((container.name.as_str(), bytes(limit.amount())))
+        })
     }
 
     /// How its deletion stands at a time on the clock that begins in 1970.

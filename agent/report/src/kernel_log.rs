@@ -12,7 +12,7 @@ use plimsoll_policy::kubelet::{Amount, Signal};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use crate::names::{Cgroup, Names};
-use crate::record::{EnforcementRecord, HealthRecord, Killed, Record};
+use crate::record::{DiskCause, EnforcementRecord, HealthRecord, Killed, Record};
 
 /// How many bytes of a cgroup's path and the name of its pod there is room for: the kernel refuses records of more than some 970 bytes.
 const NAME: usize = 490;
@@ -28,6 +28,16 @@ pub(crate) enum Figures {
     Memory { kubelet: Bytes, mem_available: Option<Bytes>, threshold: Option<Bytes> },
     /// Of what another signal measures.
     Other { signal: Signal, available: Amount, threshold: Amount },
+}
+
+impl Figures {
+    /// Of a pod that is evicted for a disk; none where that is for a limit of its own.
+    pub(crate) const fn of(cause: DiskCause) -> Option<Self> {
+        match cause {
+            DiskCause::Threshold { signal, available, threshold } => Some(Self::Other { signal, available, threshold }),
+            DiskCause::Limit { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for Figures {

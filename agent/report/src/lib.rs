@@ -9,6 +9,7 @@
 mod answers;
 mod container_log;
 mod container_metrics;
+mod disk_victim;
 mod fields;
 mod health;
 mod kernel_log;

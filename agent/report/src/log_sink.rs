@@ -11,6 +11,7 @@ use plimsoll_units::{Bytes, counted};
 use serde_json::{Map, Value, json};
 
 use crate::container_log;
+use crate::disk_victim::{label, message};
 use crate::fields::nanoseconds;
 use crate::names::{Cgroup, Names};
 use crate::plan::Draft;
@@ -33,7 +34,7 @@ pub(crate) fn record(record: &Record<'_>, names: &Names) {
         // A plan is one line once it is complete; an observation is for a trace.
         Record::Plan(_) | Record::Observation(_) => {}
         Record::Threshold(record) => threshold(record),
-        Record::Disk(record) => disk(record),
+        Record::Disk(record) => disk(record, names),
         Record::Enforcement(record) => enforcement(record, names),
         Record::Machine(record) => machine(record, names),
         Record::Container(record) => container_log::record(record, names),
@@ -105,7 +106,7 @@ fn threshold(record: &ThresholdRecord) {
     }
 }
 
-fn disk(record: &DiskRecord) {
+fn disk(record: &DiskRecord<'_>, names: &Names) {
     match *record {
         DiskRecord::Threshold { signal, grace, status } => {
             let ThresholdStatus { at, target, available, since, is_met, .. } = status;
@@ -133,6 +134,7 @@ fn disk(record: &DiskRecord) {
                 "{message}"
             );
         }
+        DiskRecord::Victim { .. } => disk_victim(record, names),
         DiskRecord::Pressure { holds, read, at } => {
             let condition = Condition::DiskPressure.name();
             let of: Vec<&str> = DISKS.into_iter().zip(read).filter(|(_, read)| *read).map(|(disk, _)| disk).collect();
@@ -190,6 +192,26 @@ fn removed(result: &RemovalResult, took: Duration, is_repeated: bool) {
     } else {
         event!(error.is_some(), order = number, containers, sandboxes, images, freed_bytes, unused, error, "{message}");
     }
+}
+
+/// A pod that is evicted for a disk, with the kubelet's message.
+fn disk_victim(record: &DiskRecord<'_>, names: &Names) {
+    let DiskRecord::Victim { plan, path, cause, used, request, shadow, at } = *record else { return };
+    let (message, cgroup) = (message(cause, path, names), names.cgroup(path));
+    let done = if shadow { "shadow, not done: " } else { "" };
+    let line = format!("{done}evict {cgroup}: {}", message.trim_end());
+    let Cgroup { path, pod, container: _ } = cgroup;
+    tracing::warn!(
+        plan,
+        shadow,
+        cgroup = path,
+        pod,
+        cause = label(cause),
+        used_bytes = used.map(|bytes| bytes.0),
+        request_bytes = request.0,
+        at_ns = at.0,
+        "{line}"
+    );
 }
 
 /// Bytes, or a number of inodes.

@@ -101,18 +101,21 @@ pub(crate) struct DiskMetrics {
     pub(crate) orders: Family<Label, Counter>,
     pub(crate) removed: Family<Label, Counter>,
     pub(crate) freed: Counter,
+    pub(crate) evictions: Family<Label, Counter>,
 }
 
 impl DiskMetrics {
     fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { pressure, read, orders, removed, freed } = metrics.clone();
+        let Self { pressure, read, orders, removed, freed, evictions } = metrics.clone();
         registry.register("disk_pressure", "1 while the disk pressure condition holds", pressure);
         registry.register("disk_read", "1 while there are figures of the disk, 0 where they are absent", read);
         registry.register("disk_removal_orders", "Orders to remove what is dead or unused, by outcome", orders);
         registry.register("disk_removed", "What was removed by these orders, as services reports it", removed);
         let help = "What the removed images took by the container runtime's account";
         registry.register_with_unit("disk_removed_images", help, Unit::Bytes, freed);
+        let help = "Pods evicted for disks and for limits of local storage, by the kubelet's name of the cause";
+        registry.register("disk_evictions", help, evictions);
         metrics
     }
 }

@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use plimsoll_inventory::{RemovalError, RemovalResult};
 use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::Condition;
+use plimsoll_policy::message::SIGNAL_LABEL;
 use plimsoll_units::Bytes;
 
+use crate::disk_victim;
 use crate::fields::variant;
 use crate::metrics::{Metrics, count, count_candidates, store};
 use crate::names::Names;
@@ -113,10 +115,15 @@ impl MetricsSink {
         }
     }
 
-    fn disk(&self, record: &DiskRecord) {
+    fn disk(&self, record: &DiskRecord<'_>) {
         match *record {
             // An order that is sent counts by its result.
-            DiskRecord::Threshold { .. } | DiskRecord::Order { number: Some(_), .. } => {}
+            DiskRecord::Threshold { .. }
+            | DiskRecord::Order { number: Some(_), .. }
+            | DiskRecord::Victim { shadow: true, .. } => {}
+            DiskRecord::Victim { cause, .. } => {
+                count(&self.metrics.disks.evictions, (SIGNAL_LABEL, disk_victim::label(cause)));
+            }
             DiskRecord::Pressure { holds, read, at: _ } => {
                 self.metrics.disks.pressure.set(holds.into());
                 for (disk, read) in DISKS.into_iter().zip(read) {

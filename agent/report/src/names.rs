@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use plimsoll_inventory::{ContainerKind, PodRoot};
+use plimsoll_inventory::{ContainerKind, Limited, PodRoot, name_number};
 use plimsoll_policy::Uid;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use crate::record::PATH;
 use crate::text::escaped;
 
 /// No message is longer, in bytes. A test holds that the longest one fits.
-pub const NAME_MESSAGE: usize = 2048;
+pub const NAME_MESSAGE: usize = 4096;
 /// The longest namespace and name of a pod, and name of a container, in bytes: those of Kubernetes (RFC 1123 labels and
 /// subdomains).
 const NAMESPACE: usize = 63;
@@ -33,6 +33,8 @@ pub struct PodNames {
     pod: String,
     /// By the runtime's id.
     containers: Vec<(Id, String)>,
+    /// Those of its volumes that have a limit.
+    volumes: Vec<String>,
 }
 
 /// The 64 hexadecimal digits of a container's id, as a number.
@@ -61,7 +63,7 @@ impl PodNames {
     pub fn new(uid: Uid, namespace: &str, name: &str) -> Self {
         let (namespace, name) = (bounded(namespace, NAMESPACE), bounded(name, POD));
         let pod = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
-        Self { uid, pod, containers: Vec::new() }
+        Self { uid, pod, containers: Vec::new(), volumes: Vec::new() }
     }
 
     /// The pod.
@@ -74,6 +76,13 @@ impl PodNames {
     pub fn add_container(&mut self, digits: &str, name: &str) {
         if let Some(id) = id(digits.as_bytes()) {
             self.add(id, bounded(name, CONTAINER));
+        }
+    }
+
+    /// Names a volume. One too many is left out.
+    pub fn add_volume(&mut self, name: &str) {
+        if self.volumes.len() < CONTAINERS {
+            self.volumes.push(bounded(name, CONTAINER));
         }
     }
 
@@ -95,13 +104,16 @@ impl PodNames {
         let is_printable = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         let is_name = |name: &str| name.len() <= CONTAINER && is_printable(name);
         let is_pod = self.pod.len() <= NAMESPACE + 1 + POD && is_printable(&self.pod);
-        is_pod && self.containers.len() <= CONTAINERS && self.containers.iter().all(|(_, name)| is_name(name))
+        let is_bounded = self.containers.len().max(self.volumes.len()) <= CONTAINERS;
+        let mut names = self.containers.iter().map(|(_, name)| name).chain(&self.volumes);
+        is_pod && is_bounded && names.all(|name| is_name(name))
     }
 
     fn size(&self) -> usize {
         size_of::<Self>()
             + self.pod.len()
             + self.containers.iter().map(|it| size_of_val(it) + it.1.len()).sum::<usize>()
+            + self.volumes.iter().map(|it| size_of_val(it) + it.len()).sum::<usize>()
     }
 }
 
@@ -178,6 +190,20 @@ impl Names {
             names.containers.iter().find(|(other, _)| *other == id).map(|(_, name)| name.clone())
         });
         Cgroup { path: escaped(path), pod: names.map(|names| names.pod.clone()), container }
+    }
+}
+
+impl Names {
+    /// The container or volume of the pod at this path whose name has that number.
+    pub(crate) fn part(&self, path: &[u8], limited: Limited) -> Option<&str> {
+        let found = Some(path).filter(|path| path.len() < PATH).and_then(|path| self.root.identify(path))?;
+        let PodNames { containers, volumes, .. } = self.known.get(&found.uid)?;
+        let is = |name: &&String, number| name_number(name.as_bytes()) == number;
+        match limited {
+            Limited::Volume(number) => volumes.iter().find(|name| is(name, number)),
+            Limited::Container(number) => containers.iter().map(|(_, name)| name).find(|name| is(name, number)),
+        }
+        .map(String::as_str)
     }
 }
 
@@ -279,8 +305,10 @@ pub(crate) mod tests {
         let mut names = PodNames::new(Uid(u128::MAX), &"\u{1b}[31m".repeat(99), &"\u{202e}\n".repeat(99));
         for index in 0..99_u8 {
             names.add_container(&format!("{index:064x}"), &"\r".repeat(99));
+            names.add_volume(&"\r".repeat(99));
         }
         assert_eq!((names.pod.len(), names.containers.len()), (NAMESPACE + 1 + POD, CONTAINERS));
+        assert_eq!(names.volumes.len(), CONTAINERS);
         assert!(names.pod.starts_with("\\x1b[31m") && names.is_in_order(), "{names:?}");
         let message = NameMessage::Pod(names);
         let mut buffer = [0; NAME_MESSAGE];
@@ -290,8 +318,9 @@ pub(crate) mod tests {
     #[test]
     fn what_is_no_message_or_too_much_is_left_out() {
         let mut names = Names::default();
-        let forged =
-            |pod: &str, containers| NameMessage::Pod(PodNames { uid: Uid::of(UID), pod: pod.to_owned(), containers });
+        let forged = |pod: &str, containers| {
+            NameMessage::Pod(PodNames { uid: Uid::of(UID), pod: pod.to_owned(), containers, volumes: Vec::new() })
+        };
         let mut buffer = [0; NAME_MESSAGE];
         for message in [
             forged("default/\u{1b}[31mred", Vec::new()),
@@ -300,6 +329,7 @@ pub(crate) mod tests {
             forged("a", vec![([0; 32], "\n".to_owned())]),
             forged("a", vec![([0; 32], "x".repeat(CONTAINER + 1))]),
             forged("a", vec![([0; 32], String::new()); CONTAINERS + 1]),
+            NameMessage::Pod(PodNames { volumes: vec!["\n".to_owned()], ..PodNames::default() }),
         ] {
             let bytes = message.encode(&mut buffer);
             assert!(!bytes.is_empty() && names.take(bytes).is_err(), "{message:?}");

@@ -15,7 +15,7 @@ mod startup;
 mod threshold;
 
 pub use container::{ContainerRecord, REPORTED_CONTAINERS};
-pub use disk::{DISKS, DiskRecord};
+pub use disk::{DISKS, DiskCause, DiskRecord};
 pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
 pub use health::{HealthRecord, Tampered};
 pub use machine::{MachineRecord, OomScope};
@@ -73,8 +73,9 @@ records! {
     Plan(PlanRecord<'a>),
     /// A threshold was crossed, or memory is back.
     Threshold(ThresholdRecord),
-    /// What is left on disks against its thresholds.
-    Disk(DiskRecord),
+    /// What is left on disks against its thresholds, and what follows.
+    #[serde(borrow)]
+    Disk(DiskRecord<'a>),
     /// What was done to a cgroup or a process.
     #[serde(borrow)]
     Enforcement(EnforcementRecord<'a>),

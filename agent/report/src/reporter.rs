@@ -13,13 +13,13 @@ use plimsoll_units::MonotonicNs;
 
 use crate::answers::Answers;
 use crate::health::HealthSink;
-use crate::kernel_log::KernelLog;
+use crate::kernel_log::{Figures, KernelLog};
 use crate::log_sink;
 use crate::metrics::{Metrics, count};
 use crate::metrics_sink::MetricsSink;
 use crate::names::Names;
 use crate::plan::Draft;
-use crate::record::{PlanRecord, Record};
+use crate::record::{DiskRecord, PlanRecord, Record};
 use crate::trace::Entry;
 use crate::trace_sink::TraceSink;
 
@@ -126,6 +126,9 @@ impl Reporter {
         self.health.record(record, self.clock);
         self.metrics.record(record, &self.names);
         self.kernel_log.record(record, &self.names);
+        if let Record::Disk(DiskRecord::Victim { plan, cause, .. }) = record {
+            self.kernel_log.plan(*plan, Figures::of(*cause).as_ref());
+        }
         log_sink::record(record, &self.names);
     }
 

@@ -79,6 +79,8 @@ pub(super) struct Thread {
     pub(super) following: Following,
     /// By which another process sends what is known of pods and disks.
     pub(super) pods: Option<PodSocket>,
+    /// By which the scanner sends what pods take of disks.
+    pub(super) storage: Option<PodSocket>,
     /// Comes before [`Request::TakeOver`].
     pub(super) taken_over: Receiver<TakenOver>,
     /// The watching thread wakes by itself from time to time: if it does not, the core is stuck.
@@ -170,6 +172,8 @@ impl Thread {
     fn wait(&self, schedule: &Schedule) -> (u32, bool) {
         let now = monotonic();
         let (due, paused) = (schedule.next(|what| self.handle.is_asked(what)), schedule.pods.paused(now));
+        let stored = schedule.storage.paused(now);
+        let due = stored.filter(|_| self.storage.is_some()).map_or(due, |stored| stored.min(due));
         let due = paused.filter(|_| self.pods.is_some()).map_or(due, |paused| paused.min(due));
         let switch = self.kill_switch.as_ref();
         let due = switch.and_then(KillSwitch::due).map_or(due, |check| check.min(due));
@@ -179,7 +183,8 @@ impl Thread {
             PollFd::from_borrowed_fd(self.reporter_restarted.as_fd(), PollFlags::IN),
         ];
         let pods = self.pods.as_ref().filter(|_| paused.is_none());
-        fds.extend(pods.map(|pods| PollFd::from_borrowed_fd(pods.as_fd(), PollFlags::IN)));
+        let storage = self.storage.as_ref().filter(|_| stored.is_none());
+        fds.extend(pods.into_iter().chain(storage).map(|way| PollFd::from_borrowed_fd(way.as_fd(), PollFlags::IN)));
         fds.extend(self.notices().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         fds.extend(switch.and_then(KillSwitch::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let _ = poll(&mut fds, timeout.as_ref());
@@ -229,7 +234,7 @@ impl Thread {
         self.outgoing.publish();
     }
 
-    /// Takes in what another process sends of pods and disks: some at a time, with a pause after them, so that a flood of
+    /// Takes in what other processes send of pods and disks: some at a time, with a pause after them, so that a flood of
     /// it delays nothing else.
     fn learn(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
@@ -241,6 +246,12 @@ impl Thread {
             }
             disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
             schedule.pods.done(begun, monotonic(), Duration::MAX);
+        }
+        let begun = monotonic();
+        if schedule.storage.paused(begun).is_none()
+            && pod_socket::learn_storage(&mut self.storage, &mut self.inventory, &mut self.outgoing)
+        {
+            schedule.storage.done(begun, monotonic(), Duration::MAX);
         }
     }
 

@@ -4,6 +4,7 @@
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
 //! privileges, and only then wait.
 
+mod disk_reader;
 mod episode;
 mod fault_injection;
 mod inventory;
@@ -47,12 +48,13 @@ use crate::child::{ChildArguments, ensure_child_of};
 use crate::inherit;
 use crate::kill_switch::KillSwitch;
 use crate::record::StartParts;
+use disk_reader::DiskReader;
 use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
 use past::{Past, enforcer, resumer};
 use thresholds::Machine;
 pub(crate) use watch::BRAKE_LEASE;
-use watch::{Arming, Disks, Enforcement, Reporting, Sampler, Signals, Triggers, Walking, Watch};
+use watch::{Arming, DiskVictims, Disks, Enforcement, Reporting, Sampler, Signals, Triggers, Walking, Watch};
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this.
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
@@ -98,6 +100,9 @@ pub(crate) struct Arguments {
     /// The socket by which the core is sent what is known of pods and disks.
     #[arg(long)]
     pods: Option<i32>,
+    /// The socket by which the scanner sends what pods take of disks.
+    #[arg(long)]
+    storage: Option<i32>,
 }
 
 /// Runs until it is asked to end, and gives the exit code.
@@ -109,7 +114,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut troubles = Vec::new();
     let parent = open_parent(arguments.child.supervisor)?;
     let [socket, reporter_restarted] = [arguments.child.socket()?, inherit::take(arguments.reporter_restarted)?];
-    let pods = arguments.pods.map(inherit::take).transpose()?;
+    let [pods, storage] = [arguments.pods, arguments.storage].map(|way| way.map(inherit::take));
     let heart = Heart::attach(inherit::take(arguments.heartbeat)?, inherit::take(arguments.alarm)?)?;
     let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
@@ -158,7 +163,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         reporter_restarted,
         kill_switch: configuration.machine.kill_switch.as_deref().map(KillSwitch::new),
         following: inventory::Following::new(),
-        pods: pods.map(inventory::PodSocket::new),
+        pods: pods.transpose()?.map(inventory::PodSocket::new),
+        storage: storage.transpose()?.map(inventory::PodSocket::new),
         taken_over,
         turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
         has_events,
@@ -189,6 +195,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
         walking: Walking::new(has_events),
         disks: Disks::new(configuration.disk_policy()),
+        disk_victims: disk_victims(arguments, &configuration, most)?,
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
     // Before it waits for what others write. Where it cannot be had, the core does without.
@@ -217,12 +224,50 @@ fn sampler(configuration: &Configuration, troubles: &mut Vec<String>, now: Monot
     Ok(Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), task_limits(configuration, troubles), now))
 }
 
-fn start_inventory(inventory: inventory::Thread, startup_report: StartupReport) -> anyhow::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("inventory".into())
-        .stack_size(INVENTORY_STACK)
-        .spawn(move || inventory.serve(startup_report))
-        .context("cannot start the inventory thread")
+/// What decides about pods for what they take of disks: the scanner is there where that may be.
+fn disk_victims(
+    arguments: &Arguments,
+    configuration: &Configuration,
+    most: usize,
+) -> anyhow::Result<Option<DiskVictims>> {
+    let start = |_| {
+        let reader = DiskReader::start(configuration.kubelet_root())?;
+        Ok(DiskVictims::new(configuration.disk_policy(), most, reader))
+    };
+    arguments.storage.map(start).transpose()
+}
+
+/// The inventory thread, which waits for what it is to serve.
+struct InventoryThread {
+    thread: JoinHandle<()>,
+    give: std::sync::mpsc::Sender<(inventory::Thread, StartupReport)>,
+}
+
+impl InventoryThread {
+    /// Starts it with a better priority than what it looks for, for which decisions may wait: under a fork bomb an ordinary
+    /// thread takes seconds for a walk.
+    fn start() -> anyhow::Result<Self> {
+        let (give, take) = std::sync::mpsc::channel::<(inventory::Thread, StartupReport)>();
+        let serve = move || {
+            // What is refused was refused to the watching thread as well, which reports that.
+            let _ = priority::favour_this_thread();
+            if let Err(error) = keep_capabilities() {
+                crate::log::complain(&format!("the inventory thread keeps capabilities: {error}"));
+            }
+            // Nothing comes where the start fails.
+            if let Ok((inventory, startup_report)) = take.recv() {
+                inventory.serve(startup_report);
+            }
+        };
+        let thread = std::thread::Builder::new().name("inventory".into()).stack_size(INVENTORY_STACK).spawn(serve);
+        Ok(Self { thread: thread.context("cannot start the inventory thread")?, give })
+    }
+
+    fn serve(self, inventory: inventory::Thread, startup_report: StartupReport) -> JoinHandle<()> {
+        // It waits for as long as this half is there.
+        let _ = self.give.send((inventory, startup_report));
+        self.thread
+    }
 }
 
 /// The watching thread's queue to the reporter and the inventory thread's, handed over by `socket`.

@@ -10,6 +10,7 @@
 //! - [`sampling`]: readings of the node and the slices, and the observation made of them.
 //! - [`deciding`]: the engine, and one sample from its readings to the next arming.
 //! - [`disks`]: what follows from what is left on disks: the condition, and orders to remove what is unused.
+//! - [`disk_victims`]: pods that are evicted for disks, and for limits of local storage.
 //! - [`scopes`]: what is kept of the node and of each slice.
 //! - [`resting`]: samples without workloads, while nothing moves.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
@@ -23,6 +24,7 @@
 
 mod arming;
 mod deciding;
+mod disk_victims;
 mod disks;
 mod enforcement;
 mod figures;
@@ -58,6 +60,7 @@ use super::inventory::{InventoryHandle, News, Request};
 use crate::record::{Cause, HealthRecord, Tampered};
 pub(super) use arming::Arming;
 use deciding::Engine;
+pub(super) use disk_victims::DiskVictims;
 pub(super) use disks::Disks;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
 pub(super) use figures::FIGURES;
@@ -146,6 +149,8 @@ pub(super) struct Watch {
     pub(super) enforcement: Enforcement,
     pub(super) reporting: Reporting,
     disks: Disks,
+    /// Absent where no pod is known, or none may be evicted for what it takes of disks.
+    disk_victims: Option<DiskVictims>,
     schedule: Schedule,
     engine: Engine,
     scopes: Scopes,
@@ -168,12 +173,14 @@ pub(super) struct Parts {
     pub(super) reporting: Reporting,
     pub(super) walking: Walking,
     pub(super) disks: Disks,
+    pub(super) disk_victims: Option<DiskVictims>,
 }
 
 impl Watch {
     /// `slow`: how often to sample without an event; absent where only the source's own period counts.
     pub(super) fn new(parts: Parts, policy: Policy, slow: Option<Duration>) -> Self {
-        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, walking, disks } = parts;
+        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, walking, disks, disk_victims } =
+            parts;
         let slots = workloads.table.slots();
         Self {
             heart,
@@ -184,6 +191,7 @@ impl Watch {
             enforcement,
             reporting,
             disks,
+            disk_victims,
             schedule: Schedule::new(slow, monotonic()),
             scopes: Scopes::new(&policy),
             figures: Figures::new(),
@@ -302,6 +310,7 @@ impl Watch {
             self.sample(&trigger);
         }
         self.judge_disks(awake);
+        self.evict_for_disks(awake);
         let (by, end) = self.schedule.end()?;
         let is_awaited = self.figures.is_awaited() || self.walking.is_awaited();
         let decision = is_awaited.then_some("take a decision before the end");
@@ -351,7 +360,7 @@ impl Watch {
     fn take_updates(&mut self) -> bool {
         let mut any = false;
         while let Ok(update) = self.workloads.updates.pop() {
-            any |= !matches!(update, News::Disk(_) | News::Removed(_));
+            any |= !matches!(update, News::Disk(_) | News::Removed(_) | News::Table(Update::Storage(..)));
             match update {
                 News::Disk(reading) => self.disks.learn(reading, monotonic()),
                 News::Removed(result) => self.disks.removed(result, monotonic(), &mut self.reporting),

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use plimsoll_inventory::{
     DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, REMOVAL_ORDER, RemovalOrder, RemovalResult,
+    StorageLimit,
 };
 use plimsoll_policy::Uid;
 use tokio::net::UnixDatagram;
@@ -48,9 +49,12 @@ impl Core {
 pub(super) struct Feed {
     known: Option<BTreeMap<Uid, PodFacts>>,
     sent: BTreeMap<Uid, PodFacts>,
+    /// Limits of local storage, as they are known and as they were sent.
+    limits: BTreeMap<Uid, Vec<StorageLimit>>,
+    sent_limits: BTreeMap<Uid, Vec<StorageLimit>>,
     /// The core knows that all is sent once more: it may know pods of an earlier process that have gone since.
     has_begun: bool,
-    /// No longer than what is known and what was sent together, and two more.
+    /// No longer than what is known and what was sent together, limits included, and two more.
     next: VecDeque<PodMessage>,
     /// The last reading of each disk, and whether it has to be sent.
     disks: [Option<(DiskReading, bool)>; DiskRole::ALL.len()],
@@ -62,6 +66,7 @@ impl Feed {
     /// A new core was sent nothing yet.
     pub(super) fn begin(&mut self) {
         self.sent.clear();
+        self.sent_limits.clear();
         self.has_begun = false;
         self.removed = None;
         self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
@@ -81,20 +86,27 @@ impl Feed {
     }
 
     /// This is all that is known now.
-    pub(super) fn learn(&mut self, pods: BTreeMap<Uid, PodFacts>) {
+    pub(super) fn learn(&mut self, pods: BTreeMap<Uid, PodFacts>, limits: BTreeMap<Uid, Vec<StorageLimit>>) {
         self.known = Some(pods);
+        self.limits = limits;
         self.plan();
     }
 
     fn plan(&mut self) {
-        let Self { known, sent, has_begun, next, disks: _, removed: _ } = self;
+        let Self { known, sent, limits, sent_limits, has_begun, next, disks: _, removed: _ } = self;
         next.clear();
         // What was never read is not sent as nothing.
         let Some(known) = known else { return };
         next.extend((!*has_begun).then_some(PodMessage::Begin));
         next.extend(sent.keys().filter(|uid| !known.contains_key(uid)).map(|uid| PodMessage::Gone(*uid)));
-        let changed = known.values().filter(|facts| sent.get(&facts.uid) != Some(facts));
-        next.extend(changed.map(|facts| PodMessage::Pod(*facts)));
+        let of = |limits: &BTreeMap<Uid, Vec<StorageLimit>>, uid| limits.get(&uid).cloned().unwrap_or_default();
+        for facts in known.values() {
+            let limits = of(limits, facts.uid);
+            if sent.get(&facts.uid) != Some(facts) || of(sent_limits, facts.uid) != limits {
+                next.push_back(PodMessage::Pod(*facts));
+                next.extend(limits.into_iter().map(PodMessage::Limit));
+            }
+        }
         next.push_back(PodMessage::Complete);
     }
 
@@ -120,8 +132,15 @@ impl Feed {
         self.next.pop_front();
         match message {
             PodMessage::Begin => self.has_begun = true,
-            PodMessage::Pod(facts) => drop(self.sent.insert(facts.uid, facts)),
-            PodMessage::Gone(uid) => drop(self.sent.remove(&uid)),
+            PodMessage::Pod(facts) => {
+                self.sent.insert(facts.uid, facts);
+                self.sent_limits.remove(&facts.uid);
+            }
+            PodMessage::Limit(limit) => self.sent_limits.entry(limit.uid).or_default().push(limit),
+            PodMessage::Gone(uid) => {
+                self.sent.remove(&uid);
+                self.sent_limits.remove(&uid);
+            }
             PodMessage::Complete => {}
         }
         Ok(())
@@ -131,7 +150,7 @@ impl Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_inventory::Room;
+    use plimsoll_inventory::{Limited, Room};
     use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
     use plimsoll_units::{Bytes, MonotonicNs};
@@ -171,14 +190,14 @@ mod tests {
             let (core, socket) = connect();
             feed.begin();
             assert_eq!(received(&mut feed, &core, &socket).await, [], "nothing was read yet");
-            feed.learn(pods(&[1, 2], 0));
+            feed.learn(pods(&[1, 2], 0), BTreeMap::new());
             assert_eq!(
                 received(&mut feed, &core, &socket).await,
                 [begin.clone(), of(&[1, 2], 0), complete.clone()].concat()
             );
             let mut changed = pods(&[2], 5);
             changed.extend(pods(&[3], 0));
-            feed.learn(changed);
+            feed.learn(changed, BTreeMap::new());
             let gone = vec![PodMessage::Gone(Uid(1))];
             let expected = [gone, of(&[2], 5), of(&[3], 0), complete.clone()].concat();
             assert_eq!(received(&mut feed, &core, &socket).await, expected);
@@ -187,9 +206,16 @@ mod tests {
             // What is learned meanwhile does not begin it once more.
             feed.send_next(Some(&core)).await.expect("it runs");
             feed.send_next(Some(&core)).await.expect("it runs");
-            feed.learn(pods(&[2, 4], 5));
-            let expected = [begin, of(&[2], 5), of(&[4], 5), complete].concat();
+            let limit = StorageLimit { uid: Uid(4), on: Limited::Volume(1), bytes: Bytes(3) };
+            feed.learn(pods(&[2, 4], 5), BTreeMap::from([(Uid(4), vec![limit])]));
+            let expected = [begin, of(&[2, 4], 5), vec![PodMessage::Limit(limit)], complete.clone()].concat();
             assert_eq!(received(&mut feed, &core, &socket).await, expected);
+            feed.learn(pods(&[2, 4], 5), BTreeMap::new());
+            assert_eq!(
+                received(&mut feed, &core, &socket).await,
+                [of(&[4], 5), complete].concat(),
+                "no limit any more"
+            );
             drop(socket);
             feed.begin();
             feed.send_next(Some(&core)).await.expect_err("it has ended");

@@ -100,7 +100,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     }
     if sources.is_some() {
         tracing::info!(
-            "where a disk is short, what is dead or unused is removed by order of the core; nothing is evicted"
+            "where a disk is short, what is dead or unused is removed by order of the core; by these figures alone no \
+             pod is evicted"
         );
     }
     program::let_go_of_start();
@@ -166,7 +167,7 @@ async fn serve(
             }
             _ = tick.tick(), if file.is_some() => {
                 if let Some(listed) = file.as_mut().and_then(PodFile::read_changed) {
-                    feed.learn(listed.pods);
+                    feed.learn(listed.pods, listed.limits);
                     names.learn_of_file(listed.names);
                     removal.learn(listed.ended);
                 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail, ensure};
-use plimsoll_inventory::{MOST_PODS, PodFacts};
+use plimsoll_inventory::{Limited, MOST_PODS, PodFacts, StorageLimit, name_number};
 use plimsoll_node::clock::monotonic;
 use plimsoll_pods::{Pod, ReadError, pods_of};
 use plimsoll_policy::Uid;
@@ -139,6 +139,8 @@ impl PodFile {
 pub(crate) struct Listed {
     /// Of each that has not ended, by the UID of its cgroup.
     pub(crate) pods: BTreeMap<Uid, PodFacts>,
+    /// Their limits of local storage.
+    pub(crate) limits: BTreeMap<Uid, Vec<StorageLimit>>,
     /// What each of these is called.
     pub(crate) names: Named,
     /// How many cannot be read. They are left out, so that nothing is known of them and they are protected: the author of
@@ -159,7 +161,7 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
         (monotonic(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     let mut listed = Listed::default();
     for read in pods_of(bytes)? {
-        let Listed { pods, names, unread, first_error, ended } = &mut listed;
+        let Listed { pods, limits, names, unread, first_error, ended } = &mut listed;
         let pod = match read {
             Ok(pod) if pod.has_ended => {
                 // A mirror names a pod that it is not.
@@ -192,6 +194,7 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
         let known = pods.get(&facts.uid);
         if known.is_none_or(|known| weight(&facts) > weight(known)) {
             names.insert(facts.uid, pod_names(facts.uid, &pod));
+            limits.insert(facts.uid, storage_limits(facts.uid, &pod));
             pods.insert(facts.uid, facts);
         }
         ensure_room(pods.len() + *unread)?;
@@ -207,18 +210,29 @@ fn ensure_room(count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The limits of a pod's volumes and containers.
+fn storage_limits(uid: Uid, pod: &Pod) -> Vec<StorageLimit> {
+    let number = |name: &str| name_number(name.as_bytes());
+    let volumes = pod.volume_limits().map(|(name, bytes)| (Limited::Volume(number(name)), bytes));
+    let containers = pod.container_limits().map(|(name, bytes)| (Limited::Container(number(name)), bytes));
+    volumes.chain(containers).map(|(on, bytes)| StorageLimit { uid, on, bytes }).collect()
+}
+
 /// Anyone who makes a pod writes its annotations, and what a kubelet corrects of them in its own memory
 /// (`kubernetes.io/config.source`; `applyDefaults`, pkg/kubelet/config/common.go) an API server still prints as it was
 /// written. So they make no pod critical by themselves. A mirror is believed as far as it names what has the UID of a
 /// static pod, a hash without dashes: it does not run, and can protect only that.
 fn facts(pod: &Pod) -> PodFacts {
     let static_uid = static_uid(pod);
+    let (storage_request, storage_limit) = pod.storage();
     let by_priority = PodSpec { priority: Some(pod.facts.priority), ..PodSpec::default() }.critical();
     PodFacts {
         uid: cgroup_uid(pod),
         priority: pod.facts.priority,
         critical: static_uid.map(|_| Critical::Mirror).or(by_priority),
         memory_request: pod.memory_request(),
+        storage_request,
+        storage_limit,
         grace_seconds: pod.facts.grace_seconds.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)),
         daemon_set: pod.daemon_set.as_ref().map(|owner| owner.uid),
         started: None,
@@ -255,6 +269,7 @@ pub(crate) fn names_of(bytes: &[u8]) -> HashMap<Uid, String> {
 /// What one pod and its containers are called.
 fn pod_names(uid: Uid, pod: &Pod) -> PodNames {
     let mut names = PodNames::new(uid, &pod.namespace, &pod.name);
+    pod.volume_limits().for_each(|(volume, _)| names.add_volume(volume));
     for container in pod.spec.containers.iter().chain(&pod.spec.init_containers) {
         container.id.iter().for_each(|id| names.add_container(id, &container.name));
     }
@@ -317,6 +332,23 @@ mod tests {
         let begin = "1: items[0].spec.containers[0].resources.requests.memory: pod a: expected a quantity";
         assert!(error.starts_with(begin), "{error}");
         assert_eq!((listed.pods.into_keys().collect(), listed.unread), (vec![Uid::of("2")], 2));
+    }
+
+    #[test]
+    fn a_pod_has_its_requests_and_limits_of_local_storage() {
+        let text = r#"{"items": [{"metadata": {"name": "a", "uid": "1"}, "spec": {"containers": [{"name": "c", "resources":
+            {"requests": {"ephemeral-storage": "3Mi"}, "limits": {"ephemeral-storage": "5Mi"}}}],
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "7Mi"}}, {"name": "w", "emptyDir": {}}]}}]}"#;
+        let listed = facts_of(text.as_bytes(), &mut HashMap::new()).expect("it is in order");
+        let uid = Uid::of("1");
+        let PodFacts { storage_request, storage_limit, .. } = listed.pods[&uid];
+        assert_eq!((storage_request, storage_limit), (Bytes::mib(3), Some(Bytes::mib(5))));
+        let limit = |on, mib| StorageLimit { uid, on, bytes: Bytes::mib(mib) };
+        let expected = [limit(Limited::Volume(name_number(b"v")), 7), limit(Limited::Container(name_number(b"c")), 5)];
+        assert_eq!(listed.limits[&uid], expected);
+        let mut names = PodNames::new(uid, "", "a");
+        names.add_volume("v");
+        assert_eq!(listed.names[&uid], names, "those with limits are named");
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn the_unit_is_always_started_again_after_a_pause_that_grows() {
 fn the_unit_allows_the_end_the_time_that_it_may_take() {
     let [time] = values("TimeoutStopSec")[..] else { panic!("one time to stop") };
     let seconds = time.strip_suffix('s').and_then(|seconds| seconds.parse().ok()).expect("in seconds");
-    let most = CORE_GRACE + SERVICES_GRACE + REPORTER_GRACE + LAST_LINES;
+    let most = CORE_GRACE + scanner::GRACE + SERVICES_GRACE + REPORTER_GRACE + LAST_LINES;
     assert!(most < Duration::from_secs(seconds), "systemd kills it after {seconds} s, and it may take {most:?}");
 }
 

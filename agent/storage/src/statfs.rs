@@ -5,6 +5,7 @@ use plimsoll_policy::kubelet::FsStats;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatFs, StatxFlags, fstatfs, openat, statx};
 use rustix::io::Errno;
 use std::fmt;
+use std::path::Path;
 
 /// `TMPFS_MAGIC` (linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -38,6 +39,13 @@ pub(crate) fn read(fs: &FileSystem) -> Result<FsStats, Trouble> {
         return Err(Trouble::Moved(device));
     }
     fstatfs(&directory).map(|statfs| Figures::of(&statfs).left()).map_err(Trouble::Failed)
+}
+
+/// What is left on the file system of a directory, whichever that is now. Asks the kernel, which may hang. The time is left
+/// to the caller.
+pub fn left_at(directory: &Path) -> Result<FsStats, Errno> {
+    let directory = openat(CWD, directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    fstatfs(&directory).map(|statfs| Figures::of(&statfs).left())
 }
 
 /// What `statfs(2)` answers, in one integer type for all machines.
@@ -96,7 +104,6 @@ fn number(field: impl TryInto<u64>) -> u64 {
 mod tests {
     use super::*;
     use crate::mounts::Mounts;
-    use std::path::Path;
 
     const FIGURES: Figures = Figures {
         kind: TMPFS_MAGIC,
@@ -137,6 +144,8 @@ mod tests {
         let fs = mounts.file_system(directory.path()).expect("it exists");
         let left = read(&fs).expect("it can be read");
         assert!(left.available <= left.capacity && left.capacity > Some(0), "{left:?}");
+        assert_eq!(left_at(directory.path()).expect("it is there").capacity, left.capacity);
+        assert_eq!(left_at(&directory.path().join("gone")), Err(Errno::NOENT));
         let elsewhere = FileSystem { measured_at: "/proc".into(), ..fs.clone() };
         let proc = mounts.file_system(Path::new("/proc")).expect("it exists").device;
         assert_eq!(read(&elsewhere), Err(Trouble::Moved(proc)));

@@ -62,7 +62,7 @@ fn an_empty_dir_in_memory_is_what_its_tmpfs_says_removed_files_included() {
     let _mounted = Mounted::tmpfs(&volume);
     let part = Part::Volume(VolumeKind::EmptyDir, "data");
     let measure = || match (PodDirectories { kubelet: directory.path(), logs: directory.path() }).measure(POD, part) {
-        Ok(Measure::Done(count)) => count,
+        Ok(Measure::InMemory(count)) => count,
         other => panic!("{other:?}"),
     };
     assert_eq!(measure(), Count { bytes: 0, inodes: 1 });

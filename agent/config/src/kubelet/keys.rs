@@ -28,8 +28,6 @@ pub enum Role {
     Used,
     /// `replay` and `explain`; not `run`, which has cgroups and no pods.
     Offline,
-    /// `replay` alone.
-    Replay,
     /// No decision. It is shown, checked against others, and kept when one form is converted into another.
     Shown,
 }
@@ -98,7 +96,7 @@ const DEAD_CONTAINERS: &str = "it lost its purpose once logs are kept outside of
 
 const CADVISOR: &str = "it is one of cAdvisor's, which the kubelet took by mistake and is to lose";
 
-use Role::{Replay, Shown, Used};
+use Role::{Shown, Used};
 use Shape::{Any, Bool, Duration, List, Map, Number, Switches, Text};
 
 /// All of them. The first twelve are those that decisions use and that Plimsoll's own file may have.
@@ -114,7 +112,7 @@ pub const KEYS: &[Key] = &[
     key("kubeReserved", "kube-reserved", Map('='), Used),
     key("systemReserved", "system-reserved", Map('='), Used),
     key("imageMinimumGCAge", "minimum-image-ttl-duration", Duration, Used).and("2m"),
-    key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Replay).and("true"),
+    key("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, Used).and("true"),
     // Checked against others.
     key("failSwapOn", "fail-swap-on", Bool, Shown).and("true"),
     key("kernelMemcgNotification", "kernel-memcg-notification", Bool, Shown).and("false"),
@@ -360,8 +358,7 @@ mod tests {
             assert!(key.in_file || key.flag.is_some(), "{} can be set nowhere", key.name);
             assert!(key.in_file || key.role == Role::Shown, "{} could not be converted", key.name);
         }
-        assert!(KEYS[..11].iter().all(|key| key.role == Role::Used));
-        assert_eq!((KEYS[11].name, KEYS[11].role), ("localStorageCapacityIsolation", Role::Replay));
+        assert!(KEYS[..12].iter().all(|key| key.role == Role::Used));
         assert!(KEYS.iter().enumerate().all(|(at, key)| key.is_own() == (at < 12)));
     }
 }

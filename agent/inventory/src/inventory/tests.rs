@@ -44,7 +44,7 @@ impl Sent {
             match update {
                 Update::Workload(_, facts) => names.push(String::from_utf8_lossy(facts.handle.path()).into_owned()),
                 Update::Gone(_) => gone += 1,
-                Update::Mark(..) | Update::Slice(..) => {}
+                Update::Mark(..) | Update::Slice(..) | Update::Storage(..) => {}
             }
         }
         names.sort_unstable();
@@ -487,4 +487,44 @@ fn a_protection_of_an_earlier_process_holds_whatever_is_said_and_a_new_pod_is_be
     };
     assert_eq!((protected(critical), protected(other)), (Some(Some(Why::Critical)), Some(None)));
     assert_eq!(sent.written, [], "it is written already");
+}
+
+#[test]
+fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
+    use crate::{Limited, PartUsage, StoragePart};
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    cgroup(tree.path(), POD, 100);
+    let mut inventory = inventory_of_pods(tree.path());
+    let (mut sent, mut table) = (Sent::default(), Table::with_slots(9));
+    let facts = facts_of_pod();
+    let uid = facts.uid;
+    let part = |bytes| {
+        let (begun, ended) = (MonotonicNs(1), MonotonicNs(2));
+        let part = StoragePart::Volume { name: 7, is_local: true };
+        StorageMessage::Part(PartUsage { uid, part, used: Some((bytes, 1)), begun, ended })
+    };
+    let limit = StorageLimit { uid, on: Limited::Volume(7), bytes: Bytes(5) };
+    let mut take = |sent: &mut Sent| {
+        sent.updates.drain(..).for_each(|update| drop(table.take(update)));
+        let (mut rows, now) = (Vec::with_capacity(9), MonotonicNs(9));
+        let disbelieved = table.observe_storage(100, now, &mut rows);
+        let of = |row: &plimsoll_policy::Workload<'_>| {
+            (row.facts.stats.and_then(|stats| stats.ephemeral_storage), row.facts.volumes[0].size_limit.is_some())
+        };
+        (rows.first().map(of), disbelieved)
+    };
+    inventory.discover(&mut sent);
+    inventory.learn_storage([part(60), StorageMessage::Measured(uid)].into_iter(), &mut sent);
+    assert_eq!(take(&mut sent), (None, 0), "nothing is known of the pod yet");
+    inventory.learn([PodMessage::Pod(facts), PodMessage::Complete].into_iter(), &mut sent);
+    assert_eq!(take(&mut sent), (Some((Some(60), false)), 0));
+    inventory.learn([PodMessage::Limit(limit)].into_iter(), &mut sent);
+    assert_eq!(take(&mut sent), (Some((Some(60), true)), 0), "a limit that comes later counts");
+    inventory.learn_storage([part(101), StorageMessage::Measured(uid)].into_iter(), &mut sent);
+    let held = Arc::downgrade(&inventory.replaced[0]);
+    assert_eq!(take(&mut sent), (None, 1), "no more than 100 bytes are in use");
+    assert_eq!(held.strong_count(), 1, "the table has let go of it");
+    inventory.learn([PodMessage::Gone(uid)].into_iter(), &mut sent);
+    assert_eq!(take(&mut sent), (None, 0));
+    assert_eq!(held.strong_count(), 0, "it is freed here");
 }

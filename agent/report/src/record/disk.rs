@@ -1,15 +1,15 @@
-//! Disks: their thresholds, the condition that follows, and what is removed for them.
+//! Disks: their thresholds, the condition that follows, what is removed for them, and pods that are evicted.
 
 use core::time::Duration;
-use plimsoll_inventory::RemovalResult;
+use plimsoll_inventory::{Limited, RemovalResult};
 use plimsoll_policy::ThresholdStatus;
-use plimsoll_policy::kubelet::{Reclaim, Signal};
+use plimsoll_policy::kubelet::{Amount, Reclaim, Signal};
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 /// Sent by the watching thread when something has changed, and from time to time while a disk is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DiskRecord {
+pub enum DiskRecord<'a> {
     /// A threshold that is crossed, or was until now.
     Threshold {
         /// What it is on.
@@ -51,6 +51,44 @@ pub enum DiskRecord {
         took: Duration,
         /// As the one before, it removed nothing.
         is_repeated: bool,
+    },
+    /// A pod is evicted for a disk, or for a limit of its own.
+    Victim {
+        /// The number that its kill is reported with.
+        plan: u64,
+        /// The pod's cgroup.
+        path: &'a [u8],
+        /// Why.
+        cause: DiskCause,
+        /// What of its local storage was measured.
+        used: Option<Bytes>,
+        /// What of it the pod requests.
+        request: Bytes,
+        /// It is reported only, not carried out.
+        shadow: bool,
+        /// When that was decided.
+        at: MonotonicNs,
+    },
+}
+
+/// Why a pod is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DiskCause {
+    /// A threshold, on the core's own figure.
+    Threshold {
+        /// What it is on.
+        signal: Signal,
+        /// What was left.
+        available: Amount,
+        /// Where it is.
+        threshold: Amount,
+    },
+    /// A limit of the pod's own.
+    Limit {
+        /// What it is on; absent for the pod as a whole.
+        on: Option<Limited>,
+        /// The limit.
+        limit: Amount,
     },
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use plimsoll_inventory::{
-    DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, RemovalOrder, RemovalResult, Sink,
+    DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, RemovalOrder, RemovalResult, Sink, StorageMessage,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -48,6 +48,28 @@ pub(super) fn learn(
     Some((disks, removed))
 }
 
+/// Takes what the scanner sends into an inventory, as [`learn`] does. False: there was no message.
+pub(super) fn learn_storage(scanner: &mut Option<PodSocket>, inventory: &mut Inventory, sink: &mut impl Sink) -> bool {
+    let Some(socket) = scanner else { return false };
+    let (mut messages, mut malformed) = (Vec::new(), 0);
+    let is_over = socket.each(|bytes| match StorageMessage::decode(bytes) {
+        Some(message) => messages.push(message),
+        None => malformed += 1,
+    });
+    if malformed > 0 {
+        sink.trouble("figures", Some("figures of the scanner that cannot be read are left out".to_owned()));
+    }
+    let is_any = is_over || malformed > 0 || !messages.is_empty();
+    inventory.learn_storage(messages.into_iter(), sink);
+    if is_over {
+        *scanner = None;
+        let why = "the way from the scanner is closed: until the core is started again, no pod is evicted for what it \
+                   takes of disks";
+        sink.trouble("way from the scanner", Some(why.to_owned()));
+    }
+    is_any
+}
+
 /// What was there.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Received {
@@ -81,27 +103,30 @@ impl PodSocket {
     /// Takes the next messages, without waiting for any.
     fn receive(&self) -> Received {
         let mut received = Received::default();
+        received.is_over = self.each(|bytes| match Message::decode(bytes) {
+            Some(Message::Pod(message)) => received.messages.push(message),
+            Some(Message::Disk(reading)) => received.disks[reading.role as usize] = Some(reading),
+            Some(Message::Removed(result)) => received.removed = Some(result),
+            None => received.malformed += 1,
+        });
+        received
+    }
+
+    /// Hands each of the next messages on, without waiting for any. Gives whether there will be no more.
+    fn each(&self, mut take: impl FnMut(&[u8])) -> bool {
         // What is longer than a message is seen to be.
         let mut buffer = [0; MESSAGE + 1];
         for _ in 0..BATCH {
             match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
                 // A message may be empty, too.
-                Ok((0, _)) if self.is_closed() => received.is_over = true,
-                Ok((length, _)) => match Message::decode(&buffer[..length]) {
-                    Some(Message::Pod(message)) => received.messages.push(message),
-                    Some(Message::Disk(reading)) => received.disks[reading.role as usize] = Some(reading),
-                    Some(Message::Removed(result)) => received.removed = Some(result),
-                    None => received.malformed += 1,
-                },
+                Ok((0, _)) if self.is_closed() => return true,
+                Ok((length, _)) => take(&buffer[..length]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(_) => received.is_over = true,
-            }
-            if received.is_over {
-                break;
+                Err(_) => return true,
             }
         }
-        received
+        false
     }
 }
 

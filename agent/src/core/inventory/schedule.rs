@@ -92,6 +92,8 @@ pub(super) struct Schedule {
     pub(super) figures: Duty,
     /// Looking at those that exceeded a limit.
     pub(super) looks: Duty,
+    /// Taking in what pods take of disks.
+    pub(super) storage: Duty,
     /// Reading what the inventory leaves out and costs.
     pub(super) coverage: Duty,
     /// Reporting that the core lives, and reading what rarely changes.
@@ -121,6 +123,7 @@ impl Schedule {
             pods: Duty::new(now, Duration::MAX),
             figures: Duty::new(now, Duration::MAX),
             looks: Duty::new(now, Duration::MAX),
+            storage: Duty::new(now, Duration::MAX),
             coverage: Duty::new(now, Duration::ZERO),
             beat: Duty::new(now, PACE),
             moved: Duty::new(now, Duration::MAX),

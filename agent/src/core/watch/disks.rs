@@ -2,7 +2,8 @@
 //!
 //! The figures are not trusted further than for the condition, and for orders to remove what is dead or unused. So they
 //! have a turn of their own, by the same engine: with a state of its own, and over no workload. Whatever is sent, no decision
-//! on memory follows from it or waits for it, and nothing is evicted.
+//! on memory follows from it or waits for it, and nothing is evicted. Evictions are decided by the core's own figures
+//! ([`super::disk_victims`]), and wait for what is removed.
 
 mod removal;
 
@@ -145,6 +146,22 @@ impl Disks {
         self.layout = reading.layout;
         self.readings[reading.role as usize] = Some(DiskReading { at: reading.at.min(now), ..reading });
         self.due = Some(now);
+    }
+
+    /// The same without a threshold to hold it against.
+    #[cfg(test)]
+    pub(super) fn believe(&mut self, reading: DiskReading) {
+        self.readings[reading.role as usize] = Some(reading);
+    }
+
+    /// What was said last of each disk.
+    pub(super) const fn said(&self) -> &[Option<DiskReading>; DiskRole::ALL.len()] {
+        &self.readings
+    }
+
+    /// Whether a figure of then may lack what is removed by order: no pod is evicted by such a one.
+    pub(super) fn frees(&self, taken: MonotonicNs) -> bool {
+        self.removal.frees(taken)
     }
 
     /// A figure that is not too old.

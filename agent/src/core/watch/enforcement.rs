@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_act::{
     Begun, BrakeEvent, Brakes, Done, Job, Journal as _, KillEvent, KillRefused, Kills, LATE, Reclaimed, Worker, Workers,
 };
-use plimsoll_inventory::{Observed, Termination};
+use plimsoll_inventory::Termination;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::kubelet::AT_ONCE_SECONDS;
@@ -327,14 +327,7 @@ impl Watch {
         }
         for index in 0..self.engine.plan.actions.len() {
             let outcome = match self.engine.plan.actions[index] {
-                Action::Evict { workload, grace_seconds, .. } => {
-                    // A second is what the kubelet gives where there is no time.
-                    let grace = match u64::try_from(grace_seconds) {
-                        Ok(seconds) if grace_seconds > AT_ONCE_SECONDS => Duration::from_secs(seconds),
-                        Ok(_) | Err(_) => Duration::ZERO,
-                    };
-                    self.evict(workload, grace, now)
-                }
+                Action::Evict { workload, grace_seconds, .. } => self.evict(workload, grace_of(grace_seconds), now),
                 // The limit of victims counted it when it was asked to end.
                 Action::EscalateToKill { workload, .. } => self.evict(workload, Duration::ZERO, now),
                 Action::Reclaim(order) => {
@@ -356,7 +349,7 @@ impl Watch {
         // Page cache matters to decisions on memory alone.
         let is_about_memory = self.engine.is_about_memory();
         if is_about_memory && !self.has_new_figures(&handle, now)
-            || !grace.is_zero() && self.terminate(&workload, grace, now)
+            || !grace.is_zero() && self.terminate(workload.key, workload.working_set(), grace, now)
         {
             return KillOutcome::No;
         }
@@ -379,16 +372,16 @@ impl Watch {
     }
 
     /// Requests that a workload ends by itself. False: the worker takes no job.
-    fn terminate(&mut self, observed: &Observed, grace: Duration, now: MonotonicNs) -> bool {
-        let Some(workload) = self.workloads.table.get(observed.key) else { return false };
+    pub(super) fn terminate(&mut self, key: Key, usage: Option<Bytes>, grace: Duration, now: MonotonicNs) -> bool {
+        let Some(workload) = self.workloads.table.get(key) else { return false };
         let handle = Arc::clone(&workload.facts.handle);
         let Some(enforcer) = &mut self.enforcement.enforcer else { return false };
         if enforcer.workers.kill.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
             return false;
         }
         let asked = Termination::Asked(now.after(grace), self.engine.number);
-        self.workloads.table.set_termination(observed.key.id, asked);
-        self.report_kill(self.engine.number, &handle, observed.working_set(), now, Killed::Asked(grace));
+        self.workloads.table.set_termination(key.id, asked);
+        self.report_kill(self.engine.number, &handle, usage, now, Killed::Asked(grace));
         true
     }
 
@@ -451,6 +444,14 @@ impl Watch {
         what: Killed,
     ) {
         self.reporting.send(EnforcementRecord::Kill { plan, path: fitting(handle.path()), usage, at, what });
+    }
+}
+
+/// The time for an orderly end. A second is what the kubelet gives where there is no time.
+pub(super) fn grace_of(seconds: i64) -> Duration {
+    match u64::try_from(seconds) {
+        Ok(long) if seconds > AT_ONCE_SECONDS => Duration::from_secs(long),
+        Ok(_) | Err(_) => Duration::ZERO,
     }
 }
 

@@ -113,6 +113,7 @@ impl Scene {
             reporting: Reporting::new(queue, true),
             walking: Walking::new(true),
             disks: Disks::new(Policy::default()),
+            disk_victims: None,
         };
         let mut scene = Self {
             watch: Watch::new(parts, policy, None),

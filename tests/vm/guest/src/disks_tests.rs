@@ -1,14 +1,18 @@
-//! Disks of a node: a file system of its own as the kubelet's directory, filled and freed.
+//! Disks of a node: a file system of its own as the kubelet's directory, filled and freed, by pods and by others.
 
 use crate::agent::tail;
 use crate::machine::wait_for;
-use crate::scene::{MIB, PATIENCE, Scene};
+use crate::pods_tests::{FACTS, Pod, write_facts};
+use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use anyhow::{Context as _, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Signal, kill_process};
+use serde_json::json;
 use std::ffi::CStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Child;
 use std::time::Duration;
 
 /// The kubelet's directory.
@@ -125,7 +129,10 @@ pub(crate) fn pressure() -> Result<()> {
     let killed = scene.agent.killed();
     ensure!(killed == 0, "{killed} workloads were evicted: {}", scene.agent.text());
     ensure!(
-        scene.agent.text().contains("what is dead or unused is removed by order of the core; nothing is evicted"),
+        scene
+            .agent
+            .text()
+            .contains("what is dead or unused is removed by order of the core; by these figures alone no pod"),
         "the log does not say so"
     );
     let services = scene.agent.part("services")?;
@@ -233,6 +240,98 @@ pub(crate) fn periods_outlive_the_core() -> Result<()> {
     ensure!((period - slack..period + 2 * slack).contains(&took), "the condition lasted for {took} ns: {said:?}");
     ensure!(scene.agent.killed() == 0, "workloads were evicted: {}", scene.agent.text());
     scene.end()?;
+    drop(disk);
+    Ok(())
+}
+
+/// A pod with a volume that only root may enter, and a process in it.
+struct WithVolume {
+    pod: Pod,
+    child: Child,
+}
+
+impl WithVolume {
+    /// `limit`: that of the volume, if it has one.
+    fn create(number: u8, priority: i32, limit: Option<&str>) -> Result<Self> {
+        let mut pod = Pod::create("besteffort", number, priority, &json!({}))?;
+        let empty_dir = limit.map_or_else(|| json!({}), |limit| json!({"sizeLimit": limit}));
+        pod.facts["spec"]["volumes"] = json!([{"name": "data", "emptyDir": empty_dir}]);
+        let child = pod.holds(1)?;
+        let with_volume = Self { pod, child };
+        let volume = with_volume.volume()?;
+        fs::create_dir_all(&volume)?;
+        fs::set_permissions(&volume, fs::Permissions::from_mode(0o700))?;
+        Ok(with_volume)
+    }
+
+    fn volume(&self) -> Result<std::path::PathBuf> {
+        let uid = self.pod.facts["metadata"]["uid"].as_str().context("it has a UID")?;
+        Ok(Path::new(ROOT).join("pods").join(uid).join("volumes/kubernetes.io~empty-dir/data"))
+    }
+
+    fn fill(&self, mib: u64) -> Result<()> {
+        Ok(fs::write(self.volume()?.join("file"), vec![1; usize::try_from(mib * MIB)?])?)
+    }
+
+    /// Waits until its process is killed, with this message.
+    fn await_eviction(&mut self, scene: &Scene, message: &str) -> Result<()> {
+        let mut ended = None;
+        wait_for("the pod is evicted", 2 * PATIENCE, || {
+            ended = self.child.try_wait()?;
+            Ok(ended.is_some())
+        })
+        .with_context(|| format!("expected {message}; the log ends with: {}", tail(&scene.agent.text())))?;
+        ensure!(ended.is_some_and(was_killed), "it ended by itself: {ended:?}");
+        wait_for(message, PATIENCE, || Ok(scene.agent.text().contains(message)))
+            .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))
+    }
+
+    fn lives(&mut self, scene: &Scene) -> Result<()> {
+        let ended = self.child.try_wait()?;
+        ensure!(ended.is_none(), "a bystander ended: {ended:?}: {}", tail(&scene.agent.text()));
+        Ok(())
+    }
+}
+
+/// A pod that fills its volume beyond its limit is evicted with the kubelet's message, and so is the one that fills the
+/// disk; nothing happens to others, and to one that is critical.
+pub(crate) fn local_storage() -> Result<()> {
+    fs::create_dir_all(ROOT)?;
+    let disk = Mounted::of(c"size=48M")?;
+    let mut over = WithVolume::create(31, 0, Some("8Mi"))?;
+    let mut large = WithVolume::create(32, 0, None)?;
+    let mut bystander = WithVolume::create(33, 0, Some("8Mi"))?;
+    let mut critical = WithVolume::create(34, 2_000_001_000, Some("1Mi"))?;
+    let all: Vec<_> = [&over, &large, &bystander, &critical].iter().map(|it| it.pod.facts.clone()).collect();
+    write_facts(FACTS, &json!({"items": all}).to_string())?;
+    let mut scene = Scene::set_with(ROOM, |settings| {
+        settings.node_disk = Some((Some(ROOT.into()), THRESHOLD * MIB));
+        settings.pod_facts = Some(FACTS.into());
+    })?;
+    bystander.fill(7)?;
+    critical.fill(2)?;
+    over.fill(9)?;
+    over.await_eviction(&scene, "Usage of EmptyDir volume \\\"data\\\" exceeds the limit \\\"8Mi\\\".")?;
+    bystander.lives(&scene)?;
+    large.fill(20)?;
+    let low = "The node was low on resource: ephemeral-storage. Threshold quantity: 16Mi, available: ";
+    large.await_eviction(&scene, low)?;
+    await_metric(&scene, "plimsoll_disk_evictions_total{eviction_signal=\"emptydirfs.limit\"} 1")?;
+    bystander.lives(&scene)?;
+    critical.lives(&scene)?;
+    scene.check()?;
+    let status = fs::read_to_string(format!("/proc/{}/status", scene.agent.part("scanner")?))?;
+    for expected in ["Uid:\t65524\t65524\t65524\t65524", "CapPrm:\t0000000000000004", "Seccomp:\t2", "Threads:\t1"] {
+        ensure!(status.contains(expected), "the scanner has no {expected:?}: {status}");
+    }
+    // It is started again, and measures again.
+    kill_process(scene.agent.process("scanner")?, Signal::KILL)?;
+    wait_for("the scanner runs again", PATIENCE, || Ok(scene.agent.process("scanner").is_ok()))?;
+    bystander.fill(9)?;
+    bystander.await_eviction(&scene, "(pod test/pod-33)")?;
+    scene.end()?;
+    critical.child.kill()?;
+    critical.child.wait()?;
     drop(disk);
     Ok(())
 }

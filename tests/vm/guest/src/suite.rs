@@ -172,6 +172,7 @@ const TESTS: &[Test] = &[
     test("pods-of-crio-end-by-their-containers", pods_tests::end_by_their_containers, 300, &[]),
     test("disk-pressure-is-reported", disks_tests::pressure, 300, &[]),
     test("periods-outlive-the-core", disks_tests::periods_outlive_the_core, 400, &[]),
+    test("pods-are-evicted-for-what-they-take-of-disks", disks_tests::local_storage, 300, &[]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("kill-switch-stops-every-action", kill_switch_tests::thrown_and_taken_back, 240, &[]),
     test("costs-little-at-rest", scenarios_at_rest::at_rest, 400, &[]),

@@ -17,6 +17,8 @@ use crate::record::DiskRecord;
 const LASTS: Duration = Duration::from_mins(1);
 /// A result is waited for so long: one removal may take two minutes (`Limits::change` in agent/cri).
 const WAIT: Duration = Duration::from_secs(60 + 120 + 10);
+/// A figure of the disk shows what was removed, and that more is to be removed, so long after a result.
+const SETTLES: Duration = Duration::from_secs(5);
 /// The longest pause after an order that removed nothing.
 const PAUSE_MOST: Duration = Duration::from_mins(5);
 
@@ -94,6 +96,8 @@ pub(super) struct Removal {
     number: u64,
     under_way: Option<UnderWay>,
     ended: Option<Reclaimed>,
+    /// When the last result came that something was removed.
+    freed: Option<MonotonicNs>,
     containers: Pause,
     images: Pause,
     /// How many images are left, as the last result has it.
@@ -109,6 +113,12 @@ impl Removal {
     /// The policy's last reclaim that has ended.
     pub(super) const fn ended(&self) -> Option<Reclaimed> {
         self.ended
+    }
+
+    /// Whether a figure of then may lack what is removed: an order is under way, or one has removed something since, or not
+    /// long before.
+    pub(super) fn frees(&self, taken: MonotonicNs) -> bool {
+        self.under_way.is_some() || self.freed.is_some_and(|freed| taken < freed.after(SETTLES))
     }
 
     /// As many images as may be removed, as far as that is known. What the last order left counts until its pause is over.
@@ -138,7 +148,7 @@ impl Removal {
         reclaim: u64,
         wanted: Option<Wanted>,
         now: MonotonicNs,
-    ) -> Option<(DiskRecord, Option<RemovalOrder>)> {
+    ) -> Option<(DiskRecord<'static>, Option<RemovalOrder>)> {
         if let Some(under_way) = &mut self.under_way {
             under_way.reclaim = reclaim;
             return None;
@@ -167,10 +177,13 @@ impl Removal {
     }
 
     /// Takes a result in, and gives what is reported of it; nothing of one that is not of the order under way.
-    pub(super) fn learn(&mut self, result: RemovalResult, now: MonotonicNs) -> Option<DiskRecord> {
+    pub(super) fn learn(&mut self, result: RemovalResult, now: MonotonicNs) -> Option<DiskRecord<'static>> {
         let under_way = self.under_way.filter(|under_way| under_way.order.number == result.number)?;
         self.under_way = None;
         self.end(under_way.reclaim, now);
+        if !result.is_nothing() {
+            self.freed = Some(now);
+        }
         let RemovalOrder { what, .. } = under_way.order;
         let least = self.pause;
         if what.containers {
@@ -190,7 +203,7 @@ impl Removal {
     }
 
     /// Ends an order whose result does not come, and gives what is reported of that.
-    pub(super) fn expire(&mut self, now: MonotonicNs) -> Option<DiskRecord> {
+    pub(super) fn expire(&mut self, now: MonotonicNs) -> Option<DiskRecord<'static>> {
         let under_way = self.under_way.filter(|under_way| now.since(under_way.since) >= WAIT)?;
         self.learn(RemovalResult::failed(under_way.order.number, RemovalError::Unanswered), now)
     }

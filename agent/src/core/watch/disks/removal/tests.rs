@@ -37,7 +37,7 @@ impl Node {
     }
 
     /// Another second, with or without a new figure. Gives the order that was sent, and what was recorded.
-    fn turn(&mut self, is_read: bool) -> (Option<RemovalOrder>, Vec<DiskRecord>) {
+    fn turn(&mut self, is_read: bool) -> (Option<RemovalOrder>, Vec<DiskRecord<'static>>) {
         self.now = self.now.after(SECOND);
         if is_read {
             let room = Some(Room { left: self.left, all: 1000 });
@@ -59,10 +59,16 @@ impl Node {
     }
 
     /// What is recorded of removals.
-    fn records(&mut self) -> Vec<DiskRecord> {
+    fn records(&mut self) -> Vec<DiskRecord<'static>> {
         let frames = self.scene.frames();
         let records = frames.iter().filter_map(|frame| match Record::read(frame) {
-            Some(Record::Disk(record @ (DiskRecord::Order { .. } | DiskRecord::Removed { .. }))) => Some(record),
+            // Anew, because the record borrows from its frame.
+            Some(Record::Disk(DiskRecord::Order { number, signal, what, bytes, is_repeated, at })) => {
+                Some(DiskRecord::Order { number, signal, what, bytes, is_repeated, at })
+            }
+            Some(Record::Disk(DiskRecord::Removed { result, took, is_repeated })) => {
+                Some(DiskRecord::Removed { result, took, is_repeated })
+            }
             _ => None,
         });
         records.collect()
@@ -77,17 +83,17 @@ impl Node {
         self.order_within(3).expect("something is removed").0
     }
 
-    fn result(&mut self, result: RemovalResult) -> Vec<DiskRecord> {
+    fn result(&mut self, result: RemovalResult) -> Vec<DiskRecord<'static>> {
         self.disks.removed(result, self.now, &mut self.scene.watch.reporting);
         self.records()
     }
 
     /// The order removed some images or none, and so many are left.
-    fn images(&mut self, order: RemovalOrder, images: u32, unused: u32) -> Vec<DiskRecord> {
+    fn images(&mut self, order: RemovalOrder, images: u32, unused: u32) -> Vec<DiskRecord<'static>> {
         self.result(RemovalResult { number: order.number, images, unused: Some(unused), ..RemovalResult::default() })
     }
 
-    fn nothing(&mut self, order: RemovalOrder) -> Vec<DiskRecord> {
+    fn nothing(&mut self, order: RemovalOrder) -> Vec<DiskRecord<'static>> {
         self.images(order, 0, 0)
     }
 }

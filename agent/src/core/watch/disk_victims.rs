@@ -1,0 +1,267 @@
+//! Pods that are evicted for disks, and for limits of local storage.
+//!
+//! They have a turn of their own, by the same engine with another state, so that no decision on memory waits for it. What is
+//! left on the disk is what this process itself reads; what other processes say of disks decides which disks there are and
+//! no more. What pods take comes from the scanner, and their requests and limits from `services`: neither evicts a pod by
+//! itself that is not above a limit of its own, or a disk that is not short.
+//!
+//! What is dead or unused is removed first: no pod is evicted for a threshold while an order to remove is under way, or by a
+//! figure that may lack what one has freed.
+//!
+//! One pod is evicted at a time. A kill ends what grows and frees what was removed but open; volumes go with the pod, once
+//! the kubelet removes it. So where a disk has not gained by the last victim, the next one waits for long.
+
+use core::time::Duration;
+
+use plimsoll_inventory::{DiskReading, DiskRole, Limited, PodStorage, Table};
+use plimsoll_policy::kubelet::{Amount, DiskLayout, FsStats, Limit, NodeStats, Readings, Signal};
+use plimsoll_policy::{Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, Why, Workload, decide};
+use plimsoll_units::{Bytes, MonotonicNs};
+
+use super::super::disk_reader::DiskReader;
+use super::Watch;
+use super::enforcement::{KillOutcome, grace_of};
+use super::reporting::is_quiet;
+use super::sampling::stats_time;
+use crate::record::{DiskCause, DiskRecord, HealthRecord, fitting};
+
+/// How often the disk is read and pods are held against their limits: the kubelet's interval.
+const PACE: Duration = Duration::from_secs(10);
+/// While a threshold is crossed.
+const PACE_BELOW: Duration = Duration::from_secs(1);
+/// The least time between two victims.
+const TURN: Duration = Duration::from_secs(10);
+/// The same where the disk has not gained half of what the last victim took.
+const IN_VAIN: Duration = Duration::from_mins(5);
+/// So many pods are decided about at most. Storage for them is locked in memory.
+const MOST_PODS: usize = 1024;
+
+/// What was expected of the last victim.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    signal: Signal,
+    /// So much is to be left.
+    available: Amount,
+    /// Until then no other pod is evicted for it.
+    until: MonotonicNs,
+}
+
+/// What is decided by, in storage made beforehand.
+pub(in crate::core) struct DiskVictims {
+    policy: Policy,
+    state: State,
+    plan: Plan,
+    rows: Vec<Workload<'static>>,
+    reader: DiskReader,
+    /// The last reclaim that a plan asked for. Orders to remove are given by the turn of [`super::disks`], which victims
+    /// wait for, so that each ends here at once.
+    reclaimed: Option<Reclaimed>,
+    due: MonotonicNs,
+    /// No pod is evicted before.
+    next_victim: MonotonicNs,
+    expected: Option<Expected>,
+    /// That figures are not believed was reported.
+    has_complained: bool,
+}
+
+/// What is known of the disks elsewhere.
+#[derive(Clone, Copy, Debug)]
+struct Known<'a> {
+    /// What other processes say of them.
+    said: &'a [Option<DiskReading>; DiskRole::ALL.len()],
+    /// The own figure may lack what is removed by order.
+    frees: bool,
+}
+
+/// A pod to be evicted.
+#[derive(Clone, Copy, Debug)]
+struct Victim {
+    key: Key,
+    cause: DiskCause,
+    grace: Duration,
+    used: Option<u64>,
+    request: Amount,
+}
+
+/// The same storage again, for rows of another time. Rust collects into what it takes from, where both are of one size.
+fn emptied(mut rows: Vec<Workload<'_>>) -> Vec<Workload<'static>> {
+    rows.clear();
+    rows.into_iter().map(|_| Workload::default()).collect()
+}
+
+/// When a figure was read.
+fn taken(own: &FsStats, now: MonotonicNs) -> MonotonicNs {
+    own.time.and_then(|time| u64::try_from(time.0).ok()).map_or(now, MonotonicNs)
+}
+
+/// What was read of nodefs, for another disk that is said to be the same one: as large, with as many inodes.
+fn of_same_disk(own: &FsStats, said: Option<DiskReading>) -> Option<FsStats> {
+    let is_same = |said: &DiskReading| {
+        said.bytes.map(|room| room.all) == own.capacity && said.inodes.map(|room| room.all) == own.inodes
+    };
+    said.filter(is_same).map(|_| *own)
+}
+
+impl DiskVictims {
+    /// `policy`: of thresholds on disks alone, and of limits.
+    pub(in crate::core) fn new(policy: Policy, slots: usize, reader: DiskReader) -> Self {
+        let rows = slots.min(MOST_PODS);
+        Self {
+            state: State::with_capacity(&policy, rows),
+            plan: Plan::with_capacity(&policy, rows, 0),
+            rows: Vec::with_capacity(rows),
+            reader,
+            reclaimed: None,
+            due: MonotonicNs(0),
+            next_victim: MonotonicNs(0),
+            expected: None,
+            has_complained: false,
+            policy,
+        }
+    }
+
+    /// Asks for a reading of the disk when that is due. Gives one that has come.
+    fn read(&mut self, now: MonotonicNs) -> Option<FsStats> {
+        let read = self.reader.answer();
+        if read.is_none() && self.due <= now {
+            self.due = now.after(PACE);
+            self.reader.ask();
+        }
+        read
+    }
+
+    /// Decides by what was read, and gives the pod that is to be evicted, and how many are not decided about because what
+    /// they are said to take cannot be.
+    fn decide(&mut self, table: &Table, own: FsStats, known: Known<'_>, now: MonotonicNs) -> (Option<Victim>, u32) {
+        let [node, image, container] = *known.said;
+        let has_thresholds = self.policy.thresholds.iter().any(|threshold| threshold.amount.is_some());
+        // Which disks there are is decided once.
+        if has_thresholds && node.is_none() {
+            return (None, 0);
+        }
+        let (image_fs, container_fs) = (of_same_disk(&own, image), of_same_disk(&own, container));
+        let layout = match (image, image_fs, container_fs) {
+            (Some(_), None, Some(_)) => DiskLayout::SplitImageFs,
+            (Some(_), None, None) => DiskLayout::DedicatedImageFs,
+            (None, ..) | (_, Some(_), _) => DiskLayout::Single,
+        };
+        let stats = NodeStats { node_fs: Some(own), image_fs, container_fs, ..NodeStats::default() };
+        let in_use = own.capacity.zip(own.available).map_or(0, |(all, left)| all.saturating_sub(left));
+        let mut rows: Vec<Workload<'_>> = core::mem::take(&mut self.rows);
+        let disbelieved = table.observe_storage(in_use, now, &mut rows);
+        let observation = Observation {
+            taken: taken(&own, now),
+            layout: Some(layout),
+            readings: Some(Readings::of(&stats)),
+            dead_containers: Some(0),
+            reclaimed: self.reclaimed,
+            workloads: &rows,
+            ..Observation::default()
+        };
+        decide(&self.policy, &mut self.state, &observation, now, &mut self.plan);
+        if let Some(order) = self.plan.reclaim() {
+            self.reclaimed = Some(Reclaimed { order: order.order, at: stats_time(now) });
+        }
+        if !is_quiet(self.plan.outcome) {
+            self.due = self.due.min(now.after(PACE_BELOW));
+        }
+        let victim = self.victim(table, &rows, known.frees, now);
+        self.rows = emptied(rows);
+        (victim, disbelieved)
+    }
+
+    /// The first one of the plan, if its time has come.
+    fn victim(&mut self, table: &Table, rows: &[Workload<'_>], frees: bool, now: MonotonicNs) -> Option<Victim> {
+        if now < self.next_victim {
+            return None;
+        }
+        let (index, why, grace) = self.plan.actions.iter().find_map(|action| match *action {
+            Action::Evict { workload, why, grace_seconds } => Some((workload, why, grace_of(grace_seconds))),
+            Action::EscalateToKill { workload, why } => Some((workload, why, Duration::ZERO)),
+            Action::Reclaim(_) => None,
+        })?;
+        let row = rows.get(index as usize)?;
+        let storage = table.get(row.key)?.storage.as_deref()?;
+        let cause = match why {
+            Why::Limit(limit) => limit_of(limit, storage)?,
+            Why::Threshold(_) | Why::Swap if frees => return None,
+            Why::Threshold(_) | Why::Swap => self.threshold(index, why, now)?,
+        };
+        let used = storage.whole(now).bytes;
+        Some(Victim { key: row.key, cause, grace, used, request: row.facts.ephemeral_storage_request })
+    }
+
+    /// Why a pod is evicted for a threshold; `None` while the last one was in vain. What is expected of it is remembered.
+    fn threshold(&mut self, index: u32, why: Why, now: MonotonicNs) -> Option<DiskCause> {
+        let status = self.plan.thresholds.iter().find(|status| status.why == why)?;
+        let signal = self.policy.signal_of(self.plan.scope, why)?;
+        let available = status.available;
+        let waits =
+            |expected: &Expected| expected.signal == signal && now < expected.until && available < expected.available;
+        if self.expected.as_ref().is_some_and(waits) {
+            return None;
+        }
+        let ranked = self.plan.ranked.iter().find(|ranked| ranked.workload == index);
+        let half = Amount::nanos(ranked.map_or(0, |ranked| ranked.frees.as_nanos() / 2));
+        self.expected = Some(Expected { signal, available: available + half, until: now.after(IN_VAIN) });
+        Some(DiskCause::Threshold { signal, available, threshold: status.at })
+    }
+}
+
+fn limit_of(limit: Limit, storage: &PodStorage) -> Option<DiskCause> {
+    let on = match limit {
+        Limit::Pod => None,
+        Limit::EmptyDir(place) => Some(Limited::Volume(storage.volume(place)?)),
+        Limit::Container(place) => Some(Limited::Container(storage.container(place)?)),
+    };
+    Some(DiskCause::Limit { on, limit: storage.limit_on(on)? })
+}
+
+impl Watch {
+    /// Decides for disks and limits of local storage, if that is due, and evicts at most one pod.
+    pub(super) fn evict_for_disks(&mut self, now: MonotonicNs) {
+        let Some(victims) = &mut self.disk_victims else { return };
+        let Some(own) = victims.read(now) else { return };
+        let known = Known { said: self.disks.said(), frees: self.disks.frees(taken(&own, now)) };
+        let (victim, disbelieved) = victims.decide(&self.workloads.table, own, known, now);
+        if disbelieved > 0 && !victims.has_complained {
+            victims.has_complained = true;
+            let what = "decide about a pod that is said to take more of a disk or of memory than is in use";
+            self.reporting.send(HealthRecord::Failed { what, errno: None });
+        }
+        let Some(victim) = victim else { return };
+        victims.next_victim = now.after(TURN);
+        self.engine.number += 1;
+        let acts = self.enforcement.acts();
+        if acts {
+            self.end_victim(&victim, now);
+        }
+        self.report_victim(&victim, !acts, now);
+    }
+
+    fn end_victim(&mut self, victim: &Victim, now: MonotonicNs) {
+        if !victim.grace.is_zero() && self.terminate(victim.key, None, victim.grace, now) {
+            return;
+        }
+        let number = self.engine.number;
+        if self.kill(number, victim.key, None, now) == KillOutcome::Yes {
+            self.figures.outdate(victim.key.id);
+        }
+    }
+
+    fn report_victim(&mut self, victim: &Victim, shadow: bool, now: MonotonicNs) {
+        let Some(workload) = self.workloads.table.get(victim.key) else { return };
+        self.reporting.send(DiskRecord::Victim {
+            plan: self.engine.number,
+            path: fitting(workload.facts.handle.path()),
+            cause: victim.cause,
+            used: victim.used.map(Bytes),
+            request: victim.request.to_bytes(),
+            shadow,
+            at: now,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! Pods that are evicted for disks and for limits of local storage, and those that are not.
+
+use super::super::Disks;
+use super::super::testing::Scene;
+use super::*;
+use crate::record::Record;
+use core::sync::atomic::{AtomicU64, Ordering};
+use plimsoll_inventory::{
+    Facts, PartUsage, Pod, PodFacts, RemovalError, RemovalResult, Room, StorageLimit, StoragePart, Update,
+};
+use plimsoll_node::clock::monotonic;
+use plimsoll_policy::kubelet::QosClass;
+use plimsoll_policy::{EvictionPolicy, Protected, Uid};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+/// The size of the disk.
+const ALL: u64 = 1000 * MIB;
+/// Where what is left cannot be read.
+const UNREADABLE: u64 = u64::MAX;
+
+struct Node {
+    scene: Scene,
+    left: Arc<AtomicU64>,
+    now: MonotonicNs,
+}
+
+impl Node {
+    /// With so much left on its disk, and a hard threshold at 100 MiB.
+    fn new(policy: EvictionPolicy, left: u64) -> Self {
+        let text = format!("evictionPolicy: {policy}\nevictionHard: {{nodefs.available: 100Mi}}\n");
+        let configuration = plimsoll_config::parse(&text, "f").expect("it is in order");
+        let left = Arc::new(AtomicU64::new(left));
+        let read = Arc::clone(&left);
+        let reader = DiskReader::start_with(move || {
+            let left = read.load(Ordering::Relaxed);
+            (left != UNREADABLE).then_some(FsStats {
+                available: Some(left),
+                capacity: Some(ALL),
+                inodes_free: Some(500),
+                inodes: Some(1000),
+                time: None,
+            })
+        });
+        let mut scene = Scene::new(10);
+        scene.watch.disk_victims = Some(DiskVictims::new(configuration.disk_policy(), 16, reader.expect("a thread")));
+        let mut node = Self { scene, left, now: monotonic() };
+        node.says(DiskRole::Node, ALL, ALL);
+        node
+    }
+
+    /// Another process says so of a disk.
+    fn says(&mut self, role: DiskRole, left: u64, all: u64) {
+        let (bytes, inodes) = (Some(Room { left, all }), Some(Room { left: 500, all: 1000 }));
+        let layout = Some(DiskLayout::Single);
+        self.scene.watch.disks.believe(DiskReading { role, bytes, inodes, at: self.now, layout });
+    }
+
+    /// A pod whose volume takes so much, and is limited.
+    fn pod(&mut self, slot: u32, protected: Option<Protected>, used: Option<u64>, limit: Option<u64>) {
+        let name = slot.to_string();
+        self.scene.cgroup(&name, 1);
+        let uid = Uid(slot.into());
+        let pod = Pod {
+            uid,
+            qos: QosClass::Burstable,
+            protected,
+            memory_request: Bytes::ZERO,
+            grace_seconds: None,
+            daemon_set: None,
+            serves_others: false,
+        };
+        let facts = Facts { pod: Some(pod), ..self.scene.facts(&name) };
+        let key = Key { slot, id: facts.handle.id() };
+        self.scene.update(Update::Workload(slot, facts));
+        let part = StoragePart::Volume { name: 7, is_local: true };
+        let used = used.map(|bytes| (bytes, 1));
+        let measured = PartUsage { uid, part, used, begun: self.now, ended: self.now };
+        let limit = limit.map(|bytes| StorageLimit { uid, on: Limited::Volume(7), bytes: Bytes(bytes) });
+        let facts = PodFacts { uid, storage_request: Bytes(MIB), ..PodFacts::default() };
+        let storage = PodStorage::of(&facts, limit.as_slice(), [measured].into_iter());
+        self.scene.update(Update::Storage(key, Some(Arc::new(storage))));
+    }
+
+    /// Reads the disk and decides, twice: by the kubelet's policy every other turn ends a reclaim.
+    fn turn(&mut self, after: Duration) {
+        self.now = self.now.after(after);
+        for _ in 0..2 {
+            let victims = self.scene.watch.disk_victims.as_mut().expect("it is there");
+            victims.due = self.now;
+            self.scene.watch.evict_for_disks(self.now);
+            while self.scene.watch.disk_victims.as_ref().is_some_and(|victims| !victims.reader.has_answer()) {
+                std::thread::yield_now();
+            }
+            self.scene.watch.evict_for_disks(self.now);
+        }
+        self.scene.settle();
+    }
+
+    /// Whether each pod was killed.
+    fn killed<const COUNT: usize>(&self) -> [bool; COUNT] {
+        core::array::from_fn(|slot| self.scene.text(&slot.to_string(), "cgroup.kill") == "1")
+    }
+
+    /// Nothing is left of a pod that was killed.
+    fn ends(&mut self, slot: u32) {
+        self.scene.write(&slot.to_string(), "cgroup.events", "populated 0\n");
+        self.scene.follow_up(monotonic());
+    }
+
+    fn causes(&mut self) -> Vec<DiskCause> {
+        let frames = self.scene.frames();
+        let records = frames.iter().filter_map(|frame| Record::read(frame));
+        records
+            .filter_map(|record| match record {
+                Record::Disk(DiskRecord::Victim { cause, shadow: false, .. }) => Some(cause),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn a_pod_over_its_limit_is_evicted_and_no_other_one() {
+    for policy in EvictionPolicy::ALL {
+        let mut node = Node::new(policy, 500 * MIB);
+        node.pod(0, None, Some(9 * MIB), Some(8 * MIB));
+        node.pod(1, None, Some(300 * MIB), None);
+        node.pod(2, Some(Protected::Critical), Some(9 * MIB), Some(8 * MIB));
+        node.pod(3, None, Some(8 * MIB), Some(8 * MIB));
+        node.turn(Duration::ZERO);
+        assert_eq!(node.killed(), [true, false, false, false], "{policy}");
+        let limit = DiskCause::Limit { on: Some(Limited::Volume(7)), limit: Amount::whole(8 << 20) };
+        assert_eq!(node.causes(), [limit], "{policy}");
+        node.ends(0);
+        for _ in 0..2 {
+            node.turn(Duration::from_mins(1));
+        }
+        assert_eq!(node.killed(), [true, false, false, false], "{policy}: nor later one that is protected");
+    }
+}
+
+#[test]
+fn of_pods_over_their_limits_one_is_evicted_at_a_time() {
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 500 * MIB);
+    node.pod(0, None, Some(9 * MIB), Some(8 * MIB));
+    node.pod(1, None, Some(9 * MIB), Some(8 * MIB));
+    node.turn(Duration::ZERO);
+    node.turn(Duration::from_secs(9));
+    assert_eq!(node.killed(), [true, false]);
+    node.turn(Duration::from_secs(1));
+    assert_eq!(node.killed(), [true, true]);
+}
+
+#[test]
+fn below_a_threshold_the_pod_that_takes_most_over_its_request_is_evicted() {
+    for policy in EvictionPolicy::ALL {
+        let mut node = Node::new(policy, 50 * MIB);
+        for (slot, mib) in [(0, 100), (1, 300), (2, 200)] {
+            node.pod(slot, None, Some(mib * MIB), None);
+        }
+        node.turn(Duration::ZERO);
+        assert_eq!(node.killed(), [false, true, false], "{policy}");
+        let (available, threshold) = (Amount::whole(50 << 20), Amount::whole(100 << 20));
+        let cause = DiskCause::Threshold { signal: Signal::NodeFsAvailable, available, threshold };
+        assert_eq!(node.causes(), [cause], "{policy}");
+    }
+}
+
+#[test]
+fn where_the_disk_has_not_gained_the_next_one_waits_and_where_it_has_it_does_not() {
+    for (gained, seconds, second_goes) in [(0, 60, false), (0, 301, true), (30, 60, false), (160, 60, true)] {
+        let mut node = Node::new(EvictionPolicy::Plimsoll, 10 * MIB);
+        node.pod(0, None, Some(300 * MIB), None);
+        node.pod(1, None, Some(200 * MIB), None);
+        // All of it would not be enough.
+        let more = "evictionHard: {nodefs.available: 900Mi}\n";
+        let policy = plimsoll_config::parse(more, "f").expect("in order").disk_policy();
+        let victims = node.scene.watch.disk_victims.take().expect("it is there");
+        node.scene.watch.disk_victims = Some(DiskVictims::new(policy, 16, victims.reader));
+        node.turn(Duration::ZERO);
+        assert_eq!(node.killed(), [true, false]);
+        node.ends(0);
+        node.left.store((10 + gained) * MIB, Ordering::Relaxed);
+        node.turn(Duration::from_secs(seconds));
+        assert_eq!(node.killed(), [true, second_goes], "{gained} MiB after {seconds} s");
+    }
+}
+
+/// A hostile `services` says that every disk is full.
+#[test]
+fn no_pod_is_evicted_for_a_disk_that_the_core_itself_does_not_find_short() {
+    for policy in EvictionPolicy::ALL {
+        let mut node = Node::new(policy, 500 * MIB);
+        node.pod(0, None, Some(300 * MIB), None);
+        for role in DiskRole::ALL {
+            node.says(role, 0, ALL);
+        }
+        node.turn(Duration::ZERO);
+        node.says(DiskRole::Image, 0, 2 * ALL);
+        node.turn(Duration::from_mins(1));
+        node.left.store(UNREADABLE, Ordering::Relaxed);
+        node.turn(Duration::from_mins(1));
+        assert_eq!(node.killed(), [false], "{policy}");
+        // The same pod goes once the disk is short.
+        node.left.store(50 * MIB, Ordering::Relaxed);
+        node.turn(Duration::from_mins(1));
+        assert_eq!(node.killed(), [true], "{policy}");
+    }
+}
+
+#[test]
+fn for_a_disk_pods_wait_for_what_is_removed_and_for_their_own_limits_they_do_not() {
+    // The disk is read at a time of the machine's own clock.
+    for (seconds, goes) in [(4, false), (6, true)] {
+        let mut node = Node::new(EvictionPolicy::Plimsoll, 50 * MIB);
+        let ended = MonotonicNs(monotonic().0 - seconds * 1_000_000_000);
+        let text = "evictionHard: {nodefs.available: 100Mi}\n";
+        node.scene.watch.disks = Disks::new(plimsoll_config::parse(text, "f").expect("in order").disk_policy());
+        let (bytes, layout) = (Some(Room { left: 0, all: ALL }), Some(DiskLayout::Single));
+        let reading = DiskReading { role: DiskRole::Node, bytes, inodes: None, at: ended, layout };
+        node.scene.watch.disks.learn(reading, ended);
+        node.scene.watch.judge_disks(ended);
+        let order = node.scene.watch.workloads.handle.take_removal().expect("an order");
+        node.pod(0, None, Some(300 * MIB), None);
+        node.turn(Duration::ZERO);
+        assert_eq!(node.killed(), [false], "the order is under way");
+        let result = RemovalResult { containers: 1, ..RemovalResult::failed(order.number, RemovalError::Unanswered) };
+        let Watch { disks, reporting, .. } = &mut node.scene.watch;
+        disks.removed(result, ended, reporting);
+        node.turn(Duration::from_secs(10));
+        assert_eq!(node.killed(), [goes], "it freed something {seconds} s ago");
+        if !goes {
+            node.pod(1, None, Some(9 * MIB), Some(8 * MIB));
+            node.turn(Duration::from_secs(10));
+            assert_eq!(node.killed(), [false, true], "a limit is the pod's own");
+        }
+    }
+}
+
+/// A hostile scanner says what cannot be, or nothing.
+#[test]
+fn what_is_not_known_or_cannot_be_evicts_no_pod() {
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 500 * MIB);
+    node.pod(0, None, Some(501 * MIB), Some(8 * MIB));
+    node.pod(1, None, None, Some(8 * MIB));
+    node.turn(Duration::ZERO);
+    assert_eq!(node.killed(), [false, false], "no more than 500 MiB are in use");
+    node.left.store(499 * MIB, Ordering::Relaxed);
+    node.turn(Duration::from_secs(10));
+    assert_eq!(node.killed(), [true, false], "now as much is in use");
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 500 * MIB);
+    node.pod(0, None, Some(9 * MIB), Some(8 * MIB));
+    node.turn(Duration::from_mins(11));
+    assert_eq!(node.killed(), [false], "the figure is too old");
+}
+
+#[test]
+fn an_agent_that_does_not_act_reports_what_it_would_do() {
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 500 * MIB);
+    node.scene.watch.enforcement.is_off = true;
+    node.pod(0, None, Some(9 * MIB), Some(8 * MIB));
+    node.turn(Duration::ZERO);
+    assert_eq!(node.killed(), [false]);
+    let frames = node.scene.frames();
+    let mut records = frames.iter().filter_map(|frame| Record::read(frame));
+    assert!(records.any(|it| matches!(it, Record::Disk(DiskRecord::Victim { shadow: true, .. }))));
+}
+
+#[test]
+fn storage_for_rows_is_used_again() {
+    let rows: Vec<Workload<'static>> = Vec::with_capacity(7);
+    let (place, capacity) = (rows.as_ptr(), rows.capacity());
+    let again = emptied(rows);
+    assert_eq!((again.as_ptr(), again.capacity()), (place, capacity));
+}

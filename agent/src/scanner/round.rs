@@ -1,0 +1,309 @@
+//! One round over all pods: their volumes and logs, each by a scan of bounded pace.
+//!
+//! A tree of millions of files keeps no other from being measured: a scan that has taken its share of a round is put
+//! aside, and goes on beside the others, in this round and the next ones, until it ends. One is put aside at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use plimsoll_inventory::{MOST_PODS, PartUsage, StorageMessage, StoragePart, name_number};
+use plimsoll_node::clock::monotonic;
+use plimsoll_policy::Uid;
+use plimsoll_storage::{
+    Count, Measure, Part, PodDirectories, PodName, Progress, Scan, Slice, StorageError, VolumeKind,
+};
+use plimsoll_units::MonotonicNs;
+use rustix::fs::{CWD, Dir, DirEntry, Mode, OFlags, openat};
+
+/// A scan that goes through so many entries in one round is put aside.
+const SHARE: u32 = 100_000;
+/// Of so many large trees at most what was found last is kept.
+const MOST_LARGE: usize = 64;
+/// The most volumes and logs of a pod that are measured.
+const MOST_OF_A_POD: usize = 512;
+
+/// The kinds of volumes that count for a pod, by the names of their directories (`EscapeQualifiedName`).
+const KINDS: [VolumeKind; 3] = [VolumeKind::EmptyDir, VolumeKind::ConfigMap, VolumeKind::GitRepo];
+
+/// Where figures go.
+pub(super) trait Sink {
+    /// Sends a message, and may wait for room for it.
+    fn send(&mut self, message: StorageMessage);
+
+    /// Whether the round goes on.
+    fn goes_on(&mut self) -> bool;
+}
+
+/// One part of a pod, by what directories are called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    Volume(VolumeKind, String),
+    ContainerLogs(String),
+    PodLogs,
+    EtcHosts,
+}
+
+/// A pod, by what its directories are called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Found {
+    uid: String,
+    /// Namespace and name, as its log directory has them.
+    name: Option<(String, String)>,
+}
+
+/// What became of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Measured {
+    count: Option<Count>,
+    is_local: bool,
+    begun: MonotonicNs,
+    ended: MonotonicNs,
+}
+
+/// A part of a pod.
+type Key = (String, Target);
+
+/// A scan that takes longer than one round.
+struct Aside {
+    key: Key,
+    scan: Box<Scan>,
+    is_local: bool,
+    begun: MonotonicNs,
+    /// It was come to in this round: it is there still.
+    is_there: bool,
+}
+
+/// All rounds.
+pub(super) struct Rounds {
+    kubelet: PathBuf,
+    logs: PathBuf,
+    slice: Slice,
+    share: u32,
+    aside: Option<Aside>,
+    /// The next one that is put aside.
+    waiting: Option<Key>,
+    /// What those found last that were put aside.
+    large: BTreeMap<Key, Measured>,
+}
+
+impl Rounds {
+    /// Over the pods in the kubelet's directory, with their logs in the other one.
+    pub(super) fn new(kubelet: PathBuf, logs: PathBuf) -> Self {
+        Self { kubelet, logs, slice: Slice::GENTLE, share: SHARE, aside: None, waiting: None, large: BTreeMap::new() }
+    }
+
+    /// Measures every pod, or stops where the sink says so.
+    pub(super) fn go(&mut self, sink: &mut impl Sink) {
+        let Some(pods) = self.pods() else { return };
+        for pod in &pods {
+            if !self.pod(pod, sink) {
+                return;
+            }
+        }
+        sink.send(StorageMessage::Round);
+        // What is gone is not gone on with.
+        self.aside = self.aside.take().filter(|aside| aside.is_there);
+        if let Some(aside) = &mut self.aside {
+            aside.is_there = false;
+        } else {
+            self.waiting = None;
+        }
+    }
+
+    /// Goes on between two rounds with what was put aside. Gives whether there is something.
+    pub(super) fn rest(&mut self) -> bool {
+        self.step_aside();
+        self.aside.is_some()
+    }
+
+    /// The pods that have directories; `None` where those cannot be listed.
+    fn pods(&self) -> Option<Vec<Found>> {
+        let names: BTreeMap<String, (String, String)> = names_in(&self.logs)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|entry| {
+                let (rest, uid) = entry.rsplit_once('_')?;
+                let (namespace, name) = rest.split_once('_')?;
+                Some((uid.to_owned(), (namespace.to_owned(), name.to_owned())))
+            })
+            .collect();
+        let uids = names_in(&self.kubelet.join("pods"))?;
+        let found = |uid: String| Found { name: names.get(&uid).cloned(), uid };
+        Some(uids.into_iter().take(MOST_PODS).map(found).collect())
+    }
+
+    /// Measures a pod. False: the round is over.
+    fn pod(&mut self, pod: &Found, sink: &mut impl Sink) -> bool {
+        let uid = Uid::of(&pod.uid);
+        let mut parts: BTreeMap<StoragePart, Measured> = BTreeMap::new();
+        for target in self.targets(pod) {
+            if !sink.goes_on() {
+                return false;
+            }
+            let Some(measured) = self.measure(pod, &target, sink) else { continue };
+            let part = part_of(&target, measured.is_local);
+            // Two names with one number are one part.
+            let sum = parts.get(&part).map_or(measured, |before| before.with(measured));
+            parts.insert(part, sum);
+        }
+        for (part, Measured { count, begun, ended, .. }) in parts {
+            let used = count.map(|count| (count.bytes, count.inodes));
+            sink.send(StorageMessage::Part(PartUsage { uid, part, used, begun, ended }));
+        }
+        sink.send(StorageMessage::Measured(uid));
+        true
+    }
+
+    /// What of a pod is measured.
+    fn targets(&self, pod: &Found) -> BTreeSet<Target> {
+        let mut targets = BTreeSet::from([Target::EtcHosts]);
+        let volumes = self.kubelet.join("pods").join(&pod.uid).join("volumes");
+        for kind in KINDS {
+            let names = names_in(&volumes.join(kind.plugin())).unwrap_or_default();
+            targets.extend(names.into_iter().map(|name| Target::Volume(kind, name)));
+        }
+        if let Some((namespace, name)) = &pod.name {
+            let logs = names_in(&self.logs.join(format!("{namespace}_{name}_{}", pod.uid))).unwrap_or_default();
+            targets.extend(logs.into_iter().map(Target::ContainerLogs));
+            targets.insert(Target::PodLogs);
+        }
+        targets.into_iter().take(MOST_OF_A_POD).collect()
+    }
+
+    /// Measures a part; absent where it is gone, or is none.
+    fn measure(&mut self, pod: &Found, target: &Target, sink: &mut impl Sink) -> Option<Measured> {
+        let key = (pod.uid.clone(), target.clone());
+        if let Some(aside) = &mut self.aside {
+            let is_it = aside.key == key;
+            aside.is_there |= is_it;
+            // What is large, too, has its turn after it.
+            if is_it || self.waiting.as_ref() == Some(&key) || self.large.contains_key(&key) {
+                self.waiting = self.waiting.take().or_else(|| (!is_it).then(|| key.clone()));
+                return Some(self.known(&key));
+            }
+        }
+        let begun = monotonic();
+        let (namespace, name) = pod.name.as_ref().map_or(("-", "-"), |(namespace, name)| (namespace, name));
+        let directories = PodDirectories { kubelet: &self.kubelet, logs: &self.logs };
+        let pod_name = PodName { namespace, name, uid: &pod.uid };
+        let done = |count, is_local| Measured { count, is_local, begun, ended: monotonic() };
+        let (scan, is_local) = match directories.measure(pod_name, target.part()) {
+            Ok(Measure::Done(count)) => return Some(done(Some(count), true)),
+            Ok(Measure::InMemory(count)) => return Some(done(Some(count), false)),
+            Ok(Measure::Scan(scan)) => (scan, true),
+            Ok(Measure::ScanInMemory(scan)) => (scan, false),
+            Err(error) if is_gone(&error) => return None,
+            Err(_) => return Some(done(None, true)),
+        };
+        self.scan(Aside { key, scan, is_local, begun, is_there: true }, sink)
+    }
+
+    /// Goes on with a scan to its end, or puts it aside. Absent at the round's end.
+    fn scan(&mut self, mut aside: Aside, sink: &mut impl Sink) -> Option<Measured> {
+        let mut seen = 0_u32;
+        loop {
+            if let Some(measured) = aside.step(self.slice) {
+                self.large.remove(&aside.key);
+                return Some(measured);
+            }
+            self.step_aside();
+            seen = seen.saturating_add(self.slice.entries);
+            if seen >= self.share {
+                let known = self.known(&aside.key);
+                if self.aside.is_none() && self.waiting.as_ref().is_none_or(|waiting| *waiting == aside.key) {
+                    self.waiting = None;
+                    self.aside = Some(aside);
+                } else {
+                    self.waiting.get_or_insert(aside.key);
+                }
+                return Some(known);
+            }
+            if !sink.goes_on() {
+                return None;
+            }
+        }
+    }
+
+    /// What was found last of a large tree; until its first scan has ended, that it is there.
+    fn known(&self, key: &Key) -> Measured {
+        let now = monotonic();
+        let unknown = Measured { count: None, is_local: true, begun: now, ended: now };
+        self.large.get(key).copied().unwrap_or(unknown)
+    }
+
+    /// Goes on with the scan that was put aside.
+    fn step_aside(&mut self) {
+        let Some(aside) = &mut self.aside else { return };
+        if let Some(measured) = aside.step(self.slice) {
+            if self.large.len() >= MOST_LARGE {
+                self.large.clear();
+            }
+            if let Some(aside) = self.aside.take() {
+                self.large.insert(aside.key, measured);
+            }
+        }
+    }
+}
+
+impl Aside {
+    /// One slice and its rest. Gives what was found, at the end.
+    fn step(&mut self, slice: Slice) -> Option<Measured> {
+        let Self { is_local, begun, .. } = *self;
+        if let Progress::Done(outcome) = self.scan.step(slice.entries) {
+            let count = outcome.incomplete.is_none().then_some(outcome.count);
+            return Some(Measured { count, is_local, begun, ended: monotonic() });
+        }
+        std::thread::sleep(slice.rest);
+        None
+    }
+}
+
+impl Measured {
+    fn with(self, other: Self) -> Self {
+        Self {
+            count: self.count.zip(other.count).map(|(one, other)| one.plus(other)),
+            begun: self.begun.min(other.begun),
+            ended: self.ended.max(other.ended),
+            ..self
+        }
+    }
+}
+
+impl Target {
+    fn part(&self) -> Part<'_> {
+        match self {
+            Self::Volume(kind, name) => Part::Volume(*kind, name),
+            Self::ContainerLogs(name) => Part::ContainerLogs(name),
+            Self::PodLogs => Part::PodLogs,
+            Self::EtcHosts => Part::EtcHosts,
+        }
+    }
+}
+
+fn part_of(target: &Target, is_local: bool) -> StoragePart {
+    match target {
+        Target::Volume(_, name) => StoragePart::Volume { name: name_number(name.as_bytes()), is_local },
+        Target::ContainerLogs(name) => StoragePart::Logs(name_number(name.as_bytes())),
+        Target::PodLogs | Target::EtcHosts => StoragePart::Rest,
+    }
+}
+
+/// Whether there is nothing to be measured: it is gone, or a file among directories.
+fn is_gone(error: &StorageError) -> bool {
+    error.is_not_found() || matches!(error, StorageError::File { source: rustix::io::Errno::NOTDIR, .. })
+}
+
+/// The names in a directory, in order; those that are not UTF-8 are none of the kubelet's. `None` where it cannot be listed.
+/// By the calls that the filter allows: musl's own functions, and `open` on x86-64, make others.
+fn names_in(directory: &Path) -> Option<Vec<String>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = Dir::new(openat(CWD, directory, flags, Mode::empty()).ok()?).ok()?;
+    let name = |entry: DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
+    let names = entries.map_while(Result::ok).filter_map(name).filter(|name| !matches!(&**name, "." | ".."));
+    let mut names: Vec<String> = names.take(MOST_PODS).collect();
+    names.sort_unstable();
+    Some(names)
+}
+
+#[cfg(test)]
+mod tests;

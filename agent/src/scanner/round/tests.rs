@@ -1,0 +1,125 @@
+//! Rounds over a tree as the kubelet makes it.
+
+use super::*;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+/// What was sent, and how often the sink lets a round go on.
+struct Sent {
+    messages: Vec<StorageMessage>,
+    turns: usize,
+}
+
+impl Sink for Sent {
+    fn send(&mut self, message: StorageMessage) {
+        self.messages.push(message);
+    }
+
+    fn goes_on(&mut self) -> bool {
+        self.turns = self.turns.saturating_sub(1);
+        self.turns > 0
+    }
+}
+
+struct Node {
+    directory: tempfile::TempDir,
+    rounds: Rounds,
+}
+
+impl Node {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [kubelet, logs] = ["kubelet", "logs"].map(|name| directory.path().join(name));
+        let slice = Slice { entries: 4, rest: Duration::ZERO };
+        Self { rounds: Rounds { slice, share: 12, ..Rounds::new(kubelet, logs) }, directory }
+    }
+
+    fn files(&self, path: &str, count: usize) {
+        let path = self.directory.path().join(path);
+        fs::create_dir_all(&path).expect("a directory");
+        for number in 0..count {
+            fs::write(path.join(number.to_string()), [1; 5000]).expect("a file");
+        }
+    }
+
+    /// Inodes by pod and part, absent where they are not known; `None` for a round that was not ended.
+    fn round(&mut self, turns: usize) -> Option<BTreeMap<(u128, StoragePart), Option<u64>>> {
+        let mut sent = Sent { messages: Vec::new(), turns };
+        self.rounds.go(&mut sent);
+        let is_whole = sent.messages.last() == Some(&StorageMessage::Round);
+        let parts = sent.messages.iter().filter_map(|message| match message {
+            StorageMessage::Part(usage) => Some(((usage.uid.0, usage.part), usage.used.map(|(_, inodes)| inodes))),
+            StorageMessage::Measured(_) | StorageMessage::Round => None,
+        });
+        let parts = parts.collect();
+        is_whole.then_some(parts)
+    }
+}
+
+const fn volume(name: u32) -> StoragePart {
+    StoragePart::Volume { name, is_local: true }
+}
+
+fn number(name: &str) -> u32 {
+    name_number(name.as_bytes())
+}
+
+const POD: &str = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
+
+fn uid() -> u128 {
+    Uid::of(POD).0
+}
+
+#[test]
+fn a_round_measures_volumes_and_logs_of_every_pod_and_no_link_leads_elsewhere() {
+    let mut node = Node::new();
+    assert_eq!(node.round(9), None, "there is no kubelet yet");
+    node.files(&format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/data"), 3);
+    node.files(&format!("kubelet/pods/{POD}/volumes/kubernetes.io~secret/key"), 1);
+    node.files(&format!("logs/default_web_{POD}/app"), 2);
+    node.files("secret", 9);
+    let volumes = node.directory.path().join(format!("kubelet/pods/{POD}/volumes/kubernetes.io~configmap"));
+    fs::create_dir(&volumes).expect("writable");
+    symlink(node.directory.path().join("secret"), volumes.join("link")).expect("writable");
+    let expected = BTreeMap::from([
+        ((uid(), volume(number("data"))), Some(4)),
+        ((uid(), volume(number("link"))), None),
+        ((uid(), StoragePart::Logs(number("app"))), Some(2)),
+        ((uid(), StoragePart::Rest), Some(0)),
+    ]);
+    assert_eq!(node.round(99), Some(expected));
+    fs::remove_dir_all(node.directory.path().join(format!("kubelet/pods/{POD}"))).expect("writable");
+    assert_eq!(node.round(99), Some(BTreeMap::new()), "the pod is gone");
+}
+
+#[test]
+fn a_large_tree_is_put_aside_and_keeps_no_other_from_being_measured() {
+    let mut node = Node::new();
+    let volumes = format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
+    for (name, files) in [("a-large", 100), ("b-large", 50), ("small", 3)] {
+        node.files(&format!("{volumes}/{name}"), files);
+    }
+    let inodes = |node: &mut Node| {
+        let round = node.round(1000).expect("it ends");
+        ["a-large", "b-large", "small"].map(|name| round[&(uid(), volume(number(name)))])
+    };
+    assert_eq!(inodes(&mut node), [None, None, Some(4)], "they are known to be there");
+    while node.rounds.rest() {}
+    assert_eq!(inodes(&mut node), [Some(101), None, Some(4)], "the other one has its turn");
+    while node.rounds.rest() {}
+    assert_eq!(inodes(&mut node), [Some(101), Some(51), Some(4)]);
+    fs::remove_dir_all(node.directory.path().join(format!("kubelet/pods/{POD}"))).expect("writable");
+    for _ in 0..2 {
+        assert_eq!(node.round(1000), Some(BTreeMap::new()));
+    }
+    assert!(!node.rounds.rest(), "what is gone is not gone on with");
+}
+
+#[test]
+fn a_round_ends_where_there_is_a_new_core() {
+    let mut node = Node::new();
+    node.files(&format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/data"), 11);
+    assert_eq!(node.round(2), None);
+    assert!(node.round(1000).is_some());
+}

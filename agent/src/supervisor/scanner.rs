@@ -1,0 +1,80 @@
+//! The scanner among the supervisor's processes: started where pods may be evicted for what they take of disks.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use plimsoll_config::Configuration;
+use plimsoll_state::handover;
+
+use super::{ChildProcess, launch, report_launch};
+use crate::{scanner, services};
+
+/// How long it may take to end: it has nothing to finish.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+
+/// The process, and the ways to it and from it.
+pub(super) struct Scanner {
+    process: ChildProcess,
+    /// The way from it to the newest core.
+    core: Option<OwnedFd>,
+    /// By which it gets that.
+    socket: Option<UnixDatagram>,
+}
+
+impl Scanner {
+    /// Absent where it has nothing to do.
+    pub(super) fn of(configuration: &Configuration) -> Option<Self> {
+        let new = || Self { process: ChildProcess::new("scanner"), core: None, socket: None };
+        scanner::is_needed(configuration).then(new)
+    }
+
+    /// When it is started.
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.process.due
+    }
+
+    /// Starts it by a command, if its time has come.
+    pub(super) fn start_due(&mut self, command: impl FnOnce() -> Command) {
+        if self.process.due.is_some_and(|due| due <= Instant::now()) {
+            let launched = launch(&mut self.process, command(), |(send, receive)| (receive, send));
+            report_launch("scanner", launched.map(|socket| self.socket = Some(socket)));
+            self.hand_on();
+        }
+    }
+
+    /// Has it send to a new core from now on.
+    pub(super) fn set_core(&mut self, core: OwnedFd) {
+        self.core = Some(core);
+        self.hand_on();
+    }
+
+    /// Hands it the way to the newest core, if both are there.
+    fn hand_on(&mut self) {
+        let (Some(socket), Some(core)) = (&self.socket, &self.core) else { return };
+        if let Err(errno) = handover::send_core(socket, core) {
+            // It would go on with the way to a core that has ended. Its successor gets the new one at its start.
+            self.socket = None;
+            let _ = self.process.child.as_mut().map(std::process::Child::kill);
+            tracing::warn!("the scanner does not receive its way to the core and is killed: {errno}");
+        }
+    }
+
+    /// Plans its next start where it has ended. Gives whether it has nothing to do here, and is not started again.
+    pub(super) fn follow(&mut self) -> anyhow::Result<bool> {
+        let Some(status) = self.process.ended()? else { return Ok(false) };
+        self.socket = None;
+        if status.code() == Some(services::NOTHING_TO_DO.into()) {
+            return Ok(true);
+        }
+        tracing::warn!(%status, "the scanner ended and is started again; what it measured holds for a while");
+        self.process.again();
+        Ok(false)
+    }
+
+    /// Ends it.
+    pub(super) fn stop(&mut self) {
+        self.process.stop(GRACE);
+    }
+}
