@@ -116,13 +116,14 @@ pub(crate) fn stop_lost() -> Result<()> {
     let _lists = short_lists()?;
     // The one fits above the threshold, both together do not, each with tens of MiB to spare: what the agent takes for
     // itself is a guess.
+    let small = Cgroup::create("work.slice/small")?;
+    // Within its reservation: it is stopped, and another workload is evicted. The agent would open a new one before that
+    // is written, and read it again later.
+    small.write("memory.low", "160M")?;
     let mut scene = scene(160)?;
     let large = Cgroup::create("work.slice/large")?;
     let mut pays = Hog::start("anon", large.path(), 112, &[])?;
     pays.wait_taken(112, PATIENCE)?;
-    let small = Cgroup::create("work.slice/small")?;
-    // Within its reservation: it is stopped, and another workload is evicted.
-    small.write("memory.low", "160M")?;
     wait_for("the agent knows both", PATIENCE, || Ok(counted(&scene, "plimsoll_workloads ")? >= 4.0))?;
     let core = scene.agent.process("core")?;
     kill_process(core, Signal::STOP)?;
