@@ -277,7 +277,7 @@ impl Pods {
         true
     }
 
-    /// Goes on with what an earlier process was told to protect, whatever is said of these pods from now on.
+    /// Goes on with the protections of an earlier process, whatever is said of these pods from now on.
     pub fn take_over(&mut self, protected: HashMap<Uid, Critical>) {
         self.protected.extend(protected);
     }

@@ -243,11 +243,12 @@ impl Storage {
     pub(crate) fn take(&mut self, message: StorageMessage) -> bool {
         match message {
             StorageMessage::Part(usage) => {
-                let pod = self.pods.entry(usage.uid).or_default();
-                let is_new = !pod.known.contains_key(&usage.part);
+                let is_new = self.pods.get(&usage.uid).is_none_or(|pod| !pod.known.contains_key(&usage.part));
+                // Before the pod has an entry: those without parts would be bounded by nothing.
                 if is_new && self.count >= MOST_PARTS {
                     return false;
                 }
+                let pod = self.pods.entry(usage.uid).or_default();
                 self.count += usize::from(is_new);
                 pod.is_named = true;
                 pod.known.insert(usage.part, (true, usage));

@@ -41,13 +41,6 @@ pub fn raise_this_thread(level: Level) -> Priority {
     }
 }
 
-/// Gives the calling thread the best nice value. For one that works for longer than a real-time task may: between
-/// hundreds of other tasks it still gets a third of a CPU or more.
-pub fn favour_this_thread() -> Result<(), Errno> {
-    // No process named means the calling thread.
-    setpriority_process(None, -20)
-}
-
 /// Has the calling thread run, and read from disks, only where no other one would. Gives what was refused.
 pub fn lower_this_thread() -> Result<(), Errno> {
     // Both are tried.

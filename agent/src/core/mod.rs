@@ -237,37 +237,12 @@ fn disk_victims(
     arguments.storage.map(start).transpose()
 }
 
-/// The inventory thread, which waits for what it is to serve.
-struct InventoryThread {
-    thread: JoinHandle<()>,
-    give: std::sync::mpsc::Sender<(inventory::Thread, StartupReport)>,
-}
-
-impl InventoryThread {
-    /// Starts it with a better priority than what it looks for, for which decisions may wait: under a fork bomb an ordinary
-    /// thread takes seconds for a walk.
-    fn start() -> anyhow::Result<Self> {
-        let (give, take) = std::sync::mpsc::channel::<(inventory::Thread, StartupReport)>();
-        let serve = move || {
-            // What is refused was refused to the watching thread as well, which reports that.
-            let _ = priority::favour_this_thread();
-            if let Err(error) = keep_capabilities() {
-                crate::log::complain(&format!("the inventory thread keeps capabilities: {error}"));
-            }
-            // Nothing comes where the start fails.
-            if let Ok((inventory, startup_report)) = take.recv() {
-                inventory.serve(startup_report);
-            }
-        };
-        let thread = std::thread::Builder::new().name("inventory".into()).stack_size(INVENTORY_STACK).spawn(serve);
-        Ok(Self { thread: thread.context("cannot start the inventory thread")?, give })
-    }
-
-    fn serve(self, inventory: inventory::Thread, startup_report: StartupReport) -> JoinHandle<()> {
-        // It waits for as long as this half is there.
-        let _ = self.give.send((inventory, startup_report));
-        self.thread
-    }
+fn start_inventory(inventory: inventory::Thread, startup_report: StartupReport) -> anyhow::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name("inventory".into())
+        .stack_size(INVENTORY_STACK)
+        .spawn(move || inventory.serve(startup_report))
+        .context("cannot start the inventory thread")
 }
 
 /// The watching thread's queue to the reporter and the inventory thread's, handed over by `socket`.

@@ -76,7 +76,7 @@ impl Past {
     }
 }
 
-/// An inventory that goes on with the protections of an earlier process, before it is told anything of pods, and where
+/// An inventory that goes on with the protections of an earlier process, before anything is sent of pods, and where
 /// they are written from now on; where pods are not known, without.
 pub(super) fn inventory(
     config: plimsoll_inventory::Config,
@@ -93,7 +93,7 @@ pub(super) fn inventory(
             report_broken("what an earlier process wrote of pods that are protected", &found, troubles);
             inventory.take_over(protected);
         }
-        Err(error) => troubles.push(format!("pods that an earlier process was told to protect are not known: {error}")),
+        Err(error) => troubles.push(format!("the pods that an earlier process protected are not known: {error}")),
     }
     Ok((inventory, Some(protections)))
 }

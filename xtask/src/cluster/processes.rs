@@ -57,7 +57,8 @@ impl Process {
                 return Ok(());
             }
             // All of its group, which it leads. It may end by itself meanwhile.
-            let _ = run::text(Command::new("kill").args([&format!("-{signal}"), "--", &format!("-{}", self.pid)]));
+            let kill = format!("kill -s {signal} -- -{}", self.pid);
+            let _ = run::text(Command::new("sh").args(["-c", &kill]));
             let begun = Instant::now();
             while self.runs() && begun.elapsed() < patience {
                 std::thread::sleep(Duration::from_millis(50));

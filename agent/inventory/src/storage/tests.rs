@@ -113,4 +113,7 @@ fn no_more_is_kept_than_there_is_room_for() {
     assert!(!storage.take(of(most)), "there is no room");
     assert!(storage.take(of(0)), "for what is known there is");
     assert_eq!(storage.count, MOST_PARTS);
+    let StorageMessage::Part(usage) = of(0) else { panic!("it is one") };
+    assert!(!storage.take(StorageMessage::Part(PartUsage { uid: Uid(UID.0 ^ 1), ..usage })));
+    assert_eq!(storage.pods.len(), 1, "a pod that is refused leaves nothing");
 }

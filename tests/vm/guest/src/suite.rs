@@ -180,7 +180,7 @@ const TESTS: &[Test] = &[
     test("clock-stepped", scenarios::clock_stepped, 240, &[]),
     test("uninterruptible-victim", scenarios::uninterruptible, 240, &[NULL_BLOCK]),
     test("fork-bomb-as-victim", scenarios::fork_bomb, 180, &[]),
-    test("fork-bomb-takes-all-tasks", process_tests::fork_bomb, 240, &[]),
+    race("fork-bomb-takes-all-tasks", process_tests::fork_bomb, 240, &[]),
     test("cgroup-gone", scenarios_of_death::cgroup_gone, 180, &[]),
     test("records-lost", scenarios::records_lost, 240, &[]),
     test("core-or-reporter-dies", scenarios::core_dies, 240, &[]),
