@@ -126,6 +126,8 @@ const NULL_BLOCK: Need = Need::Kernel(block::NULL_BLOCK, "module null_blk with c
 
 /// Every test there is. Limits are for a busy machine without hardware virtualisation.
 const TESTS: &[Test] = &[
+    // First of the races: what others leave in the page cache is some of what it is about.
+    race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     // First of all: huge pages need memory in one piece, which becomes rare.
     test("meets-hugetlb", scenarios_of_memory::hugetlb, 120, &[HUGETLB]),
     test("hogs-are-charged-to-their-cgroup", hog_tests::charged, 120, &[]),
@@ -164,7 +166,6 @@ const TESTS: &[Test] = &[
     test("meets-ten-small-ones", scenarios::ten_small_ones, 180, &[]),
     test("spares-the-disk-bound", scenarios::disk_bound, 180, &[NULL_BLOCK]),
     test("spares-page-cache", scenarios_of_memory::page_cache, 400, &[NULL_BLOCK]),
-    race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     test("pods-rank-by-their-facts", pods_tests::ranked_by_facts, 400, &[]),
     test("pods-are-bounded-together", pods_tests::bounded_together, 240, &[]),
     race("throttled-container-is-named", throttled_tests::named_with_its_stall, 300, &[]),
