@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 /// Whether a cgroup directly in another one is spared when that is frozen or killed, by its name.
 pub type Spares = fn(&[u8]) -> bool;
 
-/// So many parts are kept open at most: whoever makes a pod chooses how many containers it has.
+/// So many parts are kept open at most: the author of a pod chooses how many containers it has.
 pub const KEPT: usize = 16;
 
 const EVENTS: &str = "cgroup.events";
