@@ -115,7 +115,7 @@ impl Containers {
     ) -> bool {
         let is_known = self.workloads.insert(workload.id(), now).is_some();
         let mut is_open = self.visit_one(workload, workload.id(), is_known, now, has_figures, report);
-        for path in workload.below().unwrap_or_default().iter().take(MOST_IN_ONE) {
+        for path in &workload.below(MOST_IN_ONE).unwrap_or_default() {
             if let Ok(Some(cgroup)) = Handle::open_to_read(root, path) {
                 is_open |= self.visit_one(&cgroup, workload.id(), is_known, now, has_figures, report);
             }

@@ -114,7 +114,8 @@ fn what_memory_high_does_is_read_and_what_is_not_there_is_absent() {
     let handle = tree.open(b"w").expect("it is there");
     assert_eq!(handle.throttling(), Ok(Throttling { exceeded: 7, stalled: Some(Duration::from_millis(2500)) }));
     assert_eq!(handle.high(), Ok(Some(Bytes::mib(8))));
-    assert_eq!(handle.below(), Ok(vec![b"w/a".to_vec(), b"w/b".to_vec()]));
+    assert_eq!(handle.below(2), Ok(vec![b"w/a".to_vec(), b"w/b".to_vec()]));
+    assert_eq!(handle.below(1).map(|paths| paths.len()), Ok(1));
     let without_pressure = tree.open(b"w/b").expect("it is there");
     assert_eq!(without_pressure.throttling(), Ok(Throttling { exceeded: 7, stalled: None }));
     assert_eq!(without_pressure.high(), Ok(None));

@@ -1,7 +1,8 @@
 //! What memory.high does to a cgroup: how often it was exceeded, and how long tasks waited. For helper threads: each
 //! figure opens a file.
 
-use super::{Handle, children, limit};
+use super::tree::some_children;
+use super::{Handle, limit};
 use crate::pressure::Pressure;
 use crate::{Fault, parse};
 use core::time::Duration;
@@ -41,9 +42,9 @@ impl Handle {
         Ok((high.0 != u64::MAX).then_some(high))
     }
 
-    /// The paths of the cgroups directly in it, sorted.
-    pub fn below(&self) -> Result<Vec<Vec<u8>>, Fault> {
-        let names = children(self.dir.as_fd()).map_err(|errno| Fault::Read { file: "its directory", errno })?;
+    /// The paths of the cgroups directly in it, sorted; of `most` at most, which are the same ones each time.
+    pub fn below(&self, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
+        let names = some_children(self.dir.as_fd(), most).map_err(|errno| Fault::Read { file: "its directory", errno })?;
         Ok(names.iter().map(|name| [self.path(), b"/", name].concat()).collect())
     }
 }

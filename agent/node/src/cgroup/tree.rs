@@ -102,6 +102,11 @@ pub fn id_of(fd: BorrowedFd<'_>) -> Result<CgroupId, Errno> {
 
 /// Names of the directories in `dir`, sorted.
 pub fn children(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+    some_children(dir, usize::MAX)
+}
+
+/// Names of `most` of them at most, sorted: the first ones that are listed, which are the same ones each time.
+pub(super) fn some_children(dir: BorrowedFd<'_>, most: usize) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     // A directory's own links are two, and each one in it has another (`kernfs_refresh_inode`, fs/kernfs/inode.c). A cgroup
     // has some sixty files, which need not be listed then. On file systems that do not count links so there is one.
@@ -109,6 +114,9 @@ pub fn children(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
         return Ok(names);
     }
     for entry in rustix::fs::Dir::read_from(dir)? {
+        if names.len() >= most {
+            break;
+        }
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if entry.file_type() == rustix::fs::FileType::Directory && name != b"." && name != b".." {

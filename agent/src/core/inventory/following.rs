@@ -25,8 +25,8 @@ const LEAST: Duration = Duration::from_secs(3);
 /// So many workloads are looked at at that pace whatever it takes: on a machine without a free CPU, a look at one may last
 /// for tens of milliseconds, of which this thread runs few. More take their share of a CPU, as other duties do.
 const FEW: usize = 4;
-/// Workloads of which figures are read in one turn: what is more urgent must not wait for all of them.
-const AT_ONCE: usize = 256;
+/// One turn begins no other workload after so long: what is more urgent must not wait for all of them.
+const TURN: Duration = Duration::from_millis(20);
 /// With one that reaches its memory.max by then, figures are read as often as where memory moves.
 const NEAR: Duration = Duration::from_mins(10);
 
@@ -42,6 +42,8 @@ pub(in crate::core) struct Following {
     notices: Notices,
     /// Workloads that are looked at, and since when.
     open: HashMap<CgroupId, MonotonicNs>,
+    /// Those that are still to be looked at in this round.
+    looks: Vec<CgroupId>,
     /// Those of which figures are still to be read in this round.
     round: Vec<CgroupId>,
     /// The inventory as of which workloads are watched.
@@ -65,6 +67,7 @@ impl Following {
             containers: Containers::default(),
             notices: Notices::new(),
             open: HashMap::new(),
+            looks: Vec::new(),
             round: Vec::new(),
             revision: None,
             named: Named::default(),
@@ -94,21 +97,33 @@ impl Following {
         outgoing.trouble("memory.events", why);
     }
 
-    /// Looks at those that exceeded a limit. Gives when that is due again.
+    /// Looks at some of those that exceeded a limit. Gives when that is due again.
     fn look(&mut self, inventory: &Inventory, outgoing: &mut Outgoing, now: MonotonicNs) -> Duration {
-        let Self { containers, notices, open, named, .. } = self;
+        let Self { containers, notices, open, looks, named, .. } = self;
         let root = &inventory.config().root;
-        open.retain(|id, since| {
-            let Some(workload) = inventory.handle(*id) else { return false };
+        if looks.is_empty() {
+            looks.extend(open.keys());
+        }
+        while let Some(id) = looks.pop() {
+            let Some((since, workload)) = open.get(&id).copied().zip(inventory.handle(id)) else {
+                open.remove(&id);
+                continue;
+            };
             let mut look =
                 |at| containers.read(root, workload, at, false, &mut |found| named.send(outgoing, root, &found, at));
-            if look(now) || now.since(*since) < LEAST {
-                return true;
+            let mut stays = look(now) || now.since(since) < LEAST;
+            if !stays {
+                // What it exceeds from here on is reported again, and what it has exceeded until then is seen here.
+                notices.watch(root, workload);
+                stays = look(monotonic());
             }
-            // What it exceeds from here on is reported again, and what it has exceeded until then is seen here.
-            notices.watch(root, workload);
-            look(monotonic())
-        });
+            if !stays {
+                open.remove(&id);
+            }
+            if !looks.is_empty() && monotonic().since(now) >= TURN {
+                return Duration::ZERO;
+            }
+        }
         let is_first = open.values().any(|since| now.since(*since) < FIRST);
         match (open.is_empty(), is_first) {
             (true, _) => Duration::MAX,
@@ -124,12 +139,15 @@ impl Following {
         if round.is_empty() {
             round.extend(inventory.handles().map(Handle::id));
         }
-        for id in round.drain(round.len().saturating_sub(AT_ONCE)..) {
+        while let Some(id) = round.pop() {
             let Some(workload) = inventory.handle(id) else { continue };
             let mut report = |found: FoundContainer<'_>| named.send(outgoing, root, &found, now);
             if containers.read(root, workload, now, true, &mut report) {
                 // One that is not watched, or whose event is still to come.
                 open.entry(id).or_insert(now);
+            }
+            if monotonic().since(now) >= TURN {
+                break;
             }
         }
         let why = || "figures of containers are left out: there are more cgroups than there is room for".to_owned();
@@ -210,7 +228,7 @@ impl Thread {
         }
         let is_due = schedule.figures.is_overdue(begun) || is_slow && schedule.figures.paused(begun).is_none();
         if is_due {
-            let is_whole = following.read(inventory, outgoing, begun);
+            let is_whole = following.read(inventory, outgoing, monotonic());
             if !following.open.is_empty() {
                 schedule.looks.bring_forward(begun.after(AT_FIRST));
             }
