@@ -360,14 +360,14 @@ fn settle(troubles: &mut Vec<String>) -> anyhow::Result<Worker> {
         troubles.push(error.to_string());
     }
     lock::touch_stack();
-    let prepare = || {
+    let (prepared, is_prepared) = std::sync::mpsc::channel();
+    let prepare = move || {
         // What is not granted to it is not granted to the watching thread, which reports that.
         let _ = priority::raise_this_thread(priority::Level::Writing);
-        if let Err(error) = keep_capabilities() {
-            crate::log::complain(&format!("the worker that writes keeps capabilities: {error}"));
-        }
+        let _ = prepared.send(keep_capabilities());
     };
     let writer = Worker::start_with("write", JOBS, prepare).context("cannot start a worker thread")?;
+    is_prepared.recv().context("the worker that writes ended")??;
     if let priority::Priority::Unchanged(errno) = priority::raise_this_thread(priority::Level::Watching) {
         troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
     }
