@@ -26,7 +26,7 @@ pub(super) struct Removal {
     orders: watch::Sender<Option<RemovalOrder>>,
     /// Pods that are over.
     ended: watch::Sender<BTreeSet<Uid>>,
-    results: mpsc::Receiver<RemovalResult>,
+    results: mpsc::Receiver<(RemovalOrder, RemovalResult)>,
     /// What is answered here.
     refused: Option<RemovalResult>,
 }
@@ -74,14 +74,22 @@ impl Removal {
         self.ended.send_replace(ended);
     }
 
-    /// The next result.
+    /// The next result of the newest order, or of the one that this stops. Each core counts its orders anew: what came of
+    /// an earlier one's order is not for this one.
     pub(super) async fn next(&mut self) -> RemovalResult {
         if let Some(refused) = self.refused.take() {
             return refused;
         }
-        match self.results.recv().await {
-            Some(result) => result,
-            None => std::future::pending().await,
+        loop {
+            match self.results.recv().await {
+                Some((order, result)) => {
+                    let newest = *self.orders.borrow();
+                    if newest.is_some_and(|newest| newest.stopping() == order.stopping()) {
+                        return result;
+                    }
+                }
+                None => std::future::pending().await,
+            }
         }
     }
 }
@@ -104,7 +112,7 @@ type Orders = watch::Receiver<Option<RemovalOrder>>;
 
 impl Remover {
     /// Carries out orders, and lists images from time to time, for as long as orders may come.
-    async fn serve(mut self, mut orders: Orders, results: mpsc::Sender<RemovalResult>) {
+    async fn serve(mut self, mut orders: Orders, results: mpsc::Sender<(RemovalOrder, RemovalResult)>) {
         let (mut due, mut failures) = (Instant::now(), 0);
         loop {
             let note = async {
@@ -120,7 +128,7 @@ impl Remover {
                         return;
                     }
                     if let Some(order) = order
-                        && results.send(self.carry_out(order, &orders).await).await.is_err()
+                        && results.send((order, self.carry_out(order, &orders).await)).await.is_err()
                     {
                         return;
                     }
@@ -248,6 +256,31 @@ mod tests {
             assert_eq!(result(&mut removal).await, RemovalResult::failed(3, RemovalError::Stopped));
             removal.order(ORDER);
             was_asked.recv().await.expect("it is carried out");
+        });
+    }
+
+    #[test]
+    fn what_came_of_an_order_of_an_earlier_core_is_not_for_the_next_one() {
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        tokio.block_on(async {
+            let (results, received) = mpsc::channel(4);
+            let mut removal = Removal { results: received, ..Removal::default() };
+            let _remover = removal.orders.subscribe();
+            let of = |order: RemovalOrder, images| {
+                let done = RemovalResult { images, error: None, ..RemovalResult::failed(3, RemovalError::Stopped) };
+                results.try_send((order, done)).expect("there is room");
+            };
+            removal.order(ORDER);
+            removal.stop();
+            let next = RemovalOrder { until: MonotonicNs(9), ..ORDER };
+            removal.order(next);
+            of(ORDER, 1);
+            of(next, 2);
+            assert_eq!(result(&mut removal).await.images, 2);
+            // What was removed until it was stopped counts.
+            removal.order(next.stopping());
+            of(next, 3);
+            assert_eq!(result(&mut removal).await.images, 3);
         });
     }
 }
