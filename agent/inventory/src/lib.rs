@@ -38,7 +38,7 @@ pub use rate::Rate;
 pub use removal::{REMOVAL_ORDER, RemovalError, RemovalOrder, RemovalResult, RemovalWords};
 pub use slices::SlicePlace;
 pub use storage::{Limited, MOST_PARTS, PartUsage, PodStorage, StorageLimit, StorageMessage, StoragePart, name_number};
-pub use table::{Observed, SLOTS, Table, Workload};
+pub use table::{Observed, SLOTS, Table, Unobserved, Workload};
 pub use termination::Termination;
 pub use throttle::{Change, Ended, Stall, Throttle};
 pub use update::{Facts, SliceFacts, SliceFigures, Update};

@@ -74,6 +74,15 @@ impl StorageMessage {
         postcard::to_slice(self, buffer).map_or(&[], |bytes| bytes)
     }
 
+    /// With no time after `now`: what is said of later would hold for longer than what was measured.
+    #[must_use]
+    pub fn by(self, now: MonotonicNs) -> Self {
+        match self {
+            Self::Part(part) => Self::Part(PartUsage { begun: part.begun.min(now), ended: part.ended.min(now), ..part }),
+            other @ (Self::Measured(_) | Self::Round) => other,
+        }
+    }
+
     /// Reads one. `None` for what is no message, or has something after it.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::take_from_bytes(bytes).ok().filter(|(_, rest)| rest.is_empty()).map(|(message, _)| message)

@@ -281,6 +281,7 @@ impl Table {
 }
 
 mod storage;
+pub use storage::Unobserved;
 
 #[cfg(test)]
 mod tests;

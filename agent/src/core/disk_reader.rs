@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use plimsoll_node::clock::monotonic;
@@ -21,9 +22,16 @@ const STACK: usize = 64 << 10;
 pub(super) struct DiskReader {
     asks: OwnedFd,
     answers: Consumer<(MonotonicNs, Option<FsStats>)>,
-    /// An answer is due. While a disk hangs it stays so.
-    is_asked: bool,
+    /// Since when an answer is due. While a disk hangs it stays so.
+    asked: Option<MonotonicNs>,
 }
+
+/// The disk could not be read, or has not answered for so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unread;
+
+/// After so long the question itself is worth a report.
+const HANGS: Duration = Duration::from_mins(1);
 
 impl DiskReader {
     /// For the file system of this directory, whichever that is when it is asked for.
@@ -51,23 +59,26 @@ impl DiskReader {
         };
         let thread = std::thread::Builder::new().name("disk".into()).stack_size(STACK).spawn(run);
         thread.context("cannot start the thread that reads the kubelet's disk")?;
-        Ok(Self { asks, answers, is_asked: false })
+        Ok(Self { asks, answers, asked: None })
     }
 
     /// Asks, unless an answer is due already.
-    pub(super) fn ask(&mut self) {
-        if !self.is_asked {
-            self.is_asked = true;
+    pub(super) fn ask(&mut self, now: MonotonicNs) {
+        if self.asked.is_none() {
+            self.asked = Some(now);
             wake(&self.asks);
         }
     }
 
-    /// The answer to the last question, once, with its time. Absent until it has come, and where it could not be read.
-    pub(super) fn answer(&mut self) -> Option<FsStats> {
-        let (at, left) = self.answers.pop().ok()?;
-        self.is_asked = false;
+    /// The answer to the last question, once, with its time. Absent until it has come.
+    pub(super) fn answer(&mut self, now: MonotonicNs) -> Result<Option<FsStats>, Unread> {
+        let Ok((at, left)) = self.answers.pop() else {
+            let hangs = self.asked.is_some_and(|asked| now.since(asked) >= HANGS);
+            return if hangs { Err(Unread) } else { Ok(None) };
+        };
+        self.asked = None;
         let time = StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX));
-        left.map(|left| FsStats { time: Some(time), ..left })
+        left.map(|left| Some(FsStats { time: Some(time), ..left })).ok_or(Unread)
     }
 }
 
@@ -76,6 +87,11 @@ impl DiskReader {
     /// Whether an answer has come that was not taken.
     pub(super) fn has_answer(&self) -> bool {
         !self.answers.is_empty()
+    }
+
+    /// As if it had been asked then, and had not answered since.
+    pub(super) const fn hang(&mut self, since: MonotonicNs) {
+        self.asked = Some(since);
     }
 }
 

@@ -507,11 +507,11 @@ fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
     let mut take = |sent: &mut Sent| {
         sent.updates.drain(..).for_each(|update| drop(table.take(update)));
         let (mut rows, now) = (Vec::with_capacity(9), MonotonicNs(9));
-        let disbelieved = table.observe_storage(100, now, &mut rows);
+        let unobserved = table.observe_storage(100, now, &mut rows);
         let of = |row: &plimsoll_policy::Workload<'_>| {
             (row.facts.stats.and_then(|stats| stats.ephemeral_storage), row.facts.volumes[0].size_limit.is_some())
         };
-        (rows.first().map(of), disbelieved)
+        (rows.first().map(of), unobserved.disbelieved)
     };
     inventory.discover(&mut sent);
     inventory.learn_storage([part(60), StorageMessage::Measured(uid)].into_iter(), &mut sent);

@@ -105,6 +105,14 @@ fn a_figure_holds_for_a_while_and_longer_where_measuring_took_long() {
 }
 
 #[test]
+fn what_is_said_of_later_holds_no_longer_than_what_was_measured_now() {
+    let said = part(LOGS, Some(1));
+    assert_eq!(said.by(second(10)), said);
+    let StorageMessage::Part(believed) = said.by(second(5)) else { panic!("a part stays one") };
+    assert_eq!((believed.begun, believed.ended), (second(5), second(5)));
+}
+
+#[test]
 fn no_more_is_kept_than_there_is_room_for() {
     let mut storage = Storage::default();
     let of = |name| part(StoragePart::Logs(name), Some(1));

@@ -6,26 +6,39 @@ use plimsoll_units::MonotonicNs;
 
 use super::{Table, of_pod};
 
+/// How many pods are left out of an observation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unobserved {
+    /// They are said to take more than is in use.
+    pub disbelieved: u32,
+    /// There is no room for them.
+    pub without_room: u32,
+}
+
 impl Table {
     /// Adds each pod that has processes and of which it is known what it takes of disks, as far as there is room, and gives
-    /// how many were left out because they are said to take more than is in use: `in_use` bytes of the disk, or of memory
-    /// what is charged to the pod. Allocates nothing.
-    pub fn observe_storage<'t>(&'t self, in_use: u64, now: MonotonicNs, into: &mut Vec<Workload<'t>>) -> u32 {
-        let mut disbelieved = 0;
+    /// how many were left out: of them those that are said to take more than is in use, which is `in_use` bytes of the disk,
+    /// and of memory what is charged to the pod. Allocates nothing.
+    pub fn observe_storage<'t>(&'t self, in_use: u64, now: MonotonicNs, into: &mut Vec<Workload<'t>>) -> Unobserved {
+        let mut unobserved = Unobserved::default();
         for (slot, workload) in self.iter() {
             let facts = &workload.facts;
             let (Some(pod), Some(storage)) = (facts.pod, &workload.storage) else { continue };
             let terminating = workload.termination.terminating();
             let is_gone = terminating.is_none() && facts.handle.populated() == Ok(false);
             let room = into.capacity().min(self.slots());
-            if is_gone || into.len() >= room || slot as usize >= room {
+            if is_gone {
+                continue;
+            }
+            if into.len() >= room || slot as usize >= room {
+                unobserved.without_room += 1;
                 continue;
             }
             let charged = || facts.handle.usage().map_or(0, |usage| usage.0);
             if storage.whole(now).bytes.is_some_and(|bytes| bytes > in_use)
                 || storage.in_memory() > 0 && storage.in_memory() > charged()
             {
-                disbelieved += 1;
+                unobserved.disbelieved += 1;
                 continue;
             }
             let promised = of_pod(facts, pod, None);
@@ -43,6 +56,6 @@ impl Table {
                 });
             }
         }
-        disbelieved
+        unobserved
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use plimsoll_inventory::{
     DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, RemovalOrder, RemovalResult, Sink, StorageMessage,
 };
+use plimsoll_node::clock::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -53,7 +54,7 @@ pub(super) fn learn_storage(scanner: &mut Option<PodSocket>, inventory: &mut Inv
     let Some(socket) = scanner else { return false };
     let (mut messages, mut malformed) = (Vec::new(), 0);
     let is_over = socket.each(|bytes| match StorageMessage::decode(bytes) {
-        Some(message) => messages.push(message),
+        Some(message) => messages.push(message.by(monotonic())),
         None => malformed += 1,
     });
     if malformed > 0 {

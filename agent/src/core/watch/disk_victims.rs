@@ -13,12 +13,12 @@
 
 use core::time::Duration;
 
-use plimsoll_inventory::{DiskReading, DiskRole, Limited, PodStorage, Table};
+use plimsoll_inventory::{DiskReading, DiskRole, Limited, PodStorage, Table, Unobserved};
 use plimsoll_policy::kubelet::{Amount, DiskLayout, FsStats, Limit, NodeStats, Readings, Signal};
 use plimsoll_policy::{Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, Why, Workload, decide};
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use super::super::disk_reader::DiskReader;
+use super::super::disk_reader::{DiskReader, Unread};
 use super::Watch;
 use super::enforcement::{KillOutcome, grace_of};
 use super::reporting::is_quiet;
@@ -31,6 +31,9 @@ const PACE: Duration = Duration::from_secs(10);
 const PACE_BELOW: Duration = Duration::from_secs(1);
 /// The least time between two victims.
 const TURN: Duration = Duration::from_secs(10);
+/// From a crossing that is seen here, the turn of [`super::disks`] has so long to see it too, and to order what is removed
+/// first: half as long again as the slowest pace of its figures.
+const OTHERS_SEE: Duration = Duration::from_secs(15);
 /// The same where the disk has not gained half of what the last victim took.
 const IN_VAIN: Duration = Duration::from_mins(5);
 /// So many pods are decided about at most. Storage for them is locked in memory.
@@ -60,8 +63,20 @@ pub(in crate::core) struct DiskVictims {
     /// No pod is evicted before.
     next_victim: MonotonicNs,
     expected: Option<Expected>,
-    /// That figures are not believed was reported.
-    has_complained: bool,
+    /// Since when a threshold, or a limit, is crossed.
+    short_since: Option<MonotonicNs>,
+    reported: Reported,
+}
+
+/// What was reported, once until it is different.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reported {
+    /// The disk is not read.
+    unread: bool,
+    /// Figures are not believed.
+    disbelieved: bool,
+    /// There are more pods than there is room for.
+    left_out: bool,
 }
 
 /// What is known of the disks elsewhere.
@@ -71,6 +86,13 @@ struct Known<'a> {
     said: &'a [Option<DiskReading>; DiskRole::ALL.len()],
     /// The own figure may lack what is removed by order.
     frees: bool,
+}
+
+impl Known<'_> {
+    /// Whether all that is said was read since then.
+    fn has_seen(&self, since: MonotonicNs) -> bool {
+        self.said.iter().flatten().all(|said| said.at >= since)
+    }
 }
 
 /// A pod to be evicted.
@@ -115,29 +137,35 @@ impl DiskVictims {
             due: MonotonicNs(0),
             next_victim: MonotonicNs(0),
             expected: None,
-            has_complained: false,
+            short_since: None,
+            reported: Reported::default(),
             policy,
         }
     }
 
     /// Asks for a reading of the disk when that is due. Gives one that has come.
-    fn read(&mut self, now: MonotonicNs) -> Option<FsStats> {
-        let read = self.reader.answer();
-        if read.is_none() && self.due <= now {
+    fn read(&mut self, now: MonotonicNs) -> Result<Option<FsStats>, Unread> {
+        let read = self.reader.answer(now);
+        if !matches!(read, Ok(Some(_))) && self.due <= now {
             self.due = now.after(PACE);
-            self.reader.ask();
+            self.reader.ask(now);
         }
         read
     }
 
-    /// Decides by what was read, and gives the pod that is to be evicted, and how many are not decided about because what
-    /// they are said to take cannot be.
-    fn decide(&mut self, table: &Table, own: FsStats, known: Known<'_>, now: MonotonicNs) -> (Option<Victim>, u32) {
+    /// Decides by what was read, and gives the pod that is to be evicted, and how many are not decided about.
+    fn decide(
+        &mut self,
+        table: &Table,
+        own: FsStats,
+        known: Known<'_>,
+        now: MonotonicNs,
+    ) -> (Option<Victim>, Unobserved) {
         let [node, image, container] = *known.said;
         let has_thresholds = self.policy.thresholds.iter().any(|threshold| threshold.amount.is_some());
         // Which disks there are is decided once.
         if has_thresholds && node.is_none() {
-            return (None, 0);
+            return (None, Unobserved::default());
         }
         let (image_fs, container_fs) = (of_same_disk(&own, image), of_same_disk(&own, container));
         let layout = match (image, image_fs, container_fs) {
@@ -148,7 +176,7 @@ impl DiskVictims {
         let stats = NodeStats { node_fs: Some(own), image_fs, container_fs, ..NodeStats::default() };
         let in_use = own.capacity.zip(own.available).map_or(0, |(all, left)| all.saturating_sub(left));
         let mut rows: Vec<Workload<'_>> = core::mem::take(&mut self.rows);
-        let disbelieved = table.observe_storage(in_use, now, &mut rows);
+        let unobserved = table.observe_storage(in_use, now, &mut rows);
         let observation = Observation {
             taken: taken(&own, now),
             layout: Some(layout),
@@ -162,16 +190,19 @@ impl DiskVictims {
         if let Some(order) = self.plan.reclaim() {
             self.reclaimed = Some(Reclaimed { order: order.order, at: stats_time(now) });
         }
-        if !is_quiet(self.plan.outcome) {
+        self.short_since = (!is_quiet(self.plan.outcome)).then(|| self.short_since.unwrap_or(now));
+        if self.short_since.is_some() {
             self.due = self.due.min(now.after(PACE_BELOW));
         }
-        let victim = self.victim(table, &rows, known.frees, now);
+        let is_seen = |since: MonotonicNs| known.has_seen(since) || now.since(since) >= OTHERS_SEE;
+        let may_remove = known.frees || !self.short_since.is_some_and(is_seen);
+        let victim = self.victim(table, &rows, may_remove, now);
         self.rows = emptied(rows);
-        (victim, disbelieved)
+        (victim, unobserved)
     }
 
-    /// The first one of the plan, if its time has come.
-    fn victim(&mut self, table: &Table, rows: &[Workload<'_>], frees: bool, now: MonotonicNs) -> Option<Victim> {
+    /// The first one of the plan, if its time has come. `may_remove`: something else may make room for a threshold.
+    fn victim(&mut self, table: &Table, rows: &[Workload<'_>], may_remove: bool, now: MonotonicNs) -> Option<Victim> {
         if now < self.next_victim {
             return None;
         }
@@ -184,7 +215,7 @@ impl DiskVictims {
         let storage = table.get(row.key)?.storage.as_deref()?;
         let cause = match why {
             Why::Limit(limit) => limit_of(limit, storage)?,
-            Why::Threshold(_) | Why::Swap if frees => return None,
+            Why::Threshold(_) | Why::Swap if may_remove => return None,
             Why::Threshold(_) | Why::Swap => self.threshold(index, why, now)?,
         };
         let used = storage.whole(now).bytes;
@@ -221,13 +252,25 @@ impl Watch {
     /// Decides for disks and limits of local storage, if that is due, and evicts at most one pod.
     pub(super) fn evict_for_disks(&mut self, now: MonotonicNs) {
         let Some(victims) = &mut self.disk_victims else { return };
-        let Some(own) = victims.read(now) else { return };
+        let read = victims.read(now);
+        let failed = |what| HealthRecord::Failed { what, errno: None };
+        match read {
+            Err(Unread) if !std::mem::replace(&mut victims.reported.unread, true) => {
+                self.reporting.send(failed("read what is left on the disk of the kubelet's directory"));
+            }
+            Ok(Some(_)) => victims.reported.unread = false,
+            Err(Unread) | Ok(None) => {}
+        }
+        let Ok(Some(own)) = read else { return };
         let known = Known { said: self.disks.said(), frees: self.disks.frees(taken(&own, now)) };
-        let (victim, disbelieved) = victims.decide(&self.workloads.table, own, known, now);
-        if disbelieved > 0 && !victims.has_complained {
-            victims.has_complained = true;
+        let (victim, unobserved) = victims.decide(&self.workloads.table, own, known, now);
+        if unobserved.disbelieved > 0 && !std::mem::replace(&mut victims.reported.disbelieved, true) {
             let what = "decide about a pod that is said to take more of a disk or of memory than is in use";
-            self.reporting.send(HealthRecord::Failed { what, errno: None });
+            self.reporting.send(failed(what));
+        }
+        let is_left_out = unobserved.without_room > 0;
+        if is_left_out && !std::mem::replace(&mut victims.reported.left_out, is_left_out) {
+            self.reporting.send(failed("decide for disks about the pods beyond the first 1,024 workloads"));
         }
         let Some(victim) = victim else { return };
         victims.next_victim = now.after(TURN);

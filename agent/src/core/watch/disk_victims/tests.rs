@@ -56,6 +56,13 @@ impl Node {
         self.scene.watch.disks.believe(DiskReading { role, bytes, inodes, at: self.now, layout });
     }
 
+    /// What was said of disks is read again.
+    fn says_again(&mut self) {
+        for reading in self.scene.watch.disks.said().iter().flatten().copied().collect::<Vec<_>>() {
+            self.scene.watch.disks.believe(DiskReading { at: self.now, ..reading });
+        }
+    }
+
     /// A pod whose volume takes so much, and is limited.
     fn pod(&mut self, slot: u32, protected: Option<Protected>, used: Option<u64>, limit: Option<u64>) {
         let name = slot.to_string();
@@ -89,12 +96,30 @@ impl Node {
             let victims = self.scene.watch.disk_victims.as_mut().expect("it is there");
             victims.due = self.now;
             self.scene.watch.evict_for_disks(self.now);
-            while self.scene.watch.disk_victims.as_ref().is_some_and(|victims| !victims.reader.has_answer()) {
-                std::thread::yield_now();
-            }
+            self.answers();
             self.scene.watch.evict_for_disks(self.now);
+            self.says_again();
         }
         self.scene.settle();
+    }
+
+    /// Waits until the disk was read.
+    fn answers(&self) {
+        while self.scene.watch.disk_victims.as_ref().is_some_and(|victims| !victims.reader.has_answer()) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What was reported as failed since this was last asked.
+    fn failures(&mut self) -> Vec<String> {
+        let frames = self.scene.frames();
+        let records = frames.iter().filter_map(|frame| Record::read(frame));
+        records
+            .filter_map(|record| match record {
+                Record::Health(HealthRecord::Failed { what, .. }) => Some(what.to_owned()),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Whether each pod was killed.
@@ -238,6 +263,25 @@ fn for_a_disk_pods_wait_for_what_is_removed_and_for_their_own_limits_they_do_not
     }
 }
 
+#[test]
+fn a_pod_waits_until_others_had_time_to_see_the_crossing_and_to_order_what_is_removed_first() {
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 50 * MIB);
+    node.pod(0, None, Some(300 * MIB), None);
+    let killed = |node: &mut Node, after| {
+        node.now = node.now.after(Duration::from_secs(after));
+        let victims = node.scene.watch.disk_victims.as_mut().expect("it is there");
+        victims.due = node.now;
+        node.scene.watch.evict_for_disks(node.now);
+        node.answers();
+        node.scene.watch.evict_for_disks(node.now);
+        node.scene.settle();
+        node.killed() == [true]
+    };
+    node.now = node.now.after(Duration::from_secs(1));
+    assert_eq!([0, 0, 14].map(|after| killed(&mut node, after)), [false; 3], "what is said is older");
+    assert!(killed(&mut node, 1), "but not without end");
+}
+
 /// A hostile scanner says what cannot be, or nothing.
 #[test]
 fn what_is_not_known_or_cannot_be_evicts_no_pod() {
@@ -253,6 +297,43 @@ fn what_is_not_known_or_cannot_be_evicts_no_pod() {
     node.pod(0, None, Some(9 * MIB), Some(8 * MIB));
     node.turn(Duration::from_mins(11));
     assert_eq!(node.killed(), [false], "the figure is too old");
+}
+
+#[test]
+fn a_disk_that_is_not_read_is_reported_once_until_it_is() {
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 500 * MIB);
+    let mut failures = Vec::new();
+    for left in [UNREADABLE, UNREADABLE, 500 * MIB, UNREADABLE] {
+        node.left.store(left, Ordering::Relaxed);
+        node.turn(Duration::from_secs(10));
+        failures.push(node.failures().len());
+    }
+    assert_eq!(failures, [1, 0, 0, 1]);
+    // One that hangs has not answered within a minute.
+    node.left.store(500 * MIB, Ordering::Relaxed);
+    node.turn(Duration::from_secs(10));
+    let victims = node.scene.watch.disk_victims.as_mut().expect("it is there");
+    victims.reader.hang(node.now);
+    for (seconds, failures) in [(59, 0), (1, 1), (600, 0)] {
+        node.now = node.now.after(Duration::from_secs(seconds));
+        node.scene.watch.evict_for_disks(node.now);
+        assert_eq!(node.failures().len(), failures, "after {seconds} more seconds");
+    }
+}
+
+#[test]
+fn that_there_is_no_room_for_a_pod_is_reported_once() {
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 500 * MIB);
+    node.scene.watch.disk_victims.as_mut().expect("it is there").rows = Vec::with_capacity(1);
+    node.pod(0, None, Some(MIB), Some(8 * MIB));
+    node.turn(Duration::ZERO);
+    assert_eq!(node.failures().len(), 0);
+    node.pod(1, None, Some(9 * MIB), Some(8 * MIB));
+    let failures = [10, 10].map(|seconds| {
+        node.turn(Duration::from_secs(seconds));
+        node.failures().len()
+    });
+    assert_eq!((failures, node.killed()), ([1, 0], [false, false]));
 }
 
 #[test]
