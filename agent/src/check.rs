@@ -138,7 +138,7 @@ fn kill_switch_row(facts: &Facts) -> Row {
     match found {
         Found::Absent => row(name, true, format!("{path} is not there"), ""),
         Found::Thrown => {
-            let advice = "nothing is evicted, frozen or reclaimed, only reported, until it is removed";
+            let advice = "nothing is evicted, frozen, reclaimed or removed, only reported, until it is removed";
             row(name, false, format!("{path} is there"), advice)
         }
         Found::Ignored(why) => row(name, false, format!("{path}: {why}"), "what is there stops nothing"),

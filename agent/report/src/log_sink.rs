@@ -366,7 +366,7 @@ fn health(record: &HealthRecord<'_>) {
         HealthRecord::KillSwitch { path, is_thrown } => {
             let path = printable(path);
             let says = if is_thrown {
-                "is there: nothing is evicted, frozen or reclaimed; what would be is reported"
+                "is there: nothing is evicted, frozen, reclaimed or removed; what would be is reported"
             } else {
                 "is not there: it stops no action"
             };
