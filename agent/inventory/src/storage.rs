@@ -78,7 +78,9 @@ impl StorageMessage {
     #[must_use]
     pub fn by(self, now: MonotonicNs) -> Self {
         match self {
-            Self::Part(part) => Self::Part(PartUsage { begun: part.begun.min(now), ended: part.ended.min(now), ..part }),
+            Self::Part(part) => {
+                Self::Part(PartUsage { begun: part.begun.min(now), ended: part.ended.min(now), ..part })
+            }
             other @ (Self::Measured(_) | Self::Round) => other,
         }
     }

@@ -44,7 +44,8 @@ impl Handle {
 
     /// The paths of the cgroups directly in it, sorted; of `most` at most, which are the same ones each time.
     pub fn below(&self, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
-        let names = some_children(self.dir.as_fd(), most).map_err(|errno| Fault::Read { file: "its directory", errno })?;
+        let names =
+            some_children(self.dir.as_fd(), most).map_err(|errno| Fault::Read { file: "its directory", errno })?;
         Ok(names.iter().map(|name| [self.path(), b"/", name].concat()).collect())
     }
 }
