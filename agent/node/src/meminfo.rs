@@ -78,6 +78,13 @@ impl MemReading {
         self.available
     }
 
+    /// What the kernel's estimate takes for used although it is free, page cache, or slab that can shrink: its reserves,
+    /// and of page cache and of slab half, but no more than the low watermarks (`si_mem_available`, mm/show_mem.c).
+    pub fn withheld(&self) -> Bytes {
+        let all = self.free.saturating_add(self.file_lru()).saturating_add(self.kernel_reclaimable);
+        all.saturating_sub(self.available)
+    }
+
     /// Page cache on either list, tmpfs not included: what dropping caches could free at most.
     pub fn file_lru(&self) -> Bytes {
         self.active_file.saturating_add(self.inactive_file)

@@ -276,6 +276,9 @@ pub struct Observation<'a> {
     /// What is available to pods together by the same estimate: their limit less what reclaim could not drop; absent if
     /// that is not known.
     pub pods_mem_available: Option<Bytes>,
+    /// What the kernel's own estimate leaves out of free memory, page cache and slab that can shrink. It grows with page
+    /// cache that no workload holds to itself, up to low watermarks; absent in a slice, whose estimate leaves out nothing.
+    pub withheld: Option<Bytes>,
     /// Memory set aside for huge pages, which the kubelet takes for available.
     pub huge_page_pool: Bytes,
     /// Stall of the machine or the slice; absent if the kernel does not say.

@@ -47,6 +47,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) mem_available: Option<Bytes>,
     /// What is available to pods together if all their cache could be dropped.
     pub(crate) pods_mem_available: Option<Bytes>,
+    /// What the kernel's own estimate leaves out of what could be freed.
+    pub(crate) withheld: Option<Bytes>,
     pub(crate) huge_page_pool: Bytes,
     pub(crate) stall: Option<Stall>,
     pub(crate) swap: Option<Swap>,
@@ -195,6 +197,7 @@ impl<'a> Run<'a> {
             readings: Some(readings),
             mem_available,
             mem_available_at: Some(stats_time(frame.at)),
+            withheld: frame.withheld.filter(|_| is_node),
             huge_page_pool: if is_node { frame.huge_page_pool } else { Bytes::ZERO },
             pods_mem_available: frame.pods_mem_available.filter(|_| is_node),
             stall: frame.stall,
@@ -354,7 +357,8 @@ pub(crate) fn run_summaries(
             node: summary.node_stats(),
             mem_available: None,
             pods_mem_available: summary.pods_mem_available(),
-            // A kubelet does not report it.
+            // A kubelet does not report either.
+            withheld: None,
             huge_page_pool: Bytes::ZERO,
             stall: summary.stall(),
             // A kubelet does not report whether pages come back from swap,

@@ -173,6 +173,7 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             at_ns: at,
             made_ns,
             memory,
+            withheld_bytes,
             huge_page_pool_bytes,
             tasks,
             stall,
@@ -208,6 +209,7 @@ pub(crate) fn each_frame(trace: &Trace, configuration: &Configuration, mut each:
             node: node_stats(memory.map(Into::into), *tasks, *at),
             mem_available: memory.and_then(|memory| memory.mem_available_bytes),
             pods_mem_available: None,
+            withheld: *withheld_bytes,
             huge_page_pool: *huge_page_pool_bytes,
             stall: stall.map(|stall| Stall {
                 full: Duration::from_nanos(stall.full_ns),

@@ -591,7 +591,7 @@ fn what_cannot_be_read_is_an_error_with_its_place() {
         (after("{\"sample\":{\"at_ns\":-1}}"), "2: sample.at_ns: invalid value: integer `-1`, expected u64"),
         (
             after("{\"sample\":{\"at_ns\":1,\"memry\":{}}}"),
-            "2: sample.memry: unknown field `memry`, expected one of `at_ns`, `made_ns`, `missing`, `memory`, `huge_page_pool_bytes`, `tasks`, `stall`, `swap`, `slices`, `reclaimed`, `workloads`",
+            "2: sample.memry: unknown field `memry`, expected one of `at_ns`, `made_ns`, `missing`, `memory`, `withheld_bytes`, `huge_page_pool_bytes`, `tasks`, `stall`, `swap`, `slices`, `reclaimed`, `workloads`",
         ),
         (after("{\"sample\":{\"at_ns\":2}}\n{\"sample\":{\"at_ns\":1}}"), "3: at_ns: earlier than the line before"),
         (after("{\"sample\":{\"at_ns\":2}} 1"), "2: something follows the value"),

@@ -25,13 +25,14 @@ impl Observed {
             Scope::Slice(slice) => configuration.slice_name(slice).map(str::to_owned),
         };
         match *record {
-            ObservationRecord::Begin { taken, made, memory, huge_page_pool, tasks, stall } => {
+            ObservationRecord::Begin { taken, made, memory, withheld, huge_page_pool, tasks, stall } => {
                 // Its end was lost.
                 self.missing += u32::from(self.sample.is_some());
                 self.sample = Some(Sample {
                     at_ns: taken,
                     made_ns: Some(made),
                     memory: Some(memory.into()),
+                    withheld_bytes: withheld,
                     huge_page_pool_bytes: huge_page_pool,
                     tasks: tasks.map(|ObservedTasks { count, limit }| Tasks { count, limit }),
                     stall: stall.map(|stall| Stall { full_ns: ns(stall.full), window_ns: ns(stall.window) }),
@@ -129,6 +130,7 @@ mod tests {
             taken: MonotonicNs(7),
             made: MonotonicNs(8),
             memory,
+            withheld: Some(Bytes::mib(3)),
             huge_page_pool: Bytes::mib(1),
             tasks: Some(ObservedTasks { count: 90, limit: 100 }),
             stall: None,

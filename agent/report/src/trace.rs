@@ -72,6 +72,10 @@ pub struct Sample {
     /// Memory; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+    /// What the kernel's own estimate leaves out of free memory, page cache and slab that can shrink; absent where it was
+    /// not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld_bytes: Option<Bytes>,
     /// The part of the memory that is set aside for huge pages.
     #[serde(default, skip_serializing_if = "is_zero_bytes")]
     pub huge_page_pool_bytes: Bytes,

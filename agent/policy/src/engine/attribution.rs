@@ -33,6 +33,8 @@ pub(super) struct Used {
 struct Then {
     kubelet: Amount,
     kernel: Option<Amount>,
+    /// What that leaves out.
+    withheld: Amount,
     /// All that there was.
     capacity: i64,
 }
@@ -65,8 +67,8 @@ impl Baseline {
         self.taken = Some(observation.taken);
         self.awaited = None;
         self.available = MEMORY.map(|signal| {
-            let Available { kubelet, kernel, .. } = Available::of(signal, readings, observation)?;
-            Some(Then { kubelet, kernel, capacity: readings.get(signal)?.capacity })
+            let Available { kubelet, kernel, withheld, .. } = Available::of(signal, readings, observation)?;
+            Some(Then { kubelet, kernel, withheld, capacity: readings.get(signal)?.capacity })
         });
         self.used.fill(None);
         for workload in observation.workloads.iter().filter(|workload| workload.is_in(observation.scope)) {
@@ -80,17 +82,26 @@ impl Baseline {
         }
     }
 
-    /// Available memory then, by the reading that is below now, had there been as much in all as there is now: what was
-    /// added since, or taken away, is no growth. All of the capacity if there is no baseline.
-    fn available(&self, signal: Signal, case: Case, now: &Available, capacity: i64) -> Amount {
+    /// By how much available memory fell since then to `available`, by the reading that is below now, had there been as much
+    /// in all as there is now: what was added since, or taken away, is no growth. From all of the capacity if there is no
+    /// baseline.
+    ///
+    /// By the kernel's estimate it falls, too, where page cache is read that could be dropped again. No workload took
+    /// that, so it does not count, but for no more than half of the fall: else the little that any workload grew by
+    /// meanwhile would be all of it.
+    fn fallen(&self, signal: Signal, case: Case, available: Amount, now: &Available, capacity: i64) -> Amount {
         let place = MEMORY.iter().position(|known| *known == signal);
-        match place.and_then(|place| self.available[place]) {
-            None => Amount::whole(now.capacity),
-            Some(Then { kubelet, kernel, capacity: before }) => {
-                let goes_by_kernel =
-                    case == Case::MemAvailableOnly || case == Case::Both && now.kernel == Some(now.lowest());
-                let available = kernel.filter(|_| goes_by_kernel).unwrap_or(kubelet);
-                available + (Amount::whole(capacity) - Amount::whole(before))
+        let Some(then) = place.and_then(|place| self.available[place]) else {
+            return Amount::whole(now.capacity) - available;
+        };
+        let added = Amount::whole(capacity) - Amount::whole(then.capacity);
+        let goes_by_kernel = case == Case::MemAvailableOnly || case == Case::Both && now.kernel == Some(now.lowest());
+        match then.kernel.filter(|_| goes_by_kernel) {
+            None => then.kubelet + added - available,
+            Some(kernel) => {
+                let fallen = kernel + added - available;
+                let withheld = (now.withheld - then.withheld).max(Amount::ZERO);
+                fallen.min((fallen - withheld).max(Amount::nanos(fallen.as_nanos() / 2)))
             }
         }
     }
@@ -213,7 +224,7 @@ pub(super) fn fallen(
 ) -> Option<Bytes> {
     let available = Available::of(signal, readings, observation)?;
     let capacity = readings.get(signal)?.capacity;
-    Some((baseline.available(signal, status.case, &available, capacity) - status.available).to_bytes())
+    Some(baseline.fallen(signal, status.case, status.available, &available, capacity).to_bytes())
 }
 
 pub(super) fn workload<'a>(observation: &Observation<'a>, index: u32) -> &'a Workload<'a> {

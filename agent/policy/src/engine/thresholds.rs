@@ -15,6 +15,8 @@ pub(super) struct Available {
     pub(super) kubelet: Amount,
     /// By the kernel's own estimate; of memory alone.
     pub(super) kernel: Option<Amount>,
+    /// What that estimate leaves out of what could be freed.
+    pub(super) withheld: Amount,
     pub(super) capacity: i64,
 }
 
@@ -30,6 +32,7 @@ impl Available {
                 Some(Self {
                     kubelet: kubelet - Amount::whole(pool),
                     kernel: counted(observation.mem_available),
+                    withheld: counted(observation.withheld).unwrap_or(Amount::ZERO),
                     capacity: capacity.saturating_sub(pool),
                 })
             }
@@ -38,9 +41,9 @@ impl Available {
                     Scope::Node => observation.pods_mem_available,
                     Scope::Slice(_) => observation.mem_available,
                 };
-                Some(Self { kubelet, kernel: counted(estimate), capacity })
+                Some(Self { kubelet, kernel: counted(estimate), withheld: Amount::ZERO, capacity })
             }
-            _ => Some(Self { kubelet, kernel: None, capacity }),
+            _ => Some(Self { kubelet, kernel: None, withheld: Amount::ZERO, capacity }),
         }
     }
 

@@ -33,6 +33,29 @@ fn memory_that_is_added_or_taken_away_is_no_growth() {
 }
 
 #[test]
+fn what_is_read_into_page_cache_is_growth_of_none_up_to_half_of_the_fall() {
+    // The kernel's own estimate falls by 60, of which page cache is some, and a workload grew.
+    for (what, withheld, grew, fallen, outcome) in [
+        ("no page cache was read", 50, 28, 60, Outcome::Unattributed),
+        ("of the rest it took half", 54, 28, 56, Outcome::Evict),
+        ("of the rest it took less than half", 54, 27, 56, Outcome::Unattributed),
+        ("all of it is page cache, and what grew by little pays for no such", 110, 14, 30, Outcome::Unattributed),
+        ("all of it is page cache, and one grew by half as much as may be", 110, 15, 30, Outcome::Evict),
+        ("there was more page cache before", 20, 28, 60, Outcome::Unattributed),
+    ] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        let (before, now) = ([candidate(0, 100)], [candidate(0, 100 + grew)]);
+        let at = |seconds, available, withheld| Observation {
+            withheld: Some(mib(withheld)),
+            ..observed(seconds, Some(reading(500, available)))
+        };
+        rig.observe(1, &Observation { workloads: &before, ..at(1, 150, 50) });
+        let plan = rig.observe(2, &Observation { workloads: &now, ..at(2, 90, withheld) });
+        assert_eq!((plan.attribution.map(|it| it.fallen), plan.outcome), (Some(mib(fallen)), outcome), "{what}");
+    }
+}
+
+#[test]
 fn growth_elsewhere_costs_no_bystander() {
     let protected = |slot, usage| Workload { protected: Some(Protected::Listed), ..candidate(slot, usage) };
     // Before, when 500 MiB were available, and now, when 90 are: 410 went.

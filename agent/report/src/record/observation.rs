@@ -40,6 +40,8 @@ pub enum ObservationRecord<'a> {
         made: MonotonicNs,
         /// Memory of the machine, the huge page pool included.
         memory: MemoryReading,
+        /// What the kernel's own estimate leaves out of what could be freed.
+        withheld: Option<Bytes>,
         /// The huge page pool.
         huge_page_pool: Bytes,
         /// Tasks; absent where no threshold is on them, and where they could not be read.

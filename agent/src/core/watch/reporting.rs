@@ -104,6 +104,7 @@ impl Reporting {
             taken,
             made,
             memory: machine.reading,
+            withheld: Some(machine.withheld),
             huge_page_pool: machine.huge_page_pool,
             tasks: tasks.map(|tasks| ObservedTasks { count: tasks.tasks, limit: tasks.limit() }),
             stall,

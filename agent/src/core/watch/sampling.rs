@@ -21,6 +21,8 @@ const STALL_APART: Duration = Duration::from_millis(500);
 pub(super) struct MachineMemory {
     /// With the huge page pool still in it.
     pub(super) reading: MemoryReading,
+    /// What the kernel's estimate leaves out.
+    pub(super) withheld: Bytes,
     /// Memory that only its own users could have.
     pub(super) huge_page_pool: Bytes,
 }
@@ -28,7 +30,7 @@ pub(super) struct MachineMemory {
 impl MachineMemory {
     /// As it is decided by: the kubelet takes the huge page pool for available and knows one reading.
     pub(super) fn decided_by(&self, policy: EvictionPolicy) -> MemoryReading {
-        let Self { reading, huge_page_pool } = *self;
+        let Self { reading, huge_page_pool, .. } = *self;
         match policy {
             EvictionPolicy::Kubelet => MemoryReading { mem_available: None, ..reading },
             EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => MemoryReading {
@@ -74,6 +76,7 @@ impl Sampler {
                 kubelet_available: reading.kubelet_available(),
                 mem_available: Some(reading.mem_available()),
             },
+            withheld: reading.withheld(),
             huge_page_pool: reading.hugetlb.unwrap_or(Bytes::ZERO),
         })
     }
@@ -128,9 +131,10 @@ impl Sample {
         workloads: &'w [Observed],
     ) -> Observation<'w> {
         // The pool is a part of what the statistics say, as in the kubelet's.
-        let (memory, huge_page_pool, tasks) = match scope {
-            Scope::Node => (Some(self.machine.reading), self.machine.huge_page_pool, self.tasks),
-            Scope::Slice(_) => (state.reading, Bytes::ZERO, None),
+        let MachineMemory { reading, withheld, huge_page_pool } = self.machine;
+        let (memory, withheld, huge_page_pool, tasks) = match scope {
+            Scope::Node => (Some(reading), Some(withheld), huge_page_pool, self.tasks),
+            Scope::Slice(_) => (state.reading, None, Bytes::ZERO, None),
         };
         Observation {
             taken: self.taken,
@@ -140,6 +144,7 @@ impl Sample {
             readings: Some(statistics(memory, tasks, self.taken)),
             mem_available: memory.and_then(|memory| memory.mem_available),
             mem_available_at: Some(stats_time(self.taken)),
+            withheld,
             huge_page_pool,
             stall: self.stall,
             reclaimed: state.reclaimed,
