@@ -234,8 +234,12 @@ pub(crate) fn bounded_together() -> Result<()> {
         let mut hog = Hog::start("anon", growing.container.path(), mib, &["--rate", "64", "--hold", "300"])?;
         scene.expect_killed(&mut hog, &growing.cgroup).with_context(|| format!("below {max} MiB"))?;
         let is_of_pods = |plan: &Value| plan["slice"] == "pods" && plan["outcome"] == "evict";
+        // It kills first and reports the plan later.
+        wait_for("a plan for all pods together is reported", PATIENCE, || {
+            Ok(scene.agent.plans().iter().any(is_of_pods))
+        })
+        .with_context(|| tail(&scene.agent.text()))?;
         let text = scene.agent.text();
-        ensure!(scene.agent.plans().iter().any(is_of_pods), "not for all pods together: {}", tail(&text));
         ensure!(text.contains("; allocatableMemory.available "), "by another signal: {}", tail(&text));
         let events = all.read("memory.events")?;
         ensure!(named(&events, "oom_kill") == Some(0), "the kernel killed at the limit of all pods first");
