@@ -294,9 +294,9 @@ impl Turn<'_> {
     }
 
     /// What comes back of processes that belong to no workload any more.
-    fn unreaped(&mut self, short: Short, scope: crate::Scope) -> Amount {
+    fn unreaped(&mut self, short: Short, kind: ThresholdKind, scope: crate::Scope) -> Amount {
         let Self { readings, observation, now, .. } = *self;
-        let known = self.state.scope(scope).and_then(|scope| scope.unreaped.as_mut());
+        let known = self.state.scope(scope).and_then(|scope| scope.unreaped[kind as usize].as_mut());
         let known = known.filter(|_| short.resource() == Resource::Pids);
         known.map_or(Amount::ZERO, |known| known.coming(readings, observation, now))
     }
@@ -366,7 +366,7 @@ impl Turn<'_> {
             (Some(Step::Evict), _) | (Some(Step::Reclaim(_)), Short::Swap) => {
                 let coming = self.coming(&status, short, plan);
                 let (grown, left) = self.rank(short, kind, plan);
-                let coming = coming + left.coming + self.unreaped(short, plan.scope);
+                let coming = coming + left.coming + self.unreaped(short, kind, plan.scope);
                 let expected = self.attribute(grown, short, kind, &status, plan);
                 let need = Need { why: status.why, short, missing: status.missing(), expected, coming, kind };
                 let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
@@ -376,7 +376,8 @@ impl Turn<'_> {
                     scope.baselines[kind as usize].await_from(left.held, self.now);
                     if let (Resource::Pids, Some(deficit)) = (short.resource(), plan.deficit) {
                         let Self { readings, observation, now, .. } = *self;
-                        scope.unreaped = Unreaped::took(scope.unreaped, deficit.taken, (readings, observation), now);
+                        let known = &mut scope.unreaped[kind as usize];
+                        *known = Unreaped::took(*known, deficit.taken, (readings, observation), now);
                     }
                 }
                 if let Short::Signal(signal) = short {

@@ -83,8 +83,8 @@ pub(super) struct ScopeState {
     orders: u64,
     /// When a workload was last evicted for a signal although that did not help.
     pub(super) futile: [Option<MonotonicNs>; Signal::ALL.len()],
-    /// What the last victims for processes leave behind.
-    pub(super) unreaped: Option<Unreaped>,
+    /// What the last victims for processes leave behind: hard thresholds go by their own, as if there were no soft one.
+    pub(super) unreaped: [Option<Unreaped>; ThresholdKind::BOTH.len()],
     /// Hard thresholds have their own, that soft ones do not keep old.
     pub(super) baselines: [Baseline; 2],
 }
@@ -101,7 +101,7 @@ impl ScopeState {
             asked: [[None; Signal::ALL.len()]; 2],
             orders: 0,
             futile: [None; Signal::ALL.len()],
-            unreaped: None,
+            unreaped: [None; ThresholdKind::BOTH.len()],
             baselines: [(); 2].map(|()| Baseline::with_capacity(slots)),
         }
     }

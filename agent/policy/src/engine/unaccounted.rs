@@ -42,7 +42,8 @@ fn lacks_processes(
     now: MonotonicNs,
 ) -> bool {
     let Some(outside) = outside(readings, observation) else { return false };
-    let left = scope.unreaped.map_or(Amount::ZERO, |unreaped| unreaped.left(readings, observation, now));
+    let known = scope.unreaped.iter().flatten();
+    let left = known.map(|unreaped| unreaped.left(readings, observation, now)).max().unwrap_or(Amount::ZERO);
     let needed = missing.max(outside - left);
     let candidates = observation.workloads.iter().filter(|workload| may_be_victim(workload));
     let counted = candidates.filter_map(|workload| Some((workload.facts.priority, workload.facts.stats?.processes?)));
