@@ -3,6 +3,7 @@
 mod all_pods;
 mod facts;
 mod node;
+mod pod_facts;
 
 use std::fmt::Write as _;
 
@@ -118,6 +119,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
     rows.push(row("other agent", facts.other_acts == Some(false), found, advice));
     rows.push(kill_switch_row(facts));
     rows.extend(node::rows(&facts.node));
+    rows.extend(facts.known_pods.as_ref().map(pod_facts::pod_facts_row));
     rows.extend(facts.all_pods.as_ref().map(all_pods::all_pods_row));
     rows.push(source_row(facts, source));
     rows

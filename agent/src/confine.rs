@@ -4,9 +4,10 @@
 //! In this order: what a process needs is opened while it is still root, [`Part::confine`] before it starts a thread,
 //! [`Part::filter`] once all is set up.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use landlock::{
@@ -16,6 +17,7 @@ use landlock::{
 use plimsoll_node::NodeError;
 use plimsoll_node::capabilities::{self, Capability};
 use plimsoll_node::clock::monotonic;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, chownat, fstat, openat};
 use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
 use rustix::thread::{set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -41,20 +43,20 @@ pub(crate) const SERVICES: Part = Part { name: "the process services", id: 65525
 pub(crate) const SCANNER: Part =
     Part { name: "the scanner", id: 65524, capabilities: &[capabilities::DAC_READ_SEARCH] };
 
-/// What a part needs until it has its own user: to take it, and the reporter to give it the directory of a trace.
+/// What a part needs until it has its own user: to take it, and to give it the directory of a trace or of the journal.
 pub(crate) const CAPABILITIES: [Capability; 3] = [capabilities::SETUID, capabilities::SETGID, capabilities::CHOWN];
 
-/// The files that a part still reaches.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Files<'f> {
-    /// None.
-    None,
+/// The files that a part still reaches; none unless named.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Files<'f> {
     /// Those of a trace in this directory, to be written.
-    Written(&'f Path),
+    pub(crate) written: Option<&'f Path>,
     /// Those in this directory, to be read.
-    Read(BorrowedFd<'f>),
+    pub(crate) read: Option<BorrowedFd<'f>>,
+    /// Those of a journal in this directory, to be read and written.
+    pub(crate) kept: Option<BorrowedFd<'f>>,
     /// None; but these directories and those below may be listed.
-    Listed(&'f [OwnedFd]),
+    pub(crate) listed: &'f [OwnedFd],
 }
 
 /// Enters the directory that the trace is written in: the reporter's user may not enter those above. One that is not
@@ -73,6 +75,27 @@ pub(crate) fn enter_directory(trace: &Path) -> std::io::Result<&'static Path> {
     }
     std::env::set_current_dir(trace)?;
     Ok(Path::new("."))
+}
+
+/// Finds the directory of the journal, for the user of services to open: root may make it, and gives it to that user while it
+/// is root's still. Where giving it is not allowed, the machine's owner has to.
+pub(crate) fn find_journal(directory: &Path) -> std::io::Result<OwnedFd> {
+    if let Some(parent) = directory.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists && !directory.is_dir() => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    // Without a capability that opens what is another user's, which it becomes.
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(CWD, directory, how, Mode::empty())?;
+    if fstat(&found)?.st_uid == 0 {
+        let (user, group) = (Uid::from_raw(SERVICES.id), Gid::from_raw(SERVICES.id));
+        // What is refused here is reported where it is written to.
+        let _ = chownat(&found, "", Some(user), Some(group), AtFlags::EMPTY_PATH);
+    }
+    Ok(found)
 }
 
 impl Part {
@@ -115,21 +138,19 @@ fn become_user(id: u32) -> Result<(), rustix::io::Errno> {
 }
 
 fn bar_files(files: Files<'_>) -> Result<(), String> {
+    let Files { written, read, kept, listed } = files;
     let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
+    let opened = AccessFs::ReadFile | AccessFs::ReadDir;
+    let listed = listed.iter().map(|directory| (directory.as_fd(), AccessFs::ReadDir.into()));
+    let mut below = read.map(|it| (it, opened)).into_iter().chain(kept.map(|it| (it, opened | write))).chain(listed);
     let barred = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V5))
         // From Linux 6.12 on it cannot signal the core or the supervisor either.
         .and_then(|rules| rules.scope(Scope::Signal))
         .and_then(Ruleset::create)
-        .and_then(|rules| match files {
-            Files::None => Ok(rules),
-            Files::Written(trace) => rules.add_rules(path_beneath_rules([trace], write)),
-            Files::Read(directory) => {
-                rules.add_rule(PathBeneath::new(directory, AccessFs::ReadFile | AccessFs::ReadDir))
-            }
-            Files::Listed(directories) => directories
-                .iter()
-                .try_fold(rules, |rules, directory| rules.add_rule(PathBeneath::new(directory, AccessFs::ReadDir))),
+        .and_then(|rules| rules.add_rules(path_beneath_rules(written, write)))
+        .and_then(|rules| {
+            below.try_fold(rules, |rules, (directory, access)| rules.add_rule(PathBeneath::new(directory, access)))
         })
         .and_then(RulesetCreated::restrict_self);
     match barred {

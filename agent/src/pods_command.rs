@@ -96,7 +96,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         bail!("no pod can be seen: {sentence}");
     }
     let file = arguments.pods.as_deref();
-    let observer = Observer::of_pods(&configuration, mode.unified(), file)?;
+    let observer = Observer::of_pods(&configuration, mode.root(), file)?;
     let rows = rows(&configuration, &observer, INTERVAL);
     if rows.is_empty() {
         bail!("{}", nowhere(&configuration));

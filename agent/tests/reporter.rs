@@ -134,7 +134,7 @@ fn the_level_of_the_log_is_debug_from_one_signal_to_the_other() {
     // Whether a record that is logged at that level is, before one that always is.
     let mut logs_crossings = || {
         ThresholdRecord::Crossed { crossed: MonotonicNs(1), awake: MonotonicNs(2) }.send(&mut watch);
-        HealthRecord::Trouble { text: "the next record" }.send(&mut watch);
+        HealthRecord::Trouble { what: "test", text: Some("the next record"), is_logged: false }.send(&mut watch);
         let mut is_logged = false;
         loop {
             let line = lines.next().expect("it runs");

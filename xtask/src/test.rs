@@ -90,7 +90,7 @@ fn gate(kernels: &[&'static str]) -> Vec<Group> {
             // On the others in long runs.
             kernels: kernels.iter().filter(|kernel| **kernel == suite::WHOLE).copied().collect(),
             needs: suite::node_needs,
-            run: machines::node,
+            run: machines::gate_node,
         },
     ]
 }

@@ -124,6 +124,7 @@ mod tests {
                 "brake-deadline",
                 "brake-mode",
                 "evict-for-unattributed",
+                "journal-directory",
                 "kill-switch",
                 "kubelet-root",
                 "log-format",

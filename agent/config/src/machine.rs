@@ -61,6 +61,10 @@ pub struct Machine {
     /// The directory of the run record: an absolute path that does not survive a boot.
     #[serde(with = "As::<Directory>")]
     pub state_directory: PathBuf,
+    /// The directory of the journal, in which what is known of pods outlives the agent and the machine: an absolute path on
+    /// a disk. Used with podFacts; made where it is not there.
+    #[serde(with = "As::<Directory>")]
+    pub journal_directory: PathBuf,
     /// The format of the log.
     pub log_format: LogFormat,
     /// What becomes of a container that memory.high throttles: it is reported. To relax its limit and to evict it are not
@@ -237,6 +241,7 @@ impl Default for Machine {
             slices: Vec::new(),
             metrics_address: (Ipv4Addr::LOCALHOST, 9464).into(),
             state_directory: "/run/plimsoll".into(),
+            journal_directory: "/var/lib/plimsoll/journal".into(),
             log_format: LogFormat::Text,
             throttled: Throttled::Report,
             images_never_removed: Vec::new(),

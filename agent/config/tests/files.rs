@@ -471,7 +471,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         error.lines().collect::<Vec<_>>(),
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
-            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, imagesNeverRemoved, killSwitch, kubeletRoot, logFormat, metricsAddress, \
+            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
              never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",

@@ -117,6 +117,8 @@ pub struct Inventory {
     /// How often a workload came or went.
     revision: u64,
     without_row: u32,
+    /// The last walk found a workload that could not be opened, or one could not be since.
+    has_unopened: bool,
     /// The agent's own cgroup.
     own: Option<Handle>,
 }
@@ -136,6 +138,7 @@ impl Inventory {
             walk: 0,
             revision: 0,
             without_row: 0,
+            has_unopened: false,
             own: Handle::open(&config.root, &config.protected.own).ok().flatten(),
             config,
         }
@@ -234,9 +237,12 @@ impl Inventory {
                 // Those that are known keep their slots: what is new cannot displace them.
                 let walk = self.walk;
                 self.close(|known| known.seen != walk, sink);
-                self.without_row = 0;
+                (self.without_row, self.has_unopened) = (0, false);
                 for found in &discovery.workloads {
                     self.meet(found, sink);
+                }
+                if !self.has_unopened {
+                    sink.trouble("open", None);
                 }
                 sink.trouble("count", self.uncounted(&discovery));
             }
@@ -255,9 +261,12 @@ impl Inventory {
             return true;
         }
         let path = match self.config.root.path_of(id) {
-            Ok(Some(path)) => path,
-            // It is gone.
-            Ok(None) => return true,
+            Ok(path) => {
+                sink.trouble("sight", None);
+                // Absent: it is gone.
+                let Some(path) = path else { return true };
+                path
+            }
             Err(error) => {
                 sink.trouble("sight", Some(format!("new workloads are found by walks only: {error}")));
                 return false;
@@ -324,7 +333,7 @@ impl Inventory {
             Ok(None) => self.free.push(slot),
             Err(error) => {
                 self.free.push(slot);
-                self.without_row += 1;
+                (self.without_row, self.has_unopened) = (self.without_row + 1, true);
                 sink.trouble("open", Some(format!("cannot watch a workload: {error}")));
             }
         }
@@ -341,7 +350,10 @@ impl Inventory {
             }
             // It was removed, which an event or the next walk finds.
             Ok(None) => {}
-            Err(error) => sink.trouble("open", Some(format!("cannot watch the containers of a pod: {error}"))),
+            Err(error) => {
+                self.has_unopened = true;
+                sink.trouble("open", Some(format!("cannot watch the containers of a pod: {error}")));
+            }
         }
     }
 

@@ -30,7 +30,7 @@ pub use containers::{Container, ContainerFigures, Containers, Found as FoundCont
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
 pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in, is_monitor};
 pub use inventory::{Config, Coverage, Inventory, Sink};
-pub use message::{DiskReading, DiskRole, MESSAGE, Message, Room};
+pub use message::{DiskReading, DiskRole, MESSAGE, Message, Room, Source};
 pub use patterns::Patterns;
 pub use pods::{MOST_PODS, Pod, PodFacts, PodIdentity, PodMessage, PodRoot, Pods, Rank};
 pub use protected::Protected;

@@ -19,6 +19,42 @@ pub enum Message {
     Disk(DiskReading),
     /// What came of an order to remove.
     Removed(RemovalResult),
+    /// Whether a source of what is sent works.
+    Source(Source, bool),
+}
+
+/// What the other process reads what it sends from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// The file that `podFacts` names.
+    PodFacts,
+    /// The container runtime.
+    Runtime,
+    /// The journal, in which what is known of pods outlives the process.
+    Journal,
+}
+
+impl Source {
+    /// All of them; the place of each is its number.
+    pub const ALL: [Self; 3] = [Self::PodFacts, Self::Runtime, Self::Journal];
+
+    /// In the metric's label, and in the answer to whether the agent is ready.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PodFacts => "podFacts",
+            Self::Runtime => "container runtime",
+            Self::Journal => "journal",
+        }
+    }
+
+    /// What is lost without it.
+    pub const fn lost(self) -> &'static str {
+        match self {
+            Self::PodFacts => "what is known of pods is not renewed: services cannot read the file, or some pods in it",
+            Self::Runtime => "pods have no names but those that are known, and nothing is removed from disks",
+            Self::Journal => "what is known of pods does not outlive a restart without its source",
+        }
+    }
 }
 
 impl Message {
@@ -153,7 +189,8 @@ mod tests {
             unused: Some(u32::MAX),
             error: Some(RemovalError::Stopped),
         };
-        let others = disks.map(Message::Disk).into_iter().chain([Message::Removed(removed)]);
+        let sources = Source::ALL.map(|source| Message::Source(source, false));
+        let others = disks.map(Message::Disk).into_iter().chain([Message::Removed(removed)]).chain(sources);
         for message in pods.map(Message::Pod).into_iter().chain(others) {
             let mut buffer = [0; MESSAGE];
             let bytes = message.encode(&mut buffer).to_vec();

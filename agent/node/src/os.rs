@@ -31,11 +31,12 @@ impl CgroupMode {
         Self::at(Path::new(CGROUP_ROOT), |path| statfs(path).ok().map(|stat| stat.f_type.cast_unsigned()))
     }
 
-    /// Where version 2 is mounted beside version 1; `None` where it is alone, or is not there.
-    pub fn unified(&self) -> Option<&Path> {
+    /// Where version 2 is mounted; `None` where it is not there.
+    pub fn root(&self) -> Option<&Path> {
         match self {
+            Self::Unified => Some(CGROUP_ROOT.as_ref()),
             Self::Hybrid { unified } => Some(unified),
-            Self::Unified | Self::Legacy | Self::Absent => None,
+            Self::Legacy | Self::Absent => None,
         }
     }
 
@@ -85,6 +86,10 @@ mod tests {
             let magic = |path: &Path| mounts.iter().find(|mount| Path::new(mount.0) == path).map(|mount| mount.1);
             assert_eq!(CgroupMode::at(Path::new("/c"), magic), mode);
         }
+        let root = |mode: CgroupMode| mode.root().map(Path::to_owned);
+        assert_eq!(root(CgroupMode::Unified), Some(PathBuf::from(CGROUP_ROOT)));
+        assert_eq!(root(CgroupMode::Hybrid { unified: "/c/unified".into() }), Some("/c/unified".into()));
+        assert_eq!([CgroupMode::Legacy, CgroupMode::Absent].map(root), [None, None]);
         assert!(CgroupMode::Legacy.refusal().is_some());
         assert!(CgroupMode::Unified.refusal().is_none());
     }

@@ -102,6 +102,19 @@ const TRACE_HERE: &[c_long] = &[libc::SYS_open, libc::SYS_rename, libc::SYS_unli
 #[cfg(not(target_arch = "x86_64"))]
 const TRACE_HERE: &[c_long] = &[];
 
+/// To write the two files of a journal in turn, and to set one aside; Landlock names the one directory.
+const JOURNAL: &[c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_pwrite64,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_flock,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    // Whether the directory is its own.
+    libc::SYS_geteuid,
+];
+
 /// What the core never does after its start. It is a list of what is refused because its workers, which open files,
 /// signal processes and take over from other agents, need most of what a program needs.
 const CORE: &[c_long] = &[
@@ -182,8 +195,9 @@ pub fn filter_reporter(traces: bool) -> Result<(), NodeError> {
 }
 
 /// Refuses every thread of this process, for good, all but what its log takes, sockets that are open, and files to read.
-pub fn filter_services() -> Result<(), NodeError> {
-    allow(services()?)
+/// `keeps`: it writes a journal.
+pub fn filter_services(keeps: bool) -> Result<(), NodeError> {
+    allow(services(keeps)?)
 }
 
 /// Refuses every thread of this process, for good, all but going through directories and sending what was found by sockets
@@ -222,8 +236,10 @@ fn reporter(traces: bool) -> Result<Rules, BackendError> {
     Ok(rules)
 }
 
-fn services() -> Result<Rules, BackendError> {
-    reading(STAT.iter())
+fn services(keeps: bool) -> Result<Rules, BackendError> {
+    let mut rules = reading(STAT.iter())?;
+    rules.extend(JOURNAL.iter().filter(|_| keeps).map(|call| (*call, Vec::new())));
+    Ok(rules)
 }
 
 fn scanner() -> Result<Rules, BackendError> {
@@ -421,7 +437,7 @@ mod tests {
             let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
             let (mut ours, mut theirs) = UnixStream::pair().expect("sockets");
             rustix::thread::set_no_new_privs(true).expect("always allowed");
-            filter_services().expect("a filter");
+            filter_services(false).expect("a filter");
             let mut text = String::new();
             File::open(&file).and_then(|mut file| file.read_to_string(&mut text)).expect("readable");
             assert_eq!((&*text, std::fs::metadata(&file).expect("it is there").len()), ("text", 4));
@@ -443,6 +459,30 @@ mod tests {
             // The core would be sent nothing by those that are started after it.
             assert!(is_refused(ours.shutdown(Shutdown::Both)));
             assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
+        });
+    }
+
+    #[test]
+    fn services_with_a_journal_write_and_sync_files_and_remove_none() {
+        alone("services_with_a_journal_write_and_sync_files_and_remove_none", || {
+            use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fsync, openat, renameat};
+            let place = tempfile::tempdir().expect("a directory");
+            let directory = File::open(place.path()).expect("a directory");
+            let user = rustix::process::geteuid();
+            rustix::thread::set_no_new_privs(true).expect("always allowed");
+            filter_services(true).expect("a filter");
+            assert_eq!(rustix::process::geteuid(), user);
+            flock(&directory, FlockOperation::NonBlockingLockExclusive).expect("it is free");
+            let (how, mode) = (OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR);
+            let file = openat(&directory, "state.0", how, mode).expect("writable");
+            fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 4096).expect("there is room");
+            assert_eq!(rustix::io::pwrite(&file, b"text", 0), Ok(4));
+            fsync(&file).expect("it is a file");
+            renameat(&directory, "state.0", &directory, "state.0.broken").expect("it moves");
+            assert!(is_refused(std::fs::remove_file(place.path().join("state.0.broken"))));
+            for number in REACHES {
+                assert!(is_refused(call(number, 0)), "{number}");
+            }
         });
     }
 

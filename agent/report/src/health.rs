@@ -28,6 +28,8 @@ pub(crate) struct Health {
     pub(crate) missing: BTreeMap<String, String>,
     /// The kill switch, while it is thrown.
     pub(crate) kill_switch: Option<String>,
+    /// What does not work and costs a part, and how.
+    pub(crate) troubles: Vec<(String, String)>,
 }
 
 /// A core whose thresholds are armed.
@@ -54,6 +56,14 @@ impl Armed {
 }
 
 impl Health {
+    /// What came of `what`: how it does not work, or that it works again.
+    fn meet(&mut self, what: &str, text: Option<&str>) {
+        if what != HealthRecord::START || text.is_none() {
+            self.troubles.retain(|(other, _)| other != what);
+        }
+        self.troubles.extend(text.map(|text| (what.into(), printable(text))));
+    }
+
     /// Whether it is ready at `now`, and what there is to say.
     pub(crate) fn judge(&self, now: MonotonicNs) -> (bool, String) {
         let Some(core) = &self.core else {
@@ -84,6 +94,9 @@ impl Health {
         }
         for (name, why) in &self.missing {
             let _ = writeln!(text, "without hook {name}: {why}");
+        }
+        for (what, how) in &self.troubles {
+            let _ = writeln!(text, "trouble with {what}: {how}");
         }
         (ready, text)
     }
@@ -124,13 +137,13 @@ impl HealthSink {
                 self.starting.kill_switch.clone_from(&thrown);
                 lock(&self.health).kill_switch = thrown;
             }
+            Record::Health(HealthRecord::Trouble { what, text, is_logged: _ }) => lock(&self.health).meet(what, *text),
             Record::Health(
                 HealthRecord::Inventory { .. }
                 | HealthRecord::Lost { .. }
                 | HealthRecord::Program { .. }
                 | HealthRecord::Tampered(_)
-                | HealthRecord::Failed { .. }
-                | HealthRecord::Trouble { .. },
+                | HealthRecord::Failed { .. },
             )
             | Record::Observation(_)
             | Record::Plan(_)
@@ -157,7 +170,10 @@ impl HealthSink {
                     beat: clock(),
                     process: self.process.clone(),
                 };
-                *lock(&self.health) = Health { core: Some(core), ..std::mem::take(&mut self.starting) };
+                let mut health = lock(&self.health);
+                // What it met before it was armed is there still.
+                let troubles = std::mem::take(&mut health.troubles);
+                *health = Health { core: Some(core), troubles, ..std::mem::take(&mut self.starting) };
             }
             StartupRecord::Hook { attached: true, .. } | StartupRecord::Undone { .. } => {}
         }
@@ -243,6 +259,31 @@ mod tests {
             assert_eq!(is_ready, ready == Some(true), "{what}");
             assert_eq!(text == not_ready, ready == Some(false), "{what}: {text}");
         }
+    }
+
+    #[test]
+    fn what_does_not_work_is_named_until_it_works_again_or_the_core_ends() {
+        let mut sink = HealthSink::default();
+        let health = sink.health();
+        let start = crate::record::StartParts::default();
+        let armed = StartupRecord::Armed { pid: 1, source: "psi", shadow: None, workloads: 0, start }.into();
+        let met = |what, text| Record::from(HealthRecord::Trouble { what, text, is_logged: true });
+        let mut after = |record, expected: &str| {
+            sink.record(&record, || second(1));
+            assert_eq!(lock(&health).judge(second(1)), (true, format!("ready: source psi\n{expected}")));
+        };
+        after(armed, "");
+        after(met("start", Some("one")), "trouble with start: one\n");
+        after(met("start", Some("two\n")), "trouble with start: one\ntrouble with start: two\\n\n");
+        after(met("walk", Some("a")), "trouble with start: one\ntrouble with start: two\\n\ntrouble with walk: a\n");
+        after(met("start", None), "trouble with walk: a\n");
+        after(met("walk", Some("b")), "trouble with walk: b\n");
+        after(armed, "trouble with walk: b\n");
+        after(met("walk", None), "");
+        after(met("walk", Some("c")), "trouble with walk: c\n");
+        sink.follow(plimsoll_node::process::open(rustix::process::getpid()).expect("it runs"));
+        sink.record(&armed, || second(1));
+        assert_eq!(lock(&health).judge(second(1)).1, "ready: source psi\n");
     }
 
     #[test]

@@ -346,11 +346,12 @@ fn machine(record: &MachineRecord<'_>, names: &Names) {
 
 fn health(record: &HealthRecord<'_>) {
     match *record {
-        // For the metrics.
+        // For the metrics and health.
         HealthRecord::Beat { .. }
         | HealthRecord::Inventory { .. }
         | HealthRecord::Lost { .. }
-        | HealthRecord::Program { .. } => {}
+        | HealthRecord::Program { .. }
+        | HealthRecord::Trouble { is_logged: true, .. } => {}
         HealthRecord::Tampered(what) => {
             let message = match what {
                 Tampered::Thresholds => "another program changed the armed thresholds; they were written anew",
@@ -362,7 +363,8 @@ fn health(record: &HealthRecord<'_>) {
             let why = Refused::Kernel(errno);
             tracing::warn!(errno, "failed to {what}: {why}");
         }
-        HealthRecord::Trouble { text } => tracing::warn!("{text}"),
+        HealthRecord::Trouble { what, text: Some(text), .. } => tracing::warn!(trouble = what, "{text}"),
+        HealthRecord::Trouble { what, text: None, .. } => tracing::info!(trouble = what, "works again: {what}"),
         HealthRecord::KillSwitch { path, is_thrown } => {
             let path = printable(path);
             let says = if is_thrown {

@@ -64,7 +64,7 @@ pub struct Metrics {
     pub(crate) hook_attached: Family<Label, Gauge>,
 }
 
-/// What the inventory leaves out, and what it costs.
+/// What the inventory leaves out, what it costs, and what does not work beside the watching thread.
 #[derive(Clone, Default)]
 pub(crate) struct InventoryMetrics {
     pub(crate) without_row: Gauge,
@@ -73,12 +73,14 @@ pub(crate) struct InventoryMetrics {
     pub(crate) kernel_memory: Gauge,
     pub(crate) sample_cost: FloatGauge,
     pub(crate) delayed_samples: Counter,
+    pub(crate) troubles: Family<Label, Gauge>,
 }
 
 impl InventoryMetrics {
     fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { without_row, outside, descriptors, kernel_memory, sample_cost, delayed_samples } = metrics.clone();
+        let Self { without_row, outside, descriptors, kernel_memory, sample_cost, delayed_samples, troubles } =
+            metrics.clone();
         registry.register("workloads_without_row", "Workloads that there is no room to watch", without_row);
         let help = "Memory that is charged to cgroups and to no workload that is watched";
         registry.register_with_unit("memory_outside_workloads", help, Unit::Bytes, outside);
@@ -89,6 +91,8 @@ impl InventoryMetrics {
         registry.register_with_unit("sample_cost", help, Unit::Seconds, sample_cost);
         let help = "Samples that came later than they would have, so that they take no more than their share of a CPU";
         registry.register("samples_delayed", help, delayed_samples);
+        let help = "1 for what does not work and costs its part alone, 0 once it works again";
+        registry.register("trouble", help, troubles);
         metrics
     }
 }

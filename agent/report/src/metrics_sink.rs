@@ -226,7 +226,9 @@ impl MetricsSink {
             }
             HealthRecord::Tampered(what) => count(&metrics.tampered, ("what", what.name())),
             HealthRecord::Failed { what, errno: _ } => count(&metrics.failures, ("what", what)),
-            HealthRecord::Trouble { .. } => {}
+            HealthRecord::Trouble { what, text, is_logged: _ } => {
+                metrics.inventory.troubles.get_or_create(&[("what", what.to_owned())]).set(text.is_some().into());
+            }
         }
     }
 }

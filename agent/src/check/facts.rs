@@ -21,6 +21,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::all_pods::{self, AllPods};
 use super::node::NodeFacts;
+use super::pod_facts::{self, PodFacts};
 use crate::acting::machine_lock;
 use crate::kill_switch::{Found, KillSwitch};
 
@@ -60,6 +61,8 @@ pub(super) struct Facts {
     /// Why processes that it stopped might not be found again.
     pub(super) hidden_processes: Option<String>,
     pub(super) node: NodeFacts,
+    /// What the file of `podFacts` says; absent where none is configured.
+    pub(super) known_pods: Option<PodFacts>,
     /// What all pods may take together; absent where `run` would not decide by it.
     pub(super) all_pods: Option<AllPods>,
 }
@@ -89,8 +92,8 @@ impl Facts {
         let held = capabilities::held().unwrap_or_default();
         let mode = CgroupMode::detect();
         let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
-        let all_pods = all_pods::find(configuration, mode.unified());
-        let cgroup = some_cgroup(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()));
+        let all_pods = all_pods::find(configuration, mode.root());
+        let cgroup = some_cgroup(mode.root().unwrap_or(CGROUP_ROOT.as_ref()));
         Self {
             kernel: KernelFacts::gather(),
             mode,
@@ -120,6 +123,7 @@ impl Facts {
             in_kernel: configuration.machine.brake.in_kernel.len(),
             hidden_processes: hidden_processes(),
             node: NodeFacts::gather(configuration, names_kubelet),
+            known_pods: configuration.machine.pod_facts.as_deref().map(pod_facts::read),
             all_pods,
         }
     }

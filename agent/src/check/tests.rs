@@ -54,6 +54,7 @@ fn good() -> Facts {
         in_kernel: 0,
         hidden_processes: None,
         node: NodeFacts::none(),
+        known_pods: None,
         all_pods: None,
     }
 }

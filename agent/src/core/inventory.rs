@@ -17,7 +17,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use plimsoll_inventory::{Coverage, Inventory, Sink as _};
+use plimsoll_inventory::{Coverage, Inventory, Sink as _, Source};
 use plimsoll_node::clock::monotonic;
 use plimsoll_sense::{HealthReader, Hook, HookState, PacketRings, SourceAttempt};
 use plimsoll_state::Entry;
@@ -31,6 +31,7 @@ use crate::record::{HealthRecord, StartParts, StartupRecord, Tampered};
 pub(super) use following::Following;
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
 pub(super) use outgoing::{News, Outgoing};
+use pod_socket::Others;
 pub(super) use pod_socket::PodSocket;
 use schedule::Schedule;
 
@@ -239,12 +240,18 @@ impl Thread {
     fn learn(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
         if schedule.pods.paused(begun).is_none()
-            && let Some((disks, removed)) = pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
+            && let Some(Others { disks, removed, sources }) =
+                pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
         {
             if let Some(result) = removed {
                 self.outgoing.send(News::Removed(result));
             }
             disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
+            for (source, works) in Source::ALL.into_iter().zip(sources) {
+                if let Some(works) = works {
+                    self.outgoing.trouble_elsewhere(source.name(), (!works).then_some(source.lost()));
+                }
+            }
             schedule.pods.done(begun, monotonic(), Duration::MAX);
         }
         let begun = monotonic();
@@ -302,9 +309,12 @@ impl Thread {
             if let Some((thawed, continued, failed, kills)) = undone.take() {
                 outgoing.report(StartupRecord::Undone { thawed, continued, failed, kills });
             }
-            for text in troubles.drain(..) {
-                outgoing.report(HealthRecord::Trouble { text: outgoing::clip(&text) });
-            }
+        } else {
+            outgoing.repeat_troubles();
+        }
+        for text in troubles {
+            let (what, text) = (HealthRecord::START, Some(outgoing::clip(text)));
+            outgoing.report(HealthRecord::Trouble { what, text, is_logged: false });
         }
         self.report(schedule);
     }

@@ -125,7 +125,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     crate::log::print_kernel_side(configuration.machine.log_format)?;
 
     let mode = CgroupMode::detect();
-    let root = Root::open(mode.unified().unwrap_or(CGROUP_ROOT.as_ref()))?;
+    let root = Root::open(mode.root().unwrap_or(CGROUP_ROOT.as_ref()))?;
     let unified = mode == CgroupMode::Unified;
     let locks = Locks::of(&configuration.machine.state_directory);
     let (claim, turn) = if unified { Some(Claim::start(locks, &mut troubles)?) } else { None }.unzip();

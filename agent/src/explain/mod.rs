@@ -74,7 +74,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(sentence) = mode.refusal() {
         crate::log::complain(&format!("no workload can be seen: {sentence}"));
     }
-    let observer = Observer::new(&configuration, mode.unified());
+    let observer = Observer::new(&configuration, mode.root());
     let Some(reading) = observer.memory() else { anyhow::bail!("cannot read /proc/meminfo") };
     let victims = oom::victims(&reading, &listed);
     let places = thresholds::Places::new(&configuration, &observer);

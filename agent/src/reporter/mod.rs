@@ -62,7 +62,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     let size = arguments.options.trace_size.unwrap_or(TRACE_SIZE);
     #[cfg(feature = "fault-injection")]
     let hostile = crate::hostile::open(crate::hostile::REPORTER)?;
-    let mut unconfined = REPORTER.confine(trace.map_or(Files::None, Files::Written))?;
+    let mut unconfined = REPORTER.confine(Files { written: trace, ..Files::default() })?;
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
@@ -278,7 +278,7 @@ mod tests {
     }
 
     fn trouble(text: &str) -> HealthRecord<'_> {
-        HealthRecord::Trouble { text }
+        HealthRecord::Trouble { what: "test", text: Some(text), is_logged: false }
     }
 
     #[test]

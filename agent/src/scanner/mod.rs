@@ -4,6 +4,7 @@
 //! One thread without tokio. It has a user of its own and one capability, to enter directories of any user; Landlock lets
 //! it list what is below the directories of the kubelet and of logs, and open no file.
 
+mod left;
 mod round;
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -26,8 +27,11 @@ use crate::log::complain;
 use crate::services;
 use round::Rounds;
 
-/// From the begin of one round to that of the next one; longer where a round took long. The kubelet's interval.
+/// From the begin of one round to that of the next one, while what is left on the disks moves; longer where a round took
+/// long. The kubelet's interval of decisions.
 const PAUSE: Duration = Duration::from_secs(10);
+/// The same while it does not: the kubelet's interval of volumes (`volumeStatsAggPeriod`).
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// The OOM killer's adjustment: as that of services.
 const OOM_SCORE: i16 = 1000;
 /// The kubelet's directory of logs (`podLogsDir`).
@@ -60,7 +64,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     };
     let directories = [Some(opened), open_nearest(&logs, true)];
     let directories: Vec<OwnedFd> = directories.into_iter().flatten().collect();
-    troubles.extend(SCANNER.confine(Files::Listed(&directories))?);
+    troubles.extend(SCANNER.confine(Files { listed: &directories, ..Files::default() })?);
     drop(directories);
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -84,11 +88,20 @@ fn serve(socket: &OwnedFd, mut rounds: Rounds) -> anyhow::Result<u8> {
     loop {
         let begun = Instant::now();
         way.receive();
+        // What is written while it measures is for the next round.
+        let left = rounds.left();
         if way.core.is_some() {
             rounds.go(&mut way);
         }
-        let due = begun + PAUSE.max(begun.elapsed() * 2);
-        while way.core.is_some() && Instant::now() < due && !way.receive() {
+        let mut due = begun + PAUSE.max(begun.elapsed() * 2);
+        while way.core.is_some() && !way.receive() {
+            let now = Instant::now();
+            if now >= due {
+                if now >= begun + LONGEST_PAUSE || rounds.left().has_moved_since(&left) {
+                    break;
+                }
+                due = now + PAUSE;
+            }
             // With nothing to go on with it sleeps until then.
             let rest = if rounds.rest() { Duration::ZERO } else { due.saturating_duration_since(Instant::now()) };
             way.wait(rest)?;

@@ -15,6 +15,8 @@ use plimsoll_storage::{
 use plimsoll_units::MonotonicNs;
 use rustix::fs::{CWD, Dir, DirEntry, Mode, OFlags, openat};
 
+use super::left::DisksLeft;
+
 /// A scan that goes through so many entries in one round is put aside.
 const SHARE: u32 = 100_000;
 /// Of so many large trees at most what was found last is kept.
@@ -90,6 +92,11 @@ impl Rounds {
     /// Over the pods in the kubelet's directory, with their logs in the other one.
     pub(super) fn new(kubelet: PathBuf, logs: PathBuf) -> Self {
         Self { kubelet, logs, slice: Slice::GENTLE, share: SHARE, aside: None, waiting: None, large: BTreeMap::new() }
+    }
+
+    /// What is left where the pods' volumes and logs are.
+    pub(super) fn left(&self) -> DisksLeft {
+        DisksLeft::of([&self.kubelet, &self.logs])
     }
 
     /// Measures every pod, or stops where the sink says so.

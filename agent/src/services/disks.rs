@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_cri::{FileSystems, Limits, Runtime};
+use plimsoll_cri::FileSystems;
 use plimsoll_inventory::{DiskReading, DiskRole};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::{DiskLayout, FsStats, NodeStats, Signal, Threshold};
@@ -16,12 +17,13 @@ use plimsoll_storage::{
 use plimsoll_units::{Bytes, MonotonicNs};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use rustix::io::Errno;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::runtime_sockets;
 
-/// All calls to the runtime together. On an emulated machine containerd took 4 s.
-const RUNTIME_LIMIT: Duration = Duration::from_secs(4);
+/// The runtime has so long to say where its directories are before nodefs alone is read. On an emulated machine containerd
+/// took 4 s.
+const RUNTIME_SAYS: Duration = Duration::from_secs(4);
 /// How long answers are waited for before they are left to the next turn. A local disk answers in microseconds.
 const ANSWERS: Duration = Duration::from_millis(20);
 /// After so long without an answer a disk hangs.
@@ -61,54 +63,67 @@ fn is_there(directory: &Path) -> bool {
     }
 }
 
-/// What has to be opened and asked as root.
+/// What has to be opened as root, and what is configured.
 pub(super) struct Sources {
     kubelet: PathBuf,
-    /// Where images and writable layers are; absent where the runtime does not say, and why.
-    images: Result<(PathBuf, Option<PathBuf>), String>,
+    /// Why the runtime is not asked for its directories, if so.
+    unasked: Option<String>,
     mounts: Mounts,
     thresholds: Vec<Threshold>,
 }
 
 impl Sources {
-    /// Asks the runtime, for a few seconds at most. No directory is looked at yet: that may hang.
+    /// Opens the list of mounts. No directory is looked at yet: that may hang.
     pub(super) fn open(configuration: &Configuration) -> anyhow::Result<Self> {
-        let images = file_systems(configuration).and_then(|FileSystems { images, containers }| {
-            let first = images.into_iter().next().ok_or("the container runtime names no file system of images")?;
-            Ok((first.directory, containers.into_iter().next().map(|fs| fs.directory)))
-        });
+        let unasked = match runtime_sockets(configuration) {
+            Ok(sockets) if sockets.is_empty() => {
+                Some("no container runtime is named (machine.runtimeSocket)".to_owned())
+            }
+            Ok(_) => None,
+            Err(error) => Some(error.to_string()),
+        };
         let thresholds = configuration.disk_policy().thresholds;
-        Ok(Self { kubelet: configuration.kubelet_root(), images, mounts: Mounts::open()?, thresholds })
+        Ok(Self { kubelet: configuration.kubelet_root(), unasked, mounts: Mounts::open()?, thresholds })
     }
 }
 
-/// Where the runtime says that images and writable layers are. Its socket belongs to root.
-fn file_systems(configuration: &Configuration) -> Result<FileSystems, String> {
-    let sockets = runtime_sockets(configuration).map_err(|error| error.to_string())?;
-    if sockets.is_empty() {
-        return Err("no container runtime is named (machine.runtimeSocket)".to_owned());
+/// Where the runtime keeps its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Directories {
+    images: PathBuf,
+    /// Writable layers; absent where they are with images.
+    layers: Option<PathBuf>,
+}
+
+impl Directories {
+    /// Of several the first counts, as for the kubelet.
+    fn of(said: FileSystems) -> Result<Self, String> {
+        let first = said.images.into_iter().next().ok_or("the container runtime names no file system of images")?;
+        Ok(Self { images: first.directory, layers: said.containers.into_iter().next().map(|fs| fs.directory) })
     }
-    // One of several sockets that hangs leaves time for the others.
-    let limits = Limits { read: RUNTIME_LIMIT / 2, ..Limits::default() };
-    let ask = async {
-        let mut runtime = match &sockets[..] {
-            [socket] => Runtime::connect(socket, limits).await?,
-            _ => Runtime::find(limits).await?,
-        };
-        runtime.file_systems().await
-    };
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let answer = tokio.map_err(|error| error.to_string())?.block_on(async { timeout(RUNTIME_LIMIT, ask).await });
-    let late = |_| format!("no container runtime answers within {RUNTIME_LIMIT:?}");
-    answer.map_err(late)?.map_err(|error: plimsoll_cri::Error| error.to_string())
+}
+
+/// As they were said last, or why they are not known: for the thread that finds the layout, too.
+#[derive(Clone, Debug)]
+struct Located(Arc<Mutex<Result<Directories, String>>>);
+
+impl Located {
+    fn new(directories: Result<Directories, String>) -> Self {
+        Self(Arc::new(Mutex::new(directories)))
+    }
+
+    /// No thread holds it while it looks at a disk.
+    fn lock(&self) -> MutexGuard<'_, Result<Directories, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The file systems, and why `nodefs` alone of them is known, if so.
 type Found = Result<(Layout, Option<String>), String>;
 
-fn find(mounts: &mut Mounts, kubelet: &Path, images: &Result<(PathBuf, Option<PathBuf>), String>) -> Found {
-    let all = images.as_ref().map_err(String::clone).and_then(|(images, containers)| {
-        let roots = Roots { kubelet, images, containers: containers.as_deref() };
+fn find(mounts: &mut Mounts, kubelet: &Path, directories: Result<Directories, String>) -> Found {
+    let all = directories.and_then(|Directories { images, layers }| {
+        let roots = Roots { kubelet, images: &images, containers: layers.as_deref() };
         mounts.disks(roots).map_err(|error| error.to_string())
     });
     let why = match all {
@@ -121,6 +136,7 @@ fn find(mounts: &mut Mounts, kubelet: &Path, images: &Result<(PathBuf, Option<Pa
 
 /// The disks, and what was read of them.
 pub(super) struct Disks {
+    located: Located,
     layout: Worker<Found>,
     layout_due: MonotonicNs,
     /// Of the answer that was taken last.
@@ -142,13 +158,20 @@ pub(super) struct Disks {
 impl Disks {
     /// Starts the thread that finds the layout; it and all later ones are confined as the calling thread is.
     pub(super) fn start(sources: Sources) -> Result<Self, StorageError> {
-        let Sources { kubelet, images, mut mounts, thresholds } = sources;
+        let Sources { kubelet, unasked, mut mounts, thresholds } = sources;
         let slots = Slots::new(THREADS);
         let name = kubelet.display().to_string();
-        let layout = Worker::start(&slots, &name, move || find(&mut mounts, &kubelet, &images))?;
+        let (now, is_asked) = (monotonic(), unasked.is_none());
+        let located = Located::new(Err(unasked.unwrap_or_else(|| "the container runtime does not answer".to_owned())));
+        let seen = located.clone();
+        let layout = Worker::start(&slots, &name, move || {
+            let directories = seen.lock().clone();
+            find(&mut mounts, &kubelet, directories)
+        })?;
         Ok(Self {
+            located,
             layout,
-            layout_due: monotonic(),
+            layout_due: if is_asked { now.after(RUNTIME_SAYS) } else { now },
             layout_at: None,
             slots,
             watch: None,
@@ -159,6 +182,17 @@ impl Disks {
             is_asked: false,
             due: Instant::now(),
         })
+    }
+
+    /// Takes in where the runtime says that its directories are, or why it does not say: then those hold that it said before.
+    pub(super) fn locate(&mut self, said: Result<FileSystems, String>) {
+        let said = said.and_then(Directories::of);
+        let mut located = self.located.lock();
+        if *located == said || located.is_ok() && said.is_err() {
+            return;
+        }
+        *located = said;
+        (self.layout_due, self.due) = (monotonic(), Instant::now());
     }
 
     /// Waits for the next readings.
@@ -189,7 +223,7 @@ impl Disks {
         }
         let readings = self.take_readings(now);
         self.log_troubles(now);
-        (readings, self.pace(now))
+        (readings, self.pace(now).min(self.layout_due.since(now)))
     }
 
     /// Takes the layout in. Gives whether there is another one, whose disks were not asked yet.

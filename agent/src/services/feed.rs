@@ -5,11 +5,14 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 
 use plimsoll_inventory::{
-    DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, REMOVAL_ORDER, RemovalOrder, RemovalResult,
+    DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, REMOVAL_ORDER, RemovalOrder, RemovalResult, Source,
     StorageLimit,
 };
 use plimsoll_policy::Uid;
+use plimsoll_units::counted;
 use tokio::net::UnixDatagram;
+
+use super::journal::Known;
 
 /// The way to a core: a socket of whole messages, which is sent to as one of datagrams is.
 pub(super) struct Core(UnixDatagram);
@@ -60,6 +63,8 @@ pub(super) struct Feed {
     disks: [Option<(DiskReading, bool)>; DiskRole::ALL.len()],
     /// What came of its last order, if it has to be sent.
     removed: Option<RemovalResult>,
+    /// Whether each source works, and whether that has to be sent; nothing of one that is not read.
+    sources: [Option<(bool, bool)>; Source::ALL.len()],
 }
 
 impl Feed {
@@ -70,6 +75,7 @@ impl Feed {
         self.has_begun = false;
         self.removed = None;
         self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
+        self.sources.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.plan();
     }
 
@@ -80,20 +86,36 @@ impl Feed {
         }
     }
 
+    /// Whether the source works now.
+    pub(super) fn note(&mut self, source: Source, works: bool) {
+        let known = &mut self.sources[source as usize];
+        if known.is_none_or(|(worked, _)| worked != works) {
+            *known = Some((works, true));
+        }
+    }
+
     /// This came of an order of the newest core.
     pub(super) const fn report(&mut self, removed: RemovalResult) {
         self.removed = Some(removed);
     }
 
     /// This is all that is known now.
-    pub(super) fn learn(&mut self, pods: BTreeMap<Uid, PodFacts>, limits: BTreeMap<Uid, Vec<StorageLimit>>) {
-        self.known = Some(pods);
-        self.limits = limits;
+    pub(super) fn learn(&mut self, known: Known) {
+        self.known = Some(known.pods);
+        self.limits = known.limits;
         self.plan();
     }
 
+    /// This was known before: it holds until something newer was read.
+    pub(super) fn restore(&mut self, known: Known) {
+        if self.known.is_none() && !known.pods.is_empty() {
+            tracing::info!("{} known as they were kept", counted(known.pods.len(), "pod is", "pods are"));
+            self.learn(known);
+        }
+    }
+
     fn plan(&mut self) {
-        let Self { known, sent, limits, sent_limits, has_begun, next, disks: _, removed: _ } = self;
+        let Self { known, sent, limits, sent_limits, has_begun, next, disks: _, removed: _, sources: _ } = self;
         next.clear();
         // What was never read is not sent as nothing.
         let Some(known) = known else { return };
@@ -126,6 +148,13 @@ impl Feed {
             core.send(Message::Disk(*reading)).await?;
             *is_next = false;
             return Ok(());
+        }
+        for (source, known) in Source::ALL.into_iter().zip(&mut self.sources) {
+            if let Some((works, is_next @ true)) = known {
+                core.send(Message::Source(source, *works)).await?;
+                *is_next = false;
+                return Ok(());
+            }
         }
         let Some(message) = self.next.front().copied() else { return std::future::pending().await };
         core.send(Message::Pod(message)).await?;
@@ -161,6 +190,22 @@ mod tests {
         uids.iter().map(|uid| (Uid(*uid), facts(uid))).collect()
     }
 
+    fn known(pods: BTreeMap<Uid, PodFacts>) -> Known {
+        Known { pods, ..Known::default() }
+    }
+
+    #[test]
+    fn what_was_kept_holds_until_something_is_read_and_never_after() {
+        let mut feed = Feed::default();
+        feed.restore(Known::default());
+        assert_eq!(feed.known, None, "nothing was kept, which says nothing of pods");
+        feed.restore(known(pods(&[1], 0)));
+        assert_eq!(feed.known, Some(pods(&[1], 0)));
+        feed.learn(known(pods(&[2], 0)));
+        feed.restore(known(pods(&[1], 0)));
+        assert_eq!(feed.known, Some(pods(&[2], 0)));
+    }
+
     #[test]
     fn a_core_is_sent_what_changed_and_a_new_one_everything() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -179,7 +224,7 @@ mod tests {
                     let (length, _) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
                     match Message::decode(&buffer[..length])? {
                         Message::Pod(message) => Some(message),
-                        Message::Disk(_) | Message::Removed(_) => panic!("no disk was read"),
+                        Message::Disk(_) | Message::Removed(_) | Message::Source(..) => panic!("no disk was read"),
                     }
                 })
                 .collect::<Vec<_>>()
@@ -190,14 +235,14 @@ mod tests {
             let (core, socket) = connect();
             feed.begin();
             assert_eq!(received(&mut feed, &core, &socket).await, [], "nothing was read yet");
-            feed.learn(pods(&[1, 2], 0), BTreeMap::new());
+            feed.learn(known(pods(&[1, 2], 0)));
             assert_eq!(
                 received(&mut feed, &core, &socket).await,
                 [begin.clone(), of(&[1, 2], 0), complete.clone()].concat()
             );
             let mut changed = pods(&[2], 5);
             changed.extend(pods(&[3], 0));
-            feed.learn(changed, BTreeMap::new());
+            feed.learn(known(changed));
             let gone = vec![PodMessage::Gone(Uid(1))];
             let expected = [gone, of(&[2], 5), of(&[3], 0), complete.clone()].concat();
             assert_eq!(received(&mut feed, &core, &socket).await, expected);
@@ -207,10 +252,10 @@ mod tests {
             feed.send_next(Some(&core)).await.expect("it runs");
             feed.send_next(Some(&core)).await.expect("it runs");
             let limit = StorageLimit { uid: Uid(4), on: Limited::Volume(1), bytes: Bytes(3) };
-            feed.learn(pods(&[2, 4], 5), BTreeMap::from([(Uid(4), vec![limit])]));
+            feed.learn(Known { limits: BTreeMap::from([(Uid(4), vec![limit])]), ..known(pods(&[2, 4], 5)) });
             let expected = [begin, of(&[2, 4], 5), vec![PodMessage::Limit(limit)], complete.clone()].concat();
             assert_eq!(received(&mut feed, &core, &socket).await, expected);
-            feed.learn(pods(&[2, 4], 5), BTreeMap::new());
+            feed.learn(known(pods(&[2, 4], 5)));
             assert_eq!(
                 received(&mut feed, &core, &socket).await,
                 [of(&[4], 5), complete].concat(),

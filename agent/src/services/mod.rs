@@ -5,6 +5,7 @@
 
 mod disks;
 mod feed;
+mod journal;
 mod names;
 mod pod_file;
 mod removal;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_inventory::{DiskReading, Protected, RemovalOrder};
+use plimsoll_inventory::{DiskReading, Protected, RemovalOrder, Source};
 use plimsoll_node::{capabilities, priority, program, system_calls};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, ForServices};
@@ -27,12 +28,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::child::ChildArguments;
 use crate::confine::{self, Files, SERVICES};
 use crate::signals::Signals;
-use disks::Disks;
 pub(crate) use disks::are_configured as disks_are_configured;
+use disks::{Disks, Sources};
 use feed::{Core, Feed};
+use journal::{Event, Journal, Known, Place};
 use names::NameFeed;
-use pod_file::PodFile;
-pub(crate) use pod_file::{facts_of, names_of};
+pub(crate) use pod_file::{PodFile, facts_of, names_of};
 use removal::Removal;
 pub(crate) use runtime::runtime_sockets;
 
@@ -63,12 +64,28 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
     let configuration = arguments.configuration(own_cgroup)?;
     let file = configuration.machine.pod_facts.as_deref().map(PodFile::open).transpose()?;
-    let sources = disks::are_configured(&configuration).then(|| disks::Sources::open(&configuration)).transpose()?;
+    let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
+    let kept = file.as_ref().map(|_| Place::enter(&configuration.machine.journal_directory));
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
     #[cfg(feature = "fault-injection")]
     let hostile = crate::hostile::open(crate::hostile::SERVICES)?;
-    troubles.extend(SERVICES.confine(file.as_ref().map_or(Files::None, |file| Files::Read(file.directory())))?);
+    let kept = kept.transpose().unwrap_or_else(|error| {
+        troubles.push(format!("what is known of pods is not kept: {error:#}"));
+        None
+    });
+    let files = Files {
+        read: file.as_ref().map(PodFile::directory),
+        kept: kept.as_ref().map(Place::directory),
+        ..Files::default()
+    };
+    troubles.extend(SERVICES.confine(files)?);
+    // The filter of system calls lets a journal's files be opened to be written wherever they are.
+    let kept = kept.filter(|_| {
+        let is_confined = confine::is_confined();
+        troubles.extend((!is_confined).then(|| "what is known of pods is not kept without Landlock".to_owned()));
+        is_confined
+    });
     // A process that becomes another user forgets what it asked for.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // One that died before that sends no signal.
@@ -79,7 +96,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         Signals::new()?
     };
     // From here on it reads what others write.
-    troubles.extend(SERVICES.filter(system_calls::filter_services).err());
+    troubles.extend(SERVICES.filter(|| system_calls::filter_services(kept.is_some())).err());
     #[cfg(feature = "fault-injection")]
     crate::hostile::start(hostile)?;
     let level = arguments.options.log_level();
@@ -108,23 +125,32 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     runtime.block_on(async {
         // Threads that are started from here on are confined as this one is.
         let disks = sources.map(Disks::start).transpose()?;
+        let journal = kept.map(Journal::start).transpose()?;
+        let reads = Reads { file, journal, disks };
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
-            never = serve(socket.into(), file, disks, &configuration) => never,
+            never = serve(socket.into(), reads, &configuration) => never,
         }
     })?;
     log.finish(LAST_LINES);
     Ok(0)
 }
 
+/// What is read on this machine, as far as it is configured.
+struct Reads {
+    file: Option<PodFile>,
+    journal: Option<Journal>,
+    disks: Option<Disks>,
+}
+
 /// Reads the file whenever it changed, and the disks, asks the runtime from time to time, and sends the newest core and the
 /// newest reporter what is known.
 async fn serve(
     socket: std::os::unix::net::UnixDatagram,
-    mut file: Option<PodFile>,
-    mut disks: Option<Disks>,
+    reads: Reads,
     configuration: &Configuration,
 ) -> anyhow::Result<()> {
+    let Reads { mut file, mut journal, mut disks } = reads;
     socket.set_nonblocking(true)?;
     let socket = Arc::new(UnixDatagram::from_std(socket)?);
     let (mut feed, mut core, mut names) = (Feed::default(), None::<Core>, NameFeed::default());
@@ -132,14 +158,14 @@ async fn serve(
         tracing::warn!("{error}; the container runtime is asked for nothing");
         Vec::new()
     });
-    let (lists, mut listed_by_runtime) = mpsc::channel(1);
+    let (answered, mut answered_by_runtime) = mpsc::channel(1);
     let (dial, answers) = runtime::dial(Arc::clone(&socket), &sockets);
     let mut removal = Removal::default();
     if !sockets.is_empty() {
         if disks.is_some() {
             removal = Removal::start(configuration, sockets.clone(), dial.clone());
         }
-        tokio::spawn(runtime::watch(sockets, dial, lists));
+        tokio::spawn(runtime::watch(sockets, dial, disks.is_some(), answered));
     }
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -166,14 +192,39 @@ async fn serve(
                 }
             }
             _ = tick.tick(), if file.is_some() => {
-                if let Some(listed) = file.as_mut().and_then(PodFile::read_changed) {
-                    feed.learn(listed.pods, listed.limits);
+                let Some(file) = &mut file else { continue };
+                if let Some(listed) = file.read_changed() {
+                    let known = Known { pods: listed.pods, limits: listed.limits };
+                    if let Some(journal) = &journal {
+                        journal.keep(known.clone());
+                    }
+                    feed.learn(known);
                     names.learn_of_file(listed.names);
                     removal.learn(listed.ended);
                 }
+                feed.note(Source::PodFacts, file.is_read());
+                if journal.is_none() {
+                    feed.note(Source::Journal, false);
+                }
             }
+            event = next_event(&mut journal) => match event {
+                Event::Restored(known) => feed.restore(known),
+                Event::Works(works) => feed.note(Source::Journal, works),
+            },
             readings = next(&mut disks) => feed.measure(readings),
-            Some(listed) = listed_by_runtime.recv() => names.learn_of_runtime(listed),
+            Some(answers) = answered_by_runtime.recv() => {
+                feed.note(Source::Runtime, answers.is_ok());
+                let directories = match answers {
+                    Ok(answers) => {
+                        names.learn_of_runtime(answers.names);
+                        answers.disks
+                    }
+                    Err(why) => Some(Err(why)),
+                };
+                if let (Some(disks), Some(directories)) = (&mut disks, directories) {
+                    disks.locate(directories);
+                }
+            }
             () = names.send_next() => {}
             ordered = next_order(core.as_ref()) => {
                 if let Ok(order) = ordered {
@@ -201,6 +252,14 @@ async fn serve(
 async fn next_order(core: Option<&Core>) -> std::io::Result<RemovalOrder> {
     match core {
         Some(core) => core.order().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What comes next from the journal, if there is one.
+async fn next_event(journal: &mut Option<Journal>) -> Event {
+    match journal {
+        Some(journal) => journal.event().await,
         None => std::future::pending().await,
     }
 }

@@ -34,7 +34,7 @@ fn content(stat: &Stat) -> Content {
 }
 
 /// The file, by the directory that it is in: it may be replaced.
-pub(super) struct PodFile {
+pub(crate) struct PodFile {
     path: PathBuf,
     directory: OwnedFd,
     name: OsString,
@@ -49,7 +49,7 @@ pub(super) struct PodFile {
 
 impl PodFile {
     /// Opens its directory; the file itself need not be there yet.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             bail!("{} is no file", path.display())
         };
@@ -103,6 +103,11 @@ impl PodFile {
         }
     }
 
+    /// Whether all of it was read when it changed last.
+    pub(super) const fn is_read(&self) -> bool {
+        self.was_read && self.trouble.is_none() && self.unread == 0
+    }
+
     /// Once for so many: what is wrong stands in another line after each change.
     fn report_unread(&mut self, listed: &Listed) {
         let (unread, path) = (listed.unread, self.path.display());
@@ -112,7 +117,11 @@ impl PodFile {
         self.unread = unread;
     }
 
-    fn read(&mut self) -> anyhow::Result<Option<Listed>> {
+    /// What it says, where it changed.
+    ///
+    /// # Errors
+    /// Where it is not there, or is no list of pods that can be read.
+    pub(crate) fn read(&mut self) -> anyhow::Result<Option<Listed>> {
         let found = statat(&self.directory, &self.name, AtFlags::empty()).context(" it is not there")?;
         if self.seen == Some(content(&found)) {
             return Ok(None);

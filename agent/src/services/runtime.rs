@@ -1,5 +1,5 @@
-//! What the container runtime calls pods and containers, asked from time to time. A runtime that is missing, hangs or
-//! answers with garbage costs names alone.
+//! What the container runtime calls pods and containers, and where it keeps images and writable layers, asked from time to
+//! time. A runtime that is missing, hangs or answers with garbage costs that alone; what it said before holds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_config::Configuration;
-use plimsoll_cri::{Container, ContainerState, Dial, Error, Limits, Runtime, Sandbox, USUAL_SOCKETS, socket_path};
+use plimsoll_cri::{
+    Container, ContainerState, Dial, Error, FileSystems, Limits, Runtime, Sandbox, USUAL_SOCKETS, socket_path,
+};
 use plimsoll_inventory::MOST_PODS;
 use plimsoll_policy::Uid;
 use plimsoll_report::PodNames;
@@ -21,6 +23,15 @@ use tokio::time::sleep;
 
 /// Names by pod.
 pub(super) type Named = BTreeMap<Uid, PodNames>;
+
+/// What the runtime said in one round.
+#[derive(Debug)]
+pub(super) struct Answers {
+    pub(super) names: Named,
+    /// Where images and writable layers are, or why it does not say; absent where that was not asked.
+    pub(super) disks: Option<Result<FileSystems, String>>,
+}
+
 /// The supervisor's answer: the number of the socket, and a connection to it or why there is none.
 pub(super) type Answer = (u8, Result<OwnedFd, Errno>);
 
@@ -72,23 +83,26 @@ pub(super) fn dial(supervisor: Arc<UnixDatagram>, sockets: &[PathBuf]) -> (Dial,
     (dial, answers)
 }
 
-/// Lists pods and containers for as long as the lists are received.
-pub(super) async fn watch(sockets: Vec<PathBuf>, dial: Dial, lists: mpsc::Sender<Named>) {
+/// Lists pods and containers, and asks for the directories of disks where those are read, for as long as that is received;
+/// the error is sent in place of lists that fail.
+pub(super) async fn watch(
+    sockets: Vec<PathBuf>,
+    dial: Dial,
+    reads_disks: bool,
+    answers: mpsc::Sender<Result<Answers, String>>,
+) {
     let (mut runtime, mut failures, mut was_read) = (None, 0, false);
     loop {
         let begun = Instant::now();
-        let listed = list(&mut runtime, &sockets, &dial).await;
-        let pause = match listed {
-            Ok(named) => {
-                let pods = counted(named.len(), "pod", "pods");
+        let asked = ask(&mut runtime, &sockets, &dial, reads_disks).await;
+        let (answered, pause) = match asked {
+            Ok(answered) => {
+                let pods = counted(answered.names.len(), "pod", "pods");
                 if failures > 0 || !was_read {
-                    tracing::info!(pods = named.len(), "the container runtime names {pods}");
+                    tracing::info!(pods = answered.names.len(), "the container runtime names {pods}");
                 }
                 (failures, was_read) = (0, true);
-                if lists.send(named).await.is_err() {
-                    return;
-                }
-                pause_after(begun.elapsed(), 0)
+                (Ok(answered), pause_after(begun.elapsed(), 0))
             }
             Err(error) => {
                 failures += 1;
@@ -98,9 +112,12 @@ pub(super) async fn watch(sockets: Vec<PathBuf>, dial: Dial, lists: mpsc::Sender
                 } else {
                     tracing::debug!(failures, "{error}; {what}");
                 }
-                pause_after(Duration::ZERO, failures)
+                (Err(error.to_string()), pause_after(Duration::ZERO, failures))
             }
         };
+        if answers.send(answered).await.is_err() {
+            return;
+        }
         sleep(pause).await;
     }
 }
@@ -127,13 +144,18 @@ pub(super) async fn known<'r>(
 }
 
 /// All that is there now.
-async fn list(runtime: &mut Option<Runtime>, sockets: &[PathBuf], dial: &Dial) -> Result<Named, Error> {
-    ask(known(runtime, sockets, dial).await?).await
-}
-
-async fn ask(runtime: &mut Runtime) -> Result<Named, Error> {
+async fn ask(
+    runtime: &mut Option<Runtime>,
+    sockets: &[PathBuf],
+    dial: &Dial,
+    reads_disks: bool,
+) -> Result<Answers, Error> {
+    let runtime = known(runtime, sockets, dial).await?;
     let sandboxes = runtime.sandboxes().await?;
-    Ok(named(sandboxes, &runtime.containers().await?))
+    let names = named(sandboxes, &runtime.containers().await?);
+    // One that does not say this says names.
+    let disks = if reads_disks { Some(runtime.file_systems().await.map_err(|error| error.to_string())) } else { None };
+    Ok(Answers { names, disks })
 }
 
 fn named(sandboxes: Vec<Sandbox>, containers: &[Container]) -> Named {

@@ -51,6 +51,7 @@ use disk::Directory;
 use entry::{Entry, Facts};
 use plimsoll_node::boot::BootId;
 use plimsoll_units::MonotonicNs;
+use rustix::fd::OwnedFd;
 use slots::{Restored, Slots};
 use std::path::Path;
 
@@ -132,7 +133,17 @@ impl Store {
     /// After an error the caller works on without a store, and tries again later: only what was opened was read, and is
     /// not overwritten.
     pub fn open(directory: &Path, boot: BootId) -> Result<Opened, OpenError> {
-        let (slots, restored, mut problems) = Slots::open(Directory::open(directory)?, boot);
+        Ok(Self::read(Directory::open(directory)?, boot))
+    }
+
+    /// The same in a directory that is open to be listed, for a process that may not search those above it. `path` is for
+    /// messages.
+    pub fn open_in(directory: OwnedFd, path: &Path, boot: BootId) -> Result<Opened, OpenError> {
+        Ok(Self::read(Directory::of(directory, path)?, boot))
+    }
+
+    fn read(directory: Directory, boot: BootId) -> Opened {
+        let (slots, restored, mut problems) = Slots::open(directory, boot);
         let (content, found) = match restored {
             None => (Content::default(), Found::Nothing),
             Some(Restored { path, boot: written_in, body }) => {
@@ -146,7 +157,7 @@ impl Store {
         };
         // The first commit writes where nothing is, so that room is reserved while there is some.
         let is_changed = found != Found::Continued || !problems.is_empty();
-        Ok(Opened { store: Self { slots, content, is_changed, failing: None }, found, problems })
+        Opened { store: Self { slots, content, is_changed, failing: None }, found, problems }
     }
 
     /// Makes what was changed durable. Waits for the disk, for as long as that takes: for a thread that may. How often

@@ -51,13 +51,22 @@ pub(super) fn systemd(kernels: &[&'static str], report: &mut Report) -> anyhow::
 
 /// Pods that a containerd runs, made through CRI as a kubelet makes them.
 pub(super) fn node(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    nodes(kernels, suite::node, report)
+}
+
+/// The same but for what is left to long runs.
+pub(super) fn gate_node(kernels: &[&'static str], report: &mut Report) -> anyhow::Result<()> {
+    nodes(kernels, suite::gate_node, report)
+}
+
+fn nodes(kernels: &[&'static str], boot: fn(&'static str) -> suite::Boot, report: &mut Report) -> anyhow::Result<()> {
     if kernels.is_empty() {
         report.not_run("pods of a containerd", &format!("they are tested on {}", suite::NODE_KERNELS.join(" and ")));
         return Ok(());
     }
     for kernel in kernels {
         Build::FaultInjection.run(Processor::of(kernel))?;
-        suite::run(&suite::node(kernel), report)?;
+        suite::run(&boot(kernel), report)?;
     }
     Ok(())
 }

@@ -43,6 +43,18 @@ const LEFT_TO_LONG: [(&str, &str); 11] = [
     ("three-hundred-cycles", "120 s; it compares what the agent holds, which no other test changes"),
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
 ];
+/// The same of the machine with containerd.
+const NODE_LEFT_TO_LONG: [(&str, &str); 6] = [
+    (
+        "node-soft-victims-have-the-lesser-grace",
+        "28 s; unit tests of agent/policy and of the core have victims' graces",
+    ),
+    ("node-minimum-reclaim", "34 s; unit tests of agent/policy have minimum reclaim"),
+    ("node-allocatable", "18 s; pods-are-bounded-together has the same without a containerd"),
+    ("node-openshift3", "44 s; laws of agent/policy have the order, and pods-are-bounded-together has the file"),
+    ("node-shadow-replays-alike", "29 s; what-is-traced-replays-alike has cgroups that are no pods"),
+    ("node-evicts-by-the-last-facts", "51 s; pods-rank-by-their-facts has a process that hangs, without a containerd"),
+];
 /// What runs once more from an ext4 root, on the kernel on which everything runs: there the agent's own program and
 /// libraries are pages of a file, which the kernel may drop when memory is short.
 const FROM_EXT4: [&str; 1] = ["is-before-the-oom-killer"];
@@ -192,6 +204,11 @@ pub(super) const fn systemd(kernel: &'static str) -> Boot {
 /// The machine with systemd, containerd and this kernel: it has tests of its own, too.
 pub(super) const fn node(kernel: &'static str) -> Boot {
     Boot { packages: &NODE_PACKAGES, ..systemd(kernel) }
+}
+
+/// The same in a gate.
+pub(super) const fn gate_node(kernel: &'static str) -> Boot {
+    Boot { left_out: &NODE_LEFT_TO_LONG, ..node(kernel) }
 }
 
 /// What the machines of [`node`] need.
@@ -589,6 +606,12 @@ mod tests {
             assert_eq!(skipped.len(), boot.left_out.len());
         }
         assert_eq!(report.count_not_run() as usize, LEFT_TO_LONG.len());
+        assert_eq!(skipped(&node("6.12"), "6.12", &mut report), Some(vec![]));
+        assert_eq!(
+            skipped(&gate_node("6.12"), "6.12", &mut report).map(|names| names.len()),
+            Some(NODE_LEFT_TO_LONG.len())
+        );
+        assert_eq!(report.count_not_run() as usize, LEFT_TO_LONG.len() + NODE_LEFT_TO_LONG.len());
     }
 
     #[test]
@@ -596,6 +619,7 @@ mod tests {
         for (name, why) in LEFT_TO_LONG {
             assert!(!EVERYWHERE.contains(&name) && !FROM_EXT4.contains(&name) && !why.is_empty(), "{name}");
         }
+        assert!(NODE_LEFT_TO_LONG.iter().all(|(name, why)| name.starts_with("node-") && !why.is_empty()));
     }
 
     #[test]

@@ -64,10 +64,15 @@ pub enum HealthRecord<'a> {
         /// The kernel's error number, where there is one.
         errno: Option<i32>,
     },
-    /// Something outside of the watching thread failed; the agent goes on.
+    /// Something outside of the watching thread does not work, or works again; the agent goes on without it.
     Trouble {
-        /// What, as a sentence.
-        text: &'a str,
+        /// What was tried, in a word or two, as the metric's label has it; [`START`](Self::START) for what failed while
+        /// the core started, of which each has a record.
+        what: &'a str,
+        /// What does not work and what that costs, as a sentence. Absent: it works again.
+        text: Option<&'a str>,
+        /// Another process has logged it, with what it knows of the cause.
+        is_logged: bool,
     },
     /// Whether the kill switch stops every action. Before each [`Armed`](super::StartupRecord::Armed), and when it changes.
     KillSwitch {
@@ -76,6 +81,11 @@ pub enum HealthRecord<'a> {
         /// It is there.
         is_thrown: bool,
     },
+}
+
+impl HealthRecord<'_> {
+    /// What failed while the core started, in [`Trouble`](Self::Trouble).
+    pub const START: &'static str = "start";
 }
 
 /// What of the agent's was changed in the kernel.

@@ -411,7 +411,7 @@ proptest! {
                 13 => HealthRecord::Lost { ring: "events", count: u64::MAX }.into(),
                 14 => StartupRecord::Undone { thawed: 1, continued: 2, failed: 3, kills: 4 }.into(),
                 15 => HealthRecord::KillSwitch { path: "/a\nb", is_thrown: true }.into(),
-                _ => HealthRecord::Trouble { text: "a\nb" }.into(),
+                _ => HealthRecord::Trouble { what: "a\nb", text: Some("a\nb"), is_logged: false }.into(),
             };
             reporter.report(&record);
         });

@@ -48,8 +48,8 @@ pub(in crate::core) struct Outgoing {
     /// Where it is written which pods are protected; absent where pods are not known.
     protections: Option<Protections>,
     is_unpublished: bool,
-    /// The last text of each trouble, so that it is reported once.
-    troubles: HashMap<&'static str, String>,
+    /// The last text of each trouble that is there, and whether another process has logged it.
+    troubles: HashMap<&'static str, (String, bool)>,
 }
 
 impl Outgoing {
@@ -91,6 +91,34 @@ impl Outgoing {
         while self.returned.pop().is_ok() {}
     }
 
+    /// What does not work in another process, which has logged it; `None`: it works.
+    pub(super) fn trouble_elsewhere(&mut self, what: &'static str, text: Option<&'static str>) {
+        self.note(what, text.map(str::to_owned), true);
+    }
+
+    /// Another reporter was sent none of them.
+    pub(super) fn repeat_troubles(&mut self) {
+        for (what, (text, is_logged)) in &self.troubles {
+            let record = HealthRecord::Trouble { what, text: Some(clip(text)), is_logged: *is_logged };
+            Record::from(record).send(&mut self.queue);
+        }
+    }
+
+    /// Reports it once until another text comes for the same, or it worked again.
+    fn note(&mut self, what: &'static str, text: Option<String>, is_logged: bool) {
+        let is_new = match &text {
+            Some(text) => self.troubles.get(what).is_none_or(|(known, _)| known != text),
+            None => self.troubles.contains_key(what),
+        };
+        if is_new {
+            self.report(HealthRecord::Trouble { what, text: text.as_deref().map(clip), is_logged });
+        }
+        match text {
+            Some(text) => _ = self.troubles.insert(what, (text, is_logged)),
+            None => _ = self.troubles.remove(what),
+        }
+    }
+
     pub(super) fn report<'a>(&mut self, record: impl Into<Record<'a>>) {
         record.into().send(&mut self.queue);
     }
@@ -110,16 +138,8 @@ impl Sink for Outgoing {
         is_written
     }
 
-    /// Reported once until another text comes for the same, or it worked again.
     fn trouble(&mut self, tried: &'static str, text: Option<String>) {
-        let Some(text) = text else {
-            self.troubles.remove(tried);
-            return;
-        };
-        if self.troubles.get(tried) != Some(&text) {
-            self.report(HealthRecord::Trouble { text: clip(&text) });
-            self.troubles.insert(tried, text);
-        }
+        self.note(tried, text, false);
     }
 }
 

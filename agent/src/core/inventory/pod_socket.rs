@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use plimsoll_inventory::{
-    DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, RemovalOrder, RemovalResult, Sink, StorageMessage,
+    DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, RemovalOrder, RemovalResult, Sink, Source,
+    StorageMessage,
 };
 use plimsoll_node::clock::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,21 +18,25 @@ const BATCH: usize = 256;
 #[derive(Debug)]
 pub(in crate::core) struct PodSocket(OwnedFd);
 
-/// The newest reading of each disk.
-pub(super) type DiskReadings = [Option<DiskReading>; DiskRole::ALL.len()];
+/// What messages say beside what is known of pods.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Others {
+    /// The newest reading of each disk.
+    pub(super) disks: [Option<DiskReading>; DiskRole::ALL.len()],
+    /// The newest result of an order.
+    pub(super) removed: Option<RemovalResult>,
+    /// Whether each source works, where that was sent.
+    pub(super) sources: [Option<bool>; Source::ALL.len()],
+}
 
-/// Takes the next messages into an inventory, and closes a socket by which no more will come. Gives what they say of
-/// disks, and of the last order; `None`: there was no message.
-pub(super) fn learn(
-    pods: &mut Option<PodSocket>,
-    inventory: &mut Inventory,
-    sink: &mut impl Sink,
-) -> Option<(DiskReadings, Option<RemovalResult>)> {
+/// Takes the next messages into an inventory, and closes a socket by which no more will come. Gives what else they say;
+/// `None`: there was no message.
+pub(super) fn learn(pods: &mut Option<PodSocket>, inventory: &mut Inventory, sink: &mut impl Sink) -> Option<Others> {
     let received = pods.as_ref().map(PodSocket::receive).unwrap_or_default();
     if received == Received::default() {
         return None;
     }
-    let Received { messages, disks, removed, malformed, is_over } = received;
+    let Received { messages, others, malformed, is_over } = received;
     if malformed > 0 {
         // Once: what sends them could go on.
         sink.trouble("messages", Some("messages of services that cannot be read are left out".to_owned()));
@@ -46,7 +51,7 @@ pub(super) fn learn(
                    renewed, and of disks it knows nothing";
         sink.trouble("way from services", Some(why.to_owned()));
     }
-    Some((disks, removed))
+    Some(others)
 }
 
 /// Takes what the scanner sends into an inventory, as [`learn`] does. False: there was no message.
@@ -76,9 +81,8 @@ pub(super) fn learn_storage(scanner: &mut Option<PodSocket>, inventory: &mut Inv
 struct Received {
     /// Of pods, in their order.
     messages: Vec<PodMessage>,
-    disks: DiskReadings,
-    /// The newest result.
-    removed: Option<RemovalResult>,
+    /// What is not of pods.
+    others: Others,
     /// How many others.
     malformed: usize,
     /// There will be no more.
@@ -106,8 +110,9 @@ impl PodSocket {
         let mut received = Received::default();
         received.is_over = self.each(|bytes| match Message::decode(bytes) {
             Some(Message::Pod(message)) => received.messages.push(message),
-            Some(Message::Disk(reading)) => received.disks[reading.role as usize] = Some(reading),
-            Some(Message::Removed(result)) => received.removed = Some(result),
+            Some(Message::Disk(reading)) => received.others.disks[reading.role as usize] = Some(reading),
+            Some(Message::Removed(result)) => received.others.removed = Some(result),
+            Some(Message::Source(source, works)) => received.others.sources[source as usize] = Some(works),
             None => received.malformed += 1,
         });
         received
@@ -177,13 +182,17 @@ mod tests {
         let pod = Message::Pod(PodMessage::Complete);
         let of = |number| RemovalResult { number, ..RemovalResult::default() };
         let removed = [1, 2].map(|number| Message::Removed(of(number)));
-        for message in [Message::Disk(old), Message::Disk(other), removed[0], pod, Message::Disk(new), removed[1]] {
+        let sources = [false, true].map(|works| Message::Source(Source::Runtime, works));
+        let disks = [old, other, new].map(Message::Disk);
+        for message in [&disks[..2], &[removed[0], pod], &disks[2..], &[removed[1]], &sources].concat() {
             let mut buffer = [0; MESSAGE];
             send(&services, message.encode(&mut buffer), SendFlags::NOSIGNAL).expect("room");
         }
         let received = PodSocket::new(core).receive();
-        assert_eq!((received.messages, received.disks), (vec![PodMessage::Complete], [Some(new), Some(other), None]));
-        assert_eq!(received.removed, Some(of(2)));
+        assert_eq!(received.messages, [PodMessage::Complete]);
+        let others =
+            Others { disks: [Some(new), Some(other), None], removed: Some(of(2)), sources: [None, Some(true), None] };
+        assert_eq!(received.others, others);
     }
 
     #[test]

@@ -4,11 +4,18 @@ use super::*;
 use plimsoll_policy::kubelet::StatsTime;
 use std::thread::yield_now;
 
-fn disks(kubelet: &Path, images: Result<(PathBuf, Option<PathBuf>), String>, text: &str) -> Disks {
+fn disks(kubelet: &Path, directories: Result<Directories, String>, text: &str) -> Disks {
     let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
     let thresholds = configuration.disk_policy().thresholds;
     let mounts = Mounts::open().expect("this is Linux");
-    Disks::start(Sources { kubelet: kubelet.to_owned(), images, mounts, thresholds }).expect("a thread")
+    let unasked = Some("no runtime".to_owned());
+    let disks = Disks::start(Sources { kubelet: kubelet.to_owned(), unasked, mounts, thresholds }).expect("a thread");
+    *disks.located.lock() = directories;
+    disks
+}
+
+fn images_at(images: impl Into<PathBuf>) -> Directories {
+    Directories { images: images.into(), layers: None }
 }
 
 const GIB: u64 = 1 << 30;
@@ -35,13 +42,13 @@ fn each_disk_is_read_and_one_that_holds_images_and_layers_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let images = directory.path().join("images");
     std::fs::create_dir(&images).expect("a directory");
-    let mut one = disks(directory.path(), Ok((images, None)), THRESHOLDS);
+    let mut one = disks(directory.path(), Ok(images_at(images)), THRESHOLDS);
     let read = next(&mut one);
     assert_eq!(roles(&read), DiskRole::ALL);
     assert!(read[0].bytes.is_some_and(|room| room.left <= room.all && room.all > 0), "{read:?}");
     let again = next(&mut one);
     assert!(again[0].at > read[0].at, "{again:?} {read:?}");
-    let mut apart = disks(directory.path(), Ok(("/proc".into(), None)), THRESHOLDS);
+    let mut apart = disks(directory.path(), Ok(images_at("/proc")), THRESHOLDS);
     // That of /proc counts neither bytes nor inodes, which is no zero.
     let image = loop {
         let read = next(&mut apart);
@@ -68,6 +75,45 @@ fn without_a_runtime_nodefs_alone_is_read_and_a_directory_that_is_missing_is_fou
     disks.layout_due = monotonic();
     assert_eq!(roles(&next(&mut disks)), [DiskRole::Node]);
     assert_eq!(disks.troubles.keys().collect::<Vec<_>>(), ["imagefs and containerfs are not read"]);
+}
+
+/// What the runtime says of this directory.
+fn said(images: &str) -> FileSystems {
+    let directory = PathBuf::from(images);
+    let images = vec![plimsoll_cri::FileSystem { directory, used: None, inodes: None, counted: None }];
+    FileSystems { images, containers: Vec::new() }
+}
+
+#[test]
+fn directories_are_followed_and_hold_while_the_runtime_does_not_say_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut disks = disks(directory.path(), Err("no runtime".to_owned()), THRESHOLDS);
+    assert_eq!(roles(&next(&mut disks)), [DiskRole::Node]);
+    let layout = |disks: &mut Disks, expected| {
+        while next(disks).iter().all(|reading| reading.layout != Some(expected)) {
+            yield_now();
+        }
+    };
+    disks.locate(Ok(said("/proc")));
+    layout(&mut disks, DiskLayout::DedicatedImageFs);
+    assert!(disks.troubles.is_empty(), "{:?}", disks.troubles);
+    for silent in [Err("it is away".to_owned()), Ok(FileSystems::default())] {
+        disks.locate(silent);
+        assert_eq!(*disks.located.lock(), Ok(images_at("/proc")));
+    }
+    disks.locate(Ok(said(directory.path().to_str().expect("a path"))));
+    layout(&mut disks, DiskLayout::Single);
+}
+
+#[test]
+fn until_the_runtime_has_had_its_time_nodefs_is_not_read_alone() {
+    let mounts = Mounts::open().expect("this is Linux");
+    let sources = Sources { kubelet: "/".into(), unasked: None, mounts, thresholds: Vec::new() };
+    let mut disks = Disks::start(sources).expect("a thread");
+    let (_, wait) = (disks.turn(monotonic()), disks.turn(monotonic()).1);
+    assert!(wait <= RUNTIME_SAYS && disks.layout.outstanding(monotonic()).is_none(), "{wait:?}");
+    disks.locate(Err("it is away".to_owned()));
+    assert_eq!(roles(&next(&mut disks)), [DiskRole::Node]);
 }
 
 #[test]

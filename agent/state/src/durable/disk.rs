@@ -116,6 +116,12 @@ impl Directory {
             opened => opened,
         }
         .map_err(fail("open"))?;
+        Self::of(fd, path)
+    }
+
+    /// Of one that is open to be listed; `path` is for messages.
+    pub(super) fn of(fd: OwnedFd, path: &Path) -> Result<Self, OpenError> {
+        let fail = |what| move |source| OpenError::Directory { what, path: path.to_owned(), source };
         let stat = fstat(&fd).map_err(fail("stat"))?;
         if !is_trusted(&stat) {
             let (owner, mode, user) = (stat.st_uid, stat.st_mode & 0o7777, geteuid().as_raw());

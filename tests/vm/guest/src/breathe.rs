@@ -1,13 +1,14 @@
 //! A process that crosses a threshold and comes back, as often as it is asked to.
 //!
-//! One byte on standard input is one step: the first fills, the second gives back, and so on; one byte on standard
-//! output says that the step is done. Nothing is killed by it and it ends when its input does.
+//! One byte on standard input, or in a named pipe, is one step: the first fills, the second gives back, and so on; one byte
+//! on standard output says that the step is done. Nothing is killed by it and it ends when its input does.
 
 use crate::{hog, map::Mapping};
 use anyhow::{Context as _, Result};
 use rustix::mm::MapFlags;
 use rustix::param::page_size;
-use std::io::{Read as _, Write as _};
+use std::fs::File;
+use std::io::{Read, Write as _};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
@@ -18,6 +19,9 @@ pub(crate) struct Arguments {
     /// How much to fill at each step.
     #[arg(long)]
     mib: usize,
+    /// The named pipe that has the steps, in place of standard input.
+    #[arg(long)]
+    steps: Option<PathBuf>,
 }
 
 pub(crate) fn main(arguments: &Arguments) -> Result<()> {
@@ -28,7 +32,11 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     let memory = Mapping::anonymous(bytes, MapFlags::empty()).context("cannot map")?;
     memory.huge(false)?;
     let mut step = [0_u8];
-    let (mut input, mut output) = (std::io::stdin(), std::io::stdout());
+    let mut input: Box<dyn Read> = match &arguments.steps {
+        Some(pipe) => Box::new(File::open(pipe).with_context(|| format!("cannot open {}", pipe.display()))?),
+        None => Box::new(std::io::stdin()),
+    };
+    let mut output = std::io::stdout();
     let mut full = false;
     while input.read(&mut step)? == 1 {
         if full {

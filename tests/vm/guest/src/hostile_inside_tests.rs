@@ -55,20 +55,26 @@ const REPORTER: Inside = Inside {
     expected: |name| if name == "newer-clone" { Errno::NOSYS } else { Errno::PERM }.raw_os_error(),
 };
 
-/// Its filter allows opening files to read them, and Landlock bars all but the one directory.
+/// Its filter allows opening files, and renaming them, and Landlock bars all but the directories of the list and of the journal.
 const SERVICES: Inside = Inside {
     part: "services",
     user: 65525,
     variable: "PLIMSOLL_HOSTILE_SERVICES",
     expected: |name| match name {
         "facts" => 0,
-        _ if name.starts_with("read-") && !BY_OTHER_CALLS.contains(&name) => Errno::ACCESS.raw_os_error(),
+        _ if OPENED.iter().any(|kind| name.starts_with(kind)) && !BY_OTHER_CALLS.contains(&name) => {
+            Errno::ACCESS.raw_os_error()
+        }
+        // Of a name that cannot be read: the filter lets it pass.
+        "rename-file" => Errno::FAULT.raw_os_error(),
         _ => (REPORTER.expected)(name),
     },
 };
 
-/// What reads without opening a file.
-const BY_OTHER_CALLS: [&str; 2] = ["read-link", "read-memory-of-the-core"];
+/// What opens a file, to read it or to write it.
+const OPENED: [&str; 6] = ["read-", "write-", "empty-", "make-facts", "make-unnamed", "make-state"];
+/// What reads or writes without opening a file.
+const BY_OTHER_CALLS: [&str; 3] = ["read-link", "read-memory-of-the-core", "write-memory-of-the-core"];
 
 /// What is attacked on this machine, until it is dropped.
 struct Place {

@@ -33,7 +33,10 @@ mod machine;
 #[expect(unsafe_code, reason = "mapping memory in every way the kernel offers is what a hog is for")]
 mod map;
 mod measure;
+mod node;
 mod node_disk_tests;
+mod node_signal_tests;
+mod node_surroundings_tests;
 mod node_tests;
 mod observer;
 mod oci;

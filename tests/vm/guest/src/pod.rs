@@ -10,6 +10,7 @@ use crate::systemd::{run, systemctl};
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -20,8 +21,8 @@ use std::process::Command;
 const PODS: &str = "/var/lib/kubelet/pods";
 const LOGS: &str = "/var/log/pods";
 /// Where a container finds its emptyDir, and the pipe in it that it waits for.
-const VOLUME: &str = "/volume";
-const PIPE: &str = "begin";
+pub(crate) const VOLUME: &str = "/volume";
+pub(crate) const PIPE: &str = "begin";
 /// What a container that grows makes there when it was sent SIGTERM, on which it lives on.
 pub(crate) const SIGTERM_SENT: &str = "sigterm-sent";
 /// What each container of a burstable pod asks for, and what each of a guaranteed one asks for and may take.
@@ -55,6 +56,18 @@ impl Class {
         })
     }
 
+    /// What a container requests and may take, as the API has it.
+    pub(crate) fn resources(self) -> Value {
+        match self {
+            Self::Guaranteed => {
+                let all = json!({"cpu": "10m", "memory": GUARANTEED_BYTES.to_string()});
+                json!({"requests": all, "limits": all})
+            }
+            Self::Burstable => json!({"requests": {"memory": REQUEST_BYTES.to_string()}}),
+            Self::BestEffort => json!({}),
+        }
+    }
+
     /// The memory that a container may take, in bytes.
     const fn limit(self) -> Option<u64> {
         match self {
@@ -67,8 +80,8 @@ impl Class {
 /// A pod with its sandbox, and the containers that were made so far.
 pub(crate) struct Pod {
     pub(crate) name: String,
-    uid: String,
-    class: Class,
+    pub(crate) uid: String,
+    pub(crate) class: Class,
     driver: Driver,
     /// The id of its sandbox.
     pub(crate) sandbox: String,
@@ -165,27 +178,39 @@ impl Pod {
     /// Does the same with a process that fills all memory as fast as it can once it is let go ([`Self::let_go`]), and
     /// takes no notice of SIGTERM but to make a file.
     pub(crate) fn start_growing(&self, client: &Client, container: &str) -> Result<String> {
+        let mib = (meminfo("MemTotal")? / MIB).to_string();
+        self.start_held(client, container, &["anon", "--mib", &mib])
+    }
+
+    /// The same with a process that grows in another way, or by less.
+    pub(crate) fn start_held(&self, client: &Client, container: &str, hog: &[&str]) -> Result<String> {
         fs::create_dir_all(self.volume())?;
         let pipe = self.volume().join(PIPE);
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).context("cannot make a named pipe")?;
-        let mib = (meminfo("MemTotal")? / MIB).to_string();
         let (begin, outlive) = (format!("{VOLUME}/{PIPE}"), format!("{VOLUME}/{SIGTERM_SENT}"));
-        let words = ["hog", "anon", "--mib", &mib, "--hold", "300", "--begin", &begin, "--outlive", &outlive];
-        self.start(client, container, &words)
+        let rest = ["--hold", "300", "--begin", &begin, "--outlive", &outlive];
+        self.start(client, container, &[&["hog"], hog, &rest].concat())
     }
 
     /// Lets its process grow, which waits for that.
     pub(crate) fn let_go(&self) -> Result<()> {
+        self.open_pipe().map(drop)
+    }
+
+    /// Opens the pipe of its volume for writing, once its process reads from it.
+    pub(crate) fn open_pipe(&self) -> Result<File> {
         let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let pipe = self.volume().join(PIPE);
-        wait_for("the container waits to be let go", PATIENCE, || {
+        let (pipe, mut opened) = (self.volume().join(PIPE), None);
+        wait_for("the container reads from its pipe", PATIENCE, || {
             match File::options().write(true).custom_flags(nonblock).open(&pipe) {
-                Ok(_) => Ok(true),
+                Ok(file) => opened = Some(file),
                 // There is no reader yet.
-                Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(false),
-                Err(error) => Err(error).with_context(|| format!("cannot open {}", pipe.display())),
+                Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {}
+                Err(error) => return Err(error).with_context(|| format!("cannot open {}", pipe.display())),
             }
-        })
+            Ok(opened.is_some())
+        })?;
+        opened.context("the pipe is open")
     }
 
     /// Reserves this much memory for it, in its slice and those above, which systemd has to have made.

@@ -1,16 +1,18 @@
 //! Pods, by what the agent reads of them: cgroups as the kubelet and containerd make them with systemd's driver, without
 //! either.
 
-use crate::agent::tail;
+use crate::agent::{Settings, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{named, wait_for};
 use crate::scenarios_of_death::{KILL_POINT, TRIES, grown};
 use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Child;
 
@@ -85,6 +87,15 @@ fn memory_is_back(scene: &Scene) -> Result<()> {
     })
 }
 
+/// That something does not work is in the metrics and in the answer to whether the agent is ready, which it is.
+fn expect_degraded(scene: &Scene, what: &str) -> Result<()> {
+    let metric = format!("plimsoll_trouble{{what=\"{what}\"}} 1");
+    wait_for(&metric, PATIENCE, || Ok(scene.agent.get("/metrics")?.1.lines().any(|line| line == metric)))?;
+    let (status, said) = scene.agent.get("/readyz")?;
+    ensure!(status == 200 && said.contains(&format!("\ntrouble with {what}: ")), "{status}: {said}");
+    Ok(())
+}
+
 /// A pod that crosses the threshold by itself is decided about, and lives.
 fn expect_spared(scene: &mut Scene, pod: &Pod) -> Result<()> {
     scene.agent.empty_log()?;
@@ -129,6 +140,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
             .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))
     };
     says(&scene, "4 pods are known")?;
+    expect_degraded(&scene, "unknown")?;
     let mut little = Hog::start("anon", high.container.path(), 16, &["--rate", "8", "--hold", "300"])?;
     let known: Vec<&Value> = [&high, &over, &bystander, &critical, &unknown].map(|pod| &pod.facts).into();
     let all = json!({"items": known}).to_string();
@@ -137,6 +149,7 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
             "broken" => {
                 write_facts(FACTS, "{\"items\": [{")?;
                 says(&scene, "is not renewed")?;
+                expect_degraded(&scene, "podFacts")?;
             }
             // All that is known is in place, as the first eviction showed.
             "protected" => {
@@ -200,6 +213,65 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
         child.wait()?;
     }
     scene.end()
+}
+
+/// Where what is known of pods is kept.
+const JOURNAL: &str = "/var/lib/plimsoll/journal";
+
+/// What was known of pods decides after a restart without its source: the pod that grew over its request is evicted, and the
+/// one that was said to be critical is not. On a disk that has no room for it, which is reported, the agent does the rest.
+pub(crate) fn known_without_their_source() -> Result<()> {
+    let over = Pod::create("burstable", 2, 0, &json!({"requests": {"memory": "16Mi"}}))?;
+    let critical = Pod::create("burstable", 4, 2_000_001_000, &json!({"requests": {"memory": "16Mi"}}))?;
+    let mut held = critical.holds(64)?;
+    let with_facts = |settings: &mut Settings| settings.pod_facts = Some(FACTS.into());
+    write_facts(FACTS, &json!({"items": [over.facts, critical.facts]}).to_string())?;
+    let first = Scene::set_with(ROOM, with_facts)?;
+    let is_kept = || {
+        let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten();
+        let texts = files.map(|file| String::from_utf8_lossy(&fs::read(file.path()).unwrap_or_default()).into_owned());
+        Ok(texts.into_iter().any(|text| text.matches("memory_request").count() == 2))
+    };
+    let found = || {
+        let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten();
+        let files = files.map(|file| (file.file_name(), fs::read(file.path()).unwrap_or_default().len()));
+        format!("in {JOURNAL} there is {:?}; the log: {}", files.collect::<Vec<_>>(), first.agent.text())
+    };
+    wait_for("both pods are kept", PATIENCE, is_kept).with_context(found)?;
+    let (owner, mode) = fs::metadata(JOURNAL).map(|found| (found.uid(), found.mode() & 0o777))?;
+    ensure!((owner, mode) == (65525, 0o700), "the journal belongs to {owner} with mode {mode:o}");
+    first.end()?;
+    fs::remove_file(FACTS)?;
+    let mut scene = Scene::set_with(ROOM, with_facts)?;
+    wait_for("they are known", PATIENCE, || Ok(scene.agent.text().contains("2 pods are known as they were kept")))
+        .with_context(|| scene.agent.text())?;
+    expect_degraded(&scene, "podFacts")?;
+    let mut hog = Hog::start("anon", over.container.path(), HOG, &["--hold", "60"])?;
+    scene.expect_killed(&mut hog, &over.cgroup)?;
+    let ended = held.try_wait()?;
+    ensure!(ended.is_none(), "the critical pod died: {ended:?}: {}", scene.agent.text());
+    held.kill()?;
+    held.wait()?;
+    memory_is_back(&scene)?;
+    scene.end()?;
+    full_disk(with_facts)
+}
+
+/// A directory that cannot be written to costs the journal alone.
+fn full_disk(change: impl FnOnce(&mut Settings)) -> Result<()> {
+    let over = Pod::create("burstable", 6, 0, &json!({}))?;
+    fs::remove_dir_all(JOURNAL)?;
+    fs::create_dir(JOURNAL)?;
+    mount("none", JOURNAL, "tmpfs", MountFlags::empty(), c"size=4k,nr_inodes=1,mode=0700")?;
+    write_facts(FACTS, &json!({"items": [over.facts]}).to_string())?;
+    let mut scene = Scene::set_with(ROOM, change)?;
+    expect_degraded(&scene, "journal")?;
+    let mut hog = Hog::start("anon", over.container.path(), HOG, &["--hold", "60"])?;
+    scene.expect_killed(&mut hog, &over.cgroup)?;
+    memory_is_back(&scene)?;
+    scene.end()?;
+    unmount(JOURNAL, UnmountFlags::empty())?;
+    Ok(fs::remove_file(FACTS)?)
 }
 
 /// What all pods may take together, in MiB, and how much of it is to be left.

@@ -73,20 +73,26 @@ pub(crate) fn replayed() -> Result<()> {
         let reported = reported(&trace)?;
         ensure!(!reported.is_empty(), "no plan is in the trace");
         let turns = crate::agent::replayed(&trace, &configuration)?;
-        for plan in &reported {
-            let same = |turn: &&Value| ["taken_ns", "scope", "slice"].iter().all(|key| turn[*key] == plan[*key]);
-            let turn = turns.iter().find(same).with_context(|| format!("no turn of the replay is of {plan}"))?;
-            for (field, value) in plan.as_object().into_iter().flatten() {
-                ensure!(turn[field] == *value, "{policy}: {field} is {value}, and replayed {}: {plan}", turn[field]);
-            }
-        }
+        expect_alike(&reported, &turns).with_context(|| format!("under the policy {policy}"))?;
         victim.remove()?;
     }
     Ok(())
 }
 
+/// Each plan that was reported is that of the replay's turn of the same time, field by field.
+pub(crate) fn expect_alike(reported: &[Value], turns: &[Value]) -> Result<()> {
+    for plan in reported {
+        let same = |turn: &&Value| ["taken_ns", "scope", "slice"].iter().all(|key| turn[*key] == plan[*key]);
+        let turn = turns.iter().find(same).with_context(|| format!("no turn of the replay is of {plan}"))?;
+        for (field, value) in plan.as_object().into_iter().flatten() {
+            ensure!(turn[field] == *value, "{field} is {value}, and replayed {}: {plan}", turn[field]);
+        }
+    }
+    Ok(())
+}
+
 /// The plans that a trace has.
-fn reported(trace: &Path) -> Result<Vec<Value>> {
+pub(crate) fn reported(trace: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(trace)?;
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines = whole.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;

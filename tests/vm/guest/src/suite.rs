@@ -7,9 +7,9 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, hog_tests, hostile_bpf_tests, hostile_inside_tests, hostile_owner_tests, hostile_tests,
-    kill_switch_tests, machine, node_disk_tests, node_tests, pods_tests, process_tests, scenarios, scenarios_at_rest,
-    scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, systemd,
-    systemd_tests, throttled_tests, watchdog_tests,
+    kill_switch_tests, machine, node_disk_tests, node_signal_tests, node_surroundings_tests, node_tests, pods_tests,
+    process_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory,
+    sense_tests, soak, surroundings_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -167,6 +167,7 @@ const TESTS: &[Test] = &[
     test("spares-the-disk-bound", scenarios::disk_bound, 180, &[NULL_BLOCK]),
     test("spares-page-cache", scenarios_of_memory::page_cache, 400, &[NULL_BLOCK]),
     test("pods-rank-by-their-facts", pods_tests::ranked_by_facts, 400, &[]),
+    test("pods-are-known-without-their-source", pods_tests::known_without_their_source, 200, &[]),
     test("pods-are-bounded-together", pods_tests::bounded_together, 240, &[]),
     race("throttled-container-is-named", throttled_tests::named_with_its_stall, 300, &[]),
     test("protection-outlives-the-core", pods_tests::protection_outlives_the_core, 300, &[]),
@@ -248,6 +249,21 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-evicts-while-containerd-is-stopped", node_tests::evicts_while_the_runtime_is_stopped, 300),
     on(Machine::Node, "node-evicts-what-outlives-sigterm", node_tests::evicts_what_outlives_sigterm, 300),
     on(Machine::Node, "node-removes-what-is-unused", node_disk_tests::removes_what_is_unused, 300),
+    on(Machine::Node, "node-soft-memory", node_signal_tests::soft_threshold_has_its_grace_period, 300),
+    on(
+        Machine::Node,
+        "node-soft-victims-have-the-lesser-grace",
+        node_signal_tests::soft_victims_have_the_lesser_grace,
+        300,
+    ),
+    on(Machine::Node, "node-static-pod-survives", node_signal_tests::static_and_critical_pods_survive, 300),
+    on(Machine::Node, "node-fork-bomb", node_signal_tests::fork_bomb, 300),
+    on(Machine::Node, "node-allocatable", node_signal_tests::allocatable_memory, 300),
+    on(Machine::Node, "node-minimum-reclaim", node_signal_tests::minimum_reclaim, 300),
+    on(Machine::Node, "node-openshift3", node_surroundings_tests::openshift3, 300),
+    on(Machine::Node, "node-shadow-replays-alike", node_surroundings_tests::shadow_replays_alike, 300),
+    on(Machine::Node, "node-oom-scores", node_surroundings_tests::oom_scores_are_the_kubelets, 300),
+    on(Machine::Node, "node-evicts-by-the-last-facts", node_surroundings_tests::by_the_last_facts, 400),
 ];
 
 #[derive(clap::Args)]

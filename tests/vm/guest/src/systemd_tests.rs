@@ -58,7 +58,7 @@ fn supervisor() -> Result<Pid> {
 }
 
 /// The agent's processes by their role: the second word of their command line.
-fn processes() -> Result<BTreeMap<String, u32>> {
+pub(crate) fn processes() -> Result<BTreeMap<String, u32>> {
     let mut found = BTreeMap::new();
     for pid in Cgroup::existing(CGROUP)?.read("cgroup.procs")?.lines() {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -1,0 +1,324 @@
+//! What is known of pods, kept on a disk: where its source is missing after a restart, they are decided about as before.
+//!
+//! A thread of its own waits for the disk. Nothing that is sent to the core waits for that thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use plimsoll_inventory::{PodFacts, StorageLimit};
+use plimsoll_node::boot::BootId;
+use plimsoll_node::clock::monotonic;
+use plimsoll_policy::Uid;
+use plimsoll_state::durable::{Commit, Found, Opened, Store};
+use plimsoll_units::counted;
+use rustix::fs::{Mode, OFlags, openat};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::confine;
+
+/// The least pause between two writes, each of which writes all that is known.
+const PAUSE: Duration = Duration::from_secs(5);
+/// How often a directory that could not be used is tried again: another agent may have it, which ends in an upgrade.
+const OPENED_AGAIN: Duration = Duration::from_secs(30);
+
+/// What is known of pods, and their limits of local storage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) pods: BTreeMap<Uid, PodFacts>,
+    pub(super) limits: BTreeMap<Uid, Vec<StorageLimit>>,
+}
+
+/// What comes from the disk.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// What was known when it was written last. Once, and before it is written to.
+    Restored(Known),
+    /// Whether what is known now is kept.
+    Works(bool),
+}
+
+/// What is kept of one pod. Every field is needed but those that may be absent: of a pod that another version wrote otherwise
+/// nothing is known, so that it is protected.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    facts: PodFacts,
+    limits: Vec<StorageLimit>,
+}
+
+/// The newest of what is to be kept, if it was not taken yet.
+#[derive(Default)]
+struct Next {
+    known: Mutex<Option<Known>>,
+    changed: Condvar,
+}
+
+impl Next {
+    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for it, for so long at most.
+    fn wait(&self, most: Option<Duration>) -> Option<Known> {
+        let known = self.lock();
+        let is_none = |known: &mut Option<Known>| known.is_none();
+        match most {
+            Some(most) => {
+                let waited = self.changed.wait_timeout_while(known, most, is_none);
+                waited.unwrap_or_else(PoisonError::into_inner).0.take()
+            }
+            None => self.changed.wait_while(known, is_none).unwrap_or_else(PoisonError::into_inner).take(),
+        }
+    }
+}
+
+/// The way to the thread.
+pub(super) struct Journal {
+    next: Arc<Next>,
+    events: mpsc::Receiver<Event>,
+}
+
+impl Journal {
+    /// Starts the thread, which is confined as the calling one is.
+    pub(super) fn start(place: Place) -> anyhow::Result<Self> {
+        let (send, events) = mpsc::channel(4);
+        let next = Arc::<Next>::default();
+        let keeper = Keeper { place, next: Arc::clone(&next), events: send, trouble: None };
+        let thread = std::thread::Builder::new().name("journal".into()).spawn(|| keeper.run());
+        thread.context("cannot start the thread that keeps what is known of pods")?;
+        Ok(Self { next, events })
+    }
+
+    /// This is known now.
+    pub(super) fn keep(&self, known: Known) {
+        *self.next.lock() = Some(known);
+        self.next.changed.notify_one();
+    }
+
+    /// What comes next from the disk.
+    pub(super) async fn event(&mut self) -> Event {
+        match self.events.recv().await {
+            Some(event) => event,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Where it is kept.
+pub(super) struct Place {
+    /// As it was found: to be opened by the user of services.
+    directory: OwnedFd,
+    /// For messages.
+    path: PathBuf,
+    boot: BootId,
+}
+
+impl Place {
+    /// Makes it, and gives it to the user of services: as root, and while this boot's number can be read.
+    pub(super) fn enter(path: &Path) -> anyhow::Result<Self> {
+        let directory = confine::find_journal(path).with_context(|| format!("cannot find {}", path.display()))?;
+        Ok(Self { directory, path: path.to_owned(), boot: BootId::read()? })
+    }
+
+    pub(super) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    fn open(&self) -> anyhow::Result<Opened> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(&self.directory, ".", how, Mode::empty()).context("it cannot be opened")?;
+        Ok(Store::open_in(directory, &self.path, self.boot)?)
+    }
+}
+
+/// The thread.
+struct Keeper {
+    place: Place,
+    next: Arc<Next>,
+    events: mpsc::Sender<Event>,
+    /// What was logged as wrong last.
+    trouble: Option<String>,
+}
+
+impl Keeper {
+    /// Until nothing receives what comes from the disk.
+    fn run(mut self) {
+        let Some(mut store) = self.open() else { return };
+        let mut is_failing = false;
+        loop {
+            if let Some(known) = self.next.wait(is_failing.then_some(PAUSE)) {
+                let refused = put(&mut store, &known);
+                self.note("some pods are not kept in it", refused);
+            }
+            match store.commit(monotonic()) {
+                Commit::Degraded(error) => tracing::warn!("what is known of pods is not kept: {error}"),
+                Commit::Recovered { failures } => {
+                    tracing::info!(failures, "what is known of pods is kept again");
+                }
+                Commit::Unchanged | Commit::StillDegraded | Commit::Written => {}
+            }
+            is_failing = store.degraded().is_some();
+            if self.events.blocking_send(Event::Works(!is_failing && self.trouble.is_none())).is_err() {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The store, once it can be opened, and what is in it is sent.
+    fn open(&mut self) -> Option<Store> {
+        loop {
+            match self.place.open() {
+                Ok(Opened { store, found, problems }) => {
+                    self.note("it cannot be used", None);
+                    for problem in problems {
+                        tracing::warn!("{problem}");
+                    }
+                    let (known, unread) = read(&store, matches!(found, Found::Rebooted { .. }));
+                    let path = self.place.path.display();
+                    if unread > 0 {
+                        tracing::warn!("{path}: nothing is known of {}", counted(unread, "pod of it", "pods of it"));
+                    }
+                    tracing::debug!(pods = known.pods.len(), "what was known of pods is in {path}");
+                    self.events.blocking_send(Event::Restored(known)).ok()?;
+                    return Some(store);
+                }
+                Err(error) => self.note("it cannot be used", Some(format!("{error:#}"))),
+            }
+            self.events.blocking_send(Event::Works(false)).ok()?;
+            std::thread::sleep(OPENED_AGAIN);
+        }
+    }
+
+    /// Logs it once, until it is another or over.
+    fn note(&mut self, what: &str, why: Option<String>) {
+        if let Some(why) = why.as_ref().filter(|why| self.trouble.as_ref() != Some(why)) {
+            tracing::warn!("the journal {}: {what}: {why}", self.place.path.display());
+        }
+        self.trouble = why;
+    }
+}
+
+/// What is in it, and how many pods of it cannot be read. Times of another boot are of another clock.
+fn read(store: &Store, is_rebooted: bool) -> (Known, usize) {
+    let (mut known, mut unread) = (Known::default(), 0);
+    for (_, text) in store.facts() {
+        let Ok(Kept { mut facts, limits }) = serde_json::from_str::<Kept>(&text) else {
+            unread += 1;
+            continue;
+        };
+        facts.started = facts.started.filter(|_| !is_rebooted);
+        known.limits.insert(facts.uid, limits);
+        known.pods.insert(facts.uid, facts);
+    }
+    (known, unread)
+}
+
+/// Has it hold what is known, and nothing else. Gives why the first pod is refused, if one is.
+fn put(store: &mut Store, known: &Known) -> Option<String> {
+    let name = |uid: &Uid| format!("{:032x}", uid.0);
+    let names: BTreeSet<String> = known.pods.keys().map(name).collect();
+    for (uid, _) in store.facts().into_iter().filter(|(uid, _)| !names.contains(uid)) {
+        store.remove_facts(&uid);
+    }
+    let mut refused = None;
+    for (uid, facts) in &known.pods {
+        let limits = known.limits.get(uid).cloned().unwrap_or_default();
+        let put = serde_json::to_string(&Kept { facts: *facts, limits })
+            .map_err(|error| error.to_string())
+            .and_then(|text| store.set_facts(name(uid), text).map_err(|error| error.to_string()));
+        if let Err(error) = put {
+            refused.get_or_insert(error);
+        }
+    }
+    refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_inventory::Limited;
+    use plimsoll_policy::kubelet::Critical;
+    use plimsoll_units::{Bytes, MonotonicNs};
+    use std::fs::File;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn known(uids: &[u128]) -> Known {
+        let facts = |uid: u128| PodFacts {
+            uid: Uid(uid),
+            priority: -7,
+            critical: Some(Critical::Priority),
+            memory_request: Bytes::mib(64),
+            started: Some(MonotonicNs(5)),
+            ..PodFacts::default()
+        };
+        let limit = |uid: u128| StorageLimit { uid: Uid(uid), on: Limited::Volume(u32::MAX), bytes: Bytes(9) };
+        Known {
+            pods: uids.iter().map(|uid| (Uid(*uid), facts(*uid))).collect(),
+            limits: uids.iter().map(|uid| (Uid(*uid), vec![limit(*uid)])).collect(),
+        }
+    }
+
+    fn start(path: &Path) -> Journal {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+        let directory = File::open(path).expect("a directory").into();
+        let boot = BootId::read().expect("a boot");
+        Journal::start(Place { directory, path: path.to_owned(), boot }).expect("it starts")
+    }
+
+    fn restored(journal: &mut Journal) -> Known {
+        match journal.events.blocking_recv() {
+            Some(Event::Restored(known)) => known,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn works(journal: &mut Journal) -> bool {
+        match journal.events.blocking_recv() {
+            Some(Event::Works(works)) => works,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_next_process_knows_what_this_one_knew_last() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut first = start(place.path());
+        assert_eq!(restored(&mut first), Known::default());
+        first.keep(known(&[1, u128::MAX]));
+        assert!(works(&mut first));
+        // Its lock goes with its thread, after the pause; that of a process at once.
+        let copy = tempfile::tempdir().expect("a directory");
+        for name in ["state.0", "state.1"] {
+            let _ = std::fs::copy(place.path().join(name), copy.path().join(name));
+        }
+        assert_eq!(restored(&mut start(copy.path())), known(&[1, u128::MAX]));
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten_and_times_of_another_boot_are_too() {
+        let place = tempfile::tempdir().expect("a directory");
+        std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+        let boot = BootId::read().expect("a boot");
+        let Opened { mut store, .. } = Store::open(place.path(), boot).expect("it opens");
+        assert_eq!(put(&mut store, &known(&[1, 2])), None);
+        assert_eq!(put(&mut store, &known(&[2])), None);
+        assert_eq!(read(&store, false), (known(&[2]), 0));
+        let (after, _) = read(&store, true);
+        assert_eq!(after.pods[&Uid(2)].started, None);
+        store.set_facts("3".into(), r#"{"facts": {"uid": 3}}"#.into()).expect("there is room");
+        assert_eq!(read(&store, false), (known(&[2]), 1), "a field is missing");
+    }
+
+    #[test]
+    fn one_that_another_process_has_does_not_work() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut first = start(place.path());
+        restored(&mut first);
+        assert!(!works(&mut start(place.path())));
+    }
+}
