@@ -3,8 +3,10 @@
 mod control_plane;
 pub(crate) mod kube;
 mod node;
+mod ports;
 mod processes;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -75,4 +77,14 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `work` beside a control plane of its own in this folder, with a kubeconfig that has every right. The control
+/// plane ends before this returns, and with this process where that is killed; its logs stay.
+pub(crate) fn beside<T>(folder: PathBuf, work: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let plane = ControlPlane::guarded(folder)?;
+    plane.up(false)?;
+    let done = work(&plane.kubeconfig());
+    plane.end()?;
+    done
 }

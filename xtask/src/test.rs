@@ -2,6 +2,7 @@
 //! each.
 
 mod checks;
+mod cluster;
 mod known;
 mod log;
 mod long;
@@ -30,8 +31,8 @@ const CLOSING: &str = "The run closes with each failure (its last lines, and whe
 #[command(after_help = CLOSING)]
 pub(crate) struct Arguments {
     /// The groups to run; all of them unless given. Without --long: `unit` (formatting, lints, every test that needs no
-    /// virtual machine), `vm` (tests on real kernels) and `node` (pods that a containerd runs, on one of them); with
-    /// --long: those that --list prints.
+    /// virtual machine), `vm` (tests on real kernels), `node` (pods that a containerd runs, on one of them) and `cluster`
+    /// (what is installed, beside a real API server); with --long: those that --list prints.
     groups: Vec<String>,
     /// Run groups that are too slow for every change, each within an hour, and write a table of results for each. What
     /// passed before in the same sources is not run again, so that a run can be stopped and resumed.
@@ -91,6 +92,13 @@ fn gate(kernels: &[&'static str]) -> Vec<Group> {
             kernels: kernels.iter().filter(|kernel| **kernel == suite::WHOLE).copied().collect(),
             needs: suite::node_needs,
             run: machines::gate_node,
+        },
+        Group {
+            name: "cluster".into(),
+            minutes: 7,
+            kernels: Vec::new(),
+            needs: |_| Ok(vec![install::Need::Kubernetes]),
+            run: cluster::run,
         },
     ]
 }
@@ -191,7 +199,7 @@ mod tests {
     #[test]
     fn groups_have_names_of_their_own_and_no_long_one_more_than_an_hour() {
         let (gate, long) = (gate(&gate_kernels()), long::groups(&every_kernel()));
-        assert!(gate.iter().map(|group| group.minutes).sum::<u64>() <= 18);
+        assert!(gate.iter().map(|group| group.minutes).sum::<u64>() <= 25);
         assert!(long.iter().all(|group| group.minutes <= 60));
         let names: std::collections::BTreeSet<&str> = gate.iter().chain(&long).map(|group| &group.name[..]).collect();
         assert_eq!(names.len(), gate.len() + long.len());
@@ -208,7 +216,10 @@ mod tests {
 
     #[test]
     fn pods_are_made_on_one_kernel_in_a_gate_and_on_each_that_has_them_in_long_runs() {
-        let node = |kernels: &[&'static str]| gate(kernels).pop().map(|group| (group.name, group.kernels));
+        let node = |kernels: &[&'static str]| {
+            let group = gate(kernels).into_iter().find(|group| group.name == "node");
+            group.map(|group| (group.name, group.kernels))
+        };
         assert_eq!(node(&gate_kernels()), Some(("node".into(), vec![suite::WHOLE])));
         assert_eq!(node(&["6.1"]), Some(("node".into(), vec![])));
         let long = long::groups(&every_kernel());

@@ -8,14 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::processes::{self, Process};
+use super::ports::Ports;
+use super::processes::{self, Guard, Process};
 use super::{kube, node};
 use crate::run;
 
-/// Where the API server listens.
-const API_PORT: u16 = 6443;
-/// Where etcd listens: for clients, and for members of which there are none.
-const ETCD_PORTS: [u16; 2] = [2379, 2380];
 /// This machine's loopback as a virtual machine with QEMU's user network reaches it.
 pub(super) const HOST_FROM_NODE: &str = "10.0.2.2";
 /// The cluster's only node.
@@ -28,12 +25,20 @@ const NODE_PATIENCE: Duration = Duration::from_mins(8);
 /// A control plane, whether or not it runs.
 pub(super) struct ControlPlane {
     folder: PathBuf,
+    ports: Ports,
+    /// Where it ends with this process: what sees to that.
+    guard: Option<Guard>,
 }
 
 impl ControlPlane {
-    /// That of this checkout.
+    /// That of this checkout, which outlives the command that starts it.
     pub(super) fn here() -> Self {
-        Self { folder: run::root().join("target/cluster") }
+        Self { folder: run::root().join("target/cluster"), ports: Ports::USUAL, guard: None }
+    }
+
+    /// One in this folder, on ports that are free, which ends with this process at the latest.
+    pub(super) fn guarded(folder: PathBuf) -> anyhow::Result<Self> {
+        Ok(Self { folder, ports: Ports::free()?, guard: Some(Guard::start()?) })
     }
 
     fn list(&self) -> PathBuf {
@@ -95,10 +100,16 @@ impl ControlPlane {
         Ok(running.len())
     }
 
+    /// Ends one that was started by this process.
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        self.down()?;
+        self.guard.map_or(Ok(()), Guard::done)
+    }
+
     /// Certificates and kubeconfigs, as kubeadm makes them for every cluster.
     fn certificates(&self) -> anyhow::Result<()> {
         let configuration = self.folder.join("kubeadm.yaml");
-        fs::write(&configuration, kubeadm(&kube::release()?, &self.folder))
+        fs::write(&configuration, kubeadm(&kube::release()?, self.ports.api, &self.folder))
             .with_context(|| format!("cannot write {}", configuration.display()))?;
         for phase in [&["certs", "all"][..], &["kubeconfig", "all", "--kubeconfig-dir"]] {
             let mut kubeadm = Command::new(kube::program()?);
@@ -145,6 +156,9 @@ impl ControlPlane {
 
     /// Writes down that it runs.
     fn add(&self, process: Process, running: &mut Vec<Process>) -> anyhow::Result<()> {
+        if let Some(guard) = &self.guard {
+            guard.watch(&process)?;
+        }
         running.push(process);
         processes::write(&self.list(), running)
     }
@@ -169,7 +183,7 @@ impl ControlPlane {
     }
 
     fn etcd(&self) -> Vec<String> {
-        let [clients, peers] = ETCD_PORTS.map(|port| format!("https://127.0.0.1:{port}"));
+        let [clients, peers] = self.ports.etcd.map(|port| format!("https://127.0.0.1:{port}"));
         let pki = |name: &str| self.pki(&format!("etcd/{name}")).display().to_string();
         flags(&[
             ("name", "here"),
@@ -196,14 +210,14 @@ impl ControlPlane {
         let pki = |name: &str| self.pki(name).display().to_string();
         flags(&[
             ("bind-address", "127.0.0.1"),
-            ("secure-port", &API_PORT.to_string()),
+            ("secure-port", &self.ports.api.to_string()),
             ("advertise-address", HOST_FROM_NODE),
             // The service `kubernetes` has no endpoint: the loopback is none.
             ("endpoint-reconciler-type", "none"),
             ("service-cluster-ip-range", "10.96.0.0/16"),
             ("authorization-mode", "Node,RBAC"),
             ("enable-admission-plugins", "NodeRestriction"),
-            ("etcd-servers", &format!("https://127.0.0.1:{}", ETCD_PORTS[0])),
+            ("etcd-servers", &format!("https://127.0.0.1:{}", self.ports.etcd[0])),
             ("etcd-cafile", &pki("etcd/ca.crt")),
             ("etcd-certfile", &pki("apiserver-etcd-client.crt")),
             ("etcd-keyfile", &pki("apiserver-etcd-client.key")),
@@ -230,8 +244,10 @@ impl ControlPlane {
     fn client(&self, name: &str) -> Vec<String> {
         let short = name.trim_start_matches("kube-");
         let kubeconfig = self.folder.join(short).with_added_extension("conf").display().to_string();
+        let port = if short == "scheduler" { self.ports.scheduler } else { self.ports.controller_manager };
         let mut all = flags(&[
             ("bind-address", "127.0.0.1"),
+            ("secure-port", &port.to_string()),
             ("kubeconfig", &kubeconfig),
             ("authentication-kubeconfig", &kubeconfig),
             ("authorization-kubeconfig", &kubeconfig),
@@ -255,13 +271,13 @@ fn flags(all: &[(&str, &str)]) -> Vec<String> {
 }
 
 /// What kubeadm makes certificates and kubeconfigs for.
-fn kubeadm(release: &str, folder: &Path) -> String {
+fn kubeadm(release: &str, port: u16, folder: &Path) -> String {
     // As YAML has it between quotation marks.
     let pki = serde_json::Value::from(folder.join("pki").display().to_string());
     format!(
         "apiVersion: kubeadm.k8s.io/v1beta4\n\
          kind: InitConfiguration\n\
-         localAPIEndpoint: {{advertiseAddress: {HOST_FROM_NODE}, bindPort: {API_PORT}}}\n\
+         localAPIEndpoint: {{advertiseAddress: {HOST_FROM_NODE}, bindPort: {port}}}\n\
          nodeRegistration: {{name: {NODE}, criSocket: \"unix:///run/containerd/containerd.sock\"}}\n\
          ---\n\
          apiVersion: kubeadm.k8s.io/v1beta4\n\
@@ -275,11 +291,11 @@ fn kubeadm(release: &str, folder: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ControlPlane, kubeadm};
+    use super::{ControlPlane, Ports, kubeadm};
 
     #[test]
     fn every_server_listens_on_the_loopback_alone() {
-        let plane = ControlPlane { folder: "/cluster".into() };
+        let plane = ControlPlane { folder: "/cluster".into(), ports: Ports::USUAL, guard: None };
         for flags in
             [plane.etcd(), plane.api_server(), plane.client("kube-scheduler"), plane.client("kube-controller-manager")]
         {
@@ -293,8 +309,9 @@ mod tests {
 
     #[test]
     fn certificates_are_for_this_release_and_both_addresses() {
-        let text = kubeadm("v1.36.3", "/a b/cluster".as_ref());
+        let text = kubeadm("v1.36.3", 6444, "/a b/cluster".as_ref());
         assert!(text.contains("kubernetesVersion: v1.36.3\n") && text.contains("\"/a b/cluster/pki\""), "{text}");
+        assert!(text.contains("bindPort: 6444}"), "{text}");
         assert!(text.contains("127.0.0.1, 10.0.2.2]"), "{text}");
     }
 }

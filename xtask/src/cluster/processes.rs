@@ -2,9 +2,10 @@
 //! ends none but those.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -69,6 +70,41 @@ impl Process {
     }
 }
 
+/// Ends processes, with all that they started, when this process has ended, however it did: what would do that itself is
+/// not run when it is killed.
+pub(super) struct Guard {
+    shell: Child,
+    /// Its input. It closes with this process.
+    pipe: ChildStdin,
+}
+
+impl Guard {
+    /// Keeps the ids that it reads, one a line, each of which leads a group; kills those groups at the end of its input,
+    /// and none after the line `done`. In a group of its own, so that an interrupt of the terminal does not end it.
+    const SCRIPT: &str = "groups=; while read -r line; do test \"$line\" = done && exit; groups=\"$groups -$line\"; done; \
+                          test -z \"$groups\" || kill -s KILL -- $groups";
+
+    pub(super) fn start() -> anyhow::Result<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", Self::SCRIPT]).stdin(Stdio::piped()).process_group(0);
+        let mut shell = shell.spawn().context("cannot start sh")?;
+        let pipe = shell.stdin.take().context("sh has no standard input")?;
+        Ok(Self { shell, pipe })
+    }
+
+    /// Ends this process, too, unless [`Self::done`] comes first.
+    pub(super) fn watch(&self, process: &Process) -> anyhow::Result<()> {
+        writeln!(&self.pipe, "{}", process.pid).context("what ends the cluster with this command has ended")
+    }
+
+    /// Lets go of all of them: they were ended.
+    pub(super) fn done(mut self) -> anyhow::Result<()> {
+        writeln!(self.pipe, "done")?;
+        drop(self.pipe);
+        self.shell.wait().map(drop).context("cannot wait for sh")
+    }
+}
+
 /// The processes that are written down in a file, in the order in which they were started.
 pub(super) fn read(file: &Path) -> anyhow::Result<Vec<Process>> {
     match fs::read(file) {
@@ -111,7 +147,7 @@ fn tail(log: &Path) -> String {
 mod tests {
     use std::process::Command;
 
-    use super::{Process, read, write};
+    use super::{Guard, Process, read, write};
 
     #[test]
     fn only_the_process_that_was_started_is_ended() {
@@ -124,6 +160,30 @@ mod tests {
         process.end().expect("it ends");
         assert!(!process.runs());
         process.end().expect("it has ended");
+    }
+
+    #[test]
+    fn what_is_guarded_ends_with_the_guard_unless_it_let_go() {
+        let place = tempfile::tempdir().expect("a directory");
+        for lets_go in [false, true] {
+            let process = Process::start("sleeper", place.path(), Command::new("sleep").arg("60")).expect("it starts");
+            let mut guard = Guard::start().expect("sh starts");
+            guard.watch(&process).expect("it listens");
+            if lets_go {
+                guard.done().expect("it listens");
+                assert!(process.runs());
+                process.end().expect("it ends");
+            } else {
+                // As when this process is gone.
+                drop(guard.pipe);
+                guard.shell.wait().expect("it ends");
+                let begun = std::time::Instant::now();
+                while process.runs() && begun.elapsed() < super::GRACE {
+                    std::thread::yield_now();
+                }
+                assert!(!process.runs());
+            }
+        }
     }
 
     #[test]

@@ -166,9 +166,9 @@ impl Report {
         }
     }
 
-    /// Runs `cargo test`, and counts its tests as its own closing lines do.
-    pub(super) fn tests(&mut self, command: &mut Command) -> anyhow::Result<()> {
-        let log = self.log("tests");
+    /// Runs `cargo test` as the step with this name, and counts its tests as its own closing lines do.
+    pub(super) fn tests(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
+        let log = self.log(name);
         let (status, said) = said(command, &log)?;
         let (passed, ignored) = closing_counts(&said);
         self.passed += passed;
@@ -177,11 +177,11 @@ impl Report {
             self.not_run += ignored;
         }
         let failed = failed_tests(&said);
-        for (name, last) in &failed {
-            self.failed(name, "it failed", last, Some(&log));
+        for (test, last) in &failed {
+            self.failed(test, "it failed", last, Some(&log));
         }
         if !status.success() && failed.is_empty() {
-            self.failed("tests", &format!("ended with {status}"), &said, Some(&log));
+            self.failed(name, &format!("ended with {status}"), &said, Some(&log));
         }
         Ok(())
     }

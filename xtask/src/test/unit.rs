@@ -36,7 +36,7 @@ pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
             None => report.not_run(what, "there is no systemd-analyze on this machine"),
         }
     }
-    report.tests(&mut cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]))
+    report.tests("tests", &mut cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]))
 }
 
 /// Clippy over the workspace.

@@ -1,0 +1,117 @@
+//! Where the cluster is, and what is put into it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::api::{Api, Format};
+
+/// The variable that names the kubeconfig. Not the one that kubectl reads: a cluster in use is never tested.
+const KUBECONFIG: &str = "PLIMSOLL_TEST_KUBECONFIG";
+/// The variable that names the program of Kubernetes (`tests/cluster/main.go`).
+const KUBE: &str = "PLIMSOLL_TEST_KUBE";
+
+/// A cluster that tests may do anything to.
+pub struct Cluster {
+    kubeconfig: PathBuf,
+    kube: PathBuf,
+    /// Its API server, with every right.
+    pub api: Api,
+}
+
+impl Cluster {
+    /// The one that the environment names, as `cargo xtask test cluster` starts it. An error where there is none, and where
+    /// it is not on this machine's loopback.
+    pub fn of_environment() -> Result<Self> {
+        let path = |name| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .with_context(|| format!("{name} is not set: `cargo xtask test cluster` sets it"))
+        };
+        let (kubeconfig, kube) = (path(KUBECONFIG)?, path(KUBE)?);
+        let mut view = Command::new(&kube);
+        view.arg("kubectl").arg("--kubeconfig").arg(&kubeconfig).args(["config", "view", "--raw", "--output", "json"]);
+        let config: Value = serde_json::from_str(&output(&mut view)?).context("kubectl shows no kubeconfig")?;
+        let server = config["clusters"][0]["cluster"]["server"].as_str().unwrap_or_default();
+        ensure!(server.starts_with("https://127.0.0.1:"), "{server} is not on the loopback: it may be in use");
+        Ok(Self { api: Api::of_kubeconfig(&config)?, kubeconfig, kube })
+    }
+
+    /// Runs kubectl with every right, and gives what it prints.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let mut kubectl = Command::new(&self.kube);
+        output(kubectl.arg("kubectl").arg("--kubeconfig").arg(&self.kubeconfig).args(arguments))
+    }
+
+    /// A folder of manifests in the checkout.
+    pub fn manifests(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../agent/deploy/kustomize").join(name)
+    }
+
+    /// Applies a folder of manifests.
+    pub fn install(&self, name: &str) -> Result<()> {
+        let folder = Self::manifests(name);
+        let folder = folder.to_str().context("the checkout's path is no UTF-8")?;
+        self.kubectl(&["apply", "--server-side", "--kustomize", folder]).map(drop)
+    }
+
+    /// Makes a node that is ready and has no kubelet.
+    pub fn add_node(&self, name: &str) -> Result<()> {
+        let labels = json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": name});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+        self.api.create("/api/v1/nodes", &node)?.object()?;
+        let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+        let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""});
+        let status = json!({"status": {"capacity": room, "allocatable": room, "conditions": [ready]}});
+        let path = format!("/api/v1/nodes/{name}/status");
+        self.api.request("PATCH", &path, Format::Strategic, &status)?.object().map(drop)
+    }
+
+    /// The agent's pod on a node, once the DaemonSet has one there.
+    pub fn agent_on(&self, node: &str) -> Result<Value> {
+        let path = format!("/api/v1/namespaces/plimsoll/pods?fieldSelector=spec.nodeName={node}");
+        wait_for(&format!("the DaemonSet has a pod on {node}"), Duration::from_mins(1), || {
+            Ok(self.api.get(&path)?.object()?["items"].as_array().and_then(|pods| pods.first().cloned()))
+        })
+    }
+
+    /// A token as the kubelet of that node requests it for the agent's pod: bound to the pod, and so to its node.
+    pub fn agent_token(&self, node: &str) -> Result<String> {
+        let pod = self.agent_on(node)?;
+        let bound =
+            json!({"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]});
+        self.token("plimsoll", &json!({"boundObjectRef": bound, "expirationSeconds": 3600}))
+    }
+
+    /// A token of a service account of the namespace `plimsoll`.
+    pub fn token(&self, account: &str, spec: &Value) -> Result<String> {
+        let path = format!("/api/v1/namespaces/plimsoll/serviceaccounts/{account}/token");
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+        let answer = self.api.create(&path, &request)?.object()?;
+        Ok(answer["status"]["token"].as_str().context("the answer has no token")?.to_owned())
+    }
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} ended with {}: {}", output.status, error.trim());
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Asks until there is something, twice in a second; an error where that takes longer than `patience`.
+pub fn wait_for<T>(until: &str, patience: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = ask()? {
+            return Ok(found);
+        }
+        if begun.elapsed() > patience {
+            bail!("after {} s it does not hold that {until}", patience.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}

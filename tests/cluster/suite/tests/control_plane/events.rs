@@ -1,0 +1,48 @@
+//! Which events are let through: those that name the agent and the token's own node.
+
+use plimsoll_cluster_suite::Format;
+use serde_json::{Value, json};
+
+use crate::attempts::Outcome::{self, Done, NoRight, Refused};
+use crate::attempts::{Attempt, expect_all};
+use crate::{NODES, agent};
+
+const OTHER_SOURCE: &str = "the agent's events name the agent and its own node";
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+
+#[test]
+fn a_token_reports_events_in_its_own_name_alone() {
+    let (agent, [own, other]) = (agent(NODES[0]), NODES);
+    let event = |component: &str, host: &str| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "web.1797a7cb2ac8bd15"},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "web"},
+            "reason": "Evicted",
+            "type": "Warning",
+            "source": {"component": component, "host": host},
+            "reportingComponent": component,
+            "reportingInstance": host,
+        })
+    };
+    let attempt = |what, method, path: &str, body: Value, outcome: Outcome| Attempt {
+        what,
+        user: &agent,
+        method,
+        path: format!("{EVENTS}{path}"),
+        format: if method == "PATCH" { Format::Merge } else { Format::Json },
+        body,
+        outcome,
+    };
+    let mut of_agent_and_another = event("plimsoll", own);
+    of_agent_and_another["reportingComponent"] = json!("kubelet");
+    expect_all(&[
+        attempt("of the kubelet", "POST", "", event("kubelet", own), Refused(OTHER_SOURCE)),
+        attempt("of another node's agent", "POST", "", event("plimsoll", other), Refused(OTHER_SOURCE)),
+        attempt("of two sources", "POST", "", of_agent_and_another, Refused(OTHER_SOURCE)),
+        attempt("its own", "POST", "", event("plimsoll", own), Done),
+        attempt("another text", "PATCH", "/web.1797a7cb2ac8bd15", json!({"message": "another"}), NoRight),
+        attempt("one less", "DELETE", "/web.1797a7cb2ac8bd15", Value::Null, NoRight),
+    ]);
+}

@@ -1,0 +1,26 @@
+//! The group `cluster`: what is installed into a cluster, beside a real control plane on this machine's loopback.
+
+use super::report::Report;
+use super::unit::cargo;
+use crate::cluster::{self, kube};
+use crate::run;
+
+/// Where the control plane leaves its logs.
+const PLACE: &str = "target/test/cluster";
+/// The variables in which the tests find the kubeconfig and the program of Kubernetes (`tests/cluster/suite`).
+const KUBECONFIG: &str = "PLIMSOLL_TEST_KUBECONFIG";
+const KUBE: &str = "PLIMSOLL_TEST_KUBE";
+/// Packages with tests that need a control plane, behind the feature `cluster-tests`.
+const PACKAGES: [&str; 1] = ["plimsoll-cluster-suite"];
+
+pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    let program = kube::program()?;
+    cluster::beside(run::root().join(PLACE), |kubeconfig| {
+        for package in PACKAGES {
+            let mut tests =
+                cargo(&["test", "--locked", "--no-fail-fast", "--features", "cluster-tests", "-p", package]);
+            report.tests(package, tests.env(KUBECONFIG, kubeconfig).env(KUBE, &program))?;
+        }
+        Ok(())
+    })
+}
