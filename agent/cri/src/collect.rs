@@ -59,6 +59,16 @@ impl Collector {
         Self { history: History::default(), min_age, never, clock }
     }
 
+    /// What is remembered of images.
+    pub const fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Goes on with what was remembered before.
+    pub fn resume(&mut self, before: History) {
+        self.history.merge(before);
+    }
+
     /// Takes note of the images that there are and of those that are used, for their age and the order of use. Due every
     /// few minutes, as [`History`] says.
     pub async fn note(&mut self, runtime: &mut Runtime) -> Result<(), Error> {

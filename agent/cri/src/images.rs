@@ -46,6 +46,36 @@ impl History {
         }
     }
 
+    /// What is remembered of each image by its id, as text, to be kept.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, String)> {
+        self.0.iter().filter_map(|(id, seen)| Some((id.as_str(), serde_json::to_string(seen).ok()?)))
+    }
+
+    /// Whether an image of this id is remembered.
+    pub fn has(&self, id: &str) -> bool {
+        ImageId::try_from(id.to_owned()).is_ok_and(|id| self.0.contains_key(&id))
+    }
+
+    /// Remembers what [`Self::texts`] gave. What is no such text, and one image too many, is left out: it is seen for the
+    /// first time then.
+    pub fn restore(&mut self, id: &str, text: &str) {
+        if let (Ok(id), Ok(seen)) = (ImageId::try_from(id.to_owned()), serde_json::from_str(text))
+            && self.0.len() < Self::MOST
+        {
+            self.0.insert(id, seen);
+        }
+    }
+
+    /// Goes on with what was remembered before: of an image that was seen since, the earlier first time and the later use
+    /// count.
+    pub fn merge(&mut self, before: Self) {
+        for (id, seen) in before.0 {
+            let known = self.0.entry(id).or_insert(seen);
+            known.first = known.first.min(seen.first);
+            known.last_used = known.last_used.max(seen.last_used);
+        }
+    }
+
     /// After a reboot, when the clock began anew: keeps the order of use alone, in the clock's first nanoseconds.
     pub fn after_reboot(&mut self) {
         let times = self.0.values().flat_map(|seen| [Some(seen.first), seen.last_used]).flatten();

@@ -4,11 +4,13 @@
 //! [`Inventory`] walks directories, opens files and allocates, on a thread of its own. What it finds it sends as
 //! [`Update`]s. [`Table`] takes these in on the watching thread; it opens nothing, and allocates nothing after it was
 //! made. [`Containers`] has figures of workloads and of what is directly in them, by which nothing is decided. Nothing here
-//! decides, kills or logs. [`Message`] and [`StorageMessage`] are what other processes send of the node, pods and disks.
+//! decides, kills or logs. [`Message`] and [`StorageMessage`] are what other processes send of the node, pods
+//! and disks, and [`CoreMessage`] is what they are sent.
 
 #![forbid(unsafe_code)]
 
 mod containers;
+mod core_message;
 mod discover;
 mod identity;
 mod inventory;
@@ -27,6 +29,10 @@ mod throttle;
 mod update;
 
 pub use containers::{Container, ContainerFigures, Containers, Found as FoundContainer, MOST_CONTAINERS};
+pub use core_message::{
+    CORE_MESSAGE, ConditionState, CoreMessage, Eviction, EvictionCause, EvictionNumber, EvictionStep, Receipt,
+    ReceiptOf,
+};
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
 pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in, is_monitor};
 pub use inventory::{Config, Coverage, Inventory, Sink};
@@ -35,7 +41,7 @@ pub use patterns::Patterns;
 pub use pods::{MOST_PODS, Pod, PodFacts, PodIdentity, PodMessage, PodRoot, Pods, Rank};
 pub use protected::Protected;
 pub use rate::Rate;
-pub use removal::{REMOVAL_ORDER, RemovalError, RemovalOrder, RemovalResult, RemovalWords};
+pub use removal::{RemovalError, RemovalOrder, RemovalResult, RemovalWords};
 pub use slices::SlicePlace;
 pub use storage::{Limited, MOST_PARTS, PartUsage, PodStorage, StorageLimit, StorageMessage, StoragePart, name_number};
 pub use table::{Observed, SLOTS, Table, Unobserved, Workload};

@@ -4,6 +4,7 @@ use plimsoll_policy::kubelet::{DiskLayout, FsStats, StatsTime};
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
 
+use crate::core_message::{ConditionState, Receipt};
 use crate::pods::PodMessage;
 use crate::removal::RemovalResult;
 
@@ -21,6 +22,11 @@ pub enum Message {
     Removed(RemovalResult),
     /// Whether a source of what is sent works.
     Source(Source, bool),
+    /// What was received of evictions and conditions.
+    Receipt(Receipt),
+    /// What a condition was before this process began, by the journal: with times of this boot's clock, of an earlier boot
+    /// the earliest that there is.
+    Condition(ConditionState),
 }
 
 /// What the other process reads what it sends from.
@@ -149,9 +155,10 @@ impl DiskReading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core_message::{EvictionNumber, EvictionStep, ReceiptOf};
     use crate::pods::PodFacts;
     use crate::removal::RemovalError;
-    use plimsoll_policy::kubelet::Critical;
+    use plimsoll_policy::kubelet::{Condition, Critical};
     use plimsoll_policy::{OwnerUid, Uid};
     use plimsoll_units::Bytes;
 
@@ -190,7 +197,17 @@ mod tests {
             error: Some(RemovalError::Stopped),
         };
         let sources = Source::ALL.map(|source| Message::Source(source, false));
+        let condition = ConditionState {
+            condition: Condition::PidPressure,
+            is_true: true,
+            since: MonotonicNs(u64::MAX),
+            wall_ms: u64::MAX,
+            observed: Some(MonotonicNs(u64::MAX)),
+        };
+        let eviction = ReceiptOf::Eviction(EvictionNumber(u64::MAX), EvictionStep::Verified);
+        let receipts = [eviction, ReceiptOf::Condition(condition)].map(|of| Receipt { of, is_durable: true });
         let others = disks.map(Message::Disk).into_iter().chain([Message::Removed(removed)]).chain(sources);
+        let others = others.chain(receipts.map(Message::Receipt)).chain([Message::Condition(condition)]);
         for message in pods.map(Message::Pod).into_iter().chain(others) {
             let mut buffer = [0; MESSAGE];
             let bytes = message.encode(&mut buffer).to_vec();

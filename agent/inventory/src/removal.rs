@@ -7,14 +7,12 @@ use serde::{Deserialize, Serialize};
 
 /// An order as words.
 pub type RemovalWords = [u64; 4];
-/// An order as a message, in bytes: its words, the least significant byte first.
-pub const REMOVAL_ORDER: usize = size_of::<RemovalWords>();
 
 const CONTAINERS: u64 = 1;
 const IMAGES: u64 = 2;
 
 /// An order to remove what is dead or unused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovalOrder {
     /// Higher than all before from the same core, but for an order to stop, which has the number of what it stops.
     pub number: u64,
@@ -45,22 +43,6 @@ impl RemovalOrder {
         let is_known = what & !(CONTAINERS | IMAGES) == 0;
         let what = Reclaim { containers: what & CONTAINERS != 0, images: what & IMAGES != 0 };
         is_known.then_some(Self { number, what, bytes: Bytes(bytes), until: MonotonicNs(until) })
-    }
-
-    /// As a message.
-    pub fn encode(&self) -> [u8; REMOVAL_ORDER] {
-        let mut message = [0; REMOVAL_ORDER];
-        for (bytes, word) in message.chunks_exact_mut(8).zip(self.words()) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        message
-    }
-
-    /// Reads one. `None` for what is no order.
-    pub fn decode(message: &[u8]) -> Option<Self> {
-        let (words, []) = message.as_chunks::<8>() else { return None };
-        let words = <&[[u8; 8]; 4]>::try_from(words).ok()?;
-        Self::of_words(words.map(u64::from_le_bytes))
     }
 }
 
@@ -137,10 +119,9 @@ impl RemovalError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
-    fn an_order_is_read_back_and_anything_else_is_none() {
+    fn an_order_comes_back_from_its_words_and_one_that_asks_for_what_there_is_not_is_none() {
         for (containers, images) in [(false, false), (true, false), (false, true), (true, true)] {
             let order = RemovalOrder {
                 number: u64::MAX,
@@ -148,24 +129,9 @@ mod tests {
                 bytes: Bytes(1 << 40),
                 until: MonotonicNs(7),
             };
-            let message = order.encode();
-            assert_eq!(RemovalOrder::decode(&message), Some(order));
-            assert_eq!(RemovalOrder::decode(&message[1..]), None, "a part");
-            assert_eq!(RemovalOrder::decode(&[&message[..], &[0]].concat()), None, "more");
-            assert_eq!(RemovalOrder::decode(&[&message[..], &[0; 8]].concat()), None, "a word more");
-            assert_eq!(RemovalOrder::decode(&order.stopping().encode()).map(|it| it.what.is_nothing()), Some(true));
+            assert_eq!(RemovalOrder::of_words(order.words()), Some(order));
+            assert_eq!(order.stopping().what, Reclaim { containers: false, images: false });
         }
-        assert_eq!(RemovalOrder::decode(&[]), None);
-        assert_eq!(RemovalOrder::decode(&[255; REMOVAL_ORDER]), None, "it asks for what there is not");
-    }
-
-    proptest! {
-        /// What is read as an order is one: written again, it is the same bytes.
-        #[test]
-        fn no_garbage_is_read_as_another_order(message in prop::collection::vec(any::<u8>(), 0..40)) {
-            if let Some(order) = RemovalOrder::decode(&message) {
-                prop_assert_eq!(&order.encode()[..], &message[..]);
-            }
-        }
+        assert_eq!(RemovalOrder::of_words([u64::MAX; 4]), None);
     }
 }

@@ -71,6 +71,11 @@ impl PodNames {
         self.uid
     }
 
+    /// `namespace/name`, or the name where the namespace is not known; escaped, and cut where it is long.
+    pub fn pod(&self) -> &str {
+        &self.pod
+    }
+
     /// Names a container by the runtime's id. One whose id no cgroup can have, that has a name, or that is one too many, is
     /// left out.
     pub fn add_container(&mut self, digits: &str, name: &str) {

@@ -240,13 +240,15 @@ impl Thread {
     fn learn(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
         if schedule.pods.paused(begun).is_none()
-            && let Some(Others { disks, removed, sources }) =
+            && let Some(Others { disks, removed, sources, receipts, conditions }) =
                 pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
         {
             if let Some(result) = removed {
                 self.outgoing.send(News::Removed(result));
             }
             disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
+            receipts.into_iter().for_each(|receipt| self.outgoing.send(News::Receipt(receipt)));
+            conditions.into_iter().for_each(|state| self.outgoing.send(News::Condition(state)));
             for (source, works) in Source::ALL.into_iter().zip(sources) {
                 if let Some(works) = works {
                     self.outgoing.trouble_elsewhere(source.name(), (!works).then_some(source.lost()));

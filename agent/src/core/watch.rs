@@ -360,7 +360,14 @@ impl Watch {
     fn take_updates(&mut self) -> bool {
         let mut any = false;
         while let Ok(update) = self.workloads.updates.pop() {
-            any |= !matches!(update, News::Disk(_) | News::Removed(_) | News::Table(Update::Storage(..)));
+            any |= !matches!(
+                update,
+                News::Disk(_)
+                    | News::Removed(_)
+                    | News::Receipt(_)
+                    | News::Condition(_)
+                    | News::Table(Update::Storage(..))
+            );
             match update {
                 News::Disk(reading) => self.disks.learn(reading, monotonic()),
                 News::Removed(result) => self.disks.removed(result, monotonic(), &mut self.reporting),
@@ -376,6 +383,7 @@ impl Watch {
                 }
                 News::SourceLost => self.schedule.end_by(monotonic().after(END_MOST), End::SourceLost),
                 News::Thawed(cgroup) => self.enforcement.forget_thawed(cgroup),
+                News::Receipt(_) | News::Condition(_) => {}
                 News::KillSwitch(is_thrown) => self.switch(is_thrown),
                 News::Table(update) => {
                     if let Update::Workload(_, Facts { handle, .. })

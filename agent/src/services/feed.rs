@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 
 use plimsoll_inventory::{
-    DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, REMOVAL_ORDER, RemovalOrder, RemovalResult, Source,
+    CORE_MESSAGE, CoreMessage, DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, RemovalResult, Source,
     StorageLimit,
 };
 use plimsoll_policy::Uid;
@@ -22,24 +22,28 @@ impl Core {
         UnixDatagram::from_std(socket.into()).map(Self)
     }
 
-    async fn send(&self, message: Message) -> std::io::Result<()> {
+    /// Sends it, once there is room.
+    ///
+    /// # Errors
+    /// Where the core has ended.
+    pub(super) async fn send(&self, message: Message) -> std::io::Result<()> {
         let mut buffer = [0; MESSAGE];
         self.0.send(message.encode(&mut buffer)).await.map(drop)
     }
 
-    /// Waits for the next order. What is none is passed over.
+    /// Waits for its next message. What is none is passed over.
     ///
     /// # Errors
     /// Where the core has ended.
-    pub(super) async fn order(&self) -> std::io::Result<RemovalOrder> {
-        // What is longer than an order is seen to be.
-        let mut buffer = [0; REMOVAL_ORDER + 1];
+    pub(super) async fn message(&self) -> std::io::Result<CoreMessage> {
+        // What is longer than a message is seen to be.
+        let mut buffer = [0; CORE_MESSAGE + 1];
         loop {
             match self.0.recv(&mut buffer).await? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
                 length => {
-                    if let Some(order) = RemovalOrder::decode(&buffer[..length]) {
-                        return Ok(order);
+                    if let Some(message) = CoreMessage::decode(&buffer[..length]) {
+                        return Ok(message);
                     }
                 }
             }
@@ -179,7 +183,7 @@ impl Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_inventory::{Limited, Room};
+    use plimsoll_inventory::{Limited, RemovalOrder, Room};
     use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
     use plimsoll_units::{Bytes, MonotonicNs};
@@ -224,7 +228,7 @@ mod tests {
                     let (length, _) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
                     match Message::decode(&buffer[..length])? {
                         Message::Pod(message) => Some(message),
-                        Message::Disk(_) | Message::Removed(_) | Message::Source(..) => panic!("no disk was read"),
+                        other => panic!("nothing else was known: {other:?}"),
                     }
                 })
                 .collect::<Vec<_>>()
@@ -307,10 +311,12 @@ mod tests {
             let mut feed = Feed::default();
             let (ours, socket) = handover::messages_pair().expect("sockets");
             let core = Core::new(ours).expect("a runtime");
-            for message in [&b"garbage"[..], &[255; 32], &[0; 40], &order.encode()] {
+            let mut buffer = [0; CORE_MESSAGE];
+            let order = CoreMessage::Remove(order);
+            for message in [&b"garbage"[..], &[255; 32], &[0; CORE_MESSAGE + 1], order.encode(&mut buffer)] {
                 send(&socket, message, SendFlags::NOSIGNAL).expect("room");
             }
-            assert_eq!(core.order().await.expect("it was sent"), order);
+            assert_eq!(core.message().await.expect("it was sent"), order);
             feed.report(removed);
             feed.send_next(Some(&core)).await.expect("it runs");
             let mut buffer = [0; MESSAGE];
@@ -320,7 +326,7 @@ mod tests {
             feed.begin();
             assert_eq!(feed.removed, None, "the next core did not order it");
             drop(socket);
-            assert_eq!(core.order().await.expect_err("it has ended").kind(), ErrorKind::UnexpectedEof);
+            assert_eq!(core.message().await.expect_err("it has ended").kind(), ErrorKind::UnexpectedEof);
         });
     }
 }

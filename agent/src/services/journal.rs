@@ -1,4 +1,5 @@
-//! What is known of pods, kept on a disk: where its source is missing after a restart, they are decided about as before.
+//! What outlives this process and the machine, kept on a disk: what is known of pods, so that where its source is missing after
+//! a restart they are decided about as before; what the cluster has to be told ([`super::outbox`]); and when images were used.
 //!
 //! A thread of its own waits for the disk. Nothing that is sent to the core waits for that thread.
 
@@ -6,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use plimsoll_cri::History;
 use plimsoll_inventory::{PodFacts, StorageLimit};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::clock::monotonic;
@@ -19,10 +21,13 @@ use rustix::fs::{Mode, OFlags, openat};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use super::outbox::Reports;
 use crate::confine;
 
-/// The least pause between two writes, each of which writes all that is known.
+/// The least pause between two writes for what is known of pods and images, each of which writes all that is kept.
 const PAUSE: Duration = Duration::from_secs(5);
+/// The same for what the cluster has to be told: the core waits for it.
+const REPORT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a directory that could not be used is tried again: another agent may have it, which ends in an upgrade.
 const OPENED_AGAIN: Duration = Duration::from_secs(30);
 
@@ -33,13 +38,22 @@ pub(super) struct Known {
     pub(super) limits: BTreeMap<Uid, Vec<StorageLimit>>,
 }
 
+/// What was kept, as far as it can be true.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Restored {
+    pub(super) known: Known,
+    pub(super) reports: Reports,
+    /// Of an earlier boot with the order of use alone.
+    pub(super) images: History,
+}
+
 /// What comes from the disk.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// What was known when it was written last. Once, and before it is written to.
-    Restored(Known),
-    /// Whether what is known now is kept.
-    Works(bool),
+    /// What was there when it was written last. Once, and before it is written to.
+    Restored(Box<Restored>),
+    /// Whether what is to be kept is kept, and of reports the last version that is.
+    Works(bool, u64),
 }
 
 /// What is kept of one pod. Every field is needed but those that may be absent: of a pod that another version wrote otherwise
@@ -50,28 +64,48 @@ struct Kept {
     limits: Vec<StorageLimit>,
 }
 
-/// The newest of what is to be kept, if it was not taken yet.
+/// The newest of what is to be kept, as far as it was not taken yet.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Newest {
+    known: Option<Known>,
+    /// With its version.
+    reports: Option<(u64, Reports)>,
+    images: Option<History>,
+}
+
+/// The way of that to the thread.
 #[derive(Default)]
 struct Next {
-    known: Mutex<Option<Known>>,
+    newest: Mutex<Newest>,
     changed: Condvar,
 }
 
 impl Next {
-    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for it, for so long at most.
-    fn wait(&self, most: Option<Duration>) -> Option<Known> {
-        let known = self.lock();
-        let is_none = |known: &mut Option<Known>| known.is_none();
-        match most {
-            Some(most) => {
-                let waited = self.changed.wait_timeout_while(known, most, is_none);
-                waited.unwrap_or_else(PoisonError::into_inner).0.take()
+    fn put(&self, put: impl FnOnce(&mut Newest)) {
+        put(&mut self.lock());
+        self.changed.notify_one();
+    }
+
+    /// Waits for something to write: reports at once, for others until `written` is long enough ago. `retries`: no longer
+    /// than that pause.
+    fn wait(&self, written: Option<Instant>, retries: bool) -> Newest {
+        let others = written.map_or_else(Instant::now, |written| written + PAUSE);
+        let mut newest = self.lock();
+        loop {
+            let left = others.saturating_duration_since(Instant::now());
+            let is_empty = *newest == Newest::default();
+            if newest.reports.is_some() || left.is_zero() && (retries || !is_empty) {
+                return std::mem::take(&mut *newest);
             }
-            None => self.changed.wait_while(known, is_none).unwrap_or_else(PoisonError::into_inner).take(),
+            newest = if is_empty && !retries {
+                self.changed.wait(newest).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.changed.wait_timeout(newest, left).unwrap_or_else(PoisonError::into_inner).0
+            };
         }
     }
 }
@@ -87,16 +121,26 @@ impl Journal {
     pub(super) fn start(place: Place) -> anyhow::Result<Self> {
         let (send, events) = mpsc::channel(4);
         let next = Arc::<Next>::default();
-        let keeper = Keeper { place, next: Arc::clone(&next), events: send, trouble: None };
+        let keeper =
+            Keeper { place, next: Arc::clone(&next), events: send, trouble: None, refused: [const { None }; 3] };
         let thread = std::thread::Builder::new().name("journal".into()).spawn(|| keeper.run());
-        thread.context("cannot start the thread that keeps what is known of pods")?;
+        thread.context("cannot start the thread that writes the journal")?;
         Ok(Self { next, events })
     }
 
     /// This is known now.
     pub(super) fn keep(&self, known: Known) {
-        *self.next.lock() = Some(known);
-        self.next.changed.notify_one();
+        self.next.put(|newest| newest.known = Some(known));
+    }
+
+    /// This is to be reported now, by its version.
+    pub(super) fn keep_reports(&self, version: u64, reports: Reports) {
+        self.next.put(|newest| newest.reports = Some((version, reports)));
+    }
+
+    /// This is remembered of images now.
+    pub(super) fn keep_images(&self, images: History) {
+        self.next.put(|newest| newest.images = Some(images));
     }
 
     /// What comes next from the disk.
@@ -142,30 +186,43 @@ struct Keeper {
     events: mpsc::Sender<Event>,
     /// What was logged as wrong last.
     trouble: Option<String>,
+    /// Why the first of pods, of reports, and of images is not kept, if one is not.
+    refused: [Option<String>; 3],
 }
 
 impl Keeper {
     /// Until nothing receives what comes from the disk.
     fn run(mut self) {
         let Some(mut store) = self.open() else { return };
-        let mut is_failing = false;
+        let (mut written, mut version) = (None, 0);
         loop {
-            if let Some(known) = self.next.wait(is_failing.then_some(PAUSE)) {
-                let refused = put(&mut store, &known);
-                self.note("some pods are not kept in it", refused);
+            let Newest { known, reports, images } = self.next.wait(written, store.degraded().is_some());
+            let [of_pods, of_reports, of_images] = &mut self.refused;
+            if let Some(known) = known {
+                *of_pods = put(&mut store, &known);
             }
+            let mut next = version;
+            if let Some((newest, reports)) = reports {
+                *of_reports = put_reports(&mut store, &reports);
+                next = newest;
+            }
+            if let Some(images) = images {
+                *of_images = put_images(&mut store, &images);
+            }
+            let refused = self.refused.iter().flatten().next().cloned();
+            self.note("something is not kept in it", refused);
             match store.commit(monotonic()) {
-                Commit::Degraded(error) => tracing::warn!("what is known of pods is not kept: {error}"),
-                Commit::Recovered { failures } => {
-                    tracing::info!(failures, "what is known of pods is kept again");
-                }
+                Commit::Degraded(error) => tracing::warn!("the journal is not kept: {error}"),
+                Commit::Recovered { failures } => tracing::info!(failures, "the journal is kept again"),
                 Commit::Unchanged | Commit::StillDegraded | Commit::Written => {}
             }
-            is_failing = store.degraded().is_some();
-            if self.events.blocking_send(Event::Works(!is_failing && self.trouble.is_none())).is_err() {
+            let is_written = store.degraded().is_none();
+            version = if is_written { next } else { version };
+            if self.events.blocking_send(Event::Works(is_written && self.trouble.is_none(), version)).is_err() {
                 return;
             }
-            std::thread::sleep(PAUSE);
+            written = Some(Instant::now());
+            std::thread::sleep(REPORT_PAUSE);
         }
     }
 
@@ -178,18 +235,22 @@ impl Keeper {
                     for problem in problems {
                         tracing::warn!("{problem}");
                     }
-                    let (known, unread) = read(&store, matches!(found, Found::Rebooted { .. }));
+                    let is_rebooted = matches!(found, Found::Rebooted { .. });
+                    let (known, unread) = read(&store, is_rebooted);
+                    let reports = Reports { evictions: store.evictions(), conditions: store.conditions() };
+                    let images = read_images(&store, is_rebooted);
                     let path = self.place.path.display();
                     if unread > 0 {
                         tracing::warn!("{path}: nothing is known of {}", counted(unread, "pod of it", "pods of it"));
                     }
                     tracing::debug!(pods = known.pods.len(), "what was known of pods is in {path}");
-                    self.events.blocking_send(Event::Restored(known)).ok()?;
+                    let restored = Restored { known, reports, images };
+                    self.events.blocking_send(Event::Restored(Box::new(restored))).ok()?;
                     return Some(store);
                 }
                 Err(error) => self.note("it cannot be used", Some(format!("{error:#}"))),
             }
-            self.events.blocking_send(Event::Works(false)).ok()?;
+            self.events.blocking_send(Event::Works(false, 0)).ok()?;
             std::thread::sleep(OPENED_AGAIN);
         }
     }
@@ -216,6 +277,41 @@ fn read(store: &Store, is_rebooted: bool) -> (Known, usize) {
         known.pods.insert(facts.uid, facts);
     }
     (known, unread)
+}
+
+/// What was remembered of images. The clock by which they are remembered begins anew with a boot.
+fn read_images(store: &Store, is_rebooted: bool) -> History {
+    let mut history = History::default();
+    for (id, text) in store.images() {
+        // Of one that another version wrote otherwise nothing is known: it is seen for the first time.
+        history.restore(&id, &text);
+    }
+    if is_rebooted {
+        history.after_reboot();
+    }
+    history
+}
+
+/// Has it hold what is remembered of images, and nothing else. Gives why the first image is refused, if one is.
+fn put_images(store: &mut Store, images: &History) -> Option<String> {
+    for (id, _) in store.images().into_iter().filter(|(id, _)| !images.has(id)) {
+        store.remove_image(&id);
+    }
+    let refused = images.texts().filter_map(|(id, text)| store.set_image(id.to_owned(), text).err());
+    // All are put.
+    refused.map(|refused| refused.to_string()).reduce(|first, _| first)
+}
+
+/// Has it hold these reports, and nothing else. Gives why the first is refused, if one is.
+fn put_reports(store: &mut Store, reports: &Reports) -> Option<String> {
+    let uids: BTreeSet<&str> = reports.evictions.iter().map(|eviction| eviction.pod.uid.as_str()).collect();
+    for gone in store.evictions().into_iter().filter(|kept| !uids.contains(kept.pod.uid.as_str())) {
+        store.remove_eviction(&gone.pod.uid);
+    }
+    let evictions = reports.evictions.iter().map(|eviction| store.set_eviction(eviction.clone()));
+    let refused = evictions.filter_map(Result::err).map(|refused| refused.to_string()).reduce(|first, _| first);
+    let conditions = reports.conditions.iter().map(|condition| store.set_condition(condition.clone()));
+    refused.or(conditions.filter_map(Result::err).map(|refused| refused.to_string()).reduce(|first, _| first))
 }
 
 /// Has it hold what is known, and nothing else. Gives why the first pod is refused, if one is.
@@ -270,16 +366,16 @@ mod tests {
         Journal::start(Place { directory, path: path.to_owned(), boot }).expect("it starts")
     }
 
-    fn restored(journal: &mut Journal) -> Known {
+    fn restored(journal: &mut Journal) -> Restored {
         match journal.events.blocking_recv() {
-            Some(Event::Restored(known)) => known,
+            Some(Event::Restored(restored)) => *restored,
             other => panic!("{other:?}"),
         }
     }
 
     fn works(journal: &mut Journal) -> bool {
         match journal.events.blocking_recv() {
-            Some(Event::Works(works)) => works,
+            Some(Event::Works(works, _)) => works,
             other => panic!("{other:?}"),
         }
     }
@@ -288,7 +384,7 @@ mod tests {
     fn the_next_process_knows_what_this_one_knew_last() {
         let place = tempfile::tempdir().expect("a directory");
         let mut first = start(place.path());
-        assert_eq!(restored(&mut first), Known::default());
+        assert_eq!(restored(&mut first), Restored::default());
         first.keep(known(&[1, u128::MAX]));
         assert!(works(&mut first));
         // Its lock goes with its thread, after the pause; that of a process at once.
@@ -296,7 +392,7 @@ mod tests {
         for name in ["state.0", "state.1"] {
             let _ = std::fs::copy(place.path().join(name), copy.path().join(name));
         }
-        assert_eq!(restored(&mut start(copy.path())), known(&[1, u128::MAX]));
+        assert_eq!(restored(&mut start(copy.path())).known, known(&[1, u128::MAX]));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod disks;
 mod feed;
 mod journal;
 mod names;
+mod outbox;
 mod pod_file;
 mod removal;
 mod runtime;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_inventory::{DiskReading, Protected, RemovalOrder, Source};
+use plimsoll_inventory::{CoreMessage, DiskReading, Protected, Source};
 use plimsoll_node::{capabilities, priority, program, system_calls};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, ForServices};
@@ -31,8 +32,9 @@ use crate::signals::Signals;
 pub(crate) use disks::are_configured as disks_are_configured;
 use disks::{Disks, Sources};
 use feed::{Core, Feed};
-use journal::{Event, Journal, Known, Place};
+use journal::{Event, Journal, Known, Place, Restored};
 use names::NameFeed;
+use outbox::Outbox;
 pub(crate) use pod_file::{PodFile, facts_of, names_of};
 use removal::Removal;
 pub(crate) use runtime::runtime_sockets;
@@ -65,13 +67,15 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let configuration = arguments.configuration(own_cgroup)?;
     let file = configuration.machine.pod_facts.as_deref().map(PodFile::open).transpose()?;
     let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
-    let kept = file.as_ref().map(|_| Place::enter(&configuration.machine.journal_directory));
+    let is_node = sources.is_some() && disks::are_there(&configuration);
+    let keeps = file.is_some() || is_node;
+    let kept = keeps.then(|| Place::enter(&configuration.machine.journal_directory));
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
     #[cfg(feature = "fault-injection")]
     let hostile = crate::hostile::open(crate::hostile::SERVICES)?;
     let kept = kept.transpose().unwrap_or_else(|error| {
-        troubles.push(format!("what is known of pods is not kept: {error:#}"));
+        troubles.push(format!("the journal is not kept: {error:#}"));
         None
     });
     let files = Files {
@@ -83,7 +87,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     // The filter of system calls lets a journal's files be opened to be written wherever they are.
     let kept = kept.filter(|_| {
         let is_confined = confine::is_confined();
-        troubles.extend((!is_confined).then(|| "what is known of pods is not kept without Landlock".to_owned()));
+        troubles.extend((!is_confined).then(|| "the journal is not kept without Landlock".to_owned()));
         is_confined
     });
     // A process that becomes another user forgets what it asked for.
@@ -106,7 +110,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         tracing::warn!("{trouble}");
     }
     let is_configured = sources.is_some();
-    let sources = sources.filter(|_| disks::are_there(&configuration));
+    let sources = sources.filter(|_| is_node);
     if is_configured && sources.is_none() {
         let directory = configuration.kubelet_root();
         tracing::info!("disks are not read: there is no {}, the kubelet's directory", directory.display());
@@ -154,6 +158,8 @@ async fn serve(
     socket.set_nonblocking(true)?;
     let socket = Arc::new(UnixDatagram::from_std(socket)?);
     let (mut feed, mut core, mut names) = (Feed::default(), None::<Core>, NameFeed::default());
+    // No cluster is configured: nothing reports to one.
+    let (mut outbox, mut reported) = (Outbox::new(false, journal.is_some()), 0);
     let sockets = runtime_sockets(configuration).unwrap_or_else(|error| {
         tracing::warn!("{error}; the container runtime is asked for nothing");
         Vec::new()
@@ -167,9 +173,15 @@ async fn serve(
         }
         tokio::spawn(runtime::watch(sockets, dial, disks.is_some(), answered));
     }
+    let mut images = removal.noted();
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        if let Some((journal, reports)) = journal.as_ref().zip(outbox.reports()).filter(|_| outbox.version() > reported)
+        {
+            reported = outbox.version();
+            journal.keep_reports(reported, reports);
+        }
         tokio::select! {
             received = socket.async_io(Interest::READABLE, || Ok(handover::receive_for_services(&*socket)?)) => {
                 match received {
@@ -177,6 +189,7 @@ async fn serve(
                         Ok(new) => {
                             core = Some(new);
                             feed.begin();
+                            outbox.begin();
                             removal.stop();
                         }
                         Err(error) => tracing::warn!("a core cannot be sent what is known of pods and disks: {error}"),
@@ -198,6 +211,7 @@ async fn serve(
                     if let Some(journal) = &journal {
                         journal.keep(known.clone());
                     }
+                    outbox.learn(|uid| known.pods.contains_key(&uid));
                     feed.learn(known);
                     names.learn_of_file(listed.names);
                     removal.learn(listed.ended);
@@ -208,9 +222,22 @@ async fn serve(
                 }
             }
             event = next_event(&mut journal) => match event {
-                Event::Restored(known) => feed.restore(known),
-                Event::Works(works) => feed.note(Source::Journal, works),
+                Event::Restored(restored) => {
+                    let Restored { known, reports, images } = *restored;
+                    feed.restore(known);
+                    outbox.restore(reports);
+                    removal.resume(images);
+                }
+                Event::Works(works, version) => {
+                    feed.note(Source::Journal, works);
+                    outbox.kept(works, version);
+                }
             },
+            Ok(()) = images.changed() => {
+                if let Some(journal) = &journal {
+                    journal.keep_images(images.borrow_and_update().clone());
+                }
+            }
             readings = next(&mut disks) => feed.measure(readings),
             Some(answers) = answered_by_runtime.recv() => {
                 feed.note(Source::Runtime, answers.is_ok());
@@ -226,17 +253,18 @@ async fn serve(
                 }
             }
             () = names.send_next() => {}
-            ordered = next_order(core.as_ref()) => {
-                if let Ok(order) = ordered {
-                    removal.order(order);
-                } else {
+            received = next_message(core.as_ref()) => match received {
+                Ok(CoreMessage::Remove(order)) => removal.order(order),
+                Ok(CoreMessage::Eviction(eviction)) => outbox.receive(&eviction, names.of(eviction.uid)),
+                Ok(CoreMessage::Condition(state)) => outbox.conclude(state),
+                Err(_) => {
                     // It has ended; that is logged where it is sent something.
                     core = None;
                     removal.stop();
                 }
-            }
+            },
             removed = removal.next() => feed.report(removed),
-            sent = feed.send_next(core.as_ref()) => {
+            sent = send_next(&mut feed, &mut outbox, core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
                 if let Err(error) = sent {
                     tracing::warn!("the core is not sent what is known, until it is started again: {error}");
@@ -248,12 +276,27 @@ async fn serve(
     }
 }
 
-/// The core's next order.
-async fn next_order(core: Option<&Core>) -> std::io::Result<RemovalOrder> {
+/// The core's next message.
+async fn next_message(core: Option<&Core>) -> std::io::Result<CoreMessage> {
     match core {
-        Some(core) => core.order().await,
+        Some(core) => core.message().await,
         None => std::future::pending().await,
     }
+}
+
+/// Sends the core what is next: answers before what is read of the node.
+///
+/// # Errors
+/// Where the core has ended.
+async fn send_next(feed: &mut Feed, outbox: &mut Outbox, core: Option<&Core>) -> std::io::Result<()> {
+    if let Some(core) = core
+        && let Some(message) = outbox.next_message()
+    {
+        core.send(message).await?;
+        outbox.sent();
+        return Ok(());
+    }
+    feed.send_next(core).await
 }
 
 /// What comes next from the journal, if there is one.

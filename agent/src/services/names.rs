@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use plimsoll_inventory::MOST_PODS;
 use plimsoll_policy::Uid;
-use plimsoll_report::{NAME_MESSAGE, NameMessage};
+use plimsoll_report::{NAME_MESSAGE, NameMessage, PodNames};
 use tokio::net::UnixDatagram;
 
 use super::runtime::Named;
@@ -54,6 +54,13 @@ impl NameFeed {
         self.plan();
     }
 
+    /// The namespace and the name of a pod; empty where they are not known.
+    pub(super) fn of(&self, uid: Uid) -> (String, String) {
+        let pod = self.known.as_ref().and_then(|known| known.get(&uid)).map_or("", PodNames::pod);
+        let (namespace, name) = pod.split_once('/').unwrap_or(("", pod));
+        (namespace.to_owned(), name.to_owned())
+    }
+
     fn plan(&mut self) {
         let mut known = self.of_file.clone();
         for (uid, names) in &self.of_runtime {
@@ -96,7 +103,6 @@ impl NameFeed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_report::PodNames;
     use plimsoll_state::handover;
     use rustix::net::{RecvFlags, recv};
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_cri::{Collect, Collected, Collector, Dial, Error, Runtime};
+use plimsoll_cri::{Collect, Collected, Collector, Dial, Error, History, Runtime};
 use plimsoll_inventory::{RemovalError, RemovalOrder, RemovalResult};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Uid;
@@ -27,6 +27,10 @@ pub(super) struct Removal {
     /// Pods that are over.
     ended: watch::Sender<BTreeSet<Uid>>,
     results: mpsc::Receiver<(RemovalOrder, RemovalResult)>,
+    /// What an earlier process remembered of images.
+    before: watch::Sender<History>,
+    /// What is remembered of images.
+    noted: watch::Receiver<History>,
     /// What is answered here.
     refused: Option<RemovalResult>,
 }
@@ -38,6 +42,8 @@ impl Default for Removal {
             orders: watch::Sender::default(),
             ended: watch::Sender::default(),
             results: mpsc::channel(1).1,
+            before: watch::Sender::default(),
+            noted: watch::Sender::default().subscribe(),
             refused: None,
         }
     }
@@ -49,8 +55,10 @@ impl Removal {
         let never = configuration.machine.images_never_removed.clone();
         let collector = Collector::new(configuration.kubelet.image_min_age, never, monotonic);
         let (results, received) = mpsc::channel(1);
-        let removal = Self { results: received, ..Self::default() };
-        let remover = Remover { runtime: None, sockets, dial, collector, ended: removal.ended.subscribe() };
+        let noted = watch::Sender::<History>::default();
+        let removal = Self { results: received, noted: noted.subscribe(), ..Self::default() };
+        let (ended, before) = (removal.ended.subscribe(), removal.before.subscribe());
+        let remover = Remover { runtime: None, sockets, dial, collector, ended, before, noted };
         tokio::spawn(remover.serve(removal.orders.subscribe(), results));
         removal
     }
@@ -72,6 +80,16 @@ impl Removal {
     /// These pods are over.
     pub(super) fn learn(&self, ended: BTreeSet<Uid>) {
         self.ended.send_replace(ended);
+    }
+
+    /// This was remembered of images by an earlier process.
+    pub(super) fn resume(&self, images: History) {
+        self.before.send_replace(images);
+    }
+
+    /// By which comes what is remembered of images, whenever that has changed.
+    pub(super) fn noted(&self) -> watch::Receiver<History> {
+        self.noted.clone()
     }
 
     /// The next result of the newest order, or of the one that this stops. Each core counts its orders anew: what came of
@@ -106,6 +124,8 @@ struct Remover {
     dial: Dial,
     collector: Collector,
     ended: watch::Receiver<BTreeSet<Uid>>,
+    before: watch::Receiver<History>,
+    noted: watch::Sender<History>,
 }
 
 type Orders = watch::Receiver<Option<RemovalOrder>>;
@@ -115,6 +135,7 @@ impl Remover {
     async fn serve(mut self, mut orders: Orders, results: mpsc::Sender<(RemovalOrder, RemovalResult)>) {
         let (mut due, mut failures) = (Instant::now(), 0);
         loop {
+            let mut before = self.before.clone();
             let note = async {
                 sleep_until(due).await;
                 self.note().await
@@ -133,6 +154,7 @@ impl Remover {
                         return;
                     }
                 }
+                Ok(()) = before.changed() => self.collector.resume(self.before.borrow_and_update().clone()),
                 noted = note => {
                     failures = match noted {
                         Ok(()) => 0,
@@ -149,13 +171,27 @@ impl Remover {
     }
 
     async fn note(&mut self) -> Result<(), Error> {
-        self.collector.note(known(&mut self.runtime, &self.sockets, &self.dial).await?).await
+        self.collector.note(known(&mut self.runtime, &self.sockets, &self.dial).await?).await?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Has what is remembered of images kept, where that has changed.
+    fn publish(&self) {
+        self.noted.send_if_modified(|noted| {
+            let is_changed = noted != self.collector.history();
+            if is_changed {
+                noted.clone_from(self.collector.history());
+            }
+            is_changed
+        });
     }
 
     async fn carry_out(&mut self, order: RemovalOrder, orders: &Orders) -> RemovalResult {
         let goes_on = || goes_on(&order, *orders.borrow(), monotonic());
         let (collected, ended) =
             if goes_on() { self.remove(&order, &goes_on).await } else { (Collected::default(), Ok(())) };
+        self.publish();
         let error = match ended {
             Err(error) => {
                 tracing::warn!(order = order.number, "not all that is dead or unused was removed: {error}");
@@ -173,7 +209,7 @@ impl Remover {
         order: &RemovalOrder,
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> (Collected, Result<(), Error>) {
-        let Self { runtime, sockets, dial, collector, ended } = self;
+        let Self { runtime, sockets, dial, collector, ended, before: _, noted: _ } = self;
         let ended = ended.borrow().clone();
         let is_over = |uid: &str| ended.contains(&Uid::of(uid));
         let asked = Collect { what: order.what, bytes: order.bytes, is_over: &is_over, goes_on };

@@ -1,5 +1,5 @@
 //! What must survive the end of the agent and of the machine: evictions that are not finished, conditions, the engine's
-//! state, and what is known of pods. On a disk, written and synced by services alone; neither a decision nor a kill
+//! state, what is known of pods, and when images were used. On a disk, written and synced by services alone; neither a decision nor a kill
 //! waits for it.
 //!
 //! # On disk
@@ -41,14 +41,14 @@ mod slots;
 
 pub use content::Refused;
 pub use disk::OpenError;
-pub use entry::{Condition, Engine, Eviction, Next, PodName, Progress, Reason};
+pub use entry::{Condition, Engine, Eviction, Figures, Next, PodName, Progress, Reason};
 pub use moment::Moment;
 pub use slots::{Problem, WriteError};
 
 use content::{Content, Kind};
 use core::time::Duration;
 use disk::Directory;
-use entry::{Entry, Facts};
+use entry::{Entry, Facts, Images};
 use plimsoll_node::boot::BootId;
 use plimsoll_units::MonotonicNs;
 use rustix::fd::OwnedFd;
@@ -60,7 +60,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// up to this.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// What survives, and its place on the disk. At most 4.1 MiB in each of the two files, as much in memory, and twice
+/// What survives, and its place on the disk. At most 5.1 MiB in each of the two files, as much in memory, and twice
 /// that while it is read or written.
 #[derive(Debug)]
 pub struct Store {
@@ -246,6 +246,23 @@ impl Store {
     /// Forgets what is known of a pod that is gone.
     pub fn remove_facts(&mut self, uid: &str) {
         self.is_changed |= self.content.remove(Kind::Facts, uid);
+    }
+
+    /// What is remembered of each image, by its id, in the form that it was given in.
+    pub fn images(&self) -> Vec<(String, String)> {
+        let of_kind = |entry| if let Entry::Images(Images { id, text }) = entry { Some((id, text)) } else { None };
+        self.content.entries(Kind::Images).filter_map(of_kind).collect()
+    }
+
+    /// Adds what is remembered of an image, in the place of what was before. Its form is the caller's, as for
+    /// [`Self::set_facts`].
+    pub fn set_image(&mut self, id: String, text: String) -> Result<(), Refused> {
+        self.put(&Entry::Images(Images { id, text }))
+    }
+
+    /// Forgets an image that is gone.
+    pub fn remove_image(&mut self, id: &str) {
+        self.is_changed |= self.content.remove(Kind::Images, id);
     }
 
     fn put(&mut self, entry: &Entry) -> Result<(), Refused> {

@@ -41,7 +41,7 @@ pub enum Resource {
 }
 
 /// A condition of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Condition {
     /// Some disk is low.
     DiskPressure,

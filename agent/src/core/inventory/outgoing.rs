@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_inventory::{DiskReading, RemovalResult, Sink, Update};
+use plimsoll_inventory::{ConditionState, DiskReading, Receipt, RemovalResult, Sink, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::Uid;
 use plimsoll_state::queue::Producer;
@@ -33,6 +33,10 @@ pub(in crate::core) enum News {
     Disk(DiskReading),
     /// What came of an order to remove, as another process says.
     Removed(RemovalResult),
+    /// What was received of evictions and conditions, as another process says.
+    Receipt(Receipt),
+    /// What a condition was before this process began, as another process says.
+    Condition(ConditionState),
     /// The kill switch is thrown, or taken back.
     KillSwitch(bool),
 }

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use plimsoll_inventory::{
-    DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, RemovalOrder, RemovalResult, Sink, Source,
-    StorageMessage,
+    CORE_MESSAGE, ConditionState, CoreMessage, DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, Receipt,
+    RemovalResult, Sink, Source, StorageMessage,
 };
 use plimsoll_node::clock::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,6 +27,10 @@ pub(super) struct Others {
     pub(super) removed: Option<RemovalResult>,
     /// Whether each source works, where that was sent.
     pub(super) sources: [Option<bool>; Source::ALL.len()],
+    /// What was received of evictions and conditions.
+    pub(super) receipts: Vec<Receipt>,
+    /// What conditions were before.
+    pub(super) conditions: Vec<ConditionState>,
 }
 
 /// Takes the next messages into an inventory, and closes a socket by which no more will come. Gives what else they say;
@@ -94,9 +98,10 @@ impl PodSocket {
         Self(socket)
     }
 
-    /// Sends an order, without waiting.
-    pub(super) fn send(&self, order: &RemovalOrder) -> Result<(), Errno> {
-        send(&self.0, &order.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
+    /// Sends a message, without waiting.
+    pub(super) fn send(&self, message: &CoreMessage) -> Result<(), Errno> {
+        let mut buffer = [0; CORE_MESSAGE];
+        send(&self.0, message.encode(&mut buffer), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
     }
 
     /// Whether nothing can be sent to it any more.
@@ -113,6 +118,8 @@ impl PodSocket {
             Some(Message::Disk(reading)) => received.others.disks[reading.role as usize] = Some(reading),
             Some(Message::Removed(result)) => received.others.removed = Some(result),
             Some(Message::Source(source, works)) => received.others.sources[source as usize] = Some(works),
+            Some(Message::Receipt(receipt)) => received.others.receipts.push(receipt),
+            Some(Message::Condition(state)) => received.others.conditions.push(state),
             None => received.malformed += 1,
         });
         received
@@ -146,7 +153,7 @@ impl AsFd for PodSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_inventory::Room;
+    use plimsoll_inventory::{RemovalOrder, Room};
     use plimsoll_policy::Uid;
     use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
@@ -190,20 +197,24 @@ mod tests {
         }
         let received = PodSocket::new(core).receive();
         assert_eq!(received.messages, [PodMessage::Complete]);
-        let others =
-            Others { disks: [Some(new), Some(other), None], removed: Some(of(2)), sources: [None, Some(true), None] };
+        let others = Others {
+            disks: [Some(new), Some(other), None],
+            removed: Some(of(2)),
+            sources: [None, Some(true), None],
+            ..Others::default()
+        };
         assert_eq!(received.others, others);
     }
 
     #[test]
-    fn an_order_is_one_message_and_is_refused_where_none_is_received() {
+    fn what_is_sent_is_one_message_and_is_refused_where_none_is_received() {
         let (core, services) = handover::messages_pair().expect("sockets");
         let (socket, mut buffer) = (PodSocket::new(core), [0; MESSAGE]);
         let what = Reclaim { containers: true, images: true };
-        let order = RemovalOrder { number: 7, what, bytes: Bytes(9), until: MonotonicNs(8) };
+        let order = CoreMessage::Remove(RemovalOrder { number: 7, what, bytes: Bytes(9), until: MonotonicNs(8) });
         socket.send(&order).expect("room");
         let (length, _) = recv(&services, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
-        assert_eq!(RemovalOrder::decode(&buffer[..length]), Some(order));
+        assert_eq!(CoreMessage::decode(&buffer[..length]), Some(order));
         let full = (0..100_000).find_map(|_| socket.send(&order).err());
         assert_eq!(full, Some(Errno::AGAIN), "it waits for no reader");
         drop(services);

@@ -1,7 +1,7 @@
 //! All entries, each as the line that is written: one that did not change is not encoded again. Bounded by number and
 //! by bytes, for each kind by itself, so that what is known of pods takes no room from evictions.
 
-use super::entry::{Entry, Facts};
+use super::entry::{Entry, Facts, Images};
 use std::collections::BTreeMap;
 
 /// What an entry is.
@@ -11,9 +11,10 @@ pub(super) enum Kind {
     Engine,
     Eviction,
     Facts,
+    Images,
 }
 
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 
 /// How much there can be of a kind.
 struct Limits {
@@ -32,11 +33,12 @@ const LIMITS: [Limits; KINDS] = [
     Limits { what: "states of the engine", entries: 1, bytes: 1024 * KIB, all_bytes: 1024 * KIB },
     Limits { what: "evictions", entries: 512, bytes: 32 * KIB, all_bytes: 1024 * KIB },
     Limits { what: "facts of pods", entries: 4096, bytes: 16 * KIB, all_bytes: 2048 * KIB },
+    Limits { what: "histories of images", entries: 4096, bytes: KIB, all_bytes: 1024 * KIB },
 ];
 
 /// The most bytes of all entries.
 pub(super) const MAX_BYTES: usize =
-    LIMITS[0].all_bytes + LIMITS[1].all_bytes + LIMITS[2].all_bytes + LIMITS[3].all_bytes;
+    LIMITS[0].all_bytes + LIMITS[1].all_bytes + LIMITS[2].all_bytes + LIMITS[3].all_bytes + LIMITS[4].all_bytes;
 
 /// So much is said of an entry that was not read.
 const ERROR_CHARACTERS: usize = 200;
@@ -49,7 +51,7 @@ pub enum Refused {
     TooLong {
         /// Its kind.
         what: &'static str,
-        /// Its name: a UID, or a type.
+        /// Its name: a UID, a type, or an image's id.
         name: String,
         /// What it takes.
         bytes: usize,
@@ -64,7 +66,7 @@ pub enum Refused {
     Full {
         /// Its kind.
         what: &'static str,
-        /// Its name: a UID, or a type.
+        /// Its name: a UID, a type, or an image's id.
         name: String,
         /// How many there are.
         entries: usize,
@@ -80,7 +82,7 @@ pub enum Refused {
     NoText {
         /// Its kind.
         what: &'static str,
-        /// Its name: a UID, or a type.
+        /// Its name: a UID, a type, or an image's id.
         name: String,
         /// What the encoder says.
         why: String,
@@ -187,6 +189,7 @@ fn key(entry: &Entry) -> (Kind, &str) {
         Entry::Engine(_) => (Kind::Engine, ""),
         Entry::Eviction(eviction) => (Kind::Eviction, &eviction.pod.uid),
         Entry::Facts(Facts { uid, .. }) => (Kind::Facts, uid),
+        Entry::Images(Images { id, .. }) => (Kind::Images, id),
     }
 }
 

@@ -20,21 +20,25 @@ pub(super) enum Entry {
     Engine(Engine),
     Eviction(Eviction),
     Facts(Facts),
+    Images(Images),
 }
 
 impl Entry {
     /// What of it can still be true after a reboot.
     pub(super) fn after_reboot(self) -> Option<Self> {
         match self {
-            Self::Condition(Condition { name, is_true, since, observed }) => Some(Self::Condition(Condition {
-                name,
-                is_true,
-                since: since.of_earlier_boot(),
-                observed: observed.map(Moment::of_earlier_boot),
-            })),
+            Self::Condition(Condition { name, is_true, since, observed, is_crossed }) => {
+                Some(Self::Condition(Condition {
+                    name,
+                    is_true,
+                    since: since.of_earlier_boot(),
+                    observed: observed.map(Moment::of_earlier_boot),
+                    is_crossed,
+                }))
+            }
             Self::Engine(_) => None,
             Self::Eviction(eviction) => eviction.after_reboot().map(Self::Eviction),
-            facts @ Self::Facts(_) => Some(facts),
+            kept @ (Self::Facts(_) | Self::Images(_)) => Some(kept),
         }
     }
 }
@@ -51,6 +55,15 @@ pub struct Condition {
     /// When a threshold behind it was last crossed, which its transition period counts from; absent if never.
     #[serde(default)]
     pub observed: Option<Moment>,
+    /// A threshold behind it was crossed when this was written, so that [`Self::observed`] is later than it says. From
+    /// version 2 on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_crossed: bool,
+}
+
+/// A field of a later version is not written where it says nothing.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// What decisions remember: latches, grace periods, what was reclaimed, the limit of victims a minute.
@@ -69,9 +82,19 @@ pub(super) struct Facts {
     pub(super) text: String,
 }
 
+/// What is remembered of one image, in the form of the caller, which has to say by itself what it is. From version 2 on.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Images {
+    pub(super) id: String,
+    pub(super) text: String,
+}
+
 /// A pod that is evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Eviction {
+    /// Its number, which is higher than those of all before in the same boot. Zero in a file of version 1.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub number: u64,
     /// Which.
     pub pod: PodName,
     /// The cgroups that its processes were in when it was decided: those of its containers and of its sandbox. None
@@ -93,6 +116,36 @@ pub struct Eviction {
     /// The cluster has acknowledged it.
     #[serde(default)]
     pub is_reported: bool,
+    /// A soft threshold asked for it. From version 2 on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_soft: bool,
+    /// It is left alone, and its processes live: what it was decided for is over, or they could not be killed. What is
+    /// written of its progress holds, so that version 1 goes on with it as far as that goes. From version 2 on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_given_up: bool,
+    /// The figures behind the reason. From version 2 on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub figures: Figures,
+}
+
+/// What an eviction was decided by, in the unit of its reason: bytes, or what the signal counts. Absent fields are unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Where the threshold was.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub threshold: Option<i64>,
+    /// What was available.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub available: Option<i64>,
+    /// The limit of the pod's own.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub limit: Option<u64>,
+    /// The volume or the container that it is of, by the number that stands for its name.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub part: Option<u32>,
+    /// What the pod took, in bytes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub used: Option<u64>,
 }
 
 /// A pod by its names. The UID is as the API server has it: what is reported to the cluster names it, so that a successor
@@ -177,6 +230,7 @@ impl Eviction {
     pub fn next(&self, is_populated: Option<bool>, now: Moment) -> Next {
         let is_in_grace = || self.decided.age(now) < Duration::from_secs(self.grace_seconds.into());
         match (self.progress, is_populated) {
+            (Progress::Decided | Progress::Killed, Some(true)) if self.is_given_up => Next::Nothing,
             (Progress::Decided, Some(true)) if !is_in_grace() => Next::Kill,
             (Progress::Decided | Progress::Killed, Some(true) | None) => Next::Await,
             (Progress::Verified, _) | (_, Some(false)) if self.is_reported => Next::Nothing,
@@ -185,11 +239,11 @@ impl Eviction {
     }
 
     fn after_reboot(self) -> Option<Self> {
-        if self.progress == Progress::Decided && !self.is_reported {
+        if (self.progress == Progress::Decided || self.is_given_up) && !self.is_reported {
             return None;
         }
         let decided = self.decided.of_earlier_boot();
-        Some(Self { cgroups: Vec::new(), decided, progress: Progress::Verified, ..self })
+        Some(Self { cgroups: Vec::new(), decided, progress: Progress::Verified, is_given_up: false, ..self })
     }
 
     /// With a message that is not longer than what is kept.
@@ -219,6 +273,21 @@ mod tests {
             decided: DECIDED,
             progress,
             is_reported,
+            number: 1,
+            is_soft: true,
+            is_given_up: false,
+            figures: Figures::default(),
+        }
+    }
+
+    #[test]
+    fn one_that_was_given_up_is_neither_killed_nor_reported_until_its_processes_end_and_not_after_a_reboot() {
+        for progress in [Progress::Decided, Progress::Killed] {
+            let eviction = Eviction { is_given_up: true, ..eviction(progress, false) };
+            let now = Moment { wall_ms: 0, boot_ms: Some(999_999) };
+            let next = [Some(true), Some(false)].map(|is_populated| eviction.next(is_populated, now));
+            assert_eq!(next, [Next::Nothing, Next::Report], "{progress:?}");
+            assert_eq!(eviction.after_reboot(), None, "{progress:?}");
         }
     }
 

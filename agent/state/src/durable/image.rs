@@ -15,8 +15,9 @@
 
 use plimsoll_node::boot::BootId;
 
-/// What this version writes.
-const VERSION: u32 = 1;
+/// What this version writes. 2 added numbers and figures of evictions, those that were given up, conditions that are crossed,
+/// and images.
+const VERSION: u32 = 2;
 /// What reads that.
 const OLDEST_READER: u32 = 1;
 const MAGIC: [u8; 8] = *b"PLIMDURA";
@@ -130,7 +131,7 @@ mod tests {
         let newer = encode_as([7, 1], BOOT, 1 << 40, body());
         let read = decode(&newer).expect("it may be read").expect("it was written");
         assert_eq!((read.newer, read.sequence, read.body), (Some(7), 1 << 40, &b"{}"[..]));
-        assert_eq!(decode(&encode_as([7, 2], BOOT, 1, body())), Err(NotRead::Newer { version: 7, sequence: 1 }));
+        assert_eq!(decode(&encode_as([7, 3], BOOT, 1, body())), Err(NotRead::Newer { version: 7, sequence: 1 }));
         assert_eq!(decode(&image(u64::MAX, b"")), Err(NotRead::Damaged));
         assert_eq!(decode(&[0; 100]), Ok(None));
         assert_eq!(decode(b"short"), Err(NotRead::Damaged));

@@ -32,6 +32,10 @@ fn eviction(uid: &str, progress: Progress) -> Eviction {
         decided: AT,
         progress,
         is_reported: false,
+        number: 0,
+        is_soft: false,
+        is_given_up: false,
+        figures: Figures::default(),
     }
 }
 
@@ -39,7 +43,8 @@ fn eviction(uid: &str, progress: Progress) -> Eviction {
 fn fill(store: &mut Store) {
     store.set_eviction(eviction("killed", Progress::Killed)).expect("room");
     store.set_eviction(eviction("decided", Progress::Decided)).expect("room");
-    let condition = Condition { name: "MemoryPressure".into(), is_true: true, since: AT, observed: Some(AT) };
+    let condition =
+        Condition { name: "MemoryPressure".into(), is_true: true, since: AT, observed: Some(AT), is_crossed: false };
     store.set_condition(condition).expect("room");
     store.set_engine(Engine { made_by: "build".into(), state: "{\"room\":4096}".into() }).expect("room");
     store.set_facts("killed".into(), "{\"qos\":\"Burstable\"}".into()).expect("room");
@@ -91,7 +96,13 @@ fn a_reboot_drops_what_cannot_be_true() {
     assert_eq!((found, problems), (Found::Rebooted { dropped: 2 }, Vec::new()));
     let earlier = Moment { boot_ms: None, ..AT };
     let verified = Eviction { cgroups: Vec::new(), decided: earlier, ..eviction("killed", Progress::Verified) };
-    let condition = Condition { name: "MemoryPressure".into(), is_true: true, since: earlier, observed: Some(earlier) };
+    let condition = Condition {
+        name: "MemoryPressure".into(),
+        is_true: true,
+        since: earlier,
+        observed: Some(earlier),
+        is_crossed: false,
+    };
     let facts = vec![("killed".to_owned(), "{\"qos\":\"Burstable\"}".to_owned())];
     let expected = (vec![verified], vec![condition], None, facts);
     assert_eq!(all(&store), expected);
@@ -247,26 +258,135 @@ fn a_failure_is_said_once_and_tried_again_with_growing_pauses() {
     assert_eq!(all(&store).0.len(), 2, "it is all in memory");
 }
 
-/// Version 1 wrote the file in `tests/data`: every later version reads it, and as long as the version is 1, writes the
-/// same bytes.
+/// What version 2 added, each with a value.
+fn fill_of_version_2(store: &mut Store) {
+    fill(store);
+    let figures = Figures {
+        threshold: Some(100 << 20),
+        available: Some(-1),
+        limit: Some(5),
+        part: Some(u32::MAX),
+        used: Some(1 << 40),
+    };
+    let given_up =
+        Eviction { number: 8, is_soft: true, is_given_up: true, figures, ..eviction("b", Progress::Decided) };
+    store.set_eviction(given_up).expect("room");
+    let condition =
+        Condition { name: "DiskPressure".into(), is_true: true, since: AT, observed: None, is_crossed: true };
+    store.set_condition(condition).expect("room");
+    store.set_image("sha256:0".into(), "{\"first\":1}".into()).expect("room");
+}
+
+fn saved(version: u32) -> Vec<u8> {
+    let file = format!("tests/data/durable/version-{version}/state.0");
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("it is saved")
+}
+
+/// A store that finds these bytes in its first file.
+fn open_with(bytes: &[u8]) -> (tempfile::TempDir, Opened) {
+    let (dir, path) = home();
+    fs::create_dir(&path).expect("writable");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    fs::write(path.join("state.0"), bytes).expect("writable");
+    fs::set_permissions(path.join("state.0"), fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let opened = open(&path);
+    (dir, opened)
+}
+
+/// Every version reads the file that version 1 wrote.
 #[test]
 fn the_file_of_version_1_is_read() {
-    let saved = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/durable/version-1/state.0");
-    let bytes = fs::read(&saved).expect("it is saved");
     let (_dir, path) = home();
     let mut store = open(&path).store;
     fill(&mut store);
-    store.commit(NOW);
     let expected = all(&store);
-    drop(store);
-    assert_eq!(fs::read(path.join("state.0")).expect("it was written"), bytes);
-    let (_dir, path) = home();
-    fs::create_dir(&path).expect("writable");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is ours");
-    fs::write(path.join("state.0"), &bytes).expect("writable");
-    fs::set_permissions(path.join("state.0"), fs::Permissions::from_mode(0o600)).expect("it is ours");
-    let Opened { store, found, problems } = open(&path);
+    let (_dir, Opened { store, found, problems }) = open_with(&saved(1));
     assert_eq!((found, problems, all(&store)), (Found::Continued, Vec::new(), expected));
+}
+
+/// Version 2 wrote the file in `tests/data`: every later version reads it, and as long as the version is 2, writes the
+/// same bytes.
+#[test]
+fn the_file_of_version_2_is_read() {
+    let (_dir, path) = home();
+    let mut store = open(&path).store;
+    fill_of_version_2(&mut store);
+    store.commit(NOW);
+    let expected = (all(&store), store.images());
+    drop(store);
+    let written = fs::read(path.join("state.0")).expect("it was written");
+    assert!(written == saved(2), "{}", String::from_utf8_lossy(&written));
+    let (_dir, Opened { store, found, problems }) = open_with(&saved(2));
+    assert_eq!((found, problems, (all(&store), store.images())), (Found::Continued, Vec::new(), expected));
+}
+
+/// The entries as version 1 declared them, for what an older agent makes of a newer one's file.
+mod version_1 {
+    use super::super::moment::Moment;
+    use serde::Deserialize;
+
+    #[derive(Debug, PartialEq, Eq, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub(super) enum Entry {
+        Condition {
+            name: String,
+            is_true: bool,
+            since: Moment,
+            #[serde(default)]
+            observed: Option<Moment>,
+        },
+        Engine {
+            made_by: String,
+            state: String,
+        },
+        Eviction(Eviction),
+        Facts {
+            uid: String,
+            text: String,
+        },
+    }
+
+    #[derive(Debug, PartialEq, Eq, Deserialize)]
+    pub(super) struct Eviction {
+        pub(super) pod: super::PodName,
+        #[serde(default)]
+        pub(super) cgroups: Vec<u64>,
+        pub(super) reason: String,
+        #[serde(default)]
+        pub(super) message: String,
+        #[serde(default)]
+        pub(super) grace_seconds: u32,
+        pub(super) decided: Moment,
+        pub(super) progress: Progress,
+        #[serde(default)]
+        pub(super) is_reported: bool,
+    }
+
+    #[derive(Debug, PartialEq, Eq, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub(super) enum Progress {
+        Decided,
+        Killed,
+        Verified,
+    }
+}
+
+#[test]
+fn version_1_reads_what_it_knows_of_the_file_of_version_2() {
+    let bytes = saved(2);
+    assert_eq!((&bytes[8..12], &bytes[12..16]), (&[2, 0, 0, 0][..], &[1, 0, 0, 0][..]), "version 1 may read it");
+    let lines = bytes[image::HEADER..].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let (read, unknown): (Vec<_>, Vec<_>) = lines
+        .map(|line| (line, serde_json::from_slice::<version_1::Entry>(line)))
+        .partition(|(_, entry)| entry.is_ok());
+    let read: Vec<_> = read.into_iter().filter_map(|(_, entry)| entry.ok()).collect();
+    assert_eq!(read.len(), 7, "{read:?}");
+    assert!(unknown.iter().all(|(line, _)| line.starts_with(b"{\"images\"")) && unknown.len() == 1, "{unknown:?}");
+    let given_up = read.iter().find_map(|entry| match entry {
+        version_1::Entry::Eviction(eviction) if eviction.pod.uid == "b" => Some(eviction),
+        _ => None,
+    });
+    assert_eq!(given_up.map(|eviction| &eviction.progress), Some(&version_1::Progress::Decided));
 }
 
 /// The fewest fields that a file of version 1 can have, as a later version must still read them.

@@ -269,7 +269,7 @@ fn written_by(first: [u32; 2], second: [u32; 2]) -> Model {
 #[test]
 fn a_newer_file_is_read_where_it_may_be_and_never_lost() {
     for (versions, found, problem) in
-        [([1, 1], 1, None), ([2, 1], 1, Some("is of version 2")), ([2, 2], 0, Some("it is of version 2"))]
+        [([1, 1], 1, None), ([3, 1], 1, Some("is of version 3")), ([3, 3], 0, Some("it is of version 3"))]
     {
         let disk = written_by([1, 1], versions);
         let newer = disk.inodes[1].cached.clone();
