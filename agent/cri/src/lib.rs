@@ -1,7 +1,7 @@
 //! What the container runtime knows of pods, containers and images, and what it may be asked to stop and remove.
 //!
 //! A runtime's socket is equivalent to root: a process that may write to it may run anything on the node. [`Runtime`] is
-//! therefore a client of eleven calls of the Container Runtime Interface, version 1, and has no others: it lists, stops and
+//! therefore a client of twelve calls of the Container Runtime Interface, version 1, and has no others: it lists, stops and
 //! removes. The messages for running, executing, attaching and port forwarding do not exist in this program
 //! ([decision 11](../../docs/decisions/0011-a-narrow-client-of-the-runtime.md)).
 //!
@@ -46,6 +46,7 @@ pub use images::{Assessed, History, Kept, Rules, assess, unused};
 pub use in_use::InUse;
 pub use listed::{
     Container, ContainerState, ContainerStatus, FileSystem, FileSystems, Image, ImageUse, Mount, Sandbox, SandboxState,
+    WritableLayer,
 };
 pub use runtime::Runtime;
 pub use sockets::{USUAL_SOCKETS, socket_path};

@@ -152,6 +152,19 @@ pub struct Image {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// What a container's writable layer takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WritableLayer {
+    /// The container.
+    pub container: ContainerId,
+    /// Bytes on disk; absent where the runtime has not counted them yet.
+    pub used: Option<Bytes>,
+    /// Inodes.
+    pub inodes: Option<u64>,
+    /// When that was counted. containerd counts from time to time, not when it is asked.
+    pub counted: Option<SystemTime>,
+}
+
 /// Where something of the runtime's is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystem {
@@ -306,6 +319,23 @@ impl TryFrom<proto::FilesystemUsage> for FileSystem {
         let directory = fs_id.map(|id| id.mountpoint).filter(|path| path.starts_with('/'));
         Ok(Self {
             directory: directory.ok_or("a file system without an absolute path")?.into(),
+            used: used_bytes.map(|bytes| Bytes(bytes.value)),
+            inodes: inodes_used.map(|inodes| inodes.value),
+            counted: time(timestamp),
+        })
+    }
+}
+
+impl TryFrom<proto::ContainerStats> for WritableLayer {
+    type Error = String;
+
+    fn try_from(listed: proto::ContainerStats) -> Result<Self, String> {
+        let proto::ContainerStats { attributes, writable_layer } = listed;
+        let id = attributes.unwrap_or_default().id;
+        let proto::FilesystemUsage { timestamp, fs_id: _, used_bytes, inodes_used } =
+            writable_layer.unwrap_or_default();
+        Ok(Self {
+            container: ContainerId::try_from(id).map_err(no_id("statistics of a container"))?,
             used: used_bytes.map(|bytes| Bytes(bytes.value)),
             inodes: inodes_used.map(|inodes| inodes.value),
             counted: time(timestamp),

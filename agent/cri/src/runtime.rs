@@ -5,7 +5,7 @@ use crate::dial::Dial;
 use crate::error::Error;
 use crate::id::{ContainerId, ImageId, SandboxId};
 use crate::in_use::InUse;
-use crate::listed::{Container, ContainerStatus, FileSystems, Image, Sandbox, each};
+use crate::listed::{Container, ContainerStatus, FileSystems, Image, Sandbox, WritableLayer, each};
 use crate::proto;
 use core::time::Duration;
 use plimsoll_units::Bytes;
@@ -93,6 +93,15 @@ impl Runtime {
             Err(Error::Failed { code: Code::NotFound, .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// What the writable layers of containers take, of those that the runtime has statistics of: mostly those that run. It
+    /// takes seconds and [`Limits::change`] at most, so nothing that is urgent may wait for it.
+    pub async fn writable_layers(&mut self) -> Result<Vec<WritableLayer>, Error> {
+        let (call, request) = (Call::ListContainerStats, proto::ListContainerStatsRequest {});
+        let limits = self.limits;
+        let answer: proto::ListContainerStatsResponse = self.call(call, request, limits.change, limits.list).await?;
+        each(answer.stats).map_err(|what| self.malformed(call, what))
     }
 
     /// All images.

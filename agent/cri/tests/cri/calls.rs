@@ -157,6 +157,34 @@ async fn images_and_file_systems_come_as_they_are() {
 }
 
 #[tokio::test]
+async fn writable_layers_have_what_was_counted_and_no_zero_for_the_rest() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let value = |value| Some(proto::UInt64Value { value });
+    let stats = |id: &str, writable_layer| proto::ContainerStats {
+        attributes: Some(proto::ContainerAttributes { id: id.to_owned() }),
+        writable_layer,
+    };
+    let counted = proto::FilesystemUsage { timestamp: 3, fs_id: None, used_bytes: value(4096), inodes_used: value(2) };
+    let half = proto::FilesystemUsage { inodes_used: None, used_bytes: value(0), ..counted.clone() };
+    let (fake, _served, mut runtime) = connected(folder.path(), |node| {
+        node.stats = vec![stats("full", Some(counted)), stats("half", Some(half)), stats("new", None)];
+    })
+    .await;
+    let layers = runtime.writable_layers().await.expect("they are listed");
+    let figures: Vec<_> = layers.iter().map(|it| (it.container.as_str(), it.used, it.inodes, it.counted)).collect();
+    let expected = [
+        ("full", Some(Bytes(4096)), Some(2), Some(at(3))),
+        ("half", Some(Bytes(0)), None, Some(at(3))),
+        ("new", None, None, None),
+    ];
+    assert_eq!(figures, expected);
+    assert_eq!(fake.calls(), ["ListContainerStats"]);
+    fake.change(|node| node.stats[0].attributes = None);
+    let error = runtime.writable_layers().await.expect_err("it is of no container");
+    assert!(matches!(error, Error::Malformed { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn what_is_stopped_and_removed_is_what_was_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let (fake, _served, mut runtime) = connected(folder.path(), |_| ()).await;

@@ -63,6 +63,7 @@ pub(crate) struct Node {
     pub(crate) containers: Vec<proto::Container>,
     /// By container; of others it says that they are not found.
     pub(crate) statuses: BTreeMap<String, Option<proto::ContainerStatus>>,
+    pub(crate) stats: Vec<proto::ContainerStats>,
     pub(crate) images: Vec<proto::Image>,
     pub(crate) file_systems: proto::ImageFsInfoResponse,
     /// Ids of what it refuses to remove.
@@ -270,6 +271,14 @@ impl RuntimeService for Fake {
             None => Err(Status::not_found("no such container")),
         })
         .await
+    }
+
+    async fn list_container_stats(
+        &self,
+        _: Request<proto::ListContainerStatsRequest>,
+    ) -> Result<Response<proto::ListContainerStatsResponse>, Status> {
+        let take = |node: &mut Node| Ok(proto::ListContainerStatsResponse { stats: node.stats.clone() });
+        self.answer("ListContainerStats".to_owned(), take).await
     }
 
     async fn stop_container(
