@@ -95,6 +95,14 @@ impl State {
         Some(Self(of, made_for))
     }
 
+    /// Asks for the layout of the disks anew, which is else asked for once: the next observation that has one decides it.
+    pub fn forget_layout(&mut self) {
+        match &mut self.0 {
+            Of::Engine(state) => state.layout = None,
+            Of::Kubelet(state) => state.forget_layout(),
+        }
+    }
+
     /// The conditions of the node, as of the last decision.
     pub fn conditions(&self) -> kubelet::Conditions {
         match &self.0 {

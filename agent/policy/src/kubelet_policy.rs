@@ -110,6 +110,12 @@ impl State {
         Some(state)
     }
 
+    /// Asks for the layout of the disks anew. A turn that waits for a reclaim is not gone on with.
+    pub(crate) const fn forget_layout(&mut self) {
+        self.manager.forget_layout();
+        self.waiting = None;
+    }
+
     pub(crate) const fn manager(&self) -> &kubelet::State {
         &self.manager
     }

@@ -28,5 +28,5 @@ pub use mounts::{Device, FileSystem, Mounts};
 pub use pace::{Left, Pace, next_reading};
 pub use pod::{Measure, Part, PodDirectories, PodName, VolumeKind, ephemeral_storage};
 pub use scan::{Count, Incomplete, Outcome, Progress, Scan, Slice};
-pub use statfs::{Trouble, left_at};
+pub use statfs::{Trouble, left_at, room_at};
 pub use worker::{Slots, Worker};

@@ -44,8 +44,15 @@ pub(crate) fn read(fs: &FileSystem) -> Result<FsStats, Trouble> {
 /// What is left on the file system of a directory, whichever that is now. Asks the kernel, which may hang. The time is left
 /// to the caller.
 pub fn left_at(directory: &Path) -> Result<FsStats, Errno> {
+    room_at(directory).map(|(_, left)| left)
+}
+
+/// The same, with the file system's number.
+pub fn room_at(directory: &Path) -> Result<(Device, FsStats), Errno> {
+    // Both questions go to one directory, whatever is mounted over its path meanwhile.
     let directory = openat(CWD, directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    fstatfs(&directory).map(|statfs| Figures::of(&statfs).left())
+    let stat = statx(&directory, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE)?;
+    fstatfs(&directory).map(|statfs| (Device::of(&stat), Figures::of(&statfs).left()))
 }
 
 /// What `statfs(2)` answers, in one integer type for all machines.
@@ -145,6 +152,8 @@ mod tests {
         let left = read(&fs).expect("it can be read");
         assert!(left.available <= left.capacity && left.capacity > Some(0), "{left:?}");
         assert_eq!(left_at(directory.path()).expect("it is there").capacity, left.capacity);
+        let (device, room) = room_at(directory.path()).expect("it is there");
+        assert_eq!((device, room.capacity), (fs.device, left.capacity));
         assert_eq!(left_at(&directory.path().join("gone")), Err(Errno::NOENT));
         let elsewhere = FileSystem { measured_at: "/proc".into(), ..fs.clone() };
         let proc = mounts.file_system(Path::new("/proc")).expect("it exists").device;

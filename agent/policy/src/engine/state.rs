@@ -279,7 +279,8 @@ pub(super) struct Taken {
 /// What the engine remembers, for one configuration. Sized when it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct State {
-    pub(super) layout: Option<DiskLayout>,
+    /// Which disks there are; absent until that was observed.
+    pub(crate) layout: Option<DiskLayout>,
     pub(super) node: ScopeState,
     pub(super) slices: Vec<ScopeState>,
     pub(super) taken: [Taken; 2],

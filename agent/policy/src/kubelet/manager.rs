@@ -98,6 +98,11 @@ impl State {
         self.watched.len() == config.thresholds.len()
     }
 
+    /// Asks for the layout anew, as the kubelet does after it is started again.
+    pub(crate) const fn forget_layout(&mut self) {
+        self.layout = None;
+    }
+
     /// What the last turn read.
     pub(crate) const fn last(&self) -> Readings {
         self.last
