@@ -34,6 +34,8 @@ pub enum Call {
     StopContainer,
     /// Removes a container, its writable layer and its log.
     RemoveContainer,
+    /// Sets limits of a container.
+    UpdateContainerResources,
     /// Ends a pod's containers and gives back its network.
     StopPodSandbox,
     /// Removes a sandbox.
@@ -56,6 +58,7 @@ impl Call {
             Self::ListContainerStats => "/runtime.v1.RuntimeService/ListContainerStats",
             Self::StopContainer => "/runtime.v1.RuntimeService/StopContainer",
             Self::RemoveContainer => "/runtime.v1.RuntimeService/RemoveContainer",
+            Self::UpdateContainerResources => "/runtime.v1.RuntimeService/UpdateContainerResources",
             Self::StopPodSandbox => "/runtime.v1.RuntimeService/StopPodSandbox",
             Self::RemovePodSandbox => "/runtime.v1.RuntimeService/RemovePodSandbox",
             Self::ListImages => "/runtime.v1.ImageService/ListImages",
@@ -88,10 +91,10 @@ pub struct Limits {
     /// For connecting, with the first `Version`, and for each call that only reads; 20 s. On an emulated machine
     /// containerd took 1.7 s for the first `Version`, 0.7 s for lists and 0.3 s for the file systems.
     pub read: Duration,
-    /// For each call that stops or removes something, beyond the grace period of a stop, and for the statistics of
+    /// For each call that stops, removes or changes something, beyond the grace period of a stop, and for the statistics of
     /// containers; 2 min, as the kubelet gives (`runtimeRequestTimeout`). Statistics of six pods took up to 11 s on an
-    /// emulated machine, because containerd asks each shim. Removing an image waits until its layers are gone from the disk, and stopping a sandbox
-    /// for the network plugins.
+    /// emulated machine, because containerd asks each shim. Removing an image waits until its layers are gone from the disk,
+    /// and stopping a sandbox for the network plugins.
     pub change: Duration,
     /// For the answer to a call that lists; 16 MiB, as the kubelet allows (`maxMsgSize` in cri-client) and containerd
     /// sends. That is 110 pods with 140 KiB of labels and annotations each, 8,000 containers with 2,000 bytes
@@ -111,7 +114,8 @@ impl Limits {
     pub(crate) const ONE: Bytes = Bytes::mib(1);
 }
 
-/// A connection. Dropped, it is closed, whether the other side listens or not.
+/// A connection. Once all clones of it are dropped it is closed, whether the other side listens or not.
+#[derive(Clone)]
 pub(crate) struct Connection(Sender);
 
 impl Connection {

@@ -1,9 +1,9 @@
-//! What the container runtime knows of pods, containers and images, and what it may be asked to stop and remove.
+//! What the container runtime knows of pods, containers and images, and what it may be asked to stop, remove and relax.
 //!
 //! A runtime's socket is equivalent to root: a process that may write to it may run anything on the node. [`Runtime`] is
-//! therefore a client of twelve calls of the Container Runtime Interface, version 1, and has no others: it lists, stops and
-//! removes. The messages for running, executing, attaching and port forwarding do not exist in this program
-//! ([decision 11](../../docs/decisions/0011-a-narrow-client-of-the-runtime.md)).
+//! therefore a client of thirteen calls of the Container Runtime Interface, version 1, and has no others: it lists, stops and
+//! removes, and sets memory.high of a container. The messages for running, executing, attaching and port forwarding do not
+//! exist in this program ([decision 11](../../docs/decisions/0011-a-narrow-client-of-the-runtime.md)).
 //!
 //! The rules of what may be removed are pure functions over what was listed: [`assess`] and [`unused`] for images,
 //! [`dead_containers`] and [`dead_sandboxes`] for the rest. [`Collector`] removes by them as far as it is ordered to. Nothing
@@ -18,7 +18,8 @@
 //! # Bounds
 //!
 //! Each call has a time limit and its answer a size limit ([`Limits`]); nothing is retried except once, on a new
-//! connection, a call whose old connection was lost. A [`Runtime`] has one call under way at a time. What a call returns
+//! connection, a call whose old connection was lost. A [`Runtime`] has one call under way at a time, and a clone of it has
+//! another one on the same connection. What a call returns
 //! takes at most some four times its answer's size, and nothing is kept between calls. [`History`] remembers at most
 //! [`History::MOST`] images.
 
@@ -35,6 +36,7 @@ mod in_use;
 mod listed;
 mod runtime;
 mod sockets;
+mod stop;
 
 pub use collect::{Collect, Collected, Collector};
 pub use connection::{Call, Limits, Version};
@@ -50,6 +52,7 @@ pub use listed::{
 };
 pub use runtime::Runtime;
 pub use sockets::{USUAL_SOCKETS, socket_path};
+pub use stop::RunningPod;
 
 /// The messages, as they are compiled from `proto/runtime.proto`.
 mod proto {

@@ -18,10 +18,11 @@ use tonic::{Code, Status};
 ///
 /// It connects when it is first asked something, and again when the connection was lost. Each new connection begins with
 /// `Version`, so that nothing is said to what is no runtime. It has one call under way at a time; where a list must not
-/// wait for a stop, make two. A call that is dropped, or out of time, closes the connection with it.
+/// wait for a stop, make two, or a clone, which begins with the same connection. A call that is dropped, or out of time, closes the connection with it.
 ///
 /// A runtime that was restarted is not noticed: the call is sent again on a new connection, once, because every call of
 /// the interface that is used here is idempotent by its definition.
+#[derive(Clone)]
 pub struct Runtime {
     socket: PathBuf,
     limits: Limits,
@@ -156,6 +157,18 @@ impl Runtime {
     pub async fn remove_container(&mut self, id: &ContainerId) -> Result<(), Error> {
         let request = proto::RemoveContainerRequest { container_id: id.as_str().to_owned() };
         self.change(Call::RemoveContainer, request).await.map(|proto::RemoveContainerResponse {}| ())
+    }
+
+    /// Sets memory.high of a container, in bytes, and nothing else of it: the runtime keeps all other resources as it has
+    /// them (`WithResources` in containerd's `pkg/cri/opts`), and writes the new value down, so that neither the runtime nor
+    /// systemd takes it back with the next change. The kernel rounds it down to whole pages. That it is below what the pod
+    /// may take is for the caller to see to.
+    pub async fn set_memory_high(&mut self, id: &ContainerId, high: Bytes) -> Result<(), Error> {
+        let unified = [("memory.high".to_owned(), high.0.to_string())].into();
+        let linux = Some(proto::LinuxContainerResources { unified });
+        let request = proto::UpdateContainerResourcesRequest { container_id: id.as_str().to_owned(), linux };
+        let call = Call::UpdateContainerResources;
+        self.change(call, request).await.map(|proto::UpdateContainerResourcesResponse {}| ())
     }
 
     /// Kills what runs in a sandbox and gives its network back. Due before it is removed. One that is gone is no error.

@@ -195,6 +195,7 @@ async fn what_is_stopped_and_removed_is_what_was_named() {
         runtime.stop_container(&container, grace).await.expect("it is stopped");
     }
     runtime.remove_container(&container).await.expect("it is removed");
+    runtime.set_memory_high(&container, Bytes::mib(3)).await.expect("it is set");
     runtime.stop_sandbox(&sandbox).await.expect("it is stopped");
     runtime.remove_sandbox(&sandbox).await.expect("it is removed");
     runtime.remove_image(&image).await.expect("it is removed");
@@ -206,6 +207,7 @@ async fn what_is_stopped_and_removed_is_what_was_named() {
             "StopContainer c 30",
             "StopContainer c 9223372036854775807",
             "RemoveContainer c",
+            r#"UpdateContainerResources c {"memory.high": "3145728"}"#,
             "StopPodSandbox s",
             "RemovePodSandbox s",
             "RemoveImage sha256:i",

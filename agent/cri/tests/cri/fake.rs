@@ -302,6 +302,19 @@ impl RuntimeService for Fake {
         .await
     }
 
+    async fn update_container_resources(
+        &self,
+        request: Request<proto::UpdateContainerResourcesRequest>,
+    ) -> Result<Response<proto::UpdateContainerResourcesResponse>, Status> {
+        let proto::UpdateContainerResourcesRequest { container_id, linux } = request.into_inner();
+        let unified = linux.map(|linux| linux.unified).unwrap_or_default();
+        self.answer(format!("UpdateContainerResources {container_id} {unified:?}"), |node| {
+            node.removes(&container_id)?;
+            Ok(proto::UpdateContainerResourcesResponse {})
+        })
+        .await
+    }
+
     async fn stop_pod_sandbox(
         &self,
         request: Request<proto::StopPodSandboxRequest>,

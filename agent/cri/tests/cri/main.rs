@@ -7,3 +7,4 @@ mod fake;
 mod faults;
 mod images;
 mod sockets;
+mod stop;
