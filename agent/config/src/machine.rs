@@ -2,7 +2,7 @@
 //! `config show` and of the flags; their documents are the descriptions in all of these.
 
 use crate::deserialize::{Document, Refusal};
-use crate::scalar::{Address, Amount, As, Directory, Place, Reported, Source, Span, Whole, amount};
+use crate::scalar::{Address, Amount, As, Directory, Place, Source, Span, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Origin as ThresholdOrigin, Signal, Threshold, ThresholdAmount};
@@ -67,9 +67,7 @@ pub struct Machine {
     pub journal_directory: PathBuf,
     /// The format of the log.
     pub log_format: LogFormat,
-    /// What becomes of a container that memory.high throttles: it is reported. To relax its limit and to evict it are not
-    /// supported yet.
-    #[serde(with = "As::<Reported>")]
+    /// What becomes of a container that memory.high throttles. All but `report` need podFacts, and the container runtime.
     pub throttled: Throttled,
     /// Images that are never removed for a disk, as patterns of their names: `registry.local/base/*`, `docker.io/library/**`.
     /// A pattern without tag and digest means all of them. Those that a container uses, running or not, never are.
@@ -157,11 +155,16 @@ pub enum LogFormat {
 }
 
 /// What becomes of a container that memory.high throttles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Throttled {
     /// It is reported with its stall.
     Report,
+    /// Its memory.high is raised to its memory.max, and no higher than those of its pod and of the cgroups around that.
+    Relax,
+    /// Its memory.high is raised by half of what it is below that. Where it is throttled all the same, its pod is evicted.
+    Evict,
 }
 
 /// A slice with a memory limit and thresholds below it.
@@ -334,6 +337,10 @@ impl Machine {
             let refused = literal_only(&slice.path).or(repeated);
             found.extend(refused.map(|why| Refusal::value(&format!("{at}.path"), why)));
             found.extend(slice.refusals(at, document));
+        }
+        if self.throttled != Throttled::Report && self.pod_facts.is_none() {
+            let why = "needs machine.podFacts: without it pods are not known";
+            found.push(Refusal::value("machine.throttled", why));
         }
         // All pods together are one more.
         let most = SliceSet::MAX_SLICES - usize::from(self.pod_facts.is_some());

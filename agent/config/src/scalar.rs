@@ -2,7 +2,6 @@
 
 use crate::duration::{parse_duration, written};
 use crate::kubelet::threshold::{min_reclaim, statement};
-use crate::machine::Throttled;
 use core::fmt;
 use core::marker::PhantomData;
 use core::net::SocketAddr;
@@ -199,25 +198,6 @@ impl Scalar for Place {
 
     fn schema() -> Schema {
         json_schema!({ "type": "string", "pattern": "^(/.*)?$" })
-    }
-}
-
-/// What becomes of a throttled container.
-pub(crate) struct Reported;
-
-impl Scalar for Reported {
-    type Value = Throttled;
-
-    fn expected() -> String {
-        "report; relax and evict are not supported yet".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Throttled> {
-        (text == "report").then_some(Throttled::Report)
-    }
-
-    fn schema() -> Schema {
-        json_schema!({ "type": "string", "enum": ["report"] })
     }
 }
 

@@ -412,11 +412,11 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
         ),
         (
             "machine: {throttled: relax}",
-            "test.yaml:1: machine.throttled: \"relax\": expected report; relax and evict are not supported yet",
+            "test.yaml:1: machine.throttled: \"relax\": needs machine.podFacts: without it pods are not known",
         ),
         (
-            "machine: {throttled: evict}",
-            "test.yaml:1: machine.throttled: \"evict\": expected report; relax and evict are not supported yet",
+            "machine: {throttled: kill, podFacts: /run/facts/pods.json}",
+            "test.yaml:1: machine.throttled: \"kill\": expected report, relax or evict",
         ),
         ("machine: {kubeletRoot: kubelet}", "test.yaml:1: machine.kubeletRoot: \"kubelet\": expected an absolute path"),
         (

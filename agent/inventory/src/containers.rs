@@ -1,6 +1,7 @@
 //! Figures of workloads and of the cgroups directly in them, which in a pod are its containers: how much they take, how
 //! fast that grows, how far it is to their memory.max, and whether memory.high throttles them. Opens files and allocates:
-//! for a thread of its own. Nothing is decided by these figures.
+//! for a thread of its own. Nothing is decided by these figures but what is done about those that are throttled
+//! ([`Reliefs`](crate::Reliefs)).
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -50,6 +51,11 @@ pub struct Container {
 }
 
 impl Container {
+    /// The workload that it is or is in.
+    pub const fn workload(&self) -> CgroupId {
+        self.workload
+    }
+
     /// Its path below the cgroup root.
     pub fn path(&self) -> &[u8] {
         &self.path
@@ -191,6 +197,12 @@ impl Containers {
         });
         foremost.truncate(most);
         foremost.into_iter().map(|(container, _)| container).collect()
+    }
+
+    /// Those that memory.high throttles.
+    pub fn throttled_ones(&self) -> impl Iterator<Item = (CgroupId, &Container)> {
+        let ones = self.known.iter().filter(|(_, container)| container.throttle.is_throttled());
+        ones.map(|(id, container)| (*id, container))
     }
 
     /// How many are throttled.

@@ -1,5 +1,6 @@
-//! What the process that decides sends another one: orders to remove, pods that it evicts, and conditions of the node.
-//! Messages of numbers alone; what pods are called and what they ask for is known to the process that receives them.
+//! What the process that decides sends another one: orders to remove, orders about pods that run, pods that it evicts, and
+//! conditions of the node. Messages of numbers alone; what pods are called and what they ask for is known to the process that
+//! receives them.
 //!
 //! Of evictions and conditions none may be lost, and either process may be killed at any time. So the one that decides names
 //! each again until a [`Receipt`] for it came that says that it is durable.
@@ -10,6 +11,7 @@ use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 use crate::removal::RemovalOrder;
+use crate::runtime_order::{RelaxOrder, StopOrder};
 use crate::storage::Limited;
 
 /// No message of the process that decides is longer, in bytes.
@@ -24,6 +26,10 @@ pub enum CoreMessage {
     Eviction(Eviction),
     /// What a condition of the node is.
     Condition(ConditionState),
+    /// Raise a container's memory.high.
+    Relax(RelaxOrder),
+    /// Stop a pod.
+    Stop(StopOrder),
 }
 
 impl CoreMessage {
@@ -158,6 +164,7 @@ pub enum ReceiptOf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime_order::ContainerNumber;
     use plimsoll_policy::kubelet::Reclaim;
     use proptest::prelude::*;
 
@@ -198,7 +205,13 @@ mod tests {
         };
         let conditions = Condition::ALL.map(condition).map(CoreMessage::Condition);
         let evictions = causes.map(eviction).map(CoreMessage::Eviction);
-        [CoreMessage::Remove(remove)].into_iter().chain(evictions).chain(conditions).collect()
+        let (until, container) = (MonotonicNs(u64::MAX), ContainerNumber::of(&[b'f'; 64]).expect("an id"));
+        let orders = [
+            CoreMessage::Remove(remove),
+            CoreMessage::Relax(RelaxOrder { container, high: Bytes(u64::MAX), until }),
+            CoreMessage::Stop(StopOrder { uid: Uid(u128::MAX), grace_seconds: u32::MAX, until }),
+        ];
+        orders.into_iter().chain(evictions).chain(conditions).collect()
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::core_message::{ConditionState, Receipt};
 use crate::pods::PodMessage;
 use crate::removal::RemovalResult;
+use crate::runtime_order::StopResult;
 
 /// No message is longer, in bytes.
 pub const MESSAGE: usize = 128;
@@ -27,6 +28,8 @@ pub enum Message {
     /// What a condition was before this process began, by the journal: with times of this boot's clock, of an earlier boot
     /// the earliest that there is.
     Condition(ConditionState),
+    /// What came of an order to stop a pod.
+    Stop(StopResult),
 }
 
 /// What the other process reads what it sends from.

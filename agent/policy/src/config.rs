@@ -99,6 +99,14 @@ impl Config {
     }
 }
 
+impl Config {
+    /// The seconds that a victim has for an orderly end where there is time for one: its own grace, and no more than the
+    /// longest that is given.
+    pub fn soft_grace_seconds(&self, own: Option<i64>) -> i64 {
+        own.map_or(self.max_pod_grace_seconds, |own| own.min(self.max_pod_grace_seconds))
+    }
+}
+
 impl Default for Config {
     /// The kubelet's default for memory, a hard threshold at 100 MiB, and bounds that suit most machines.
     fn default() -> Self {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_inventory::ContainerFigures;
 use plimsoll_units::Bytes;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -31,6 +32,9 @@ pub(crate) struct ContainerMetrics {
     rate: Family<Labels, Gauge>,
     distance: Family<Labels, Gauge>,
     forecast: Family<Labels, FloatGauge>,
+    raised: Counter,
+    not_raised: Counter,
+    evicted: Counter,
     rows: Arc<Mutex<Rows>>,
 }
 
@@ -51,7 +55,8 @@ impl Rows {
 impl ContainerMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { throttled, is_throttled, stall, working_set, rate, distance, forecast, rows: _ } = metrics.clone();
+        let Self { raised, not_raised, evicted, .. } = metrics.clone();
+        let Self { throttled, is_throttled, stall, working_set, rate, distance, forecast, .. } = metrics.clone();
         let help = "Containers that memory.high throttles, so that their tasks wait";
         registry.register("containers_throttled", help, throttled);
         registry.register("container_throttled", "1 for a container that memory.high throttles", is_throttled);
@@ -65,12 +70,31 @@ impl ContainerMetrics {
         registry.register_with_unit("container_limit_distance", help, Unit::Bytes, distance);
         let help = "When it reaches its own memory.max at that rate and is killed by the OOM killer";
         registry.register_with_unit("container_oom_forecast", help, Unit::Seconds, forecast);
+        let help = "How often memory.high of a throttled container was raised";
+        registry.register("throttled_relaxed", help, raised);
+        let help = "How often memory.high of a throttled container was ordered to be raised, and was not";
+        registry.register("throttled_not_relaxed", help, not_raised);
+        let help = "Pods that were evicted because memory.high throttled a container of theirs after it was raised";
+        registry.register("throttled_pods_evicted", help, evicted);
         metrics
     }
 
     pub(crate) fn record(&self, record: &ContainerRecord<'_>, names: &Names) {
         let mut rows = lock(&self.rows);
         match *record {
+            ContainerRecord::Raised { .. } => {
+                self.raised.inc();
+                return;
+            }
+            ContainerRecord::NotRaised { .. } => {
+                self.not_raised.inc();
+                return;
+            }
+            ContainerRecord::Victim { shadow, .. } => {
+                self.evicted.inc_by(u64::from(!shadow));
+                return;
+            }
+            ContainerRecord::Raising { .. } | ContainerRecord::InVain { .. } => return,
             ContainerRecord::Throttled { path, figures, .. } => {
                 rows.remove(path);
                 // The list that comes next has those that count most.
@@ -106,7 +130,7 @@ impl ContainerMetrics {
     }
 
     fn show(&self, rows: &Rows, names: &Names) {
-        let Self { throttled, is_throttled, stall, working_set, rate, distance, forecast, rows: _ } = self;
+        let Self { throttled, is_throttled, stall, working_set, rate, distance, forecast, .. } = self;
         throttled.set(rows.throttled.into());
         for family in [is_throttled, working_set, rate, distance] {
             family.clear();

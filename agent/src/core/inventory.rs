@@ -9,8 +9,10 @@ mod naming;
 mod notices;
 mod outgoing;
 mod pod_socket;
+mod relieving;
 mod removal;
 mod schedule;
+mod stops;
 mod switch;
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -121,6 +123,9 @@ impl Thread {
             self.follow_switch();
             if is_asked(Request::Remove) {
                 self.send_removal();
+            }
+            if is_asked(Request::Stop) {
+                self.send_stops();
             }
             self.take_inventory(asked, &mut schedule);
             self.learn(&mut schedule);
@@ -240,11 +245,14 @@ impl Thread {
     fn learn(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
         if schedule.pods.paused(begun).is_none()
-            && let Some(Others { disks, removed, sources, receipts, conditions }) =
+            && let Some(Others { disks, removed, stops, sources, receipts, conditions }) =
                 pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
         {
             if let Some(result) = removed {
                 self.outgoing.send(News::Removed(result));
+            }
+            for result in stops {
+                self.outgoing.send(News::Stop(result));
             }
             disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
             receipts.into_iter().for_each(|receipt| self.outgoing.send(News::Receipt(receipt)));

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use plimsoll_act::Worker;
-use plimsoll_config::{Configuration, SourceChoice, WatchedSlice};
-use plimsoll_inventory::{Patterns, PodRoot, Protected, SLOTS, SlicePlace};
+use plimsoll_config::{Configuration, SourceChoice, Throttled, WatchedSlice};
+use plimsoll_inventory::{Patterns, PodRoot, Protected, ReliefMode, SLOTS, SlicePlace};
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
@@ -48,13 +48,14 @@ use crate::child::{ChildArguments, ensure_child_of};
 use crate::inherit;
 use crate::kill_switch::KillSwitch;
 use crate::record::StartParts;
+use crate::services;
 use disk_reader::DiskReader;
 use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
 use past::{Past, enforcer, resumer};
 use thresholds::Machine;
 pub(crate) use watch::BRAKE_LEASE;
-use watch::{Arming, DiskVictims, Disks, Enforcement, Reporting, Sampler, Signals, Triggers, Walking, Watch};
+use watch::{Arming, DiskVictims, Disks, Enforcement, Reporting, Sampler, Signals, Stopping, Triggers, Walking, Watch};
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this.
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
@@ -148,7 +149,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let most = most_workloads(counts_tasks(&configuration));
     let places = most + OTHER_UPDATES;
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
-    let (machine, has_events) = (machine()?, names_cgroups(&*source));
+    let (machine, has_events, slow) = (machine()?, names_cgroups(&*source), slow_sample(source.kind(), &configuration));
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
     let config = inventory_config(&configuration, &root, protected, brakes_in_kernel, most)?;
     let (inventory, protections) = past::inventory(config, &configuration, &mut troubles)?;
@@ -162,11 +163,11 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
         kill_switch: configuration.machine.kill_switch.as_deref().map(KillSwitch::new),
-        following: inventory::Following::new(),
+        following: inventory::Following::new(relief_mode(&configuration)),
         pods: pods.transpose()?.map(inventory::PodSocket::new),
         storage: storage.transpose()?.map(inventory::PodSocket::new),
         taken_over,
-        turns: slow_sample(source.kind(), &configuration).is_some_and(|slow| slow <= OFTEN),
+        turns: slow.is_some_and(|slow| slow <= OFTEN),
         has_events,
     };
     inventory.first();
@@ -183,7 +184,6 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         None => (Some(writer), None),
     };
     let resumer = if acting && brakes_in_kernel { resumer()? } else { None };
-    let slow = slow_sample(source.kind(), &configuration);
     let kernel_brake = KernelBrake::new(configuration.machine.brake.deadline, resumer);
     let parts = watch::Parts {
         heart,
@@ -196,6 +196,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         walking: Walking::new(has_events),
         disks: Disks::new(configuration.disk_policy()),
         disk_victims: disk_victims(arguments, &configuration, most)?,
+        stopping: stopping(arguments, &configuration),
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
     // Before it waits for what others write. Where it cannot be had, the core does without.
@@ -235,6 +236,20 @@ fn disk_victims(
         Ok(DiskVictims::new(configuration.disk_policy(), most, reader))
     };
     arguments.storage.map(start).transpose()
+}
+
+/// What asks pods to end that have time for it: the runtime, where `services` may ask one.
+fn stopping(arguments: &Arguments, configuration: &Configuration) -> Stopping {
+    Stopping::new(arguments.pods.is_some() && services::asks_runtime(configuration))
+}
+
+/// What is done at most about containers that memory.high throttles.
+fn relief_mode(configuration: &Configuration) -> ReliefMode {
+    match configuration.machine.throttled {
+        Throttled::Report => ReliefMode::Report,
+        Throttled::Relax => ReliefMode::Relax,
+        Throttled::Evict => ReliefMode::Evict,
+    }
 }
 
 fn start_inventory(inventory: inventory::Thread, startup_report: StartupReport) -> anyhow::Result<JoinHandle<()>> {

@@ -11,6 +11,7 @@
 //! - [`deciding`]: the engine, and one sample from its readings to the next arming.
 //! - [`disks`]: what follows from what is left on disks: the condition, and orders to remove what is unused.
 //! - [`disk_victims`]: pods that are evicted for disks, and for limits of local storage.
+//! - [`throttled`]: pods that are evicted because memory.high throttles them.
 //! - [`scopes`]: what is kept of the node and of each slice.
 //! - [`resting`]: samples without workloads, while nothing moves.
 //! - [`arming`]: the thresholds at which the kernel submits the next event.
@@ -18,6 +19,7 @@
 //! - [`walking`]: workloads that are not known yet, found before others would be evicted for what they took.
 //! - [`folding`]: the kernel's own counters, made exact near a threshold.
 //! - [`enforcement`], [`freezing`], [`reclaiming`]: what is done to cgroups, and the results that come back.
+//! - [`stopping`]: pods that the container runtime is ordered to stop.
 //! - [`reporting`]: the records, and which plan is reported.
 //! - [`switching`]: the kill switch.
 //! - [`keeping`]: what the next core goes on with.
@@ -37,9 +39,11 @@ mod resting;
 mod sampling;
 mod schedule;
 mod scopes;
+mod stopping;
 mod switching;
 #[cfg(test)]
 mod testing;
+mod throttled;
 mod triggers;
 mod walking;
 
@@ -71,6 +75,8 @@ use resting::Resting;
 pub(super) use sampling::Sampler;
 use schedule::Schedule;
 use scopes::Scopes;
+pub(super) use stopping::Stopping;
+use throttled::ThrottledVictims;
 use triggers::{Ready, Trigger};
 pub(super) use triggers::{Signals, Triggers};
 pub(super) use walking::Walking;
@@ -151,6 +157,8 @@ pub(super) struct Watch {
     disks: Disks,
     /// Absent where no pod is known, or none may be evicted for what it takes of disks.
     disk_victims: Option<DiskVictims>,
+    stopping: Stopping,
+    throttled: ThrottledVictims,
     schedule: Schedule,
     engine: Engine,
     scopes: Scopes,
@@ -174,13 +182,14 @@ pub(super) struct Parts {
     pub(super) walking: Walking,
     pub(super) disks: Disks,
     pub(super) disk_victims: Option<DiskVictims>,
+    pub(super) stopping: Stopping,
 }
 
 impl Watch {
     /// `slow`: how often to sample without an event; absent where only the source's own period counts.
     pub(super) fn new(parts: Parts, policy: Policy, slow: Option<Duration>) -> Self {
-        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, walking, disks, disk_victims } =
-            parts;
+        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, walking, .. } = parts;
+        let Parts { disks, disk_victims, stopping, .. } = parts;
         let slots = workloads.table.slots();
         Self {
             heart,
@@ -192,6 +201,8 @@ impl Watch {
             reporting,
             disks,
             disk_victims,
+            stopping,
+            throttled: ThrottledVictims::new(&policy),
             schedule: Schedule::new(slow, monotonic()),
             scopes: Scopes::new(&policy),
             figures: Figures::new(),
@@ -232,6 +243,7 @@ impl Watch {
             };
             let awake = monotonic();
             self.workloads.handle.turn();
+            self.workloads.handle.set_acts(self.enforcement.acts());
             self.show_alive(awake);
             let end = super::fault_injection::without_allocation(|| {
                 let end = self.turn(&events[..count], awake);
@@ -264,7 +276,7 @@ impl Watch {
         let now = monotonic();
         let overdue = self.workloads.table.next_overdue().map(|(at, ..)| at);
         let beat = Some(now.after(heartbeat::PERIOD));
-        let others = [self.enforcement.due(now), self.scopes.next_due(now), beat];
+        let others = [self.enforcement.due(now), self.scopes.next_due(now), self.stopping.due(), beat];
         let due = [self.schedule.due(), overdue].into_iter().chain(others).flatten().min();
         due.and_then(|due| due.since(now).try_into().ok())
     }
@@ -366,11 +378,15 @@ impl Watch {
                     | News::Removed(_)
                     | News::Receipt(_)
                     | News::Condition(_)
+                    | News::Stop(_)
+                    | News::Throttled(..)
                     | News::Table(Update::Storage(..))
             );
             match update {
                 News::Disk(reading) => self.disks.learn(reading, monotonic()),
                 News::Removed(result) => self.disks.removed(result, monotonic(), &mut self.reporting),
+                News::Stop(result) => self.stopped_by_runtime(result),
+                News::Throttled(cgroup, lasted) => self.evict_throttled(cgroup, lasted, monotonic()),
                 News::Table(Update::Mark(index, mark)) => self.enforcement.kernel_brake.mark(index, mark),
                 News::Machine(machine) => {
                     self.arming.set_machine(machine);

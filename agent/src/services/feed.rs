@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use plimsoll_inventory::{
     CORE_MESSAGE, CoreMessage, DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, RemovalResult, Source,
-    StorageLimit,
+    StopResult, StorageLimit,
 };
 use plimsoll_policy::Uid;
 use plimsoll_units::counted;
@@ -67,6 +67,8 @@ pub(super) struct Feed {
     disks: [Option<(DiskReading, bool)>; DiskRole::ALL.len()],
     /// What came of its last order, if it has to be sent.
     removed: Option<RemovalResult>,
+    /// What came of its orders to stop pods, and has to be sent: no more than it has given.
+    stops: VecDeque<StopResult>,
     /// Whether each source works, and whether that has to be sent; nothing of one that is not read.
     sources: [Option<(bool, bool)>; Source::ALL.len()],
 }
@@ -78,6 +80,7 @@ impl Feed {
         self.sent_limits.clear();
         self.has_begun = false;
         self.removed = None;
+        self.stops.clear();
         self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.sources.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.plan();
@@ -103,6 +106,11 @@ impl Feed {
         self.removed = Some(removed);
     }
 
+    /// This came of an order to stop a pod of the newest core.
+    pub(super) fn report_stop(&mut self, stopped: StopResult) {
+        self.stops.push_back(stopped);
+    }
+
     /// This is all that is known now.
     pub(super) fn learn(&mut self, known: Known) {
         self.known = Some(known.pods);
@@ -119,7 +127,7 @@ impl Feed {
     }
 
     fn plan(&mut self) {
-        let Self { known, sent, limits, sent_limits, has_begun, next, disks: _, removed: _, sources: _ } = self;
+        let Self { known, sent, limits, sent_limits, has_begun, next, .. } = self;
         next.clear();
         // What was never read is not sent as nothing.
         let Some(known) = known else { return };
@@ -142,6 +150,12 @@ impl Feed {
     /// Where the core has ended.
     pub(super) async fn send_next(&mut self, core: Option<&Core>) -> std::io::Result<()> {
         let Some(core) = core else { return std::future::pending().await };
+        // Before all else: a pod's grace runs.
+        if let Some(stopped) = self.stops.front() {
+            core.send(Message::Stop(*stopped)).await?;
+            self.stops.pop_front();
+            return Ok(());
+        }
         // Before the readings: the core waits for one that is newer.
         if let Some(removed) = self.removed {
             core.send(Message::Removed(removed)).await?;

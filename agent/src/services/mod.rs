@@ -1,7 +1,8 @@
 //! `services`: reads what Kubernetes writes about this node's pods, and what is left on its disks, and asks the container
 //! runtime what pods are called. It sends the core what it decides by, numbers alone, and the reporter the names. It may be
-//! slow, hang or die: both go on with what they were sent last, and the core without figures of disks. What is dead or
-//! unused it has the container runtime remove, by order of the core alone.
+//! slow, hang or die: both go on with what they were sent last, and the core without figures of disks. By order of the core
+//! alone it has the container runtime remove what is dead or unused, stop pods that are evicted with a grace, and raise
+//! memory.high of containers that it throttles.
 
 mod disks;
 mod feed;
@@ -10,6 +11,7 @@ mod names;
 mod outbox;
 mod pod_file;
 mod removal;
+mod running;
 mod runtime;
 
 use std::sync::Arc;
@@ -37,6 +39,7 @@ use names::NameFeed;
 use outbox::Outbox;
 pub(crate) use pod_file::{PodFile, facts_of, names_of};
 use removal::Removal;
+use running::{Running, RunningOrder};
 pub(crate) use runtime::runtime_sockets;
 
 /// How often it looks whether a file has changed.
@@ -140,6 +143,11 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     Ok(0)
 }
 
+/// Whether there is a container runtime that it may ask.
+pub(crate) fn asks_runtime(configuration: &Configuration) -> bool {
+    runtime_sockets(configuration).is_ok_and(|sockets| !sockets.is_empty())
+}
+
 /// What is read on this machine, as far as it is configured.
 struct Reads {
     file: Option<PodFile>,
@@ -166,11 +174,12 @@ async fn serve(
     });
     let (answered, mut answered_by_runtime) = mpsc::channel(1);
     let (dial, answers) = runtime::dial(Arc::clone(&socket), &sockets);
-    let mut removal = Removal::default();
+    let (mut removal, mut running) = (Removal::default(), Running::default());
     if !sockets.is_empty() {
         if disks.is_some() {
             removal = Removal::start(configuration, sockets.clone(), dial.clone());
         }
+        running = Running::start(sockets.clone(), dial.clone());
         tokio::spawn(runtime::watch(sockets, dial, disks.is_some(), answered));
     }
     let mut images = removal.noted();
@@ -255,6 +264,8 @@ async fn serve(
             () = names.send_next() => {}
             received = next_message(core.as_ref()) => match received {
                 Ok(CoreMessage::Remove(order)) => removal.order(order),
+                Ok(CoreMessage::Relax(order)) => running.order(RunningOrder::Relax(order)),
+                Ok(CoreMessage::Stop(order)) => running.order(RunningOrder::Stop(order)),
                 Ok(CoreMessage::Eviction(eviction)) => outbox.receive(&eviction, names.of(eviction.uid)),
                 Ok(CoreMessage::Condition(state)) => outbox.conclude(state),
                 Err(_) => {
@@ -264,6 +275,7 @@ async fn serve(
                 }
             },
             removed = removal.next() => feed.report(removed),
+            stopped = running.next() => feed.report_stop(stopped),
             sent = send_next(&mut feed, &mut outbox, core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
                 if let Err(error) = sent {

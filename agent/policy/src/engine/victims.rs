@@ -164,10 +164,9 @@ fn is_lesser(ranked: &Ranked) -> bool {
 
 /// `left`: what an earlier victim of the owner has left of its grace, where this one may be what that has become.
 fn grace_seconds(config: &Config, kind: ThresholdKind, victim: &Workload<'_>, left: Option<Duration>) -> i64 {
-    let most = config.max_pod_grace_seconds;
     let left = left.map_or(i64::MAX, |left| i64::try_from(left.as_secs()).unwrap_or(i64::MAX));
     match kind {
-        ThresholdKind::Soft => victim.facts.grace_seconds.map_or(most, |own| own.min(most)).min(left),
+        ThresholdKind::Soft => config.soft_grace_seconds(victim.facts.grace_seconds).min(left),
         ThresholdKind::Hard => AT_ONCE_SECONDS,
     }
 }

@@ -1,10 +1,12 @@
-//! Figures of containers, and of workloads that are no pods.
+//! Figures of containers, and of workloads that are no pods, and what is done about those that are throttled.
+
+use core::time::Duration;
 
 use plimsoll_inventory::{ContainerFigures, Ended};
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
-/// Sent by the inventory thread. From `Begin` to `End` come the figures of those that are reported: all others have none.
+/// Sent by the inventory thread, but for [`Self::Victim`]. From `Begin` to `End` come the figures of those that are reported: all others have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerRecord<'a> {
     /// memory.high throttles it from now on.
@@ -28,6 +30,59 @@ pub enum ContainerRecord<'a> {
         ended: Ended,
         /// The cgroup was removed, or is watched no more.
         is_gone: bool,
+    },
+    /// Its memory.high is ordered to be raised.
+    Raising {
+        /// Its cgroup.
+        path: &'a [u8],
+        /// From this
+        from: Bytes,
+        /// to this.
+        to: Bytes,
+        /// It is not ordered, because this agent does not act.
+        shadow: bool,
+        /// When.
+        at: MonotonicNs,
+    },
+    /// Its memory.high was raised, by the kernel's word.
+    Raised {
+        /// Its cgroup.
+        path: &'a [u8],
+        /// To this.
+        high: Bytes,
+        /// So long after it was ordered.
+        took: Duration,
+        /// When that was seen.
+        at: MonotonicNs,
+    },
+    /// Its memory.high was ordered to be raised, and is not.
+    NotRaised {
+        /// Its cgroup.
+        path: &'a [u8],
+        /// When that was seen.
+        at: MonotonicNs,
+    },
+    /// It is throttled although its memory.high is as high as it may be.
+    InVain {
+        /// Its cgroup.
+        path: &'a [u8],
+        /// For so long without a break.
+        lasted: Duration,
+        /// When that was seen.
+        at: MonotonicNs,
+    },
+    /// Its pod is evicted for that.
+    Victim {
+        /// The number by which its kill is reported.
+        plan: u64,
+        /// The pod's cgroup.
+        path: &'a [u8],
+        /// How long one of its containers is throttled.
+        lasted: Duration,
+        /// It is only reported, because this agent does not act.
+        shadow: bool,
+        /// When.
+        at: MonotonicNs,
     },
     /// Figures follow.
     Begin {

@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use plimsoll_inventory::{Change, Containers, FoundContainer, Inventory, Sink as _};
+use plimsoll_inventory::{Change, Containers, FoundContainer, Inventory, ReliefMode, Reliefs, Sink as _};
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::clock::monotonic;
+use plimsoll_node::meminfo::page_bytes;
 use plimsoll_units::{CgroupId, MonotonicNs};
 
 use super::notices::Notices;
@@ -38,7 +39,8 @@ const LINES_WITHIN: Duration = Duration::from_secs(10);
 /// What it keeps.
 #[derive(Debug)]
 pub(in crate::core) struct Following {
-    containers: Containers,
+    pub(super) containers: Containers,
+    pub(super) reliefs: Reliefs,
     notices: Notices,
     /// Workloads that are looked at, and since when.
     open: HashMap<CgroupId, MonotonicNs>,
@@ -62,9 +64,11 @@ struct Named {
 }
 
 impl Following {
-    pub(in crate::core) fn new() -> Self {
+    /// `mode`: what is done at most about those that are throttled.
+    pub(in crate::core) fn new(mode: ReliefMode) -> Self {
         Self {
             containers: Containers::default(),
+            reliefs: Reliefs::new(mode, page_bytes()),
             notices: Notices::new(),
             open: HashMap::new(),
             looks: Vec::new(),
@@ -216,7 +220,8 @@ impl Thread {
             following.open.entry(id).or_insert(begun);
             schedule.looks.bring_forward(begun);
         }
-        if schedule.looks.is_overdue(begun) {
+        let is_looked_at = schedule.looks.is_overdue(begun);
+        if is_looked_at {
             let pace = following.look(inventory, outgoing, begun);
             let ended = monotonic();
             let counted_from = if following.open.len() <= FEW { ended } else { begun };
@@ -238,6 +243,9 @@ impl Thread {
                 false => Duration::ZERO,
             };
             schedule.figures.done(begun, monotonic(), pace);
+        }
+        if is_looked_at {
+            self.relieve(begun);
         }
     }
 

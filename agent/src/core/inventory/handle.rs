@@ -4,11 +4,13 @@
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use plimsoll_inventory::{RemovalOrder, RemovalWords};
+use plimsoll_inventory::{RemovalOrder, RemovalWords, StopOrder};
 use plimsoll_units::CgroupId;
 use rustix::io::Errno;
+
+use super::stops::Stops;
 
 /// What the watching thread asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(in crate::core) enum Request {
     Walk = 1024,
     /// Send the order to remove what is dead or unused.
     Remove = 2048,
+    /// Send the orders to stop pods.
+    Stop = 4096,
 }
 
 /// Ids on their way: no more than it has places for.
@@ -73,6 +77,9 @@ struct Shared {
     sample_cost: AtomicU64,
     /// How many samples were delayed because they cost much.
     delayed_samples: AtomicU32,
+    /// This agent acts.
+    acts: AtomicBool,
+    stops: Stops<16>,
     crossing: Ids<16>,
     events: Ids<128>,
     /// The order to send. One follows another only once that has ended, but for the one that stops it, which differs in a
@@ -93,6 +100,8 @@ impl InventoryHandle {
             headroom: AtomicU32::default(),
             sample_cost: AtomicU64::default(),
             delayed_samples: AtomicU32::default(),
+            acts: AtomicBool::default(),
+            stops: Stops::new(),
             crossing: Ids::new(),
             events: Ids::new(),
             removal: Default::default(),
@@ -136,6 +145,36 @@ impl InventoryHandle {
     #[cfg(test)]
     pub(in crate::core) fn take_removal(&self) -> Option<RemovalOrder> {
         (self.take(Request::Remove as u32) != 0).then(|| self.removal()).flatten()
+    }
+
+    /// Asks for an order to stop a pod to be sent. False: as many are on their way as there are places for.
+    pub(in crate::core) fn order_stop(&self, order: &StopOrder) -> bool {
+        let has_room = self.0.stops.put(order);
+        if has_room {
+            self.request(Request::Stop);
+        }
+        has_room
+    }
+
+    /// The orders to stop pods that are to be sent.
+    pub(super) fn stops(&self) -> impl Iterator<Item = StopOrder> {
+        self.0.stops.take()
+    }
+
+    /// The same where they were asked for.
+    #[cfg(test)]
+    pub(in crate::core) fn take_stops(&self) -> Vec<StopOrder> {
+        self.take(Request::Stop as u32);
+        self.stops().collect()
+    }
+
+    /// Whether this agent acts from now on.
+    pub(in crate::core) fn set_acts(&self, acts: bool) {
+        self.0.acts.store(acts, Ordering::Relaxed);
+    }
+
+    pub(super) fn acts(&self) -> bool {
+        self.0.acts.load(Ordering::Relaxed)
     }
 
     /// The watching thread woke.

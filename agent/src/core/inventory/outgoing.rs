@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_inventory::{ConditionState, DiskReading, Receipt, RemovalResult, Sink, Update};
+use plimsoll_inventory::{ConditionState, DiskReading, Receipt, RemovalResult, Sink, StopResult, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::Uid;
 use plimsoll_state::queue::Producer;
@@ -37,6 +37,10 @@ pub(in crate::core) enum News {
     Receipt(Receipt),
     /// What a condition was before this process began, as another process says.
     Condition(ConditionState),
+    /// What came of an order to stop a pod, as another process says.
+    Stop(StopResult),
+    /// A container of this workload is throttled for so long, although its memory.high was raised.
+    Throttled(CgroupId, Duration),
     /// The kill switch is thrown, or taken back.
     KillSwitch(bool),
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use plimsoll_inventory::{
     CORE_MESSAGE, ConditionState, CoreMessage, DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, Receipt,
-    RemovalResult, Sink, Source, StorageMessage,
+    RemovalResult, Sink, Source, StopResult, StorageMessage,
 };
 use plimsoll_node::clock::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,6 +25,8 @@ pub(super) struct Others {
     pub(super) disks: [Option<DiskReading>; DiskRole::ALL.len()],
     /// The newest result of an order.
     pub(super) removed: Option<RemovalResult>,
+    /// Results of orders to stop pods, in their order.
+    pub(super) stops: Vec<StopResult>,
     /// Whether each source works, where that was sent.
     pub(super) sources: [Option<bool>; Source::ALL.len()],
     /// What was received of evictions and conditions.
@@ -117,6 +119,7 @@ impl PodSocket {
             Some(Message::Pod(message)) => received.messages.push(message),
             Some(Message::Disk(reading)) => received.others.disks[reading.role as usize] = Some(reading),
             Some(Message::Removed(result)) => received.others.removed = Some(result),
+            Some(Message::Stop(result)) => received.others.stops.push(result),
             Some(Message::Source(source, works)) => received.others.sources[source as usize] = Some(works),
             Some(Message::Receipt(receipt)) => received.others.receipts.push(receipt),
             Some(Message::Condition(state)) => received.others.conditions.push(state),

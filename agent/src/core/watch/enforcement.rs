@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use plimsoll_act::{
-    Begun, BrakeEvent, Brakes, Done, Job, Journal as _, KillEvent, KillRefused, Kills, LATE, Reclaimed, Worker, Workers,
+    Begun, BrakeEvent, Brakes, Done, Journal as _, KillEvent, KillRefused, Kills, LATE, Reclaimed, Worker, Workers,
 };
 use plimsoll_inventory::Termination;
 use plimsoll_node::Fault;
@@ -204,6 +204,7 @@ impl Watch {
         if self.enforcement.enforcer.is_none() {
             return;
         }
+        self.follow_stopping(now);
         while let Some((at, key, plan)) = self.workloads.table.next_overdue()
             && at <= now
         {
@@ -375,8 +376,7 @@ impl Watch {
     pub(super) fn terminate(&mut self, key: Key, usage: Option<Bytes>, grace: Duration, now: MonotonicNs) -> bool {
         let Some(workload) = self.workloads.table.get(key) else { return false };
         let handle = Arc::clone(&workload.facts.handle);
-        let Some(enforcer) = &mut self.enforcement.enforcer else { return false };
-        if enforcer.workers.kill.submit(Job::Terminate(Arc::clone(&handle))).is_err() {
+        if self.enforcement.enforcer.is_none() || !self.ask_to_end(key, grace, now) {
             return false;
         }
         let asked = Termination::Asked(now.after(grace), self.engine.number);

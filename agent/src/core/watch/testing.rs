@@ -6,8 +6,8 @@ use super::super::kernel_brake::KernelBrake;
 use super::super::thresholds::Machine;
 use super::triggers::{Ready, Trigger};
 use super::{
-    Arming, Disks, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Triggers, Walking, Watch,
-    Workloads,
+    Arming, Disks, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Stopping, Triggers, Walking,
+    Watch, Workloads,
 };
 use crate::record::{Braked, EnforcementRecord, Record};
 use core::time::Duration;
@@ -114,6 +114,7 @@ impl Scene {
             walking: Walking::new(true),
             disks: Disks::new(Policy::default()),
             disk_victims: None,
+            stopping: Stopping::default(),
         };
         let mut scene = Self {
             watch: Watch::new(parts, policy, None),

@@ -124,6 +124,9 @@ pub(crate) struct Arguments {
     /// Live on after SIGTERM, and make this file then.
     #[arg(long)]
     outlive: Option<PathBuf>,
+    /// End once that file is made, as a program does that ends in order.
+    #[arg(long, requires = "outlive")]
+    ends: bool,
     /// Let the first thread end before anything is taken, as `pthread_exit` in `main` does: others do all of it.
     #[arg(long)]
     pthread_exit: bool,
@@ -207,7 +210,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         join(cgroup)?;
     }
     if let Some(file) = arguments.outlive.clone() {
-        outlive(file)?;
+        outlive(file, arguments.ends)?;
     }
     if let Some(pipe) = &arguments.begin {
         File::open(pipe).with_context(|| format!("cannot open {}", pipe.display()))?;
@@ -231,14 +234,17 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     take(arguments)
 }
 
-/// Makes this file when SIGTERM comes, which ends nothing any more.
-fn outlive(file: PathBuf) -> Result<()> {
+/// Makes this file when SIGTERM comes, which ends nothing any more by itself.
+fn outlive(file: PathBuf, ends: bool) -> Result<()> {
     let (mut read, write) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, write).context("cannot handle SIGTERM")?;
     thread::spawn(move || {
         let made = read.read_exact(&mut [0]).and_then(|()| File::create(&file).map(drop));
         if let Err(error) = made {
             eprintln!("cannot make {}: {error}", file.display());
+        }
+        if ends {
+            std::process::exit(0);
         }
         // What writes to it next must find it open.
         thread::park();

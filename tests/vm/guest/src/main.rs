@@ -35,6 +35,7 @@ mod map;
 mod measure;
 mod node;
 mod node_disk_tests;
+mod node_runtime_tests;
 mod node_signal_tests;
 mod node_surroundings_tests;
 mod node_tests;

@@ -30,7 +30,7 @@ const USUAL: (i32, i64) = (0, 30);
 const STARTED_AGAIN: Duration = Duration::from_secs(90);
 
 /// Starts the unit with more arguments.
-fn with_arguments(words: &str, properties: &str) -> Result<()> {
+pub(crate) fn with_arguments(words: &str, properties: &str) -> Result<()> {
     drop_in(&format!(
         "{properties}ExecStart=\nExecStart={PROGRAM} run --config {CONFIGURATION} --state-directory %t/plimsoll {words}"
     ))

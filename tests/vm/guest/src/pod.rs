@@ -83,6 +83,8 @@ pub(crate) struct Pod {
     pub(crate) uid: String,
     pub(crate) class: Class,
     driver: Driver,
+    /// memory.high of its containers, as Memory QoS sets it.
+    high: Option<u64>,
     /// The id of its sandbox.
     pub(crate) sandbox: String,
     config: api::PodSandboxConfig,
@@ -116,10 +118,15 @@ impl Pod {
             }),
         };
         let (name, uid) = (name.to_owned(), uid.to_owned());
-        let mut pod = Self { name, uid, class, driver, sandbox: String::new(), config };
+        let mut pod = Self { name, uid, class, driver, high: None, sandbox: String::new(), config };
         pod.make_cgroup()?;
         pod.sandbox = client.run_sandbox(pod.config.clone())?;
         Ok(pod)
+    }
+
+    /// The same whose containers have this memory.high, in bytes.
+    pub(crate) fn throttled_at(self, high: u64) -> Self {
+        Self { high: Some(high), ..self }
     }
 
     /// Makes and starts a container that runs this program with these arguments, and gives its id.
@@ -167,7 +174,10 @@ impl Pod {
                     memory_limit_in_bytes: limit,
                     memory_swap_limit_in_bytes: limit,
                     oom_score_adj: self.class.oom_score_adj()?,
-                    unified: HashMap::from([("memory.oom.group".to_owned(), "1".to_owned())]),
+                    unified: [("memory.oom.group", Some(1)), ("memory.high", self.high)]
+                        .into_iter()
+                        .filter_map(|(file, value)| Some((file.to_owned(), value?.to_string())))
+                        .collect(),
                 }),
                 security_context: Some(api::LinuxContainerSecurityContext { namespace_options: Some(namespaces()) }),
             }),
@@ -184,12 +194,21 @@ impl Pod {
 
     /// The same with a process that grows in another way, or by less.
     pub(crate) fn start_held(&self, client: &Client, container: &str, hog: &[&str]) -> Result<String> {
+        self.start_held_until(client, container, hog, &[])
+    }
+
+    /// The same with a process that ends when it was sent SIGTERM, once it has made the file.
+    pub(crate) fn start_orderly(&self, client: &Client, container: &str, hog: &[&str]) -> Result<String> {
+        self.start_held_until(client, container, hog, &["--ends"])
+    }
+
+    fn start_held_until(&self, client: &Client, container: &str, hog: &[&str], more: &[&str]) -> Result<String> {
         fs::create_dir_all(self.volume())?;
         let pipe = self.volume().join(PIPE);
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).context("cannot make a named pipe")?;
         let (begin, outlive) = (format!("{VOLUME}/{PIPE}"), format!("{VOLUME}/{SIGTERM_SENT}"));
         let rest = ["--hold", "300", "--begin", &begin, "--outlive", &outlive];
-        self.start(client, container, &[&["hog"], hog, &rest].concat())
+        self.start(client, container, &[&["hog"], hog, &rest, more].concat())
     }
 
     /// Lets its process grow, which waits for that.

@@ -7,9 +7,10 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, hog_tests, hostile_bpf_tests, hostile_inside_tests, hostile_owner_tests, hostile_tests,
-    kill_switch_tests, machine, node_disk_tests, node_signal_tests, node_surroundings_tests, node_tests, pods_tests,
-    process_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory,
-    sense_tests, soak, surroundings_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
+    kill_switch_tests, machine, node_disk_tests, node_runtime_tests, node_signal_tests, node_surroundings_tests,
+    node_tests, pods_tests, process_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death,
+    scenarios_of_memory, sense_tests, soak, surroundings_tests, systemd, systemd_tests, throttled_tests,
+    watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -256,6 +257,9 @@ const TESTS: &[Test] = &[
         node_signal_tests::soft_victims_have_the_lesser_grace,
         300,
     ),
+    on(Machine::Node, "node-soft-victims-end-in-order", node_runtime_tests::soft_victims_end_in_order, 300),
+    on(Machine::Node, "node-throttled-is-relaxed", node_runtime_tests::throttled_is_relaxed, 300),
+    on(Machine::Node, "node-throttled-is-evicted", node_runtime_tests::throttled_is_evicted, 300),
     on(Machine::Node, "node-static-pod-survives", node_signal_tests::static_and_critical_pods_survive, 300),
     on(Machine::Node, "node-fork-bomb", node_signal_tests::fork_bomb, 300),
     on(Machine::Node, "node-allocatable", node_signal_tests::allocatable_memory, 300),

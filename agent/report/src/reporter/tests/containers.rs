@@ -71,6 +71,52 @@ fn a_throttled_container_is_named_with_its_stall_until_it_is_throttled_no_more()
 }
 
 #[test]
+fn what_is_done_about_a_throttled_container_is_reported_and_counted() {
+    let mut reporter = reporter("", None);
+    let (path, at) = (&b"a.scope"[..], MonotonicNs(9));
+    let (from, to, lasted) = (Bytes::mib(8), Bytes::mib(60), Duration::from_secs(13));
+    let raising = |shadow| ContainerRecord::Raising { path, from, to, shadow, at };
+    let victim = |shadow| ContainerRecord::Victim { plan: 3, path, lasted, shadow, at };
+    let expected = [
+        (raising(true), "raising", "memory.high of a.scope would be raised from 8.0 MiB to 60.0 MiB"),
+        (raising(false), "raising", "memory.high of a.scope is raised from 8.0 MiB to 60.0 MiB"),
+        (
+            ContainerRecord::Raised { path, high: to, took: Duration::from_secs(1), at },
+            "raised",
+            "memory.high of a.scope is 60.0 MiB, 1s after that was ordered",
+        ),
+        (
+            ContainerRecord::NotRaised { path, at },
+            "not-raised",
+            "memory.high of a.scope was not raised in time: services or the container runtime did not carry the order out",
+        ),
+        (
+            ContainerRecord::InVain { path, lasted, at },
+            "in-vain",
+            "a.scope is throttled for 13s, although its memory.high was raised",
+        ),
+        (
+            victim(true),
+            "evict",
+            "a.scope would be evicted: memory.high throttles one of its containers for 13s, although that was raised",
+        ),
+        (
+            victim(false),
+            "evict",
+            "a.scope is evicted: memory.high throttles one of its containers for 13s, although that was raised",
+        ),
+    ];
+    for (record, what, text) in expected {
+        let found = lines(&mut reporter, &[record.into()]);
+        assert_eq!((text_of(&found[0]), &found[0]["throttled"]), (text, &what.into()));
+    }
+    let metrics = reporter.answers().metrics();
+    for name in ["throttled_relaxed", "throttled_not_relaxed", "throttled_pods_evicted"] {
+        assert!(metrics.contains(&format!("\nplimsoll_{name}_total 1\n")), "{name}: {metrics}");
+    }
+}
+
+#[test]
 fn no_series_outlives_its_container_or_its_core() {
     let mut reporter = reporter("", None);
     let figures = |forecast| ContainerFigures { forecast, ..ContainerFigures::default() };
