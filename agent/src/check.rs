@@ -95,7 +95,11 @@ fn rows(facts: &Facts) -> Vec<Row> {
         None => "cannot be read".to_owned(),
         Some((Bytes::ZERO, _)) => "none".to_owned(),
         Some((total, free)) => {
-            format!("{} MiB, {} MiB of it free; not part of what is available", mib(total), mib(free))
+            let zswap = facts.zswap.filter(|(_, uncompressed)| *uncompressed > Bytes::ZERO);
+            let zswap = zswap.map_or_else(String::new, |(takes, uncompressed)| {
+                format!("; {} MiB are compressed to {} MiB of memory", mib(uncompressed), mib(takes))
+            });
+            format!("{} MiB, {} MiB of it free{zswap}; not part of what is available", mib(total), mib(free))
         }
     };
     rows.push(row("swap", facts.swap.is_some(), swap, "what is swapped out is not counted: give it /proc/meminfo"));

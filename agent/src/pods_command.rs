@@ -11,7 +11,7 @@ use anyhow::bail;
 use plimsoll_config::Configuration;
 use plimsoll_inventory::Containers;
 use plimsoll_node::os::CgroupMode;
-use plimsoll_policy::{Verdict, Workload};
+use plimsoll_policy::{Uid, Verdict, Workload};
 use plimsoll_replay::trace::Workload as Sampled;
 use plimsoll_replay::{printable, workloads_of};
 use plimsoll_units::{Bytes, counted};
@@ -21,7 +21,8 @@ use serde_json::json;
 use crate::explain::{all_needed, uid_of, words};
 use crate::observe::Observer;
 use crate::options::Options;
-use growth::{ContainerRow, Growth};
+use crate::scanner::{LocalStorage, local_storage};
+use growth::{ContainerRow, Growth, Swap};
 use table::table;
 
 const NOTES: &str = "\
@@ -29,7 +30,8 @@ RANK 1 would be evicted first if memory were short now, by the configured evicti
 growth. A pod without a rank would not be evicted, for the reason in VERDICT. USAGE is the working set, as the kubelet \
 computes it. RATE is how fast the pod grew within a second, without page cache; FORECAST is when the OOM killer would end it \
 or one of its containers at this rate, at its own memory.max, DISTANCE bytes from now; THROTTLED is the part of that second \
-for which tasks waited because of memory.high. - is not known, or none.
+for which tasks waited because of memory.high; DISK is what its volumes and logs take of disks, without writable \
+layers. - is not known, or none.
 
 A pod's request, priority and name come from a list: `machine.podFacts`, or --pods, as `kubectl get pods -A -o json \
 --field-selector spec.nodeName=NODE` prints it. A pod that the list does not name is shown by its UID, and is never evicted.
@@ -55,7 +57,7 @@ pub(crate) struct Arguments {
 enum Output {
     /// A line a pod.
     Table,
-    /// The same with the distance to memory.max, what is in swap, the UID and the cgroup.
+    /// The same with the distance to memory.max, what is in swap, may be and is compressed there, the UID and the cgroup.
     Wide,
     /// One object with each container, amounts in bytes.
     Json,
@@ -76,8 +78,10 @@ struct Row {
     request_bytes: Option<Bytes>,
     /// Its working set.
     usage_bytes: Option<Bytes>,
-    /// What of its memory is in swap.
-    swapped_bytes: Option<Bytes>,
+    #[serde(flatten)]
+    swap: Swap,
+    /// What its volumes and logs take of disks.
+    disk_bytes: Option<Bytes>,
     #[serde(flatten)]
     growth: Growth,
     containers: Vec<ContainerRow>,
@@ -87,6 +91,8 @@ struct Row {
 
 /// Rates are those of so long.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// What pods take of disks is measured for so long at most.
+const DISK_TIME: Duration = Duration::from_secs(5);
 
 /// Lists, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
@@ -97,7 +103,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     let file = arguments.pods.as_deref();
     let observer = Observer::of_pods(&configuration, mode.root(), file)?;
-    let rows = rows(&configuration, &observer, INTERVAL);
+    let disk = local_storage(configuration.kubelet_root(), DISK_TIME);
+    let rows = rows(&configuration, &observer, &disk, INTERVAL);
     if rows.is_empty() {
         bail!("{}", nowhere(&configuration));
     }
@@ -107,7 +114,9 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         Output::Json => format!("{}\n", json!({ "pods": rows })),
     };
     crate::log::print(&printed);
-    for note in notes(&configuration, file, &rows) {
+    let too_long = "what some pods take of disks is not shown: it was not measured within 5 s";
+    let notes = notes(&configuration, file, &rows);
+    for note in notes.into_iter().chain(disk.is_cut_short.then(|| too_long.to_owned())) {
         crate::log::complain(&note);
     }
     Ok(0)
@@ -148,7 +157,7 @@ fn notes(configuration: &Configuration, file: Option<&Path>, rows: &[Row]) -> Ve
 }
 
 /// Every pod, those that would be evicted first, in that order.
-fn rows(configuration: &Configuration, observer: &Observer, interval: Duration) -> Vec<Row> {
+fn rows(configuration: &Configuration, observer: &Observer, disk: &LocalStorage, interval: Duration) -> Vec<Row> {
     let mut containers = Containers::default();
     let pods = observer.read_pods(&mut containers);
     if pods > 0 {
@@ -165,7 +174,7 @@ fn rows(configuration: &Configuration, observer: &Observer, interval: Duration) 
         let is_evicted = matches!(verdict, Verdict::Evicted | Verdict::NotNeeded);
         rank += u32::from(is_evicted);
         let name = observer.pod_name(sampled);
-        let (growth, containers) = growth::of_pod(&containers, sampled.id, &printable(&sampled.cgroup));
+        let (growth, swap, containers) = growth::of_pod(&containers, sampled.id, &printable(&sampled.cgroup));
         Some(Row {
             rank: is_evicted.then_some(rank),
             pod: name.map(printable),
@@ -175,7 +184,8 @@ fn rows(configuration: &Configuration, observer: &Observer, interval: Duration) 
             priority: name.map(|_| sampled.priority),
             request_bytes: name.map(|_| sampled.reservation_bytes),
             usage_bytes: sampled.usage_bytes,
-            swapped_bytes: sampled.swapped_bytes,
+            swap,
+            disk_bytes: uid(sampled).and_then(|uid| disk.bytes.get(&Uid::of(&uid))).copied().map(Bytes),
             growth,
             containers,
             verdict: words(verdict),
@@ -248,7 +258,8 @@ mod tests {
 
     fn listed(configuration: &Configuration, root: &Path, file: Option<&Path>) -> Vec<Row> {
         let observer = Observer::of_pods(configuration, Some(root), file).expect("the list is in order");
-        rows(configuration, &observer, Duration::ZERO)
+        let disk = LocalStorage { bytes: [(Uid::of(&uid('1')), 7 * MIB)].into(), is_cut_short: false };
+        rows(configuration, &observer, &disk, Duration::ZERO)
     }
 
     /// The rank of a pod, what it is printed as, its verdict, and what is known of it.
@@ -290,8 +301,8 @@ mod tests {
         );
         let within = rows.iter().find(|row| row.pod.as_deref() == Some("n/within")).expect("it is there");
         assert_eq!(
-            (within.qos, within.usage_bytes, within.swapped_bytes),
-            ("Burstable", Some(Bytes(200 * MIB)), Some(Bytes(9)))
+            (within.qos, within.usage_bytes, within.swap.swapped_bytes, within.disk_bytes),
+            ("Burstable", Some(Bytes(200 * MIB)), Some(Bytes(9)), Some(Bytes(7 * MIB)))
         );
         assert_eq!((within.uid.clone(), within.cgroup.clone()), (uid('1'), path("burstable", &uid('1'))));
         assert_eq!(notes(&configuration, Some(&file), &rows).len(), 2);

@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::collections::HashMap;
 
-use plimsoll_node::cgroup::{Handle, Root};
+use plimsoll_node::cgroup::{Handle, Root, Swap};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,12 @@ pub struct ContainerFigures {
     pub stall: Option<Stall>,
     /// memory.high throttles it.
     pub is_throttled: bool,
+    /// What of its memory is in swap, compressed in memory or not.
+    pub swapped: Option<Bytes>,
+    /// How much may be (`memory.swap.max`): what a kubelet with `LimitedSwap` gives it. Absent for no limit.
+    pub swap_limit: Option<Bytes>,
+    /// What of its swap is compressed in memory takes there.
+    pub zswap: Option<Bytes>,
 }
 
 /// A workload, or a cgroup directly in it.
@@ -46,6 +52,7 @@ pub struct Container {
     working_set: Option<Bytes>,
     rate: Rate,
     distance: Option<Bytes>,
+    swap: Swap,
     throttle: Throttle,
     seen: MonotonicNs,
 }
@@ -70,6 +77,9 @@ impl Container {
             forecast: self.distance.and_then(|distance| self.rate.time_until(distance)),
             stall: self.throttle.stall().filter(|_| self.throttle.is_throttled()),
             is_throttled: self.throttle.is_throttled(),
+            swapped: self.swap.used,
+            swap_limit: self.swap.limit,
+            zswap: self.swap.compressed,
         }
     }
 
@@ -81,6 +91,7 @@ impl Container {
             Some(held) => self.rate.take(now, held),
             None => self.rate.forget(),
         }
+        self.swap = cgroup.swap();
         self.distance = held.and_then(|held| Some(cgroup.max().ok()??.saturating_sub(held)));
     }
 }
@@ -152,6 +163,7 @@ impl Containers {
             working_set: None,
             rate: Rate::default(),
             distance: None,
+            swap: Swap::default(),
             // One that was not there when its workload was read before has counted nothing until then.
             throttle: if is_known { Throttle::of_new(now) } else { Throttle::default() },
             seen: now,

@@ -52,7 +52,7 @@ pub struct Purpose {
 }
 
 /// All files of a cgroup that are ever opened.
-const FILES: [&str; 19] = [
+const FILES: [&str; 21] = [
     "cgroup.events",
     "cgroup.freeze",
     "cgroup.kill",
@@ -71,6 +71,8 @@ const FILES: [&str; 19] = [
     "memory.reclaim",
     "memory.stat",
     "memory.swap.current",
+    "memory.swap.max",
+    "memory.zswap.current",
     "pids.current",
 ];
 
@@ -87,6 +89,17 @@ impl Drop for Handle {
             }
         }
     }
+}
+
+/// What a cgroup holds of swap. What is not there or cannot be read is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swap {
+    /// What of its memory is in swap, in compressed form as well: `memory.swap.current`.
+    pub used: Option<Bytes>,
+    /// How much may be: `memory.swap.max`, which a kubelet with `LimitedSwap` sets for each container. Absent for no limit.
+    pub limit: Option<Bytes>,
+    /// What of that is in memory in compressed form, and takes there: `memory.zswap.current` (Linux 5.19 and later).
+    pub compressed: Option<Bytes>,
 }
 
 /// Opens a file of the cgroup whose directory is open; `None` where it has no such file.
@@ -290,6 +303,13 @@ impl Handle {
     /// What of its memory is in swap. Opens a file: for a helper thread.
     pub fn swapped(&self) -> Result<Bytes, Fault> {
         number(&self.open_file("memory.swap.current", OFlags::RDONLY)?)
+    }
+
+    /// What it holds of swap and may hold of that, as far as it can be read. Opens files: for a helper thread.
+    pub fn swap(&self) -> Swap {
+        let zswap = self.open_file("memory.zswap.current", OFlags::RDONLY).and_then(|file| number(&file));
+        let max = self.open_file("memory.swap.max", OFlags::RDONLY).and_then(|file| limit(&file));
+        Swap { used: self.swapped().ok(), limit: max.ok().filter(|max| max.0 != u64::MAX), compressed: zswap.ok() }
     }
 
     /// Its protection, as [`protection`] has it, whichever user may write these files. Opens files: for a helper thread.

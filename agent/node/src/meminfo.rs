@@ -59,6 +59,10 @@ pub struct MemReading {
     pub swap_total: Bytes,
     /// Swap that is free.
     pub swap_free: Bytes,
+    /// What is swapped out and in memory in compressed form takes there (Linux 5.19 and later, with zswap built in).
+    pub zswap: Option<Bytes>,
+    /// What that would take uncompressed.
+    pub zswapped: Option<Bytes>,
     /// All memory set aside for huge pages of every size; no process gets it in another way.
     pub hugetlb: Option<Bytes>,
 }
@@ -117,6 +121,8 @@ struct Found {
     slab_reclaimable: Option<u64>,
     swap_total: Option<u64>,
     swap_free: Option<u64>,
+    zswap: Option<u64>,
+    zswapped: Option<u64>,
     hugetlb: Option<u64>,
 }
 
@@ -136,6 +142,8 @@ impl Found {
             b"SReclaimable" => &mut self.slab_reclaimable,
             b"SwapTotal" => &mut self.swap_total,
             b"SwapFree" => &mut self.swap_free,
+            b"Zswap" => &mut self.zswap,
+            b"Zswapped" => &mut self.zswapped,
             b"Hugetlb" => &mut self.hugetlb,
             _ => return,
         };
@@ -158,6 +166,8 @@ impl Found {
             kernel_reclaimable: need(self.kernel_reclaimable.or(self.slab_reclaimable), "SReclaimable")?,
             swap_total: need(self.swap_total, "SwapTotal")?,
             swap_free: need(self.swap_free, "SwapFree")?,
+            zswap: self.zswap.map(kib),
+            zswapped: self.zswapped.map(kib),
             hugetlb: self.hugetlb.map(kib),
         })
     }
@@ -197,6 +207,22 @@ mod tests {
         assert_eq!(reading.kubelet_available(), Bytes(24_653_520 << 10));
         assert_eq!(reading.kernel_reclaimable, Bytes(95_564 << 10));
         assert_eq!(reading.hugetlb, Some(Bytes::ZERO));
+        assert_eq!((reading.zswap, reading.zswapped), (Some(Bytes::ZERO), Some(Bytes::ZERO)));
+    }
+
+    #[test]
+    fn what_is_compressed_in_memory_is_read_where_the_kernel_has_it() {
+        let text = String::from_utf8(SAVED.to_vec()).expect("text");
+        let text = text.replace("Zswap:                 0 kB", "Zswap:             12032 kB");
+        let text = text.replace("Zswapped:              0 kB", "Zswapped:          40960 kB");
+        let reading = MemReading::parse(text.as_bytes()).expect("a whole file");
+        assert_eq!((reading.zswap, reading.zswapped), (Some(Bytes(12_032 << 10)), Some(Bytes::mib(40))));
+        let without: Vec<u8> = parse::lines(SAVED)
+            .filter(|line| !line.starts_with(b"Zswap"))
+            .flat_map(|line| [line, b"\n"].concat())
+            .collect();
+        let reading = MemReading::parse(&without).expect("optional lines");
+        assert_eq!((reading.zswap, reading.zswapped), (None, None), "absent, never zero");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) fn record(record: &ContainerRecord<'_>, names: &Names) {
         | ContainerRecord::InVain { .. }
         | ContainerRecord::Victim { .. } => done(record, names),
         ContainerRecord::Throttled { path, at, high, figures } => {
-            let ContainerFigures { working_set, rate, distance, forecast, stall, is_throttled: _ } = figures;
+            let ContainerFigures { working_set, rate, distance, forecast, stall, swapped, .. } = figures;
             let cgroup = names.cgroup(path);
             let limit = high.map_or_else(String::new, |high| format!(" of {high}"));
             let message = format!("{cgroup} is throttled by its memory.high{limit}: {}", waited(stall));
@@ -32,6 +32,7 @@ pub(crate) fn record(record: &ContainerRecord<'_>, names: &Names) {
                 working_set_bytes = working_set.map(|bytes| bytes.0),
                 rate_bytes_per_second = rate,
                 distance_bytes = distance.map(|bytes| bytes.0),
+                swapped_bytes = swapped.map(|bytes| bytes.0),
                 forecast_ns = forecast.map(nanoseconds),
                 at_ns = at.0,
                 "{message}"

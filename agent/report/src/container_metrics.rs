@@ -32,6 +32,9 @@ pub(crate) struct ContainerMetrics {
     rate: Family<Labels, Gauge>,
     distance: Family<Labels, Gauge>,
     forecast: Family<Labels, FloatGauge>,
+    swapped: Family<Labels, Gauge>,
+    swap_limit: Family<Labels, Gauge>,
+    zswap: Family<Labels, Gauge>,
     raised: Counter,
     not_raised: Counter,
     evicted: Counter,
@@ -55,7 +58,7 @@ impl Rows {
 impl ContainerMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { raised, not_raised, evicted, .. } = metrics.clone();
+        let Self { raised, not_raised, evicted, swapped, swap_limit, zswap, .. } = metrics.clone();
         let Self { throttled, is_throttled, stall, working_set, rate, distance, forecast, .. } = metrics.clone();
         let help = "Containers that memory.high throttles, so that their tasks wait";
         registry.register("containers_throttled", help, throttled);
@@ -70,6 +73,12 @@ impl ContainerMetrics {
         registry.register_with_unit("container_limit_distance", help, Unit::Bytes, distance);
         let help = "When it reaches its own memory.max at that rate and is killed by the OOM killer";
         registry.register_with_unit("container_oom_forecast", help, Unit::Seconds, forecast);
+        let help = "What of its memory is in swap, compressed in memory or not";
+        registry.register_with_unit("container_swap", help, Unit::Bytes, swapped);
+        let help = "How much of its memory may be in swap; absent for no limit";
+        registry.register_with_unit("container_swap_limit", help, Unit::Bytes, swap_limit);
+        let help = "What of its swap is compressed in memory takes there";
+        registry.register_with_unit("container_zswap", help, Unit::Bytes, zswap);
         let help = "How often memory.high of a throttled container was raised";
         registry.register("throttled_relaxed", help, raised);
         let help = "How often memory.high of a throttled container was ordered to be raised, and was not";
@@ -131,8 +140,9 @@ impl ContainerMetrics {
 
     fn show(&self, rows: &Rows, names: &Names) {
         let Self { throttled, is_throttled, stall, working_set, rate, distance, forecast, .. } = self;
+        let Self { swapped, swap_limit, zswap, .. } = self;
         throttled.set(rows.throttled.into());
-        for family in [is_throttled, working_set, rate, distance] {
+        for family in [is_throttled, working_set, rate, distance, swapped, swap_limit, zswap] {
             family.clear();
         }
         for family in [stall, forecast] {
@@ -150,6 +160,9 @@ impl ContainerMetrics {
             gauge(working_set, figures.working_set.map(bytes));
             gauge(rate, figures.rate);
             gauge(distance, figures.distance.map(bytes));
+            gauge(swapped, figures.swapped.map(bytes));
+            gauge(swap_limit, figures.swap_limit.map(bytes));
+            gauge(zswap, figures.zswap.map(bytes));
             let float = |family: &Family<Labels, FloatGauge>, value: Option<f64>| {
                 if let Some(value) = value {
                     family.get_or_create(&labels).set(value);

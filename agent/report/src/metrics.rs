@@ -54,6 +54,7 @@ pub struct Metrics {
     pub(crate) acting: Gauge,
     pub(crate) kill_switch: Gauge,
     pub(crate) available: Family<Label, Gauge>,
+    pub(crate) swap: Family<Label, Gauge>,
     pub(crate) memory_pressure: Gauge,
     pub(crate) pid_pressure: Gauge,
     pub(crate) disks: DiskMetrics,
@@ -217,6 +218,11 @@ impl Metrics {
                 "Available memory, by the kubelet's formula and by the kernel's estimate",
                 Unit::Bytes
             ),
+            swap: registered!(
+                "swap",
+                "All swap, what is free of it, and what is swapped to compressed memory: as that takes there, and uncompressed",
+                Unit::Bytes
+            ),
             memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
             pid_pressure: registered!("pid_pressure", "1 while the PID pressure condition holds"),
             disks: DiskMetrics::new(&mut registry),
@@ -265,13 +271,23 @@ impl Metrics {
         }
     }
 
-    /// Sets the gauges of available memory to what was just read.
+    /// Sets the gauges of available memory and of swap to what was just read.
     pub(crate) fn set_available(&self, reading: &MemReading) {
         // As decisions take it: the huge page pool is available to no workload.
         let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
         let kubelet = reading.kubelet_available().saturating_sub(pool);
         for (name, bytes) in [("kubelet", kubelet), ("kernel", reading.mem_available())] {
             self.available.get_or_create(&[("reading", name.into())]).set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
+        }
+        let swap = [
+            ("total", Some(reading.swap_total)),
+            ("free", Some(reading.swap_free)),
+            ("zswap", reading.zswap),
+            ("zswapped", reading.zswapped),
+        ];
+        // What the kernel does not report has no series.
+        for (name, bytes) in swap.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))) {
+            self.swap.get_or_create(&[("what", name.into())]).set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
         }
     }
 
@@ -354,7 +370,7 @@ mod tests {
         {
             store(family, ("program", "charge"), 3);
         }
-        for family in [&metrics.source, &metrics.available, &metrics.hook_attached] {
+        for family in [&metrics.source, &metrics.available, &metrics.swap, &metrics.hook_attached] {
             let _ = family.get_or_create(&[("reading", "kernel".into())]);
         }
         let _ = metrics.program_run_time.get_or_create(&[("program", "charge".into())]);
@@ -388,6 +404,7 @@ mod tests {
             ("acting", "gauge"),
             ("reporter_confined", "gauge"),
             ("memory_available_bytes", "gauge"),
+            ("swap_bytes", "gauge"),
             ("memory_pressure", "gauge"),
             ("pid_pressure", "gauge"),
             ("workloads", "gauge"),

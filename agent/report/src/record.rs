@@ -134,6 +134,9 @@ mod tests {
         forecast: Some(Duration::MAX),
         stall: Some(Stall { waited: Duration::MAX, within: Duration::MAX }),
         is_throttled: true,
+        swapped: Some(Bytes(u64::MAX)),
+        swap_limit: Some(Bytes(u64::MAX)),
+        zswap: Some(Bytes(u64::MAX)),
     };
 
     #[test]

@@ -46,6 +46,8 @@ pub(super) struct Facts {
     pub(super) run_times: bool,
     /// All swap, and how much of it is free; `None` where it cannot be read.
     pub(super) swap: Option<(Bytes, Bytes)>,
+    /// What is swapped to compressed memory takes there, and uncompressed.
+    pub(super) zswap: Option<(Bytes, Bytes)>,
     /// By how much the kernel's counters let available memory be off: by its own reading and by the kubelet's.
     pub(super) drift: Option<(Bytes, Bytes)>,
     /// The lowest threshold of the machine.
@@ -105,6 +107,7 @@ impl Facts {
             run_times: held.contains(&Capability::CAP_SYS_ADMIN)
                 || std::fs::read_to_string(RUN_TIMES).is_ok_and(|text| text.trim() == "1"),
             swap: memory.map(|reading| (reading.swap_total, reading.swap_free)),
+            zswap: memory.and_then(|reading| reading.zswap.zip(reading.zswapped)),
             drift: Zones::read().ok().map(|zones| {
                 let Drift { kubelet, mem_available } = zones.drift();
                 (mem_available.to_bytes(page_bytes()), kubelet.to_bytes(page_bytes()))

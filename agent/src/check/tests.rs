@@ -45,6 +45,7 @@ fn good() -> Facts {
         real_time: Some(0),
         run_times: true,
         swap: Some((Bytes::ZERO, Bytes::ZERO)),
+        zswap: None,
         drift: Some((Bytes::mib(99), Bytes::mib(50))),
         lowest_threshold: Some(Bytes::mib(100)),
         peers: Vec::new(),

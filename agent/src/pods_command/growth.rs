@@ -13,7 +13,36 @@ pub(super) struct ContainerRow {
     cgroup: String,
     usage_bytes: Option<Bytes>,
     #[serde(flatten)]
+    swap: Swap,
+    #[serde(flatten)]
     pub(super) growth: Growth,
+}
+
+/// What a cgroup has in swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Swap {
+    /// In all, compressed in memory or not.
+    pub(super) swapped_bytes: Option<Bytes>,
+    /// How much it may: `memory.swap.max`. Absent for no limit.
+    pub(super) swap_limit_bytes: Option<Bytes>,
+    /// What of it is compressed in memory takes there.
+    pub(super) zswap_bytes: Option<Bytes>,
+}
+
+impl Swap {
+    const fn of(figures: &ContainerFigures) -> Self {
+        Self { swapped_bytes: figures.swapped, swap_limit_bytes: figures.swap_limit, zswap_bytes: figures.zswap }
+    }
+
+    /// Of a pod: a kubelet with `LimitedSwap` limits its containers, and not the pod, which so may have what they may
+    /// together.
+    fn of_pod(own: Option<&ContainerRow>, rows: &[ContainerRow], cgroup: &str) -> Self {
+        let own = own.map(|row| row.swap).unwrap_or_default();
+        let mut limits = rows.iter().filter(|row| row.cgroup != cgroup).map(|row| row.swap.swap_limit_bytes);
+        let first = limits.next().flatten();
+        let sum = first.and_then(|first| limits.try_fold(first, |sum, limit| Some(sum.saturating_add(limit?))));
+        Self { swap_limit_bytes: own.swap_limit_bytes.into_iter().chain(sum).min(), ..own }
+    }
 }
 
 /// How a cgroup grows; of a pod, that of what is nearest to its memory.max in it.
@@ -32,7 +61,7 @@ pub(super) struct Growth {
 
 impl Growth {
     fn of(figures: &ContainerFigures) -> Self {
-        let ContainerFigures { working_set: _, rate, distance, forecast, stall, is_throttled } = *figures;
+        let ContainerFigures { rate, distance, forecast, stall, is_throttled, .. } = *figures;
         let percent = |waited: Duration, within: Duration| {
             u8::try_from((waited.as_nanos() * 100).checked_div(within.as_nanos())?.min(100)).ok()
         };
@@ -66,10 +95,11 @@ impl Growth {
 }
 
 /// A pod's cgroup and those directly in it, by path, and what of these is the pod's.
-pub(super) fn of_pod(containers: &Containers, pod: CgroupId, cgroup: &str) -> (Growth, Vec<ContainerRow>) {
+pub(super) fn of_pod(containers: &Containers, pod: CgroupId, cgroup: &str) -> (Growth, Swap, Vec<ContainerRow>) {
     let row = |path: &[u8], figures: &ContainerFigures| ContainerRow {
         cgroup: printable(&String::from_utf8_lossy(path)),
         usage_bytes: figures.working_set,
+        swap: Swap::of(figures),
         growth: Growth::of(figures),
     };
     let mut rows: Vec<ContainerRow> = containers.of(pod).map(|it| row(it.path(), &it.figures())).collect();
@@ -83,14 +113,37 @@ pub(super) fn of_pod(containers: &Containers, pod: CgroupId, cgroup: &str) -> (G
         is_throttled: all().any(|growth| growth.is_throttled),
         stall_percent: all().filter_map(|growth| growth.stall_percent).max(),
     };
+    let swap = Swap::of_pod(own, &rows, cgroup);
     rows.retain(|row| row.cgroup != cgroup);
-    (growth, rows)
+    (growth, swap, rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use plimsoll_inventory::Stall;
+
+    #[test]
+    fn a_pod_may_have_as_much_swap_as_its_containers_may_together() {
+        let row = |cgroup: &str, limit: Option<u64>| ContainerRow {
+            cgroup: cgroup.to_owned(),
+            usage_bytes: None,
+            swap: Swap { swapped_bytes: Some(Bytes(5)), swap_limit_bytes: limit.map(Bytes), zswap_bytes: None },
+            growth: Growth::default(),
+        };
+        for (pod, containers, expected) in [
+            (None, &[Some(3), Some(4)][..], Some(7)),
+            (Some(6), &[Some(3), Some(4)], Some(6)),
+            (None, &[Some(3), None], None),
+            (None, &[Some(0)], Some(0)),
+            (None, &[], None),
+        ] {
+            let mut rows = vec![row("pod", pod)];
+            rows.extend(containers.iter().map(|limit| row("pod/a", *limit)));
+            let swap = Swap::of_pod(rows.first(), &rows, "pod");
+            assert_eq!((swap.swap_limit_bytes, swap.swapped_bytes), (expected.map(Bytes), Some(Bytes(5))), "{pod:?}");
+        }
+    }
 
     #[test]
     fn cells_have_what_is_known_and_what_is_not_is_absent() {

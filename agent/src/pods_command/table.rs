@@ -20,7 +20,7 @@ pub(super) fn table(rows: &[Row], is_wide: bool) -> String {
 }
 
 /// What the cells of a row are called.
-pub(super) const HEAD: [&str; 14] = [
+pub(super) const HEAD: [&str; 17] = [
     "RANK",
     "POD",
     "QOS",
@@ -30,14 +30,17 @@ pub(super) const HEAD: [&str; 14] = [
     "RATE",
     "FORECAST",
     "THROTTLED",
+    "DISK",
     "DISTANCE",
     "SWAP",
+    "SWAPMAX",
+    "ZSWAP",
     "UID",
     "CGROUP",
     "VERDICT",
 ];
 /// Those that only a wide table has.
-pub(super) const WIDE: core::ops::Range<usize> = 9..13;
+pub(super) const WIDE: core::ops::Range<usize> = 10..16;
 
 fn cells(is_wide: bool, cells: [String; HEAD.len()]) -> Vec<String> {
     let shown = |(index, cell): (usize, String)| (is_wide || !WIDE.contains(&index)).then_some(cell);
@@ -59,8 +62,11 @@ impl Row {
             text(self.growth.rate()),
             text(self.growth.forecast()),
             text(self.growth.throttled()),
+            text(self.disk_bytes),
             text(self.growth.distance_bytes),
-            text(self.swapped_bytes),
+            text(self.swap.swapped_bytes),
+            text(self.swap.swap_limit_bytes),
+            text(self.swap.zswap_bytes),
             self.uid.clone(),
             self.cgroup.clone(),
             self.verdict.clone(),

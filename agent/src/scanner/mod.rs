@@ -5,6 +5,7 @@
 //! it list what is below the directories of the kubelet and of logs, and open no file.
 
 mod left;
+mod once;
 mod round;
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -25,6 +26,7 @@ use crate::child::ChildArguments;
 use crate::confine::{self, Files, SCANNER};
 use crate::log::complain;
 use crate::services;
+pub(crate) use once::{LocalStorage, local_storage};
 use round::Rounds;
 
 /// From the begin of one round to that of the next one, while what is left on the disks moves; longer where a round took

@@ -42,6 +42,9 @@ impl Tree {
             ("memory.current", format!("{}\n", charged * MIB)),
             ("memory.stat", format!("inactive_file {inactive}\nactive_file {active}\nslab_reclaimable 0\n")),
             ("memory.max", max.map_or_else(|| "max\n".to_owned(), |max| format!("{}\n", max * MIB))),
+            ("memory.swap.current", "7000\n".to_owned()),
+            ("memory.swap.max", "9000\n".to_owned()),
+            ("memory.zswap.current", "2000\n".to_owned()),
             ("memory.events.local", format!("low 0\nhigh {exceeded}\nmax 0\n")),
             (
                 "memory.pressure",
@@ -88,6 +91,9 @@ fn figures_are_without_page_cache_and_unknown_until_they_are_known() {
     let first = ContainerFigures {
         working_set: Some(Bytes::mib(35)),
         distance: Some(Bytes::mib(70)),
+        swapped: Some(Bytes(7000)),
+        swap_limit: Some(Bytes(9000)),
+        zswap: Some(Bytes(2000)),
         ..ContainerFigures::default()
     };
     assert_eq!(tree.figures("pod/a"), first, "no rate and no forecast by one reading");
@@ -105,7 +111,9 @@ fn figures_are_without_page_cache_and_unknown_until_they_are_known() {
     tree.write("pod/a", Says { charged: 15, ..IDLE });
     tree.visit(60_000, true);
     assert!(tree.figures("pod/a").rate.is_some_and(|rate| rate < 0) && tree.figures("pod/a").forecast.is_none());
-    fs::remove_file(tree.dir.path().join("pod/a/memory.stat")).expect("ours");
+    for file in ["memory.stat", "memory.swap.current", "memory.swap.max", "memory.zswap.current"] {
+        fs::remove_file(tree.dir.path().join("pod/a").join(file)).expect("ours");
+    }
     tree.visit(121_000, true);
     assert_eq!(tree.figures("pod/a"), ContainerFigures::default(), "what cannot be read is absent");
 }

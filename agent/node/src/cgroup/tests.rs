@@ -84,6 +84,8 @@ fn figures_come_out_of_their_files() {
             ("memory.stat", "anon 1\nfile 2\ninactive_file 12288\nactive_file 4096\nslab_reclaimable 512\n"),
             ("memory.peak", "16384\n"),
             ("memory.swap.current", "8192\n"),
+            ("memory.swap.max", "max\n"),
+            ("memory.zswap.current", "1024\n"),
             ("cgroup.events", "populated 0\nfrozen 1\n"),
         ],
     );
@@ -98,6 +100,11 @@ fn figures_come_out_of_their_files() {
         (handle.active_file(), handle.peak(), handle.swapped()),
         (Ok(Bytes(4096)), Ok(Bytes(16_384)), Ok(Bytes(8192)))
     );
+    let swap = Swap { used: Some(Bytes(8192)), limit: None, compressed: Some(Bytes(1024)) };
+    assert_eq!(handle.swap(), swap);
+    tree.cgroup(b"limited", &[("memory.swap.max", "0\n")]);
+    let limited = tree.open(b"limited").expect("it is there");
+    assert_eq!(limited.swap(), Swap { limit: Some(Bytes::ZERO), ..Swap::default() }, "no swap at all is a limit");
     assert_eq!(handle.events(), Ok(Events { populated: false, frozen: true }));
     assert_eq!(handle.kill(), Err(Fault::Absent { file: "cgroup.kill" }));
 }

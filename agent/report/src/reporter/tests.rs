@@ -153,6 +153,8 @@ fn a_plan_is_one_line_with_every_number() {
         "plimsoll_memory_pressure 1\n",
         "plimsoll_memory_available_bytes{reading=\"kubelet\"} ",
         "plimsoll_memory_available_bytes{reading=\"kernel\"} ",
+        "plimsoll_swap_bytes{what=\"total\"} ",
+        "plimsoll_swap_bytes{what=\"free\"} ",
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }

@@ -57,6 +57,7 @@ mod sense_tests;
 mod soak;
 mod suite;
 mod surroundings_tests;
+mod swap_tests;
 mod systemd;
 mod systemd_tests;
 mod throttled_tests;

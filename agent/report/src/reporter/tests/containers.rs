@@ -15,6 +15,9 @@ fn throttled(path: &[u8]) -> Record<'_> {
         rate: Some(-5),
         stall,
         is_throttled: true,
+        swapped: Some(Bytes(7)),
+        swap_limit: Some(Bytes(9)),
+        zswap: Some(Bytes(2)),
         ..ContainerFigures::default()
     };
     ContainerRecord::Throttled { path, at: MonotonicNs(7), high: Some(Bytes::mib(8)), figures }.into()
@@ -60,6 +63,9 @@ fn a_throttled_container_is_named_with_its_stall_until_it_is_throttled_no_more()
         format!("plimsoll_container_stall_ratio{labels} 0.92"),
         format!("plimsoll_container_working_set_bytes{labels} 8388608"),
         format!("plimsoll_container_charge_rate{labels} -5"),
+        format!("plimsoll_container_swap_bytes{labels} 7"),
+        format!("plimsoll_container_swap_limit_bytes{labels} 9"),
+        format!("plimsoll_container_zswap_bytes{labels} 2"),
     ];
     assert_eq!(series(&reporter), expected, "what is unknown has no series");
     let found = lines(&mut reporter, &[ended(cgroup.as_bytes(), false)]);
