@@ -59,7 +59,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Write the agent's man pages into a directory.
     Man(command_line::Arguments),
-    /// Build what is published into target/release-files: the agent for each processor, its SBOMs and all checksums.
+    /// Build what is published into target/release-files: the agent for each processor, its SBOMs, their image
+    /// for containers and all checksums.
     Release,
     /// Run the tests: formatting, lints, every test of the workspace, and those on real kernels in virtual machines.
     Test(test::Arguments),

@@ -35,7 +35,7 @@ impl Processor {
         }
     }
 
-    /// As Debian names it.
+    /// As Debian and Go name it.
     pub(crate) const fn debian(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",

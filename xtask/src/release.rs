@@ -1,5 +1,5 @@
-//! `cargo xtask release`: the agent for each processor with its SBOMs and all their checksums. The same sources give the
-//! same bytes in any folder, with the same toolchain.
+//! `cargo xtask release`: the agent for each processor with its SBOMs, the image of both for containers, and all their
+//! checksums. The same sources give the same bytes in any folder, with the same toolchain.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use plimsoll_oci::{Agent, Layer};
 use sha2::{Digest, Sha256};
 
 use crate::qemu::Processor;
@@ -14,6 +15,8 @@ use crate::{build_ebpf, install, run, sbom};
 
 /// Where a release is left, in the checkout that it was built from.
 const PLACE: &str = "target/release-files";
+/// The image: an OCI image layout for both processors.
+const IMAGE: &str = "plimsoll-image.tar";
 /// The file with the checksum of each other one, as `sha256sum --check` reads it.
 const CHECKSUMS: &str = "SHA256SUMS";
 
@@ -48,12 +51,15 @@ fn build(root: &Path, epoch: &str) -> anyhow::Result<String> {
     build_ebpf::release(root)?;
     let place = root.join(PLACE);
     fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
-    let mut files = vec![("plimsoll-ebpf.cdx.json".to_owned(), sbom::kernel_side(root, epoch)?.into_bytes())];
+    let kernel_side = ("plimsoll-ebpf.cdx.json".to_owned(), sbom::kernel_side(root, epoch)?.into_bytes());
+    let mut agents = Vec::new();
     for processor in [Processor::X86_64, Processor::Aarch64] {
         let name = format!("plimsoll-{}", processor.target());
-        files.push((name.clone(), agent(root, processor)?));
-        files.push((name + ".cdx.json", sbom::agent(root, processor, epoch)?.into_bytes()));
+        let sbom = (name.clone() + ".cdx.json", sbom::agent(root, processor, epoch)?.into_bytes());
+        agents.push((processor, (name, agent(root, processor)?), sbom));
     }
+    let mut files = vec![(IMAGE.to_owned(), image(&agents, &kernel_side)?), kernel_side];
+    files.extend(agents.into_iter().flat_map(|(_, program, sbom)| [program, sbom]));
     files.sort();
     let mut checksums = String::new();
     for (name, data) in &files {
@@ -64,6 +70,22 @@ fn build(root: &Path, epoch: &str) -> anyhow::Result<String> {
         fs::write(place.join(&name), data).with_context(|| format!("cannot write {name}"))?;
     }
     Ok(checksums)
+}
+
+/// A file that is published.
+type Published = (String, Vec<u8>);
+
+/// The image of these agents, each with its SBOM and that of the kernel programs in it.
+fn image(agents: &[(Processor, Published, Published)], kernel_side: &Published) -> anyhow::Result<Vec<u8>> {
+    let agents: Vec<Agent<'_>> = agents
+        .iter()
+        .map(|(processor, (_, program), sbom)| Agent {
+            architecture: processor.debian(),
+            program,
+            sboms: [sbom, kernel_side].map(|(name, data)| (name.clone(), &data[..])).to_vec(),
+        })
+        .collect();
+    Ok(plimsoll_oci::agent(env!("CARGO_PKG_VERSION"), &agents, Layer::Compressed)?)
 }
 
 /// The agent of the checkout at `root`.
@@ -125,4 +147,21 @@ pub(crate) fn sha256(data: &[u8]) -> String {
         write!(text, "{byte:02x}").expect("a String takes all");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Processor, image};
+
+    #[test]
+    fn the_image_is_made_of_both_agents_and_all_sboms() {
+        let file = |name: &str| (name.to_owned(), name.as_bytes().to_vec());
+        let agents = [Processor::X86_64, Processor::Aarch64].map(|processor| {
+            let name = processor.name();
+            (processor, file(name), file(&format!("{name}.cdx.json")))
+        });
+        let made = |kernel_side| image(&agents, &file(kernel_side)).expect("an archive");
+        assert_eq!(made("ebpf.cdx.json"), made("ebpf.cdx.json"));
+        assert_ne!(made("ebpf.cdx.json"), made("other.cdx.json"));
+    }
 }

@@ -6,8 +6,9 @@ use crate::machine::{now_ns, wait_for};
 use crate::scene::PATIENCE;
 use crate::suite::figure;
 use crate::systemd::{property, run, systemctl};
-use crate::{oci, pod};
+use crate::pod;
 use anyhow::{Context as _, Result};
+use plimsoll_oci::{File, Image, Layer};
 use rustix::process::Pid;
 use std::fs;
 use std::path::Path;
@@ -23,6 +24,8 @@ const PAUSE: [&str; 3] = ["idle", "--mib", "1"];
 const PROGRAM: &str = "/usr/bin/containerd";
 const CONFIGURATION: &str = "/etc/containerd/config.toml";
 const ARCHIVE: &str = "/run/test-image.tar";
+/// Where this program is in its image.
+const GUEST: &str = "/plimsoll-guest";
 /// The namespace of containerd in which CRI keeps images and containers.
 const NAMESPACE: &str = "k8s.io";
 
@@ -63,7 +66,14 @@ pub(crate) fn start(driver: Driver) -> Result<Client> {
 
 /// Gives it an image with this name, whose only file is this program.
 pub(crate) fn import(client: &Client, name: &str, program: &[u8]) -> Result<()> {
-    oci::write(Path::new(ARCHIVE), name, program, &PAUSE)?;
+    let files = vec![File { path: GUEST, data: program, is_program: true }];
+    let image = Image { architecture: "amd64", files, program: GUEST, arguments: &PAUSE, labels: &[] };
+    import_archive(client, name, &plimsoll_oci::archive(name, &[image], Layer::Plain)?)
+}
+
+/// Gives it the image with this name that is in an archive.
+pub(crate) fn import_archive(client: &Client, name: &str, archive: &[u8]) -> Result<()> {
+    fs::write(ARCHIVE, archive).with_context(|| format!("cannot write {ARCHIVE}"))?;
     run(ctr().args(["images", "import", ARCHIVE]))?;
     fs::remove_file(ARCHIVE)?;
     // It sees the image by an event.

@@ -40,7 +40,6 @@ mod node_signal_tests;
 mod node_surroundings_tests;
 mod node_tests;
 mod observer;
-mod oci;
 mod pod;
 mod pod_tree;
 mod pods_tests;
