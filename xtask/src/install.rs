@@ -55,13 +55,21 @@ const CYCLONEDX: Need = Need::Tool { name: "cargo-cyclonedx", version: CARGO_CYC
 /// What names a Debian mirror where apt itself does not.
 const DEBOOTSTRAP: Need = package("debootstrap", kernels::DEBOOTSTRAP);
 
+/// The C compiler for the other processor, and its headers: the agent's TLS has parts in C (`ring`).
+const CROSS: [Need; 2] = [
+    package("gcc-aarch64-linux-gnu", "/usr/bin/aarch64-linux-gnu-gcc"),
+    package("libc6-dev-arm64-cross", "/usr/aarch64-linux-gnu/include/stdint.h"),
+];
+
 /// For the kernel side.
 pub(crate) const EBPF: [Need; 3] =
     [Need::FittingRust, Need::Component { name: "rust-src", file: "lib/rustlib/src/rust/library/Cargo.lock" }, LINKER];
 /// For static programs of this processor.
 pub(crate) const PROGRAMS: [Need; 1] = [Need::Target(GUEST)];
 /// For the tests that need no machine.
-pub(crate) const CHECKS: [Need; 6] = [
+pub(crate) const CHECKS: [Need; 8] = [
+    CROSS[0],
+    CROSS[1],
     Need::Component { name: "rustfmt", file: "bin/cargo-fmt" },
     Need::Component { name: "clippy", file: "bin/cargo-clippy" },
     Need::Target(GUEST),
@@ -70,7 +78,7 @@ pub(crate) const CHECKS: [Need; 6] = [
     DENY,
 ];
 /// For a release, beside the kernel side.
-pub(crate) const RELEASE: [Need; 3] = [Need::Target(GUEST), Need::Target(AARCH64), CYCLONEDX];
+pub(crate) const RELEASE: [Need; 5] = [Need::Target(GUEST), Need::Target(AARCH64), CROSS[0], CROSS[1], CYCLONEDX];
 /// For virtual machines, beside their kernels.
 const MACHINES: [Need; 3] = [
     package("xz-utils", "/usr/bin/xz"),
@@ -84,7 +92,8 @@ const USUAL_MACHINES: [Need; 3] = [
     Need::Target(GUEST),
 ];
 /// For machines with the other processor, whose busybox comes with the kernel.
-const AARCH64_MACHINES: [Need; 2] = [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), Need::Target(AARCH64)];
+const AARCH64_MACHINES: [Need; 4] =
+    [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), CROSS[0], CROSS[1], Need::Target(AARCH64)];
 /// For machines with a root of Debian.
 const MMDEBSTRAP: Need = package("mmdebstrap", "/usr/bin/mmdebstrap");
 /// For fuzzing: libFuzzer is C++.

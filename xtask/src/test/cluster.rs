@@ -11,7 +11,7 @@ const PLACE: &str = "target/test/cluster";
 const KUBECONFIG: &str = "PLIMSOLL_TEST_KUBECONFIG";
 const KUBE: &str = "PLIMSOLL_TEST_KUBE";
 /// Packages with tests that need a control plane, behind the feature `cluster-tests`.
-const PACKAGES: [&str; 1] = ["plimsoll-cluster-suite"];
+const PACKAGES: [&str; 2] = ["plimsoll-cluster-suite", "plimsoll-kube"];
 
 pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     let program = kube::program()?;

@@ -1,0 +1,124 @@
+//! How much is written: thousands of nodes may be short of memory at once, and all of them write to one API server.
+
+use core::time::Duration;
+use tokio::time::Instant;
+
+/// So many writes at once,
+const BURST: u32 = 20;
+/// and another one after each of these.
+const REFILL: Duration = Duration::from_millis(500);
+/// The first pause after a failure. It doubles,
+const PAUSE: Duration = Duration::from_secs(1);
+/// up to this one.
+const PAUSE_MOST: Duration = Duration::from_mins(1);
+
+/// A bucket of writes: 20 at once and two in a second, so that the first evictions of a node are reported at once.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    left: u32,
+    /// When the last one that was added was due.
+    filled: Instant,
+}
+
+impl Budget {
+    /// Full.
+    pub fn new(now: Instant) -> Self {
+        Self { left: BURST, filled: now }
+    }
+
+    /// Takes a write, or gives how long to wait for it.
+    pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        while self.left < BURST && now >= self.filled + REFILL {
+            self.left += 1;
+            self.filled += REFILL;
+        }
+        if self.left == BURST {
+            self.filled = now;
+        }
+        if self.left == 0 {
+            return Err((self.filled + REFILL).saturating_duration_since(now));
+        }
+        self.left -= 1;
+        Ok(())
+    }
+}
+
+/// The pause after so many failures in a row, one at least: half of it is random, so that nodes that failed together do not
+/// try together.
+pub(crate) fn pause_after(failures: u32, random: f64) -> Duration {
+    let doubled = PAUSE.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+    spread(doubled.min(PAUSE_MOST), random)
+}
+
+/// From half of the duration up to all of it. `random` is from 0 to 1.
+pub(crate) fn spread(duration: Duration, random: f64) -> Duration {
+    duration.mul_f64(0.5 + 0.5 * random.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_written_at_once_and_then_two_in_a_second() {
+        let start = Instant::now();
+        let mut budget = Budget::new(start);
+        // A long rest adds none beyond the burst.
+        let begun = start + Duration::from_hours(1);
+        assert_eq!((0..100).filter(|_| budget.take(begun).is_ok()).count(), 20);
+        assert_eq!(budget.take(begun), Err(REFILL));
+        let mut taken = 0;
+        for millis in 0..10_000 {
+            taken += u32::from(budget.take(begun + Duration::from_millis(millis)).is_ok());
+        }
+        assert_eq!(taken, 19, "in ten seconds, of which the last half is not over");
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_minute_and_half_of_each_is_random() {
+        let pauses = |random| [1, 2, 3, 7, 100].map(|failures| pause_after(failures, random).as_millis());
+        assert_eq!(pauses(1.0), [1000, 2000, 4000, 60_000, 60_000]);
+        assert_eq!(pauses(0.0), [500, 1000, 2000, 30_000, 30_000]);
+    }
+
+    /// Five thousand nodes that are short of memory at the same time, each with 30 evictions of two writes, against an API
+    /// server that refuses what is more than 2,000 writes in a second (429), and that does not answer for the first minute.
+    #[test]
+    fn five_thousand_nodes_that_come_back_together_are_spread_over_time() {
+        const NODES: usize = 5_000;
+        const WRITES: u32 = 60;
+        const MOST_IN_A_SECOND: usize = 2_000;
+        let (start, mut random) = (Instant::now(), fastrand::Rng::with_seed(7));
+        let mut nodes: Vec<_> = (0..NODES).map(|_| (Budget::new(start), 0_u32, WRITES, start)).collect();
+        let (mut most, mut ended) = (0, None);
+        let tick = Duration::from_millis(100);
+        for round in 0..12_000_u32 {
+            let now = start + tick * round;
+            let is_down = round < 600;
+            let (mut accepted, mut sent) = (0, 0);
+            for (budget, failures, left, due) in nodes.iter_mut().filter(|(.., left, due)| *left > 0 && *due <= now) {
+                while *left > 0 && budget.take(now).is_ok() {
+                    sent += 1;
+                    if is_down || accepted >= MOST_IN_A_SECOND / 10 {
+                        *failures += 1;
+                        *due = now + pause_after(*failures, random.f64());
+                        break;
+                    }
+                    accepted += 1;
+                    (*failures, *left) = (0, *left - 1);
+                }
+            }
+            if round > 600 {
+                most = most.max(sent);
+            }
+            if nodes.iter().all(|(.., left, _)| *left == 0) {
+                ended = Some(round / 10);
+                break;
+            }
+        }
+        let ended = ended.expect("all is written within 20 minutes");
+        // All writes take 150 s at the rate that it accepts.
+        assert!(ended < 60 + 3 * 150, "{ended} s");
+        assert!(most < NODES / 4, "{most} were sent in a tenth of a second");
+    }
+}

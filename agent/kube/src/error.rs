@@ -1,0 +1,120 @@
+//! What can go wrong, and what follows from it.
+
+use core::time::Duration;
+use std::io;
+use std::path::PathBuf;
+
+/// Why it is not known where the API server is, or by what it is trusted.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The kubeconfig is none, or lacks a part.
+    #[error("the kubeconfig {path}: {why}")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The environment does not say where the API server is.
+    #[error("the variable {variable} {why}: a pod has it from its kubelet; set machine.cluster.kubeconfig elsewhere")]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Its address cannot be found.
+    #[error("the API server's name {host:?} has no address: {source}")]
+    Name {
+        /// The name.
+        host: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What it is trusted by, or what it trusts, is no certificate or key.
+    #[error("{what} cannot be used: {why}")]
+    Certificate {
+        /// Which one.
+        what: &'static str,
+        /// Why not.
+        why: String,
+    },
+}
+
+/// What an answer of the API server means for what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such object.
+    Gone,
+    /// The object is another one, or another version of it.
+    Conflict,
+    /// It never will: the request is not allowed, or not valid.
+    Never(String),
+    /// It was not asked, or could not answer now; not before this pause, if it named one.
+    Later(String, Option<Duration>),
+}
+
+impl Refusal {
+    /// By the status codes of HTTP as the API server uses them (api-conventions.md, HTTP status codes).
+    pub(crate) fn of(error: &kube::Error) -> Self {
+        let kube::Error::Api(status) = error else { return Self::Later(chain(error), None) };
+        let text = format!("{} {}: {}", status.code, status.reason, status.message);
+        let pause = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|pause| *pause > 0);
+        match status.code {
+            404 | 410 => Self::Gone,
+            409 => Self::Conflict,
+            400 | 403 | 405 | 406 | 413 | 415 | 422 => Self::Never(text),
+            _ => Self::Later(text, pause.map(|seconds| Duration::from_secs(seconds.into()))),
+        }
+    }
+}
+
+/// An error with what it follows from.
+pub(crate) fn chain(error: &dyn core::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refused(code: u16, retry_after_seconds: u32) -> Refusal {
+        let status = json!({ "code": code, "details": { "retryAfterSeconds": retry_after_seconds } });
+        let status: kube::core::Status = serde_json::from_value(status).expect("a status");
+        Refusal::of(&kube::Error::Api(status.boxed()))
+    }
+
+    #[test]
+    fn what_will_never_be_accepted_is_distinguished_from_what_may_be_later() {
+        for (code, expected) in [(404, Refusal::Gone), (410, Refusal::Gone), (409, Refusal::Conflict)] {
+            assert_eq!(refused(code, 0), expected);
+        }
+        for code in [400, 403, 422] {
+            assert!(matches!(refused(code, 0), Refusal::Never(_)), "{code}");
+        }
+        for code in [401, 429, 500, 503, 504] {
+            assert!(matches!(refused(code, 0), Refusal::Later(_, None)), "{code}");
+        }
+        assert!(matches!(refused(429, 7), Refusal::Later(_, Some(pause)) if pause.as_secs() == 7));
+        let unreachable = kube::Error::Service(Box::new(io::Error::from(io::ErrorKind::ConnectionRefused)));
+        assert!(matches!(Refusal::of(&unreachable), Refusal::Later(why, None) if why.contains("refused")));
+    }
+}

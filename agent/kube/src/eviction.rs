@@ -1,0 +1,263 @@
+//! What the API server is told of a pod that was evicted, and in which order, so that the kubelet lets it stand.
+//!
+//! A status that another program writes is overwritten by the kubelet's own within ten seconds, and the pod's containers
+//! are started again, unless one and the same request changes an annotation too: only then does the kubelet's worker for
+//! that pod look at the status, find that the pod has failed and tear it down for good. Until that is over, the reason is
+//! taken away for a time and comes back; what is written in between is lost. So: one patch; when all containers have ended,
+//! a look at the reason and, only where it is missing, the patch once more; and where the pod runs on a minute later, or
+//! the patch is refused, its deletion. Every request names the UID, since a pod of the same name may be another one by then.
+
+use crate::{DOMAIN, MANAGER};
+use core::time::Duration;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, EventSource, ObjectReference, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use plimsoll_policy::message::{
+    DISRUPTION_CONDITION, DISRUPTION_REASON, DISRUPTION_STATUS, EVENT_TYPE, EVICTED, PHASE,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// How long a pod may run on after its patch: six of the kubelet's turns, in which it writes what it has.
+pub const PATIENCE: Duration = Duration::from_mins(1);
+/// The grace period of a deletion, in seconds: the least that the kubelet does not take for "at once", which would free the
+/// name while the pod's processes still run.
+pub const GRACE_SECONDS: u32 = 1;
+/// The phase of a pod that ended by itself, before the patch came.
+const SUCCEEDED: &str = "Succeeded";
+/// The longest name of an object.
+const MOST_NAME: usize = 253;
+
+/// A pod that was evicted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Eviction {
+    /// Its UID as it is written.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Why, in the kubelet's words.
+    pub message: String,
+    /// The annotations of the event.
+    pub annotations: BTreeMap<String, String>,
+    /// When it was decided.
+    pub at: Timestamp,
+}
+
+/// How far the API server knows of an eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Progress {
+    /// Not at all.
+    Unreported,
+    /// The status was patched, then.
+    Patched(Timestamp),
+    /// And once more, because the reason was missing in the end.
+    PatchedAgain,
+    /// The patch is refused, or the pod ran on: it has to be deleted.
+    ToDelete,
+    /// Nothing is left to do: the pod is deleted, gone, or another one of the same name.
+    Over,
+}
+
+/// What has to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Patch the status.
+    Patch,
+    /// Delete the pod.
+    Delete,
+    /// Wait for the pod, until then at most; without an end where that can only be followed.
+    Wait(Option<Timestamp>),
+    /// Nothing any more.
+    Done,
+}
+
+/// What has to be done next about a pod as the watch has it now, `None` where it is there no more.
+pub fn next(progress: Progress, pod: Option<&Pod>, now: Timestamp) -> Step {
+    let Some(pod) = pod else { return if progress == Progress::Unreported { Step::Patch } else { Step::Done } };
+    let status = pod.status.as_ref();
+    match progress {
+        Progress::Unreported => Step::Patch,
+        Progress::ToDelete => Step::Delete,
+        // What goes on is the kubelet's.
+        Progress::Over | Progress::PatchedAgain => Step::Done,
+        Progress::Patched(_) if status.is_some_and(has_ended) => {
+            let reason = status.and_then(|status| status.reason.as_deref());
+            if reason == Some(EVICTED) { Step::Done } else { Step::Patch }
+        }
+        Progress::Patched(_) if status.and_then(|status| status.phase.as_deref()) == Some(SUCCEEDED) => Step::Done,
+        Progress::Patched(_) if pod.metadata.deletion_timestamp.is_some() => Step::Wait(None),
+        Progress::Patched(at) => {
+            let patience = at.saturating_add(PATIENCE).unwrap_or(Timestamp::MAX);
+            let runs_on = status.and_then(|status| status.phase.as_deref()) != Some(PHASE);
+            match (now >= patience, runs_on) {
+                (true, true) => Step::Delete,
+                // The kubelet has taken it over, however long it takes.
+                (true, false) => Step::Wait(None),
+                (false, _) => Step::Wait(Some(patience)),
+            }
+        }
+    }
+}
+
+/// Whether the pod has failed and none of its containers runs or is about to.
+fn has_ended(status: &PodStatus) -> bool {
+    let of = |statuses: &Option<Vec<ContainerStatus>>| {
+        let is_terminated = |it: &ContainerStatus| it.state.as_ref().is_some_and(|state| state.terminated.is_some());
+        statuses.iter().flatten().all(is_terminated)
+    };
+    status.phase.as_deref() == Some(PHASE)
+        && of(&status.container_statuses)
+        && of(&status.init_container_statuses)
+        && of(&status.ephemeral_container_statuses)
+}
+
+/// The one patch of `pods/status`, a strategic merge. It changes an annotation, of which the value is the time of the
+/// request, so that it is another one each time.
+pub fn patch(eviction: &Eviction, now: Timestamp) -> Value {
+    json!({
+        "metadata": {
+            "uid": eviction.uid,
+            "annotations": { format!("{DOMAIN}/eviction-reported-at"): now.to_string() },
+        },
+        "status": {
+            "phase": PHASE,
+            "reason": EVICTED,
+            "message": eviction.message,
+            "conditions": [{
+                "type": DISRUPTION_CONDITION,
+                "status": DISRUPTION_STATUS,
+                "reason": DISRUPTION_REASON,
+                "message": eviction.message,
+                "lastTransitionTime": seconds(eviction.at),
+            }],
+        },
+    })
+}
+
+/// Times of conditions have no fraction.
+pub(crate) fn seconds(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+/// The event of an eviction as a kubelet writes it (`AnnotatedEventf`, client-go's tools/record), with this program as its
+/// source. The name is that of the pod and the time of the eviction, so that a second one is refused.
+pub fn event(eviction: &Eviction, node: &str) -> Event {
+    let Eviction { uid, namespace, name, message, annotations, at } = eviction;
+    let suffix = format!(".{:x}", at.as_nanosecond());
+    let prefix: String = name.chars().take(MOST_NAME - suffix.len()).collect();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(prefix + &suffix),
+            namespace: Some(namespace.clone()),
+            annotations: (!annotations.is_empty()).then(|| annotations.clone()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            name: Some(name.clone()),
+            namespace: Some(namespace.clone()),
+            uid: Some(uid.clone()),
+            ..ObjectReference::default()
+        },
+        reason: Some(EVICTED.into()),
+        message: Some(message.clone()),
+        type_: Some(EVENT_TYPE.into()),
+        source: Some(EventSource { component: Some(MANAGER.into()), host: Some(node.into()) }),
+        first_timestamp: Some(Time(*at)),
+        last_timestamp: Some(Time(*at)),
+        count: Some(1),
+        reporting_component: Some(MANAGER.into()),
+        reporting_instance: Some(node.into()),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{ContainerState, ContainerStateRunning, ContainerStateTerminated};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    fn pod(phase: &str, reason: Option<&str>, is_terminated: bool) -> Pod {
+        let state = if is_terminated {
+            ContainerState { terminated: Some(ContainerStateTerminated::default()), ..ContainerState::default() }
+        } else {
+            ContainerState { running: Some(ContainerStateRunning::default()), ..ContainerState::default() }
+        };
+        let container = ContainerStatus { state: Some(state), ..ContainerStatus::default() };
+        let status = PodStatus {
+            phase: Some(phase.into()),
+            reason: reason.map(Into::into),
+            container_statuses: Some(vec![container]),
+            ..PodStatus::default()
+        };
+        Pod { status: Some(status), ..Pod::default() }
+    }
+
+    #[test]
+    fn the_order_is_the_one_that_the_kubelet_lets_stand() {
+        let patched = Progress::Patched(at(100));
+        let wait = Step::Wait(Some(at(160)));
+        let running = pod("Running", None, false);
+        let mut deleting = running.clone();
+        deleting.metadata.deletion_timestamp = Some(Time(at(1)));
+        for (progress, pod, now, expected, why) in [
+            (Progress::Unreported, Some(&running), 100, Step::Patch, "it is not known"),
+            (Progress::Unreported, None, 100, Step::Patch, "the watch may be behind; the API server says so itself"),
+            (patched, Some(&running), 101, wait, "the watch, or the kubelet, is behind"),
+            (patched, Some(&pod("Failed", None, false)), 101, wait, "the kubelet takes the reason away for a time"),
+            (patched, Some(&pod("Running", None, true)), 101, wait, "its containers have ended, and it has not"),
+            (patched, Some(&pod("Failed", None, true)), 101, Step::Patch, "the reason did not come back"),
+            (patched, Some(&pod("Failed", Some("Evicted"), true)), 101, Step::Done, "as it should be"),
+            (patched, Some(&pod("Failed", Some("Evicted"), false)), 400, Step::Wait(None), "a grace that is long"),
+            (patched, Some(&running), 160, Step::Delete, "it ran on"),
+            (patched, Some(&deleting), 160, Step::Wait(None), "it is deleted by another"),
+            (patched, Some(&pod("Succeeded", None, true)), 101, Step::Done, "it was through before"),
+            (patched, None, 101, Step::Done, "it was deleted"),
+            (Progress::PatchedAgain, Some(&pod("Failed", None, true)), 101, Step::Done, "once and no more"),
+            (Progress::ToDelete, Some(&running), 101, Step::Delete, "the patch was refused"),
+            (Progress::ToDelete, None, 101, Step::Done, "it was deleted"),
+            (Progress::Over, Some(&running), 101, Step::Done, "it is under way"),
+        ] {
+            assert_eq!(next(progress, pod, at(now)), expected, "{why}");
+        }
+    }
+
+    fn eviction(name: &str) -> Eviction {
+        Eviction {
+            uid: "u".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+            message: "The node was low on resource: memory. ".into(),
+            annotations: [("starved_resource".to_owned(), "memory".to_owned())].into(),
+            at: Timestamp::from_nanosecond(1_700_000_000_123_456_789).expect("a time"),
+        }
+    }
+
+    #[test]
+    fn the_patch_has_the_uid_and_an_annotation_that_is_another_one_each_time() {
+        let [first, second] = [1, 2].map(|second| patch(&eviction("web"), at(second)));
+        assert_eq!((&first["metadata"]["uid"], &first["status"]["phase"]), (&json!("u"), &json!("Failed")));
+        assert_eq!(first["status"], second["status"]);
+        assert_ne!(first["metadata"]["annotations"], second["metadata"]["annotations"]);
+        assert_eq!(first["status"]["conditions"][0]["lastTransitionTime"], "2023-11-14T22:13:20Z");
+    }
+
+    #[test]
+    fn an_eviction_has_one_event_whose_name_fits() {
+        let [event, again] = [event(&eviction("web"), "n1"), event(&eviction("web"), "n1")];
+        assert_eq!(event, again);
+        assert_eq!(event.metadata.name.as_deref(), Some("web.17979cfe3d85cd15"));
+        assert_eq!(event.involved_object.uid.as_deref(), Some("u"));
+        let long = super::event(&eviction(&"a".repeat(MOST_NAME)), "n1").metadata.name.expect("it has one");
+        assert_eq!(long.len(), MOST_NAME);
+        assert!(long.ends_with("a.17979cfe3d85cd15"), "{long}");
+    }
+}

@@ -1,0 +1,46 @@
+//! What the Kubernetes API server says of a node's pods, and what it is told of evictions, conditions and taints.
+//!
+//! The only crate that knows the kube client. [`Access`] has where the API server is and by what it is trusted, [`client`]
+//! makes one HTTP/2 connection over TLS out of it, which [`Dial`] opens: the process that uses it may connect to nothing.
+//! [`watch`] follows the pods of one node through any gap. [`Reporter`] writes what was done there: each eviction in the
+//! order that the kubelet lets stand ([`eviction`]), conditions and taints of Plimsoll's own ([`node`]), within a budget of
+//! writes ([`Budget`]). Nothing here decides anything, and nothing waits for what is written
+//! ([decision 16](../../docs/decisions/0016-the-api-server-beside-the-kubelet.md)).
+//!
+//! # What is trusted
+//!
+//! The API server is, once its certificate is that of the configured authority. Names and annotations that it passes on
+//! were written by the authors of pods.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod budget;
+mod connection;
+mod dial;
+mod error;
+pub mod eviction;
+pub mod node;
+mod pods;
+mod reporter;
+#[cfg(test)]
+mod testing;
+
+pub use access::{Access, SERVICE_ACCOUNT};
+pub use budget::Budget;
+pub use connection::client;
+pub use dial::Dial;
+pub use error::{AccessError, Refusal};
+pub use eviction::{Eviction, Progress};
+pub use jiff::Timestamp;
+pub use k8s_openapi::api::core::v1::Pod;
+pub use kube::Client;
+pub use node::{Condition, Kind, TaintEffect};
+pub use pods::{Change, Pods, watch};
+pub use reporter::{Entry, HEARTBEAT, Outbox, Report, Reporter};
+
+/// The name under which Plimsoll owns fields of objects (`metadata.managedFields`) and reports events.
+pub const MANAGER: &str = "plimsoll";
+
+/// The domain of annotations and taints.
+pub const DOMAIN: &str = "plimsoll.dev";

@@ -1,0 +1,245 @@
+//! The pods of one node, followed through any gap.
+
+use crate::budget::pause_after;
+use crate::error::{Refusal, chain};
+use core::pin::pin;
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::{Api, Client};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::{Notify, mpsc};
+
+/// The pods by their UIDs as they are written.
+pub type Pods = BTreeMap<String, Arc<Pod>>;
+
+/// What has changed.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// These are all pods of the node now.
+    Pods(Pods),
+    /// The API server is not followed, and why. What it said last holds until [`Change::Pods`] comes.
+    Lost(String),
+}
+
+/// Follows the pods of this node, by a client and what is notified with it ([`crate::client`]), until nothing receives what changed. They are listed by the watch itself where the API
+/// server can do that (streaming lists, 1.32), which is a read from its cache, and otherwise at once, from there too.
+/// A watch that ends goes on from where it was; after an error there is a pause that doubles, with a random part.
+pub async fn watch((client, watching): (Client, Arc<Notify>), node: &str, changes: mpsc::Sender<Change>) {
+    let api = Api::<Pod>::all(client);
+    // Not in pages, which would be read from etcd: a node has few.
+    let config = Config { page_size: None, ..Config::default() };
+    let config = config.fields(&format!("spec.nodeName={node}")).any_semantic();
+    if let Next::ListFirst = follow(watcher(api.clone(), config.clone().streaming_lists()), &watching, &changes).await {
+        tracing::info!("this API server does not list by a watch (WatchList): pods are listed first");
+        follow(watcher(api, config), &watching, &changes).await;
+    }
+}
+
+enum Next {
+    End,
+    ListFirst,
+}
+
+async fn follow(
+    events: impl Stream<Item = Result<Event<Pod>, watcher::Error>>,
+    watching: &Notify,
+    changes: &mpsc::Sender<Change>,
+) -> Next {
+    let (mut events, mut known, mut failures) = (pin!(events), Known::default(), 0);
+    loop {
+        let received = tokio::select! {
+            event = events.next() => event,
+            () = watching.notified() => {
+                // What is known is as it is there, unless a list is under way.
+                known.is_changed |= failures > 0 && known.listed.is_none();
+                None
+            }
+            () = changes.closed() => return Next::End,
+        };
+        // What is there already is one change.
+        let mut next = received;
+        let mut failed = None;
+        while let Some(event) = next.take() {
+            match event {
+                Ok(event) => {
+                    failures = 0;
+                    known.take_in(event);
+                }
+                Err(watcher::Error::WatchStartFailed(error)) if is_not_streamed(&error) => return Next::ListFirst,
+                Err(error) => {
+                    failed = Some(chain(&error));
+                    break;
+                }
+            }
+            next = events.next().now_or_never().flatten();
+        }
+        if let Some(pods) = known.changed()
+            && changes.send(Change::Pods(pods)).await.is_err()
+        {
+            return Next::End;
+        }
+        if let Some(why) = failed {
+            failures += 1;
+            if changes.send(Change::Lost(why)).await.is_err() {
+                return Next::End;
+            }
+            tokio::time::sleep(pause_after(failures, fastrand::f64())).await;
+        }
+    }
+}
+
+/// `sendInitialEvents` is refused as not valid where the server has no `WatchList` (validation of `ListOptions`).
+fn is_not_streamed(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 422))
+        && matches!(Refusal::of(error), Refusal::Never(why) if why.contains("sendInitialEvents"))
+}
+
+/// What was received.
+#[derive(Default)]
+struct Known {
+    pods: Pods,
+    /// A list that is under way. What was known before holds until its end.
+    listed: Option<Pods>,
+    is_changed: bool,
+}
+
+impl Known {
+    fn take_in(&mut self, event: Event<Pod>) {
+        match event {
+            Event::Init => self.listed = Some(Pods::new()),
+            Event::InitApply(pod) => insert(self.listed.get_or_insert_default(), pod),
+            Event::InitDone => {
+                self.pods = self.listed.take().unwrap_or_default();
+                self.is_changed = true;
+            }
+            Event::Apply(pod) => {
+                insert(&mut self.pods, pod);
+                self.is_changed = true;
+            }
+            Event::Delete(pod) => {
+                self.is_changed |= pod.metadata.uid.is_some_and(|uid| self.pods.remove(&uid).is_some());
+            }
+        }
+    }
+
+    /// All of them, where that is other than what was taken last.
+    fn changed(&mut self) -> Option<Pods> {
+        core::mem::take(&mut self.is_changed).then(|| self.pods.clone())
+    }
+}
+
+fn insert(pods: &mut Pods, mut pod: Pod) {
+    // Half of an object, and read by nothing here.
+    pod.metadata.managed_fields = None;
+    if let Some(uid) = pod.metadata.uid.clone() {
+        pods.insert(uid, Arc::new(pod));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Asked, refused, server};
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, version: u32) -> Value {
+        let metadata = json!({ "name": name, "namespace": "shop", "uid": name, "resourceVersion": version.to_string(),
+            "managedFields": [{ "manager": "kubelet" }] });
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata })
+    }
+
+    fn event(kind: &str, object: &Value) -> Value {
+        json!({ "type": kind, "object": object })
+    }
+
+    fn end_of_list(version: u32) -> Value {
+        let metadata = json!({ "resourceVersion": version.to_string(),
+            "annotations": { "k8s.io/initial-events-end": "true" } });
+        event("BOOKMARK", &json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata }))
+    }
+
+    /// What is seen of an API server that answers so: the names of pods, or that it is lost.
+    async fn seen(answer: impl Fn(&Asked, usize) -> (u16, Value) + Send + Sync + 'static, count: usize) -> Vec<String> {
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let next = move || asked.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        let (client, _) = server(move |asked| answer(asked, next()));
+        let (send, mut changes) = mpsc::channel(1);
+        let watching = tokio::spawn(async move { watch((client, Arc::default()), "n1", send).await });
+        let mut seen = Vec::new();
+        while seen.len() < count {
+            seen.push(match changes.recv().await.expect("it goes on") {
+                Change::Pods(pods) => {
+                    assert!(pods.values().all(|pod| pod.metadata.managed_fields.is_none()));
+                    pods.into_keys().collect::<Vec<_>>().join(" ")
+                }
+                Change::Lost(_) => "lost".to_owned(),
+            });
+        }
+        drop(changes);
+        watching.await.expect("it ends where nothing receives");
+        seen
+    }
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.expect("a runtime").block_on(test)
+    }
+
+    #[test]
+    fn pods_are_listed_by_the_watch_and_one_that_breaks_goes_on_where_it_was() {
+        let seen = run(seen(
+            |asked, number| {
+                assert_eq!(asked.path, "/api/v1/pods");
+                assert!(asked.query.contains("fieldSelector=spec.nodeName%3Dn1"), "{}", asked.query);
+                let lists = asked.query.contains("sendInitialEvents=true");
+                match number {
+                    0 => {
+                        assert!(lists, "{}", asked.query);
+                        let lines = [event("ADDED", &pod("a", 1)), event("ADDED", &pod("b", 2)), end_of_list(3)];
+                        (200, json!(lines))
+                    }
+                    2 => {
+                        assert!(!lists && asked.query.contains("resourceVersion=3"), "{}", asked.query);
+                        (200, json!([event("DELETED", &pod("a", 4)), event("ADDED", &pod("c", 5))]))
+                    }
+                    // What it has is newer than all that a watch can begin with.
+                    3 => (200, json!([event("ERROR", &refused(410, "Expired", "").1)])),
+                    4 => {
+                        assert!(lists, "{}", asked.query);
+                        (200, json!([event("ADDED", &pod("d", 8)), end_of_list(9)]))
+                    }
+                    _ => refused(503, "ServiceUnavailable", ""),
+                }
+            },
+            5,
+        ));
+        assert_eq!(seen, ["a b", "lost", "b c", "lost", "d"]);
+    }
+
+    #[test]
+    fn an_older_api_server_lists_pods_first() {
+        let seen = run(seen(
+            |asked, number| match number {
+                0 => {
+                    let why = "ListOptions.meta.k8s.io is invalid: sendInitialEvents: Forbidden: sendInitialEvents is \
+                               forbidden for watch unless the WatchList feature gate is enabled";
+                    refused(422, "Invalid", why)
+                }
+                1 => {
+                    assert!(!asked.query.contains("watch=true") && asked.query.contains("resourceVersion=0"));
+                    let metadata = json!({ "resourceVersion": "7" });
+                    (200, json!({ "metadata": metadata, "items": [pod("a", 1)] }))
+                }
+                2 => {
+                    assert!(asked.query.contains("watch=true") && asked.query.contains("resourceVersion=7"));
+                    (200, json!([event("ADDED", &pod("b", 8))]))
+                }
+                _ => refused(503, "ServiceUnavailable", ""),
+            },
+            2,
+        ));
+        assert_eq!(seen, ["a", "a b"]);
+    }
+}

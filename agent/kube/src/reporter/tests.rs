@@ -1,0 +1,201 @@
+use super::*;
+use crate::node::Kind;
+use crate::testing::{Asked, Log, refused, server};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn eviction(name: &str) -> Eviction {
+    Eviction {
+        uid: format!("uid-of-{name}"),
+        namespace: "shop".into(),
+        name: name.into(),
+        message: "The node was low on resource: memory. ".into(),
+        annotations: [("starved_resource".to_owned(), "memory".to_owned())].into(),
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn pods(name: &str, phase: &str, reason: Option<&str>, is_terminated: bool) -> Pods {
+    let terminated = is_terminated.then(ContainerStateTerminated::default);
+    let state = Some(ContainerState { terminated, ..ContainerState::default() });
+    let status = PodStatus {
+        phase: Some(phase.into()),
+        reason: reason.map(Into::into),
+        container_statuses: Some(vec![ContainerStatus { state, ..ContainerStatus::default() }]),
+        ..PodStatus::default()
+    };
+    [(format!("uid-of-{name}"), Arc::new(Pod { status: Some(status), ..Pod::default() }))].into()
+}
+
+/// Answers as an API server that accepts everything.
+fn accepts(asked: &Asked) -> (u16, Value) {
+    let kind = if asked.path.contains("/events") { "Event" } else { "Pod" };
+    let involved = json!({});
+    (200, json!({ "kind": kind, "apiVersion": "v1", "metadata": {}, "involvedObject": involved }))
+}
+
+fn lines(log: &Log) -> Vec<String> {
+    log.lock().expect("no test failed with it").iter().map(Asked::line).collect()
+}
+
+/// Runs until what is asked for is reached, on a clock that does not wait.
+async fn until(reporter: &mut Reporter, is_reached: impl Fn(&Reporter) -> bool) {
+    for _ in 0..1000 {
+        if is_reached(reporter) {
+            return;
+        }
+        let wait = reporter.write_next().await;
+        tokio::time::advance(wait).await;
+    }
+    panic!("it is never reached: {:?}", reporter.outbox);
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.expect("a runtime").block_on(test);
+}
+
+const PATCH: &str = "PATCH /api/v1/namespaces/shop/pods/web/status";
+const DELETE: &str = "DELETE /api/v1/namespaces/shop/pods/web";
+const EVENT: &str = "POST /api/v1/namespaces/shop/events";
+const LIST: &str = "GET /api/v1/namespaces/shop/pods";
+
+#[test]
+fn an_eviction_is_one_patch_and_one_event_and_a_second_patch_where_the_reason_is_missing_in_the_end() {
+    run(async {
+        let (client, log) = server(accepts);
+        let mut reporter = Reporter::new(client, "n1".into(), None, Outbox::new());
+        reporter.add(eviction("web"));
+        reporter.add(eviction("web"));
+        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        assert_eq!(lines(&log), [PATCH, EVENT]);
+        assert_eq!(log.lock().expect("no test failed with it")[0].body["metadata"]["uid"], "uid-of-web");
+        reporter.pods = Some(pods("web", "Failed", None, true));
+        until(&mut reporter, |it| it.outbox.is_empty()).await;
+        assert_eq!(lines(&log), [PATCH, EVENT, PATCH]);
+    });
+}
+
+#[test]
+fn a_pod_that_is_as_it_should_be_is_left_alone() {
+    run(async {
+        let (client, log) = server(accepts);
+        let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
+        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        reporter.pods = Some(pods("web", "Failed", Some("Evicted"), true));
+        until(&mut reporter, |it| it.outbox.is_empty()).await;
+        assert_eq!(lines(&log), [PATCH, EVENT]);
+    });
+}
+
+#[test]
+fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() {
+    run(async {
+        let running = pods("web", "Running", None, false);
+        let (client, log) = server(accepts);
+        let patched = Entry { progress: Progress::Patched(Timestamp::UNIX_EPOCH), ..eviction("web").into() };
+        let mut reporter = Reporter::new(client, "n1".into(), None, vec![patched]);
+        reporter.pods = Some(running.clone());
+        until(&mut reporter, |it| it.outbox.is_empty()).await;
+        assert_eq!(lines(&log), [DELETE, EVENT]);
+        let body = log.lock().expect("no test failed with it")[0].body.clone();
+        assert_eq!((&body["preconditions"]["uid"], &body["gracePeriodSeconds"]), (&json!("uid-of-web"), &json!(1)));
+
+        let forbidden =
+            |asked: &Asked| if asked.line() == PATCH { refused(403, "Forbidden", "no") } else { accepts(asked) };
+        let (client, log) = server(forbidden);
+        let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
+        reporter.pods = Some(running);
+        until(&mut reporter, |it| it.outbox.is_empty()).await;
+        assert_eq!(lines(&log), [PATCH, DELETE, EVENT]);
+    });
+}
+
+#[test]
+fn another_pod_of_the_same_name_and_one_that_is_gone_are_left_alone() {
+    run(async {
+        let other = |asked: &Asked| match asked.line().as_str() {
+            PATCH => refused(409, "Conflict", "the UID in the precondition does not match"),
+            LIST => {
+                assert!(asked.query.contains("fieldSelector=metadata.name%3Dweb"), "{}", asked.query);
+                (200, json!({ "metadata": {}, "items": [{ "metadata": { "uid": "another" } }] }))
+            }
+            _ => accepts(asked),
+        };
+        let (client, log) = server(other);
+        let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
+        until(&mut reporter, |it| it.outbox.is_empty()).await;
+        assert_eq!(lines(&log), [PATCH, LIST, EVENT]);
+
+        let gone = |asked: &Asked| if asked.line() == PATCH { refused(404, "NotFound", "") } else { accepts(asked) };
+        let (client, log) = server(gone);
+        let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
+        until(&mut reporter, |it| it.outbox.is_empty()).await;
+        assert_eq!(lines(&log), [PATCH, EVENT], "it was evicted all the same");
+    });
+}
+
+#[test]
+fn what_cannot_be_written_now_is_written_later_in_order_and_an_event_once() {
+    run(async {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let (client, log) = server(move |asked| match count.fetch_add(1, Ordering::Relaxed) {
+            0 => refused(503, "ServiceUnavailable", ""),
+            1 => refused(429, "TooManyRequests", ""),
+            2 => refused(401, "Unauthorized", "the token has expired"),
+            // Its answer is lost on the way.
+            5 => refused(504, "Timeout", ""),
+            6 => refused(409, "AlreadyExists", ""),
+            _ => accepts(asked),
+        });
+        let begun = Instant::now();
+        let both = ["web", "db"].map(|name| eviction(name).into()).to_vec();
+        let mut reporter = Reporter::new(client, "n1".into(), None, both);
+        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        let db = PATCH.replace("web", "db");
+        assert_eq!(lines(&log), [PATCH, PATCH, PATCH, PATCH, db.as_str(), EVENT, EVENT, EVENT]);
+        // Half of 1 s, 2 s and 4 s, and half of 1 s for the event.
+        assert!(begun.elapsed() >= Duration::from_secs(4), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn conditions_come_before_evictions_and_again_with_each_heartbeat_and_a_taint_in_conflict_is_read_again() {
+    run(async {
+        let gets = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&gets);
+        let other = json!({ "key": "other", "effect": "NoSchedule" });
+        let ours = json!({ "key": "plimsoll.dev/memory-pressure", "effect": "NoSchedule" });
+        let (client, log) = server(move |asked| match asked.line().as_str() {
+            "GET /api/v1/nodes/n1" => {
+                let version = count.fetch_add(1, Ordering::Relaxed);
+                let taints = if version < 3 { json!([other]) } else { json!([other, ours]) };
+                (200, json!({ "metadata": { "resourceVersion": version.to_string() }, "spec": { "taints": taints } }))
+            }
+            "PATCH /api/v1/nodes/n1" if asked.body["metadata"]["resourceVersion"] == "1" => {
+                refused(409, "Conflict", "the object has been modified")
+            }
+            line if line.contains("nodes") => (200, json!({ "metadata": {} })),
+            _ => accepts(asked),
+        });
+        let effect = Some(TaintEffect::NoSchedule);
+        let mut reporter = Reporter::new(client, "n1".into(), effect, vec![eviction("web").into()]);
+        let holds = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
+        reporter.set_conditions(Some(vec![holds])).await;
+        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        let (apply, get, patch) = ("PATCH /api/v1/nodes/n1/status", "GET /api/v1/nodes/n1", "PATCH /api/v1/nodes/n1");
+        let first = [get, apply, get, patch, get, patch, PATCH, EVENT];
+        assert_eq!(lines(&log), first);
+        let written = log.lock().expect("no test failed with it")[5].clone();
+        assert_eq!(written.body["spec"]["taints"][0]["key"], "other");
+        assert_eq!(written.body["spec"]["taints"][1]["key"], "plimsoll.dev/memory-pressure");
+        assert!(log.lock().expect("no test failed with it")[1].query.contains("fieldManager=plimsoll"));
+        let begun = Instant::now();
+        until(&mut reporter, |_| lines(&log).len() >= first.len() + 2).await;
+        assert_eq!(lines(&log)[first.len()..], [apply, get], "the taint is there");
+        assert!((HEARTBEAT / 2..=HEARTBEAT).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    });
+}
