@@ -123,6 +123,11 @@ mod tests {
             [
                 "brake-deadline",
                 "brake-mode",
+                "cluster-in-cluster",
+                "cluster-kubeconfig",
+                "cluster-node-name",
+                "cluster-standard-conditions",
+                "cluster-taint",
                 "evict-for-unattributed",
                 "journal-directory",
                 "kill-switch",

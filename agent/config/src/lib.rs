@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod cluster;
 mod convert;
 mod deserialize;
 mod duration;
@@ -38,6 +39,7 @@ mod sources;
 mod tree;
 
 pub use check::{Findings, Headroom, Node, Pod, StaticPod, check, parse_static_pod, shown};
+pub use cluster::{Cluster, StandardConditions, Taint};
 pub use convert::{Converted, Form, Lost, convert};
 pub use duration::parse_duration;
 pub use error::{ConfigError, Problem};
@@ -46,6 +48,7 @@ pub use machine::{
     Brake, BrakeMode, GraceOfMemory, LogFormat, Machine, OfMemory, Slice, SourceChoice, Swap, Throttled, Workload,
 };
 pub use model::{Configuration, Origin, Text};
+pub use scalar::is_node_name;
 pub use show::{Row, rows};
 pub use slices::WatchedSlice;
 pub use snapshot::Snapshot;

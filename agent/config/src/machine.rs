@@ -1,6 +1,7 @@
 //! Plimsoll's own part of the configuration. The fields of these structs are the keys of the file, of its schema, of
 //! `config show` and of the flags; their documents are the descriptions in all of these.
 
+use crate::cluster::Cluster;
 use crate::deserialize::{Document, Refusal};
 use crate::scalar::{Address, Amount, As, Directory, Place, Source, Span, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
@@ -62,7 +63,7 @@ pub struct Machine {
     #[serde(with = "As::<Directory>")]
     pub state_directory: PathBuf,
     /// The directory of the journal, in which what is known of pods outlives the agent and the machine: an absolute path on
-    /// a disk. Used with podFacts; made where it is not there.
+    /// a disk. Used with podFacts and with a cluster; made where it is not there.
     #[serde(with = "As::<Directory>")]
     pub journal_directory: PathBuf,
     /// The format of the log.
@@ -84,9 +85,11 @@ pub struct Machine {
     /// The socket of the container runtime, an absolute path, which `run` asks for the names of pods, and to remove what is
     /// unused where a disk is short. Empty for the kubelet's
     /// `containerRuntimeEndpoint`, where it is read, else for the one that answers of the usual sockets, which `run` asks
-    /// with podFacts alone.
+    /// with podFacts or a cluster alone.
     #[serde(with = "As::<Place>")]
     pub runtime_socket: Option<PathBuf>,
+    /// The Kubernetes API server.
+    pub cluster: Cluster,
 }
 
 /// Cgroups that may be evicted.
@@ -251,6 +254,7 @@ impl Default for Machine {
             kill_switch: Some("/etc/plimsoll/kill-switch".into()),
             kubelet_root: None,
             runtime_socket: None,
+            cluster: Cluster::default(),
         }
     }
 }
@@ -343,12 +347,13 @@ impl Machine {
             found.push(Refusal::value("machine.throttled", why));
         }
         // All pods together are one more.
-        let most = SliceSet::MAX_SLICES - usize::from(self.pod_facts.is_some());
+        let most = SliceSet::MAX_SLICES - usize::from(self.knows_pods());
         if self.slices.len() > most {
-            let beside = if self.pod_facts.is_some() { ", beside the cgroup of all pods" } else { "" };
+            let beside = if self.knows_pods() { ", beside the cgroup of all pods" } else { "" };
             let why = format!("expected at most {most} slices with thresholds{beside}");
             found.push(Refusal::missing("machine.slices", "machine.slices", why));
         }
+        found.extend(self.cluster.refusals(self));
         found
     }
 }

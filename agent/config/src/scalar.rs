@@ -1,5 +1,6 @@
 //! How single values are written: what is accepted, how it is written again, and its JSON schema.
 
+use crate::cluster::StandardConditions;
 use crate::duration::{parse_duration, written};
 use crate::kubelet::threshold::{min_reclaim, statement};
 use core::fmt;
@@ -199,6 +200,55 @@ impl Scalar for Place {
     fn schema() -> Schema {
         json_schema!({ "type": "string", "pattern": "^(/.*)?$" })
     }
+}
+
+/// What becomes of the node's standard conditions.
+pub(crate) struct Off;
+
+impl Scalar for Off {
+    type Value = StandardConditions;
+
+    fn expected() -> String {
+        "off; lead and hold are not supported yet".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<StandardConditions> {
+        (text == "off").then_some(StandardConditions::Off)
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "enum": ["off"] })
+    }
+}
+
+/// The name of a node's object, or an empty text for that in the environment.
+pub(crate) struct NodeName;
+
+impl Scalar for NodeName {
+    type Value = String;
+
+    fn expected() -> String {
+        "the name of a node, such as worker-1.example".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<String> {
+        (text.is_empty() || is_node_name(text)).then(|| text.to_owned())
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", "maxLength": 253 })
+    }
+}
+
+/// Whether an object may have this name (RFC 1123; `IsDNS1123Subdomain`). Nothing of it has a meaning in a selector or a path.
+pub fn is_node_name(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        let is_ends = |end: Option<&u8>| end.is_some_and(|byte| is_inner(*byte));
+        is_ends(bytes.first()) && is_ends(bytes.last()) && bytes.iter().all(|byte| is_inner(*byte) || *byte == b'-')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// A file that is read or looked for while the agent runs. What reads it reaches all of its directory, which so is not

@@ -25,7 +25,7 @@ const DESCRIPTIONS: [(&str, &str); 12] = [
     ),
     ("evictionMaxPodGracePeriod", "The longest grace for a victim of a soft threshold, in seconds. 0 by default."),
     ("mergeDefaultEvictionSettings", "Add the default thresholds that evictionHard does not set. Not by default."),
-    ("enforceNodeAllocatable", "What a kubelet enforces: pods by default. In `run` with podFacts alone."),
+    ("enforceNodeAllocatable", "What a kubelet enforces: pods by default. In `run` with podFacts or a cluster alone."),
     ("kubeReserved", "Reserved for the kubelet and the runtime. For replay and explain only."),
     ("systemReserved", "Reserved for the rest of the system. For replay and explain only."),
     ("imageMinimumGCAge", "Images that were first seen less than this ago are not removed for a disk. 2m by default."),
@@ -35,7 +35,9 @@ const DESCRIPTIONS: [(&str, &str); 12] = [
 fn signal(signal: Signal) -> &'static str {
     match signal {
         Signal::MemoryAvailable => "Memory of the machine.",
-        Signal::AllocatableMemoryAvailable => "Memory that all pods together can have. In `run` with podFacts alone.",
+        Signal::AllocatableMemoryAvailable => {
+            "Memory that all pods together can have. In `run` with podFacts or a cluster alone."
+        }
         Signal::NodeFsAvailable => "Bytes of the file system of the kubelet's directory.",
         Signal::NodeFsInodesFree => "Inodes of the file system of the kubelet's directory.",
         Signal::ImageFsAvailable => {
@@ -138,6 +140,7 @@ fn schema_and_reader_know_the_same_keys() {
         ("Machine", "machine.unknown", "machine: {unknown: 1}"),
         ("Swap", "swap.unknown", "swap: {free: 1Gi, unknown: 1}"),
         ("Brake", "machine.brake.unknown", "machine: {brake: {unknown: 1}}"),
+        ("Cluster", "machine.cluster.unknown", "machine: {cluster: {unknown: 1}}"),
         (
             "Slice",
             "machine.slices[0].unknown",

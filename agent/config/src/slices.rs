@@ -52,8 +52,7 @@ impl Configuration {
     /// Whether `run` decides by a signal. All pods together are decided about where they are workloads; the policy
     /// `kubelet` decides about no slices.
     pub(crate) fn decides_by(&self, signal: Signal) -> bool {
-        let decides_by_all_pods =
-            || self.machine.pod_facts.is_some() && self.eviction_policy != EvictionPolicy::Kubelet;
+        let decides_by_all_pods = || self.machine.knows_pods() && self.eviction_policy != EvictionPolicy::Kubelet;
         IN_RUN.contains(&signal) || signal == Signal::AllocatableMemoryAvailable && decides_by_all_pods()
     }
 }

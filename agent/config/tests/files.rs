@@ -411,6 +411,32 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
              without ..",
         ),
         (
+            "machine: {cluster: {standardConditions: lead}}",
+            "test.yaml:1: machine.cluster.standardConditions: \"lead\": expected off; lead and hold are not supported yet",
+        ),
+        (
+            "machine: {cluster: {inCluster: true, kubeconfig: /k}}",
+            "test.yaml:1: machine.cluster.kubeconfig: \"/k\": inCluster is set too; expected one of both",
+        ),
+        (
+            "machine: {podFacts: /a/b, cluster: {inCluster: true}}",
+            "test.yaml:1: machine.podFacts: \"/a/b\": the API server says what is known of pods (machine.cluster); expected \
+             one of both",
+        ),
+        (
+            "machine: {cluster: {taint: NoSchedule}}",
+            "test.yaml:1: machine.cluster.taint: \"NoSchedule\": there is no API server to set it; expected inCluster or \
+             kubeconfig beside it",
+        ),
+        (
+            "machine: {cluster: {taint: NoExecute}}",
+            "test.yaml:1: machine.cluster.taint: \"NoExecute\": expected none, PreferNoSchedule or NoSchedule",
+        ),
+        (
+            "machine: {cluster: {nodeName: 'a,b=c'}}",
+            "test.yaml:1: machine.cluster.nodeName: \"a,b=c\": expected the name of a node, such as worker-1.example",
+        ),
+        (
             "machine: {throttled: relax}",
             "test.yaml:1: machine.throttled: \"relax\": needs machine.podFacts: without it pods are not known",
         ),
@@ -471,7 +497,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         error.lines().collect::<Vec<_>>(),
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
-            "test.yaml:3: machine.colour: unknown key; expected brake, evictForUnattributed, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
+            "test.yaml:3: machine.colour: unknown key; expected brake, cluster, evictForUnattributed, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
              never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",
